@@ -311,8 +311,8 @@ def _speedup(pairs: tuple[_Pair, ...], load: float, runs: int, *, passes: bool) 
     length = sides[1].tokens / sides[1].steps if passes else None
     return Speedup(
         middle=float(np.exp(middle)),
-        low=float(np.exp(middle - half)),
-        high=float(np.exp(middle + half)),
+        low=float(np.exp(middle - half)) if blocks > 1 else None,  # a single block shows no spread
+        high=float(np.exp(middle + half)) if blocks > 1 else None,
         runs=runs,
         steps=sum(side.number for side in sides),
         blocks=blocks,

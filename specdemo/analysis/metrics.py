@@ -99,6 +99,11 @@ def decoded_tokens(run: Run) -> int:
     return sum(len(step.committed) for step in run.rounds)
 
 
+def seconds_of_tokens(run: Run) -> tuple[float, ...]:
+    """Return the seconds of every decoded token; those of a round, or of a server's burst, share its time equally."""
+    return tuple(step.seconds / len(step.committed) for step in run.rounds for _ in step.committed)
+
+
 def tokens_per_second(run: Run) -> float | None:
     """Return the decoded tokens per second on the side's own clock, prefill excluded."""
     seconds = decode_seconds(run)

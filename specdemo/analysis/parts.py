@@ -43,7 +43,7 @@ def race_of(comparison: Comparison) -> Trial | None:
         run_seconds=metrics.decode_seconds(run),
         proposed=sum(len(step.proposed or ()) for step in run.rounds) if complete else None,
         accepted=sum(step.accepted for step in run.rounds) if complete else None,
-        plain_steps=(tuple(step.seconds for step in plain.rounds),),
+        plain_steps=(metrics.seconds_of_tokens(plain),),
         round_steps=tuple(
             (len(step.committed), -1 if step.proposed is None else len(step.proposed), step.seconds)
             for step in run.rounds

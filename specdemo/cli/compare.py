@@ -77,21 +77,29 @@ def _compare(options: argparse.Namespace) -> None:
     with announced("loading"):
         engine = options.load_engine(settings.engine, pair)
     comparison = None
-    with closing(engine), announced("measuring step costs") as announce:
-        varying = settings.strategy.fixed_lookahead is None or settings.strategy.needs_costs
-        costs = measure_costs(engine) if varying else None
-        for progress in race(engine, options.prompt, settings, costs=costs):
-            if isinstance(progress, Comparison):
-                comparison = progress
-            announce(progress.name if isinstance(progress, Phase) else "racing")
-        assert comparison is not None, "a race that nobody stops ends with a comparison"
-        for firmer in confirmed(engine, comparison, number=options.repeats):
-            comparison = firmer
-            if firmer.counters is None:
-                announce("repeating", f", {len(firmer.repeats)} so far")
-        if costs is None:
-            announce("measuring step costs")
-            comparison = comparison.model_copy(update={"costs": measure_costs(engine)})
+    try:
+        with closing(engine), announced("measuring step costs") as announce:
+            varying = settings.strategy.fixed_lookahead is None or settings.strategy.needs_costs
+            costs = measure_costs(engine) if varying else None
+            for progress in race(engine, options.prompt, settings, costs=costs):
+                if isinstance(progress, Comparison):
+                    comparison = progress
+                announce(progress.name if isinstance(progress, Phase) else "racing")
+            assert comparison is not None, "a race that nobody stops ends with a comparison"
+            for firmer in confirmed(engine, comparison, number=options.repeats):
+                comparison = firmer
+                if firmer.counters is None:
+                    announce("repeating", f", {len(firmer.repeats)} so far")
+            if costs is None:
+                announce("measuring step costs")
+                comparison = comparison.model_copy(update={"costs": measure_costs(engine)})
+    finally:
+        if comparison is not None:  # a finished race survives Ctrl+C and failures after it
+            _report(comparison, options)
+
+
+def _report(comparison: Comparison, options: argparse.Namespace) -> None:
+    """Print a comparison and write its files."""
     if options.json != "-":
         print_comparison(Console(), comparison, explained=options.explain)
     if options.json is not None:
@@ -104,5 +112,6 @@ def _compare(options: argparse.Namespace) -> None:
 def _code(options: argparse.Namespace) -> None:
     pair = chosen_pair(options)
     settings = raced_settings(options, pair)
+    check_effect(options, [settings])
     pair = with_tokenizers_compared(pair)
     print(code(options.to, pair, settings, options.prompt, local=True), end="")

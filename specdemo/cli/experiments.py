@@ -130,6 +130,7 @@ def _experiment(options: argparse.Namespace, kind: Kind) -> None:
     tasks = chosen_tasks(options.prompts, pair.target.prompts, options.limit, turns=kind.turns)
     given = {option.name: _value(option, getattr(options, option.name)) for option in kind.options}
     plan = kind.plan(pair, tasks, settings, repeats=options.repeats, seed=options.random_order, **given)
+    check_effect(options, list(plan.variants.values()))
     extras = kind.extras is not None and not getattr(options, f"no_{kind.extras.name}")
     other = getattr(options, "against", None)
     there = None if other is None else (read_bench(other), other.name)

@@ -16,7 +16,7 @@ from specdemo.errors import SpecdemoError, UsageError, quoted
 from specdemo.models.library import resolve
 from specdemo.models.pairs import default_drafter, default_pair, initial_runtime, initial_settings, pair_of
 from specdemo.models.places import MODELS_VARIABLE
-from specdemo.records import SILENCE_SECONDS, ModelPair, Server, Servers
+from specdemo.records import MOST, SILENCE_SECONDS, ModelPair, Server, Servers
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, choices
 from specdemo.strategies import STRATEGIES, ServerKind, effective, shaping
 
@@ -126,8 +126,11 @@ def chosen_servers(options: argparse.Namespace) -> Servers | None:
     """Return the servers given as options or else in the environment; None if there are none.
 
     Raises:
-        UsageError: a URL is invalid.
+        UsageError: a URL is invalid, or given for models on this machine.
     """
+    local = options.target is not None or getattr(options, "engine", "served") != "served"
+    if local and (options.url or options.plain_url):
+        raise UsageError("--url and --plain-url are for the remote engine; leave them out, or --target and --engine.")
     urls = {
         "plain": options.plain_url or os.environ.get(PLAIN_URL_VARIABLE),
         "speculative": options.url or os.environ.get(URL_VARIABLE),
@@ -297,6 +300,14 @@ def count(text: str) -> int:
     return value
 
 
+def port(text: str) -> int:
+    """Parse a port's number, for argparse."""
+    value = int(text)
+    if not 1 <= value <= 65535:
+        raise argparse.ArgumentTypeError(f"{value} is not a port; give one from 1 to 65535")
+    return value
+
+
 def numbers(text: str, kind: Callable[[str], N]) -> list[N]:
     """Parse a list of numbers such as `1-4,8`; `none` is an empty list.
 
@@ -309,7 +320,10 @@ def numbers(text: str, kind: Callable[[str], N]) -> list[N]:
     try:
         for part in text.split(","):
             first, dash, last = part.partition("-")
-            found += [kind(str(n)) for n in range(int(first), int(last) + 1)] if dash else [kind(part)]
+            span = range(int(first), int(last) + 1) if dash else ()
+            if dash and not 0 < len(span) <= MOST:
+                raise ValueError(part)
+            found += [kind(str(n)) for n in span] if dash else [kind(part)]
     except ValueError as error:
         raise UsageError(f"{quoted(text)} is not a list of numbers; write it like 1-4,8 or 0.2,0.4.") from error
     return list(dict.fromkeys(found))

@@ -5,7 +5,7 @@ import re
 from contextlib import suppress
 from socket import create_connection
 
-from specdemo.cli.options import Commands, add_pair, chosen_pair
+from specdemo.cli.options import Commands, add_pair, chosen_pair, port
 from specdemo.cli.signals import importing
 from specdemo.errors import UsageError
 
@@ -19,8 +19,7 @@ def add_to(commands: Commands) -> None:
     )
     parser.add_argument(
         "--port",
-        type=int,
-        choices=range(1, 65536),
+        type=port,
         metavar="PORT",
         help="port to listen on (default: $GRADIO_SERVER_PORT, or the first free from 7860 on)",
     )

@@ -391,12 +391,14 @@ class Memory:
 
     def open(self, text: Sequence[int]) -> SuffixTree:
         """Return a tree of the answers to other prompts, and remember this text's answer from now on."""
-        prompt, tree = tuple(text), SuffixTree()
+        prompt, tree, longest = tuple(text), SuffixTree(), dict[tuple[int, ...], Sequence[int]]()
         for other, whole in self._texts:
+            longest[other] = max(longest.pop(other, ()), whole, key=len)
+        for other, whole in longest.items():
             if other != prompt:
                 tree.begin()
                 tree.read(whole[len(other) :])
-        self._texts = [*self._texts[1 - self._KEPT :], (prompt, text)]
+        self._texts = [*list(longest.items())[1 - self._KEPT :], (prompt, text)]
         return tree
 
 

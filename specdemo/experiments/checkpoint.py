@@ -162,7 +162,7 @@ class Checkpoint:
         self.path.unlink(missing_ok=True)
 
     def _append(self, line: Line[Any]) -> None:
-        self._write(f"{line.model_dump_json(exclude_none=True)}\n", "a")
+        self._write(f"{line.model_dump_json()}\n", "a")
 
     def _lines(self) -> list[str]:
         """Return the complete lines, dropping a truncated one from the file so that appending starts a new line."""

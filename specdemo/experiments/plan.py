@@ -109,6 +109,15 @@ class Plan(ABC, Generic[S, R, F]):
 
     @property
     @abstractmethod
+    def variants(self) -> Mapping[str, GenerationSettings]:
+        """Settings to compare, by name.
+
+        Raises:
+            SpecdemoError: one of them does not fit the pair.
+        """
+
+    @property
+    @abstractmethod
     def header(self) -> Header:
         """The experiment's identity, shared by all its rows.
 

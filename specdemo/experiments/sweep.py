@@ -9,13 +9,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from specdemo.analysis import predict
 from specdemo.analysis.estimates import summarise
 from specdemo.engines import Engine
 from specdemo.errors import SettingsError
-from specdemo.experiments.checkpoint import EngineFacts
+from specdemo.experiments.checkpoint import EngineFacts, Header
 from specdemo.experiments.plan import LoadedEngine, Session, Stop, never, run
 from specdemo.experiments.suites import Task
 from specdemo.experiments.sweep_result import Candidate, Point, Sweep, recommend, rounded_speedup
@@ -115,6 +115,16 @@ class _Clock:
         return 0.0 if self.began is None else perf_counter() - self.began
 
 
+class SweepHeader(Header):
+    """Identity of a sweep. `repeats` tell fresh runs from those that choose the fastest setting."""
+
+    repeats: int
+
+    def differences(self, earlier: Self) -> list[str]:
+        same = self.repeats == earlier.repeats
+        return super().differences(earlier) + ["another number of repeats"] * (not same)
+
+
 @dataclass(frozen=True)
 class SweepPlan(TrialPlan[Sweep]):
     """Every prompt with each of the settings `tried`; repeats beyond `repeats` are fresh runs of the fastest.
@@ -131,6 +141,11 @@ class SweepPlan(TrialPlan[Sweep]):
     def variants(self) -> dict[str, GenerationSettings]:
         """Settings to try, by name."""
         return {f"{each.settings.engine} {each.name}": each.settings for each in self.tried}
+
+    @cached_property
+    def header(self) -> SweepHeader:
+        common = Header.of(self.pair, self.settings, tuple(self.variants), self.tasks)
+        return SweepHeader(**dict(common), repeats=self.repeats)
 
     @property
     def again(self) -> int:
@@ -207,7 +222,8 @@ class SweepPlan(TrialPlan[Sweep]):
             yield row
 
     def result(self, facts: Mapping[str, EngineFacts], rows: Sequence[TrialRow]) -> Sweep:
-        points, fresh = self.points(rows), next(iter(self.points(rows, fresh=True)), None)
+        points, best = self.points(rows), self.fastest(rows)
+        fresh = next((point for point in self.points(rows, fresh=True) if point.candidate == best), None)
         first = next(iter(facts.values()), None)
         costs = first.costs if first is not None else None
         lookaheads = {point.candidate.name for point in points if point.candidate.kind == "lookahead"}

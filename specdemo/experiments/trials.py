@@ -1,6 +1,5 @@
 """Experiments whose rows are trials: one speculative run between two plain ones, for every variant and prompt."""
 
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -105,15 +104,6 @@ class TrialPlan(Plan[Group, TrialRow, F]):
     """
 
     row: ClassVar[type[Row]] = TrialRow
-
-    @property
-    @abstractmethod
-    def variants(self) -> Mapping[str, GenerationSettings]:
-        """Settings to compare, by name.
-
-        Raises:
-            SpecdemoError: one of them does not fit the pair.
-        """
 
     def pair_of(self, variant: str) -> ModelPair:
         """Return the pair for a variant: other runtime settings need a pair of their own."""

@@ -8,7 +8,7 @@ Precision of target, draft and KV cache: each variant is loaded separately, so e
 its own precision; tokens per second show which is fastest overall.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar
@@ -67,7 +67,7 @@ class Variants(TrialResult):
         found = []
         for name, settings in self.variants.items():
             rows = [row for row in self.rows if row.name == name]
-            trials = [row.trial for row in rows if row.trial is not None]
+            trials = [(row.prompt, row.trial) for row in rows if row.trial is not None]
             cell = cell_of(ALL, rows)
             if cell is None:
                 continue
@@ -75,8 +75,8 @@ class Variants(TrialResult):
                 name=name,
                 value=self.value_of(name),
                 cell=cell,
-                acceptance_rate=ratio([(trial.accepted, trial.proposed) for trial in trials]),
-                mean_accepted_length=ratio([(trial.run_tokens, trial.rounds) for trial in trials]),
+                acceptance_rate=ratio([(prompt, trial.accepted, trial.proposed) for prompt, trial in trials]),
+                mean_accepted_length=ratio([(prompt, trial.run_tokens, trial.rounds) for prompt, trial in trials]),
                 comparable=not settings.do_sample,
             )
             found.append(point)
@@ -196,11 +196,19 @@ class Variants(TrialResult):
             yield f"{name.replace('_', ' ').capitalize()}: {FORMULAS[name]}."
 
 
-def ratio(pairs: Sequence[tuple[float | None, float | None]], seed: int = 0) -> Interval | None:
-    """Return Σ first / Σ second with a bootstrap interval over pairs; None if a value is unknown or Σ second is 0."""
-    if not pairs or any(a is None or b is None for a, b in pairs):
-        return None
-    values = np.asarray(pairs, dtype=float)
+def ratio(counts: Sequence[tuple[Hashable, float | None, float | None]], seed: int = 0) -> Interval | None:
+    """Return Σ second / Σ third of (prompt, count, count), with a bootstrap interval over prompts if there are six.
+
+    Repeats of a prompt do not narrow it: greedy decoding counts the same each time. None if a count is unknown, or
+    Σ third is 0.
+    """
+    sums: dict[Hashable, list[float]] = {}
+    for prompt, above, below in counts:
+        if above is None or below is None:
+            return None
+        one = sums.setdefault(prompt, [0.0, 0.0])
+        one[0], one[1] = one[0] + above, one[1] + below
+    values = np.array(list(sums.values()), dtype=float).reshape(-1, 2)
     total = values.sum(axis=0)
     if not total[1]:
         return None

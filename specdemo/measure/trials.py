@@ -5,13 +5,14 @@ the ratio between neighbours, never by seconds.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from time import perf_counter
 
 from specdemo.analysis import metrics
 from specdemo.analysis.estimates import ENOUGH, total
 from specdemo.analysis.metrics import thinking_tokens
 from specdemo.engines import Engine
-from specdemo.errors import PairError, SettingsError
+from specdemo.errors import PairError, SettingsError, SpecdemoError
 from specdemo.measure.conditions import OtherLoad
 from specdemo.measure.race import run_alone, with_counters
 from specdemo.models.checks import check_strategy
@@ -114,7 +115,7 @@ def _trial(before: Comparison, after: Comparison, other_load: float | None) -> T
         judged=accepted + outcomes.count(Outcome.REJECTED) if reported else None,
         other_load=other_load,
         thinking=thinking_tokens(run),
-        plain_steps=tuple(tuple(_rounded(step.seconds) for step in side.plain.rounds) for side in (before, after)),
+        plain_steps=tuple(tuple(map(_rounded, metrics.seconds_of_tokens(side.plain))) for side in (before, after)),
         round_steps=tuple(_step(step) for step in run.rounds),
     )
 
@@ -180,12 +181,12 @@ def confirmed(
 ) -> Iterator[Comparison]:
     """Confirm a finished race with repeats, then with its engine's own counters, if any; yield each new comparison.
 
-    Raises:
-        SpecdemoError: the engine failed.
+    A failure ends the repeats early: it must not cost the finished race.
     """
     last = comparison
-    for last in repeats(engine, comparison, number=number, stop=stop):
-        yield last
+    with suppress(SpecdemoError):
+        for last in repeats(engine, comparison, number=number, stop=stop):
+            yield last
     counted = with_counters(engine, last, stop)
     if counted.counters is not None:
         yield counted

@@ -170,3 +170,9 @@ def test_nothing_to_compare() -> None:
 @pytest.mark.parametrize("freedom", [(1, 12.706), (2, 4.303), (3, 3.182), (7, 2.365), (30, 2.042), (1000, 1.962)])
 def test_student(freedom: tuple[int, float]) -> None:
     assert estimates.student_quantile(freedom[0]) == pytest.approx(freedom[1], rel=0.01)
+
+
+def test_a_handful_of_rounds_shows_no_spread_and_has_no_interval() -> None:
+    estimate = of_comparison(compared(ScriptedEngine(), ignore_eos=True, max_new_tokens=12))
+    assert estimate is not None
+    assert (estimate.blocks, estimate.has_interval, estimate.call) == (1, False, "too noisy to call")

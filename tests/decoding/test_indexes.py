@@ -146,6 +146,16 @@ def test_memory_holds_answers_to_other_prompts_only() -> None:
     assert index.find([7, 7], 1).tokens == (7,)
 
 
+def test_memory_holds_the_longest_answer_to_a_prompt_once() -> None:
+    """A race asks its prompt many times, and a warm-up breaks its answer off."""
+    memory, long = Memory(), [1, 2, 3]
+    memory.open(long)
+    long += [7, 8, 9]
+    for _ in range(99):
+        memory.open([1, 2, 3])
+    assert tokens_of(memory, [5], [7]) == (8, 9)
+
+
 def tokens_of(memory: Memory, prompt: list[int], text: list[int]) -> tuple[int, ...]:
     index = SuffixIndex(0.1)
     index.earlier = memory.open(prompt)

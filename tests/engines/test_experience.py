@@ -1,14 +1,18 @@
 """What the automatic lookahead learnt is kept per pair and strategy, in memory and in the cache folder."""
 
+from copy import copy
 from pathlib import Path
 
 import pytest
 
 from specdemo.decoding.auto import Experience
 from specdemo.engines.scripted import ScriptedEngine
+from specdemo.engines.traced import TracedEngine
 from specdemo.engines.traced.engine import Experiences
-from specdemo.settings import RuntimeSettings
+from specdemo.records import Costs, Request
+from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import Auto, BothAuto
+from tests.conftest import PROMPTS
 
 PAIR = ScriptedEngine().pair
 AUTO, BOTH = Auto(8), BothAuto(3, 8)
@@ -66,3 +70,16 @@ def test_a_cache_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyPa
     kept.keep(AUTO, learnt(1))
     kept.write()
     assert kept.of(AUTO) is not None
+
+
+def test_a_race_teaches_the_next_one_although_its_warm_up_is_created_after_it(traced: TracedEngine) -> None:
+    request = Request.of(PROMPTS[0], GenerationSettings(engine="traced", policy="auto", max_new_tokens=48))
+    costs = Costs(plain_step=0.01, draft_step=0.001, verify=(0.01,) * 17)
+    engine = copy(traced)
+    engine._experience = Experiences(traced.pair)
+    race, warm_up = (engine.decoder(request, costs) for _ in range(2))
+    kept = []
+    for decoder in (warm_up, race):
+        assert list(decoder.rounds())
+        kept.append(engine._experience._latest["auto"])
+    assert kept[0] is not kept[1]

@@ -28,10 +28,10 @@ from specdemo.experiments import bench_result as report
 from specdemo.experiments import report as files
 from specdemo.experiments.bench import BenchPlan, available, with_hardware
 from specdemo.experiments.bench_result import Bench, charts, conclusion, headline, opening
-from specdemo.experiments.checkpoint import Checkpoint
+from specdemo.experiments.checkpoint import Checkpoint, EngineFacts
 from specdemo.experiments.plan import run as bench
 from specdemo.experiments.suites import Task
-from specdemo.experiments.trials import ALL, Cell, cells
+from specdemo.experiments.trials import ALL, Cell, TrialRow, cells
 from specdemo.files import colours
 from specdemo.measure.hardware import Bound, measure_bandwidth, measure_memory
 from specdemo.models.graph import pass_bytes
@@ -483,3 +483,16 @@ def test_short_prompts_and_long_ones_are_told_apart() -> None:
     rows = [row[:2] for row in last.result.report().tables["lengths"].rows]
     assert rows == [(name, length) for name in METHODS[:2] for length in ("under 500", "about 1,000", "about 8,000")]
     assert "lengths" not in run(repeats=1)[-1].report().tables, "all are short"
+
+
+def test_what_is_unknown_survives_a_checkpoint(checkpoint: Checkpoint) -> None:
+    """A prompt that could not be run, an engine elsewhere, and a pair whose draft steps cannot be timed."""
+    whole = run()[-1]
+    row = whole.rows[0].model_copy(update={"trial": None, "problem": "The prompt is too long."})
+    facts = whole.engines["genai"]
+    away = facts.environment.model_copy(update={"threads": None})
+    facts = EngineFacts(environment=away, costs=Costs(plain_step=0.01, draft_step=None, verify=(0.01,)))
+    checkpoint.open(whole.header, TrialRow)
+    checkpoint.add_facts("genai", facts)
+    checkpoint.add(row)
+    assert checkpoint.open(whole.header, TrialRow) == ({"genai": facts}, [row])

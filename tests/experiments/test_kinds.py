@@ -210,16 +210,19 @@ def test_formulas_stand_in_one_table() -> None:
     assert FORMULAS["speedup"] in " ".join(chart.remark for chart in lengths().report().charts.values()).lower()
 
 
-def test_a_ratio_has_an_interval_from_enough_runs_on() -> None:
-    few, many = ratio([(3, 4)] * 2), ratio([(3, 4), (1, 4), (2, 4), (3, 4), (2, 4), (1, 4)])
+def test_a_ratio_has_an_interval_from_enough_prompts_on_which_repeats_do_not_narrow() -> None:
+    counts = [("a", 3, 4), ("b", 1, 4), ("c", 2, 4), ("d", 3, 4), ("e", 2, 4), ("f", 1, 4)]
+    few, many = ratio([("a", 3, 4)] * 20), ratio(counts)
     assert few is not None
     assert many is not None
     assert (few.middle, few.low) == (0.75, None)
     assert many.low is not None
     assert many.high is not None
     assert many.low < many.middle == 0.5 < many.high
-    assert ratio([(1, 2), (None, 2)]) is None
-    assert ratio([(0, 0)]) is None
+    assert ratio(counts * 9) == many
+    assert ratio([("a", 1, 2), ("a", None, 2)]) is None
+    assert ratio([("a", 0, 0)]) is None
+    assert ratio([]) is None
 
 
 def test_later_turns_follow_the_targets_own_answers() -> None:

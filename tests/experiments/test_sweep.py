@@ -1,5 +1,6 @@
 """The sweep on the scripted engine, whose clocks are arithmetic, and once on the bundled pair."""
 
+from contextlib import nullcontext
 from importlib import import_module
 from itertools import count
 from pathlib import Path
@@ -11,7 +12,7 @@ from specdemo.analysis.estimates import Interval, median_interval
 from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced import TracedEngine
-from specdemo.errors import PromptError, SettingsError
+from specdemo.errors import FileError, PromptError, SettingsError
 from specdemo.experiments.checkpoint import Checkpoint
 from specdemo.experiments.plan import LoadedEngine, run
 from specdemo.experiments.sweep import FRESH, SweepPlan, candidates, prompts_as_tasks, sweep
@@ -280,3 +281,12 @@ def test_a_sweep_resumes(tmp_path: Path) -> None:
     assert resumed[0].done == cut.done
     assert resumed[-1].result.complete
     assert resumed[-1].result.fresh is not None
+
+
+def test_a_sweep_with_another_number_of_repeats_does_not_resume(tmp_path: Path) -> None:
+    """Its fresh runs would be taken for others."""
+    checkpoint, engine = Checkpoint(tmp_path / "sweep.rows.jsonl"), ScriptedEngine()
+    for repeats in (3, 2):
+        plan = SweepPlan(engine.pair, prompts_as_tasks(["Say"]), LONG, FEW, repeats=repeats)
+        with nullcontext() if repeats == 3 else pytest.raises(FileError, match="another number of repeats"):
+            list(run(plan, loaded=LoadedEngine(engine, None), checkpoint=checkpoint))

@@ -2,10 +2,15 @@
 
 import pytest
 
+from specdemo.analysis import metrics
+from specdemo.analysis.estimates import of_trials
+from specdemo.analysis.parts import race_of
 from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.measure.trials import trials
-from specdemo.records import Costs, Request
+from specdemo.errors import EngineError
+from specdemo.measure import race
+from specdemo.measure.trials import confirmed, trials
+from specdemo.records import Comparison, Costs, Request
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Plain
 
@@ -35,3 +40,33 @@ def test_plain_runs_are_shared_unless_they_sample_differently() -> None:
     longer = LONG.model_copy(update={"num_assistant_tokens": 6})
     assert len(list(trials(Watched(), "Say", [LONG, longer, sampled], None))) == 3
     assert [request.sampling.do_sample for request in plain] == [False, False, False, True, True]
+
+
+def test_a_servers_burst_counts_as_its_tokens() -> None:
+    """Plain rounds of two tokens each are no reason for a speedup."""
+    *_, single = race(ScriptedEngine(), "Say", LONG)
+    assert isinstance(single, Comparison)
+    rounds = single.plain.rounds
+    bursts = tuple(
+        one.model_copy(update={"committed": one.committed + two.committed, "seconds": one.seconds + two.seconds})
+        for one, two in zip(rounds[::2], rounds[1::2], strict=True)
+    )
+    burst = single.model_copy(update={"plain": single.plain.model_copy(update={"rounds": bursts})})
+    trials_ = [race_of(comparison) for comparison in (single, burst)]
+    speedups = [of_trials([trial]).middle for trial in trials_ if trial is not None]
+    assert speedups == [pytest.approx(metrics.speedup(single))] * 2
+
+
+def test_a_failure_ends_the_repeats_and_keeps_the_race() -> None:
+    class Failing(ScriptedEngine):
+        left = 5
+
+        def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
+            self.left -= 1
+            if not self.left:
+                raise EngineError
+            return super().decoder(request, costs)
+
+    *_, comparison = race(ScriptedEngine(), "Say", LONG)
+    assert isinstance(comparison, Comparison)
+    assert [len(each.repeats) for each in confirmed(Failing(), comparison, number=3)] == [1]

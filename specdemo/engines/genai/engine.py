@@ -132,7 +132,8 @@ class GenAIEngine:
         counters = result.extended_perf_metrics
         microseconds = list(counters.draft_model_metrics.raw_metrics.m_durations)[1:]  # the first is the prefill
         steps = 1 if self.pair.head == "dflash" else lookahead  # one pass for the whole round
-        rounds = (microseconds[i : i + steps] for i in range(0, len(microseconds) - steps + 1, steps))
+        # the first round is left out: the prefill is a pipeline's first entry at first, and its second one later
+        rounds = (microseconds[i : i + steps] for i in range(steps, len(microseconds) - steps + 1, steps))
         return [DraftRound(seconds=sum(batch) / 1e6) for batch in rounds]
 
     def counters(self, request: Request, wrote: Sequence[int], *, reload: bool) -> Counters | None:

@@ -6,6 +6,7 @@ messages, whose events report the verification counts.
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from uuid import uuid4
 
 from specdemo.engines.server.answers import HttpRequest, Part, Proposals, TextReader
 from specdemo.engines.server.client import Client
+from specdemo.errors import ServerError
 from specdemo.records import FinishReason, Model, Request, Round
 from specdemo.runtime import messages
 from specdemo.strategies import PER_REQUEST, SERVERS, ServerKind
@@ -112,8 +114,11 @@ class OpenAI:
         return HttpRequest(self._extras.prefix + path, body, partial(OpenAIReader, counted=counted))
 
     def _since(self, before: Proposals | None) -> Proposals | None:
-        """Return the server's counts since `before`, over all its requests; None if it reports none."""
-        now = self._counted() if before is not None else None
+        """Return the server's counts since `before`, over all its requests; None if it reports none, or fails now."""
+        now = None
+        if before is not None:
+            with suppress(ServerError):  # the answer is complete without
+                now = self._counted()
         if now is None or before is None:
             return None
         return Proposals(now.rounds - before.rounds, now.proposed - before.proposed, now.accepted - before.accepted)

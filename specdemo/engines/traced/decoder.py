@@ -88,7 +88,8 @@ class TracedDecoder:
                 yield from self._prefill()
                 while self.finish_reason is None:
                     began = perf_counter()
-                    yield self._round(self._proposals(), began)
+                    proposals = self._proposals()
+                    yield self._round(proposals, began, perf_counter())
         finally:
             self._target = None  # the drafter is kept for `draft_agreement`
 
@@ -99,7 +100,7 @@ class TracedDecoder:
             paused = perf_counter()
             yield Prefilling(done, self._prompt_length)
             began += perf_counter() - paused  # showing progress is off the clock
-        yield self._round([], began)
+        yield self._round([], began, began)
 
     def _proposals(self) -> Sequence[Proposal]:
         wanted = self._request.max_new_tokens - (len(self._text) - self._prompt_length)
@@ -136,10 +137,9 @@ class TracedDecoder:
             self._reset()
             raise EngineError() from error
 
-    def _round(self, proposals: Sequence[Proposal], began: float) -> Round:
+    def _round(self, proposals: Sequence[Proposal], began: float, drafted: float) -> Round:
         """Verify and commit a round; everything after `ended` is for display."""
         assert self._target is not None
-        drafted = perf_counter()
         ids = [proposal.id for proposal in proposals]
         query_length = self._width.of(len(ids) + 1)
         logits = self._target.logits(self._text + ids, len(ids) + 1, query_length)

@@ -227,10 +227,10 @@ class TracedEngine:
         learns = strategy.needs_costs and not request.sampling.do_sample
         experience = self._experience.of(strategy) if learns else None
         policy = policy_for(strategy, costs, experience)  # raises before anything is started
-        if learns and isinstance(policy, AutoPolicy):
-            self._experience.keep(strategy, policy.experience)
 
         def open_drafter(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Proposer:
+            if learns and isinstance(policy, AutoPolicy):  # not when created: a race's warm-up is created later
+                self._experience.keep(strategy, policy.experience)
             if self._head is not None:
                 head = self._head.sequence(target, capacity, kv_cache=request.kv_cache)
                 return ModelDrafter(head, vocabulary, context, policy, request.sampling, random)

@@ -12,7 +12,7 @@ from specdemo.models.checks import check_pair, drafts_for, is_recommended
 from specdemo.models.devices import devices
 from specdemo.models.pairs import bundled_prompts
 from specdemo.records import Model, ModelPair
-from specdemo.ui.controls import RUNTIME, Control, control, start_values
+from specdemo.ui.controls import RUNTIME, Control, control, engines_for, start_values
 from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop
 from specdemo.ui.gradio_inside import event_payload
 from specdemo.ui.parts import alert, header_html, notice, report_html
@@ -94,6 +94,8 @@ class ModelsCallbacks:
         try:
             runtime = {name: chosen[name] for name in RUNTIME}
             pair = self._registry.choose(Names(chosen["target"] or "", chosen["draft"] or ""), runtime)
+            able = engines_for(pair)
+            engine = engine if engine in able else able[0]
             message = ""
             for message in self._sessions.load(str(request.session_hash), engine, pair):
                 yield self._message(message or gr.skip(), busy=True)
