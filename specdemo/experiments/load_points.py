@@ -280,7 +280,7 @@ def crossover_words(found: Sequence[Point]) -> list[str]:
             where = f"interpolated at {crossing[method].at:.1f}" if _known(mine) else "but too few repeats to be sure"
             words.append(f"{crossing[method]}, {where}.")
         elif all(point.speedup is not None and point.speedup.middle > 1 for point in mine):
-            words.append(f"Crossover of {method}: none up to {mine[-1].level}.")
+            words.append(f"Crossover of {method}: none up to concurrency {mine[-1].level}.")
         else:
             words.append(f"Crossover of {method}: none, since its median speedup is not above 1 before.")
     return words

@@ -132,9 +132,9 @@ def _candidates(found: Divergence) -> str:
     tokens = found.plain, found.speculative
     plain, speculative = (f"{_quoted(each.text)} {each.probability * 100:.3g} %" for each in tokens)
     return (
-        f"At token {found.index + 1} the target gave {plain} (plain) and {speculative} (speculative). Passes over "
-        f"several tokens changed probabilities by up to {math.expm1(found.rounding) * 100:.2g} % of themselves here, "
-        "against passes over one."
+        f"At token {found.index + 1} the target gave {plain} (plain) and {speculative} (speculative). Here, passes "
+        f"over several tokens changed probabilities by up to {math.expm1(found.rounding) * 100:.2g} % (relative) "
+        "compared with passes over one token."
     )
 
 

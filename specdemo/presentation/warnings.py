@@ -162,7 +162,7 @@ def _of_outcomes(comparison: Comparison, *, by_model: bool) -> Iterator[RunWarni
             "first load was at fault (openvino.genai issue 4425); run again."
         )
     elif counters is not None and counters.reloaded:
-        again = " Loaded again, it is the same."
+        again = " Reloading the pair made no difference."
     elif comparison.settings.engine == "genai" and not comparison.environment.served:
         why += " Or the load is at fault (openvino.genai issue 4425): restart specdemo and compare."
     yield RunWarning(

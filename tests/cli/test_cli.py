@@ -21,7 +21,7 @@ from specdemo.cli import main
 from specdemo.cli.commands import build_parser
 from specdemo.cli.options import chosen_pair, chosen_settings, raced_settings
 from specdemo.cli.terminal import print_report, progress_bar
-from specdemo.engines.base import Engine
+from specdemo.engines.base import Decoder, Engine
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced import TracedEngine
@@ -34,7 +34,7 @@ from specdemo.experiments.sweep_result import Sweep
 from specdemo.measure.step_costs import measure_costs
 from specdemo.models.pairs import BUNDLED, PAIR_VARIABLE
 from specdemo.presentation import schema
-from specdemo.records import ModelPair, Progress
+from specdemo.records import Costs, ModelPair, Progress, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import EngineName
 from specdemo.worker import EngineFactory
@@ -678,3 +678,45 @@ def test_a_table_explains_its_intervals_once(capsys: pytest.CaptureFixture[str])
     printed = " ".join(capsys.readouterr().out.split())
     assert "Sweep (95 % intervals in brackets)" in printed
     assert "1.50× (1.40–1.60)" in printed
+
+
+def test_ctrl_c_after_a_race_keeps_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Interrupted(ScriptedEngine):
+        left = 7
+
+        def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
+            self.left -= 1
+            if not self.left:
+                raise KeyboardInterrupt
+            return super().decoder(request, costs)
+
+    path = tmp_path / "run.json"
+    assert main(["compare", "Say", "--repeats", "9", "--json", str(path)], load=lambda *_: Interrupted()) == 130
+    assert "--explain says why" in " ".join(capsys.readouterr().out.split())
+    assert json.loads(path.read_text())["summary"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["sweep", "x", "--lookaheads", "5-1"], "'5-1' is not a list of numbers"),
+        (["load", "--concurrency", "1-999999999"], "is not a list of numbers"),
+        (["compare", "x", "--target", "a", "--url", "http://127.0.0.1:9"], "are for the remote engine"),
+        (["compare", "x", "--engine", "genai", "--plain-url", "http://127.0.0.1:9"], "are for the remote engine"),
+        (["bench", "--methods", "genai constant", "--temperature", "0.3"], "no effect in greedy decoding"),
+        (["code", "x", "--temperature", "0.3"], "no effect in greedy decoding"),
+        (["load", "--max-ngram-size", "5"], "--max-ngram-size has no effect"),
+    ],
+    ids=" ".join,
+)
+def test_what_would_be_ignored_is_refused(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments, load=scripted) == 2
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_port_that_is_none_is_refused_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--port", "70000"])
+    assert "70000 is not a port; give one from 1 to 65535" in " ".join(capsys.readouterr().err.split())

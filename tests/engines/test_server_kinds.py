@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
-from itertools import repeat
+from itertools import count, repeat
 from threading import Event, Semaphore
 from typing import Any
 from unittest import mock
@@ -402,3 +402,19 @@ def test_a_server_whose_model_has_a_template_is_asked_through_it_unless_told_oth
         with closing(RemoteEngine(pair)) as engine:
             run_alone(engine.decoder(Request.of("Say", initial_settings(pair.target))))
     assert server.bodies[CHAT][0]["messages"] == [{"role": "user", "content": "Say"}]
+
+
+def test_an_answer_is_complete_without_the_counters_that_fail_after_it() -> None:
+    asked = count()
+
+    def second_time() -> None:
+        if next(asked):
+            raise ConnectionError
+
+    names = ("drafts", "draft_tokens", "accepted_tokens")
+    counters = Answer("\n".join(f"vllm:spec_decode_num_{name}_total 0" for name in names), waits=second_time)
+    found, source = run(
+        {**VLLM, "/v1/chat/completions": Answer(stream=(*VLLM_EVENTS, "[DONE]")), "/metrics": counters}
+    )
+    assert (found.text, source) == (TEXT, "passes")
+    assert next(asked) > 1

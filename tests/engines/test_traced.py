@@ -405,3 +405,10 @@ def test_a_strategy_follows_what_is_moved_if_it_says_so(traced: TracedEngine, st
     settings = GenerationSettings(engine="traced", drafter=strategy.drafter.name, policy=strategy.policy.name)
     decoder = traced.decoder(Request.of(PROMPTS[0], settings), COSTS)
     assert decoder.update_strategy(settings.strategy) == ("traced" in strategy.live)
+
+
+def test_reading_a_long_prompt_is_the_targets_time(traced: TracedEngine) -> None:
+    """Only the last chunk of the prompt is in the round's own pass."""
+    run = plain(traced, PROMPTS[0] * 40, max_new_tokens=2)
+    assert run.prefill.draft_seconds == 0
+    assert run.prefill.verify_seconds == pytest.approx(run.prefill.seconds, rel=0.2)

@@ -23,6 +23,8 @@ from specdemo.presentation.wording import shared_words
 from specdemo.records import NOT_USED, Comparison, Costs, Move, Trial, WarmUp
 from specdemo.settings import GenerationSettings
 
+LONG = {"ignore_eos": True, "max_new_tokens": 64}
+
 
 def compare(engine: ScriptedEngine, **settings: Any) -> Comparison:
     *_, comparison = race(engine, "Say", GenerationSettings(**settings))
@@ -108,7 +110,7 @@ def test_no_more_is_said_than_the_runs_allow(speedups: list[float], headline: st
 
 
 def test_the_sentence_and_the_bars_follow_from_the_headline_s_number() -> None:
-    comparison = compare(ScriptedEngine(wrong=(4,), step=0.1))
+    comparison = compare(ScriptedEngine(wrong=(4,), step=0.1), **LONG)
     conclusion, speedup = conclude(comparison), of_comparison(comparison)
     assert speedup is not None
     assert speedup.plain_steps_per_round is not None
@@ -122,7 +124,7 @@ def test_the_sentence_and_the_bars_follow_from_the_headline_s_number() -> None:
     assert plain / speculative == pytest.approx(speedup.middle)
     assert conclusion.difference == f"{plain - speculative:.2f} s saved of {plain:.2f} s"
     assert f"{speedup}" in conclusion.why[0]
-    slow = conclude(compare(ScriptedEngine(wrong=range(0, 99, 2), draft=0.05, step=0.1)))
+    slow = conclude(compare(ScriptedEngine(wrong=range(0, 99, 2), draft=0.05, step=0.1), **LONG))
     assert slow.sentence.startswith("Each round takes as long as")
     assert slow.difference is not None
     assert " lost on " in slow.difference
@@ -138,7 +140,7 @@ def test_a_figure_that_is_too_noisy_says_what_would_settle_it() -> None:
 
 
 def test_what_a_perfect_draft_would_reach_stands_beside_the_speedup() -> None:
-    comparison = compare(ScriptedEngine())
+    comparison = compare(ScriptedEngine(), **LONG)
     assert conclude(comparison).ceiling is None
     costs = Costs(plain_step=1, draft_step=0.1, verify=(1, 1.1, 1.2, 4))
     assert conclude(comparison.model_copy(update={"costs": costs})).ceiling == "a perfect draft would reach 2.1×"

@@ -2,13 +2,19 @@
 
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
+
+import gradio as gr
 
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import LoadError
 from specdemo.models.pairs import bundled_pair
-from specdemo.records import ModelPair
+from specdemo.records import ModelPair, Turn
 from specdemo.settings import GenerationSettings
-from specdemo.ui.session import Sessions, initial_pair
+from specdemo.ui.controls import start_values
+from specdemo.ui.session import Sessions, Update, initial_pair
+from specdemo.ui.tabs.compare import CompareCallbacks
+from specdemo.ui.tabs.models import PAIR_NAMES, ModelsCallbacks, values_of
 from specdemo.worker import IfLoaded, Prepare, WithEngine
 
 
@@ -76,3 +82,41 @@ def test_pairs_that_genai_speculates_for_without_prefix_caching_are_loaded_witho
     ]
     kept = [initial_pair(each).runtime.enable_prefix_caching for each in (chat, linear, *heads)]
     assert kept == [True, False, False, False]
+
+
+def test_a_message_without_an_answer_leaves_the_chat_as_it_was() -> None:
+    before, last, new = (Turn(prompt=each, answer="Yes.") for each in "abc")
+    sessions = mock.Mock()
+    sessions.run.return_value = [Update(None, "Refused."), Update(None, "Stopped.")]
+    pair = bundled_pair()
+    chat = pair.model_copy(update={"target": pair.target.model_copy(update={"chat_template": True})})
+    values = start_values(chat).values()
+
+    def outputs() -> list[Any]:
+        said = CompareCallbacks(sessions).run(mock.Mock(), True, chat, (before,), last, "c", *values)
+        return [[value for value in news[3:6] if value != gr.skip()] for news in said]
+
+    assert outputs() == [[], []]
+    sessions.run.return_value = [Update(None, ""), Update("shown", "", turn=new)]
+    nothing, (history, turn, _) = outputs()
+    assert (nothing, history, turn) == ([], (before, last), new)
+
+
+def test_a_pair_is_loaded_in_an_engine_that_can_run_it() -> None:
+    """The page of a served pair has no other engine chosen, and its control is hidden."""
+    pair, loaded = bundled_pair(), list[str]()
+
+    def load(visitor: str, engine: str, pair: ModelPair) -> Iterator[str]:
+        loaded.append(engine)
+        yield "Stopped."
+
+    sessions, registry = mock.Mock(load=load), mock.Mock(choose=lambda *_: pair)
+    shown = mock.MagicMock()
+    for engine in ("served", "traced"):
+        values = values_of(pair)
+        list(
+            ModelsCallbacks(sessions, registry, shown).use(
+                mock.Mock(), pair, "", engine, *map(values.get, PAIR_NAMES)
+            )
+        )
+    assert loaded == ["genai", "traced"]

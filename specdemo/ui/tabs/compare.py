@@ -6,6 +6,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
 import gradio as gr
@@ -79,10 +80,11 @@ class CompareCallbacks:
         history = chat_so_far(history, turn, prompt) if is_chat(pair, settings) else ()
         shown: list[Any] = []
         for update in self._sessions.run(str(request.session_hash), pair, prompt, settings, history):
-            news = [*_outputs(update), *_chat(history, update.turn), update.finished, *buttons("running")]
-            # unchanged widgets are skipped, since each update takes time from an engine on this machine; but not at
-            # first: the last turn has moved into the history
-            yield [gr.skip() if new == old else new for new, old in zip(news, shown, strict=True)] if shown else news
+            # a message without an answer, because it failed or was stopped, leaves the chat as it was
+            chat = _chat(history, update.turn) if update.turn is not None else [gr.skip()] * 3
+            news = [*_outputs(update), *chat, update.finished, *buttons("running")]
+            # unchanged widgets are skipped, since each update takes time from an engine on this machine
+            yield [gr.skip() if new == old else new for new, old in zip_longest(news, shown)]
             shown = news
 
     def move(self, request: gr.Request, pair: ModelPair, *values: Any) -> None:
