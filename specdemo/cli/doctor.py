@@ -39,7 +39,7 @@ def add_to(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser("doctor", help="describe this machine and what speculation can gain on it")
     parser.set_defaults(command=_doctor)
-    parser.add_argument("--no-measure", action="store_true", help="do not measure step costs, so that the pair is not loaded")
+    parser.add_argument("--no-measure", action="store_true", help="do not measure step costs, and load nothing")
     add_json(parser, "the same")
     add_pair(parser)
 

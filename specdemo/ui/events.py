@@ -6,6 +6,7 @@ engine.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import isfinite
 from time import monotonic
 from typing import Any, NamedTuple
@@ -30,6 +31,15 @@ ENGINE: dict[str, Any] = {"concurrency_id": "engine", "concurrency_limit": 1}
 """Queue for everything that uses the engine: two jobs at once would distort each other's clocks."""
 FILES: dict[str, Any] = {"concurrency_id": "files", "concurrency_limit": 2}
 """Queue for parsing and drawing, each in a process of its own, which ends when its visitor leaves."""
+
+
+def on_engine(button: gr.Button, callback: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
+    """Connect a button to a job of the engine, and return the event.
+
+    The first output shows messages: until the job's first, that it waits for others.
+    """
+    button.click(partial(notice, "Waiting for the machine …"), outputs=outputs[0], **PRIVATE)
+    return button.click(callback, inputs, outputs, **QUIET, **ENGINE)
 
 
 def check_session(session_open: bool) -> None:

@@ -118,6 +118,17 @@ def test_every_event_refuses_what_its_widgets_could_not_have_sent(page: gr.Block
     assert tried == set(FORGED)
 
 
+def test_a_button_that_needs_the_engine_says_at_once_that_it_waits(page: gr.Blocks) -> None:
+    clicked: dict[tuple[int | None, str], list[BlockFunction]] = {}
+    for fn in events(page):
+        for target in fn.targets:
+            clicked.setdefault(target, []).append(fn)
+    engine = {target: fns for target, fns in clicked.items() if any(fn.concurrency_id == "engine" for fn in fns)}
+    assert len(engine) > 8
+    for target, fns in engine.items():
+        assert [fn for fn in fns if not fn.queue and fn.outputs], page.blocks[cast(int, target[0])].elem_id
+
+
 def test_too_few_values_are_refused_and_so_is_what_only_the_browser_handles(page: gr.Blocks, taken: Take) -> None:
     async def check() -> None:
         for fn in page.fns.values():

@@ -29,7 +29,7 @@ from specdemo.experiments import (
 from specdemo.models.places import own_cache, writable
 from specdemo.records import ModelPair, Progress
 from specdemo.ui.boards import EMPTY, report_board, report_template
-from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop, check_session, job_buttons, job_updates
+from specdemo.ui.events import PRIVATE, Stop, check_session, job_buttons, job_updates, on_engine
 from specdemo.ui.parts import alert, notice
 from specdemo.ui.session import Sessions
 from specdemo.ui.uploads import benchmark_apart, meanwhile, tasks_apart
@@ -194,7 +194,7 @@ def experiment(
     other.upload(other_name, other, against, **PRIVATE)
     inputs = [session_open, pair, file, other, *numbers, extras, *groups]
     outputs = [message, board, files, start, halt]
-    start.click(ExperimentCallbacks(sessions, kind).measure, inputs, outputs, **QUIET, **ENGINE)
+    on_engine(start, ExperimentCallbacks(sessions, kind).measure, inputs, outputs)
     halt.click(stop(name), **PRIVATE)
     if groups:
         pair.change(lambda used: [gr.update(**_offered(option, used)) for option in options], pair, groups, **PRIVATE)

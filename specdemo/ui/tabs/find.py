@@ -12,7 +12,7 @@ from specdemo.presentation.figures import percent
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.controls import NAMES, settings_from
-from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop, check_session, job_buttons, job_updates
+from specdemo.ui.events import PRIVATE, Stop, check_session, job_buttons, job_updates, on_engine
 from specdemo.ui.parts import alert, notice
 from specdemo.ui.session import Sessions, with_chat_cache
 from specdemo.ui.tabs.compare import APPLIED, FIND, QUICK, CompareTab, apply_setting
@@ -103,11 +103,10 @@ def connect_find(
 ) -> None:
     """Connect the Compare tab's buttons that start and stop the search."""
     controls = compare.controls
-    compare.find.start.click(
+    on_engine(
+        compare.find.start,
         Finder(sessions).find,
         [session_open, pair, compare.prompt, compare.find.effort, *controls.values()],
         [compare.message, compare.find.start, compare.find.stop, *(controls[name] for name in APPLIED)],
-        **QUIET,
-        **ENGINE,
     )
     compare.find.stop.click(stop("find"), **PRIVATE)

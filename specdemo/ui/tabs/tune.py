@@ -16,7 +16,7 @@ from specdemo.records import Costs, ModelPair, Progress, Prompts
 from specdemo.ui.boards import PairCosts, costs_board, prediction_board, report_template, result_board
 from specdemo.ui.boards import board as board_of
 from specdemo.ui.controls import NAMES, settings_from
-from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop, check_session, job_buttons, job_updates
+from specdemo.ui.events import PRIVATE, Stop, check_session, job_buttons, job_updates, on_engine
 from specdemo.ui.parts import alert, notice
 from specdemo.ui.session import Sessions
 from specdemo.ui.tabs.compare import APPLIED, CompareTab, apply_setting
@@ -192,19 +192,17 @@ def tune_tab(
         swept, costs = _sweeping(first), _step_costs()
     assumed = [measured, costs.alpha, costs.draft, costs.growth]
     chosen = [swept.prompts, swept.longest, swept.thresholds, swept.repeats]
-    sweeping = swept.start.click(
+    sweeping = on_engine(
+        swept.start,
         callbacks.sweep,
         [session_open, pair, *chosen, measured, *controls.values()],
         [swept.message, swept.board, best, swept.use, measured, costs.alpha, swept.start, swept.halt],
-        **QUIET,
-        **ENGINE,
     )
-    measuring = costs.measure.click(
+    measuring = on_engine(
+        costs.measure,
         callbacks.costs,
         [session_open, pair, controls["engine"], costs.alpha],
         [costs.message, costs.board, measured, costs.measure, costs.halt],
-        **QUIET,
-        **ENGINE,
     )
     for event in (sweeping, measuring):  # a separate event, so that the board uses the acceptance at that moment
         event.then(update_costs, assumed, costs.board, **PRIVATE)
