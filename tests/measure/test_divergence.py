@@ -39,7 +39,7 @@ def test_a_near_tie_is_harmless_and_says_so() -> None:
     assert found.near_tie
     reason = divergence_reason(comparison)
     assert reason.startswith("At token 6 the target gave “ over” 50 % (plain) and “ otherwise” 50 % (speculative).")
-    assert "by up to 2 % of themselves" in reason
+    assert "by up to 2 % (relative)" in reason
     assert "a near-tie, which rounding decides: harmless" in reason
     assert "--precision f32" in reason
     assert reason in conclude(comparison).why[-1]
