@@ -144,8 +144,7 @@ class SweepPlan(TrialPlan[Sweep]):
 
     @cached_property
     def header(self) -> SweepHeader:
-        common = Header.of(self.pair, self.settings, tuple(self.variants), self.tasks)
-        return SweepHeader(**dict(common), repeats=self.repeats)
+        return SweepHeader(**dict(super().header), repeats=self.repeats)
 
     @property
     def again(self) -> int:

@@ -21,7 +21,7 @@ from specdemo.cli import main
 from specdemo.cli.commands import build_parser
 from specdemo.cli.options import chosen_pair, chosen_settings, raced_settings
 from specdemo.cli.terminal import print_report, progress_bar
-from specdemo.engines.base import Decoder, Engine
+from specdemo.engines.base import Engine
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced import TracedEngine
@@ -34,11 +34,12 @@ from specdemo.experiments.sweep_result import Sweep
 from specdemo.measure.step_costs import measure_costs
 from specdemo.models.pairs import BUNDLED, PAIR_VARIABLE
 from specdemo.presentation import schema
-from specdemo.records import Costs, ModelPair, Progress, Request
+from specdemo.records import ModelPair, Progress
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import EngineName
 from specdemo.worker import EngineFactory
 from tests.conftest import PROMPTS
+from tests.support.failing import failing_engine
 from tests.support.hurried import load_briefly
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -681,17 +682,8 @@ def test_a_table_explains_its_intervals_once(capsys: pytest.CaptureFixture[str])
 
 
 def test_ctrl_c_after_a_race_keeps_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    class Interrupted(ScriptedEngine):
-        left = 7
-
-        def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-            self.left -= 1
-            if not self.left:
-                raise KeyboardInterrupt
-            return super().decoder(request, costs)
-
-    path = tmp_path / "run.json"
-    assert main(["compare", "Say", "--repeats", "9", "--json", str(path)], load=lambda *_: Interrupted()) == 130
+    path, engine = tmp_path / "run.json", failing_engine(KeyboardInterrupt, 7)
+    assert main(["compare", "Say", "--repeats", "9", "--json", str(path)], load=lambda *_: engine) == 130
     assert "--explain says why" in " ".join(capsys.readouterr().out.split())
     assert json.loads(path.read_text())["summary"]
 

@@ -13,6 +13,7 @@ from specdemo.measure.trials import confirmed, trials
 from specdemo.records import Comparison, Costs, Request
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Plain
+from tests.support.failing import failing_engine
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=41)
 
@@ -58,15 +59,6 @@ def test_a_servers_burst_counts_as_its_tokens() -> None:
 
 
 def test_a_failure_ends_the_repeats_and_keeps_the_race() -> None:
-    class Failing(ScriptedEngine):
-        left = 5
-
-        def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-            self.left -= 1
-            if not self.left:
-                raise EngineError
-            return super().decoder(request, costs)
-
     *_, comparison = race(ScriptedEngine(), "Say", LONG)
     assert isinstance(comparison, Comparison)
-    assert [len(each.repeats) for each in confirmed(Failing(), comparison, number=3)] == [1]
+    assert [len(each.repeats) for each in confirmed(failing_engine(EngineError, 5), comparison, number=3)] == [1]

@@ -17,7 +17,6 @@ from specdemo.measure.race import race
 from specdemo.models.pairs import bundled_pair
 from specdemo.presentation import schema
 from specdemo.presentation.charts import acceptance_figure, clock_figure
-from specdemo.presentation.conclusion import conclude
 from specdemo.presentation.feed import Feed
 from specdemo.presentation.figures import figures_html
 from specdemo.presentation.html import round_html
@@ -76,7 +75,7 @@ def test_the_feed_carries_each_sides_clock_and_figures(feed: Feed) -> None:
         assert sent[-1]["alpha"] == metrics.acceptance_rate(run)
         assert [step["ms"] for step in sent] == sorted(step["ms"] for step in sent)
     assert end["identical"] is True
-    assert end["headline"] == conclude(comparison).headline
+    assert end["headline"] == "Too noisy to call"  # nine tokens show no spread
 
 
 def test_a_feed_never_holds_markup_of_a_user() -> None:
