@@ -31,6 +31,8 @@ ENGINE: dict[str, Any] = {"concurrency_id": "engine", "concurrency_limit": 1}
 """Queue for everything that uses the engine: two jobs at once would distort each other's clocks."""
 FILES: dict[str, Any] = {"concurrency_id": "files", "concurrency_limit": 2}
 """Queue for parsing and drawing, each in a process of its own, which ends when its visitor leaves."""
+WAITING = "Waiting for the machine …"
+"""Message of a job that waits for others in the engine's queue."""
 
 
 def on_engine(button: gr.Button, callback: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
@@ -38,7 +40,7 @@ def on_engine(button: gr.Button, callback: Callable[..., Any], inputs: Sequence[
 
     The first output shows messages: until the job's first, that it waits for others.
     """
-    button.click(partial(notice, "Waiting for the machine …"), outputs=outputs[0], **PRIVATE)
+    button.click(partial(notice, WAITING), outputs=outputs[0], **PRIVATE)
     return button.click(callback, inputs, outputs, **QUIET, **ENGINE)
 
 

@@ -29,7 +29,7 @@ from specdemo.experiments import (
 from specdemo.models.places import own_cache, writable
 from specdemo.records import ModelPair, Progress
 from specdemo.ui.boards import EMPTY, report_board, report_template
-from specdemo.ui.events import PRIVATE, Stop, check_session, job_buttons, job_updates, on_engine
+from specdemo.ui.events import PRIVATE, WAITING, Stop, check_session, job_buttons, job_updates, on_engine
 from specdemo.ui.parts import alert, notice
 from specdemo.ui.session import Sessions
 from specdemo.ui.uploads import benchmark_apart, meanwhile, tasks_apart
@@ -91,7 +91,7 @@ class ExperimentCallbacks:
         work = partial(run_with_extras if extras else run, plan, checkpoint=checkpoint)
         visitor, job = str(request.session_hash), WithLoader(pair, work)
         busy = job_buttons(kind.start, busy=True)
-        yield [notice("Waiting for the machine …"), gr.skip(), gr.update(visible=False), *busy]
+        yield [notice(WAITING), gr.skip(), gr.update(visible=False), *busy]
         report_of = partial(report_against, there=None if baseline is None else (baseline, Path(other or "").name))
         state = None
         for update in job_updates(self._sessions, visitor, kind.name, job, partial(_shown, report_of=report_of)):

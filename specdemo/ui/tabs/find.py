@@ -12,7 +12,7 @@ from specdemo.presentation.figures import percent
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.controls import NAMES, settings_from
-from specdemo.ui.events import PRIVATE, Stop, check_session, job_buttons, job_updates, on_engine
+from specdemo.ui.events import PRIVATE, WAITING, Stop, check_session, job_buttons, job_updates, on_engine
 from specdemo.ui.parts import alert, notice
 from specdemo.ui.session import Sessions, with_chat_cache
 from specdemo.ui.tabs.compare import APPLIED, FIND, QUICK, CompareTab, apply_setting
@@ -55,7 +55,7 @@ class Finder:
         seconds = _SECONDS if effort == QUICK else None
         tries = f"Tries {len(tried)} settings; the time left appears after the first runs"
         takes = f"Takes at most about {seconds} s" if seconds else tries
-        yield [notice(f"{takes}. Waiting for the machine …"), *busy, *unchanged]
+        yield [notice(f"{takes}. {WAITING}"), *busy, *unchanged]
         repeats = 1 if seconds else _REPEATS
         work = partial(sweep, prompts=[prompt], settings=shorter, tried=tried, repeats=repeats, seconds=seconds)
         # loaded as for a run, so that neither this nor the next run has to load it again

@@ -13,7 +13,7 @@ from specdemo.models.devices import devices
 from specdemo.models.pairs import bundled_prompts
 from specdemo.records import Model, ModelPair
 from specdemo.ui.controls import RUNTIME, Control, control, engines_for, start_values
-from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop
+from specdemo.ui.events import ENGINE, PRIVATE, QUIET, WAITING, Stop
 from specdemo.ui.gradio_inside import event_payload
 from specdemo.ui.parts import alert, header_html, notice, report_html
 from specdemo.ui.registry import PAIR_NAMES, Names, Registry, runtime_of, values_of
@@ -124,7 +124,7 @@ class ModelsCallbacks:
 
     def wait_in_queue(self) -> Updates:
         """Return updates while a load waits in the queue."""
-        return self._message(notice("Waiting for the machine …"), busy=True)
+        return self._message(notice(WAITING), busy=True)
 
     def fetch(
         self, event: gr.EventData, request: gr.Request, target: str, listed: tuple[Choices, Choices]

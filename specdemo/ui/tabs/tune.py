@@ -16,7 +16,7 @@ from specdemo.records import Costs, ModelPair, Progress, Prompts
 from specdemo.ui.boards import PairCosts, costs_board, prediction_board, report_template, result_board
 from specdemo.ui.boards import board as board_of
 from specdemo.ui.controls import NAMES, settings_from
-from specdemo.ui.events import PRIVATE, Stop, check_session, job_buttons, job_updates, on_engine
+from specdemo.ui.events import PRIVATE, WAITING, Stop, check_session, job_buttons, job_updates, on_engine
 from specdemo.ui.parts import alert, notice
 from specdemo.ui.session import Sessions
 from specdemo.ui.tabs.compare import APPLIED, CompareTab, apply_setting
@@ -72,7 +72,7 @@ class TuneCallbacks:
             return
         work = partial(sweep, prompts=prompts, settings=settings, tried=tried, repeats=int(repeats))
         # clear the figures of an earlier sweep with other settings
-        yield [*_SweepUpdate(notice("Waiting for the machine …"), _EMPTY, None, gr.update(visible=False)), *busy]
+        yield [*_SweepUpdate(notice(WAITING), _EMPTY, None, gr.update(visible=False)), *busy]
         state = None
         for update in job_updates(
             self._sessions,
@@ -97,7 +97,7 @@ class TuneCallbacks:
             return costs_board(PairCosts(pair, engine, progress.result), acceptance)
 
         job = WithEngine(engine, pair, contexts_task)
-        yield [notice("Waiting for the machine …"), gr.skip(), gr.skip(), *job_buttons(COSTS, busy=True)]
+        yield [notice(WAITING), gr.skip(), gr.skip(), *job_buttons(COSTS, busy=True)]
         state = None
         for update in job_updates(self._sessions, str(request.session_hash), "costs", job, show):
             state = update.state
