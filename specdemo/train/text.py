@@ -1,18 +1,20 @@
 """Text for a draft to learn from, written by the target: answers to human prompts, then to prompts of four sources.
 
 A draft has to predict what this target says, not what is right, so no corpus serves as well as the target's own text,
-written under the settings that the pair is used with. In batches of 64 a target with 135M parameters writes fifty
-times as fast as alone: a step's cost is reading the weights, and a batch shares it.
+written under the settings that the pair is used with. A target with 135M parameters writes 64 conversations at once
+fifty times as fast as one: a step's cost is reading the weights, and a batch shares it. Each conversation is a
+coroutine that asks for one continuation after another; where one ends another begins, so that the batch stays full.
 """
 
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Container, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count, islice
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import openvino as ov
@@ -25,10 +27,12 @@ from specdemo.train.request import FULL, Effort, Request
 QUESTION, TURNS = 96, 3  # maximum tokens of a question, and turns of a chat
 SHORTEST_QUESTION = 4  # tokens
 LONGEST_PROMPT, LONGEST_CHAT = 700, 700  # tokens; longer prompts are cut on the left, longer chats end
+ATTEMPTS = 2  # at a question of the target's own, before another source takes its place
+LATEST = 256  # answers of the target's own that serve as passages
 ALIKE = 12  # maximum questions with the same first three words
 TEXT_SHARE = 0.4  # of the minutes
 SHARES = {"passages": 0.4, "patterns": 0.1}
-"""Shares of a batch, once all human prompts are answered; the target writes the other prompts itself."""
+"""Shares of the prompts, once all human ones are answered; the target writes the others itself."""
 CHATS = 0.35
 """Share of the conversations that continue for another turn."""
 _MARKS = ("\u2063one\u2063", "\u2063two\u2063", "\u2063three\u2063")  # placeholder turns, to split the chat template
@@ -60,11 +64,6 @@ class Sources:
     passages: Sequence[str] = ()
     """Texts for tasks about passages; without any, the target's own answers are used."""
 
-    def given(self, index: int, seed: int, batch: int) -> list[Prompt]:
-        """Return the human prompts of a batch; none once all are answered."""
-        order = Random(f"{seed} prompts").sample(range(len(self.prompts)), len(self.prompts))
-        return [self.prompts[place] for place in order[index * batch : (index + 1) * batch]]
-
 
 NO_SOURCES = Sources()
 
@@ -86,6 +85,18 @@ class _Chat:
         return Conversation(np.array(self.ids, np.int64), np.array(self.answered, bool), self.label, self.sampled)
 
 
+class _Ask(NamedTuple):
+    """A text for the target to continue."""
+
+    ids: list[int]
+    config: genai.GenerationConfig
+
+
+_Result = TypeVar("_Result")
+_Written = Generator[_Ask, list[int], _Result]
+"""Yields what the target is to continue, is sent the new tokens, and returns what came of them."""
+
+
 class Writer:
     """A target in GenAI's batching pipeline, with its chat template split into parts."""
 
@@ -98,11 +109,13 @@ class Writer:
         if threads:
             properties["INFERENCE_NUM_THREADS"] = threads
         self.pipeline = genai.ContinuousBatchingPipeline(folder, scheduler, "CPU", properties)
+        self.numbers = count()  # of requests
         self.answers = answers
         self.tokenizer = self.pipeline.get_tokenizer()
         self.ends = {self.tokenizer.get_eos_token_id()} | set(self.pipeline.get_config().stop_token_ids)
         self.chat = bool(self.tokenizer.chat_template)
         self.openings: Counter[str] = Counter()  # of prompts that the target wrote
+        self.latest: deque[str] = deque(maxlen=LATEST)  # answers
         self.before, self.after = self._turn()
         self.between = self._between()
 
@@ -126,73 +139,104 @@ class Writer:
         history = [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(turns)]
         return str(self.tokenizer.apply_chat_template(history, add_generation_prompt=True))
 
-    def batch(self, index: int, seed: int, texts: Sequence[str], sources: Sources) -> list[Conversation]:
-        """Return the conversations of a batch; deterministic in its arguments."""
-        random = Random(f"{seed} {index}")
-        mixed = self._mixed if self.chat else self._beginnings
-        prompts = sources.given(index, seed, self.answers.batch) or mixed(random, texts, sources)
-        chats = [self._chat(prompt, random) for prompt in prompts]
-        self._answer(chats, random)
+    def conversations(self, seed: str, sources: Sources, done: Container[int] = ()) -> Iterator[Conversation]:
+        """Yield conversations as they end, without end; `answers.batch` of them are written at once.
+
+        Human prompts come first, each once, unless its digest is in `done`. The same arguments, `openings` and
+        `latest` give the same conversations; one for which the cache has no room is empty.
+        """
+        return self._run(self._conversations(seed, sources, done))
+
+    def _run(self, begun: Iterator[_Written[Conversation]]) -> Iterator[Conversation]:
+        going: list[tuple[_Written[Conversation], genai.GenerationHandle]] = []
+        ready: list[tuple[_Written[Conversation], list[int] | None]] = []
+        while True:
+            ready += [(one, None) for one in islice(begun, self.answers.batch - len(going) - len(ready))]
+            if not ready and not going:
+                return
+            for one, ids in ready:
+                try:
+                    ask = next(one) if ids is None else one.send(ids)
+                except StopIteration as end:
+                    yield end.value
+                else:
+                    start = ov.Tensor(np.array([ask.ids], np.int64))
+                    going.append((one, self.pipeline.add_request(next(self.numbers), start, ask.config)))
+            self.pipeline.step()
+            running = genai.GenerationStatus.RUNNING
+            ended = {one: handle for one, handle in going if handle.get_status() != running}
+            ready = [
+                (one, [token for part in handle.read_all() for token in part.generated_ids])
+                for one, handle in ended.items()
+            ]
+            going = [(one, handle) for one, handle in going if one not in ended]
+
+    def _conversations(self, seed: str, sources: Sources, done: Container[int]) -> Iterator[_Written[Conversation]]:
+        for number, prompt in enumerate(Random(f"{seed} prompts").sample(sources.prompts, len(sources.prompts))):
+            ids = self._asked(prompt)
+            if Conversation.of(ids, [], prompt.label).digest not in done:
+                yield self._converse(prompt, Random(f"{seed} prompts {number}"))
+        for number in count():
+            yield self._made_up(sources, Random(f"{seed} {number}"))
+
+    def _made_up(self, sources: Sources, random: Random) -> _Written[Conversation]:
+        prompt = (yield from self._prompt(sources, random)) if self.chat else self._beginning(sources, random)
+        return (yield from self._converse(prompt, random))
+
+    def _converse(self, prompt: Prompt, random: Random) -> _Written[Conversation]:
+        chat = _Chat(prompt.label, random.random() >= self.answers.greedy, self._asked(prompt))
+        yield from self._answer(chat, random)
         for _ in range(TURNS - 1 if self.between else 0):
-            going = [one for one in chats if self._goes_on(one) and random.random() < CHATS]
-            chats = [one for one in chats if one not in going] + self._followed(going, random)
-        return [one.conversation() for one in chats if any(one.answered)]
-
-    def _chat(self, prompt: Prompt, random: Random) -> _Chat:
-        ids = self.encode(self.before + prompt.text + self.after)[-LONGEST_PROMPT:]
-        return _Chat(prompt.label, random.random() >= self.answers.greedy, ids)
-
-    def _answer(self, chats: Sequence[_Chat], random: Random) -> None:
-        configs = [
-            self._config(self.answers.tokens, random, self._temperature(one), self.answers.penalty) for one in chats
-        ]
-        for chat, ids in zip(chats, self._write([one.ids for one in chats], configs), strict=True):
-            chat.add(ids, answered=True)
-
-    def _temperature(self, chat: _Chat) -> float:
-        return self.answers.temperature if chat.sampled else 0.0
-
-    def _goes_on(self, chat: _Chat) -> bool:
-        return chat.ids[-1] in self.ends and len(chat.ids) < LONGEST_CHAT
-
-    def _followed(self, chats: list[_Chat], random: Random) -> list[_Chat]:
-        """Add a turn to each chat for which the target or the list provides a follow-up."""
-        words = [random.choice(FOLLOW_UPS) if random.random() < 0.4 else "" for _ in chats]
-        made = self._questions([one.ids + self.between for one in chats], random, QUESTION // 2)
-        going = [(chat, given or own) for chat, given, own in zip(chats, words, made, strict=True) if given or own]
-        for chat, text in going:
+            if chat.ids[-1] not in self.ends or len(chat.ids) >= LONGEST_CHAT or random.random() >= CHATS:
+                break
+            text = yield from self._follow_up(chat, random)
+            if not text:
+                break
             chat.add(self.between + self.encode(text + self.after), answered=False)
-        self._answer([chat for chat, _ in going], random)
-        return chats
+            yield from self._answer(chat, random)
+        return chat.conversation()
 
-    def _mixed(self, random: Random, texts: Sequence[str], sources: Sources) -> list[Prompt]:
-        """Return tasks about passages, patterns, and sufficiently varied questions that the target writes."""
-        size, passages = self.answers.batch, [*sources.passages, *texts]
-        found = [with_passage(random, passages) for _ in range(round(size * SHARES["passages"]) if passages else 0)]
-        found += [from_pattern(random, texts) for _ in range(round(size * SHARES["patterns"]))]
-        begun = [beginning(random) for _ in range(size)]
-        heads = [self.encode(self.before + start) for start in begun]
-        for start, text in zip(begun, self._questions(heads, random, QUESTION), strict=True):
-            asked = (start + text).strip()
-            if text and len(found) < size and self.openings[_opening(asked)] < ALIKE:
-                self.openings[_opening(asked)] += 1
-                found.append(Prompt(asked, Label(kind_of(asked), "target")))
-        # replace questions that begin too much alike; patterns keep to their share
-        rest = range(size - len(found))
-        return found + [with_passage(random, passages) if passages else from_pattern(random, texts) for _ in rest]
+    def _asked(self, prompt: Prompt) -> list[int]:
+        return self.encode(self.before + prompt.text + self.after)[-LONGEST_PROMPT:]
 
-    def _questions(self, heads: Sequence[list[int]], random: Random, tokens: int) -> list[str]:
-        """Sample a user's words after each head at temperature 1; "" if they do not end."""
-        written = self._write(heads, [self._config(tokens, random, 1.0, 1.0) for _ in heads])
-        whole = [ids if len(ids) >= SHORTEST_QUESTION and ids[-1] in self.ends else [] for ids in written]
-        return [self.decode([one for one in ids if one not in self.ends]) for ids in whole]
+    def _answer(self, chat: _Chat, random: Random) -> _Written[None]:
+        temperature = self.answers.temperature if chat.sampled else 0.0
+        config = self._config(self.answers.tokens, random, temperature, self.answers.penalty)
+        chat.add((yield _Ask(chat.ids, config)), answered=True)
 
-    def _beginnings(self, random: Random, texts: Sequence[str], sources: Sources) -> list[Prompt]:
-        """Return prompts for a model without chat: the first words of given texts and of its own."""
-        pool = [*(one.text for one in sources.prompts), *sources.passages, *texts]
+    def _follow_up(self, chat: _Chat, random: Random) -> _Written[str]:
+        """Return the user's next words, from the list or the target's own; "" if it provides none."""
+        if random.random() < 0.4:
+            return random.choice(FOLLOW_UPS)
+        return (yield from self._question(chat.ids + self.between, random, QUESTION // 2))
+
+    def _prompt(self, sources: Sources, random: Random) -> _Written[Prompt]:
+        """Return a task about a passage, a filled pattern, or a less common question of its own."""
+        passages, drawn = [*sources.passages, *self.latest], random.random()
+        if drawn < SHARES["patterns"]:
+            return from_pattern(random, self.latest)
+        if not passages or drawn >= SHARES["patterns"] + SHARES["passages"]:
+            for _ in range(ATTEMPTS):
+                start = beginning(random)
+                text = yield from self._question(self.encode(self.before + start), random, QUESTION)
+                asked = (start + text).strip()
+                if text and self.openings[_opening(asked)] < ALIKE:
+                    self.openings[_opening(asked)] += 1
+                    return Prompt(asked, Label(kind_of(asked), "target"))
+        return with_passage(random, passages) if passages else from_pattern(random, self.latest)
+
+    def _question(self, ids: list[int], random: Random, tokens: int) -> _Written[str]:
+        """Sample a user's words after `ids` at temperature 1; "" if they do not end."""
+        written = yield _Ask(ids, self._config(tokens, random, 1.0, 1.0))
+        if len(written) < SHORTEST_QUESTION or written[-1] not in self.ends:
+            return ""
+        return self.decode([one for one in written if one not in self.ends])
+
+    def _beginning(self, sources: Sources, random: Random) -> Prompt:
+        """Return a prompt for a model without chat: the first words of a given text or of its own."""
+        pool = [*(one.text for one in sources.prompts), *sources.passages, *self.latest]
         pool = pool or ["The", "A", "In", "Once upon a time", "It was", "This", "When"]
-        label, size = Label("text", "beginnings"), self.answers.batch
-        return [Prompt(" ".join(random.choice(pool).split()[: random.randint(1, 24)]), label) for _ in range(size)]
+        return Prompt(" ".join(random.choice(pool).split()[: random.randint(1, 24)]), Label("text", "beginnings"))
 
     def _config(self, tokens: int, random: Random, temperature: float, penalty: float) -> genai.GenerationConfig:
         config = genai.GenerationConfig()
@@ -203,12 +247,6 @@ class Writer:
             config.do_sample, config.temperature = True, temperature
             config.top_p, config.top_k, config.rng_seed = 0.95, 50, random.randrange(2**31)
         return config
-
-    def _write(self, starts: Sequence[list[int]], configs: list[genai.GenerationConfig]) -> list[list[int]]:
-        """Return the new tokens after each start, including the one that ended it."""
-        tensors = [ov.Tensor(np.array([start], np.int64)) for start in starts]
-        results = self.pipeline.generate(tensors, configs) if tensors else []
-        return [list(result.m_generation_ids[0]) for result in results]
 
     def encode(self, text: str) -> list[int]:
         return [int(one) for one in self.tokenizer.encode(text, add_special_tokens=not self.chat).input_ids.data[0]]
@@ -226,23 +264,26 @@ def write_text(
     sources: Sources = NO_SOURCES,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Write batches until `share` of the budget is 1, resuming where it stopped."""
-    began, first, before = time.monotonic(), corpus.answer_tokens, share(corpus)
+    """Write conversations until `share` of the budget is 1, resuming where it stopped."""
     writer.openings.update(_opening(_prompt(writer, one)) for one in corpus if one.label.source == "target")
-    kept = 4 * writer.answers.batch
-    texts = [_answer(writer, corpus[index]) for index in range(max(0, len(corpus) - kept), len(corpus))]
-    while share(corpus) < 1:
-        batch = writer.batch(corpus.batches, seed, texts, sources)
-        corpus.append(batch)
-        texts = (texts + [_answer(writer, one) for one in batch])[-kept:]
-        tokens = corpus.answer_tokens
-        seconds, done = time.monotonic() - began, share(corpus)
-        left = max(0.0, seconds * (1 - done) / max(1e-9, done - before))
-        rate = (tokens - first) / seconds
-        say(
-            f"text: {len(corpus)} conversations, {tokens} tokens of answers, {rate:.0f} a second, "
-            f"{left / 60:.0f} minutes left"
-        )
+    writer.latest.extend(_answer(writer, corpus[at]) for at in range(max(0, len(corpus) - LATEST), len(corpus)))
+    done = {one.digest for one in corpus} if sources.prompts else set[int]()
+    began, first, before = time.monotonic(), corpus.answer_tokens, share(corpus)
+    if before >= 1:
+        return
+    for conversation in writer.conversations(f"{seed} {len(corpus)}", sources, done):
+        if conversation.answered.any():
+            corpus.append([conversation])
+            writer.latest.append(_answer(writer, conversation))
+        spent, seconds = share(corpus), time.monotonic() - began
+        if spent >= 1 or len(corpus) % max(1, writer.answers.batch // 4) == 0:
+            left = max(0.0, seconds * (1 - spent) / max(1e-9, spent - before))
+            say(
+                f"text: {len(corpus)} conversations, {corpus.answer_tokens} tokens of answers, "
+                f"{(corpus.answer_tokens - first) / seconds:.0f} a second, {left / 60:.0f} minutes left"
+            )
+        if spent >= 1:
+            return
 
 
 def _opening(text: str) -> str:
