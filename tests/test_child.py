@@ -177,7 +177,7 @@ def test_ctrl_c_does_not_reach_children() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such signal")
-@pytest.mark.parametrize("seconds", [0.15, 0.3, 1.0, 2.5, 4.0])
+@pytest.mark.parametrize("seconds", [0.15, 1.0, 2.5])
 def test_ctrl_c_leaves_no_traceback_at_any_moment_of_a_command(seconds: float) -> None:
     code = "import sys; sys.argv = ['specdemo', 'compare', 'Say', '--repeats', '0']; print(flush=True)\n"
     code += "from specdemo.__main__ import main; sys.exit(main())"

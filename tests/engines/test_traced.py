@@ -268,8 +268,15 @@ def foreign() -> Iterator[TracedEngine]:
     engine.close()
 
 
-@pytest.mark.parametrize("prompt", [*PROMPTS, "Ein Märchen 🦊"])
-@pytest.mark.parametrize("drafter", [{}, {"policy": "heuristic"}, {"policy": "confidence"}], ids=str)
+@pytest.mark.parametrize(
+    ("prompt", "drafter"),
+    [
+        *((prompt, {}) for prompt in (*PROMPTS, "Ein Märchen 🦊")),
+        (PROMPTS[0], {"policy": "heuristic"}),
+        (PROMPTS[1], {"policy": "confidence"}),
+    ],
+    ids=str,
+)
 def test_a_draft_with_another_tokenizer_is_translated(
     foreign: TracedEngine, traced: TracedEngine, prompt: str, drafter: dict[str, Any]
 ) -> None:

@@ -33,7 +33,6 @@ from tests.support import gguf_files
 from tests.support.hurried import load_briefly
 
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
-KINDS = ("Q4_0", "Q4_1", "Q4_K", "Q6_K", "Q8_0", "F16")
 TOKENS = [72, 105, 33, 10, 84, 104, 101, 32, 111, 108, 100, 32, 107, 105, 110, 103]
 
 
@@ -66,7 +65,7 @@ def products(folder: Path) -> int:
 
 @pytest.mark.openvino
 @pytest.mark.parametrize(
-    ("family", "kind"), [*(("llama", kind) for kind in KINDS), ("qwen2", "Q4_1"), ("qwen2", "F16"), ("qwen3", "Q8_0")]
+    ("family", "kind"), [("llama", "Q4_1"), ("llama", "Q6_K"), ("qwen2", "F16"), ("qwen3", "Q8_0")]
 )
 def test_joined_products_compute_the_same(
     family: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

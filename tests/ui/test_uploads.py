@@ -40,8 +40,7 @@ def packed(comparison: dict[str, Any]) -> str:
 def test_a_file_is_opened_and_a_run_drawn_in_a_process_of_its_own(saved: dict[str, Any]) -> None:
     data = json.dumps(saved).encode()
     assert finished(open_apart(data)).anatomy == show_file(data).anatomy
-    for kind, start in (("html", b"<!"), ("png", b"\x89PNG"), ("gif", b"GIF8")):
-        assert finished(share_apart(kind, packed(saved))).startswith(start)
+    assert finished(share_apart("gif", packed(saved))).startswith(b"GIF8")
     with pytest.raises(FileError, match="not a comparison"):
         finished(open_apart(b"{}"))
 
