@@ -10,7 +10,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Container, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count, islice
+from itertools import count, islice, takewhile
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -139,15 +139,16 @@ class Writer:
         history = [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(turns)]
         return str(self.tokenizer.apply_chat_template(history, add_generation_prompt=True))
 
-    def conversations(self, seed: str, sources: Sources, done: Container[int] = ()) -> Iterator[Conversation]:
-        """Yield conversations as they end, without end; `answers.batch` of them are written at once.
+    def begun(self, seed: str, sources: Sources, done: Container[int] = ()) -> Iterator[_Written[Conversation]]:
+        """Return conversations to write, without end; first a human prompt's each, unless its digest is in `done`."""
+        for number, prompt in enumerate(Random(f"{seed} prompts").sample(sources.prompts, len(sources.prompts))):
+            if Conversation.of(self._asked(prompt), [], prompt.label).digest not in done:
+                yield self._converse(prompt, Random(f"{seed} prompts {number}"))
+        for number in count():
+            yield self._made_up(sources, Random(f"{seed} {number}"))
 
-        Human prompts come first, each once, unless its digest is in `done`. The same arguments, `openings` and
-        `latest` give the same conversations; one for which the cache has no room is empty.
-        """
-        return self._run(self._conversations(seed, sources, done))
-
-    def _run(self, begun: Iterator[_Written[Conversation]]) -> Iterator[Conversation]:
+    def write(self, begun: Iterator[_Written[Conversation]]) -> Iterator[Conversation]:
+        """Yield conversations as they end, `answers.batch` at once; one for which the cache has no room is empty."""
         going: list[tuple[_Written[Conversation], genai.GenerationHandle]] = []
         ready: list[tuple[_Written[Conversation], list[int] | None]] = []
         while True:
@@ -170,14 +171,6 @@ class Writer:
                 for one, handle in ended.items()
             ]
             going = [(one, handle) for one, handle in going if one not in ended]
-
-    def _conversations(self, seed: str, sources: Sources, done: Container[int]) -> Iterator[_Written[Conversation]]:
-        for number, prompt in enumerate(Random(f"{seed} prompts").sample(sources.prompts, len(sources.prompts))):
-            ids = self._asked(prompt)
-            if Conversation.of(ids, [], prompt.label).digest not in done:
-                yield self._converse(prompt, Random(f"{seed} prompts {number}"))
-        for number in count():
-            yield self._made_up(sources, Random(f"{seed} {number}"))
 
     def _made_up(self, sources: Sources, random: Random) -> _Written[Conversation]:
         prompt = (yield from self._prompt(sources, random)) if self.chat else self._beginning(sources, random)
@@ -269,21 +262,19 @@ def write_text(
     writer.latest.extend(_answer(writer, corpus[at]) for at in range(max(0, len(corpus) - LATEST), len(corpus)))
     done = {one.digest for one in corpus} if sources.prompts else set[int]()
     began, first, before = time.monotonic(), corpus.answer_tokens, share(corpus)
-    if before >= 1:
-        return
-    for conversation in writer.conversations(f"{seed} {len(corpus)}", sources, done):
+    begun = writer.begun(f"{seed} {len(corpus)}", sources, done)
+    afforded = takewhile(lambda _: share(corpus) < 1, begun)  # once begun, they are written to their end
+    for conversation in writer.write(afforded):
         if conversation.answered.any():
             corpus.append([conversation])
             writer.latest.append(_answer(writer, conversation))
-        spent, seconds = share(corpus), time.monotonic() - began
-        if spent >= 1 or len(corpus) % max(1, writer.answers.batch // 4) == 0:
+        if len(corpus) % max(1, writer.answers.batch // 4) == 0:
+            seconds, spent = time.monotonic() - began, share(corpus)
             left = max(0.0, seconds * (1 - spent) / max(1e-9, spent - before))
             say(
                 f"text: {len(corpus)} conversations, {corpus.answer_tokens} tokens of answers, "
                 f"{(corpus.answer_tokens - first) / seconds:.0f} a second, {left / 60:.0f} minutes left"
             )
-        if spent >= 1:
-            return
 
 
 def _opening(text: str) -> str:

@@ -257,7 +257,7 @@ def test_chats_go_on_for_up_to_three_turns(writer: Writer) -> None:
     assert writer.between, "the template has a place for another turn"
     script = scripted(writer)
     writer.latest.append("A text. Of sentences.")
-    written = list(islice(writer.conversations("0", NO_SOURCES), 200))
+    written = list(islice(writer.write(writer.begun("0", NO_SOURCES)), 200))
     assert script.most == SMALL.batch, "where one ends another begins"
     turns = [int((np.diff(one.answered.astype(int)) == 1).sum()) for one in written]
     assert {*turns} == {1, 2, 3}
@@ -278,7 +278,7 @@ def test_every_human_prompt_is_answered_once(writer: Writer, tmp_path: Path) -> 
     for total in (20, 60, 100, 100):
         before = len(script.read)
         write_text(writer, corpus, 0, lambda written: len(written) / total, Sources(prompts), lambda _: None)  # noqa: B023
-        assert len(corpus) == total
+        assert total <= len(corpus) < total + SMALL.batch
     assert len(script.read) == before, "nothing is written into a full corpus"
     asked = [one.digest for one in corpus if one.label.source == "people"]
     assert len(asked) == len({*asked}) == 70
