@@ -21,7 +21,7 @@ import openvino as ov
 import openvino_genai as genai
 
 from specdemo.train.corpus import Conversation, Corpus, Label, unpacked
-from specdemo.train.prompts import FOLLOW_UPS, Prompt, beginning, from_pattern, kind_of, with_passage
+from specdemo.train.prompts import BEGINNINGS, FOLLOW_UPS, Prompt, beginning, from_pattern, kind_of, with_passage
 from specdemo.train.request import FULL, Effort, Request
 
 QUESTION, TURNS = 96, 3  # maximum tokens of a question, and turns of a chat
@@ -29,7 +29,7 @@ SHORTEST_QUESTION = 4  # tokens
 LONGEST_PROMPT, LONGEST_CHAT = 700, 700  # tokens; longer prompts are cut on the left, longer chats end
 ATTEMPTS = 2  # at a question of the target's own, before another source takes its place
 LATEST = 256  # answers of the target's own that serve as passages
-ALIKE = 12  # maximum questions with the same first three words
+ALIKE = 12  # maximum questions with the same three words after the given beginning
 TEXT_SHARE = 0.4  # of the minutes
 SHARES = {"passages": 0.4, "patterns": 0.1}
 """Shares of the prompts, once all human ones are answered; the target writes the others itself."""
@@ -277,8 +277,10 @@ def write_text(
             )
 
 
-def _opening(text: str) -> str:
-    return " ".join(text.lower().split()[:3])
+def _opening(question: str) -> str:
+    """Return the given beginning and three more words."""
+    given = max((start for start in BEGINNINGS if question.startswith(start.strip())), key=len)
+    return " ".join(question.lower().split()[: len(given.split()) + 3])
 
 
 def _prompt(writer: Writer, conversation: Conversation) -> str:
