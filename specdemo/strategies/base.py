@@ -6,6 +6,7 @@ refused, and its form in other software. The page, terminal, sweep, benchmark, c
 derive from these declarations.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeVar
@@ -216,7 +217,7 @@ class Drafter:
 
 
 @dataclass(frozen=True)
-class Strategy:
+class Strategy(ABC):
     """A drafter and when it stops. The first line of a subclass's docstring is its explanation for users.
 
     Class attributes:
@@ -249,9 +250,9 @@ class Strategy:
             cls.what = f"policy {cls.policy.name}" if cls.drafter is DRAFT_MODEL else f"drafter {cls.drafter.name}"
 
     @property
+    @abstractmethod
     def words(self) -> str:
         """Short description of the lookahead, such as "lookahead 4"."""
-        raise NotImplementedError
 
     @property
     def fixed_lookahead(self) -> int | None:

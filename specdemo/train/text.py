@@ -142,8 +142,10 @@ class Writer:
     def begun(self, seed: str, sources: Sources, done: Container[int] = ()) -> Iterator[_Written[Conversation]]:
         """Return conversations to write, without end; first a human prompt's each, unless its digest is in `done`."""
         for number, prompt in enumerate(Random(f"{seed} prompts").sample(sources.prompts, len(sources.prompts))):
-            if Conversation.of(self._asked(prompt), [], prompt.label).digest not in done:
-                yield self._converse(prompt, Random(f"{seed} prompts {number}"))
+            random = Random(f"{seed} prompts {number}")
+            chat = self._chat(prompt, random)
+            if chat.conversation().digest not in done:
+                yield self._converse(chat, random)
         for number in count():
             yield self._made_up(sources, Random(f"{seed} {number}"))
 
@@ -174,10 +176,13 @@ class Writer:
 
     def _made_up(self, sources: Sources, random: Random) -> _Written[Conversation]:
         prompt = (yield from self._prompt(sources, random)) if self.chat else self._beginning(sources, random)
-        return (yield from self._converse(prompt, random))
+        return (yield from self._converse(self._chat(prompt, random), random))
 
-    def _converse(self, prompt: Prompt, random: Random) -> _Written[Conversation]:
-        chat = _Chat(prompt.label, random.random() >= self.answers.greedy, self._asked(prompt))
+    def _chat(self, prompt: Prompt, random: Random) -> _Chat:
+        ids = self.encode(self.before + prompt.text + self.after)[-LONGEST_PROMPT:]
+        return _Chat(prompt.label, random.random() >= self.answers.greedy, ids)
+
+    def _converse(self, chat: _Chat, random: Random) -> _Written[Conversation]:
         yield from self._answer(chat, random)
         for _ in range(TURNS - 1 if self.between else 0):
             if chat.ids[-1] not in self.ends or len(chat.ids) >= LONGEST_CHAT or random.random() >= CHATS:
@@ -188,9 +193,6 @@ class Writer:
             chat.add(self.between + self.encode(text + self.after), answered=False)
             yield from self._answer(chat, random)
         return chat.conversation()
-
-    def _asked(self, prompt: Prompt) -> list[int]:
-        return self.encode(self.before + prompt.text + self.after)[-LONGEST_PROMPT:]
 
     def _answer(self, chat: _Chat, random: Random) -> _Written[None]:
         temperature = self.answers.temperature if chat.sampled else 0.0
@@ -205,9 +207,10 @@ class Writer:
 
     def _prompt(self, sources: Sources, random: Random) -> _Written[Prompt]:
         """Return a task about a passage, a filled pattern, or a less common question of its own."""
-        passages, drawn = [*sources.passages, *self.latest], random.random()
+        drawn = random.random()
         if drawn < SHARES["patterns"]:
             return from_pattern(random, self.latest)
+        passages = [*sources.passages, *self.latest]
         if not passages or drawn >= SHARES["patterns"] + SHARES["passages"]:
             for _ in range(ATTEMPTS):
                 start = beginning(random)

@@ -20,6 +20,7 @@ parts, to show what a new release changed. To upgrade: raise the pin, run those 
 import asyncio
 import contextlib
 import sys
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from copy import copy
 from http.cookies import CookieError, SimpleCookie
@@ -51,13 +52,13 @@ class CheckedBlocks(gr.Blocks):
     closes; it then closes the run's generator.
     """
 
+    @abstractmethod
     def check(self, blocks: Sequence[Any], values: Sequence[Any]) -> None:
         """Check that an event's values are what its widgets can send.
 
         Raises:
             gr.Error: there are too few values, or one has another type.
         """
-        raise NotImplementedError
 
     def get_config_file(self) -> Any:
         """Return the configuration sent to the browser."""

@@ -1,0 +1,49 @@
+"""Combinations of what the quick suite tries one by one.
+
+python -m pytest tests/long/test_combinations.py
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specdemo.child import finished
+from specdemo.engines.traced import TracedEngine
+from specdemo.ui.uploads import share_apart
+from tests import test_child
+from tests.conftest import PROMPTS
+from tests.engines import test_traced
+from tests.models import test_gguf_forms
+from tests.ui import test_uploads
+
+cache, foreign, saved = test_gguf_forms.cache, test_traced.foreign, test_uploads.saved  # fixtures
+
+
+@pytest.mark.openvino
+@pytest.mark.parametrize(
+    ("family", "kind"), [*(("llama", kind) for kind in ("Q4_0", "Q4_K", "Q8_0", "F16")), ("qwen2", "Q4_1")]
+)
+def test_joined_products_compute_the_same(
+    family: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test_gguf_forms.test_joined_products_compute_the_same(family, kind, tmp_path, monkeypatch)
+
+
+@pytest.mark.openvino
+@pytest.mark.parametrize("prompt", [*PROMPTS, "Ein Märchen 🦊"])
+@pytest.mark.parametrize("drafter", [{"policy": "heuristic"}, {"policy": "confidence"}], ids=str)
+def test_a_draft_with_another_tokenizer_is_translated(
+    foreign: TracedEngine, traced: TracedEngine, prompt: str, drafter: dict[str, Any]
+) -> None:
+    test_traced.test_a_draft_with_another_tokenizer_is_translated(foreign, traced, prompt, drafter)
+
+
+@pytest.mark.parametrize("seconds", [0.3, 4.0])
+def test_ctrl_c_leaves_no_traceback_at_any_moment_of_a_command(seconds: float) -> None:
+    test_child.test_ctrl_c_leaves_no_traceback_at_any_moment_of_a_command(seconds)
+
+
+@pytest.mark.parametrize(("kind", "start"), [("html", b"<!"), ("png", b"\x89PNG")])
+def test_a_run_is_drawn_in_a_process_of_its_own(kind: str, start: bytes, saved: dict[str, Any]) -> None:
+    assert finished(share_apart(kind, test_uploads.packed(saved))).startswith(start)
