@@ -67,9 +67,13 @@ def write_labels(
     row_bytes: int,
     corpus: Corpus,
     file: Path,
+    share: Callable[[], float],
     say: Callable[[str], None] = print,
 ) -> None:
-    """Append the states of conversations without any, rewriting one that a crash left incomplete."""
+    """Append the states of conversations without any until `share` of the budget is 1.
+
+    The states of a conversation that a crash left incomplete are written anew.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
     file.touch()
     ends = corpus.rows[:, OFFSET].astype(np.int64) + corpus.rows[:, LENGTH]
@@ -79,6 +83,9 @@ def write_labels(
         sink.seek(0, 2)
         began = time.monotonic()
         for index in range(done, len(corpus)):
+            if index and share() >= 1:
+                say(f"labels: time is up after {index} of {len(corpus)} conversations")
+                break
             sink.write(labeller(corpus[index].ids).tobytes())
             if (index + 1) % 64 == 0 or index + 1 == len(corpus):
                 left = (time.monotonic() - began) / (index + 1 - done) * (len(corpus) - index - 1)
@@ -98,26 +105,37 @@ class Batch:
     states: Tensor
     """The target's states, [batch, tokens, states, hidden], in `PRODUCTS`; the output rows read the last one."""
 
+    labelled: list[bool]
+    """For each conversation, True if its states are known; otherwise they are zeros."""
+
     first: Tensor
     """First position of each vocabulary token and of the unknown one, [batch, size + 1]; 2**31 - 1 if absent."""
 
     scored: Tensor
     """Mask of the positions whose next token belongs to the target's answer, [batch, tokens]."""
 
+    learned: Tensor
+    """The same mask, without next tokens outside the vocabulary where only they would be learned from."""
+
 
 class Dataset:
     """Conversations, hidden states and the target's output rows: the training data of both kinds of draft."""
 
     def __init__(self, folder: Path, network: Network, states: int, hold_out: str = "") -> None:
-        """Open `text.*` and `states.f16`, with only the conversations that have states. `hold_out` is a source."""
+        """Open `text.*` and `states.f16`; `hold_out` is a source, `states` their number per position.
+
+        A head reads the states, so conversations without any are left out; a draft learns those by their tokens.
+        """
         self.network, self.corpus = network, Corpus(folder)
         shape, rows = (states, network.shape.hidden), self.corpus.rows
         stored = np.memmap(folder / "states.f16", np.float16, "r")
         self.states: States = stored[: len(stored) // prod(shape) * prod(shape)].reshape(-1, *shape)
         ends = rows[:, OFFSET].astype(np.int64) + rows[:, LENGTH]
-        labelled = {index for index in np.flatnonzero(ends <= len(self.states)).tolist() if self._answered(index)}
+        self.labelled = ends <= len(self.states)
+        usable = self.labelled if states > 1 else np.ones(len(rows), bool)
+        kept = {index for index in np.flatnonzero(usable).tolist() if self._answered(index)}
         parts = self.corpus.split(hold_out)
-        self.train, self.held_out, self.elsewhere = ([one for one in part if one in labelled] for part in parts)
+        self.train, self.held_out, self.elsewhere = ([one for one in part if one in kept] for part in parts)
 
     def _answered(self, index: int) -> bool:
         return bool(self.corpus[index].answered[1 : self.length(index)].any())
@@ -184,14 +202,20 @@ class Dataset:
         """Read conversations and their states."""
         size, longest = len(indices), max(map(self.length, indices))
         ids, scored = np.zeros((size, longest), np.int64), np.zeros((size, longest), bool)
+        learned = scored.copy()
         states = torch.zeros((size, longest, *self.states.shape[1:]), dtype=PRODUCTS)
         for place, index in enumerate(indices):
             one, length, offset = self.corpus[index], self.length(index), int(self.corpus.rows[index, OFFSET])
             ids[place, :length] = one.ids[:length]
-            scored[place, : length - 1] = one.answered[1:length]
-            states[place, :length] = torch.from_numpy(np.array(self.states[offset : offset + length]))
+            scored[place, : length - 1] = learned[place, : length - 1] = one.answered[1:length]
+            if self.labelled[index]:
+                states[place, :length] = torch.from_numpy(np.array(self.states[offset : offset + length]))
+            else:
+                learned[place, : length - 1] &= self.small[ids[place, 1:length]] < len(self.vocabulary)
         small = torch.from_numpy(self.small[ids])
         first = torch.full((size, len(self.vocabulary) + 1), 2**31 - 1, dtype=torch.int32)
         places = torch.arange(longest, dtype=torch.int32).expand(size, -1)
         first.scatter_reduce_(1, small, places, "amin")
-        return Batch(torch.from_numpy(ids), small, states, first, torch.from_numpy(scored))
+        labelled = self.labelled[indices].tolist()
+        masks = torch.from_numpy(scored), torch.from_numpy(learned)
+        return Batch(torch.from_numpy(ids), small, states, labelled, first, *masks)

@@ -111,17 +111,21 @@ class Learner(nn.Module, ABC):
         """Return, per step of a chain, normed hidden states that predict the next token, [batch, tokens, hidden]."""
 
     def loss(self, batch: Batch, share: float) -> Tensor:
-        """Return the mean over scored positions, summed over a chain's steps; `share` is that of training done."""
-        context, theirs = Context(batch, self.request.penalty), batch.states[:, :, -1][batch.scored]
+        """Return the mean over learned positions, summed over a chain's steps; `share` is that of training done."""
+        context, theirs = Context(batch, self.request.penalty), batch.states[:, :, -1][batch.learned]
         with torch.no_grad():
             wanted = theirs @ self.target_rows.T
-            for some, part in zip(wanted.split(context.sizes), context.parts, strict=True):
-                logits = some.float()
-                part.penalise(logits)
-                some.copy_(logits.softmax(-1))
+            for place, (some, part) in enumerate(zip(wanted.split(context.sizes), context.parts, strict=True)):
+                if batch.labelled[place]:
+                    logits = some.float()
+                    part.penalise(logits)
+                    some.copy_(logits.softmax(-1))
+                else:  # its states are zeros
+                    chosen = batch.small[place, 1:][batch.learned[place, :-1]]
+                    some.scatter_(-1, chosen[:, None], 1.0)
         total, weight, weights = torch.zeros(()), 1.0, weights_at(share, self.request)
         for states in self.predictions(batch, self.steps(share)):
-            own = states[batch.scored]
+            own = states[batch.learned]
             loss: Tensor = Loss.apply(own, self.rows, wanted, context, weights)
             if weights.states:
                 loss = loss + weights.states * (1 - nn.functional.cosine_similarity(own, theirs.float(), -1).mean())
@@ -130,11 +134,11 @@ class Learner(nn.Module, ABC):
 
 
 class Context:
-    """Tokens under a repetition penalty, at the scored positions of a batch."""
+    """Tokens under a repetition penalty, at the learned positions of a batch."""
 
     def __init__(self, batch: Batch, penalty: float) -> None:
-        found = zip(batch.first[:, :-1], batch.scored, strict=True)
-        self.parts = [ContextOfOne(first, scored.nonzero()[:, 0], penalty) for first, scored in found]
+        found = zip(batch.first[:, :-1], batch.learned, strict=True)
+        self.parts = [ContextOfOne(first, learned.nonzero()[:, 0], penalty) for first, learned in found]
         self.sizes = [part.positions for part in self.parts]
 
 
@@ -142,9 +146,10 @@ class ContextOfOne:
     """Tokens under a repetition penalty in one conversation, where few tokens of the vocabulary occur."""
 
     def __init__(self, first: Tensor, places: Tensor, penalty: float) -> None:
-        """Take each token's first position (`first` [size]), and the scored positions (`places`)."""
+        """Take each token's first position (`first` [size]), and the learned positions (`places`)."""
         self.positions, self.penalty = len(places), penalty
-        self.tokens = (first <= places[-1]).nonzero()[:, 0]
+        last = places[-1] if len(places) else -1
+        self.tokens = (first <= last).nonzero()[:, 0]
         self.repeated = first[self.tokens] <= places[:, None]
 
     def penalise(self, logits: Tensor) -> Tensor:

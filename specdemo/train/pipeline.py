@@ -37,13 +37,13 @@ from specdemo.train.evaluate import (
 from specdemo.train.fit import Plan, Point, endless, fit, write_json
 from specdemo.train.network import Ids, Network, Start, from_draft, from_target, initial_weights
 from specdemo.train.objective import DraftLearner, HeadLearner, Learner
-from specdemo.train.request import FULL, Effort, Request, remember
+from specdemo.train.request import FULL, Clock, Effort, Request, remember
 from specdemo.train.table import count
 from specdemo.train.text import NO_SOURCES, TEXT_SHARE, Sources, write_corpus
 
 BATCH = 1280  # tokens; small, since on a CPU the number of steps is the bottleneck
 LEARNING_RATE = 1e-3
-LABELS_SHARE = 0.25  # of the minutes, after the text's share; training gets the rest, and soon overfits a short text
+LABELS_SHARE = 0.25  # of the minutes, at most; training gets the rest, and soon overfits a short text
 LEAST_LAYERS = 10  # minimum number of target layers for GenAI to accept a head
 EVALUATED = 400  # maximum held-out answers in the final evaluation
 CURVE, BY_TEXT = "curve.json", "curve-by-text.json"
@@ -129,7 +129,7 @@ class Run:
         return alike
 
     def labels(self, corpus: Corpus) -> None:
-        """Store the target's hidden states on its own text.
+        """Store the target's hidden states on its own text, as much of it as the labels' share of the minutes allows.
 
         Raises:
             DiskError: there is not enough space.
@@ -143,7 +143,9 @@ class Run:
                 f"{in_units(free)} free; free some space and repeat the command, which continues from here."
             )
         if needed:
-            write_labels(Labeller(self.network, self.read_layers, self.threads), row, corpus, file, self.say)
+            clock = Clock(self.work / "labels.seconds", self.request.minutes * 60 * LABELS_SHARE)
+            labeller = Labeller(self.network, self.read_layers, self.threads)
+            write_labels(labeller, row, corpus, file, clock.share, self.say)
 
     def dataset(self) -> Dataset:
         """Return the text with its labels and the draft's vocabulary.
@@ -275,7 +277,8 @@ class Run:
         also = ", hidden states matched" * request.match_states + ", mistakes replayed" * request.replay
         facts = {
             "target": request.target,
-            "text": f"{len(text)} conversations, {text.answer_tokens} tokens of answers",
+            "text": f"{len(text)} conversations, {text.answer_tokens} tokens of answers"
+            + f", {int(dataset.labelled.sum())} of them labelled" * (not dataset.labelled.all()),
             "budget": f"{budget}; objective {request.objective}{also}",
             **({"initial weights": Path(request.begin).name} if request.begin else {}),
             "seed": str(request.seed),

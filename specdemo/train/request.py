@@ -4,6 +4,7 @@ The request is stored with the files it produces, so that restarted training res
 """
 
 import json
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -83,6 +84,22 @@ class Effort:
 
 
 FULL = Effort()
+
+
+class Clock:
+    """Seconds of a stage, added up over all starts in a file."""
+
+    def __init__(self, file: Path, budget: float) -> None:
+        """Continue from `file`; `budget` is in seconds, 0 for no limit."""
+        self.file, self.budget = file, budget
+        self.before = float(file.read_text()) if file.exists() else 0.0
+        self.began = time.monotonic()
+
+    def share(self) -> float:
+        """Return the share of the budget that is spent; 0 without a limit."""
+        spent = self.before + time.monotonic() - self.began
+        self.file.write_text(f"{spent:.1f}")
+        return spent / self.budget if self.budget else 0.0
 
 
 def remember(request: Request, work: Path) -> None:

@@ -22,7 +22,7 @@ import openvino_genai as genai
 
 from specdemo.train.corpus import Conversation, Corpus, Label, unpacked
 from specdemo.train.prompts import BEGINNINGS, FOLLOW_UPS, Prompt, beginning, from_pattern, kind_of, with_passage
-from specdemo.train.request import FULL, Effort, Request
+from specdemo.train.request import FULL, Clock, Effort, Request
 
 QUESTION, TURNS = 96, 3  # maximum tokens of a question, and turns of a chat
 SHORTEST_QUESTION = 4  # tokens
@@ -312,7 +312,7 @@ def write_corpus(
     if request.text and not len(corpus):
         with TemporaryDirectory(dir=work) as scratch:
             corpus.take(unpacked(Path(request.text), Path(scratch)), request.tokens)
-    clock = _Clock(work / "text.seconds", request.minutes * 60 * TEXT_SHARE)
+    clock = Clock(work / "text.seconds", request.minutes * 60 * TEXT_SHARE)
 
     def share(written: Corpus) -> float:
         return written.answer_tokens / request.tokens if request.tokens else clock.share()
@@ -323,18 +323,3 @@ def write_corpus(
         write_text(writer, corpus, request.seed, share, sources, say)
     done.touch()
     return corpus
-
-
-class _Clock:
-    """Seconds of a stage, added up over all starts."""
-
-    def __init__(self, file: Path, budget: float) -> None:
-        self.file, self.budget = file, budget
-        self.before = float(file.read_text()) if file.exists() else 0.0
-        self.began = time.monotonic()
-
-    def share(self) -> float:
-        """Return the share of the budget that is spent."""
-        spent = self.before + time.monotonic() - self.began
-        self.file.write_text(f"{spent:.1f}")
-        return spent / self.budget

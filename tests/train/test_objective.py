@@ -55,10 +55,10 @@ def test_the_loss_and_its_gradient_are_those_under_the_penalty(
 ) -> None:
     monkeypatch.setattr(objective, "PRODUCTS", products)
     torch.manual_seed(0)
-    scored = torch.zeros(3, 100, dtype=torch.bool)
-    scored[:, 20:90] = True
-    batch: Any = type("Batch", (), {"scored": scored, "first": torch.randint(0, 200, (3, 91), dtype=torch.int32)})
-    positions = int(scored.sum())
+    learned = torch.zeros(3, 100, dtype=torch.bool)
+    learned[:, 20:90] = True
+    batch: Any = type("Batch", (), {"learned": learned, "first": torch.randint(0, 200, (3, 91), dtype=torch.int32)})
+    positions = int(learned.sum())
     states = torch.randn(positions, 32, requires_grad=True)
     rows = torch.randn(90, 32).bfloat16().float().requires_grad_()
     wanted = torch.randn(positions, 90).softmax(-1).to(products)
@@ -67,7 +67,7 @@ def test_the_loss_and_its_gradient_are_those_under_the_penalty(
     found = [states.grad, rows.grad]
     states.grad = rows.grad = None
     logits = states @ rows.T
-    where, place = scored.nonzero(as_tuple=True)
+    where, place = learned.nonzero(as_tuple=True)
     repeated = batch.first[where, :-1] <= place[:, None]
     logits = torch.where(repeated, torch.where(logits > 0, logits / 1.1, logits * 1.1), logits)
     expected = _expected(logits, wanted.float(), LATER["choice"]).mean()
@@ -100,15 +100,39 @@ class _Given(Learner):
         return [self.states] * steps
 
 
+def _batch(states: torch.Tensor, labelled: list[bool]) -> Any:
+    size, tokens = states.shape[:2]
+    given = {
+        "states": states,
+        "labelled": labelled,
+        "small": torch.randint(0, 90, (size, tokens)),
+        "learned": (torch.arange(tokens) < tokens - 1).expand(size, -1),
+        "first": torch.randint(0, 9, (size, 91), dtype=torch.int32),
+    }
+    return type("Batch", (), given)
+
+
+def test_a_text_without_states_teaches_its_tokens() -> None:
+    torch.manual_seed(0)
+    theirs = torch.randn(3, 7, 1, 32, dtype=PRODUCTS)
+    theirs[1] = 0
+    batch = _batch(theirs, [True, False, True])
+    states, rows = torch.randn(3, 7, 32), np.random.default_rng(0).normal(size=(90, 32)).astype(np.float32)
+    learner = _Given(states, rows, Request("target", penalty=1))
+    loss = learner.loss(batch, 0)
+    logs = (states @ torch.from_numpy(rows).T).log_softmax(-1)[:, :-1]
+    wanted = (theirs[:, :-1, 0].float() @ torch.from_numpy(rows).T).softmax(-1)
+    wanted[1] = nn.functional.one_hot(batch.small[1, 1:], 90)
+    assert loss.item() == pytest.approx(-(wanted * logs).sum(-1).mean().item(), rel=0.01)
+
+
 def test_states_are_drawn_to_the_targets() -> None:
     torch.manual_seed(0)
-    scored = torch.ones(2, 7, dtype=torch.bool)
     theirs = torch.randn(2, 7, 1, 32, dtype=PRODUCTS)
-    given = {"scored": scored, "states": theirs, "first": torch.randint(0, 9, (2, 91), dtype=torch.int32)}
-    batch: Any = type("Batch", (), given)
+    batch = _batch(theirs, [True, True])
     states, rows = torch.randn(2, 7, 32), np.random.default_rng(0).normal(size=(90, 32)).astype(np.float32)
     plain, matched = (_Given(states, rows, Request("target", match_states=one)) for one in (False, True))
-    distance = 1 - torch.cosine_similarity(states, theirs[:, :, 0].float(), dim=-1).mean()
+    distance = 1 - torch.cosine_similarity(states[:, :-1], theirs[:, :-1, 0].float(), dim=-1).mean()
     added = matched.loss(batch, 0) - plain.loss(batch, 0)
     assert added.item() == pytest.approx(objective.STATES * distance.item(), rel=1e-3)
     assert matched.loss(batch, 0.6).item() == plain.loss(batch, 0.6).item()

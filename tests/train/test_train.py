@@ -31,7 +31,7 @@ from specdemo.records import Request as DecodingRequest
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.train import pipeline
 from specdemo.train.corpus import Conversation, Corpus, Label
-from specdemo.train.dataset import write_labels
+from specdemo.train.dataset import Dataset, write_labels
 from specdemo.train.network import Network, from_draft
 from specdemo.train.pipeline import Run
 from specdemo.train.prompts import Prompt
@@ -200,6 +200,33 @@ def test_labels_need_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         run.labels(corpus)
 
 
+@pytest.mark.parametrize("kind", ["draft", "eagle3"])
+def test_a_draft_but_no_head_learns_from_text_that_there_was_no_time_to_label(kind: Kind, tmp_path: Path) -> None:
+    lines = list[str]()
+    run = Run(Request("target", kind, minutes=1), inspect_folder(TARGET), tmp_path / "made", say=lines.append)
+    corpus = Corpus(run.work / "text")
+    asked = [[1, 2, number, 3] for number in range(16)]
+    corpus.append([Conversation.of(prompt, [*range(prompt[2], prompt[2] + 20), 90], LABEL) for prompt in asked])
+    (run.work / "labels.seconds").write_text("60")
+    run.labels(corpus)
+    assert lines == ["labels: time is up after 1 of 16 conversations"]
+    dataset = Dataset(run.work / "text", run.network, len(run.read_layers) + 1)
+    used = [*dataset.train, *dataset.held_out]
+    if kind == "eagle3":
+        assert used == [0]
+        return
+    assert sorted(used) == list(range(16))
+    dataset.choose(np.arange(30))
+    batch = dataset.batch([0, 15])
+    assert batch.labelled == [True, False]
+    assert batch.states[0].any()
+    assert not batch.states[1].any()
+    assert batch.scored.sum(1).tolist() == [21, 21]
+    assert batch.learned.sum(1).tolist() == [21, 15]  # tokens 15 to 29 of 15 to 34 and 90
+    run.describe(tmp_path, dataset, [], [run.figures(run.learner(dataset), dataset)], "")
+    assert "336 tokens of answers, 1 of them labelled" in (tmp_path / "README.md").read_text()
+
+
 def test_what_a_crash_left_is_cut_off(tmp_path: Path) -> None:
     written = Corpus(tmp_path)
     batch = [
@@ -219,8 +246,8 @@ def test_what_a_crash_left_is_cut_off(tmp_path: Path) -> None:
         return ids.astype(np.float16).reshape(-1, 1, 1)
 
     labels = tmp_path / "states.f16"
-    write_labels(states, 2, again, labels)
+    write_labels(states, 2, again, labels, lambda: 0)
     found = labels.read_bytes()
     labels.write_bytes(found[: 9 * 2 + 3])
-    write_labels(states, 2, again, labels)
+    write_labels(states, 2, again, labels, lambda: 0)
     assert labels.read_bytes() == found == states(np.concatenate([one.ids for one in batch])).tobytes()
