@@ -202,20 +202,18 @@ class Dataset:
         """Read conversations and their states."""
         size, longest = len(indices), max(map(self.length, indices))
         ids, scored = np.zeros((size, longest), np.int64), np.zeros((size, longest), bool)
-        learned = scored.copy()
         states = torch.zeros((size, longest, *self.states.shape[1:]), dtype=PRODUCTS)
         for place, index in enumerate(indices):
             one, length, offset = self.corpus[index], self.length(index), int(self.corpus.rows[index, OFFSET])
             ids[place, :length] = one.ids[:length]
-            scored[place, : length - 1] = learned[place, : length - 1] = one.answered[1:length]
+            scored[place, : length - 1] = one.answered[1:length]
             if self.labelled[index]:
                 states[place, :length] = torch.from_numpy(np.array(self.states[offset : offset + length]))
-            else:
-                learned[place, : length - 1] &= self.small[ids[place, 1:length]] < len(self.vocabulary)
         small = torch.from_numpy(self.small[ids])
         first = torch.full((size, len(self.vocabulary) + 1), 2**31 - 1, dtype=torch.int32)
         places = torch.arange(longest, dtype=torch.int32).expand(size, -1)
         first.scatter_reduce_(1, small, places, "amin")
-        labelled = self.labelled[indices].tolist()
+        labelled, inside = self.labelled[indices], self.small[np.roll(ids, -1, axis=1)] < len(self.vocabulary)
+        learned = scored & (labelled[:, None] | inside)  # the last position, which wraps around, is never scored
         masks = torch.from_numpy(scored), torch.from_numpy(learned)
-        return Batch(torch.from_numpy(ids), small, states, labelled, first, *masks)
+        return Batch(torch.from_numpy(ids), small, states, labelled.tolist(), first, *masks)

@@ -136,6 +136,9 @@ class Run:
         """
         file, row = self.work / "text" / "states.f16", (len(self.read_layers) + 1) * self.network.shape.hidden * 2
         written = file.stat().st_size if file.exists() else 0
+        clock = Clock(self.work / "labels.seconds", self.request.minutes * 60 * LABELS_SHARE)
+        if written and clock.share() >= 1:
+            return
         needed, free = corpus.tokens * row - written, shutil.disk_usage(self.work).free
         if needed > free:
             raise DiskError(
@@ -143,7 +146,6 @@ class Run:
                 f"{in_units(free)} free; free some space and repeat the command, which continues from here."
             )
         if needed:
-            clock = Clock(self.work / "labels.seconds", self.request.minutes * 60 * LABELS_SHARE)
             labeller = Labeller(self.network, self.read_layers, self.threads)
             write_labels(labeller, row, corpus, file, clock.share, self.say)
 
