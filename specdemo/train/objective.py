@@ -114,15 +114,7 @@ class Learner(nn.Module, ABC):
         """Return the mean over learned positions, summed over a chain's steps; `share` is that of training done."""
         context, theirs = Context(batch, self.request.penalty), batch.states[:, :, -1][batch.learned]
         with torch.no_grad():
-            wanted = theirs @ self.target_rows.T
-            for place, (some, part) in enumerate(zip(wanted.split(context.sizes), context.parts, strict=True)):
-                if batch.labelled[place]:
-                    logits = some.float()
-                    part.penalise(logits)
-                    some.copy_(logits.softmax(-1))
-                else:  # its states are zeros
-                    chosen = batch.small[place, 1:][batch.learned[place, :-1]]
-                    some.scatter_(-1, chosen[:, None], 1.0)
+            wanted = self._wanted(batch, context, theirs)
         total, weight, weights = torch.zeros(()), 1.0, weights_at(share, self.request)
         for states in self.predictions(batch, self.steps(share)):
             own = states[batch.learned]
@@ -131,6 +123,18 @@ class Learner(nn.Module, ABC):
                 loss = loss + weights.states * (1 - nn.functional.cosine_similarity(own, theirs.float(), -1).mean())
             total, weight = total + weight * loss, weight * DECAY
         return total
+
+    def _wanted(self, batch: Batch, context: "Context", theirs: Tensor) -> list[Tensor]:
+        """Return, per conversation, the target's probabilities [positions, size], or its tokens if unlabelled."""
+        wanted = []
+        for place, (states, part) in enumerate(zip(theirs.split(context.sizes), context.parts, strict=True)):
+            if batch.labelled[place]:
+                logits = (states @ self.target_rows.T).float()
+                part.penalise(logits)
+                wanted.append(logits.softmax(-1).to(PRODUCTS))
+            else:  # its states are zeros
+                wanted.append(batch.small[place, 1:][batch.learned[place, :-1]])
+        return wanted
 
 
 class Context:
@@ -169,17 +173,17 @@ class Loss(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, rows: Tensor, wanted: Tensor, context: Context, weights: Weights) -> Tensor:
-        """Take states [positions, hidden], rows [size, hidden], and the target's probabilities [positions, size]."""
+    def forward(
+        ctx: Any, states: Tensor, rows: Tensor, wanted: list[Tensor], context: Context, weights: Weights
+    ) -> Tensor:
+        """Take states [positions, hidden], rows [size, hidden], and what to learn in each conversation."""
         total, half, given = torch.zeros(()), rows.to(PRODUCTS), states.to(PRODUCTS)
-        differences = torch.empty(wanted.shape, dtype=PRODUCTS)
-        tables = zip(
-            given.split(context.sizes), wanted.split(context.sizes), differences.split(context.sizes), strict=True
-        )
+        differences = torch.empty((len(states), len(rows)), dtype=PRODUCTS)
+        tables = zip(given.split(context.sizes), wanted, differences.split(context.sizes), strict=True)
         for (some, theirs, difference), part in zip(tables, context.parts, strict=True):
             logits = (some @ half.T).float()
             factors = part.penalise(logits)
-            loss, gradient = gradients(logits, theirs.float(), weights)
+            loss, gradient = gradients(logits, theirs, weights)
             total += loss
             gradient[:, part.tokens] *= factors
             difference.copy_(gradient)
@@ -195,24 +199,31 @@ class Loss(torch.autograd.Function):
 
 
 def gradients(logits: Tensor, wanted: Tensor, weights: Weights) -> tuple[Tensor, Tensor]:
-    """Return the summed loss and its gradient; `wanted` are probabilities, and `logits` is overwritten."""
+    """Return the summed loss and its gradient; `logits` is overwritten.
+
+    `wanted` are probabilities [positions, size], or tokens [positions], each of which stands for a probability of 1.
+    """
     logs = logits.log_softmax(-1)
     found = torch.exp(logs, out=logits)
-    losses, gradient = torch.zeros(len(logits)), found * (weights.distribution + weights.choice)
-    if weights.distribution:
-        losses = losses - weights.distribution * torch.linalg.vecdot(wanted, logs)
-        gradient.sub_(wanted, alpha=weights.distribution)
-    if weights.choice:
-        chosen = wanted.argmax(-1, keepdim=True)
-        losses = losses - weights.choice * logs.gather(-1, chosen)[:, 0]
+    chosen = wanted[:, None] if wanted.dim() == 1 else wanted.argmax(-1, keepdim=True)
+    right = logs.gather(-1, chosen)[:, 0]
+    if wanted.dim() == 1:  # all three terms are −log q(token)
+        scale = weights.distribution + weights.choice + weights.acceptance
+        losses, gradient = -scale * right, found * scale
+        gradient.scatter_add_(-1, chosen, torch.full_like(chosen, -scale, dtype=gradient.dtype))
+    else:
+        wanted = wanted.float()
+        losses, gradient = -weights.choice * right, found * (weights.distribution + weights.choice)
         gradient.scatter_add_(-1, chosen, torch.full_like(chosen, -weights.choice, dtype=gradient.dtype))
-    if weights.acceptance:
-        accepted = torch.minimum(wanted, found).sum(-1, keepdim=True).clamp_(min=1e-4)
-        below = found * (found < wanted)
-        losses = losses - weights.acceptance * accepted.log()[:, 0]
-        gradient.add_((found * below.sum(-1, keepdim=True) - below).div_(accepted), alpha=weights.acceptance)
+        losses -= weights.distribution * torch.linalg.vecdot(wanted, logs)
+        gradient.sub_(wanted, alpha=weights.distribution)
+        if weights.acceptance:
+            accepted = torch.minimum(wanted, found).sum(-1, keepdim=True).clamp_(min=1e-4)
+            below = found * (found < wanted)
+            losses -= weights.acceptance * accepted.log()[:, 0]
+            gradient.add_((found * below.sum(-1, keepdim=True) - below).div_(accepted), alpha=weights.acceptance)
     if weights.mistakes:
-        counted = 1 + weights.mistakes * (logs.argmax(-1) != wanted.argmax(-1))
+        counted = 1 + weights.mistakes * (logs.argmax(-1) != chosen[:, 0])
         losses, gradient = losses * counted, gradient.mul_(counted[:, None])
     return losses.sum(), gradient
 

@@ -49,6 +49,19 @@ def test_gradients_of_the_objectives_are_those_of_their_formulas(name: Objective
     torch.testing.assert_close(gradient, logits.grad, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("mistakes", [0, 1.5])
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_tokens_are_learned_as_distributions_that_are_sure_of_them(name: Objective, mistakes: float) -> None:
+    torch.manual_seed(0)
+    weights, logits = LATER[name]._replace(mistakes=mistakes), torch.randn(50, 90)
+    tokens = torch.where(torch.arange(50) < 20, logits.argmax(-1), torch.randint(0, 90, (50,)))
+    sure = nn.functional.one_hot(tokens, 90).float()
+    loss, gradient = gradients(logits.clone(), tokens, weights)
+    expected, right = gradients(logits.clone(), sure, weights)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    torch.testing.assert_close(gradient, right, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("products", [torch.bfloat16, torch.float32])
 def test_the_loss_and_its_gradient_are_those_under_the_penalty(
     products: torch.dtype, monkeypatch: pytest.MonkeyPatch
@@ -62,7 +75,7 @@ def test_the_loss_and_its_gradient_are_those_under_the_penalty(
     states = torch.randn(positions, 32, requires_grad=True)
     rows = torch.randn(90, 32).bfloat16().float().requires_grad_()
     wanted = torch.randn(positions, 90).softmax(-1).to(products)
-    loss = Loss.apply(states, rows, wanted, Context(batch, 1.1), LATER["choice"])
+    loss = Loss.apply(states, rows, list(wanted.split(70)), Context(batch, 1.1), LATER["choice"])
     loss.backward()
     found = [states.grad, rows.grad]
     states.grad = rows.grad = None
