@@ -16,6 +16,7 @@ import openvino
 from openvino import opset13 as opset
 
 from specdemo.errors import DeviceError, UsageError, quoted
+from specdemo.models.machine import huge_page_bytes
 from specdemo.models.places import is_writable, own_cache
 from specdemo.records import Environment, ModelPair
 from specdemo.settings import RuntimeSettings
@@ -195,6 +196,7 @@ def describe_environment(pair: ModelPair) -> Environment:
     sides = [(runtime, names[0]), (draft_runtime(runtime), names[1])]
     target = properties_in_use(*sides[0])
     draft = target if sides[0] == sides[1] else properties_in_use(*sides[1])
+    moved, weights = huge_page_bytes(), pair.target.weight_bytes
     return Environment(
         specdemo=__version__,
         python=platform.python_version(),
@@ -208,6 +210,7 @@ def describe_environment(pair: ModelPair) -> Environment:
         draft_inference_precision=draft.get("INFERENCE_PRECISION_HINT", "unknown"),
         dynamic_quantization=_groups(target.get("DYNAMIC_QUANTIZATION_GROUP_SIZE")),
         threads=int(target["INFERENCE_NUM_THREADS"]) if "INFERENCE_NUM_THREADS" in target else None,
+        huge_pages=None if moved is None or weights is None else moved >= weights,
     )
 
 

@@ -6,11 +6,13 @@ numpy found, which knows fewer. The query for Windows follows its documentation 
 """
 
 import ctypes
+import os
 import platform
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 
 import numpy as np
 import psutil
@@ -34,6 +36,12 @@ INSTRUCTION_SETS = {
 """Instruction sets that matter to decoding, by their names on Linux and macOS."""
 _WINDOWS = {"avx2": 40, "avx512f": 41, "neon": 19, "asimddp": 43}
 """Feature numbers of `IsProcessorFeaturePresent`; it has none for VNNI and AMX."""
+HUGE_PAGES_VARIABLE = "SPECDEMO_HUGE_PAGES"
+"""Environment variable; "off" leaves loaded models in pages of the system's choice."""
+
+_HUGE = 2 << 20  # bytes of a huge page
+_COLLAPSE = 25  # MADV_COLLAPSE in <linux/mman.h>
+_MOST_SECONDS = 10.0  # moving half a gigabyte takes about one
 _NUMPY = {"X86_V3": "avx2", "AVX2": "avx2", "X86_V4": "avx512f", "AVX512F": "avx512f", "AVX512_ICL": "avx512_vnni"}
 
 
@@ -69,6 +77,37 @@ def memory_needed(target_bytes: int, draft_bytes: int, cache_gb: int, engine: En
 def memory_free() -> int:
     """Return the bytes of memory available to programs now."""
     return int(psutil.virtual_memory().available)
+
+
+def use_huge_pages() -> None:
+    """Move this process's memory into huge pages, as far as the system allows. Call it once a model is loaded.
+
+    A step reads all weights, and every page of 4 KiB needs an address translation, which on a virtual machine walks
+    two tables; pages of 2 MiB need hardly any, so steps of SmolLM2 take a tenth less (docs/performance.md). Most
+    systems give them only to memory that asks for them before its first use, which OpenVINO's does not. Linux 6.1 and
+    newer move memory that asks later; its content and addresses stay the same.
+    """
+    if sys.platform != "linux" or os.environ.get(HUGE_PAGES_VARIABLE) == "off":
+        return
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    until = monotonic() + _MOST_SECONDS
+    with suppress(psutil.Error, OSError):
+        areas = psutil.Process().memory_maps(grouped=False)
+        for area in sorted(areas, key=lambda area: area.rss, reverse=True):
+            low, high = (int(address, 16) for address in area.addr.split("-"))
+            first, end = -(-low // _HUGE) * _HUGE, high // _HUGE * _HUGE
+            private = area.perms.startswith("rw") and area.path in ("[anon]", "[heap]")
+            if private and area.rss and first < end and monotonic() < until:
+                madvise(first, end - first, _COLLAPSE)  # fails where there is nothing to move, or no such page
+
+
+def huge_page_bytes() -> int | None:
+    """Return how much of this process's memory is in huge pages; None if the system does not say."""
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith("AnonHugePages:"))) * 1024
+    return None
 
 
 def in_units(amount: float) -> str:

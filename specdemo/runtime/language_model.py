@@ -31,6 +31,7 @@ from openvino import opset13 as ops
 from specdemo.decoding import Logits, distribution, greedy_choice, resized
 from specdemo.errors import LoadError, PairError
 from specdemo.models.graph import layer_ends, seen_layers
+from specdemo.models.machine import use_huge_pages
 from specdemo.runtime.sequences import Cached, Paged, Stateful, States, Uncached
 from specdemo.settings import Sampling
 
@@ -79,6 +80,8 @@ class LanguageModel:
             self._compiled = self._compile(folder, device, properties, adapt)
         except RuntimeError as error:
             raise LoadError(f"OpenVINO cannot load {folder.name!r} on {device}; export it again.") from error
+        if device.startswith("CPU"):
+            use_huge_pages()
 
     def _compile(self, folder: Path, device: str, properties: dict[str, str], adapt: Adapt) -> openvino.CompiledModel:
         core, file = openvino.Core(), folder / "openvino_model.xml"

@@ -15,6 +15,7 @@ from specdemo.engines.base import PREFILL_CHUNK
 from specdemo.errors import CacheError, LoadError, PairError
 from specdemo.models.converted import folder_of
 from specdemo.models.devices import check_devices, check_head_device, draft_device, draft_runtime, properties
+from specdemo.models.machine import use_huge_pages
 from specdemo.models.pairs import require_draft
 from specdemo.records import FinishReason, ModelPair, Request
 from specdemo.runtime import LanguageModel, Tokenizer
@@ -75,6 +76,8 @@ class Pipelines:
             for other in self._loaded.keys() - {"plain"}:
                 del self._loaded[other]
             self._loaded[kind] = self._build(kind)
+            if self._device.startswith("CPU"):
+                use_huge_pages()
         return self._loaded[kind]
 
     def prompt(self, ids: Sequence[int]) -> openvino.Tensor | str:
