@@ -83,7 +83,7 @@ def use_huge_pages() -> None:
     """Move this process's memory into huge pages, as far as the system allows. Call it once a model is loaded.
 
     A step reads all weights, and every page of 4 KiB needs an address translation, which on a virtual machine walks
-    two tables; pages of 2 MiB need hardly any, so steps of SmolLM2 take a tenth less (docs/performance.md). Most
+    two tables; pages of 2 MiB need hardly any, so SmolLM2's steps take about 5 % less (docs/performance.md). Most
     systems give them only to memory that asks for them before its first use, which OpenVINO's does not. Linux 6.1 and
     newer move memory that asks later; its content and addresses stay the same.
     """
