@@ -24,7 +24,7 @@ import openvino
 from pydantic import ValidationError
 
 from specdemo.errors import LoadError, SpecdemoError
-from specdemo.models.machine import instruction_sets, processor
+from specdemo.models.machine import instruction_sets, processor, use_huge_pages
 from specdemo.models.places import own_cache, writable
 from specdemo.records import Model, Record
 from specdemo.settings import WeightsForm
@@ -207,6 +207,7 @@ def remember_choice(digest: str, choice: WeightsChoice) -> None:
 def measure_forms(exact: Path, int8: Path, device: str, properties: dict[str, str]) -> WeightsChoice:
     """Measure both forms of a model in turns, and choose one."""
     requests = [_request(folder, device, properties) for folder in (exact, int8)]
+    use_huge_pages(device)  # as engines do
     began = perf_counter()
     blocks: list[list[list[float]]] = []  # seconds of a pass, by block, form and number of tokens
     while len(blocks) < _BLOCKS and (len(blocks) < 2 or perf_counter() - began < _SECONDS):

@@ -79,15 +79,15 @@ def memory_free() -> int:
     return int(psutil.virtual_memory().available)
 
 
-def use_huge_pages() -> None:
-    """Move this process's memory into huge pages, as far as the system allows. Call it once a model is loaded.
+def use_huge_pages(device: str) -> None:
+    """Move this process's memory into huge pages, as far as the system allows, once a model is loaded on a CPU.
 
     A step reads all weights, and every page of 4 KiB needs an address translation, which on a virtual machine walks
     two tables; pages of 2 MiB need hardly any, so SmolLM2's steps take about 5 % less (docs/performance.md). Most
     systems give them only to memory that asks for them before its first use, which OpenVINO's does not. Linux 6.1 and
     newer move memory that asks later; its content and addresses stay the same.
     """
-    if sys.platform != "linux" or os.environ.get(HUGE_PAGES_VARIABLE) == "off":
+    if sys.platform != "linux" or not device.startswith("CPU") or os.environ.get(HUGE_PAGES_VARIABLE) == "off":
         return
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]

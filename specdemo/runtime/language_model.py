@@ -80,8 +80,7 @@ class LanguageModel:
             self._compiled = self._compile(folder, device, properties, adapt)
         except RuntimeError as error:
             raise LoadError(f"OpenVINO cannot load {folder.name!r} on {device}; export it again.") from error
-        if device.startswith("CPU"):
-            use_huge_pages()
+        use_huge_pages(device)
 
     def _compile(self, folder: Path, device: str, properties: dict[str, str], adapt: Adapt) -> openvino.CompiledModel:
         core, file = openvino.Core(), folder / "openvino_model.xml"

@@ -40,7 +40,7 @@ def _unchanged(memory: mmap) -> bool:
 
 def test_memory_moves_to_huge_pages_with_its_content(memory: mmap, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(HUGE_PAGES_VARIABLE)
-    use_huge_pages()
+    use_huge_pages("CPU")
     assert _unchanged(memory)
     if not ENABLED.exists() or _version() < (6, 1):
         pytest.skip("this system cannot move memory to huge pages")
@@ -49,9 +49,13 @@ def test_memory_moves_to_huge_pages_with_its_content(memory: mmap, monkeypatch: 
     assert moved >= SIZE // 2
 
 
-def test_memory_stays_where_it_is_if_asked(memory: mmap) -> None:
+@pytest.mark.parametrize(("device", "value"), [("CPU", "off"), ("GPU", "on")])
+def test_memory_stays_where_it_is_if_asked_and_for_other_devices(
+    device: str, value: str, memory: mmap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(HUGE_PAGES_VARIABLE, value)
     before = huge_page_bytes()
-    use_huge_pages()
+    use_huge_pages(device)
     assert huge_page_bytes() == before
 
 

@@ -76,8 +76,7 @@ class Pipelines:
             for other in self._loaded.keys() - {"plain"}:
                 del self._loaded[other]
             self._loaded[kind] = self._build(kind)
-            if self._device.startswith("CPU"):
-                use_huge_pages()
+            use_huge_pages(self._device)
         return self._loaded[kind]
 
     def prompt(self, ids: Sequence[int]) -> openvino.Tensor | str:
