@@ -36,13 +36,13 @@ INSTRUCTION_SETS = {
 """Instruction sets that matter to decoding, by their names on Linux and macOS."""
 _WINDOWS = {"avx2": 40, "avx512f": 41, "neon": 19, "asimddp": 43}
 """Feature numbers of `IsProcessorFeaturePresent`; it has none for VNNI and AMX."""
+_NUMPY = {"X86_V3": "avx2", "AVX2": "avx2", "X86_V4": "avx512f", "AVX512F": "avx512f", "AVX512_ICL": "avx512_vnni"}
+
 HUGE_PAGES_VARIABLE = "SPECDEMO_HUGE_PAGES"
 """Environment variable; "off" leaves loaded models in pages of the system's choice."""
-
 _HUGE = 2 << 20  # bytes of a huge page
 _COLLAPSE = 25  # MADV_COLLAPSE in <linux/mman.h>
 _MOST_SECONDS = 10.0  # moving half a gigabyte takes about one
-_NUMPY = {"X86_V3": "avx2", "AVX2": "avx2", "X86_V4": "avx512f", "AVX512F": "avx512f", "AVX512_ICL": "avx512_vnni"}
 
 
 def instruction_sets() -> list[str]:

@@ -205,27 +205,32 @@ def gradients(logits: Tensor, wanted: Tensor, weights: Weights) -> tuple[Tensor,
     """
     logs = logits.log_softmax(-1)
     found = torch.exp(logs, out=logits)
-    chosen = wanted[:, None] if wanted.dim() == 1 else wanted.argmax(-1, keepdim=True)
-    right = logs.gather(-1, chosen)[:, 0]
     if wanted.dim() == 1:  # all three terms are −log q(token)
-        scale = weights.distribution + weights.choice + weights.acceptance
-        losses, gradient = -scale * right, found * scale
-        gradient.scatter_add_(-1, chosen, torch.full_like(chosen, -scale, dtype=gradient.dtype))
+        weights = weights._replace(distribution=0, choice=sum(weights[:3]), acceptance=0)
     else:
         wanted = wanted.float()
-        losses, gradient = -weights.choice * right, found * (weights.distribution + weights.choice)
-        gradient.scatter_add_(-1, chosen, torch.full_like(chosen, -weights.choice, dtype=gradient.dtype))
-        losses -= weights.distribution * torch.linalg.vecdot(wanted, logs)
+    losses, gradient = torch.zeros(len(logits)), found * (weights.distribution + weights.choice)
+    if weights.distribution:
+        losses = losses - weights.distribution * torch.linalg.vecdot(wanted, logs)
         gradient.sub_(wanted, alpha=weights.distribution)
-        if weights.acceptance:
-            accepted = torch.minimum(wanted, found).sum(-1, keepdim=True).clamp_(min=1e-4)
-            below = found * (found < wanted)
-            losses -= weights.acceptance * accepted.log()[:, 0]
-            gradient.add_((found * below.sum(-1, keepdim=True) - below).div_(accepted), alpha=weights.acceptance)
+    if weights.choice:
+        chosen = _choice(wanted)[:, None]
+        losses = losses - weights.choice * logs.gather(-1, chosen)[:, 0]
+        gradient.scatter_add_(-1, chosen, torch.full_like(chosen, -weights.choice, dtype=gradient.dtype))
+    if weights.acceptance:
+        accepted = torch.minimum(wanted, found).sum(-1, keepdim=True).clamp_(min=1e-4)
+        below = found * (found < wanted)
+        losses = losses - weights.acceptance * accepted.log()[:, 0]
+        gradient.add_((found * below.sum(-1, keepdim=True) - below).div_(accepted), alpha=weights.acceptance)
     if weights.mistakes:
-        counted = 1 + weights.mistakes * (logs.argmax(-1) != chosen[:, 0])
+        counted = 1 + weights.mistakes * (logs.argmax(-1) != _choice(wanted))
         losses, gradient = losses * counted, gradient.mul_(counted[:, None])
     return losses.sum(), gradient
+
+
+def _choice(wanted: Tensor) -> Tensor:
+    """Return the target's likeliest tokens, [positions]."""
+    return wanted if wanted.dim() == 1 else wanted.argmax(-1)
 
 
 class DraftLearner(Learner):

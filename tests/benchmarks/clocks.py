@@ -10,6 +10,10 @@ Prints ratios of seconds per token, measured in turns within one run of this scr
 """
 
 import argparse
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from random import sample
 from statistics import quantiles
@@ -51,6 +55,13 @@ def report(name: str, ratios: list[float], target: float | None = None) -> None:
     low, middle, high = quantiles(ratios, n=4)
     outcome = "" if target is None else f"   at most {target:.2f}: {'met' if middle <= target else 'missed'}"
     print(f"{name:<36} {middle:.3f}   quartiles {low:.3f} … {high:.3f}{outcome}", flush=True)
+
+
+def apart(module: str, *arguments: object, **environment: str) -> Any:
+    """What one of these benchmarks prints as JSON, run with --measure in a process of its own."""
+    command = [sys.executable, "-m", f"tests.benchmarks.{module}", "--measure", *map(str, arguments)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | environment)
+    return json.loads(done.stdout)
 
 
 def slicing(settings: GenerationSettings, repeats: int) -> None:

@@ -11,8 +11,6 @@ Prints, for each side, ratios of seconds per token within one process, and their
 
 import argparse
 import json
-import subprocess
-import sys
 from statistics import median
 
 from specdemo.engines.genai import GenAIEngine
@@ -21,7 +19,7 @@ from specdemo.measure.race import race
 from specdemo.models.pairs import default_pair
 from specdemo.records import Request
 from specdemo.settings import GenerationSettings
-from tests.benchmarks.clocks import PROMPT, SIDES, last, report, seconds_per_token
+from tests.benchmarks.clocks import PROMPT, SIDES, apart, last, report, seconds_per_token
 
 GOAL = 0.03
 
@@ -66,11 +64,9 @@ def main() -> None:
     if arguments.measure:
         print(json.dumps(measure(arguments.races, arguments.lookahead)))
         return
-    command = [sys.executable, "-m", "tests.benchmarks.first_race", "--measure"]
-    command += ["--races", str(arguments.races), "--lookahead", str(arguments.lookahead)]
     ratios: dict[str, list[float]] = {}
     for _ in range(arguments.processes):
-        found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        found = apart("first_race", "--races", arguments.races, "--lookahead", arguments.lookahead)
         for side in SIDES:
             races, paired, calls = (found[side][what] for what in ("race", "paired", "generate"))
             print(f"{side}, ms a token: {' '.join(f'{seconds * 1e3:.2f}' for seconds in races)}", flush=True)

@@ -8,9 +8,6 @@ amount of memory that was moved.
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 from statistics import median
 
 from specdemo.engines import load_engine
@@ -18,8 +15,8 @@ from specdemo.measure.race import race
 from specdemo.models.machine import HUGE_PAGES_VARIABLE, huge_page_bytes, in_units
 from specdemo.models.pairs import default_pair
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import EngineName
-from tests.benchmarks.clocks import PROMPT, SIDES, last, report, seconds_per_token
+from specdemo.strategies import LOCAL, EngineName
+from tests.benchmarks.clocks import PROMPT, SIDES, apart, last, report, seconds_per_token
 
 
 def measure(name: EngineName, races: int, lookahead: int) -> dict[str, float]:
@@ -37,22 +34,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=8, help="of each kind")
     parser.add_argument("--races", type=int, default=4)
-    parser.add_argument("--engine", choices=("genai", "traced"), default="genai")
+    parser.add_argument("--engine", choices=LOCAL, default="genai")
     parser.add_argument("--lookahead", type=int, default=1)
     parser.add_argument("--measure", action="store_true", help="in this process, as JSON")
     arguments = parser.parse_args()
     if arguments.measure:
         print(json.dumps(measure(arguments.engine, arguments.races, arguments.lookahead)))
         return
-    command = [sys.executable, "-m", "tests.benchmarks.huge_pages", "--measure", "--engine", arguments.engine]
-    command += ["--races", str(arguments.races), "--lookahead", str(arguments.lookahead)]
+    options = ("--engine", arguments.engine, "--races", arguments.races, "--lookahead", arguments.lookahead)
     ratios: dict[str, list[float]] = {side: [] for side in SIDES}
     for place in range(arguments.processes):
-        found = {}
-        for value in ("on", "off") if place % 2 else ("off", "on"):
-            environment = os.environ | {HUGE_PAGES_VARIABLE: value}
-            shown = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
-            found[value] = json.loads(shown)
+        turns = ("on", "off") if place % 2 else ("off", "on")
+        found = {value: apart("huge_pages", *options, **{HUGE_PAGES_VARIABLE: value}) for value in turns}
         for side in SIDES:
             on, off = (found[value][side] for value in ("on", "off"))
             ratios[side].append(on / off)
