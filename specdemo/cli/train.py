@@ -16,6 +16,7 @@ from specdemo.models.library import resolve
 from specdemo.models.pairs import check_target
 from specdemo.models.places import models_dir
 from specdemo.train import (
+    CHAIN,
     KINDS,
     OBJECTIVES,
     VOCABULARY,
@@ -55,7 +56,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--passages", type=Path, metavar="FILE", help="text from which passages for tasks are taken")
     parser.add_argument("--text", type=Path, metavar="DIR", help="text of an earlier run to begin with")
     parser.add_argument(
-        "--from", dest="begin", metavar="NAME|DIR", help="an earlier draft of this command to begin from"
+        "--from", dest="begin", metavar="NAME|DIR", help="an earlier draft or head of this command to begin from"
     )
     budget = parser.add_mutually_exclusive_group()
     budget.add_argument(
@@ -79,6 +80,13 @@ def add_to(commands: Commands) -> None:
     )
     parser.add_argument(
         "--replay", action="store_true", help="at the end, tokens that the draft gets wrong count twice"
+    )
+    parser.add_argument(
+        "--chain",
+        type=int,
+        choices=range(1, CHAIN + 1),
+        default=CHAIN,
+        help="tokens that a head learns to propose in a row (default: %(default)s)",
     )
     parser.add_argument(
         "--curve", action="store_true", help="also train on parts of the text: is more text worth it?"
@@ -140,6 +148,7 @@ def _train(options: argparse.Namespace) -> None:
         objective=options.objective,
         match_states=options.match_states,
         replay=options.replay,
+        chain=options.chain,
         curve=options.curve,
         hold_out=options.hold_out,
         text=str(options.text.resolve()) if options.text else "",

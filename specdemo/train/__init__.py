@@ -5,11 +5,12 @@ Importing this package does not need PyTorch; `specdemo.train.pipeline`, which t
 
 from specdemo.train.corpus import is_corpus, sources_in
 from specdemo.train.prompts import Prompt, read_passages, read_prompts
-from specdemo.train.request import FULL, KINDS, OBJECTIVES, VOCABULARY, Effort, Request
+from specdemo.train.request import CHAIN, FULL, KINDS, OBJECTIVES, VOCABULARY, Effort, Request
 from specdemo.train.table import make_table
 from specdemo.train.text import Sources
 
 __all__ = [
+    "CHAIN",
     "FULL",
     "KINDS",
     "OBJECTIVES",

@@ -5,10 +5,10 @@ the attention and the MLP of every layer add. The MLP's addition is a matrix pro
 times up) as its input, by which GenAI recognises layers as well. Weights may be stored in any precision: constants
 and their dequantization are cut out as a small network and run.
 
-A draft starts with layers and rows of its target, or with those of an earlier draft.
+A draft starts with layers and rows of its target, or with those of an earlier draft or head.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -187,6 +187,17 @@ class Network:
         norms = {"input_norm": self.scales(_source(queries.product)), "post_norm": self.scales(_source(gate.product))}
         return weights | norms
 
+    def projections(self) -> dict[str, Array]:
+        """Return what a head has besides layers, under the names of `architecture.Head`, its scales folded in."""
+        (given,) = self.model.input("hidden_states").get_node().output(0).get_target_inputs()
+        weights = {"fc.weight": self.matrix(given.get_node())}
+        for index, end in enumerate(self.ends):
+            residual = _source(_source(end))  # before the layer's attention
+            join = self._part(residual.input_value(1))
+            weights[f"joins.{index}.weight"] = self.matrix(join.product)[join.first : join.last]
+            weights["hidden_norm.weight"] = self.scales(_source(join.product))
+        return weights
+
     def matrix(self, product: ov.Node) -> Array:
         """Return a product's matrix, [outputs, inputs]."""
         matrix = self.constant(product.input_value(1))
@@ -248,6 +259,9 @@ class Start:
     rows: Array
     """Output rows of the vocabulary, [size, hidden]."""
 
+    head: Mapping[str, Array] | None = None
+    """An earlier head's weights besides its layers, as `Network.projections` returns them."""
+
     def grown(self, old: Ids, new: Ids, network: Network) -> "Start":
         """Return the weights for another vocabulary: known tokens keep their rows, others derive from the target's.
 
@@ -298,33 +312,38 @@ def initial_weights(start: Start) -> dict[str, Array]:
 
 
 def from_draft(folder: Path, target: Network) -> tuple[Start, Ids]:
-    """Read a draft that `train-draft` made for this target; return it with its vocabulary.
+    """Read a draft or head that `train-draft` made for this target; return it with its vocabulary.
 
     Raises:
-        ModelError: it is of another kind, or for another target.
+        ModelError: something else made it, or it is for another target.
     """
     draft = Network(folder)
     places, embedding = _tables(draft)
     vocabulary = np.flatnonzero(places < len(embedding) - 1)
     if len(places) != target.shape.vocabulary or embedding.shape[1] != target.shape.hidden:
         raise ModelError(f"{folder.name!r} is not a draft for this target; leave --from out, or name another.")
-    layers = [draft.layer(index) for index in range(len(draft.ends))]
-    rows = draft.matrix(draft.head)
-    return Start(target.shape, target.frequencies, layers, draft.norm, embedding, rows[: len(vocabulary)]), vocabulary
+    layers, rows = [draft.layer(index) for index in range(len(draft.ends))], draft.matrix(draft.head)
+    reads_states = any("hidden_states" in value.get_names() for value in draft.model.inputs)
+    start = Start(
+        target.shape,
+        target.frequencies,
+        layers,
+        draft.norm,
+        embedding,
+        rows[: len(vocabulary)],
+        draft.projections() if reads_states else None,
+    )
+    return start, vocabulary
 
 
 def _tables(draft: Network) -> tuple[Array, Array]:
     """Return the indices of the target's tokens, and the rows at these indices."""
-    refused = ModelError(
-        "A draft can only begin from one that train-draft made with --kind draft; leave --from out, or name another."
-    )
     gathers = [node for node in draft.nodes if node.get_type_name() == "Gather"]
-    head = any("hidden_states" in value.get_names() for value in draft.model.inputs)
-    for first in () if head else gathers:
+    for first in gathers:
         for second in gathers:
             if _reads(first) == "input_ids" and _reads(second) == first.get_friendly_name():
                 return draft.constant(first.input_value(0)), draft.constant(second.input_value(0))
-    raise refused
+    raise ModelError("A draft can only begin from one that train-draft made; leave --from out, or name another.")
 
 
 def _reads(gather: ov.Node) -> str:

@@ -18,6 +18,7 @@ so replaying mistakes means training on these tokens again, not on the text that
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -94,7 +95,7 @@ class Learner(nn.Module, ABC):
 
     def _initialise(self, start: Start) -> None:
         for own, weights in zip(self.model.layers, start.layers, strict=True):
-            own.load_state_dict(_weights(weights))
+            own.load_state_dict(_tensors({f"{name}.weight": value for name, value in weights.items()}))
         _copy(self.model.norm, start.norm)
         self.eval()  # until it is trained
 
@@ -254,7 +255,7 @@ class HeadLearner(Learner):
     model: Head
 
     def __init__(self, dataset: Dataset, start: Start, request: Request, norm: Array) -> None:
-        """Fit the initial projection of states; `norm` are the scales of the target's last norm."""
+        """Start from an earlier head, or fit the projection of states; `norm` are the target's last norm's scales."""
         super().__init__(dataset.output, start, request)
         self.model = Head(start.shape, start.frequencies, len(start.layers))
         self._initialise(start)
@@ -265,6 +266,16 @@ class HeadLearner(Learner):
             fitted, sizes = self._linear(dataset, torch.from_numpy(norm))
             self.model.scales.copy_(1 / sizes)
             self.model.fc.weight.copy_((fitted * sizes[:, None]).T)
+            if start.head:
+                self._restore(start.head)
+
+    def _restore(self, earlier: Mapping[str, Array]) -> None:
+        """Take over an earlier head's projections, whose scales are folded in."""
+        weights = _tensors(earlier)
+        weights["fc.weight"] /= self.model.scales
+        for index, size in enumerate(self.model.sizes):
+            weights[f"joins.{index}.weight"] /= size
+        self.model.load_state_dict(weights, strict=False)
 
     def _measure(self, dataset: Dataset) -> None:
         """Measure the size (median RMS over units) of the residual stream before each layer."""
@@ -298,7 +309,8 @@ class HeadLearner(Learner):
 
     def steps(self, share: float) -> int:
         """Lengthen chains later: each step costs as much again, and teaches little before the first one is right."""
-        return 1 + sum(share >= longer for longer in (EARLY if self.request.begin else LONGER))
+        longer = (EARLY if self.request.begin else LONGER)[: self.request.chain - 1]
+        return 1 + sum(share >= one for one in longer)
 
     def predictions(self, batch: Batch, steps: int) -> list[Tensor]:
         """Return the head's output at t from token t and the state before it; zeros at the first position."""
@@ -307,8 +319,8 @@ class HeadLearner(Learner):
         return [nn.functional.pad(self.model.norm(output), (0, 0, 1, 0)) for output in outputs]
 
 
-def _weights(arrays: dict[str, Array]) -> dict[str, Tensor]:
-    return {f"{name}.weight": torch.from_numpy(value) for name, value in arrays.items()}
+def _tensors(arrays: Mapping[str, Array]) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(value) for name, value in arrays.items()}
 
 
 def _copy(norm: nn.Module, scales: Array) -> None:

@@ -62,7 +62,8 @@ class Run:
         """Prepare or resume a run; `out` is the folder of the finished draft.
 
         Raises:
-            UsageError: this name belongs to another request, or no head can be made for this target.
+            UsageError: this name belongs to another request, no head can be made for this target, or a draft was to
+                begin from a head.
             ModelError: training does not support the target's architecture.
         """
         self.request, self.target, self.out, self.threads, self.say = request, target, out, threads, say
@@ -74,6 +75,8 @@ class Run:
             self._check_head(layers)
         self.read_layers = seen_layers(layers) if request.kind == "eagle3" else ()
         self.before = from_draft(Path(request.begin), self.network) if request.begin else None
+        if self.before and self.before[0].head and request.kind != "eagle3":
+            raise UsageError("A draft cannot begin from a head; add --kind eagle3, or name a draft with --from.")
         self.work = out.with_name(f".{out.name}.training")
         remember(request, self.work)
         if threads:
@@ -277,6 +280,7 @@ class Run:
         size = sum(file.stat().st_size for file in made.iterdir())
         budget = f"{request.minutes:g} minutes" if request.minutes else f"at most {self.effort.epochs} times the text"
         also = ", hidden states matched" * request.match_states + ", mistakes replayed" * request.replay
+        also += f", chain length {request.chain}" * (request.kind == "eagle3")
         facts = {
             "target": request.target,
             "text": f"{len(text)} conversations, {text.answer_tokens} tokens of answers"

@@ -16,6 +16,7 @@ Objective = Literal["distribution", "choice", "acceptance"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 VOCABULARY = 16384  # tokens
+CHAIN = 3  # tokens that a head learns to propose in a row
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,9 @@ class Request:
 
     replay: bool = False
     """True to give tokens that the draft gets wrong more weight at the end of training."""
+
+    chain: int = CHAIN
+    """Maximum number of tokens in a row that a head learns to propose, 1 to 3."""
 
     curve: bool = False
     """True to also train drafts on parts of the text, to see how much more text helps."""

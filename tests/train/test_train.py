@@ -14,6 +14,7 @@ if importlib.util.find_spec("torch") is None:
     pytest.skip("PyTorch is not installed; docs/training.md says how", allow_module_level=True)
 
 import numpy as np
+import torch
 
 from specdemo.cli import main
 from specdemo.decoding.indexes import TABLE
@@ -70,8 +71,8 @@ def test_a_draft_is_trained_and_can_be_used(kind: Kind, tmp_path: Path, capfd: p
     assert main(command, effort=SMALL) == 2
     assert "choose another --out" in capfd.readouterr().err
     if kind == "eagle3":
-        assert main([*command, "--out", "again", "--from", "made"], effort=SMALL) == 1
-        assert "that train-draft made with --kind draft" in capfd.readouterr().err
+        assert main([*command, "--out", "again", "--from", "made", "--kind", "draft"], effort=SMALL) == 2
+        assert "A draft cannot begin from a head" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["draft", "eagle3"])
@@ -121,6 +122,28 @@ def test_a_draft_begins_from_an_earlier_one(tmp_path: Path) -> None:
         from_draft(tmp_path / "earlier", Network(FIXTURES / "llama" / "target"))
     with pytest.raises(ModelError, match="not a draft for this target"):
         from_draft(ASSETS / "smollm2-draft", network)
+
+
+def test_a_head_begins_from_an_earlier_one_as_it_was(tmp_path: Path) -> None:
+    target, request = inspect_folder(TARGET), Request("target", "eagle3", tokens=500, penalty=1)
+    run = Run(request, target, tmp_path / "earlier", 1, effort=replace(UNMEASURED, epochs=1))
+    run.everything()
+    dataset = run.dataset()
+    earlier, untrained = run.learner(dataset), run.learner(dataset)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for join, layer in zip(earlier.model.joins, earlier.model.layers, strict=True):
+            torch.nn.init.normal_(join.weight, std=0.05)
+            torch.nn.init.normal_(layer.o.weight, std=0.05)
+        earlier.model.hidden_norm.weight.uniform_(0.5, 2)
+        earlier.model.fc.weight.mul_(0.7)
+    run.export(earlier, dataset.vocabulary, tmp_path / "made")
+    again = Run(replace(request, begin=str(tmp_path / "made"), chain=1), target, tmp_path / "again", 1)
+    learner, batch = again.learner(dataset), dataset.batch(dataset.train[:4])
+    assert [learner.steps(share) for share in (0, 0.9)] == [1, 1]
+    with torch.no_grad():
+        expected, found, other = (one.predictions(batch, 3)[-1] for one in (earlier, learner, untrained))
+    assert (found - expected).abs().mean() < 0.03 * expected.abs().mean() < 0.1 * (other - expected).abs().mean()
 
 
 def test_parts_of_the_text_say_what_more_of_it_is_worth(tmp_path: Path) -> None:
