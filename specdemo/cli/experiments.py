@@ -1,6 +1,7 @@
 """Commands of experiments: `sweep` for typed prompts, and one for every other kind."""
 
 import argparse
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -201,5 +202,8 @@ def _measure(
     finally:
         if result is not None and result.measured:  # otherwise keep an earlier run's file
             terminal.print_result(report_of(result), path, as_json=json == "-")
+    said = plan.remember(result)
+    if said is not None:
+        print(said, file=sys.stderr)
     if checkpoint is not None:
         checkpoint.delete()

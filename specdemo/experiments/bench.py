@@ -7,13 +7,14 @@ from typing import Any
 
 from specdemo.engines import load_engine
 from specdemo.errors import PairError, SettingsError, quoted
-from specdemo.experiments.bench_result import Bench
+from specdemo.experiments.bench_result import Bench, winner
 from specdemo.experiments.checkpoint import EngineFacts
 from specdemo.experiments.plan import Extras, Kind, Option, Range, Stop, never
 from specdemo.experiments.trials import TrialPlan, TrialRow
 from specdemo.measure import WARM_UP_PROMPT, Loader, measure_bound, measure_memory
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.models.pairs import default_drafter, initial_settings
+from specdemo.models.winner import remember_winner
 from specdemo.records import SIDES, ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import ENGINES, STRATEGIES, EngineName, strategies, supports
@@ -82,6 +83,14 @@ class BenchPlan(TrialPlan[Bench]):
     def extras(self, found: Bench, stop: Stop) -> Bench:
         """Add memory use and the bandwidth limit."""
         return with_hardware(found, stop=stop)
+
+    def remember(self, found: Bench) -> str | None:
+        """Remember the winner, with which the page starts from then on."""
+        won = winner(found)
+        if won is None:
+            return None
+        remember_winner(self.pair, won)
+        return f"{won.reason} The page starts with it from now on: {won.method}."
 
 
 def with_hardware(result: Bench, load: Loader = load_engine, *, stop: Callable[[], bool] = never) -> Bench:

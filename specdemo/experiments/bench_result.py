@@ -25,15 +25,18 @@ from specdemo.experiments.report import (
     times,
     whiskers,
 )
+from specdemo.experiments.suites import bundled_tasks
 from specdemo.experiments.trials import ALL, Cell, TrialResult, by_length, cells, problems
 from specdemo.measure import MEBIBYTE, Bound, MemoryUse
+from specdemo.models.pairs import default_drafter, initial_settings
+from specdemo.models.winner import Winner
 from specdemo.presentation.charts import base_figure, colour, plain_line
 from specdemo.presentation.figures import SPEED_COLUMNS, number, percent, speed_cells
 from specdemo.presentation.warnings import warnings_of
 from specdemo.presentation.wording import common_words
 from specdemo.records import Record, Trial
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import ENGINES, STRATEGIES, effective
+from specdemo.strategies import ENGINES, STRATEGIES, effective, shaping
 
 COLUMNS = ("target", "draft", "task", "engine", "method", "speedup", "outputs", "τ", "α", "tokens/s", "runs")
 
@@ -104,6 +107,36 @@ def conclusion(overall: Sequence[Cell]) -> str:
         return f"{best.name} gains most over plain decoding: {evidence}, {outputs}."
     names = ", ".join(cell.name for cell in [best, *sorted(equals, key=lambda cell: -cell.speedup.middle)])
     return f"No clear winner: any of {names}. For {best.name}: {evidence}, {outputs}."
+
+
+def winner(result: Bench) -> Winner | None:
+    """Return the method with which the page should start: the pair's default, unless another one is clearly faster.
+
+    None unless the result is complete, covers the bundled suite and the default method, and has the pair's default
+    settings, except for the length of answers and for those of methods.
+    """
+    settings, pair = result.header.settings, result.header.pair
+    default = initial_settings(pair.target, drafter=default_drafter(pair))
+    free = {"engine", "drafter", "policy", "max_new_tokens", *shaping()}
+    usual = settings.model_dump(exclude=free) == default.model_dump(exclude=free)
+    suite = {task.prompt for task in bundled_tasks(pair.target.prompts)}
+    overall = {cell.name: cell for cell in cells(result) if cell.task == ALL}
+    first = overall.get(f"{default.engine} {default.strategy.name}")
+    if not (usual and result.complete and suite <= {task.prompt for task in result.tasks} and first is not None):
+        return None
+    best = max(overall.values(), key=lambda cell: cell.speedup.middle)
+    if best.speedup.low is None:  # too few runs to tell
+        return None
+    equals = _equals(best, [*overall.values()])
+    if first in equals:
+        best = first
+    words = "As fast as any" if equals else "The fastest"
+    methods = times(len(overall), "method")
+    return Winner(
+        method=best.name,
+        settings=values_of(best.name, settings),
+        reason=f"{words} of {methods} in this machine's benchmark of {result.date}: {best.speedup}.",
+    )
 
 
 def _equals(best: Cell, others: Sequence[Cell]) -> list[Cell]:
@@ -229,11 +262,19 @@ def advice_table(result: Bench) -> Table:
 
 def options_of(method: str, settings: GenerationSettings) -> str:
     """Return a method as command-line options."""
+    return " ".join(
+        f"--{option.replace('_', '-')} {value}"
+        for option, value in values_of(method, settings).items()
+        if value is not None
+    )
+
+
+def values_of(method: str, settings: GenerationSettings) -> dict[str, Any]:
+    """Return the settings that make up a method."""
     name, _, short = method.partition(" ")
     engine, strategy = next(each for each in ENGINES if each == name), STRATEGIES[short]
-    values: dict[str, Any] = {"engine": engine, "drafter": strategy.drafter.name, "policy": strategy.policy.name}
-    values |= {option: getattr(settings, option) for option in sorted(effective(strategy, engine))}
-    return " ".join(f"--{option.replace('_', '-')} {value}" for option, value in values.items() if value is not None)
+    values = {"engine": engine, "drafter": strategy.drafter.name, "policy": strategy.policy.name}
+    return values | {option: getattr(settings, option) for option in sorted(effective(strategy, engine))}
 
 
 def notes(result: Bench) -> Iterator[str]:

@@ -25,7 +25,7 @@ from pydantic import ValidationError
 
 from specdemo.errors import LoadError, SpecdemoError
 from specdemo.models.machine import instruction_sets, processor, use_huge_pages
-from specdemo.models.places import own_cache, writable
+from specdemo.models.places import own_cache, remember, writable
 from specdemo.records import Model, Record
 from specdemo.settings import WeightsForm
 
@@ -197,11 +197,7 @@ def remember_choice(digest: str, choice: WeightsChoice) -> None:
     Raises:
         SpecdemoError: the cache is not writable.
     """
-    record = _choice_file(digest)
-    writable(record.parent, "Which weights are faster")
-    partial = record.with_suffix(f".{os.getpid()}")
-    partial.write_text(choice.model_dump_json() + "\n", encoding="utf-8")
-    partial.replace(record)
+    remember(_choice_file(digest), choice.model_dump_json() + "\n", "Which weights are faster")
 
 
 def measure_forms(exact: Path, int8: Path, device: str, properties: dict[str, str]) -> WeightsChoice:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from specdemo.errors import FolderError, PairError
+from specdemo.errors import FolderError, PairError, SettingsError
 from specdemo.files import ASSETS
 from specdemo.models.catalogue import Defaults, Source, catalogue, find
 from specdemo.models.converted import conversions, file_digest, is_converted
@@ -14,9 +14,10 @@ from specdemo.models.download import local_folder
 from specdemo.models.folder import inspect_folder, own_head
 from specdemo.models.gguf import inspect_model
 from specdemo.models.places import is_writable
+from specdemo.models.winner import winner_of
 from specdemo.records import Model, ModelPair, Prompts
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.strategies import DRAFT_KINDS, PER_REQUEST
+from specdemo.strategies import DRAFT_KINDS, PER_REQUEST, EngineName
 
 BUNDLED = ASSETS / "story-pair"
 PAIR_VARIABLE = "SPECDEMO_PAIR"
@@ -72,6 +73,22 @@ def initial_settings(target: Model, **chosen: Any) -> GenerationSettings:
         SettingsError: one is out of its range, or they contradict each other.
     """
     return GenerationSettings.checked(**default_settings(target).generation | chosen)
+
+
+def start_settings(pair: ModelPair, engine: EngineName | None = None) -> GenerationSettings:
+    """Return the settings with which the page starts: the pair's defaults, with the strategy that won here, if any.
+
+    With another `engine` than the winner's, the defaults are on that one.
+
+    Raises:
+        SettingsError: the engine does not support them.
+    """
+    won = winner_of(pair)
+    if won is not None and engine in (None, won.settings.get("engine")):
+        with suppress(SettingsError):  # of another version
+            return initial_settings(pair.target, **won.settings)
+    given = {} if engine is None else {"engine": engine}
+    return initial_settings(pair.target, drafter=default_drafter(pair), **given)
 
 
 def default_drafter(pair: ModelPair) -> str:

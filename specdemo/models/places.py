@@ -73,6 +73,17 @@ def writable(folder: Path, what: str, advice: str = "set XDG_CACHE_HOME to a wri
         ) from error
 
 
+def remember(file: Path, text: str, what: str) -> None:
+    """Write a file of our cache whole or not at all, creating its folder; `what` is what it tells.
+
+    Raises:
+        SpecdemoError: the folder is not writable.
+    """
+    partial = writable(file.parent, what) / f"{file.name}.{os.getpid()}"
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(file)
+
+
 def is_writable(folder: Path) -> bool:
     """Whether a folder, created if necessary, is writable."""
     try:

@@ -8,7 +8,8 @@ from pydantic.fields import FieldInfo
 
 from specdemo.errors import SettingsError
 from specdemo.measure import LiveSettings
-from specdemo.models.pairs import default_drafter, initial_settings
+from specdemo.models.pairs import default_drafter, initial_settings, start_settings
+from specdemo.models.winner import winner_of
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings, choices
 from specdemo.strategies import (
@@ -87,9 +88,12 @@ def visibility(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
 
 
 def explanation(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> str | None:
-    """Return the chosen strategy's one-sentence explanation."""
-    chosen = strategies(engine, pair.draft_kind, drafter, policy)
-    return next((strategy.explanation() for strategy in chosen), FIELDS["policy"].description)
+    """Explain the chosen strategy in a sentence, with another one if it won a benchmark here."""
+    for strategy in strategies(engine, pair.draft_kind, drafter, policy):
+        won, chosen = winner_of(pair), {"engine": engine, "drafter": drafter, "policy": policy}
+        reason = f" {won.reason}" if won is not None and chosen.items() <= won.settings.items() else ""
+        return strategy.explanation() + reason
+    return FIELDS["policy"].description
 
 
 AT_HAND = LiveSettings._fields
@@ -143,7 +147,7 @@ def initially(pair: ModelPair) -> dict[str, bool]:
 
 def start_values(pair: ModelPair) -> dict[str, Any]:
     """Return the initial values of a pair's controls."""
-    return initial_settings(pair.target, drafter=default_drafter(pair)).model_dump()
+    return start_settings(pair).model_dump()
 
 
 def first_policy(able: Collection[str]) -> str:

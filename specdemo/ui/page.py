@@ -19,7 +19,7 @@ from starlette.staticfiles import StaticFiles
 
 from specdemo.engines import load_engine
 from specdemo.errors import SettingsError, SpecdemoError
-from specdemo.models.pairs import bundled_prompts, initial_settings
+from specdemo.models.pairs import bundled_prompts, start_settings
 from specdemo.presentation.share import PAGE
 from specdemo.records import ModelPair
 from specdemo.settings import RuntimeSettings
@@ -69,7 +69,7 @@ def serve(
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     allowed = "SPACE_ID" not in os.environ if downloads is None else downloads
-    worker = Worker(load, Prepare(initial_settings(pair.target).engine, initial_pair(pair)))
+    worker = Worker(load, Prepare(start_settings(pair).engine, initial_pair(pair)))
     try:
         with visitors_files():
             page = build_page(

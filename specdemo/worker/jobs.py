@@ -30,7 +30,7 @@ from specdemo.errors import EngineError, SettingsError, SpecdemoError
 from specdemo.measure import LiveSettings, measure_costs, prepare, race
 from specdemo.models.checks import check_strategy
 from specdemo.models.gguf_convert import convert_pair
-from specdemo.models.pairs import default_drafter, initial_settings
+from specdemo.models.pairs import start_settings
 from specdemo.records import Costs, ModelPair, Phase, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
@@ -212,7 +212,7 @@ class Prepare:
 
     def _initial(self) -> GenerationSettings | None:
         with suppress(SettingsError):  # running it reports the error
-            return initial_settings(self.pair.target, engine=self.engine, drafter=default_drafter(self.pair))
+            return start_settings(self.pair, self.engine)
         return None
 
 
