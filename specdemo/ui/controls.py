@@ -150,6 +150,11 @@ def start_values(pair: ModelPair) -> dict[str, Any]:
     return start_settings(pair).model_dump()
 
 
+def default_values(pair: ModelPair) -> dict[str, Any]:
+    """Return a pair's default settings, from which links list the differences."""
+    return initial_settings(pair.target, drafter=default_drafter(pair)).model_dump()
+
+
 def first_policy(able: Collection[str]) -> str:
     """Return the default policy among those available."""
     return "constant" if "constant" in able or not able else next(iter(able))
@@ -183,7 +188,7 @@ def settings_from_link(
 ) -> tuple[GenerationSettings, SettingsError | None]:
     """Return the settings in a link or in the browser's storage, given as strings, and an error if one is invalid.
 
-    A missing or invalid setting takes its value from `start`, the controls' initial values.
+    A missing or invalid setting takes its value from `start`.
     """
     chosen, wrong = dict(start), None
     ablest = min(LOCAL, key=lambda engine: len(ENGINES[engine].lacks))  # it supports the most settings

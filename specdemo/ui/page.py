@@ -23,7 +23,7 @@ from specdemo.models.pairs import bundled_prompts, start_settings
 from specdemo.presentation.share import PAGE
 from specdemo.records import ModelPair
 from specdemo.settings import RuntimeSettings
-from specdemo.ui.controls import NAMES, choices_css, settings_from_link, start_values
+from specdemo.ui.controls import NAMES, choices_css, default_values, settings_from_link, start_values
 from specdemo.ui.events import ENGINE, PRIVATE, Page
 from specdemo.ui.gradio_inside import with_budgets
 from specdemo.ui.middleware import Readable, checks, only_here
@@ -182,10 +182,12 @@ def _remember(
 ) -> None:
     """Save prompt, settings and pair in the browser and the address, and restore them when the page loads."""
     remembered = {"prompt": compare.prompt, **compare.controls}
-    first = [bundled_prompts(registry.default.target.prompts)[0], *start_values(registry.default).values()]
-    names, start = json.dumps(list(remembered)), json.dumps(first)
+    start, default = start_values(registry.default), default_values(registry.default)
+    # what a winner set is always named, so that a link means the same where another strategy won
+    settings = [value if value == default[name] else None for name, value in start.items()]
+    first = [bundled_prompts(registry.default.target.prompts)[0], *settings]
     inputs = list(remembered.values())
-    js = script("settings.js", "remember", names, start)
+    js = script("settings.js", "remember", json.dumps(list(remembered)), json.dumps(first))
     gr.on([component.change for component in inputs], None, inputs, js=js)
     pair_js = script("settings.js", "rememberPair", json.dumps(values_of(registry.default)))
     models.in_use.change(None, models.in_use, js=pair_js)
@@ -225,7 +227,7 @@ def restore(registry: Registry, saved: str) -> StartValues:
     pair, wrong = _pair(registry, {name: values[name] for name in PAIR_NAMES if name in values})
     start = start_values(registry.default)
     named = {name: values[name] for name in NAMES if name in values}
-    settings, wrong_setting = settings_from_link(pair, named, start)
+    settings, wrong_setting = settings_from_link(pair, named, default_values(registry.default) if named else start)
     error = damaged or wrong or wrong_setting
     other = pair != registry.default
     return StartValues(

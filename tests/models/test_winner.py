@@ -1,8 +1,10 @@
 """The strategy that wins the bundled suite on this machine: the page starts with it."""
 
+import json
 from pathlib import Path
 from typing import Any
 
+import gradio as gr
 import pytest
 
 from specdemo.cli import main
@@ -15,7 +17,10 @@ from specdemo.models.pairs import bundled_pair, initial_settings, start_settings
 from specdemo.models.winner import winner_of
 from specdemo.records import ModelPair
 from specdemo.strategies import EngineName
-from specdemo.ui.controls import explanation, start_values
+from specdemo.ui.controls import default_values, explanation, start_values
+from specdemo.ui.page import restore
+from specdemo.ui.registry import Registry
+from specdemo.ui.session import Visitors
 from specdemo.worker import Prepare
 
 PAIR = bundled_pair()
@@ -61,6 +66,22 @@ def test_the_page_starts_with_the_winner_and_says_so() -> None:
     assert "benchmark" not in str(explanation(PAIR, "genai", "model", "constant"))
     assert Prepare("traced", PAIR)._initial() == start_settings(PAIR)
     assert Prepare("genai", PAIR)._initial() == initial_settings(PAIR.target)
+
+
+def test_links_mean_the_same_with_and_without_a_winner() -> None:
+    registry = Registry(PAIR, Visitors())
+
+    def opened(**named: str) -> dict[str, Any]:
+        start = start_values(PAIR)
+        found = zip(start.items(), restore(registry, json.dumps(named)).controls, strict=True)
+        return {name: value if new == gr.skip() else new for (name, value), new in found}
+
+    links = [{"engine": "traced"}, {"num_assistant_tokens": "7"}, {"engine": "genai", "policy": "constant"}]
+    before = [opened(**link) for link in links]
+    assert opened() == default_values(PAIR)
+    said()
+    assert [opened(**link) for link in links] == before
+    assert opened() == start_values(PAIR) != default_values(PAIR)
 
 
 def test_it_is_of_this_pair_with_these_runtime_settings(monkeypatch: pytest.MonkeyPatch) -> None:
