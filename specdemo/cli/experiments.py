@@ -24,6 +24,7 @@ from specdemo.cli.options import (
 )
 from specdemo.cli.terminal import interruptible, progress_bar, show_conversion
 from specdemo.engines import Engine
+from specdemo.errors import SpecdemoError
 from specdemo.experiments import (
     KINDS,
     LOOKAHEADS,
@@ -184,7 +185,7 @@ def _measure(
         return load_engine(name, pair)
 
     show_conversion(convert_pair(plan.pair))
-    result = None
+    result = kept = None
     try:
         with interruptible() as stop, progress_bar() as show:
             for progress in run(plan, load, checkpoint=checkpoint, stop=stop):
@@ -193,6 +194,7 @@ def _measure(
         assert result is not None, "a run begins with a state"
         if stop():
             raise KeyboardInterrupt
+        kept = _kept(plan, result)
         if extras:
             if path is not None:
                 write(report_of(result), path)  # early, in case this process dies later
@@ -202,8 +204,15 @@ def _measure(
     finally:
         if result is not None and result.measured:  # otherwise keep an earlier run's file
             terminal.print_result(report_of(result), path, as_json=json == "-")
-    said = plan.remember(result)
-    if said is not None:
-        print(said, file=sys.stderr)
+        if kept is not None:
+            print(kept, file=sys.stderr)
     if checkpoint is not None:
         checkpoint.delete()
+
+
+def _kept(plan: Plan[Any, Any, Any], result: Result) -> str | None:
+    """Return what was kept of a result, or why it could not be; the result itself is not lost."""
+    try:
+        return plan.keep(result)
+    except SpecdemoError as error:
+        return f"specdemo: {error}"

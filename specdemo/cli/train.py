@@ -85,8 +85,7 @@ def add_to(commands: Commands) -> None:
         "--chain",
         type=int,
         choices=range(1, CHAIN + 1),
-        default=CHAIN,
-        help="tokens that a head learns to propose in a row (default: %(default)s)",
+        help=f"tokens that a head learns to propose in a row (default: {CHAIN})",
     )
     parser.add_argument(
         "--curve", action="store_true", help="also train on parts of the text: is more text worth it?"
@@ -116,6 +115,8 @@ def _train(options: argparse.Namespace) -> None:
         raise UsageError(
             "A table is counted, not trained; leave --curve, --replay and --match-states out, or choose --kind draft."
         )
+    if options.chain and options.kind != "eagle3":
+        raise UsageError("Only a head learns chains; leave --chain out, or choose --kind eagle3.")
     sources = Sources(
         read_prompts(options.prompts) if options.prompts else (),
         read_passages(options.passages) if options.passages else (),
@@ -148,7 +149,7 @@ def _train(options: argparse.Namespace) -> None:
         objective=options.objective,
         match_states=options.match_states,
         replay=options.replay,
-        chain=options.chain,
+        chain=options.chain or CHAIN,
         curve=options.curve,
         hold_out=options.hold_out,
         text=str(options.text.resolve()) if options.text else "",

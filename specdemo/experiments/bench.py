@@ -14,7 +14,7 @@ from specdemo.experiments.trials import TrialPlan, TrialRow
 from specdemo.measure import WARM_UP_PROMPT, Loader, measure_bound, measure_memory
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.models.pairs import default_drafter, initial_settings
-from specdemo.models.winner import remember_winner
+from specdemo.models.winner import keep_winner
 from specdemo.records import SIDES, ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import ENGINES, STRATEGIES, EngineName, strategies, supports
@@ -84,13 +84,13 @@ class BenchPlan(TrialPlan[Bench]):
         """Add memory use and the bandwidth limit."""
         return with_hardware(found, stop=stop)
 
-    def remember(self, found: Bench) -> str | None:
-        """Remember the winner, with which the page starts from then on."""
+    def keep(self, found: Bench) -> str | None:
+        """Keep the winner, with which pages of this pair start from now on."""
         won = winner(found)
         if won is None:
             return None
-        remember_winner(self.pair, won)
-        return f"{won.reason} The page starts with it from now on: {won.method}."
+        keep_winner(self.pair, won)
+        return f"{won.reason} The page will start with it."
 
 
 def with_hardware(result: Bench, load: Loader = load_engine, *, stop: Callable[[], bool] = never) -> Bench:

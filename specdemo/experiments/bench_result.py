@@ -36,7 +36,7 @@ from specdemo.presentation.warnings import warnings_of
 from specdemo.presentation.wording import common_words
 from specdemo.records import Record, Trial
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import ENGINES, STRATEGIES, effective, shaping
+from specdemo.strategies import ENGINES, STRATEGIES, effective
 
 COLUMNS = ("target", "draft", "task", "engine", "method", "speedup", "outputs", "τ", "α", "tokens/s", "runs")
 
@@ -97,7 +97,7 @@ def conclusion(overall: Sequence[Cell]) -> str:
         return "Nothing could be measured."
     best = max(overall, key=lambda cell: cell.speedup.middle)
     evidence = f"{best.speedup} in {times(best.runs, 'run')}"
-    outputs = "outputs identical" if best.identical else f"outputs identical in {best.identical_runs} of {best.runs}"
+    outputs = _outputs(best)
     if best.speedup.low is None:
         return f"Too few runs to be sure: the fastest so far is {best.name}, {evidence}, {outputs}."
     if best.speedup.call != "faster":
@@ -110,33 +110,37 @@ def conclusion(overall: Sequence[Cell]) -> str:
 
 
 def winner(result: Bench) -> Winner | None:
-    """Return the method with which the page should start: the pair's default, unless another one is clearly faster.
+    """Return the method with which the page should start: the pair's default, unless another one gains clearly more.
 
-    None unless the result is complete, covers the bundled suite and the default method, and has the pair's default
-    settings, except for the length of answers and for those of methods.
+    None unless the result is complete, has at least two methods, the default one among them, and was measured on
+    the bundled suite with the pair's default settings, with answers of at least the default length.
     """
     settings, pair = result.header.settings, result.header.pair
+    if pair.target.server is not None or not result.complete:
+        return None
     default = initial_settings(pair.target, drafter=default_drafter(pair))
-    free = {"engine", "drafter", "policy", "max_new_tokens", *shaping()}
+    free = {"engine", "drafter", "policy", "max_new_tokens"}
     usual = settings.model_dump(exclude=free) == default.model_dump(exclude=free)
-    suite = {task.prompt for task in bundled_tasks(pair.target.prompts)}
-    overall = {cell.name: cell for cell in cells(result) if cell.task == ALL}
-    first = overall.get(f"{default.engine} {default.strategy.name}")
-    if not (usual and result.complete and suite <= {task.prompt for task in result.tasks} and first is not None):
+    suite = {task.prompt for task in bundled_tasks(pair.target.prompts)} == {task.prompt for task in result.tasks}
+    if not usual or not suite or settings.max_new_tokens < default.max_new_tokens:
         return None
-    best = max(overall.values(), key=lambda cell: cell.speedup.middle)
-    if best.speedup.low is None:  # too few runs to tell
+    overall = [cell for cell in cells(result) if cell.task == ALL]
+    sound = [cell for cell in overall if cell.speedup.has_interval and not cell.speedup.impossible]
+    first = next((cell for cell in sound if cell.name == f"{default.engine} {default.strategy.name}"), None)
+    if first is None or len(sound) < 2:
         return None
-    equals = _equals(best, [*overall.values()])
-    if first in equals:
-        best = first
-    words = "As fast as any" if equals else "The fastest"
-    methods = times(len(overall), "method")
+    best = max(sound, key=lambda cell: cell.speedup.middle)
+    clear = best.speedup.call == "faster" and first not in _equals(best, sound)
+    won, words = (best, "gained most") if clear or best is first else (first, "was not clearly beaten by any")
     return Winner(
-        method=best.name,
-        settings=values_of(best.name, settings),
-        reason=f"{words} of {methods} in this machine's benchmark of {result.date}: {best.speedup}.",
+        settings=values_of(won.name, settings),
+        reason=f"{won.name} {words} of {times(len(sound), 'method')} in this machine's benchmark of {result.date}: "
+        f"{won.speedup}, {_outputs(won)}.",
     )
+
+
+def _outputs(cell: Cell) -> str:
+    return "outputs identical" if cell.identical else f"outputs identical in {cell.identical_runs} of {cell.runs}"
 
 
 def _equals(best: Cell, others: Sequence[Cell]) -> list[Cell]:

@@ -156,8 +156,8 @@ class Plan(ABC, Generic[S, R, F]):
         """Add measurements other than rows, such as memory, to a complete result."""
         return found
 
-    def remember(self, found: F) -> str | None:
-        """Store what the page uses of a complete result; return a sentence about it, or None.
+    def keep(self, found: F) -> str | None:
+        """Store what later pages use of a result, if anything; return a sentence about it, or None.
 
         Raises:
             SpecdemoError: the cache is not writable.

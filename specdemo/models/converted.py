@@ -25,7 +25,7 @@ from pydantic import ValidationError
 
 from specdemo.errors import LoadError, SpecdemoError
 from specdemo.models.machine import instruction_sets, processor, use_huge_pages
-from specdemo.models.places import own_cache, remember, writable
+from specdemo.models.places import own_cache, writable, write_whole
 from specdemo.records import Model, Record
 from specdemo.settings import WeightsForm
 
@@ -197,7 +197,7 @@ def remember_choice(digest: str, choice: WeightsChoice) -> None:
     Raises:
         SpecdemoError: the cache is not writable.
     """
-    remember(_choice_file(digest), choice.model_dump_json() + "\n", "Which weights are faster")
+    write_whole(_choice_file(digest), choice.model_dump_json() + "\n", "Which weights are faster")
 
 
 def measure_forms(exact: Path, int8: Path, device: str, properties: dict[str, str]) -> WeightsChoice:

@@ -78,7 +78,7 @@ def initial_settings(target: Model, **chosen: Any) -> GenerationSettings:
 def start_settings(pair: ModelPair, engine: EngineName | None = None) -> GenerationSettings:
     """Return the settings with which the page starts: the pair's defaults, with the strategy that won here, if any.
 
-    With another `engine` than the winner's, the defaults are on that one.
+    With an `engine` that is not the winner's, return the defaults for that engine.
 
     Raises:
         SettingsError: the engine does not support them.

@@ -73,15 +73,18 @@ def writable(folder: Path, what: str, advice: str = "set XDG_CACHE_HOME to a wri
         ) from error
 
 
-def remember(file: Path, text: str, what: str) -> None:
-    """Write a file of our cache whole or not at all, creating its folder; `what` is what it tells.
+def write_whole(file: Path, text: str, what: str) -> None:
+    """Write a file of our cache in one step, creating its folder; `what` is to be saved, as for `writable`.
 
     Raises:
-        SpecdemoError: the folder is not writable.
+        SpecdemoError: it cannot be written.
     """
     partial = writable(file.parent, what) / f"{file.name}.{os.getpid()}"
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(file)
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(file)
+    except OSError as error:
+        raise SpecdemoError(f"{what} cannot be saved in {quoted(str(file.parent))} ({error.strerror}).") from error
 
 
 def is_writable(folder: Path) -> bool:

@@ -33,7 +33,7 @@ from specdemo.train.request import Objective, Request
 
 DECAY = 0.8  # weight of each step of a head's chain, relative to the previous one
 LONGER = (0.4, 0.75)  # shares of the training after which a head is trained on chains of two and of three steps
-EARLY = (0.05, 0.1)  # the same for a head that starts from a draft, whose first step is already as good as the draft
+EARLY = (0.05, 0.1)  # the same for a head that starts from a draft or head, whose first step is already as good
 FITTED, TOKENS = 400, 4096  # conversations, and tokens per batch, for a head's initial linear fit
 SHARPEN, REPLAY = 0.5, 0.8  # shares of the training after which the later weights apply, and mistakes count more
 STATES, MISTAKES = 1.0, 1.0  # weights of the distance between states, and of mistakes on top of 1
@@ -272,10 +272,11 @@ class HeadLearner(Learner):
     def _restore(self, earlier: Mapping[str, Array]) -> None:
         """Take over an earlier head's projections, whose scales are folded in."""
         weights = _tensors(earlier)
-        weights["fc.weight"] /= self.model.scales
+        weights["fc.weight"] = weights["fc.weight"] / self.model.scales
         for index, size in enumerate(self.model.sizes):
-            weights[f"joins.{index}.weight"] /= size
-        self.model.load_state_dict(weights, strict=False)
+            weights[f"joins.{index}.weight"] = weights[f"joins.{index}.weight"] / size
+        unexpected = self.model.load_state_dict(weights, strict=False).unexpected_keys
+        assert not unexpected, unexpected
 
     def _measure(self, dataset: Dataset) -> None:
         """Measure the size (median RMS over units) of the residual stream before each layer."""

@@ -117,7 +117,9 @@ def remember(request: Request, work: Path) -> None:
     if not file.exists():
         work.mkdir(parents=True, exist_ok=True)
         file.write_text(asked, encoding="utf-8")
-    elif (before := json.loads(file.read_text(encoding="utf-8"))) != asdict(request):
+    elif (before := asdict(Request(request.target)) | json.loads(file.read_text(encoding="utf-8"))) != asdict(
+        request
+    ):
         changed = ", ".join(name for name, value in asdict(request).items() if before.get(name) != value)
         raise UsageError(
             f"Another draft was started under this name, with another {changed or 'version of this program'}; "

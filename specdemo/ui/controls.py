@@ -30,6 +30,7 @@ from specdemo.ui.gradio_inside import HIDDEN_CHOICE
 FIELDS = GenerationSettings.model_fields
 RUNTIME = RuntimeSettings.model_fields
 NAMES = tuple(FIELDS)
+STRATEGY = {"engine", "drafter", "policy", *shaping()}
 
 
 Control = gr.Checkbox | gr.Dropdown | gr.Radio | gr.Number | gr.Slider | gr.Textbox
@@ -88,12 +89,15 @@ def visibility(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
 
 
 def explanation(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> str | None:
-    """Explain the chosen strategy in a sentence, with another one if it won a benchmark here."""
-    for strategy in strategies(engine, pair.draft_kind, drafter, policy):
-        won, chosen = winner_of(pair), {"engine": engine, "drafter": drafter, "policy": policy}
-        reason = f" {won.reason}" if won is not None and chosen.items() <= won.settings.items() else ""
-        return strategy.explanation() + reason
-    return FIELDS["policy"].description
+    """Return the chosen strategy's one-sentence explanation."""
+    chosen = strategies(engine, pair.draft_kind, drafter, policy)
+    return next((strategy.explanation() for strategy in chosen), FIELDS["policy"].description)
+
+
+def engine_info(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> str | None:
+    """Return the engine's description, or that the chosen strategy won a benchmark on this machine."""
+    won, chosen = winner_of(pair), {"engine": engine, "drafter": drafter, "policy": policy}
+    return won.reason if won is not None and chosen.items() <= won.settings.items() else FIELDS["engine"].description
 
 
 AT_HAND = LiveSettings._fields
@@ -188,7 +192,7 @@ def settings_from_link(
 ) -> tuple[GenerationSettings, SettingsError | None]:
     """Return the settings in a link or in the browser's storage, given as strings, and an error if one is invalid.
 
-    A missing or invalid setting takes its value from `start`.
+    A missing or invalid setting takes its value from `start`: the controls' initial values, or the pair's defaults.
     """
     chosen, wrong = dict(start), None
     ablest = min(LOCAL, key=lambda engine: len(ENGINES[engine].lacks))  # it supports the most settings

@@ -23,7 +23,7 @@ from specdemo.models.pairs import bundled_prompts, start_settings
 from specdemo.presentation.share import PAGE
 from specdemo.records import ModelPair
 from specdemo.settings import RuntimeSettings
-from specdemo.ui.controls import NAMES, choices_css, default_values, settings_from_link, start_values
+from specdemo.ui.controls import NAMES, STRATEGY, choices_css, default_values, settings_from_link, start_values
 from specdemo.ui.events import ENGINE, PRIVATE, Page
 from specdemo.ui.gradio_inside import with_budgets
 from specdemo.ui.middleware import Readable, checks, only_here
@@ -183,7 +183,7 @@ def _remember(
     """Save prompt, settings and pair in the browser and the address, and restore them when the page loads."""
     remembered = {"prompt": compare.prompt, **compare.controls}
     start, default = start_values(registry.default), default_values(registry.default)
-    # what a winner set is always named, so that a link means the same where another strategy won
+    # what a winner set is always named, so that a link means the same where another strategy won; see `restore`
     settings = [value if value == default[name] else None for name, value in start.items()]
     first = [bundled_prompts(registry.default.target.prompts)[0], *settings]
     inputs = list(remembered.values())
@@ -227,9 +227,10 @@ def restore(registry: Registry, saved: str) -> StartValues:
     pair, wrong = _pair(registry, {name: values[name] for name in PAIR_NAMES if name in values})
     start = start_values(registry.default)
     named = {name: values[name] for name in NAMES if name in values}
-    settings, wrong_setting = settings_from_link(pair, named, default_values(registry.default) if named else start)
-    error = damaged or wrong or wrong_setting
     other = pair != registry.default
+    own = not other and not named.keys() & STRATEGY  # a link without a strategy leaves it to this page
+    settings, wrong_setting = settings_from_link(pair, named, start if own else default_values(registry.default))
+    error = damaged or wrong or wrong_setting
     return StartValues(
         prompt=values.get("prompt", bundled_prompts(pair.target.prompts)[0] if other else gr.skip()),
         controls=[gr.skip() if value == start[name] else value for name, value in settings],

@@ -630,6 +630,7 @@ def test_training_without_pytorch_says_how_to_get_it(
         (["--out", "taken"], "choose another --out"),
         (["--out", "made", "--prompts", "nowhere.txt"], "name a text file"),
         (["--out", "made", "--prompts", "empty.txt"], "write one per line"),
+        (["--out", "made", "--chain", "2"], "Only a head learns chains"),
         (["--out", "made", "--from", "nothing"], "Unknown model 'nothing'"),
     ],
 )

@@ -143,6 +143,7 @@ def test_a_head_begins_from_an_earlier_one_as_it_was(tmp_path: Path) -> None:
     assert [learner.steps(share) for share in (0, 0.9)] == [1, 1]
     with torch.no_grad():
         expected, found, other = (one.predictions(batch, 3)[-1] for one in (earlier, learner, untrained))
+        assert torch.equal(again.learner(dataset).predictions(batch, 3)[-1], found)
     assert (found - expected).abs().mean() < 0.03 * expected.abs().mean() < 0.1 * (other - expected).abs().mean()
 
 
@@ -212,6 +213,11 @@ def test_what_cannot_be_trained_is_refused_at_once(tmp_path: Path) -> None:
     Run(Request("llama", tokens=9), shallow, tmp_path / "made")
     with pytest.raises(UsageError, match="another seed"):
         Run(Request("llama", tokens=9, seed=1), shallow, tmp_path / "made")
+    stored = tmp_path / ".made.training" / "request.json"
+    stored.write_text(stored.read_text().replace('"chain": 3,', ""))  # as versions without it stored requests
+    Run(Request("llama", tokens=9), shallow, tmp_path / "made")
+    with pytest.raises(UsageError, match="another chain"):
+        Run(Request("llama", tokens=9, chain=1), shallow, tmp_path / "made")
 
 
 def test_labels_need_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

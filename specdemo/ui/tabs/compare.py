@@ -34,7 +34,9 @@ from specdemo.ui.controls import (
     annotation,
     classes,
     control,
+    default_values,
     drafters,
+    engine_info,
     engines_for,
     explanation,
     first_policy,
@@ -160,7 +162,7 @@ class CompareCallbacks:
         text = inspect.Parameter("prompt", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=str)
         options = [
             inspect.Parameter(name, text.kind, annotation=annotation(name), default=value)
-            for name, value in start_values(pair).items()
+            for name, value in default_values(pair).items()
         ]
         vars(compare)["__signature__"] = inspect.Signature([text, *options], return_annotation=dict[str, Any])
         compare.__annotations__ = {parameter.name: parameter.annotation for parameter in (text, *options)}
@@ -218,6 +220,7 @@ def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
     for name, value in values.items():
         updates[name]["value"] = value
     updates["policy"]["info"] = explanation(pair, engine, drafter, policy)
+    updates["engine"]["info"] = engine_info(pair, engine, drafter, policy)
     for name, chosen in classes(pair, engine, drafter, policy).items():
         updates[name]["elem_classes"] = chosen
     return [gr.update(**update) for update in updates.values()]
@@ -423,6 +426,8 @@ def _controls(pair: ModelPair) -> dict[str, Control]:
             )
         if "policy" in names:
             made["policy"].info = explanation(pair, start["engine"], start["drafter"], start["policy"])
+        if "engine" in names:
+            made["engine"].info = engine_info(pair, start["engine"], start["drafter"], start["policy"])
 
     with gr.Column(elem_id="at-hand", elem_classes="controls"):
         add(*AT_HAND)

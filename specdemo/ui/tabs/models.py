@@ -12,7 +12,7 @@ from specdemo.models.checks import check_pair, drafts_for, is_recommended
 from specdemo.models.devices import devices
 from specdemo.models.pairs import bundled_prompts
 from specdemo.records import Model, ModelPair
-from specdemo.ui.controls import RUNTIME, Control, control, engines_for, start_values
+from specdemo.ui.controls import RUNTIME, STRATEGY, Control, control, engines_for, start_values
 from specdemo.ui.events import ENGINE, PRIVATE, QUIET, WAITING, Stop
 from specdemo.ui.gradio_inside import event_payload
 from specdemo.ui.parts import alert, header_html, notice, report_html
@@ -94,7 +94,8 @@ class ModelsCallbacks:
         try:
             runtime = {name: chosen[name] for name in RUNTIME}
             pair = self._registry.choose(Names(chosen["target"] or "", chosen["draft"] or ""), runtime)
-            able = engines_for(pair)
+            able, now, was = engines_for(pair), start_values(pair), start_values(before)
+            engine = now["engine"] if now["engine"] != was["engine"] else engine
             engine = engine if engine in able else able[0]
             message = ""
             for message in self._sessions.load(str(request.session_hash), engine, pair):
@@ -117,7 +118,9 @@ class ModelsCallbacks:
         shown, values = self._shown, values_of(pair)
         news: Updates = {shown.pair: pair, shown.header: header_html(pair), shown.in_use: json.dumps(values)}
         now, was = start_values(pair), start_values(before)
-        news |= {part: now[name] for name, part in shown.settings.items() if now[name] != was[name]}
+        changed = {name for name in now if now[name] != was[name]}
+        changed |= STRATEGY if changed & STRATEGY else set()  # a strategy changes as a whole
+        news |= {part: now[name] for name, part in shown.settings.items() if name in changed}
         if prompt in bundled_prompts(before.target.prompts):  # an example, which may not suit this pair
             news[shown.prompt] = bundled_prompts(pair.target.prompts)[0]
         return news | dict(zip(shown.controls, values.values(), strict=True))
