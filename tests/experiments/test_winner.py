@@ -96,10 +96,10 @@ def test_a_process_sees_one_winner() -> None:
     assert winner_of(PAIR) is None
 
 
-def _opened(pair: ModelPair = PAIR, **named: str) -> dict[str, Any]:
-    """Return the settings with which a page opens."""
-    start = start_values(pair)
-    found = zip(start.items(), restore(Registry(pair, Visitors()), json.dumps(named)).controls, strict=True)
+def _opened(**named: str) -> dict[str, Any]:
+    """Return the settings with which the page opens from a link."""
+    start = start_values(PAIR)
+    found = zip(start.items(), restore(Registry(PAIR, Visitors()), json.dumps(named)).controls, strict=True)
     return {name: value if new == gr.skip() else new for (name, value), new in found}
 
 
