@@ -11,7 +11,7 @@ from typing import Any, Literal
 import plotly.graph_objects as go
 
 from specdemo.analysis import estimates, metrics
-from specdemo.analysis.estimates import ENOUGH
+from specdemo.analysis.estimates import ENOUGH, Interval
 from specdemo.analysis.parts import accepted_per_round, by_position, by_thinking
 from specdemo.experiments.report import (
     Chart,
@@ -110,7 +110,7 @@ def conclusion(overall: Sequence[Cell]) -> str:
 
 
 def winner(result: Bench) -> Winner | None:
-    """Return the method with which the page should start: the pair's default, unless another one gains clearly more.
+    """Return the method with which the page should start: the pair's default, unless the best one is clearly faster.
 
     None unless the result is complete, has at least two methods, the default one among them, and was measured on
     the bundled suite with the pair's default settings, with answers of at least the default length.
@@ -129,14 +129,29 @@ def winner(result: Bench) -> Winner | None:
     first = next((cell for cell in sound if cell.name == f"{default.engine} {default.strategy.name}"), None)
     if first is None or len(sound) < 2:
         return None
-    best = max(sound, key=lambda cell: cell.speedup.middle)
-    clear = best.speedup.call == "faster" and first not in _equals(best, sound)
-    won, words = (best, "gained most") if clear or best is first else (first, "was not clearly beaten by any")
+    against = {cell.name: _by_prompt(result, cell.name, first.name) for cell in sound if cell is not first}
+    best = max((cell for cell in sound if cell is not first), key=lambda cell: against[cell.name].middle)
+    clear = against[best.name].call == "faster"
+    won, words = (best, "was the fastest") if clear else (first, "was not clearly beaten by any")
     return Winner(
         settings=values_of(won.name, settings),
         reason=f"{won.name} {words} of {times(len(sound), 'method')} in this machine's benchmark of {result.date}: "
         f"{won.speedup}, {_outputs(won)}.",
     )
+
+
+def _by_prompt(result: Bench, method: str, other: str) -> Interval:
+    """Return how many times as fast a method is as another: the median, over prompts, of seconds per token.
+
+    Seconds, not speedups, which compare with the plain decoding of each engine: that of a slow engine flatters.
+    Prompt by prompt, since prompts differ far more than methods do.
+    """
+    seconds: dict[str, dict[tuple[str, int], float]] = {method: {}, other: {}}
+    for row in result.rows:
+        if row.trial is not None and row.name in seconds:
+            seconds[row.name][row.prompt, row.repeat] = row.trial.seconds / row.trial.tokens
+    mine, theirs = seconds.values()
+    return estimates.median_interval([theirs[key] / mine[key] for key in sorted(mine.keys() & theirs.keys())])
 
 
 def _outputs(cell: Cell) -> str:
