@@ -132,11 +132,11 @@ def winner(result: Bench) -> Winner | None:
     against = {cell.name: _by_prompt(result, cell.name, first.name) for cell in sound if cell is not first}
     best = max((cell for cell in sound if cell is not first), key=lambda cell: against[cell.name].middle)
     clear = against[best.name].call == "faster"
-    won, words = (best, "was the fastest") if clear else (first, "was not clearly beaten by any")
+    won, methods = best if clear else first, times(len(sound), "method")
+    words = f"{won.name} was the fastest of {methods}" if clear else f"none of {methods} clearly beat {won.name}"
     return Winner(
         settings=values_of(won.name, settings),
-        reason=f"{won.name} {words} of {times(len(sound), 'method')} in this machine's benchmark of {result.date}: "
-        f"{won.speedup}, {_outputs(won)}.",
+        reason=f"In this machine's benchmark of {result.date}, {words}: speedup {won.speedup}, {_outputs(won)}.",
     )
 
 
