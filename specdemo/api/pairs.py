@@ -39,7 +39,7 @@ from specdemo.measure import confirmed, race
 from specdemo.models.catalogue import Entry, catalogue, suggestion
 from specdemo.models.download import download, download_source
 from specdemo.models.library import entry_folders, library, resolve
-from specdemo.models.pairs import default_drafter, default_pair, initial_runtime, initial_settings, pair_of
+from specdemo.models.pairs import default_pair, initial_runtime, pair_of, pair_settings
 from specdemo.records import (
     Comparison,
     Costs,
@@ -96,7 +96,7 @@ class Pair:
         Raises:
             SettingsError: a setting is out of range, or two contradict each other.
         """
-        return initial_settings(self.models.target, **{"drafter": default_drafter(self.models)} | chosen)
+        return pair_settings(self.models, **chosen)
 
     def stream(
         self, prompt: str, *, repeats: int | None = None, history: Sequence[Turn] = (), **settings: Any

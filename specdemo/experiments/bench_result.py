@@ -28,7 +28,7 @@ from specdemo.experiments.report import (
 from specdemo.experiments.suites import bundled_tasks
 from specdemo.experiments.trials import ALL, Cell, TrialResult, by_length, cells, problems
 from specdemo.measure import MEBIBYTE, Bound, MemoryUse
-from specdemo.models.pairs import default_drafter, initial_settings
+from specdemo.models.pairs import pair_settings
 from specdemo.models.winner import Winner
 from specdemo.presentation.charts import base_figure, colour, plain_line
 from specdemo.presentation.figures import SPEED_COLUMNS, number, percent, speed_cells
@@ -118,7 +118,7 @@ def winner(result: Bench) -> Winner | None:
     settings, pair = result.header.settings, result.header.pair
     if pair.target.server is not None or not result.complete:
         return None
-    default = initial_settings(pair.target, drafter=default_drafter(pair))
+    default = pair_settings(pair)
     free = {"engine", "drafter", "policy", "max_new_tokens"}
     usual = settings.model_dump(exclude=free) == default.model_dump(exclude=free)
     suite = {task.prompt for task in bundled_tasks(pair.target.prompts)} == {task.prompt for task in result.tasks}

@@ -22,7 +22,7 @@ from specdemo.experiments.checkpoint import Checkpoint, EngineFacts, Header, Row
 from specdemo.experiments.report import Report
 from specdemo.experiments.suites import Task
 from specdemo.measure import measure_costs
-from specdemo.models.pairs import default_drafter, initial_settings
+from specdemo.models.pairs import pair_settings
 from specdemo.records import Costs, Environment, ModelPair, Progress, Record
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
@@ -336,7 +336,7 @@ def begin(pair: ModelPair, *, on: EngineName | None = None, **chosen: Any) -> Ge
     `on`: the engine for pairs on this machine; None for the default.
     """
     here = {} if on is None or pair.target.server is not None else {"engine": on, "policy": "constant"}
-    return initial_settings(pair.target, **{"drafter": default_drafter(pair)} | here | chosen)
+    return pair_settings(pair, **here | chosen)
 
 
 _PROMPTS, _REPEATS, _TOKENS = Range(32, 4), Range(12, 6), Range(512, 64)

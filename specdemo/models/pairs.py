@@ -75,6 +75,15 @@ def initial_settings(target: Model, **chosen: Any) -> GenerationSettings:
     return GenerationSettings.checked(**default_settings(target).generation | chosen)
 
 
+def pair_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
+    """Return a pair's default settings, with prompt lookup if it has no draft, apart from those `chosen`.
+
+    Raises:
+        SettingsError: one is out of its range, or they contradict each other.
+    """
+    return initial_settings(pair.target, **{"drafter": default_drafter(pair)} | chosen)
+
+
 def start_settings(pair: ModelPair, engine: EngineName | None = None) -> GenerationSettings:
     """Return the settings with which the page starts: the pair's defaults, with the strategy that won here, if any.
 
@@ -87,8 +96,7 @@ def start_settings(pair: ModelPair, engine: EngineName | None = None) -> Generat
     if won is not None and engine in (None, won.settings.get("engine")):
         with suppress(SettingsError):  # of another version
             return initial_settings(pair.target, **won.settings)
-    given = {} if engine is None else {"engine": engine}
-    return initial_settings(pair.target, drafter=default_drafter(pair), **given)
+    return pair_settings(pair) if engine is None else pair_settings(pair, engine=engine)
 
 
 def default_drafter(pair: ModelPair) -> str:

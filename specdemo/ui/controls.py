@@ -8,7 +8,7 @@ from pydantic.fields import FieldInfo
 
 from specdemo.errors import SettingsError
 from specdemo.measure import LiveSettings
-from specdemo.models.pairs import default_drafter, initial_settings, start_settings
+from specdemo.models.pairs import default_drafter, initial_settings, pair_settings, start_settings
 from specdemo.models.winner import winner_of
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings, choices
@@ -156,7 +156,7 @@ def start_values(pair: ModelPair) -> dict[str, Any]:
 
 def default_values(pair: ModelPair) -> dict[str, Any]:
     """Return a pair's default settings, from which links list the differences."""
-    return initial_settings(pair.target, drafter=default_drafter(pair)).model_dump()
+    return pair_settings(pair).model_dump()
 
 
 def first_policy(able: Collection[str]) -> str:
