@@ -242,10 +242,11 @@ class RuntimeSettings(_Settings):
         title="KV-cache precision",
         description="default: the inference precision if one is chosen, else the device decides",
     )
-    dynamic_quantization: Literal["default", "off"] = Field(
+    dynamic_quantization: Literal["default", "auto", "on", "off"] = Field(
         "default",
         title="Dynamic quantization",
-        description="of activations, where weights are compressed; off: slower, and outputs diverge less often",
+        description="of activations, where weights are compressed; default: the device decides; on: in groups of 16; "
+        "off: outputs diverge less often; auto: on in the traced engine where that is faster, else off",
     )
     weights: Weights = Field(
         "auto",

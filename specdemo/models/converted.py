@@ -77,6 +77,12 @@ def form_of(model: Model) -> WeightsForm:
     return choice.form if choice is not None else "exact"
 
 
+def has_int8_weights(model: Model) -> bool:
+    """Whether a model's weights are int8 as it is loaded."""
+    in_file = model.path is not None and model.path.is_file() and form_of(model) == "int8"
+    return in_file or model.weights in ("int8", "Q8_0")
+
+
 def choice_of(model: Model) -> WeightsChoice | None:
     """Return the stored choice for a GGUF model on this machine; None if there is none, or it is a folder."""
     digest = recorded_digest(model.path) if model.path is not None and model.path.is_file() else None
@@ -180,6 +186,7 @@ WORTH = 1.1
 """Exact weights are chosen if they take at most this many times as long as int8."""
 _TOKENS = (1, 3)  # a plain step, and a round of two proposals
 _CONTEXT = 32
+_RULE = 2  # increased when forms are measured or chosen differently, so that earlier choices are made anew
 _PASSES, _UNEVEN, _BLOCKS, _SECONDS = 6, 3, 8, 4.0  # first passes are uneven: another model used the caches
 
 
@@ -200,9 +207,11 @@ def remember_choice(digest: str, choice: WeightsChoice) -> None:
     write_whole(_choice_file(digest), choice.model_dump_json() + "\n", "Which weights are faster")
 
 
-def measure_forms(exact: Path, int8: Path, device: str, properties: dict[str, str]) -> WeightsChoice:
-    """Measure both forms of a model in turns, and choose one."""
-    requests = [_request(folder, device, properties) for folder in (exact, int8)]
+def measure_forms(
+    exact: Path, int8: Path, device: str, properties: dict[str, str], int8_properties: dict[str, str]
+) -> WeightsChoice:
+    """Measure both forms of a model in turns, each with its own properties, and choose one."""
+    requests = [_request(exact, device, properties), _request(int8, device, int8_properties)]
     use_huge_pages(device)  # as engines do
     began = perf_counter()
     blocks: list[list[list[float]]] = []  # seconds of a pass, by block, form and number of tokens
@@ -244,7 +253,7 @@ def pass_inputs(length: int, count: int) -> dict[str, npt.NDArray[np.integer[Any
 
 
 def _choice_file(digest: str) -> Path:
-    return own_cache() / "gguf" / "weights" / f"{digest}-{machine_name()}.json"
+    return own_cache() / "gguf" / "weights" / f"{digest}-{machine_name()}-{_RULE}.json"
 
 
 def machine_name() -> str:

@@ -52,7 +52,7 @@ from specdemo.models.converted import (
     place_of,
     remember_choice,
 )
-from specdemo.models.devices import draft_device, properties
+from specdemo.models.devices import draft_device, may_quantize, properties
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import Header, Tensor, check_readable, inspect_gguf, read_header, type_number, vocabulary_of
 from specdemo.models.graph import join_products, store_as_int8
@@ -68,11 +68,12 @@ _STALE_SECONDS = 24 * 3600
 
 
 class Forms(NamedTuple):
-    """The wanted form of a file: a given one, or (None) whichever is faster on this device with these properties."""
+    """The wanted form of a file: a given one, or (None) whichever is faster on this device, with its properties."""
 
     form: WeightsForm | None
     device: str = "CPU"
     properties: tuple[tuple[str, str], ...] = ()
+    int8_properties: tuple[tuple[str, str], ...] = ()
 
 
 EXACT = Forms("exact")
@@ -88,10 +89,12 @@ def convert_pair(pair: ModelPair) -> Iterator[tuple[Model, float]]:
         SpecdemoError: as for `convert_gguf`.
     """
     runtime = pair.runtime.model_copy(update={"model_cache": False})
+    quantized = runtime.model_copy(update={"dynamic_quantization": "on"}) if may_quantize(runtime) else runtime
     for model, device in ((pair.target, runtime.device), (pair.draft, draft_device(runtime))):
         if model is not None and model.path is not None and awaits_conversion(model):
             form = None if model.form == "auto" and choice_of(model) is None else form_of(model)
-            for seconds in convert_gguf(model.path, Forms(form, device, tuple(properties(runtime, device).items()))):
+            options = [tuple(properties(each, device).items()) for each in (runtime, quantized)]
+            for seconds in convert_gguf(model.path, Forms(form, device, *options)):
                 yield model, seconds
 
 
@@ -173,7 +176,7 @@ def convert_here(path: Path, scratch: Path, forms: Forms = EXACT) -> Iterator[No
     if forms.form is None:
         choice = WeightsChoice(form="exact")
         if changed and memory_free() > _MEMORY * path.stat().st_size:
-            choice = measure_forms(exact, int8, forms.device, dict(forms.properties))
+            choice = measure_forms(exact, int8, forms.device, dict(forms.properties), dict(forms.int8_properties))
         remember_choice(digest, choice)
         if choice.form == "exact":
             shutil.rmtree(int8, ignore_errors=True)

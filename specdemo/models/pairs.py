@@ -10,6 +10,7 @@ from specdemo.errors import FolderError, PairError, SettingsError
 from specdemo.files import ASSETS
 from specdemo.models.catalogue import Defaults, Source, catalogue, find
 from specdemo.models.converted import conversions, file_digest, is_converted
+from specdemo.models.devices import may_quantize
 from specdemo.models.download import local_folder
 from specdemo.models.folder import inspect_folder, own_head
 from specdemo.models.gguf import inspect_model
@@ -48,14 +49,20 @@ def initial_runtime(target: Model) -> RuntimeSettings:
 
 
 def default_settings(target: Model) -> Defaults:
-    """Return the default settings for a target: the catalogue's if it is listed there, wherever it is stored."""
+    """Return the default settings for a target: the catalogue's if it is listed there, wherever it is stored.
+
+    Where the traced engine quantizes activations, it is the default: speculation gains much more there.
+    """
     if target.server is not None:
         policy = "constant" if target.server in PER_REQUEST else "server"
         return Defaults(generation={"engine": "served", "policy": policy})
     if target.path is None:
         return Defaults()
     listed = (entry for entry in catalogue() if _is(target.path, entry.target))
-    return next((entry.begin for entry in listed), Defaults())
+    begin = next((entry.begin for entry in listed), Defaults())
+    if not may_quantize(begin.runtime):
+        return begin
+    return begin.model_copy(update={"generation": begin.generation | {"engine": "traced"}})
 
 
 def _is(path: Path, source: Source) -> bool:

@@ -38,8 +38,12 @@ def notes(comparison: Comparison) -> Iterator[str]:
             "Target and draft have different tokenizers: the draft's text was re-encoded for the target, "
             "so its proposals have no probabilities."
         )
-    if comparison.pair.runtime.dynamic_quantization == "off" and comparison.pair.target.weights not in UNCOMPRESSED:
-        yield _EXACT
+    if comparison.pair.target.weights not in UNCOMPRESSED:
+        asked, used = comparison.pair.runtime.dynamic_quantization, comparison.environment.dynamic_quantization
+        if used.startswith("groups") and comparison.settings.engine == "traced":
+            yield _QUANTIZED_EXACTLY.format(groups=used)
+        elif asked in ("off", "auto"):
+            yield _EXACT
     if comparison.pair.runtime.enable_prefix_caching:
         yield "Prefix caching is on: prefill counts only tokens that earlier texts had not left in the KV cache."
     if comparison.moves:
@@ -189,6 +193,10 @@ _EXACT = (
     "Activations are not quantized (dynamic quantization is off), so that outputs stay identical. That makes steps "
     "slower: plain ones of SmolLM2 took 1.1 to 1.5 times as long on two cores of an AMD EPYC. Runtime in the Models "
     "tab has the switch."
+)
+_QUANTIZED_EXACTLY = (
+    "Activations are quantized in {groups} (dynamic quantization), so that passes over several tokens cost less. The "
+    "traced engine computes a token in the same way in plain and in speculative decoding, so outputs stay identical."
 )
 _QUANTIZED = (
     " Since the weights are stored as {weights}, activations are quantized, too, in {groups}, which magnifies such "

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Ids
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from specdemo.decoding import Logits
 
 _CHUNK = 256  # tokens fed per pass, which bounds the memory of a long prompt's logits
 _BLOCK = 32  # positions per block of OpenVINO's paged attention on CPU
+_SINGLE = 65  # most tokens of a verification: the largest lookahead, and one
 
 
 States = npt.NDArray[np.float32]
@@ -161,17 +163,23 @@ class Paged(Cached):
     Inputs are set once and share memory with arrays written before each pass: setting a tensor takes longer than
     writing a number, and draft steps are short. OpenVINO does not own that memory, so every such array is an
     attribute.
+
+    Attention rounds differently in passes over one token and over several, by 3e-8, and where activations are
+    quantized, that becomes whole logits. With `singly`, every token of a verification is therefore a sequence of its
+    own, on the same blocks: keys and values of all are stored before any is read. So a pass over several tokens has
+    exactly the logits of as many passes over one.
     """
 
-    def __init__(self, compiled: openvino.CompiledModel, capacity: int) -> None:
+    def __init__(self, compiled: openvino.CompiledModel, capacity: int, *, singly: bool = False) -> None:
         super().__init__(compiled)
         self._ports = [port for port in compiled.inputs if "_cache." in port.get_any_name()]
-        self._past = self._share("past_lens", [0], np.int32)
-        self._end = self._share("subsequence_begins", [0, 0], np.int32)
-        self._context = self._share("max_context_len", 0, np.int32)
-        self._inputs: dict[int, tuple[_Shared, _Shared]] = {}  # ids and positions, by number of tokens
+        self._singly = singly
+        self._context = _Shared(0)
+        self._request.set_tensor("max_context_len", self._context.tensor)
         self._hidden = "hidden_states" in self._names
-        self._length = self._capacity = 0
+        self._layouts: dict[tuple[int, bool], _Layout] = {}
+        self._layout: _Layout | None = None
+        self._capacity = 0
         self._reserve(capacity)
 
     def _rollback(self, kept: int) -> None:
@@ -189,25 +197,19 @@ class Paged(Cached):
                 begin, end = [0] * len(shape), [cached, *grown.shape[1:]]
                 self._request.get_tensor(port).copy_to(openvino.Tensor(grown, begin, end))
             self._request.set_tensor(port, grown)
-        self._blocks = self._share("block_indices", range(blocks), np.int32)
-        self._block_ends = self._share("block_indices_begins", [0, blocks], np.int32)
+        self._layouts.clear()
 
     def _feed(self, ids: Ids[int], past: int, width: int = 0) -> Logits:
         """Feed tokens; any padding is overwritten by later ones."""
         count = max(len(ids), width)
         if past + count > self._capacity:
             self._reserve(2 * (past + count))
-        if count not in self._inputs:
-            self._inputs[count] = _Shared(count), _Shared(count)
-        tokens, positions = self._inputs[count]
-        if count != self._length:
-            self._request.set_tensor("input_ids", tokens.tensor)
-            self._request.set_tensor("position_ids", positions.tensor)
-            self._length = count
-        tokens.array[: len(ids)] = ids
+        layout = self._arrange(count, singly=self._singly and past > 0 and count <= _SINGLE)
+        layout.tokens.array[: len(ids)] = ids
         # not beyond the text's last position, which may be the model's last
-        positions.array[:] = np.minimum(np.arange(past, past + count), past + len(ids) - 1)
-        self._past[0], self._end[1], self._context[...] = past, count, past + count
+        layout.positions.array[:] = np.minimum(np.arange(past, past + count), past + len(ids) - 1)
+        layout.past.array[: layout.sequences] = np.arange(past, past + layout.sequences)
+        self._context.array[...] = past + count
         if self._hidden:
             self._read = np.ascontiguousarray(self.reads(past, past + count)[:, None])
             self._request.set_tensor("hidden_states", openvino.Tensor(self._read, shared_memory=True))
@@ -216,15 +218,49 @@ class Paged(Cached):
         logits: Logits = self._request.get_output_tensor(0).data.reshape(count, -1)
         return logits[: len(ids)]
 
-    def _share(self, name: str, values: Any, kind: Any) -> npt.NDArray[Any]:
-        array = np.array(values, kind)
-        self._request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
-        return array
+    def _arrange(self, count: int, *, singly: bool) -> "_Layout":
+        """Set the inputs for a pass over `count` tokens, of one sequence or of as many."""
+        key = count, singly
+        if key not in self._layouts:
+            self._layouts[key] = _Layout.of(count, self._capacity // _BLOCK, singly=singly)
+        layout = self._layouts[key]
+        if layout is not self._layout:
+            self._layout = layout
+            for name, shared in layout.inputs.items():
+                self._request.set_tensor(name, shared.tensor)
+        return layout
 
 
 class _Shared:
-    """An array of token ids or positions, and a tensor on the same memory."""
+    """An array, and a tensor on the same memory."""
 
-    def __init__(self, count: int) -> None:
-        self.array = np.zeros(count, np.int64)
+    def __init__(self, values: Any, kind: Any = np.int32) -> None:
+        self.array: npt.NDArray[Any] = np.array(values, kind)
         self.tensor = openvino.Tensor(self.array, shared_memory=True)
+
+
+class _Layout:
+    """Inputs of paged attention for a pass: each sequence's tokens, cached positions and blocks.
+
+    Tokens that are sequences of their own are followed by an empty one: with it, OpenVINO computes the attention of a
+    single token as it does that of several.
+    """
+
+    def __init__(self, tokens: int, ends: Ids[int], blocks: int) -> None:
+        self.sequences = sum(end > begin for begin, end in pairwise(ends))
+        self.tokens, self.positions = _Shared(np.zeros(tokens), np.int64), _Shared(np.zeros(tokens), np.int64)
+        self.past = _Shared(np.zeros(len(ends) - 1))
+        own = [*range(0, self.sequences * blocks, blocks), *[self.sequences * blocks] * (len(ends) - self.sequences)]
+        self.inputs = {
+            "input_ids": self.tokens,
+            "position_ids": self.positions,
+            "past_lens": self.past,
+            "subsequence_begins": _Shared(ends),
+            "block_indices": _Shared([*range(blocks)] * self.sequences),
+            "block_indices_begins": _Shared(own),
+        }
+
+    @classmethod
+    def of(cls, tokens: int, blocks: int, *, singly: bool) -> "_Layout":
+        """Return the layout of one sequence, or of one for each token."""
+        return cls(tokens, [*range(tokens + 1), tokens] if singly else [0, tokens], blocks)

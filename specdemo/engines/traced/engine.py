@@ -17,7 +17,14 @@ from specdemo.engines.traced.drafters import ModelDrafter, Proposer, SourcesDraf
 from specdemo.errors import PairError, SpecdemoError
 from specdemo.models.checks import check_engine, check_request
 from specdemo.models.converted import folder_of, machine_name
-from specdemo.models.devices import check_devices, describe_environment, draft_device, draft_runtime, properties
+from specdemo.models.devices import (
+    check_devices,
+    describe_environment,
+    draft_device,
+    draft_runtime,
+    properties,
+    traced_runtime,
+)
 from specdemo.models.places import own_cache, writable
 from specdemo.records import SIDES, Costs, Counters, DraftRound, Model, ModelPair, Request
 from specdemo.runtime import (
@@ -90,11 +97,12 @@ class TracedEngine:
         """
         check_engine(pair, "traced")
         self.pair = pair
+        runtime = traced_runtime(pair)
         self.thoroughness = thoroughness
         check_devices(pair.runtime)
         self._tokenizer = Tokenizer(pair.target)
         states = show_states if pair.eagle3 else lambda model: None
-        self._target: LanguageModel | None = _load(pair.target, pair.runtime, pair.runtime.device, states)
+        self._target: LanguageModel | None = _load(pair.target, runtime, runtime.device, states)
         self._draft: LanguageModel | None = None
         self._head: HeadModel | None = None
         self._memory = Memory()
@@ -109,7 +117,7 @@ class TracedEngine:
             self._draft = _load(pair.draft, draft_runtime(pair.runtime), draft_device(pair.runtime))
             self._draft_tokenizer = _own_tokenizer(self._tokenizer, pair.draft)
             self.pair = pair.model_copy(update={"translated": self._draft_tokenizer is not None})
-        self.environment = describe_environment(pair)
+        self.environment = describe_environment(pair, runtime)
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
         """Return a decoder for the request.
