@@ -196,7 +196,7 @@ def test_exact_is_chosen_unless_it_takes_a_tenth_longer(file: Path, monkeypatch:
     for factor, form in ((1.08, "exact"), (1.12, "int8")):
         seconds = iter([0.01 * factor, 0.02 * factor, 0.01, 0.02] * 100)
         monkeypatch.setattr("specdemo.models.converted.median_seconds", lambda *_, seconds=seconds: next(seconds))
-        assert measure_forms(exact, int8, "CPU", EXACT).form == form
+        assert measure_forms(exact, int8, "CPU", EXACT, EXACT).form == form
 
 
 def test_a_damaged_record_counts_as_none(file: Path, cache: Path) -> None:

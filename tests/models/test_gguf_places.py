@@ -287,7 +287,7 @@ def test_a_pair_of_the_catalogue_begins_with_its_settings(source: Source, monkey
     monkeypatch.setattr(pairs, "catalogue", lambda: (entry,))
     pair = default_pair()
     assert pair.name == "Tiny + smollm2-draft"
-    assert (pair.runtime.precision, pair.runtime.dynamic_quantization) == ("f32", "off")
+    assert (pair.runtime.precision, pair.runtime.dynamic_quantization) == ("f32", "auto")
     assert initial_runtime(pair.target) == pair.runtime
     assert default_settings(pair.target).generation["repetition_penalty"] == 1.1
     assert initial_runtime(bundled_models()[0]).dynamic_quantization == "default"

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,16 @@ from specdemo.models.checks import is_recommended
 from specdemo.models.download import local_folder
 from specdemo.models.gguf import inspect_gguf
 from specdemo.models.gguf_convert import convert_pair
-from specdemo.models.pairs import PAIR_VARIABLE, bundled_prompts, default_pair, default_settings, initial_runtime
+from specdemo.models.machine import multiplies_int8
+from specdemo.models.pairs import (
+    PAIR_VARIABLE,
+    bundled_prompts,
+    default_pair,
+    default_settings,
+    initial_runtime,
+    initial_settings,
+)
+from specdemo.presentation.explain import notes
 from specdemo.records import Comparison, Request
 from specdemo.settings import GenerationSettings
 from tests.support.hurried import load_briefly
@@ -43,15 +53,21 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine.close()
 
 
-def test_it_writes_code_and_both_sides_agree(engine: Engine) -> None:
+def _settings(engine: Engine, **chosen: Any) -> GenerationSettings:
     name = "genai" if type(engine).__name__ == "GenAIEngine" else "traced"
-    begin = default_settings(engine.pair.target).generation
-    settings = GenerationSettings.checked(engine=name, max_new_tokens=64, **begin)
+    return initial_settings(engine.pair.target, engine=name, **chosen)
+
+
+def test_it_writes_code_and_both_sides_agree(engine: Engine) -> None:
+    settings = _settings(engine, max_new_tokens=64)
     (comparison,) = (done for done in race(engine, PROMPT, settings) if isinstance(done, Comparison))
     assert "def " in comparison.plain.text
     assert "fib" in comparison.plain.text.lower()
     assert comparison.plain.token_ids == comparison.speculative.token_ids
-    assert comparison.environment.dynamic_quantization == "off"
+    quantized = settings.engine == "traced" and multiplies_int8()
+    assert comparison.environment.dynamic_quantization == ("groups of 16" if quantized else "off")
+    note = "Activations are quantized in groups of 16" if quantized else "Activations are not quantized"
+    assert any(each.startswith(note) for each in notes(comparison))
 
 
 def test_its_name_is_enough(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -59,13 +75,17 @@ def test_its_name_is_enough(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
     assert main(["compare", PROMPT, *options], load=load_briefly) == 0
     told = json.loads(capfd.readouterr().out)
     assert told["pair"]["target"]["name"] == "SmolLM2-135M-Instruct"
-    assert told["pair"]["runtime"]["dynamic_quantization"] == "off"
+    assert told["pair"]["runtime"]["dynamic_quantization"] == "auto"
+    assert told["settings"]["engine"] == ("traced" if multiplies_int8() else "genai")
 
 
-def test_a_copy_of_its_file_begins_like_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_copy_of_its_file_begins_like_it(fast: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdemo.models.devices.multiplies_int8", lambda: fast)
     copy = Path(shutil.copy(str(FILE), tmp_path / "mine.gguf"))
-    assert default_settings(inspect_gguf(copy)) == find("smollm2").begin
-    assert initial_runtime(inspect_gguf(copy)).dynamic_quantization == "off"
+    begin, listed = default_settings(inspect_gguf(copy)), find("smollm2").begin
+    assert begin.runtime == listed.runtime == initial_runtime(inspect_gguf(copy))
+    assert begin.generation == listed.generation | ({"engine": "traced"} if fast else {})
 
 
 def test_its_draft_is_recommended() -> None:
@@ -76,8 +96,7 @@ def test_its_draft_is_recommended() -> None:
 
 
 def test_the_first_example_is_answered_in_well_formed_markdown(engine: Engine) -> None:
-    name = "genai" if type(engine).__name__ == "GenAIEngine" else "traced"
-    settings = GenerationSettings.checked(engine=name, **default_settings(engine.pair.target).generation)
+    settings = _settings(engine)
     request = Request.of(bundled_prompts(engine.pair.target.prompts)[0], settings)
     run = run_alone(engine.decoder(request.plain))
     text = run.text

@@ -1,7 +1,7 @@
-"""Logits of the bundled target: with either kind of cache they must be those of a pass over the whole text.
+"""Logits of the bundled models: with either kind of cache they must be those of a pass over the whole text.
 
-The draft would not do: its int8 weights meet activations that are quantised on the fly, where the least difference
-may round to another step.
+Only the target's are: the draft's int8 weights meet activations that are quantized on the fly, where the least
+difference may round to another step. There, a verification must have the very bits of plain steps.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,9 +11,10 @@ import pytest
 
 from specdemo.decoding.verification import Logits
 from specdemo.models.devices import properties
+from specdemo.models.machine import multiplies_int8
 from specdemo.models.pairs import BUNDLED
 from specdemo.runtime.language_model import LanguageModel, draft_agreement
-from specdemo.settings import RuntimeSettings, Sampling
+from specdemo.settings import Precision, RuntimeSettings, Sampling
 
 pytestmark = pytest.mark.openvino
 
@@ -42,6 +43,27 @@ def test_a_cache_changes_nothing(model: LanguageModel) -> None:
         width = int(random.integers(0, 30))  # what is fed beyond the text must not count
         for sequence in cached:
             np.testing.assert_allclose(sequence.logits(text, last, width), expected, atol=2e-4)
+
+
+@pytest.mark.skipif(not multiplies_int8(), reason="this processor multiplies int8 as it does f32")
+@pytest.mark.parametrize(("precision", "threads"), [("f32", 0), ("f32", 1), ("f32", 4), ("bf16", 0)])
+def test_quantized_verifications_have_the_bits_of_plain_steps(precision: Precision, threads: int) -> None:
+    runtime = RuntimeSettings(
+        precision=precision, inference_num_threads=threads, dynamic_quantization="on", model_cache=False
+    )
+    model = LanguageModel(BUNDLED / "draft", "CPU", properties(runtime, "CPU"))
+    random = np.random.default_rng(0)
+    text, end = [int(token) for token in random.integers(1, 4000, 120)], 20
+    plain, verifying = model.sequence(200), model.sequence(40)  # the second grows
+    rows = {length: plain.logits(text[:length])[-1].copy() for length in range(end, len(text) + 1)}
+    verifying.logits(text[:end])
+    while end < len(text):
+        count = min(int(random.integers(1, 7)), len(text) - end)
+        wrong = [int(token) for token in random.integers(1, 4000, random.integers(0, 5))]
+        found = verifying.logits([*text[: end + count], *wrong], count + len(wrong), int(random.integers(0, 16)))
+        for length, row in enumerate(found[:count], end + 1):
+            np.testing.assert_array_equal(row, rows[length])
+        end += count
 
 
 def test_a_long_text_is_fed_in_chunks(model: LanguageModel) -> None:
