@@ -108,7 +108,7 @@ class LanguageModel:
 
     def cached(self, capacity: int) -> Cached:
         """Return a new sequence with a cache."""
-        return Paged(self._compiled, capacity, singly=self._quantizes) if self.paged else Stateful(self._compiled)
+        return Paged(self._compiled, capacity, per_token=self._quantizes) if self.paged else Stateful(self._compiled)
 
     @cached_property
     def feeds_singly(self) -> bool:

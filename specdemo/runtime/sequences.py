@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Ids
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from specdemo.decoding import Logits
 
 _CHUNK = 256  # tokens fed per pass, which bounds the memory of a long prompt's logits
 _BLOCK = 32  # positions per block of OpenVINO's paged attention on CPU
-_SINGLE = 65  # most tokens of a verification: the largest lookahead, and one
+_VERIFIED = 65  # most tokens of a verification: the longest lookahead, and one
 
 
 States = npt.NDArray[np.float32]
@@ -164,16 +163,16 @@ class Paged(Cached):
     writing a number, and draft steps are short. OpenVINO does not own that memory, so every such array is an
     attribute.
 
-    Attention rounds differently in passes over one token and over several, by 3e-8, and where activations are
-    quantized, that becomes whole logits. With `singly`, every token of a verification is therefore a sequence of its
-    own, on the same blocks: keys and values of all are stored before any is read. So a pass over several tokens has
-    exactly the logits of as many passes over one.
+    Attention rounds differently over one token than over several, by 3e-8, and quantized activations turn that into
+    whole logits. With `per_token`, every token of a verification is therefore a sequence of its own on the same blocks;
+    keys and values of all are stored before any is read. So a pass over several tokens has exactly the logits of as
+    many passes over one.
     """
 
-    def __init__(self, compiled: openvino.CompiledModel, capacity: int, *, singly: bool = False) -> None:
+    def __init__(self, compiled: openvino.CompiledModel, capacity: int, *, per_token: bool = False) -> None:
         super().__init__(compiled)
         self._ports = [port for port in compiled.inputs if "_cache." in port.get_any_name()]
-        self._singly = singly
+        self._per_token = per_token
         self._context = _Shared(0)
         self._request.set_tensor("max_context_len", self._context.tensor)
         self._hidden = "hidden_states" in self._names
@@ -204,7 +203,7 @@ class Paged(Cached):
         count = max(len(ids), width)
         if past + count > self._capacity:
             self._reserve(2 * (past + count))
-        layout = self._arrange(count, singly=self._singly and past > 0 and count <= _SINGLE)
+        layout = self._arrange(count, per_token=self._per_token and past > 0 and count <= _VERIFIED)
         layout.tokens.array[: len(ids)] = ids
         # not beyond the text's last position, which may be the model's last
         layout.positions.array[:] = np.minimum(np.arange(past, past + count), past + len(ids) - 1)
@@ -218,11 +217,11 @@ class Paged(Cached):
         logits: Logits = self._request.get_output_tensor(0).data.reshape(count, -1)
         return logits[: len(ids)]
 
-    def _arrange(self, count: int, *, singly: bool) -> "_Layout":
+    def _arrange(self, count: int, *, per_token: bool) -> "_Layout":
         """Set the inputs for a pass over `count` tokens, of one sequence or of as many."""
-        key = count, singly
+        key = count, per_token
         if key not in self._layouts:
-            self._layouts[key] = _Layout.of(count, self._capacity // _BLOCK, singly=singly)
+            self._layouts[key] = _Layout(count, self._capacity // _BLOCK, per_token=per_token)
         layout = self._layouts[key]
         if layout is not self._layout:
             self._layout = layout
@@ -246,21 +245,17 @@ class _Layout:
     single token as it does that of several.
     """
 
-    def __init__(self, tokens: int, ends: Ids[int], blocks: int) -> None:
-        self.sequences = sum(end > begin for begin, end in pairwise(ends))
+    def __init__(self, tokens: int, blocks: int, *, per_token: bool) -> None:
+        self.sequences = tokens if per_token else 1
+        ends = [*range(tokens + 1), tokens] if per_token else [0, tokens]
+        block_ends = [min(index, self.sequences) * blocks for index in range(len(ends))]
         self.tokens, self.positions = _Shared(np.zeros(tokens), np.int64), _Shared(np.zeros(tokens), np.int64)
         self.past = _Shared(np.zeros(len(ends) - 1))
-        own = [*range(0, self.sequences * blocks, blocks), *[self.sequences * blocks] * (len(ends) - self.sequences)]
         self.inputs = {
             "input_ids": self.tokens,
             "position_ids": self.positions,
             "past_lens": self.past,
             "subsequence_begins": _Shared(ends),
             "block_indices": _Shared([*range(blocks)] * self.sequences),
-            "block_indices_begins": _Shared(own),
+            "block_indices_begins": _Shared(block_ends),
         }
-
-    @classmethod
-    def of(cls, tokens: int, blocks: int, *, singly: bool) -> "_Layout":
-        """Return the layout of one sequence, or of one for each token."""
-        return cls(tokens, [*range(tokens + 1), tokens] if singly else [0, tokens], blocks)
