@@ -13,7 +13,7 @@ import specdemo
 from tests.test_imports import ONLY_IN
 
 ROOT = Path(__file__).resolve().parents[1]
-LEFT_OUT = {"screenshots", "export.py", "smollm2-head", "training-text"}
+LEFT_OUT = {"screenshots", "export.py", "training-text"}
 TEXTS = [
     path
     for pattern in ("*.*", ".ci/*", ".github/**/*.yml", "docs/*", "assets/*.*", "specdemo/**/*.py")

@@ -2,9 +2,9 @@
 
     python -m tests.benchmarks.llama_cpp [--model NAME|FILE] [--repeats 10] [--tokens 96] [--threads N]
 
-llama.cpp's server runs in a process of its own and reports its decoding time itself; ours are GenAI's steps by our
-clock, in each form of weights. Prompts are the bundled ones; turns are in random order. Printed are medians and
-quartiles, and the ratio to llama.cpp within each repeat; the goal is at most 1.25.
+llama.cpp's server runs in a process of its own and reports its decoding time itself; ours are steps by our clock, in
+each engine and form of weights, with the target's initial settings. Prompts are the bundled ones; turns are in random
+order. Printed are medians and quartiles, and the ratio to llama.cpp within each repeat; the goal is at most 1.25.
 """
 
 import argparse
@@ -12,18 +12,20 @@ import os
 import subprocess
 import sys
 from contextlib import closing
+from itertools import product
 from random import Random
 from statistics import median, quantiles
 
 import httpx
 
-from specdemo.engines.genai import GenAIEngine
+from specdemo.engines import Engine, load_engine
 from specdemo.measure.race import run_alone
 from specdemo.models.gguf_convert import convert_pair
 from specdemo.models.library import resolve
 from specdemo.models.pairs import bundled_prompts, default_pair, initial_runtime, pair_of
 from specdemo.records import Request
 from specdemo.settings import GenerationSettings
+from specdemo.strategies import EngineName
 
 GOAL = 1.25
 
@@ -40,16 +42,17 @@ def main() -> None:
     assert target.path is not None
     prompts = bundled_prompts("base")
     runtime = initial_runtime(target).model_copy(update={"inference_num_threads": arguments.threads})
-    engines = {}
-    for form in ("exact", "int8"):
+    engines: dict[str, Engine] = {}
+    names: tuple[EngineName, ...] = ("genai", "traced")
+    for engine_name, form in product(names, ("exact", "int8")):
         pair = pair_of(target, runtime=runtime.model_copy(update={"weights": form}))
         for _ in convert_pair(pair):
             pass
-        engines[form] = GenAIEngine(pair)
+        engines[f"{engine_name}, {form}"] = load_engine(engine_name, pair)
     settings = GenerationSettings(
         drafter="lookup", ignore_eos=True, max_new_tokens=arguments.tokens, apply_chat_template=False
     )
-    seconds: dict[str, list[float]] = {"llama.cpp": [], "exact": [], "int8": []}
+    seconds: dict[str, list[float]] = {"llama.cpp": [], **{name: [] for name in engines}}
     random = Random(0)
     threads = arguments.threads or os.cpu_count() or 1
     command = [sys.executable, "-m", "tests.support.llama_server", str(target.path), "", str(threads)]
@@ -96,7 +99,7 @@ def theirs(client: httpx.Client, prompt: str, tokens: int) -> float:
     return float(answer.json()["timings"]["predicted_per_token_ms"]) / 1000
 
 
-def ours(engine: GenAIEngine, prompt: str, settings: GenerationSettings) -> float:
+def ours(engine: Engine, prompt: str, settings: GenerationSettings) -> float:
     """Seconds a token of plain decoding after the prefill, by our clock."""
     run = run_alone(engine.decoder(Request.of(prompt, settings).plain))
     return sum(step.seconds for step in run.rounds) / len(run.rounds)

@@ -22,7 +22,7 @@ from specdemo.ui.parts import report_html
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 GB = 2**30
-BUNDLED_NAMES = ["story-pair/target", "story-pair/draft", "smollm2-draft"]
+BUNDLED_NAMES = ["story-pair/target", "story-pair/draft", "smollm2-draft", "smollm2-head"]
 
 
 @pytest.fixture(autouse=True)
@@ -53,8 +53,8 @@ def cached(repository: str, source: Path, tmp_path: Path) -> Path:
 
 def test_the_catalogue_has_every_pair_and_the_bundled_ones_first() -> None:
     entries = catalogue()
-    assert [entry.name for entry in entries[:2]] == ["smollm2", "story-pair"]
-    assert len({entry.name for entry in entries}) == len(entries) == 17
+    assert [entry.name for entry in entries[:3]] == ["smollm2", "story-pair", "smollm2-eagle3"]
+    assert len({entry.name for entry in entries}) == len(entries) == 18
     repositories = {source.repository for entry in entries for source in entry.sources}
     assert {
         "OpenVINO/dolly-v2-7b-int8-ov", "OpenVINO/dolly-v2-3b-int4-ov", "OpenVINO/Qwen3-8B-int4-ov",
@@ -63,7 +63,7 @@ def test_the_catalogue_has_every_pair_and_the_bundled_ones_first() -> None:
         "databricks/dolly-v2-12b", "meta-llama/Llama-2-13b-hf", "EleutherAI/pythia-1.4b-deduped",
         "Salesforce/codegen-6B-mono",
     } <= repositories  # fmt: skip
-    assert [entry.name for entry in entries if entry.kind == "eagle3"] == ["qwen3-8b-eagle3"]
+    assert [entry.name for entry in entries if entry.kind == "eagle3"] == ["smollm2-eagle3", "qwen3-8b-eagle3"]
 
 
 def test_what_is_not_supported_says_why_and_what_is_published_says_where() -> None:
@@ -75,7 +75,11 @@ def test_what_is_not_supported_says_why_and_what_is_published_says_where() -> No
 
 
 def test_the_bundled_sizes_are_true() -> None:
-    for source in find("story-pair").sources:
+    sources = [source for entry in catalogue()[:3] for source in entry.sources if source.path is not None]
+    assert [str(source.path) for source in sources] == [
+        "smollm2-draft", "story-pair/target", "story-pair/draft", "smollm2-head"
+    ]  # fmt: skip
+    for source in sources:
         assert source.path is not None
         assert source.disk_bytes == pytest.approx(
             sum(file.stat().st_size for file in (ASSETS / source.path).iterdir()), rel=0.01

@@ -46,7 +46,8 @@ def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads(capsys.readouterr().out)
     assert data["catalogue"][1]["name"] == "story-pair"
     assert [entry["name"] for entry in data["catalogue"] if entry["here"]] == ["story-pair"]
-    assert [model["name"] for model in data["models"]] == ["story-pair/target", "story-pair/draft", "smollm2-draft"]
+    bundled = ["story-pair/target", "story-pair/draft", "smollm2-draft", "smollm2-head"]
+    assert [model["name"] for model in data["models"]] == bundled
 
 
 def test_list_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,13 @@
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from specdemo.analysis.metrics import proposed_and_accepted
 from specdemo.cli import main
 from specdemo.engines import load_engine
 from specdemo.engines.base import BRIEF, Engine
@@ -68,6 +70,20 @@ def test_it_writes_code_and_both_sides_agree(engine: Engine) -> None:
     assert comparison.environment.dynamic_quantization == ("groups of 16" if quantized else "off")
     note = "Activations are quantized in groups of 16" if quantized else "Activations are not quantized"
     assert any(each.startswith(note) for each in notes(comparison))
+
+
+def test_its_head_predicts_what_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PAIR_VARIABLE, "smollm2-eagle3")
+    pair = default_pair(weights="int8")
+    for _ in convert_pair(pair):
+        pass
+    with closing(load_engine("traced", pair, thoroughness=BRIEF)) as engine:
+        settings = _settings(engine, max_new_tokens=64)
+        (comparison,) = (done for done in race(engine, PROMPT, settings) if isinstance(done, Comparison))
+    assert pair.eagle3
+    assert comparison.plain.token_ids == comparison.speculative.token_ids
+    proposed, accepted = proposed_and_accepted(comparison.speculative) or (0, 0)
+    assert accepted > proposed * 0.4 > 0
 
 
 def test_its_name_is_enough(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
