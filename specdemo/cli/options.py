@@ -70,7 +70,10 @@ def _defaults(settings: type[GenerationSettings | RuntimeSettings]) -> dict[str,
             target = resolve(names["--target"], None if directory is None else Path(directory))
         else:
             target = default_pair().target
-        return (initial_settings(target) if settings is GenerationSettings else initial_runtime(target)).model_dump()
+        runtime = initial_runtime(target)
+        if settings is RuntimeSettings:
+            return runtime.model_dump()
+        return initial_settings(pair_of(target, runtime=runtime)).model_dump()
     except SpecdemoError:
         return {}
 
@@ -81,7 +84,7 @@ def chosen_settings(options: argparse.Namespace, pair: ModelPair, **defaults: An
     Raises:
         SettingsError: a setting is out of range.
     """
-    return initial_settings(pair.target, **defaults | chosen(options, GenerationSettings))
+    return initial_settings(pair, **defaults | chosen(options, GenerationSettings))
 
 
 def add_pair(parser: argparse.ArgumentParser) -> None:

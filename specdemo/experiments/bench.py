@@ -120,7 +120,7 @@ def with_hardware(result: Bench, load: Loader = load_engine, *, stop: Callable[[
 
 
 def _settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
-    return initial_settings(pair.target, **{"engine": widest(pair)} | chosen)
+    return initial_settings(pair, **{"engine": widest(pair)} | chosen)
 
 
 def _methods(pair: ModelPair) -> list[str]:

@@ -5,7 +5,7 @@ weights, so a copied or renamed file is not converted again.
 
 Quantized weights are converted exactly, mostly to four bits. Whether these or the same weights as int8 decode faster
 depends on the processor: with AVX2, int8 is faster by a tenth to a quarter; with AVX-512 it may be the other way
-round. int8 in groups of 64 chooses another token at one or two positions of a hundred. So exact weights are the
+round. int8 in groups of 64 chooses another token at one to three positions of a hundred. So exact weights are the
 default wherever they cost less than a tenth; this is measured once for each file and machine, and stored.
 """
 

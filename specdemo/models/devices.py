@@ -33,6 +33,7 @@ _NPU = (
     "the traced engine needs dynamic shapes"
 )
 
+_FLOATS = {"f32", "f16", "bf16"}
 _GROUP = 16  # activations that share a scale; as fast as 32, OpenVINO's default, and closer to exact activations
 
 _TOLD = (
@@ -121,9 +122,9 @@ def draft_runtime(runtime: RuntimeSettings) -> RuntimeSettings:
 
 
 def may_quantize(runtime: RuntimeSettings) -> bool:
-    """Whether automatic dynamic quantization is on in the traced engine, for int8 weights.
+    """Whether automatic dynamic quantization is on in the traced engine, for a target of int8 weights.
 
-    There it changes no output: a verified token has exactly the logits of plain decoding.
+    There, outputs of plain and speculative decoding stay the same.
     """
     return runtime.dynamic_quantization == "auto" and runtime.device.startswith("CPU") and multiplies_int8()
 
@@ -132,7 +133,24 @@ def traced_runtime(pair: ModelPair) -> RuntimeSettings:
     """Return the runtime settings of the target in the traced engine."""
     if not (may_quantize(pair.runtime) and has_int8_weights(pair.target)):
         return pair.runtime
-    return pair.runtime.model_copy(update={"dynamic_quantization": "on"})
+    return quantized(pair.runtime)
+
+
+def quantized(runtime: RuntimeSettings) -> RuntimeSettings:
+    """Return the settings with dynamic quantization on."""
+    return runtime.model_copy(update={"dynamic_quantization": "on"})
+
+
+def quantizes_exactly(pair: ModelPair, runtime: RuntimeSettings) -> bool:
+    """Whether the target's activations are quantized, and longer passes can have the bits of plain steps.
+
+    They have on processors with VNNI, for int8 weights. A KV cache in integers is left out: its scales may depend on
+    all tokens of a block.
+    """
+    if not (runtime.device.startswith("CPU") and multiplies_int8() and has_int8_weights(pair.target)):
+        return False
+    used = properties_in_use(runtime, runtime.device)
+    return used.get("DYNAMIC_QUANTIZATION_GROUP_SIZE", "0") != "0" and used.get("KV_CACHE_PRECISION") in _FLOATS
 
 
 def device_name(device: str) -> str:

@@ -245,16 +245,6 @@ def _constant_values(node: Any, rows: slice) -> Floats:
     return np.asarray(data, np.float32)
 
 
-def has_compressed_weights(model: openvino.Model) -> bool:
-    """Whether any product's weights are stored in eight bits or fewer."""
-    kinds = {
-        each.get_output_element_type(0).get_type_name()
-        for _, weights in _products(model)
-        for each in _constants(weights)
-    }
-    return any(_BITS.get(kind, 32) <= 8 for kind in kinds)
-
-
 def _products(model: openvino.Model) -> Iterator[tuple[Any, Any]]:
     """Yield matrix products with weights, and the node that ends their unpacking."""
     for node in model.get_ordered_ops():

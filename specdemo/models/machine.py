@@ -11,6 +11,7 @@ import platform
 import subprocess
 import sys
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from time import monotonic
 
@@ -45,6 +46,7 @@ _COLLAPSE = 25  # MADV_COLLAPSE in <linux/mman.h>
 _MOST_SECONDS = 10.0  # moving half a gigabyte takes about one
 
 
+@cache
 def multiplies_int8() -> bool:
     """Whether this processor multiplies int8 several times faster than f32."""
     return bool({"AVX-VNNI", "AVX-512 VNNI"} & set(instruction_sets()))

@@ -9,7 +9,7 @@ from typing import Any
 from specdemo.errors import FolderError, PairError, SettingsError
 from specdemo.files import ASSETS
 from specdemo.models.catalogue import Defaults, Source, catalogue, find
-from specdemo.models.converted import conversions, file_digest, is_converted
+from specdemo.models.converted import awaits_conversion, conversions, file_digest, has_int8_weights, is_converted
 from specdemo.models.devices import may_quantize
 from specdemo.models.download import local_folder
 from specdemo.models.folder import inspect_folder, own_head
@@ -49,20 +49,14 @@ def initial_runtime(target: Model) -> RuntimeSettings:
 
 
 def default_settings(target: Model) -> Defaults:
-    """Return the default settings for a target: the catalogue's if it is listed there, wherever it is stored.
-
-    Where the traced engine quantizes activations, it is the default: speculation gains much more there.
-    """
+    """Return the default settings for a target: the catalogue's if it is listed there, wherever it is stored."""
     if target.server is not None:
         policy = "constant" if target.server in PER_REQUEST else "server"
         return Defaults(generation={"engine": "served", "policy": policy})
     if target.path is None:
         return Defaults()
     listed = (entry for entry in catalogue() if _is(target.path, entry.target))
-    begin = next((entry.begin for entry in listed), Defaults())
-    if not may_quantize(begin.runtime):
-        return begin
-    return begin.model_copy(update={"generation": begin.generation | {"engine": "traced"}})
+    return next((entry.begin for entry in listed), Defaults())
 
 
 def _is(path: Path, source: Source) -> bool:
@@ -73,13 +67,23 @@ def _is(path: Path, source: Source) -> bool:
     return local_folder(source) == path
 
 
-def initial_settings(target: Model, **chosen: Any) -> GenerationSettings:
-    """Return a target's default settings, apart from those `chosen`.
+def initial_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
+    """Return a pair's default settings, apart from those `chosen`.
 
     Raises:
         SettingsError: one is out of its range, or they contradict each other.
     """
-    return GenerationSettings.checked(**default_settings(target).generation | chosen)
+    begin = default_settings(pair.target).generation
+    if "engine" not in chosen and _gains_traced(pair):
+        with suppress(SettingsError):  # what is chosen needs the other engine
+            return GenerationSettings.checked(**begin | {"engine": "traced"} | chosen)
+    return GenerationSettings.checked(**begin | chosen)
+
+
+def _gains_traced(pair: ModelPair) -> bool:
+    """Whether the traced engine quantizes activations, so that speculation gains more there."""
+    may = may_quantize(pair.runtime) and "traced" in DRAFT_KINDS[pair.draft_kind or "model"].engines
+    return may and (has_int8_weights(pair.target) or awaits_conversion(pair.target))
 
 
 def pair_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
@@ -88,7 +92,7 @@ def pair_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
     Raises:
         SettingsError: one is out of its range, or they contradict each other.
     """
-    return initial_settings(pair.target, **{"drafter": default_drafter(pair)} | chosen)
+    return initial_settings(pair, **{"drafter": default_drafter(pair)} | chosen)
 
 
 def start_settings(pair: ModelPair, engine: EngineName | None = None) -> GenerationSettings:
@@ -102,7 +106,7 @@ def start_settings(pair: ModelPair, engine: EngineName | None = None) -> Generat
     won = winner_of(pair)
     if won is not None and engine in (None, won.settings.get("engine")):
         with suppress(SettingsError):  # of another version
-            return initial_settings(pair.target, **won.settings)
+            return initial_settings(pair, **won.settings)
     return pair_settings(pair) if engine is None else pair_settings(pair, engine=engine)
 
 

@@ -40,8 +40,8 @@ def notes(comparison: Comparison) -> Iterator[str]:
         )
     if comparison.pair.target.weights not in UNCOMPRESSED:
         asked, used = comparison.pair.runtime.dynamic_quantization, comparison.environment.dynamic_quantization
-        if used.startswith("groups") and comparison.settings.engine == "traced":
-            yield _QUANTIZED_EXACTLY.format(groups=used)
+        if used.startswith("groups") and metrics.identical(comparison):
+            yield _QUANTIZED_ALIKE.format(groups=used)
         elif asked in ("off", "auto"):
             yield _EXACT
     if comparison.pair.runtime.enable_prefix_caching:
@@ -167,7 +167,7 @@ def _reproduced(comparison: Comparison) -> str:
     for role, model in (("target", pair.target), ("draft", pair.draft)):
         words += [f"--{role}", model.name] if model is not None else []
     for chosen, initial in (
-        (comparison.settings, initial_settings(pair.target)),
+        (comparison.settings, initial_settings(pair)),
         (pair.runtime, initial_runtime(pair.target)),
     ):
         for name, value in chosen.model_dump().items():
@@ -194,9 +194,9 @@ _EXACT = (
     "slower: plain ones of SmolLM2 took 1.1 to 1.5 times as long on two cores of an AMD EPYC. Runtime in the Models "
     "tab has the switch."
 )
-_QUANTIZED_EXACTLY = (
-    "Activations are quantized in {groups} (dynamic quantization), so that passes over several tokens cost less. The "
-    "traced engine computes a token in the same way in plain and in speculative decoding, so outputs stay identical."
+_QUANTIZED_ALIKE = (
+    "Activations are quantized in {groups} (dynamic quantization), so that passes over several tokens cost less. "
+    "Both outputs are identical all the same."
 )
 _QUANTIZED = (
     " Since the weights are stored as {weights}, activations are quantized, too, in {groups}, which magnifies such "

@@ -30,7 +30,7 @@ from openvino import opset13 as ops
 
 from specdemo.decoding import Logits, distribution, greedy_choice, resized
 from specdemo.errors import LoadError, PairError
-from specdemo.models.graph import has_compressed_weights, layer_ends, seen_layers
+from specdemo.models.graph import layer_ends, seen_layers
 from specdemo.models.machine import use_huge_pages
 from specdemo.runtime.sequences import Cached, Paged, Stateful, States, Uncached
 from specdemo.settings import Sampling
@@ -68,13 +68,15 @@ class LanguageModel:
         properties: dict[str, str],
         *,
         paged: bool = True,
+        per_token: bool = False,
         adapt: Adapt = lambda model: None,
     ) -> None:
-        """Read and compile the folder's model.
+        """Read and compile the folder's model; `per_token` as in `Paged`.
 
         Raises:
             LoadError: OpenVINO cannot load the model on this device.
         """
+        self._per_token = per_token
         self.paged = paged and device.startswith("CPU")  # other devices have other block sizes and layouts
         try:
             self._compiled = self._compile(folder, device, properties, adapt)
@@ -85,7 +87,6 @@ class LanguageModel:
     def _compile(self, folder: Path, device: str, properties: dict[str, str], adapt: Adapt) -> openvino.CompiledModel:
         core, file = openvino.Core(), folder / "openvino_model.xml"
         model = core.read_model(file)
-        self._compressed = has_compressed_weights(model)
         adapt(model)
         if self.paged:
             try:
@@ -97,18 +98,13 @@ class LanguageModel:
                 adapt(model)
         return core.compile_model(model, device, properties)
 
-    @cached_property
-    def _quantizes(self) -> bool:
-        """Whether activations are quantized in products with compressed weights."""
-        return self._compressed and int(self._compiled.get_property("DYNAMIC_QUANTIZATION_GROUP_SIZE")) > 0
-
     def sequence(self, capacity: int, *, kv_cache: bool = True) -> ModelSequence:
         """Return a new, empty sequence with room for `capacity` tokens; it grows if needed."""
         return self.cached(capacity) if kv_cache else Uncached(self.cached(capacity))
 
     def cached(self, capacity: int) -> Cached:
         """Return a new sequence with a cache."""
-        return Paged(self._compiled, capacity, per_token=self._quantizes) if self.paged else Stateful(self._compiled)
+        return Paged(self._compiled, capacity, per_token=self._per_token) if self.paged else Stateful(self._compiled)
 
     @cached_property
     def feeds_singly(self) -> bool:

@@ -12,6 +12,7 @@ import openvino
 from specdemo.decoding import Logits
 
 _CHUNK = 256  # tokens fed per pass, which bounds the memory of a long prompt's logits
+_REPEATED = 65  # tokens of the longest verification, whose inputs are kept
 _BLOCK = 32  # positions per block of OpenVINO's paged attention on CPU
 
 
@@ -72,7 +73,7 @@ class Cached(ABC):
         self._rollback(kept)
         self._fed = list(ids[:kept])
         while len(ids) - kept > _CHUNK:
-            end = min(kept + _CHUNK, len(ids) - last)
+            end = min(kept - kept % _CHUNK + _CHUNK, len(ids) - last)  # the same chunks wherever reading begins
             self._feed(ids[kept:end], kept)
             kept = end
             self._fed = list(ids[:kept])
@@ -165,7 +166,7 @@ class Paged(Cached):
     Attention rounds differently over one token than over several, by 3e-8, and quantized activations turn that into
     whole logits. With `per_token`, every token is therefore a sequence of its own on the same blocks; keys and values
     of all are stored before any is read. So a pass over several tokens has exactly the logits of as many passes over
-    one. Only the full chunks of a long prompt are one sequence: they take a sixth less time.
+    one. Only whole chunks of a long prompt are one sequence: they take a sixth less time.
     """
 
     def __init__(self, compiled: openvino.CompiledModel, capacity: int, *, per_token: bool = False) -> None:
@@ -175,7 +176,7 @@ class Paged(Cached):
         self._context = _Shared(0)
         self._request.set_tensor("max_context_len", self._context.tensor)
         self._hidden = "hidden_states" in self._names
-        self._layouts: dict[tuple[int, bool], _Layout] = {}
+        self._layouts: dict[int, _Layout] = {}
         self._layout: _Layout | None = None
         self._capacity = 0
         self._reserve(capacity)
@@ -218,14 +219,15 @@ class Paged(Cached):
 
     def _arrange(self, count: int, *, per_token: bool) -> "_Layout":
         """Set the inputs for a pass over `count` tokens, of one sequence or of as many."""
-        key = count, per_token
-        if key not in self._layouts:
-            self._layouts[key] = _Layout(count, self._capacity // _BLOCK, per_token=per_token)
-        layout = self._layouts[key]
+        layout = self._layouts.get(count)
+        if layout is None:
+            layout = _Layout(count, self._capacity // _BLOCK, per_token=per_token)
+            if count <= _REPEATED:
+                self._layouts[count] = layout
         if layout is not self._layout:
-            self._layout = layout
             for name, shared in layout.inputs.items():
                 self._request.set_tensor(name, shared.tensor)
+            self._layout = layout
         return layout
 
 

@@ -184,7 +184,7 @@ def settings_from(pair: ModelPair, values: dict[str, Any]) -> GenerationSettings
         "engine": True,
         "drafter": True,
     }
-    return initial_settings(pair.target, **{name: value for name, value in values.items() if shown.get(name, True)})
+    return initial_settings(pair, **{name: value for name, value in values.items() if shown.get(name, True)})
 
 
 def settings_from_link(

@@ -14,7 +14,7 @@ from specdemo.models.checks import PairReport
 from specdemo.models.converted import stored_form
 from specdemo.models.devices import draft_device
 from specdemo.models.machine import in_units, memory_free
-from specdemo.models.pairs import bundled_prompts
+from specdemo.models.pairs import bundled_prompts, initial_settings
 from specdemo.presentation.code import command
 from specdemo.presentation.figures import parameters
 from specdemo.presentation.html import table_html
@@ -124,10 +124,15 @@ def _entries(prompts: Sequence[str], measured: Mapping[str, dict[str, Any]]) -> 
 
 
 def _measured(pair: ModelPair) -> tuple[dict[str, dict[str, Any]], str]:
-    """Return this pair's speedup by prompt, as measured by `tests/benchmarks`, and the machine; empty if unknown."""
+    """Return this pair's speedup by prompt, as measured by `tests/benchmarks`, and the machine; empty if unknown.
+
+    It is unknown where the pair starts in another engine than the measured one.
+    """
     if not _EXPECTATIONS.is_file() or pair.draft is None:
         return {}, ""
     found = json.loads(_EXPECTATIONS.read_text(encoding="utf-8")).get(f"{pair.target.name}|{pair.draft.name}", {})
+    if found.get("engine") != initial_settings(pair).engine:
+        return {}, ""
     return {entry["prompt"]: entry for entry in found.get("prompts", [])}, found.get("measured_on", "")
 
 

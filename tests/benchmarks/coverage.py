@@ -205,7 +205,7 @@ def measure(rows: Rows, pair: str, engine_name: str, arguments: argparse.Namespa
     engine = load_engine(engine_name, loaded)  # type: ignore[arg-type]
     shared = {"engine": engine_name, "max_new_tokens": arguments.tokens, "ignore_eos": True}
     variants = {
-        name: (prompt, initial_settings(loaded.target, **shared | chosen))
+        name: (prompt, initial_settings(loaded, **shared | chosen))
         for name, (prompt, chosen) in SETTINGS[pair].items()
     }
     places = {name: Place(pair, engine_name, name) for name in variants}

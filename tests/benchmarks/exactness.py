@@ -70,7 +70,7 @@ def main() -> None:
 
 def identical(pair: ModelPair, runtime: dict[str, str]) -> str:
     """On how many of the bundled prompts plain and speculative outputs of GenAI are the same."""
-    settings = initial_settings(pair.target, num_assistant_tokens=3, max_new_tokens=96)
+    settings = initial_settings(pair, num_assistant_tokens=3, max_new_tokens=96)
     prompts = bundled_prompts(pair.target.prompts)
     engine = GenAIEngine(pair.model_copy(update={"runtime": pair.runtime.model_copy(update=runtime)}))
     same = 0

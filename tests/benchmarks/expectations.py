@@ -41,7 +41,7 @@ class Expectations(NamedTuple):
 
 def expectations(pair: ModelPair, load: Load, *, repeats: int = 2 * REPEATS, tokens: int = 128) -> Expectations:
     """What was measured of every example prompt, with the strategy and settings that the pair begins with."""
-    settings = initial_settings(pair.target, max_new_tokens=tokens)
+    settings = initial_settings(pair, max_new_tokens=tokens)
     strategy: type[Strategy] = type(settings.strategy)
     prompts = bundled_prompts(pair.target.prompts)
     tasks = [Task(name=prompt[:100], task="examples", prompt=prompt) for prompt in prompts]
@@ -58,7 +58,10 @@ def expected(found: Bench) -> Expectations:
     where = f"{environment.device} ({sets}), {environment.threads} threads, {found.date}, {found.header.methods[0]}"
     measured = [_one(task, [row for row in rows if row.prompt == task.name]) for task in found.tasks]
     key = f"{pair.target.name}|{pair.draft.name if pair.draft is not None else ''}"
-    return Expectations(key, {"measured_on": where, "prompts": [each for each in measured if each is not None]})
+    engine = found.header.settings.engine
+    return Expectations(
+        key, {"measured_on": where, "engine": engine, "prompts": [each for each in measured if each is not None]}
+    )
 
 
 def _one(task: Task, rows: list[TrialRow]) -> dict[str, Any] | None:

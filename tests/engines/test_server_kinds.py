@@ -62,13 +62,13 @@ def no_warm_up(*_: Any) -> Generator[Any, None, dict[Any, Any]]:
 
 def run(answers: Answers, **chosen: Any) -> tuple[Run, str]:
     with engine_of(None, answers) as engine:
-        decoder = engine.decoder(Request.of("Say", initial_settings(engine.pair.target, **chosen)))
+        decoder = engine.decoder(Request.of("Say", initial_settings(engine.pair, **chosen)))
         return run_alone(decoder), decoder.trace_source
 
 
 def compare(plain: Answers | None, speculative: Answers | None, **server: Any) -> Comparison:
     with engine_of(plain, speculative, **server) as engine:
-        *_, comparison = race(engine, "Say", initial_settings(engine.pair.target))
+        *_, comparison = race(engine, "Say", initial_settings(engine.pair))
         assert isinstance(comparison, Comparison)
         assert schema.from_json(schema.to_json(comparison)).model_dump() == comparison.model_dump()
         return comparison
@@ -109,7 +109,7 @@ def test_sglang_tells_totals_from_which_rounds_follow() -> None:
 
 def test_ovms_tells_no_rounds_but_is_told_how_to_speculate() -> None:
     with engine_of(OVMS, OVMS) as engine:
-        settings = initial_settings(engine.pair.target, num_assistant_tokens=3)
+        settings = initial_settings(engine.pair, num_assistant_tokens=3)
         *_, comparison = race(engine, "Say", settings)
     assert isinstance(comparison, Comparison)
     assert comparison.trace_source == "bursts"
@@ -126,7 +126,7 @@ def test_tokens_that_arrive_together_are_not_said_to_come_from_one_pass() -> Non
 
 def test_a_batch_learns_of_rounds_at_the_end() -> None:
     with engine_of(None, VLLM) as engine, closing(engine.batch(ServerDefault())) as batch:
-        request = Request.of("Say", initial_settings(engine.pair.target))
+        request = Request.of("Say", initial_settings(engine.pair))
         # no third request, which might end before the second
         block = serve(batch, repeat(NamedRequest("first", request), 2), 2, 2)
     assert block is not None
@@ -175,7 +175,7 @@ def test_tokens_that_are_counted_at_the_end_are_not_taken_for_one_per_event() ->
 
 def test_a_batch_fails_with_its_server() -> None:
     with engine_of(None, {**VLLM, CHAT: BAD["429"][0]}) as engine, closing(engine.batch(ServerDefault())) as batch:
-        request = Request.of("Say", initial_settings(engine.pair.target))
+        request = Request.of("Say", initial_settings(engine.pair))
         with pytest.raises(ServerError, match="too many"):
             serve(batch, repeat(NamedRequest("first", request)), 1, 1)
 
@@ -184,7 +184,7 @@ def test_what_is_sent() -> None:
     with fake(VLLM) as vllm, fake(OVMS) as ovms, mock.patch.dict(os.environ, {"SPECDEMO_API_KEY": "secret"}):
         servers = Servers(plain=Server(url=vllm.url), speculative=Server(url=ovms.url + "/v3"))
         with closing(RemoteEngine(remote_pair(servers))) as engine:
-            settings = initial_settings(engine.pair.target, num_assistant_tokens=3, do_sample=True, top_k=7, seed=5)
+            settings = initial_settings(engine.pair, num_assistant_tokens=3, do_sample=True, top_k=7, seed=5)
             request = Request.of("Say", settings)
             for one in (request, request.plain):
                 run_alone(engine.decoder(one))
@@ -236,14 +236,14 @@ def test_nonsense_at_the_end_is_a_sentence_too() -> None:
     with pytest.raises(ServerError, match="unknown format"):
         run(answers)
     with engine_of(None, answers) as engine, closing(engine.batch(ServerDefault())) as batch:
-        request = Request.of("Say", initial_settings(engine.pair.target))
+        request = Request.of("Say", initial_settings(engine.pair))
         with pytest.raises(ServerError, match="unknown format"):
             serve(batch, repeat(NamedRequest("first", request)), 1, 1)
 
 
 def test_a_prompt_that_cannot_be_sent_is_refused() -> None:
     with engine_of(None, VLLM) as engine:
-        request = Request.of("Say \ud800", initial_settings(engine.pair.target))
+        request = Request.of("Say \ud800", initial_settings(engine.pair))
         with pytest.raises(PromptError, match="not text"):
             run_alone(engine.decoder(request))
         with closing(engine.batch(ServerDefault())) as batch, pytest.raises(PromptError, match="not text"):
@@ -375,7 +375,7 @@ def test_requests_at_once_are_both_under_way_before_either_is_answered() -> None
         engine_of(answers["plain"], answers["speculative"]) as engine,
         not_warmed_up(),
     ):
-        *_, comparison = race(engine, "Say", initial_settings(engine.pair.target, at_once=True))
+        *_, comparison = race(engine, "Say", initial_settings(engine.pair, at_once=True))
     assert isinstance(comparison, Comparison)
     assert met == [True, True]
     assert comparison.plain.text == comparison.speculative.text == TEXT
@@ -395,12 +395,12 @@ def test_a_server_whose_model_has_a_template_is_asked_through_it_unless_told_oth
         assert pair.target.chat_template
         with closing(RemoteEngine(pair)) as engine:
             for chosen in ({}, {"apply_chat_template": False}):
-                run_alone(engine.decoder(Request.of("Say", initial_settings(pair.target, **chosen))))
+                run_alone(engine.decoder(Request.of("Say", initial_settings(pair, **chosen))))
     assert [body["prompt"] for body in server.bodies["/completion"]] == ["<user>Say<assistant>", "Say"]
     with fake(VLLM) as server:
         pair = remote_pair(Servers(speculative=Server(url=server.url)))
         with closing(RemoteEngine(pair)) as engine:
-            run_alone(engine.decoder(Request.of("Say", initial_settings(pair.target))))
+            run_alone(engine.decoder(Request.of("Say", initial_settings(pair))))
     assert server.bodies[CHAT][0]["messages"] == [{"role": "user", "content": "Say"}]
 
 

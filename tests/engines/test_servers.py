@@ -45,13 +45,13 @@ def drafted(servers: Servers) -> tuple[int, ...]:
 
 
 def raced(engine: RemoteEngine, prompt: str = PROMPT, **chosen: object) -> Comparison:
-    *_, comparison = race(engine, prompt, initial_settings(engine.pair.target, **chosen))
+    *_, comparison = race(engine, prompt, initial_settings(engine.pair, **chosen))
     assert isinstance(comparison, Comparison)
     return comparison
 
 
 def test_rounds_add_up_to_what_the_server_counts(served: RemoteEngine, llama_servers: Servers) -> None:
-    settings = initial_settings(served.pair.target, max_new_tokens=60, ignore_eos=True)
+    settings = initial_settings(served.pair, max_new_tokens=60, ignore_eos=True)
     before = drafted(llama_servers)
     run = run_alone(served.decoder(Request.of(PROMPT, settings)))
     assert len(run.token_ids) == len(run.tokens) == 60
@@ -77,7 +77,7 @@ def test_both_servers_race(served: RemoteEngine) -> None:
 
 
 def test_a_sweep_and_a_benchmark_try_what_the_server_can_do(served: RemoteEngine) -> None:
-    settings = initial_settings(served.pair.target, max_new_tokens=8, ignore_eos=True)
+    settings = initial_settings(served.pair, max_new_tokens=8, ignore_eos=True)
     *_, last = sweep(served, [PROMPT], settings, candidates(served.pair, settings), repeats=1)
     assert [point.candidate.name for point in last.result.points] == ["policy server"]
     (point,) = last.result.points
@@ -87,7 +87,7 @@ def test_a_sweep_and_a_benchmark_try_what_the_server_can_do(served: RemoteEngine
 
 
 def test_several_requests_at_once(served: RemoteEngine, llama_servers: Servers) -> None:
-    settings = initial_settings(served.pair.target, max_new_tokens=24, ignore_eos=True)
+    settings = initial_settings(served.pair, max_new_tokens=24, ignore_eos=True)
     request, before = Request.of(PROMPT, settings), drafted(llama_servers)
     blocks = []
     for one in (request.plain, request):
@@ -108,11 +108,11 @@ def test_several_requests_at_once(served: RemoteEngine, llama_servers: Servers) 
 
 def test_what_the_server_was_started_with_cannot_be_asked_for(served: RemoteEngine) -> None:
     for chosen in ({"policy": "constant"}, {"drafter": "lookup", "policy": "constant"}):
-        request = Request.of(PROMPT, initial_settings(served.pair.target, **chosen))
+        request = Request.of(PROMPT, initial_settings(served.pair, **chosen))
         with pytest.raises(SettingsError, match="choose policy server"):
             served.decoder(request)
     with pytest.raises(PromptError):
-        run_alone(served.decoder(Request.of(" ", initial_settings(served.pair.target))))
+        run_alone(served.decoder(Request.of(" ", initial_settings(served.pair))))
     with pytest.raises(SettingsError, match="does not report"):
         contexts_task(served, stop=lambda: False, costs=None)
     assert measure_costs(served) is None
@@ -126,7 +126,7 @@ def test_characters_of_several_tokens_hide_some(tmp_path: Path) -> None:
         started(file, file) as url,
         closing(RemoteEngine(remote_pair(Servers(speculative=Server(url=url))))) as engine,
     ):
-        settings = initial_settings(engine.pair.target, max_new_tokens=60, ignore_eos=True)
+        settings = initial_settings(engine.pair, max_new_tokens=60, ignore_eos=True)
         run = run_alone(engine.decoder(Request.of(PROMPT, settings)))
     assert len(run.tokens) == 60 > len(run.token_ids)
     assert sum(len(step.committed) for step in run.rounds) == 59

@@ -7,7 +7,9 @@ import pytest
 
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.models.pairs import bundled_pair, bundled_prompts
+from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
+from specdemo.ui.parts import examples_html
 from tests.benchmarks.expectations import expectations, write
 
 
@@ -22,7 +24,14 @@ def test_every_example_is_measured_and_called_by_its_interval(draft: float, expe
     for each in found.entry["prompts"]:
         assert each["expect"] == expect
         assert each["low"] < each["speedup"] < each["high"]
+    assert found.entry["engine"] == "genai"
     path = tmp_path / "expectations.json"
     path.write_text('{"other|pair": {"measured_on": "", "prompts": []}}')
     write([found], path)
     assert set(json.loads(path.read_text())) == {"other|pair", found.key}
+
+
+def test_gains_are_shown_only_with_the_engine_they_were_measured_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "Measured on" in examples_html(bundled_pair())
+    monkeypatch.setattr("specdemo.ui.parts.initial_settings", lambda pair: GenerationSettings(engine="traced"))
+    assert "Measured on" not in examples_html(bundled_pair())

@@ -48,7 +48,7 @@ def planned(
     pair: ModelPair = PAIR, prompts: int = 99, methods: tuple[str, ...] = METHODS, **chosen: Any
 ) -> BenchPlan:
     tasks = bundled_tasks(pair.target.prompts)[:prompts]
-    return BenchPlan(pair, tasks, initial_settings(pair.target, **chosen), methods, repeats=1)
+    return BenchPlan(pair, tasks, initial_settings(pair, **chosen), methods, repeats=1)
 
 
 def measured(plan: BenchPlan, genai: float = 0.02) -> Bench:
@@ -65,7 +65,7 @@ def benchmark(pair: ModelPair = PAIR, genai: float = 0.02) -> str | None:
 
 
 def test_the_page_starts_with_the_winner_and_says_so() -> None:
-    assert start_settings(PAIR) == initial_settings(PAIR.target)
+    assert start_settings(PAIR) == initial_settings(PAIR)
     assert engine_info(PAIR, "traced", "model", "constant") == "what runs the models"
     said = str(benchmark())
     assert said.startswith("In this machine's benchmark of 20")
@@ -80,8 +80,8 @@ def test_the_page_starts_with_the_winner_and_says_so() -> None:
 @pytest.mark.parametrize("pair", [PAIR, CHAT])
 def test_its_engine_is_prepared_for_it(pair: ModelPair) -> None:
     benchmark(pair)
-    assert Prepare("traced", initial_pair(pair))._initial() == start_settings(pair) != initial_settings(pair.target)
-    assert Prepare("genai", initial_pair(pair))._initial() == initial_settings(pair.target)
+    assert Prepare("traced", initial_pair(pair))._initial() == start_settings(pair) != initial_settings(pair)
+    assert Prepare("genai", initial_pair(pair))._initial() == initial_settings(pair)
 
 
 def test_the_endpoint_and_the_terminal_keep_their_defaults() -> None:
@@ -128,7 +128,7 @@ def test_the_default_stays_unless_another_is_clearly_faster() -> None:
     benchmark()
     assert start_settings(PAIR).engine == "traced"
     assert "none of 3 methods clearly beat genai constant" in str(benchmark(genai=0.00101))
-    assert start_settings(PAIR) == initial_settings(PAIR.target)
+    assert start_settings(PAIR) == initial_settings(PAIR)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_damaged_or_outdated_winner_is_ignored(cache: Path) -> None:
     for content in (file.read_text().replace('"constant"', '"unheard of"'), "{"):
         file.write_text(content)
         restart()
-        assert start_settings(PAIR) == initial_settings(PAIR.target)
+        assert start_settings(PAIR) == initial_settings(PAIR)
 
 
 def _load(name: EngineName, pair: ModelPair = PAIR) -> ScriptedEngine:

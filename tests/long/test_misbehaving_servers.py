@@ -24,7 +24,7 @@ def outcome(mode: str) -> str:
         servers = Servers(speculative=Server(url=url, kind="openai", silence_seconds=SILENCE))
         try:
             with closing(RemoteEngine(remote_pair(servers))) as engine:
-                *_, last = race(engine, "Say", initial_settings(engine.pair.target, max_new_tokens=32))
+                *_, last = race(engine, "Say", initial_settings(engine.pair, max_new_tokens=32))
         except ServerError as error:
             return str(error)
     if not isinstance(last, Comparison):

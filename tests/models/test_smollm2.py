@@ -16,6 +16,7 @@ from specdemo.engines.base import BRIEF, Engine
 from specdemo.measure.race import race, run_alone
 from specdemo.models.catalogue import find
 from specdemo.models.checks import is_recommended
+from specdemo.models.devices import traced_runtime
 from specdemo.models.download import local_folder
 from specdemo.models.gguf import inspect_gguf
 from specdemo.models.gguf_convert import convert_pair
@@ -57,7 +58,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 def _settings(engine: Engine, **chosen: Any) -> GenerationSettings:
     name = "genai" if type(engine).__name__ == "GenAIEngine" else "traced"
-    return initial_settings(engine.pair.target, engine=name, **chosen)
+    return initial_settings(engine.pair, engine=name, **chosen)
 
 
 def test_it_writes_code_and_both_sides_agree(engine: Engine) -> None:
@@ -95,13 +96,34 @@ def test_its_name_is_enough(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
     assert told["settings"]["engine"] == ("traced" if multiplies_int8() else "genai")
 
 
-@pytest.mark.parametrize("fast", [True, False])
-def test_a_copy_of_its_file_begins_like_it(fast: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdemo.models.devices.multiplies_int8", lambda: fast)
+def test_a_copy_of_its_file_begins_like_it(tmp_path: Path) -> None:
     copy = Path(shutil.copy(str(FILE), tmp_path / "mine.gguf"))
-    begin, listed = default_settings(inspect_gguf(copy)), find("smollm2").begin
-    assert begin.runtime == listed.runtime == initial_runtime(inspect_gguf(copy))
-    assert begin.generation == listed.generation | ({"engine": "traced"} if fast else {})
+    assert default_settings(inspect_gguf(copy)) == find("smollm2").begin
+    assert initial_runtime(inspect_gguf(copy)).dynamic_quantization == "auto"
+
+
+@pytest.mark.parametrize("name", ["smollm2", "smollm2-eagle3"])
+@pytest.mark.parametrize(
+    ("fast", "runtime", "engine"),
+    [
+        (True, {"weights": "int8"}, "traced"),
+        (True, {"weights": "exact"}, "genai"),
+        (True, {"weights": "int8", "dynamic_quantization": "off"}, "genai"),
+        (True, {"weights": "int8", "device": "GPU"}, "genai"),
+        (False, {"weights": "int8"}, "genai"),
+    ],
+)
+def test_it_starts_in_the_traced_engine_where_that_quantizes(
+    name: str, fast: bool, runtime: dict[str, str], engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PAIR_VARIABLE, name)
+    monkeypatch.setattr("specdemo.models.devices.multiplies_int8", lambda: fast)
+    pair = default_pair(**runtime)
+    assert traced_runtime(pair).dynamic_quantization == (
+        "on" if engine == "traced" else pair.runtime.dynamic_quantization
+    )
+    assert initial_settings(pair).engine == engine
+    assert initial_settings(pair, tree_depth=2, num_assistant_tokens=4).engine == "genai"  # the other has no trees
 
 
 def test_its_draft_is_recommended() -> None:

@@ -53,7 +53,7 @@ def written(flavour: str, pair: ModelPair = PAIR, **chosen: Any) -> str:
 def test_the_lines_for_genai_write_what_the_engine_writes(
     engine: GenAIEngine, chosen: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    settings = initial_settings(engine.pair.target, max_new_tokens=40, repetition_penalty=1.1, **chosen)
+    settings = initial_settings(engine.pair, max_new_tokens=40, repetition_penalty=1.1, **chosen)
     prompt = "Once upon a time there was a fox who"
     expected = run_alone(engine.decoder(Request.of(prompt, settings))).text
     lines = code("genai", engine.pair, settings, prompt, local=True)

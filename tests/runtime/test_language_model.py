@@ -51,7 +51,7 @@ def test_quantized_verifications_have_the_bits_of_plain_steps(precision: Precisi
     runtime = RuntimeSettings(
         precision=precision, inference_num_threads=threads, dynamic_quantization="on", model_cache=False
     )
-    model = LanguageModel(BUNDLED / "draft", "CPU", properties(runtime, "CPU"))
+    model = LanguageModel(BUNDLED / "draft", "CPU", properties(runtime, "CPU"), per_token=True)
     random = np.random.default_rng(0)
     text, end = [int(token) for token in random.integers(1, 4000, 120)], 20
     plain, verifying = model.sequence(200), model.sequence(40)  # the second grows

@@ -13,8 +13,7 @@ from pathlib import Path
 from playwright.sync_api import Page, ViewportSize, sync_playwright
 
 from specdemo.engines import load_engine
-from specdemo.models.pairs import default_pair
-from specdemo.settings import GenerationSettings
+from specdemo.models.pairs import default_pair, start_settings
 from specdemo.ui.page import build_page, launch_options
 from specdemo.ui.session import initial_pair
 from specdemo.worker import Prepare, Worker
@@ -97,7 +96,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(exist_ok=True)
     pair = default_pair()
-    worker = Worker(load_engine, Prepare(GenerationSettings().engine, initial_pair(pair)))
+    worker = Worker(load_engine, Prepare(start_settings(pair).engine, initial_pair(pair)))
     app = build_page(worker, pair)
     _, url, _ = app.launch(**launch_options(), prevent_thread_lock=True, quiet=True)
     with sync_playwright() as playwright:

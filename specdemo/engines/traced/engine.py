@@ -23,6 +23,7 @@ from specdemo.models.devices import (
     draft_device,
     draft_runtime,
     properties,
+    quantizes_exactly,
     traced_runtime,
 )
 from specdemo.models.places import own_cache, writable
@@ -99,10 +100,11 @@ class TracedEngine:
         self.pair = pair
         runtime = traced_runtime(pair)
         self.thoroughness = thoroughness
-        check_devices(pair.runtime)
+        check_devices(runtime)
         self._tokenizer = Tokenizer(pair.target)
         states = show_states if pair.eagle3 else lambda model: None
-        self._target: LanguageModel | None = _load(pair.target, runtime, runtime.device, states)
+        per_token = quantizes_exactly(pair, runtime)
+        self._target: LanguageModel | None = _load(pair.target, runtime, runtime.device, states, per_token=per_token)
         self._draft: LanguageModel | None = None
         self._head: HeadModel | None = None
         self._memory = Memory()
@@ -258,8 +260,15 @@ def _never(strategy: Strategy) -> bool:
     return False
 
 
-def _load(model: Model, runtime: RuntimeSettings, device: str, adapt: Adapt = lambda model: None) -> LanguageModel:
-    return LanguageModel(folder_of(model), device, properties(runtime, device), adapt=adapt)
+def _load(
+    model: Model,
+    runtime: RuntimeSettings,
+    device: str,
+    adapt: Adapt = lambda model: None,
+    *,
+    per_token: bool = False,
+) -> LanguageModel:
+    return LanguageModel(folder_of(model), device, properties(runtime, device), adapt=adapt, per_token=per_token)
 
 
 def _own_tokenizer(target: Tokenizer, draft: Model) -> Tokenizer | None:

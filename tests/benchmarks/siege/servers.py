@@ -21,7 +21,7 @@ def asked(times: int) -> Tally:
             servers = Servers(speculative=Server(url=url, kind="openai", silence_seconds=1))
             try:
                 with closing(RemoteEngine(remote_pair(servers))) as engine:
-                    *_, last = race(engine, "Say", initial_settings(engine.pair.target, max_new_tokens=32))
+                    *_, last = race(engine, "Say", initial_settings(engine.pair, max_new_tokens=32))
                 answered = isinstance(last, Comparison) and bool(last.speculative.text or last.failures)
                 tally.answered += answered
                 tally.unexplained += not answered
