@@ -177,7 +177,7 @@ class Paged(Cached):
         self._request.set_tensor("max_context_len", self._context.tensor)
         self._hidden = "hidden_states" in self._names
         self._layouts: dict[int, _Layout] = {}
-        self._layout: _Layout | None = None
+        self._set = dict[str, _Shared]()  # by input
         self._capacity = 0
         self._reserve(capacity)
 
@@ -197,6 +197,7 @@ class Paged(Cached):
                 self._request.get_tensor(port).copy_to(openvino.Tensor(grown, begin, end))
             self._request.set_tensor(port, grown)
         self._layouts.clear()
+        self._whole = _Sequences(1, blocks)
 
     def _feed(self, ids: Ids[int], past: int, width: int = 0) -> Logits:
         """Feed tokens; any padding is overwritten by later ones."""
@@ -207,7 +208,10 @@ class Paged(Cached):
         layout.tokens.array[: len(ids)] = ids
         # not beyond the text's last position, which may be the model's last
         layout.positions.array[:] = np.minimum(np.arange(past, past + count), past + len(ids) - 1)
-        layout.past.array[: layout.sequences] = np.arange(past, past + layout.sequences)
+        sequences = layout.sequences
+        sequences.past.array[: sequences.number] = np.arange(past, past + sequences.number)
+        if sequences is self._whole:
+            sequences.ends.array[1] = count
         self._context.array[...] = past + count
         if self._hidden:
             self._read = np.ascontiguousarray(self.reads(past, past + count)[:, None])
@@ -221,13 +225,14 @@ class Paged(Cached):
         """Set the inputs for a pass over `count` tokens, of one sequence or of as many."""
         layout = self._layouts.get(count)
         if layout is None:
-            layout = _Layout(count, self._capacity // _BLOCK, per_token=per_token)
+            sequences = _Sequences(count, self._capacity // _BLOCK, empty=1) if per_token else self._whole
+            layout = _Layout(count, sequences)
             if count <= _REPEATED:
                 self._layouts[count] = layout
-        if layout is not self._layout:
-            for name, shared in layout.inputs.items():
+        for name, shared in layout.inputs.items():
+            if self._set.get(name) is not shared:
                 self._request.set_tensor(name, shared.tensor)
-            self._layout = layout
+                self._set[name] = shared
         return layout
 
 
@@ -239,24 +244,29 @@ class _Shared:
         self.tensor = openvino.Tensor(self.array, shared_memory=True)
 
 
-class _Layout:
-    """Inputs of paged attention for a pass: each sequence's tokens, cached positions and blocks.
+class _Sequences:
+    """A pass's sequences in paged attention, all on the same blocks: cached positions, and where each begins.
 
-    Tokens that are sequences of their own are followed by an empty one: with it, OpenVINO computes the attention of a
-    single token as it does that of several.
+    Sequences of one token are followed by an empty one: with it, OpenVINO computes the attention of a single token as
+    it does that of several.
     """
 
-    def __init__(self, tokens: int, blocks: int, *, per_token: bool) -> None:
-        self.sequences = tokens if per_token else 1
-        ends = [*range(tokens + 1), tokens] if per_token else [0, tokens]
-        block_ends = [min(index, self.sequences) * blocks for index in range(len(ends))]
-        self.tokens, self.positions = _Shared(np.zeros(tokens), np.int64), _Shared(np.zeros(tokens), np.int64)
-        self.past = _Shared(np.zeros(len(ends) - 1))
+    def __init__(self, number: int, blocks: int, *, empty: int = 0) -> None:
+        self.number = number
+        order = [min(index, number) for index in range(number + empty + 1)]
+        self.past, self.ends = _Shared(np.zeros(number + empty)), _Shared(order)
         self.inputs = {
-            "input_ids": self.tokens,
-            "position_ids": self.positions,
             "past_lens": self.past,
-            "subsequence_begins": _Shared(ends),
-            "block_indices": _Shared([*range(blocks)] * self.sequences),
-            "block_indices_begins": _Shared(block_ends),
+            "subsequence_begins": self.ends,
+            "block_indices": _Shared([*range(blocks)] * number),
+            "block_indices_begins": _Shared([index * blocks for index in order]),
         }
+
+
+class _Layout:
+    """Inputs of a pass over this many tokens."""
+
+    def __init__(self, tokens: int, sequences: _Sequences) -> None:
+        self.sequences = sequences
+        self.tokens, self.positions = _Shared(np.zeros(tokens), np.int64), _Shared(np.zeros(tokens), np.int64)
+        self.inputs = {"input_ids": self.tokens, "position_ids": self.positions, **sequences.inputs}
