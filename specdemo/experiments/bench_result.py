@@ -129,9 +129,9 @@ def winner(result: Bench) -> Winner | None:
     first = next((cell for cell in sound if cell.name == f"{default.engine} {default.strategy.name}"), None)
     if first is None or len(sound) < 2:
         return None
-    against = {cell.name: _by_prompt(result, cell.name, first.name) for cell in sound if cell is not first}
-    best = max((cell for cell in sound if cell is not first), key=lambda cell: against[cell.name].middle)
-    clear = against[best.name].call == "faster"
+    against = [(_by_prompt(result, cell.name, first.name), cell) for cell in sound if cell is not first]
+    gain, best = max(against, key=lambda each: each[0].middle)
+    clear = gain.call == "faster"
     won, methods = best if clear else first, times(len(sound), "method")
     words = f"{won.name} was the fastest of {methods}" if clear else f"none of {methods} clearly beat {won.name}"
     return Winner(

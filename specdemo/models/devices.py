@@ -33,7 +33,6 @@ _NPU = (
     "the traced engine needs dynamic shapes"
 )
 
-_FLOATS = {"f32", "f16", "bf16"}
 _GROUP = 16  # activations that share a scale; as fast as 32, OpenVINO's default, and closer to exact activations
 
 _TOLD = (
@@ -121,36 +120,23 @@ def draft_runtime(runtime: RuntimeSettings) -> RuntimeSettings:
     return runtime if own == "default" else runtime.model_copy(update={"precision": own})
 
 
-def may_quantize(runtime: RuntimeSettings) -> bool:
-    """Whether automatic dynamic quantization is on in the traced engine, for a target of int8 weights.
+def int8_runtime(runtime: RuntimeSettings) -> RuntimeSettings:
+    """Return the settings with which the traced engine loads a target of int8 weights.
 
-    There, outputs of plain and speculative decoding stay the same.
+    Automatic quantization is on where outputs of plain and speculative decoding stay the same.
     """
-    return runtime.dynamic_quantization == "auto" and runtime.device.startswith("CPU") and multiplies_int8()
+    on = runtime.dynamic_quantization == "auto" and repeats_bits(runtime)
+    return runtime.model_copy(update={"dynamic_quantization": "on"}) if on else runtime
 
 
 def traced_runtime(pair: ModelPair) -> RuntimeSettings:
-    """Return the runtime settings of the target in the traced engine."""
-    if not (may_quantize(pair.runtime) and has_int8_weights(pair.target)):
-        return pair.runtime
-    return quantized(pair.runtime)
+    """Return the settings with which the traced engine loads a pair's target."""
+    return int8_runtime(pair.runtime) if has_int8_weights(pair.target) else pair.runtime
 
 
-def quantized(runtime: RuntimeSettings) -> RuntimeSettings:
-    """Return the settings with dynamic quantization on."""
-    return runtime.model_copy(update={"dynamic_quantization": "on"})
-
-
-def quantizes_exactly(pair: ModelPair, runtime: RuntimeSettings) -> bool:
-    """Whether the target's activations are quantized, and longer passes can have the bits of plain steps.
-
-    They have on processors with VNNI, for int8 weights. A KV cache in integers is left out: its scales may depend on
-    all tokens of a block.
-    """
-    if not (runtime.device.startswith("CPU") and multiplies_int8() and has_int8_weights(pair.target)):
-        return False
-    used = properties_in_use(runtime, runtime.device)
-    return used.get("DYNAMIC_QUANTIZATION_GROUP_SIZE", "0") != "0" and used.get("KV_CACHE_PRECISION") in _FLOATS
+def repeats_bits(runtime: RuntimeSettings) -> bool:
+    """Whether products of int8 weights and quantized activations have the same bits in passes of any length."""
+    return runtime.device.startswith("CPU") and multiplies_int8()
 
 
 def device_name(device: str) -> str:

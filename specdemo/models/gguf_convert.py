@@ -52,7 +52,7 @@ from specdemo.models.converted import (
     place_of,
     remember_choice,
 )
-from specdemo.models.devices import draft_device, may_quantize, properties, quantized
+from specdemo.models.devices import draft_device, int8_runtime, properties
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import Header, Tensor, check_readable, inspect_gguf, read_header, type_number, vocabulary_of
 from specdemo.models.graph import join_products, store_as_int8
@@ -89,9 +89,8 @@ def convert_pair(pair: ModelPair) -> Iterator[tuple[Model, float]]:
         SpecdemoError: as for `convert_gguf`.
     """
     runtime = pair.runtime.model_copy(update={"model_cache": False})
-    for_int8 = quantized(runtime) if may_quantize(runtime) else runtime  # as the traced engine loads a target
     for model, device, other in (
-        (pair.target, runtime.device, for_int8), (pair.draft, draft_device(runtime), runtime)
+        (pair.target, runtime.device, int8_runtime(runtime)), (pair.draft, draft_device(runtime), runtime)
     ):  # fmt: skip
         if model is not None and model.path is not None and awaits_conversion(model):
             form = None if model.form == "auto" and choice_of(model) is None else form_of(model)

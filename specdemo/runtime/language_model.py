@@ -71,18 +71,27 @@ class LanguageModel:
         per_token: bool = False,
         adapt: Adapt = lambda model: None,
     ) -> None:
-        """Read and compile the folder's model; `per_token` as in `Paged`.
+        """Read and compile the folder's model.
+
+        With `per_token`, passes are those of `Paged` where it quantizes activations.
 
         Raises:
             LoadError: OpenVINO cannot load the model on this device.
         """
-        self._per_token = per_token
         self.paged = paged and device.startswith("CPU")  # other devices have other block sizes and layouts
         try:
             self._compiled = self._compile(folder, device, properties, adapt)
         except RuntimeError as error:
             raise LoadError(f"OpenVINO cannot load {folder.name!r} on {device}; export it again.") from error
+        self._per_token = per_token and self._quantizes
         use_huge_pages(device)
+
+    @property
+    def _quantizes(self) -> bool:
+        """Whether activations are quantized, but not the KV cache: its scales may depend on all tokens of a block."""
+        floats = (openvino.Type.f32, openvino.Type.f16, openvino.Type.bf16)
+        group, cache = map(self._compiled.get_property, ("DYNAMIC_QUANTIZATION_GROUP_SIZE", "KV_CACHE_PRECISION"))
+        return group > 0 and cache in floats
 
     def _compile(self, folder: Path, device: str, properties: dict[str, str], adapt: Adapt) -> openvino.CompiledModel:
         core, file = openvino.Core(), folder / "openvino_model.xml"

@@ -16,14 +16,14 @@ from specdemo.engines.traced.decoder import Follow, OpenDrafter, TracedDecoder
 from specdemo.engines.traced.drafters import ModelDrafter, Proposer, SourcesDrafter, TextDrafter, TranslatingDrafter
 from specdemo.errors import PairError, SpecdemoError
 from specdemo.models.checks import check_engine, check_request
-from specdemo.models.converted import folder_of, machine_name
+from specdemo.models.converted import folder_of, has_int8_weights, machine_name
 from specdemo.models.devices import (
     check_devices,
     describe_environment,
     draft_device,
     draft_runtime,
     properties,
-    quantizes_exactly,
+    repeats_bits,
     traced_runtime,
 )
 from specdemo.models.places import own_cache, writable
@@ -103,7 +103,7 @@ class TracedEngine:
         check_devices(runtime)
         self._tokenizer = Tokenizer(pair.target)
         states = show_states if pair.eagle3 else lambda model: None
-        per_token = quantizes_exactly(pair, runtime)
+        per_token = has_int8_weights(pair.target) and repeats_bits(runtime)
         self._target: LanguageModel | None = _load(pair.target, runtime, runtime.device, states, per_token=per_token)
         self._draft: LanguageModel | None = None
         self._head: HeadModel | None = None
