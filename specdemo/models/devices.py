@@ -17,7 +17,7 @@ from openvino import opset13 as opset
 
 from specdemo.errors import DeviceError, UsageError, quoted
 from specdemo.models.converted import has_int8_weights
-from specdemo.models.machine import huge_page_bytes, multiplies_int8
+from specdemo.models.machine import huge_page_bytes, instruction_sets, multiplies_int8
 from specdemo.models.places import is_writable, own_cache
 from specdemo.records import Environment, ModelPair
 from specdemo.settings import RuntimeSettings
@@ -164,6 +164,10 @@ def properties(runtime: RuntimeSettings, device: str) -> dict[str, str]:
         chosen["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = str(size)
     if runtime.inference_num_threads and on_cpu:
         chosen["INFERENCE_NUM_THREADS"] = str(runtime.inference_num_threads)
+    if on_cpu and _crashes_on_one_thread() and _computes_in_bf16_on_one_thread(tuple(chosen.items())):
+        if chosen.get("INFERENCE_PRECISION_HINT") == "bf16":
+            raise DeviceError(f"{_CRASH}; choose precision f32 or two threads.")
+        chosen["INFERENCE_PRECISION_HINT"] = "f32"
     if runtime.model_cache and _can_cache(own_cache() / "compiled"):
         chosen |= {"CACHE_DIR": str(own_cache() / "compiled"), "CACHE_MODE": "OPTIMIZE_SIZE"}
     return chosen
@@ -182,6 +186,24 @@ def _given_properties() -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
+_CRASH = "OpenVINO 2026.4.1 crashes when it compiles a model in bf16 for one thread on a processor with AMX"
+
+
+def _crashes_on_one_thread() -> bool:
+    """Whether compiling uncompressed weights in bf16 for one thread divides by zero (SIGFPE) on this processor."""
+    return "AMX BF16" in instruction_sets()
+
+
+@cache
+def _computes_in_bf16_on_one_thread(asked: tuple[tuple[str, str], ...]) -> bool:
+    """Whether a model compiled with these properties on the CPU computes in bf16 and on one thread."""
+    used = _probe("CPU", {name: value for name, value in asked if name != "CACHE_DIR"})
+    alone = used.get("INFERENCE_PRECISION_HINT") == "bf16" and used.get("INFERENCE_NUM_THREADS") == "1"
+    if alone and dict(asked).get("INFERENCE_PRECISION_HINT") is None:
+        logging.getLogger(__name__).warning("%s, so models compute in f32; two threads allow bf16.", _CRASH)
+    return alone
+
+
 @cache
 def _can_cache(folder: Path) -> bool:
     """Whether compiled models can be cached in a folder; logs a warning once if not."""
@@ -195,13 +217,14 @@ def _can_cache(folder: Path) -> bool:
 
 
 def properties_in_use(runtime: RuntimeSettings, device: str) -> dict[str, str]:
-    """Return the properties that a model compiled this way reports, which may differ from those requested.
+    """Return the properties that a model compiled this way reports, which may differ from those requested."""
+    return _probe(device, properties(runtime.model_copy(update={"model_cache": False}), device))
 
-    Read from a model of one operation, which takes no time.
-    """
+
+def _probe(device: str, asked: dict[str, str]) -> dict[str, str]:
+    """Return the properties in use, read from a model of one operation, which takes no time."""
     tokens = opset.parameter([1, 1], np.float32)
     model = openvino.Model([opset.result(opset.relu(tokens))], [tokens], "probe")
-    asked = properties(runtime.model_copy(update={"model_cache": False}), device)
     compiled = openvino.Core().compile_model(model, device, asked)
     known = {}
     for name in (*_TOLD, "EXECUTION_DEVICES"):

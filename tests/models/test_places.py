@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from specdemo.cli import main
-from specdemo.errors import SpecdemoError, UsageError
+from specdemo.errors import DeviceError, SpecdemoError, UsageError
+from specdemo.models import devices
 from specdemo.models.converted import file_digest
 from specdemo.models.devices import PROPERTIES_VARIABLE, properties
 from specdemo.models.library import library
@@ -27,7 +28,7 @@ def test_compiled_models_are_not_cached_where_nothing_can_be_written(
     no_cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
-        assert "CACHE_DIR" not in properties(RuntimeSettings(), "CPU")
+        assert "CACHE_DIR" not in properties(RuntimeSettings(precision="f32"), "CPU")
     (record,) = caplog.records
     assert f"{no_cache}/specdemo/compiled" in record.getMessage()
     assert record.getMessage().endswith("set XDG_CACHE_HOME to a writable folder.")
@@ -53,6 +54,7 @@ def test_a_writable_folder_is_made_and_left_empty(tmp_path: Path) -> None:
 
 
 def test_properties_of_the_cpu_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_crashes_on_one_thread", lambda: False)
     monkeypatch.setenv(PROPERTIES_VARIABLE, "INFERENCE_NUM_THREADS=1 SCHEDULING_CORE_TYPE=PCORE_ONLY")
     runtime = RuntimeSettings(model_cache=False)
     given = {"INFERENCE_NUM_THREADS": "1", "SCHEDULING_CORE_TYPE": "PCORE_ONLY"}
@@ -63,3 +65,21 @@ def test_properties_of_the_cpu_come_from_the_environment(monkeypatch: pytest.Mon
     monkeypatch.setenv(PROPERTIES_VARIABLE, "PCORE_ONLY")
     with pytest.raises(UsageError, match="SPECDEMO_CPU_PROPERTIES takes NAME=VALUE"):
         properties(runtime, "CPU")
+
+
+def test_one_thread_computes_in_f32_where_openvino_would_crash(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    used = {"INFERENCE_PRECISION_HINT": "bf16", "INFERENCE_NUM_THREADS": "1"}
+    monkeypatch.delenv(PROPERTIES_VARIABLE)
+    monkeypatch.setattr(devices, "_crashes_on_one_thread", lambda: True)
+    monkeypatch.setattr(devices, "_probe", lambda device, asked: used | asked)
+    devices._computes_in_bf16_on_one_thread.cache_clear()
+    one = RuntimeSettings(inference_num_threads=1, model_cache=False)
+    assert properties(one, "CPU")["INFERENCE_PRECISION_HINT"] == "f32"
+    assert "so models compute in f32" in caplog.text
+    with pytest.raises(DeviceError, match=r"crashes .* choose precision f32 or two threads"):
+        properties(one.model_copy(update={"precision": "bf16"}), "CPU")
+    two = one.model_copy(update={"inference_num_threads": 2})
+    assert "INFERENCE_PRECISION_HINT" not in properties(two, "CPU")
+    devices._computes_in_bf16_on_one_thread.cache_clear()
