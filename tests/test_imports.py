@@ -26,7 +26,6 @@ LAYERS = [  # each may import what stands before it, or in its own layer
     {"specdemo.runtime"},
     {"specdemo.engines"},
     {"specdemo.measure"},
-    {"specdemo.train"},
     {"specdemo.experiments"},
     {"specdemo.worker"},
     {"specdemo.ui"},
@@ -35,9 +34,8 @@ LAYERS = [  # each may import what stands before it, or in its own layer
     {"app"},
 ]
 ONLY_IN = {
-    "openvino": {"specdemo.engines", "specdemo.models", "specdemo.runtime", "specdemo.train"},
-    "openvino_genai": {"specdemo.engines", "specdemo.models", "specdemo.runtime", "specdemo.train"},
-    "torch": {"specdemo.train"},
+    "openvino": {"specdemo.engines", "specdemo.models", "specdemo.runtime"},
+    "openvino_genai": {"specdemo.engines", "specdemo.models", "specdemo.runtime"},
     "gradio": {"specdemo.ui", "app"},
 }
 HANDS_ON = {

@@ -15,21 +15,15 @@ from specdemo.cli.signals import importing
 from specdemo.errors import SpecdemoError, UsageError, quoted
 
 if TYPE_CHECKING:
-    from specdemo.train import Effort
-    from specdemo.worker import EngineFactory  # both import openvino
+    from specdemo.worker import EngineFactory  # imports openvino
 
 _UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE, errno.EIO}
 """Errors of standard output. All other files report their own."""
 
 
-def main(
-    arguments: Sequence[str] | None = None, *, load: "EngineFactory | None" = None, effort: "Effort | None" = None
-) -> int:
-    """Run one command; return the exit code.
-
-    `load` replaces `load_engine`; `effort` replaces the full effort of a training.
-    """
-    given: dict[str, Any] = {"load": load, "effort": effort}
+def main(arguments: Sequence[str] | None = None, *, load: "EngineFactory | None" = None) -> int:
+    """Run one command, with engines loaded by `load`, if given; return the exit code."""
+    given: dict[str, Any] = {} if load is None else {"load": load}
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
             stream.reconfigure(errors="replace")  # such as a pipe on Windows, whose encoding has no τ
@@ -37,7 +31,7 @@ def main(
         from specdemo.cli.commands import build_parser  # openvino takes a second to import
     try:
         try:
-            parser = build_parser(**{name: value for name, value in given.items() if value is not None})
+            parser = build_parser(**given)
             options = parser.parse_args(arguments)
             options.command(options)
         finally:

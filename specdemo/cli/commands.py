@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from specdemo.cli import compare, doctor, experiments, models, serve, train
+from specdemo.cli import compare, doctor, experiments, models, serve
 from specdemo.cli.options import Commands
 from specdemo.engines import load_engine
 from specdemo.errors import capitalised
 from specdemo.experiments import KINDS
-from specdemo.train import FULL, Effort
 from specdemo.version import __version__
 from specdemo.worker import EngineFactory
 
@@ -20,16 +19,16 @@ _LONGEST = 400
 TOPICS = {
     "the page": ("serve",),
     "measure": ("compare", "sweep", *(kind.name for kind in KINDS)),
-    "models": ("models", "train-draft"),
+    "models": ("models",),
     "settings elsewhere": ("code",),
     "this machine": ("doctor", "completion"),
 }
 
 
-def build_parser(load: EngineFactory = load_engine, effort: Effort = FULL) -> argparse.ArgumentParser:
+def build_parser(load: EngineFactory = load_engine) -> argparse.ArgumentParser:
     """Return the parser of all commands; options for settings come from the settings classes.
 
-    `load` loads the engines of commands; `effort` is the amount of work for a training.
+    `load` loads the engines of commands.
     """
     called = "specdemo" if Path(sys.argv[0]).stem == "specdemo" else "python -m specdemo"
     parser = Parser(
@@ -38,10 +37,10 @@ def build_parser(load: EngineFactory = load_engine, effort: Effort = FULL) -> ar
         description="Does speculative decoding pay off here?",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(load_engine=load, effort=effort)
+    parser.set_defaults(load_engine=load)
     parser.add_argument("--version", action="version", version=f"specdemo {__version__}")
     commands = parser.add_subparsers(prog=called, required=True, metavar="COMMAND", help=argparse.SUPPRESS)
-    for command in (serve, compare, experiments, models, train, doctor):
+    for command in (serve, compare, experiments, models, doctor):
         command.add_to(commands)
     _add_completion(commands)
     parser.epilog = "\n".join(_by_topic({action.dest: action.help or "" for action in commands._choices_actions}))

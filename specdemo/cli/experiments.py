@@ -1,7 +1,6 @@
 """Commands of experiments: `sweep` for typed prompts, and one for every other kind."""
 
 import argparse
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,7 +23,6 @@ from specdemo.cli.options import (
 )
 from specdemo.cli.terminal import interruptible, progress_bar, show_conversion
 from specdemo.engines import Engine
-from specdemo.errors import SpecdemoError
 from specdemo.experiments import (
     KINDS,
     LOOKAHEADS,
@@ -185,7 +183,7 @@ def _measure(
         return load_engine(name, pair)
 
     show_conversion(convert_pair(plan.pair))
-    result = kept = None
+    result = None
     try:
         with interruptible() as stop, progress_bar() as show:
             for progress in run(plan, load, checkpoint=checkpoint, stop=stop):
@@ -194,7 +192,6 @@ def _measure(
         assert result is not None, "a run begins with a state"
         if stop():
             raise KeyboardInterrupt
-        kept = _kept(plan, result)
         if extras:
             if path is not None:
                 write(report_of(result), path)  # early, in case this process dies later
@@ -204,15 +201,5 @@ def _measure(
     finally:
         if result is not None and result.measured:  # otherwise keep an earlier run's file
             terminal.print_result(report_of(result), path, as_json=json == "-")
-        if kept is not None:
-            print(kept, file=sys.stderr)
     if checkpoint is not None:
         checkpoint.delete()
-
-
-def _kept(plan: Plan[Any, Any, Any], result: Result) -> str | None:
-    """Return what was kept of a result, or why it could not be; the result itself is not lost."""
-    try:
-        return plan.keep(result)
-    except SpecdemoError as error:
-        return f"specdemo: {error}"

@@ -1,7 +1,7 @@
 """The mathematics of decoding, independent of models: sampling, verification, and when to stop proposing."""
 
 from specdemo.decoding.auto import AutoPolicy, Experience, Timing
-from specdemo.decoding.indexes import LONGEST, TABLE, Match, Memory, SuffixIndex, Table, TextIndex, index_of, look_up
+from specdemo.decoding.indexes import Match, Memory, SuffixIndex, TextIndex, index_of, look_up
 from specdemo.decoding.lookahead import LookaheadPolicy, policy_for, propose
 from specdemo.decoding.steps import QueryLength
 from specdemo.decoding.verification import (
@@ -24,8 +24,6 @@ from specdemo.decoding.verification import (
 )
 
 __all__ = [
-    "LONGEST",
-    "TABLE",
     "AutoPolicy",
     "Experience",
     "Logits",
@@ -35,7 +33,6 @@ __all__ = [
     "Probabilities",
     "QueryLength",
     "SuffixIndex",
-    "Table",
     "TextIndex",
     "Timing",
     "Uniform",

@@ -1,4 +1,4 @@
-"""N-gram indexes, suffix trees and tables of counts: earlier continuations, found without a model.
+"""N-gram indexes and suffix trees: earlier continuations, found without a model.
 
 Prompt lookup follows openvino-genai 2026.4 in both engines, which a test compares: it takes the earliest occurrence
 of the longest n-gram and counts nothing.
@@ -7,147 +7,13 @@ Suffix decoding (Oliaro et al. 2024, arXiv 2411.04975) counts. For every match l
 how often each token followed the text's last m tokens. A continuation's probability is the product of its tokens'
 shares, each after what precedes it. A longer match is more reliable but rarer. The continuation with the greatest
 expected number of accepted tokens, the sum of these products, wins.
-
-A `Table` holds a target's frequent continuations: for every context of one to five tokens, the likeliest next token,
-how often it followed, and how often the context occurred. Contexts are stored as 32-bit hashes; a collision costs a
-rejected proposal, never a wrong output.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import singledispatch
-from pathlib import Path
 from typing import NamedTuple, Protocol
-from zipfile import BadZipFile
 
-import numpy as np
-import numpy.typing as npt
-
-from specdemo.errors import ModelError, quoted
 from specdemo.strategies import TOKENS_PER_MATCHED, Both, BothAuto, Lookup, Source, Strategy, Suffix
-
-TABLE = "table.npz"
-"""File name in a model's folder."""
-
-LONGEST = 5  # tokens in a context
-_VERSION = 1
-_MOST = np.iinfo(np.uint16).max
-_MULTIPLIER, _BITS = 0x9E3779B1, 0xFFFFFFFF  # 2³² divided by the golden ratio: multiplicative hashing, Knuth 6.4
-
-
-@dataclass(frozen=True, slots=True)
-class Continuation:
-    """The most frequent token after the longest known context."""
-
-    size: int
-    """Tokens in the context, 1 to `LONGEST`."""
-
-    token: int
-    count: int
-    """Times that the token followed; at most 65,535."""
-
-    total: int
-    """Times that the context occurred; at most 65,535."""
-
-
-class Counts(NamedTuple):
-    """Contexts of one length, sorted by hash."""
-
-    hashes: npt.NDArray[np.uint32]
-    tokens: npt.NDArray[np.uint32]
-    counts: npt.NDArray[np.uint16]
-    totals: npt.NDArray[np.uint16]
-
-
-class Table:
-    """Counts by context length, and the vocabulary size they belong to."""
-
-    def __init__(self, counts: Sequence[Counts], vocabulary: int) -> None:
-        self.counts, self.vocabulary = tuple(counts), vocabulary
-
-    @classmethod
-    def count(cls, texts: Iterable[tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]], vocabulary: int) -> "Table":
-        """Count over texts: token ids, and which of them count as continuations.
-
-        Contexts that occur once are left out: most never occur again.
-        """
-        pairs: list[list[npt.NDArray[np.uint64]]] = [[] for _ in range(LONGEST)]
-        for ids, counted in texts:
-            for size, hashes in enumerate(_hashes(ids), 1):
-                wanted = counted[size:]
-                following = ids[size:].astype(np.uint64)
-                pairs[size - 1].append((hashes.astype(np.uint64) << np.uint64(32) | following)[wanted])
-        return cls([_counted(np.concatenate(some or [np.zeros(0, np.uint64)])) for some in pairs], vocabulary)
-
-    @classmethod
-    def load(cls, path: Path) -> "Table":
-        """Read a file.
-
-        Raises:
-            ModelError: it is not such a table.
-        """
-        try:
-            with np.load(path, allow_pickle=False) as stored:
-                if int(stored["version"]) != _VERSION:
-                    raise ModelError(f"{quoted(path.name)} has another version's format; count it anew.")
-                arrays = [[stored[f"{name}_{size}"] for name in Counts._fields] for size in range(1, LONGEST + 1)]
-                return cls([Counts(*some) for some in arrays], int(stored["vocabulary"]))
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-            raise ModelError(f"{quoted(path.name)} is not a table of train-draft; choose another file.") from error
-
-    def save(self, path: Path) -> None:
-        arrays = {
-            f"{name}_{size}": array
-            for size, counts in enumerate(self.counts, 1)
-            for name, array in counts._asdict().items()
-        }
-        np.savez_compressed(path, version=_VERSION, vocabulary=self.vocabulary, **arrays)
-
-    def __len__(self) -> int:
-        """Return the number of contexts of all lengths."""
-        return sum(len(counts.hashes) for counts in self.counts)
-
-    def following(self, context: Sequence[int]) -> Continuation | None:
-        """Return the most frequent continuation of the longest known suffix of `context`; None if there is none."""
-        found, key = None, 0
-        for size, token in enumerate(reversed(context[-LONGEST:]), 1):
-            key = _extended(key, int(token))
-            hashes, tokens, counts, totals = self.counts[size - 1]
-            place = int(hashes.searchsorted(np.uint32(key)))
-            if place == len(hashes) or int(hashes[place]) != key:
-                break  # longer contexts did not occur either
-            found = Continuation(size, int(tokens[place]), int(counts[place]), int(totals[place]))
-        return found
-
-
-def _extended(key: int, token: int) -> int:
-    """Return the hash of a context extended by one token at its front."""
-    key = ((key ^ (token + 1)) * _MULTIPLIER) & _BITS
-    return key ^ key >> 15
-
-
-def _hashes(ids: npt.NDArray[np.int64]) -> Iterable[npt.NDArray[np.uint32]]:
-    """Yield, for each size, hashes of the contexts that end before the tokens `size`, `size + 1`, ..."""
-    keys = np.zeros(max(len(ids) - 1, 0), np.uint64)
-    for size in range(1, LONGEST + 1):
-        before = ids[: max(len(ids) - size, 0)].astype(np.uint64)
-        keys = keys[len(keys) - len(before) :]
-        keys = ((keys ^ (before + np.uint64(1))) * np.uint64(_MULTIPLIER)) & np.uint64(_BITS)
-        keys = keys ^ keys >> np.uint64(15)
-        yield keys.astype(np.uint32)
-
-
-def _counted(pairs: npt.NDArray[np.uint64]) -> Counts:
-    """Return the likeliest token for each hash; `pairs` are hashes with their next tokens in the lower half."""
-    unique, counts = np.unique(pairs, return_counts=True)
-    hashes, tokens = (unique >> np.uint64(32)).astype(np.uint32), (unique & np.uint64(_BITS)).astype(np.uint32)
-    starts = np.unique(hashes, return_index=True)[1]
-    totals = np.add.reduceat(counts, starts) if len(starts) else counts
-    best = np.lexsort((-counts, hashes))[starts]
-    best, totals = best[totals > 1], totals[totals > 1]
-    some, all_ = (np.minimum(one, _MOST).astype(np.uint16) for one in (counts[best], totals))
-    return Counts(hashes[best], tokens[best], some, all_)
-
 
 TOKENS = 64  # maximum tokens in a proposal
 _LEAST = 0.05  # least probability by counts where the automatic lookahead decides how much to propose
@@ -302,14 +168,13 @@ class SuffixTree:
 
 
 class SuffixIndex:
-    """Continuations from a text's own suffix tree, a tree of earlier texts, and the target's table."""
+    """Continuations from a text's own suffix tree and a tree of earlier texts."""
 
     def __init__(
         self,
         threshold: float,
         most: int = TOKENS,
         *,
-        table: Table | None = None,
         remembers: bool = False,
         longest: int = LONGEST_MATCH,
     ) -> None:
@@ -318,7 +183,7 @@ class SuffixIndex:
         self.earlier: SuffixTree | None = None
         """Tree of earlier answers, if they are remembered."""
         self._threshold, self._most = threshold, most
-        self._own, self._table = SuffixTree(longest), table
+        self._own = SuffixTree(longest)
         self._nodes = [0]  # in the tree of earlier answers
         self._read = 0
 
@@ -330,16 +195,14 @@ class SuffixIndex:
         return max(self.matches(text, limit), key=_expected, default=NO_MATCH)
 
     def matches(self, text: Sequence[int], limit: int) -> list[Match]:
-        """Return the best continuation of the trees, and the table's."""
+        """Return the best continuation of the trees."""
         self._own.read(text[self._read :])
         if self.earlier is not None:
             for token in text[self._read :]:
                 self._nodes = self.earlier.follow(self._nodes, token)
         self._read, limit = len(text), min(limit, self._most)
-        found = [max(self._continuations(limit), key=_expected, default=NO_MATCH)]
-        if self._table is not None:
-            found.append(from_table(self._table, text, limit, self._threshold))
-        return [match for match in found if match.tokens]
+        found = max(self._continuations(limit), key=_expected, default=NO_MATCH)
+        return [found] if found.tokens else []
 
     def update_strategy(self, strategy: Strategy) -> bool:
         """Change the threshold and the cap."""
@@ -358,24 +221,6 @@ class SuffixIndex:
 def _expected(match: Match) -> float:
     """Return the expected number of accepted tokens, by counts."""
     return sum(match.chances)
-
-
-def from_table(table: Table, text: Sequence[int], limit: int, threshold: float) -> Match:
-    """Return the target's most frequent continuation, while its probability is at least the threshold."""
-    recent, chance, size = list(text[-LONGEST_MATCH:]), 1.0, 0
-    tokens, chances = list[int](), list[float]()
-    while len(tokens) < limit:
-        found = table.following(recent)
-        if found is None:
-            break
-        chance *= found.count / found.total
-        if chance < threshold:
-            break
-        size, limit = size or found.size, limit if tokens else min(limit, TOKENS_PER_MATCHED * found.size)
-        tokens.append(found.token)
-        chances.append(chance)
-        recent.append(found.token)
-    return Match(size, tuple(tokens), tuple(chances), "table")
 
 
 class Memory:
@@ -403,27 +248,27 @@ class Memory:
 
 
 @singledispatch
-def index_of(strategy: Strategy, table: Table | None = None) -> TextIndex:
+def index_of(strategy: Strategy) -> TextIndex:
     """Return the index for a strategy that copies from text. Register one for each such strategy."""
     raise TypeError(f"no index is registered for {strategy}")
 
 
 @index_of.register
-def _(strategy: Lookup, table: Table | None = None) -> TextIndex:
+def _(strategy: Lookup) -> TextIndex:
     return NgramIndex(strategy.max_ngram_size, strategy.num_assistant_tokens)
 
 
 @index_of.register
-def _(strategy: Suffix, table: Table | None = None) -> TextIndex:
+def _(strategy: Suffix) -> TextIndex:
     most, remembers = strategy.max_assistant_tokens, strategy.remember
-    return SuffixIndex(strategy.assistant_confidence_threshold, most, remembers=remembers, table=table)
+    return SuffixIndex(strategy.assistant_confidence_threshold, most, remembers=remembers)
 
 
 @index_of.register
-def _(strategy: Both, table: Table | None = None) -> TextIndex:
+def _(strategy: Both) -> TextIndex:
     return NgramIndex(strategy.max_ngram_size)
 
 
 @index_of.register
-def _(strategy: BothAuto, table: Table | None = None) -> TextIndex:
-    return SuffixIndex(_LEAST, table=table, longest=strategy.max_ngram_size)
+def _(strategy: BothAuto) -> TextIndex:
+    return SuffixIndex(_LEAST, longest=strategy.max_ngram_size)

@@ -7,14 +7,13 @@ from typing import Any
 
 from specdemo.engines import load_engine
 from specdemo.errors import PairError, SettingsError, quoted
-from specdemo.experiments.bench_result import Bench, winner
+from specdemo.experiments.bench_result import Bench
 from specdemo.experiments.checkpoint import EngineFacts
 from specdemo.experiments.plan import Extras, Kind, Option, Range, Stop, never
 from specdemo.experiments.trials import TrialPlan, TrialRow
 from specdemo.measure import WARM_UP_PROMPT, Loader, measure_bound, measure_memory
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.models.pairs import default_drafter, initial_settings
-from specdemo.models.winner import keep_winner
 from specdemo.records import SIDES, ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import ENGINES, STRATEGIES, EngineName, strategies, supports
@@ -83,14 +82,6 @@ class BenchPlan(TrialPlan[Bench]):
     def extras(self, found: Bench, stop: Stop) -> Bench:
         """Add memory use and the bandwidth limit."""
         return with_hardware(found, stop=stop)
-
-    def keep(self, found: Bench) -> str | None:
-        """Keep the winner, with which pages of this pair start from now on."""
-        won = winner(found)
-        if won is None:
-            return None
-        keep_winner(self.pair, won)
-        return f"{won.reason} The page will start with it."
 
 
 def with_hardware(result: Bench, load: Loader = load_engine, *, stop: Callable[[], bool] = never) -> Bench:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import plotly.graph_objects as go
 
 from specdemo.analysis import estimates, metrics
-from specdemo.analysis.estimates import ENOUGH, Interval
+from specdemo.analysis.estimates import ENOUGH
 from specdemo.analysis.parts import accepted_per_round, by_position, by_thinking
 from specdemo.experiments.report import (
     Chart,
@@ -25,11 +25,8 @@ from specdemo.experiments.report import (
     times,
     whiskers,
 )
-from specdemo.experiments.suites import bundled_tasks
 from specdemo.experiments.trials import ALL, Cell, TrialResult, by_length, cells, problems
 from specdemo.measure import MEBIBYTE, Bound, MemoryUse
-from specdemo.models.pairs import pair_settings
-from specdemo.models.winner import Winner
 from specdemo.presentation.charts import base_figure, colour, plain_line
 from specdemo.presentation.figures import SPEED_COLUMNS, number, percent, speed_cells
 from specdemo.presentation.warnings import warnings_of
@@ -107,51 +104,6 @@ def conclusion(overall: Sequence[Cell]) -> str:
         return f"{best.name} gains most over plain decoding: {evidence}, {outputs}."
     names = ", ".join(cell.name for cell in [best, *sorted(equals, key=lambda cell: -cell.speedup.middle)])
     return f"No clear winner: any of {names}. For {best.name}: {evidence}, {outputs}."
-
-
-def winner(result: Bench) -> Winner | None:
-    """Return the method with which the page should start: the pair's default, unless the best one is clearly faster.
-
-    None unless the result is complete, has at least two methods, the default one among them, and was measured on
-    the bundled suite with the pair's default settings, with answers of at least the default length.
-    """
-    settings, pair = result.header.settings, result.header.pair
-    if pair.target.server is not None or not result.complete:
-        return None
-    default = pair_settings(pair)
-    free = {"engine", "drafter", "policy", "max_new_tokens"}
-    usual = settings.model_dump(exclude=free) == default.model_dump(exclude=free)
-    suite = {task.prompt for task in bundled_tasks(pair.target.prompts)} == {task.prompt for task in result.tasks}
-    if not usual or not suite or settings.max_new_tokens < default.max_new_tokens:
-        return None
-    overall = [cell for cell in cells(result) if cell.task == ALL]
-    sound = [cell for cell in overall if cell.speedup.has_interval and not cell.speedup.impossible]
-    first = next((cell for cell in sound if cell.name == f"{default.engine} {default.strategy.name}"), None)
-    if first is None or len(sound) < 2:
-        return None
-    against = [(_by_prompt(result, cell.name, first.name), cell) for cell in sound if cell is not first]
-    gain, best = max(against, key=lambda each: each[0].middle)
-    clear = gain.call == "faster"
-    won, methods = best if clear else first, times(len(sound), "method")
-    words = f"{won.name} was the fastest of {methods}" if clear else f"none of {methods} clearly beat {won.name}"
-    return Winner(
-        settings=values_of(won.name, settings),
-        reason=f"In this machine's benchmark of {result.date}, {words}: speedup {won.speedup}, {_outputs(won)}.",
-    )
-
-
-def _by_prompt(result: Bench, method: str, other: str) -> Interval:
-    """Return how many times as fast a method is as another: the median, over prompts, of seconds per token.
-
-    Seconds, not speedups, which compare with the plain decoding of each engine: that of a slow engine flatters.
-    Prompt by prompt, since prompts differ far more than methods do.
-    """
-    seconds: dict[str, dict[tuple[str, int], float]] = {method: {}, other: {}}
-    for row in result.rows:
-        if row.trial is not None and row.name in seconds:
-            seconds[row.name][row.prompt, row.repeat] = row.trial.seconds / row.trial.tokens
-    mine, theirs = seconds.values()
-    return estimates.median_interval([theirs[key] / mine[key] for key in sorted(mine.keys() & theirs.keys())])
 
 
 def _outputs(cell: Cell) -> str:

@@ -156,14 +156,6 @@ class Plan(ABC, Generic[S, R, F]):
         """Add measurements other than rows, such as memory, to a complete result."""
         return found
 
-    def keep(self, found: F) -> str | None:
-        """Store what later pages use of a result, if anything; return a sentence about it, or None.
-
-        Raises:
-            SpecdemoError: the cache is not writable.
-        """
-        return None
-
     @property
     def today(self) -> str:
         """Date on which the run started or, after an interruption, resumed (UTC, ISO 8601)."""

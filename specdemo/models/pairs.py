@@ -15,7 +15,6 @@ from specdemo.models.download import local_folder
 from specdemo.models.folder import inspect_folder, own_head
 from specdemo.models.gguf import inspect_model
 from specdemo.models.places import is_writable
-from specdemo.models.winner import winner_of
 from specdemo.records import Model, ModelPair, Prompts
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import DRAFT_KINDS, PER_REQUEST, EngineName
@@ -96,17 +95,11 @@ def pair_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
 
 
 def start_settings(pair: ModelPair, engine: EngineName | None = None) -> GenerationSettings:
-    """Return the settings with which the page starts: the pair's defaults, with the strategy that won here, if any.
-
-    With an `engine` that is not the winner's, return the defaults for that engine.
+    """Return the settings with which the page starts: the pair's defaults, or those for an engine.
 
     Raises:
         SettingsError: the engine does not support them.
     """
-    won = winner_of(pair)
-    if won is not None and engine in (None, won.settings.get("engine")):
-        with suppress(SettingsError):  # of another version
-            return initial_settings(pair, **won.settings)
     return pair_settings(pair) if engine is None else pair_settings(pair, engine=engine)
 
 

@@ -175,13 +175,12 @@ DRAFT_KINDS: dict[DraftKindName, DraftKind] = {
 """All kinds of draft."""
 
 
-Source = Literal["model", "lookup", "suffix", "table"]
-"""Source of proposals: draft model, prompt lookup, suffix tree, or table of the target's answers."""
+Source = Literal["model", "lookup", "suffix"]
+"""Source of proposals: draft model, prompt lookup or suffix tree."""
 SOURCES: dict[Source, str] = {
     "model": "the draft",
     "lookup": "prompt lookup",
     "suffix": "the suffix tree",
-    "table": "the target's table",
 }
 """Names for use in a sentence."""
 

@@ -150,13 +150,13 @@ class Both(_Both):
 @register
 @dataclass(frozen=True)
 class BothAuto(_Both):
-    """In every round the draft, the suffix tree, a table of the target's answers, or nothing: what pays most."""
+    """In every round the draft, the suffix tree or nothing: what pays most."""
 
     max_ngram_size: int
     max_assistant_tokens: int
 
     name = "both auto"
-    drafter = replace(BOTH, words="draft model and suffix tree", sources=("model", "suffix", "table"))
+    drafter = replace(BOTH, words="draft model and suffix tree", sources=("model", "suffix"))
     policy = AUTOMATIC
 
     @property

@@ -9,7 +9,6 @@ from pydantic.fields import FieldInfo
 from specdemo.errors import SettingsError
 from specdemo.measure import LiveSettings
 from specdemo.models.pairs import default_drafter, initial_settings, pair_settings, start_settings
-from specdemo.models.winner import winner_of
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings, choices
 from specdemo.strategies import (
@@ -92,12 +91,6 @@ def explanation(pair: ModelPair, engine: EngineName, drafter: str, policy: str) 
     """Return the chosen strategy's one-sentence explanation."""
     chosen = strategies(engine, pair.draft_kind, drafter, policy)
     return next((strategy.explanation() for strategy in chosen), FIELDS["policy"].description)
-
-
-def engine_info(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> str | None:
-    """Return the engine's description, or that the chosen strategy won a benchmark on this machine."""
-    won, chosen = winner_of(pair), {"engine": engine, "drafter": drafter, "policy": policy}
-    return won.reason if won is not None and chosen.items() <= won.settings.items() else FIELDS["engine"].description
 
 
 AT_HAND = LiveSettings._fields

@@ -15,7 +15,6 @@ from specdemo.models.converted import stored_form
 from specdemo.models.devices import draft_device
 from specdemo.models.machine import in_units, memory_free
 from specdemo.models.pairs import bundled_prompts, initial_settings
-from specdemo.presentation.code import command
 from specdemo.presentation.figures import parameters
 from specdemo.presentation.html import table_html
 from specdemo.records import Model, ModelPair, Phase, Progress
@@ -247,24 +246,16 @@ def download_html(repository: str, progress: Progress[Path | None]) -> str:
     return progress_html(text, progress.done, progress.total, progress.seconds_left)
 
 
-def report_html(report: PairReport, *, own_directory: bool = False) -> str:
-    """Return facts about a pair, without loading it, and how to train a draft for a target without one."""
+def report_html(report: PairReport) -> str:
+    """Return facts about a pair, without loading it."""
     models = [model for model in (report.target, report.draft) if model is not None]
     rows = zip(_ROWS, *map(_values, models), strict=True)
     table = table_html(("", "target", "draft")[: len(models) + 1], rows, titled=True)
     remarks = Markup("").join(_NOTE.format(text) for text in _remarks(report))
-    return str(table + remarks + (_training(report.target, own_directory) if report.draft is None else Markup("")))
+    return str(table + remarks + (_NO_DRAFT if report.draft is None else Markup("")))
 
 
-def _training(target: Model, own_directory: bool) -> Markup:
-    name = f"{target.name.rpartition('/')[2].removesuffix('.gguf')}-draft"
-    words = ["python", "-m", "specdemo", "train-draft", "--target", target.name, "--out", name]
-    words += ["--models-dir", "DIR"] * own_directory  # visitors do not see its path
-    line, *others = command(words)
-    lines = _COMMAND.format(line) + Markup("").join(map(Markup("<p><code>{}</code></p>").format, others))
-    return _NOTE.format("No matching draft found. Use prompt lookup now, or train one:") + lines
-
-
+_NO_DRAFT = _NOTE.format("No matching draft found. Use prompt lookup, or see docs/drafts.md for how to make one.")
 _ROWS = ("architecture", "parameters", "weights", "vocabulary", "context", "chat template")
 
 

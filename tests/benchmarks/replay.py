@@ -23,7 +23,7 @@ from time import perf_counter
 import numpy as np
 
 from specdemo.decoding.auto import AutoPolicy
-from specdemo.decoding.indexes import TABLE, Table, index_of
+from specdemo.decoding.indexes import index_of
 from specdemo.decoding.lookahead import LookaheadPolicy, policy_for
 from specdemo.decoding.steps import QueryLength, rising
 from specdemo.engines.traced.drafters import ModelDrafter, Proposer, SourcesDrafter, TextDrafter
@@ -129,17 +129,15 @@ def replay(
     result.gains.append(plain / seconds)
 
 
-def drafter_of(
-    strategy: Strategy, draft: ModelSequence, penalty: float, table: Table | None, policy: LookaheadPolicy | None
-) -> Proposer:
+def drafter_of(strategy: Strategy, draft: ModelSequence, penalty: float, policy: LookaheadPolicy | None) -> Proposer:
     """The drafter that the traced engine makes for a request."""
     if not strategy.drafter.model:
-        return TextDrafter(index_of(strategy, table), VOCABULARY)
+        return TextDrafter(index_of(strategy), VOCABULARY)
     assert policy is not None
     sampling = GenerationSettings(repetition_penalty=penalty).sampling
     drafter = ModelDrafter(draft, VOCABULARY, None, policy, sampling, np.random.default_rng(0))
     if isinstance(policy, AutoPolicy) and len(strategy.drafter.sources) > 1:
-        return SourcesDrafter(drafter, policy, index_of(strategy, table), VOCABULARY)
+        return SourcesDrafter(drafter, policy, index_of(strategy), VOCABULARY)
     return drafter
 
 
@@ -147,9 +145,8 @@ def report(name: str, costs: Costs, answers: Sequence[dict[str, list[int]]], opt
     """A table over all strategies."""
     folder, only = options.draft, set(options.only)
     model = LanguageModel(folder, "CPU", properties(RuntimeSettings(model_cache=False), "CPU"))
-    table = Table.load(folder / TABLE) if (folder / TABLE).is_file() else None
     tokens = sum(len(one["answer"]) for one in answers)
-    print(f"\n{name}: {len(answers)} answers, {tokens} tokens, {'with' if table else 'without'} a table\n")
+    print(f"\n{name}: {len(answers)} answers, {tokens} tokens\n")
     print("| strategy | speedup | worst answer | median | τ | proposed a round | accepted | rule, µs a round |")
     print("|---|---|---|---|---|---|---|---|")
     for label, strategy in strategies().items():
@@ -159,7 +156,7 @@ def report(name: str, costs: Costs, answers: Sequence[dict[str, list[int]]], opt
         for one in answers:
             policy = policy_for(strategy, costs, experience) if strategy.drafter.model else None
             draft = Timed(model.sequence(len(one["prompt"]) + len(one["answer"]) + 64))
-            drafter = drafter_of(strategy, draft, options.penalty, table, policy)
+            drafter = drafter_of(strategy, draft, options.penalty, policy)
             replay(drafter, draft, one["prompt"], one["answer"], costs, result)
             if isinstance(policy, AutoPolicy):
                 experience = type(policy.experience).from_dict(policy.experience.to_dict())

@@ -610,56 +610,6 @@ def test_what_is_wrong_is_told_without_all_of_a_long_argument(
     assert "m" * 500 not in message
 
 
-def test_training_without_pytorch_says_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    models = tmp_path / "models"
-    assert main(["train-draft", "--target", "story-pair/target", "--out", "made", "--models-dir", str(models)]) == 2
-    assert "train-requirements.txt" in capsys.readouterr().err
-    assert not list(models.iterdir())
-    assert main(["train-draft", "--target", "nope", "--out", "made"]) == 2
-    assert capsys.readouterr().err.startswith("specdemo: Unknown model 'nope'")  # which comes first
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["--out", "a/b"], "without slashes"),
-        (["--out", ".a"], "without slashes"),
-        (["--out", "taken"], "choose another --out"),
-        (["--out", "made", "--prompts", "nowhere.txt"], "name a text file"),
-        (["--out", "made", "--prompts", "empty.txt"], "write one per line"),
-        (["--out", "made", "--chain", "2"], "Only a head learns chains"),
-        (["--out", "made", "--from", "nothing"], "Unknown model 'nothing'"),
-    ],
-)
-def test_what_cannot_be_trained_is_refused_before_anything_is_written(
-    options: list[str],
-    sentence: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "taken").mkdir()
-    (tmp_path / "empty.txt").write_text("\n \n")
-    command = ["train-draft", "--target", "story-pair/target", "--models-dir", str(tmp_path)]
-    assert main([*command, *options]) == 2
-    assert sentence in capsys.readouterr().err
-    assert {path.name for path in tmp_path.iterdir()} == {"taken", "empty.txt"}
-
-
-@pytest.mark.parametrize("options", [["--minutes", "0"], ["--penalty", "3"], ["--minutes", "1", "--tokens", "1"]])
-def test_budgets_and_penalties_out_of_range_are_refused(
-    options: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main(["train-draft", "--target", "story-pair/target", "--out", "made", *options])
-    assert options[0] in capsys.readouterr().err
-
-
 def test_a_target_alone_is_raced_with_prompt_lookup_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     parse, alone = build_parser().parse_args, ["compare", "x", "--target", str(BUNDLED / "target")]
     options = parse(alone)

@@ -114,7 +114,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_completion_knows_every_command_and_option(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", shell]) == 0
     out = capsys.readouterr().out
-    for word in ("train-draft", "doctor", "num-assistant-tokens", "convert"):
+    for word in ("doctor", "num-assistant-tokens", "convert"):
         assert word in out
 
 

@@ -240,7 +240,7 @@ def test_a_copy_is_no_longer_than_pays_off() -> None:
 
 
 def test_the_source_that_proves_right_more_often_is_copied() -> None:
-    tree, table = Match(3, (1, 2), (1.0, 1.0), "suffix"), Match(3, (7, 8), (0.6, 0.4), "table")
+    tree, table = Match(3, (1, 2), (1.0, 1.0), "suffix"), Match(3, (7, 8), (0.6, 0.4), "lookup")
     policy = drafting()
     for _ in range(30):
         policy.judged([tree, table], [7, 8, 9])

@@ -1,28 +1,20 @@
-"""Indexes of text against slow references: prompt lookup, the suffix tree with its counts, the table of n-grams."""
+"""Indexes of text against slow references: prompt lookup, the suffix tree with its counts."""
 
-from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdemo.decoding.indexes import (
-    LONGEST,
     NO_MATCH,
-    Continuation,
     Match,
     Memory,
     NgramIndex,
     SuffixIndex,
     SuffixTree,
-    Table,
-    from_table,
     look_up,
 )
-from specdemo.errors import ModelError
 from specdemo.strategies import TOKENS_PER_MATCHED, Constant, Suffix
 
 texts = st.lists(st.integers(0, 2), max_size=40)
@@ -160,70 +152,3 @@ def tokens_of(memory: Memory, prompt: list[int], text: list[int]) -> tuple[int, 
     index = SuffixIndex(0.1)
     index.earlier = memory.open(prompt)
     return index.find(text, 4).tokens
-
-
-def test_a_table_of_the_target_continues_where_the_text_has_nothing(tmp_path: Path) -> None:
-    ids = np.array([1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3, 4])
-    table = Table.count([(ids, np.ones(len(ids), bool))], 10)
-    found = SuffixIndex(0.3, table=table).find([9, 1, 2], 4)
-    assert found.tokens[:2] == (3, 4)
-    assert found.chances[:2] == pytest.approx((1, 2 / 3))
-    assert found == from_table(table, [9, 1, 2], 4, 0.3)
-    assert SuffixIndex(0.3, table=table).find([9, 9], 4) == Match(1, (9,), (1.0,), "suffix")
-
-
-several = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=30), min_size=1, max_size=4)
-
-
-def table_of(texts: list[list[int]]) -> Table:
-    arrays = [np.array(text, np.int64) for text in texts]
-    return Table.count([(ids, np.ones(len(ids), bool)) for ids in arrays], 4)
-
-
-def counted_slowly(texts: list[list[int]], context: list[int]) -> list[Continuation]:
-    """Every answer that counting would accept, for the longest context that occurred twice."""
-    for size in range(min(LONGEST, len(context)), 0, -1):
-        last = context[-size:]
-        ends = [(text, end) for text in texts for end in range(size, len(text))]
-        counts = Counter(text[end] for text, end in ends if text[end - size : end] == last)
-        if counts.total() > 1:
-            most = max(counts.values())
-            return [
-                Continuation(size, token, most, counts.total()) for token, count in counts.items() if count == most
-            ]
-    return []
-
-
-@given(several, st.lists(st.integers(0, 3), max_size=8))
-def test_the_longest_context_decides(texts: list[list[int]], context: list[int]) -> None:
-    found, wanted = table_of(texts).following(context), counted_slowly(texts, context)
-    assert found in wanted if wanted else found is None
-
-
-def test_only_answers_count_but_prompts_are_context() -> None:
-    ids, answered = np.array([1, 2, 3, 1, 2, 3]), np.array([False, False, True] * 2)
-    table = Table.count([(ids, answered)], 9)
-    assert table.following([1, 2]) == Continuation(2, 3, 2, 2)
-    assert table.following([1]) is None
-
-
-def test_a_stored_table_is_the_same(tmp_path: Path) -> None:
-    table = table_of([[1, 2, 3, 1, 2, 3, 1, 2], [3, 3, 3]])
-    table.save(tmp_path / "table.npz")
-    read = Table.load(tmp_path / "table.npz")
-    assert (len(read), read.vocabulary) == (len(table), 4)
-    for context in ([1], [2], [1, 2], [3], [3, 3]):
-        assert read.following(context) == table.following(context)
-
-
-@pytest.mark.parametrize("content", [b"", b"nothing of the kind", b"PK\x05\x06" + b"\0" * 18])
-def test_other_files_are_refused(content: bytes, tmp_path: Path) -> None:
-    file = tmp_path / "table.npz"
-    file.write_bytes(content)
-    with pytest.raises(ModelError, match="choose another file"):
-        Table.load(file)
-    np.savez(file, version=2)
-    with pytest.raises(ModelError, match="count it anew"):
-        Table.load(file)
-    with pytest.raises(ModelError):
-        Table.load(tmp_path / "none.npz")

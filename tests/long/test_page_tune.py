@@ -170,7 +170,7 @@ def test_step_costs_stay_until_another_pair_is_used(visit: Visit) -> None:
     open_tab(page, "Models")
     page.click("#draft input")
     page.get_by_role("option", name="None: prompt lookup only").click()
-    expect(page.locator("#report")).to_contain_text("train-draft --target story-pair/target")
+    expect(page.locator("#report")).to_contain_text("docs/drafts.md")
     page.click("#use")
     expect(page.locator("#header")).to_contain_text("no draft")
     open_tab(page, "Tune")

@@ -127,11 +127,8 @@ def test_a_converted_model_is_in_the_library(tmp_path: Path) -> None:
 def test_a_target_without_a_draft_is_shown_how_to_get_one() -> None:
     pair = bundled_pair()
     target, draft = pair.target, pair.draft
-    assert "train-draft" not in report_html(check_pair(target, draft))
-    assert "train-draft --target story-pair/target --out target-draft<" in report_html(check_pair(target, None))
-    odd = target.model_copy(update={"name": "org/<odd> name.gguf"})
-    command = "--target &#39;org/&lt;odd&gt; name.gguf&#39; --out &#39;&lt;odd&gt; name-draft&#39; --models-dir DIR"
-    assert command in report_html(check_pair(odd, None), own_directory=True)
+    assert "docs/drafts.md" not in report_html(check_pair(target, draft))
+    assert "docs/drafts.md" in report_html(check_pair(target, None))
 
 
 @pytest.mark.parametrize("name", ["nothing", "../models/mine", "/etc", "", ".", "org/../mine"])

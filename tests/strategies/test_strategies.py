@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from specdemo.analysis.metrics import identical
 from specdemo.cli import main
 from specdemo.cli.options import check_effect
-from specdemo.decoding.indexes import Match, Table, TextIndex, index_of
+from specdemo.decoding.indexes import Match, TextIndex, index_of
 from specdemo.engines import load_engine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError, UsageError
@@ -228,7 +228,7 @@ class LastToken:
 
 
 @index_of.register
-def _(strategy: Parrot, table: Table | None = None) -> TextIndex:
+def _(strategy: Parrot) -> TextIndex:
     return LastToken()
 
 

@@ -3,14 +3,14 @@
 import json
 from collections.abc import Generator, Sequence
 from contextlib import closing, suppress
-from functools import cached_property, partial
+from functools import partial
 from hashlib import sha256
 from itertools import cycle, islice
 from pathlib import Path
 from time import perf_counter
 from typing import Literal
 
-from specdemo.decoding import TABLE, AutoPolicy, Experience, Memory, SuffixIndex, Table, Uniform, index_of, policy_for
+from specdemo.decoding import AutoPolicy, Experience, Memory, SuffixIndex, Uniform, index_of, policy_for
 from specdemo.engines.base import THOROUGH, Decoder, Thoroughness, rounds_of
 from specdemo.engines.traced.decoder import Follow, OpenDrafter, TracedDecoder
 from specdemo.engines.traced.drafters import ModelDrafter, Proposer, SourcesDrafter, TextDrafter, TranslatingDrafter
@@ -185,16 +185,6 @@ class TracedEngine:
                 if step.draft_seconds is not None and step.proposed and len(step.proposed) == lookahead
             ]
 
-    @cached_property
-    def _table(self) -> Table | None:
-        """The table of the target's frequent continuations, if its draft's folder or its own has one."""
-        for model in (self.pair.draft, self.pair.target):
-            path = None if model is None or model.eagle3 else folder_of(model) / TABLE
-            if path is not None and path.is_file():
-                table = Table.load(path)
-                return table if table.vocabulary == self._model("plain").vocabulary else None
-        return None
-
     def counters(self, request: Request, wrote: Sequence[int], *, reload: bool) -> Counters | None:
         """Return None: this engine records every proposal itself."""
         return None
@@ -224,7 +214,7 @@ class TracedEngine:
         """Return a function that opens the drafter for the request's strategy, and one that updates the strategy."""
         vocabulary, strategy = self._model("speculative").vocabulary, request.strategy
         if not strategy.drafter.model:
-            index = index_of(strategy, self._table)
+            index = index_of(strategy)
 
             def open_index(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Proposer:
                 if isinstance(index, SuffixIndex) and index.remembers:
@@ -248,7 +238,7 @@ class TracedEngine:
             singly = self._model("draft").feeds_singly
             drafter = ModelDrafter(sequence, vocabulary, context, policy, request.sampling, random, singly)
             if isinstance(policy, AutoPolicy) and len(strategy.drafter.sources) > 1:
-                return SourcesDrafter(drafter, policy, index_of(strategy, self._table), vocabulary)
+                return SourcesDrafter(drafter, policy, index_of(strategy), vocabulary)
             if self._draft_tokenizer is None:
                 return drafter
             return TranslatingDrafter(drafter, self._draft_tokenizer, self._tokenizer)

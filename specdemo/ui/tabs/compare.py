@@ -36,7 +36,6 @@ from specdemo.ui.controls import (
     control,
     default_values,
     drafters,
-    engine_info,
     engines_for,
     explanation,
     first_policy,
@@ -220,7 +219,6 @@ def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
     for name, value in values.items():
         updates[name]["value"] = value
     updates["policy"]["info"] = explanation(pair, engine, drafter, policy)
-    updates["engine"]["info"] = engine_info(pair, engine, drafter, policy)
     for name, chosen in classes(pair, engine, drafter, policy).items():
         updates[name]["elem_classes"] = chosen
     return [gr.update(**update) for update in updates.values()]
@@ -426,8 +424,6 @@ def _controls(pair: ModelPair) -> dict[str, Control]:
             )
         if "policy" in names:
             made["policy"].info = explanation(pair, start["engine"], start["drafter"], start["policy"])
-        if "engine" in names:
-            made["engine"].info = engine_info(pair, start["engine"], start["drafter"], start["policy"])
 
     with gr.Column(elem_id="at-hand", elem_classes="controls"):
         add(*AT_HAND)

@@ -186,7 +186,7 @@ class ModelsCallbacks:
                     raise UnknownNameError(self._registry.elsewhere(name))
             if target:
                 found = check_pair(models[target], models.get(draft), int(cache_size or 1))
-                facts, fits = report_html(found, own_directory=self._registry.own_directory), found.fits
+                facts, fits = report_html(found), found.fits
         except SpecdemoError as error:
             facts = alert(error)
         return {shown.report: facts, shown.offer: offer, shown.use: gr.update(interactive=fits)}
