@@ -8,7 +8,7 @@ import pytest
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
-from specdemo.analysis import metrics
+from specdemo import metrics
 from specdemo.cli.commands import build_parser, commands_of
 from specdemo.ui.page import launch_options
 

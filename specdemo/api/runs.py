@@ -9,9 +9,9 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from specdemo.analysis import estimates, metrics
-from specdemo.analysis.estimates import Speedup
+from specdemo import estimate, metrics
 from specdemo.errors import UsageError, quoted
+from specdemo.estimate import Speedup
 from specdemo.experiments import Report, Result, to_html, to_markdown, write
 from specdemo.files import colours, json_text, read_bytes, write_bytes, write_json
 from specdemo.presentation import schema
@@ -52,7 +52,7 @@ class Run:
 
         Estimated from the timed steps of the race and its repeats; None if a side is too short.
         """
-        return estimates.of_comparison(self.comparison)
+        return estimate.of_comparison(self.comparison)
 
     @property
     def acceptance_rate(self) -> float | None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from specdemo.analysis.estimates import ENOUGH
 from specdemo.cli.options import (
     Commands,
     add_json,
@@ -20,6 +19,7 @@ from specdemo.cli.options import (
     raced_settings,
 )
 from specdemo.cli.terminal import announced, print_comparison, show_conversion
+from specdemo.estimate import ENOUGH
 from specdemo.files import write_bytes, write_json
 from specdemo.measure import MOST_SECONDS, REPEAT_SECONDS, confirmed, measure_costs, race
 from specdemo.models.checks import check_strategy, with_tokenizers_compared

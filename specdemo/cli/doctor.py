@@ -12,13 +12,13 @@ from typing import Any
 import psutil
 from rich.console import Console
 
-from specdemo.analysis import metrics
-from specdemo.analysis.predict import break_even, predict
+from specdemo import metrics
 from specdemo.api import Pair
 from specdemo.cli.options import Commands, add_json, add_pair, check_json, chosen_pair
 from specdemo.errors import SpecdemoError
 from specdemo.files import write_json
 from specdemo.measure import OtherLoad
+from specdemo.metrics import break_even, predict
 from specdemo.models.devices import Device, devices
 from specdemo.models.library import library
 from specdemo.models.machine import in_units, instruction_sets, memory_free, processor

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from specdemo.analysis.estimates import ENOUGH, LEVEL, Interval, interval_of
 from specdemo.errors import FileError, quoted
+from specdemo.estimate import ENOUGH, LEVEL, Interval, interval_of
 from specdemo.experiments.bench_result import Bench
 from specdemo.experiments.plan import Result
 from specdemo.experiments.report import Chart, Line, Report, Table, speedup_lines, times

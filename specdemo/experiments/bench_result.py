@@ -10,9 +10,8 @@ from typing import Any, Literal
 
 import plotly.graph_objects as go
 
-from specdemo.analysis import estimates, metrics
-from specdemo.analysis.estimates import ENOUGH
-from specdemo.analysis.parts import accepted_per_round, by_position, by_thinking
+from specdemo import estimate, metrics
+from specdemo.estimate import ENOUGH, accepted_per_round, by_position, by_thinking
 from specdemo.experiments.report import (
     Chart,
     Line,
@@ -254,7 +253,7 @@ def notes(result: Bench) -> Iterator[str]:
         yield f"Unfinished: {len(result.rows)} of {result.total} runs."
     yield (
         f"Speedup: {metrics.FORMULAS['speedup']}, of {_repeats(result)}. Each speculative run is compared with the "
-        f"plain runs of the same engine just before and after it: {estimates.FORMULA}; from {ENOUGH} prompts on, "
+        f"plain runs of the same engine just before and after it: {estimate.FORMULA}; from {ENOUGH} prompts on, "
         "over prompts."
     )
     for problem, rows in problems(result).items():

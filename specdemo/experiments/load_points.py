@@ -13,8 +13,8 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import Field
 
-from specdemo.analysis.estimates import Interval, median_interval
 from specdemo.errors import capitalised, listed
+from specdemo.estimate import Interval, median_interval
 from specdemo.experiments.checkpoint import Header, Row
 from specdemo.presentation.figures import percent
 from specdemo.records import MOST, Block, Count, Record, ServedRequest

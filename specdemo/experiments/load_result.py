@@ -8,8 +8,7 @@ from typing import Any, Self
 import plotly.graph_objects as go
 from pydantic import Field
 
-from specdemo.analysis.estimates import MEDIAN_FORMULA, Interval
-from specdemo.analysis.metrics import FORMULAS
+from specdemo.estimate import MEDIAN_FORMULA, Interval
 from specdemo.experiments.load_points import (
     PLAIN,
     Best,
@@ -29,6 +28,7 @@ from specdemo.experiments.plan import Result
 from specdemo.experiments.report import Chart, Report, Table, fit_axis, measured_on, memory_notes, times, whiskers
 from specdemo.experiments.suites import Task
 from specdemo.measure import MemoryUse
+from specdemo.metrics import FORMULAS
 from specdemo.presentation.charts import base_figure, colour, plain_line
 from specdemo.presentation.figures import number, percent
 from specdemo.presentation.warnings import busy, too_wide

@@ -16,8 +16,8 @@ from jinja2 import Environment as Jinja
 from jinja2 import StrictUndefined
 from markupsafe import Markup
 
-from specdemo.analysis.estimates import Interval
 from specdemo.errors import UsageError, quoted
+from specdemo.estimate import Interval
 from specdemo.files import ASSETS, colours, write_json, write_text
 from specdemo.measure import MEBIBYTE, MemoryUse, draft_extra
 from specdemo.presentation.charts import base_figure, colour, plain_line

@@ -11,16 +11,16 @@ from functools import cached_property, partial
 from time import perf_counter
 from typing import Any, Literal, Self
 
-from specdemo.analysis import predict
-from specdemo.analysis.estimates import summarise
 from specdemo.engines import Engine
 from specdemo.errors import SettingsError
+from specdemo.estimate import summarise
 from specdemo.experiments.checkpoint import EngineFacts, Header
 from specdemo.experiments.plan import LoadedEngine, Session, Stop, never, run
 from specdemo.experiments.suites import Task
 from specdemo.experiments.sweep_result import Candidate, Point, Sweep, recommend, rounded_speedup
 from specdemo.experiments.trials import Group, TrialPlan, TrialRow
 from specdemo.measure import MAX_LOOKAHEAD, can_run, run_alone
+from specdemo.metrics import predict
 from specdemo.records import Costs, ModelPair, Progress, Request
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import STRATEGIES, Strategy, pair_refusal, strategies
@@ -235,7 +235,7 @@ class SweepPlan(TrialPlan[Sweep]):
         predictable = self.settings.strategy.drafter.sources == ("model",) and self.settings.kv_cache == "on"
         prediction = None
         if costs is not None and acceptance is not None and predictable:
-            prediction = predict.predict(costs, acceptance)
+            prediction = predict(costs, acceptance)
         return Sweep(
             pair=self.pair,
             prompts=tuple(task.prompt for task in self.tasks),

@@ -5,11 +5,11 @@ from typing import Any, Literal
 
 import plotly.graph_objects as go
 
-from specdemo.analysis import metrics
-from specdemo.analysis.estimates import Summary
-from specdemo.analysis.predict import Prediction
+from specdemo import metrics
+from specdemo.estimate import Summary
 from specdemo.experiments.plan import Result
 from specdemo.experiments.report import Chart, Report, Table, fit_axis, times, whiskers
+from specdemo.metrics import Prediction
 from specdemo.presentation.charts import base_figure, plain_line
 from specdemo.presentation.figures import milliseconds, number, percent
 from specdemo.presentation.warnings import warnings_of

@@ -10,14 +10,14 @@ from random import Random
 from statistics import fmean, stdev
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from specdemo.analysis.estimates import Summary, summarise
-from specdemo.analysis.metrics import answer
 from specdemo.engines import Engine
 from specdemo.errors import PromptError
+from specdemo.estimate import Summary, summarise
 from specdemo.experiments.checkpoint import EngineFacts, Header, Row
 from specdemo.experiments.plan import Plan, Result, Session, Stop
 from specdemo.experiments.suites import Task
 from specdemo.measure import WARM_UP_PROMPT, can_run, rehearse, run_alone, trials
+from specdemo.metrics import answer
 from specdemo.records import Costs, ModelPair, Request, Trial, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName

@@ -15,13 +15,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from specdemo.analysis.estimates import ENOUGH, Call, Interval, interval_of
-from specdemo.analysis.metrics import FORMULAS
 from specdemo.errors import SettingsError, listed, quoted
+from specdemo.estimate import ENOUGH, Call, Interval, interval_of
 from specdemo.experiments.checkpoint import EngineFacts
 from specdemo.experiments.plan import Kind, Option, Range, begin
 from specdemo.experiments.report import Chart, Line, Report, Table, measured_on, speedup_lines, times
 from specdemo.experiments.trials import ALL, Cell, TrialPlan, TrialResult, TrialRow, cell_of, problems
+from specdemo.metrics import FORMULAS
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.presentation.warnings import warnings_of
 from specdemo.presentation.wording import common_words, length_words

@@ -21,7 +21,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
-from specdemo.analysis import metrics
+from specdemo import metrics
 from specdemo.engines import Decoder, Engine, rounds_of
 from specdemo.errors import RunError, ServerError, SpecdemoError
 from specdemo.measure.conditions import WARM_UP_PROMPT, OtherLoad, warm_up

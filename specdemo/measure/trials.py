@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from time import perf_counter
 
-from specdemo.analysis import metrics
-from specdemo.analysis.estimates import ENOUGH, total
-from specdemo.analysis.metrics import thinking_tokens
+from specdemo import metrics
 from specdemo.engines import Engine
 from specdemo.errors import PairError, SettingsError, SpecdemoError
+from specdemo.estimate import ENOUGH, total
 from specdemo.measure.conditions import OtherLoad
 from specdemo.measure.race import run_alone, with_counters
+from specdemo.metrics import thinking_tokens
 from specdemo.models.checks import check_strategy
 from specdemo.records import Comparison, Costs, ModelPair, Outcome, Request, Round, Run, Trial, Turn
 from specdemo.settings import GenerationSettings

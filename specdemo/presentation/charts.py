@@ -12,8 +12,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from specdemo.analysis import metrics
-from specdemo.analysis.parts import accepted_per_round, race_of
+from specdemo import metrics
+from specdemo.estimate import accepted_per_round, race_of
 from specdemo.records import Comparison, Run
 
 _LAYOUT: dict[str, Any] = {

@@ -7,10 +7,10 @@ where each term is explained once. All parts quote the same estimate, from `anal
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from specdemo.analysis import metrics
-from specdemo.analysis.estimates import Speedup, of_comparison
-from specdemo.analysis.predict import ceiling
+from specdemo import metrics
 from specdemo.errors import capitalised
+from specdemo.estimate import Speedup, of_comparison
+from specdemo.metrics import ceiling
 from specdemo.presentation.explain import agreement, divergence_reason
 from specdemo.presentation.figures import percent
 from specdemo.presentation.warnings import warnings

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from specdemo.analysis import metrics
+from specdemo import metrics
 from specdemo.models.pairs import initial_runtime, initial_settings
 from specdemo.presentation.code import command
 from specdemo.presentation.wording import run_words

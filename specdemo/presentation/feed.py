@@ -11,9 +11,9 @@ from itertools import accumulate
 from typing import Any
 from uuid import uuid4
 
-from specdemo.analysis import metrics
-from specdemo.analysis.metrics import Thinking
+from specdemo import metrics
 from specdemo.files import json_text
+from specdemo.metrics import Thinking
 from specdemo.presentation import explain, schema
 from specdemo.presentation.conclusion import conclude
 from specdemo.presentation.figures import figures_html, grounds_html

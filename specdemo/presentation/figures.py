@@ -5,10 +5,9 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from specdemo.analysis import estimates, metrics
-from specdemo.analysis.estimates import Summary
-from specdemo.analysis.metrics import FORMULAS, verify_cost
-from specdemo.analysis.parts import accepted_per_round, race_of
+from specdemo import estimate, metrics
+from specdemo.estimate import Summary, accepted_per_round, race_of
+from specdemo.metrics import FORMULAS, verify_cost
 from specdemo.presentation.explain import notes
 from specdemo.records import Comparison, Costs, Run
 
@@ -61,8 +60,8 @@ def speed_cells(part: Summary) -> tuple[str, str, str]:
 
 def _speedup(comparison: Comparison) -> Figure:
     """Return the estimated speedup with its interval."""
-    speedup = estimates.of_comparison(comparison)
-    formula = f"{metrics.FORMULAS['speedup']}; {estimates.FORMULA}"
+    speedup = estimate.of_comparison(comparison)
+    formula = f"{metrics.FORMULAS['speedup']}; {estimate.FORMULA}"
     return Figure("speedup", "", "–" if speedup is None else str(speedup), formula)
 
 

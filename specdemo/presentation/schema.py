@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from specdemo.analysis import metrics
-from specdemo.analysis.estimates import of_comparison
+from specdemo import metrics
 from specdemo.errors import FileError
+from specdemo.estimate import of_comparison
 from specdemo.files import SCHEMA, json_value
 from specdemo.presentation.warnings import warnings
 from specdemo.records import SIDES, TICK, Comparison, Round, Run

@@ -8,10 +8,9 @@ no less time than a pass over one. Measurements that say otherwise were disturbe
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from specdemo.analysis import metrics
-from specdemo.analysis.estimates import Interval, Summary, of_comparison
-from specdemo.analysis.metrics import loop
-from specdemo.analysis.predict import predict
+from specdemo import metrics
+from specdemo.estimate import Interval, Summary, of_comparison
+from specdemo.metrics import loop, predict
 from specdemo.presentation.explain import TREES, fault
 from specdemo.presentation.figures import percent
 from specdemo.records import Comparison, Costs, Outcome

@@ -10,11 +10,10 @@ from typing import NamedTuple
 import plotly.graph_objects as go
 from markupsafe import Markup
 
-from specdemo.analysis import metrics
-from specdemo.analysis.metrics import FORMULAS
-from specdemo.analysis.parts import by_position, by_thinking, race_of
-from specdemo.analysis.predict import AS_MEASURED, WhatIf, predict
+from specdemo import metrics
+from specdemo.estimate import by_position, by_thinking, race_of
 from specdemo.experiments import Line, Report, Result, curves, speedup_lines
+from specdemo.metrics import AS_MEASURED, FORMULAS, WhatIf, predict
 from specdemo.presentation.charts import (
     accepted_figure,
     base_figure,

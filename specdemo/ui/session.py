@@ -9,11 +9,11 @@ from threading import Event
 from time import monotonic
 from typing import Any, NamedTuple, Self
 
-from specdemo.analysis.metrics import answer
 from specdemo.engines import Engine
 from specdemo.errors import ServerError, SpecdemoError
 from specdemo.files import json_text
 from specdemo.measure import LiveSettings, confirmed
+from specdemo.metrics import answer
 from specdemo.presentation import schema
 from specdemo.presentation.feed import Feed, end_event
 from specdemo.presentation.wording import is_chat

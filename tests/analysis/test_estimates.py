@@ -6,9 +6,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from specdemo.analysis import estimates, metrics
-from specdemo.analysis.estimates import of_comparison, of_trials, summarise
+from specdemo import estimate, metrics
 from specdemo.engines.scripted import ScriptedEngine
+from specdemo.estimate import ABOVE, of_comparison, of_trials, summarise
 from specdemo.measure.race import race
 from specdemo.measure.trials import repeats
 from specdemo.records import Comparison, Trial
@@ -24,7 +24,7 @@ QUIET = {"short steps": 0.27, "long steps": 0.10}
 
 
 @cache
-def estimates_of(machine: str, steps: str) -> list[tuple[float, estimates.Speedup]]:
+def estimates_of(machine: str, steps: str) -> list[tuple[float, estimate.Speedup]]:
     """True speedups, and what is estimated."""
     step, number = STEPS[steps]
     found = []
@@ -36,7 +36,7 @@ def estimates_of(machine: str, steps: str) -> list[tuple[float, estimates.Speedu
     return found
 
 
-def half_width(estimate: estimates.Speedup) -> float:
+def half_width(estimate: estimate.Speedup) -> float:
     assert estimate.low is not None
     assert estimate.high is not None
     return float(np.sqrt(estimate.high / estimate.low) - 1)
@@ -156,7 +156,7 @@ def test_what_cannot_be_is_not_called_anything() -> None:
     estimate = of_comparison(impossible)
     assert estimate is not None
     assert estimate.tokens_per_round is not None
-    assert estimate.middle > estimates.ABOVE * estimate.tokens_per_round
+    assert estimate.middle > ABOVE * estimate.tokens_per_round
     assert estimate.impossible
     assert estimate.call == "too noisy to call"
 
@@ -169,7 +169,7 @@ def test_nothing_to_compare() -> None:
 
 @pytest.mark.parametrize("freedom", [(1, 12.706), (2, 4.303), (3, 3.182), (7, 2.365), (30, 2.042), (1000, 1.962)])
 def test_student(freedom: tuple[int, float]) -> None:
-    assert estimates.student_quantile(freedom[0]) == pytest.approx(freedom[1], rel=0.01)
+    assert estimate.student_quantile(freedom[0]) == pytest.approx(freedom[1], rel=0.01)
 
 
 def test_a_handful_of_rounds_shows_no_spread_and_has_no_interval() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.analysis import metrics
+from specdemo import metrics
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.measure.race import race
 from specdemo.records import Comparison, Costs, DraftToken, Outcome, Round, Run, Token

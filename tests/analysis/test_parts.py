@@ -2,8 +2,8 @@
 
 import pytest
 
-from specdemo.analysis.parts import accepted_per_round, by_position, by_thinking, race_of
 from specdemo.engines.scripted import ScriptedEngine
+from specdemo.estimate import accepted_per_round, by_position, by_thinking, race_of
 from specdemo.measure.race import race
 from specdemo.measure.trials import trials
 from specdemo.records import Comparison, Trial

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.analysis.predict import WHAT_IFS, WhatIf, expected_length, predict
+from specdemo.metrics import WHAT_IFS, WhatIf, expected_length, predict
 from specdemo.records import Costs, Spread, StepCosts
 
 COSTS = Costs(plain_step=0.010, draft_step=0.002, verify=(0.010, 0.011, 0.012, 0.025))

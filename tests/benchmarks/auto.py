@@ -29,12 +29,12 @@ from typing import Any
 
 import numpy as np
 
-from specdemo.analysis import metrics
-from specdemo.analysis.metrics import passes
+from specdemo import metrics
 from specdemo.decoding.steps import QueryLength, rising
 from specdemo.engines.traced import TracedEngine
 from specdemo.measure.race import run_alone
 from specdemo.measure.step_costs import measure_costs
+from specdemo.metrics import passes
 from specdemo.models.pairs import bundled_prompts
 from specdemo.records import Costs, ModelPair, Request, Run
 from specdemo.settings import GenerationSettings

@@ -21,7 +21,7 @@ from typing import Any
 
 from playwright.sync_api import Page, sync_playwright
 
-from specdemo.analysis import metrics
+from specdemo import metrics
 from specdemo.engines import load_engine
 from specdemo.engines.genai import GenAIEngine
 from specdemo.measure.race import RaceEvent, race, run_alone

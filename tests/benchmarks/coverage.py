@@ -27,10 +27,10 @@ from statistics import median
 from time import monotonic, perf_counter, sleep
 from typing import Any, NamedTuple
 
-from specdemo.analysis import metrics
-from specdemo.analysis.estimates import Speedup, of_comparison
+from specdemo import metrics
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
+from specdemo.estimate import Speedup, of_comparison
 from specdemo.files import json_text
 from specdemo.measure.race import race
 from specdemo.measure.trials import repeats

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from statistics import median
 
-from specdemo.analysis import metrics
+from specdemo import metrics
 from specdemo.engines.genai import GenAIEngine
 from specdemo.measure.race import race
 from specdemo.models.pairs import BUNDLED, bundled_prompts

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from specdemo.analysis.predict import break_even, predict
 from specdemo.cli import doctor, main
 from specdemo.cli.commands import SHELLS, TOPICS, build_parser, commands_of, completion, words_of
 from specdemo.cli.doctor import allows, block, folders, speculation
 from specdemo.errors import DeviceError
+from specdemo.metrics import break_even, predict
 from specdemo.models import machine
 from specdemo.models.devices import check_devices, check_head_device
 from specdemo.models.pairs import bundled_pair

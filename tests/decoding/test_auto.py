@@ -8,13 +8,12 @@ from itertools import count, islice
 import numpy as np
 import pytest
 
-from specdemo.analysis.metrics import passes
-from specdemo.analysis.predict import predict
 from specdemo.decoding.auto import AutoPolicy, Experience, Timing
 from specdemo.decoding.indexes import NO_MATCH, Match
 from specdemo.decoding.lookahead import ConstantPolicy, LookaheadPolicy, PlannedPolicy, policy_for
 from specdemo.decoding.steps import CostDrift, QueryLength
 from specdemo.errors import SettingsError
+from specdemo.metrics import passes, predict
 from specdemo.records import Costs, DraftRound, Spread, StepCosts
 from specdemo.settings import GenerationSettings
 

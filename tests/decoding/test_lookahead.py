@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.analysis.metrics import passes
 from specdemo.decoding.lookahead import LookaheadPolicy, policy_for
+from specdemo.metrics import passes
 from specdemo.settings import GenerationSettings
 
 

@@ -14,7 +14,7 @@ from unittest import mock
 
 import pytest
 
-from specdemo.analysis import metrics
+from specdemo import metrics
 from specdemo.cli.options import check_url
 from specdemo.engines.base import BRIEF
 from specdemo.engines.server import RemoteEngine, remote_pair

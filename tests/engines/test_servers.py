@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from specdemo.analysis import metrics
+from specdemo import metrics
 from specdemo.cli import main
 from specdemo.engines.base import BRIEF
 from specdemo.engines.server import RemoteEngine, remote_pair

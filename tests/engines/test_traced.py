@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specdemo.analysis import metrics
-from specdemo.analysis.metrics import passes
+from specdemo import metrics
 from specdemo.decoding.lookahead import ConstantPolicy
 from specdemo.engines.base import BRIEF, Engine, rounds_of
 from specdemo.engines.genai import GenAIEngine
@@ -21,6 +20,7 @@ from specdemo.engines.traced import TracedEngine
 from specdemo.errors import EngineError, PairError, PromptError, SettingsError
 from specdemo.measure.race import race, run_alone
 from specdemo.measure.step_costs import measure_costs
+from specdemo.metrics import passes
 from specdemo.models.pairs import BUNDLED, bundled_pair
 from specdemo.presentation.explain import notes
 from specdemo.records import Comparison, Costs, Outcome, Request, Round, Run, Spread, StepCosts

@@ -19,11 +19,11 @@ import pytest
 from PIL import ImageColor
 from playwright.sync_api import BrowserContext, expect
 
-from specdemo.analysis.estimates import Interval
 from specdemo.cli.signals import on_interrupt
 from specdemo.engines.base import Decoder, Engine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, FileError, RunError, SettingsError, UsageError
+from specdemo.estimate import Interval
 from specdemo.experiments import bench_result as report
 from specdemo.experiments import report as files
 from specdemo.experiments.bench import BenchPlan, available, with_hardware

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import pytest
 
-from specdemo.analysis.metrics import FORMULAS
 from specdemo.cli import experiments as command
 from specdemo.cli.commands import Parser
 from specdemo.engines.scripted import ScriptedEngine
@@ -22,6 +21,7 @@ from specdemo.experiments.plan import Kind, Option, run
 from specdemo.experiments.suites import Task
 from specdemo.experiments.trials import TrialPlan, TrialRow
 from specdemo.experiments.variants import PrecisionPlan, TemperaturePlan, Temperatures, Variants, ratio
+from specdemo.metrics import FORMULAS
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName

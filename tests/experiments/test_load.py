@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from specdemo.analysis.estimates import Interval
 from specdemo.engines.base import Arrival
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, FileError, PairError, SettingsError
+from specdemo.estimate import Interval
 from specdemo.experiments import load as load_runs
 from specdemo.experiments import report as files
 from specdemo.experiments.checkpoint import Checkpoint

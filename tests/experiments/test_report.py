@@ -1,6 +1,6 @@
 """What the reports of all experiments share."""
 
-from specdemo.analysis.estimates import Interval
+from specdemo.estimate import Interval
 from specdemo.experiments.report import Line, speedup_lines
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from specdemo.analysis.estimates import Interval, median_interval
 from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import FileError, PromptError, SettingsError
+from specdemo.estimate import Interval, median_interval
 from specdemo.experiments.checkpoint import Checkpoint
 from specdemo.experiments.plan import LoadedEngine, run
 from specdemo.experiments.sweep import FRESH, SweepPlan, candidates, prompts_as_tasks, sweep

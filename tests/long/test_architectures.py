@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from specdemo.analysis import metrics
+from specdemo import metrics
 from specdemo.engines.base import BRIEF, Engine
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine

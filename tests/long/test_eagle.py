@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specdemo.analysis import metrics
+from specdemo import metrics
 from specdemo.engines.base import BRIEF
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.genai.pipelines import as_tensor, generation_config

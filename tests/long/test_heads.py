@@ -8,7 +8,7 @@ import openvino
 import pytest
 from openvino import opset13 as ops
 
-from specdemo.analysis import metrics
+from specdemo import metrics
 from specdemo.engines import load_engine
 from specdemo.engines.base import BRIEF
 from specdemo.engines.genai import GenAIEngine

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from specdemo.analysis import metrics
+from specdemo import metrics
 from specdemo.engines.base import BRIEF
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine

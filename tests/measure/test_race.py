@@ -3,7 +3,7 @@ from itertools import count
 
 import pytest
 
-from specdemo.analysis import metrics
+from specdemo import metrics
 from specdemo.engines.base import THOROUGH
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, PromptError

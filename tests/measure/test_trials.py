@@ -2,12 +2,11 @@
 
 import pytest
 
-from specdemo.analysis import metrics
-from specdemo.analysis.estimates import of_trials
-from specdemo.analysis.parts import race_of
+from specdemo import metrics
 from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
+from specdemo.estimate import of_trials, race_of
 from specdemo.measure import race
 from specdemo.measure.trials import confirmed, trials
 from specdemo.records import Comparison, Costs, Request

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from specdemo.analysis.metrics import proposed_and_accepted
 from specdemo.cli import main
 from specdemo.engines import load_engine
 from specdemo.engines.base import BRIEF, Engine
 from specdemo.measure.race import race, run_alone
+from specdemo.metrics import proposed_and_accepted
 from specdemo.models.catalogue import find
 from specdemo.models.checks import is_recommended
 from specdemo.models.devices import traced_runtime

@@ -8,15 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.analysis import metrics
-from specdemo.analysis.estimates import Interval, of_comparison, summarise
-from specdemo.analysis.metrics import Loop, loop
-from specdemo.analysis.predict import ceiling
+from specdemo import metrics
 from specdemo.engines.base import THOROUGH
 from specdemo.engines.scripted import ScriptedEngine
+from specdemo.estimate import Interval, of_comparison, summarise
 from specdemo.measure.conditions import OtherLoad
 from specdemo.measure.race import race
 from specdemo.measure.trials import repeats
+from specdemo.metrics import Loop, ceiling, loop
 from specdemo.presentation.conclusion import Conclusion, conclude
 from specdemo.presentation.warnings import causes, too_wide, warnings, warnings_of
 from specdemo.presentation.wording import shared_words

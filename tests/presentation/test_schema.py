@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from specdemo.analysis import metrics
+from specdemo import metrics
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.measure.race import race
 from specdemo.models.pairs import bundled_pair

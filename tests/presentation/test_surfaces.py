@@ -11,8 +11,8 @@ import pytest
 from PIL import ImageDraw
 from rich.console import Console
 
-from specdemo.analysis.estimates import Speedup, of_comparison, of_trials, summarise
 from specdemo.cli.terminal import print_comparison
+from specdemo.estimate import Speedup, of_comparison, of_trials, summarise
 from specdemo.experiments.sweep_result import Candidate, Point
 from specdemo.presentation import schema
 from specdemo.presentation.conclusion import conclude

@@ -10,7 +10,6 @@ import gradio as gr
 import pytest
 from pydantic import BaseModel, Field
 
-from specdemo.analysis.metrics import identical
 from specdemo.cli import main
 from specdemo.cli.options import check_effect
 from specdemo.decoding.indexes import Match, TextIndex, index_of
@@ -20,6 +19,7 @@ from specdemo.errors import SettingsError, UsageError
 from specdemo.experiments.bench import available
 from specdemo.experiments.sweep import candidates
 from specdemo.measure.race import race
+from specdemo.metrics import identical
 from specdemo.models.pairs import bundled_pair
 from specdemo.presentation.code import FLAVOURS, code
 from specdemo.presentation.wording import shared_words

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from specdemo.analysis import metrics
+from specdemo import metrics
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import FileError
 from specdemo.measure.race import race

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from specdemo.analysis.estimates import Interval
 from specdemo.engines.scripted import ScriptedEngine
+from specdemo.estimate import Interval
 from specdemo.experiments.sweep import candidates
 from specdemo.experiments.sweep_result import Candidate, Point, Sweep, recommend
 from specdemo.settings import GenerationSettings

@@ -13,8 +13,7 @@ import gradio as gr
 import pytest
 from rich.console import Console
 
-from specdemo.analysis import metrics
-from specdemo.analysis.predict import AS_MEASURED, WhatIf
+from specdemo import metrics
 from specdemo.cli.terminal import print_report
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
@@ -27,6 +26,7 @@ from specdemo.experiments.sweep import candidates, sweep
 from specdemo.experiments.sweep_result import Sweep
 from specdemo.measure.hardware import Bound, MemoryUse
 from specdemo.measure.step_costs import MAX_LOOKAHEAD, measure_contexts
+from specdemo.metrics import AS_MEASURED, WhatIf
 from specdemo.presentation import figures
 from specdemo.records import Costs, Phase, Progress, StepCosts
 from specdemo.settings import GenerationSettings

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.analysis import metrics
-from specdemo.analysis.metrics import answer
+from specdemo import metrics
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError
 from specdemo.measure.race import race
+from specdemo.metrics import answer
 from specdemo.models.pairs import bundled_pair
 from specdemo.presentation import schema
 from specdemo.presentation.charts import acceptance_figure, clock_figure

@@ -6,11 +6,10 @@ from typing import Any, NamedTuple, get_args
 
 import gradio as gr
 
-from specdemo.analysis.metrics import FORMULAS
-from specdemo.analysis.predict import AS_MEASURED, WHAT_IFS, WhatIf
 from specdemo.errors import SpecdemoError
 from specdemo.experiments import LOOKAHEADS, REPEATS, THRESHOLDS, Sweep, candidates, sweep
 from specdemo.measure import contexts_task
+from specdemo.metrics import AS_MEASURED, FORMULAS, WHAT_IFS, WhatIf
 from specdemo.models.pairs import bundled_prompts
 from specdemo.records import Costs, ModelPair, Progress, Prompts
 from specdemo.ui.boards import PairCosts, costs_board, prediction_board, report_template, result_board

@@ -1,17 +1,18 @@
 """Figures derived from records by pure functions; None if a figure is undefined or unknown.
 
-`FORMULAS` holds each figure's formula, as shown wherever the figure appears. The last part describes outputs. Greedy
-decoding of small models often ends in a loop, such as "a raven, a raven, a raven", and a draft guesses repetitions
-easily, so a speedup measured on one says little about other texts. Models like Qwen3 think between `<think>` and
-`</think>` before they answer.
+`FORMULAS` holds each figure's formula, as shown wherever the figure appears. A predicted speedup is not a
+measurement: label it so. Greedy decoding of small models often ends in a loop, such as "a raven, a raven, a raven",
+and a draft guesses repetitions easily, so a speedup measured on one says little about other texts. Models like Qwen3
+think between `<think>` and `</think>` before they answer.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
-from specdemo.records import Comparison, Costs, Outcome, Round, Run
+from specdemo.records import Comparison, Costs, Outcome, Record, Round, Run
 
 
 @dataclass(frozen=True)
@@ -273,6 +274,121 @@ def round_cost(costs: Costs, lookahead: int, *, free: bool = False) -> float | N
 def verify_cost(costs: Costs, tokens: int) -> float | None:
     """Return v(n): seconds of a target pass over n tokens / seconds over one; None beyond what was measured."""
     return costs.verify[tokens - 1] / costs.verify[0] if 0 < tokens <= len(costs.verify) else None
+
+
+_HALVINGS = 10
+
+
+class Prediction(Record):
+    """Speedups predicted for lookaheads 1, 2, …: with measured verification costs, and by the textbook."""
+
+    predicted: tuple[float, ...]
+    textbook: tuple[float, ...]
+
+    @property
+    def best(self) -> int:
+        """Lookahead with the highest prediction; 0 if none is above 1 and plain decoding is best."""
+        return _best(self.predicted)
+
+    @property
+    def textbook_best(self) -> int:
+        """The best lookahead by the textbook."""
+        return _best(self.textbook)
+
+
+class WhatIf(NamedTuple):
+    """What-if step costs, as factors of a draft step and of the extra cost of more than one token.
+
+    `growth` multiplies v(n) − 1. If plain steps are limited by memory, and the cost of more tokens is arithmetic, a
+    machine with twice the bandwidth halves plain and draft steps alike but not the rest: c stays, and v(n) − 1
+    doubles.
+    """
+
+    draft: float = 1.0
+    growth: float = 1.0
+
+    def of(self, costs: Costs) -> Costs:
+        """Return the costs with these factors applied."""
+        plain = costs.plain_step
+        return Costs(
+            plain_step=plain,
+            draft_step=costs.draft_step and costs.draft_step * self.draft,
+            first_draft_step=costs.first_draft_step and costs.first_draft_step * self.draft,
+            # noise can make a pass over several tokens look faster than one over a single token; keep it positive
+            verify=tuple(max(plain + (passes - plain) * self.growth, 0.1 * plain) for passes in costs.verify),
+        )
+
+
+AS_MEASURED = WhatIf()
+WHAT_IFS = {
+    "As measured": AS_MEASURED,
+    "A draft twice as fast": WhatIf(draft=0.5),
+    "Twice the memory bandwidth": WhatIf(growth=2.0),
+}
+"""Scenarios by name."""
+
+
+def expected_length(acceptance: float, lookahead: int) -> float:
+    """Return τ of a round if each proposal is accepted independently with probability α.
+
+    (1 − α^(γ+1)) / (1 − α), Leviathan et al. 2023, equation 1.
+    """
+    return sum(acceptance**i for i in range(lookahead + 1))
+
+
+def predict(costs: Costs, acceptance: float, *, free: bool = False) -> Prediction | None:
+    """Predict speedups with acceptance α at every lookahead whose verification was measured.
+
+    None if the draft's cost is unknown. `free`: proposals cost nothing, as those of prompt lookup; the prediction
+    assumes some in every round.
+    """
+    cost = 0.0 if free else draft_cost(costs)
+    if cost is None:
+        return None
+    length = partial(expected_length, acceptance)
+    lookaheads = range(1, len(costs.verify))
+    rounds = (round_cost(costs, n, free=free) for n in lookaheads)
+    return Prediction(
+        predicted=tuple(length(n) / each for n, each in enumerate(rounds, 1) if each is not None),
+        textbook=tuple(length(n) / (n * cost + 1) for n in lookaheads),
+    )
+
+
+def ceiling(costs: Costs, *, free: bool = False) -> tuple[float, int] | None:
+    """Return the speedup of a perfect draft, whose every proposal is accepted, and its best lookahead.
+
+    None if the draft's cost is unknown. Passes measured as faster than one over a single token count as equal to it.
+    """
+    least = costs.verify[0]
+    possible = costs.model_copy(update={"verify": tuple(max(least, seconds) for seconds in costs.verify)})
+    found = predict(possible, 1.0, free=free)
+    if found is None or not found.predicted:
+        return None
+    lookahead, speedup = max(enumerate(found.predicted, 1), key=lambda pair: pair[1])
+    return speedup, lookahead
+
+
+def break_even(costs: Costs, *, free: bool = False) -> tuple[float | None, ...]:
+    """Return the acceptance α from which each lookahead is predicted to gain; None if it cannot even at α = 1.
+
+    Empty if the draft's cost is unknown. The prediction grows with α, so bisection finds it.
+    """
+    found: list[float | None] = []
+    most = predict(costs, 1.0, free=free)
+    for index, best in enumerate(most.predicted if most is not None else ()):
+        low, high = 0.0, 1.0
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            prediction = predict(costs, middle, free=free)
+            assert prediction is not None, "the draft's cost is the same"
+            low, high = (low, middle) if prediction.predicted[index] > 1 else (middle, high)
+        found.append(high if best > 1 else None)
+    return tuple(found)
+
+
+def _best(speedups: Sequence[float]) -> int:
+    lookahead, speedup = max(enumerate(speedups, 1), key=lambda pair: pair[1], default=(0, 0.0))
+    return lookahead if speedup > 1 else 0
 
 
 _TIMES = 4  # least repetitions in a row

@@ -1,1 +1,0 @@
-"""Figures and words derived from records by pure functions."""
