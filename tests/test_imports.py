@@ -24,7 +24,6 @@ LAYERS = [  # each may import what stands before it, or in its own layer
     {"specdemo.estimate"},
     {"specdemo.models"},
     {"specdemo.presentation"},
-    {"specdemo.runtime"},
     {"specdemo.engines"},
     {"specdemo.measure"},
     {"specdemo.experiments"},
@@ -35,18 +34,15 @@ LAYERS = [  # each may import what stands before it, or in its own layer
     {"app"},
 ]
 ONLY_IN = {
-    "openvino": {"specdemo.engines", "specdemo.models", "specdemo.runtime"},
-    "openvino_genai": {"specdemo.engines", "specdemo.models", "specdemo.runtime"},
+    "openvino": {"specdemo.engines", "specdemo.models"},
+    "openvino_genai": {"specdemo.engines", "specdemo.models"},
     "gradio": {"specdemo.ui", "app"},
 }
 HANDS_ON = {
     "api",
-    "decoding",
-    "engines",
     "experiments",
     "measure",
     "records",
-    "runtime",
     "strategies",
     "ui",
     "worker",

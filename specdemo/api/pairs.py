@@ -18,7 +18,8 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from specdemo.api.runs import Experiment, Run
-from specdemo.engines import Engine, load_engine, remote_pair
+from specdemo.engines import Engine, load_engine
+from specdemo.engines.server import remote_pair
 from specdemo.errors import UnknownNameError, UsageError, quoted
 from specdemo.experiments import (
     KINDS,

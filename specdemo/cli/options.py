@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic.fields import FieldInfo
 
-from specdemo.engines import remote_pair
+from specdemo.engines.server import remote_pair
 from specdemo.errors import SpecdemoError, UsageError, quoted
 from specdemo.models.library import resolve
 from specdemo.models.pairs import default_drafter, default_pair, initial_runtime, initial_settings, pair_of

@@ -1,47 +1,24 @@
-"""Engines turn a request into rounds. Each implements `Engine`, and its decoders `Decoder`."""
+"""Engines turn a request into rounds. Each implements `Engine`, and its decoders `Decoder`.
 
-from typing import Protocol
+Nothing is loaded before an engine is: OpenVINO alone takes more than a second.
+"""
 
 import specdemo.telemetry  # noqa: F401 (before `openvino`)
 from specdemo.engines.base import THOROUGH, Arrival, Batch, BatchEngine, Decoder, Engine, Thoroughness, rounds_of
-from specdemo.engines.genai import GenAIEngine
-from specdemo.engines.server import RemoteEngine, remote_pair
-from specdemo.engines.traced import TracedEngine
 from specdemo.records import ModelPair, Side
 from specdemo.strategies import EngineName
 
 __all__ = [
-    "LOADERS",
     "THOROUGH",
     "Arrival",
     "Batch",
     "BatchEngine",
     "Decoder",
     "Engine",
-    "Loader",
     "Thoroughness",
     "load_engine",
-    "remote_pair",
     "rounds_of",
 ]
-
-
-class Loader(Protocol):
-    """A callable that loads a pair, such as an engine class."""
-
-    def __call__(self, pair: ModelPair, *, thoroughness: Thoroughness) -> Engine:
-        """Load a pair.
-
-        Raises:
-            SpecdemoError: the pair cannot be loaded; the message says why.
-        """
-
-
-LOADERS: dict[EngineName, Loader] = {
-    "genai": GenAIEngine,
-    "traced": TracedEngine,
-    "served": RemoteEngine,
-}
 
 
 def load_engine(
@@ -56,6 +33,14 @@ def load_engine(
     """
     if side == "plain":
         pair = pair.model_copy(update={"draft": None})
-    if side is not None and name == "genai":
-        return GenAIEngine(pair, lazy=True, thoroughness=thoroughness)
-    return LOADERS[name](pair, thoroughness=thoroughness)
+    if name == "genai":
+        from specdemo.engines.genai.engine import GenAIEngine
+
+        return GenAIEngine(pair, lazy=side is not None, thoroughness=thoroughness)
+    if name == "traced":
+        from specdemo.engines.traced.engine import TracedEngine
+
+        return TracedEngine(pair, thoroughness=thoroughness)
+    from specdemo.engines.server import RemoteEngine
+
+    return RemoteEngine(pair, thoroughness=thoroughness)

@@ -15,7 +15,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from specdemo.errors import PromptError
+from specdemo.files import is_text
 from specdemo.records import (
+    MOST_TURNS,
     Costs,
     Counters,
     DraftRound,
@@ -181,6 +184,27 @@ def rounds_of(decoder: Decoder) -> Generator[Round]:
         for step in steps:
             if isinstance(step, Round):
                 yield step
+
+
+def messages(request: Request) -> list[dict[str, str]]:
+    """Return the history and prompt as chat messages, as chat templates and servers take them."""
+    turns = [(("user", turn.prompt), ("assistant", turn.answer)) for turn in request.history]
+    said = [part for turn in turns for part in turn] + [("user", request.prompt)]
+    return [{"role": role, "content": text} for role, text in said]
+
+
+def check_prompt(request: Request) -> None:
+    """Check that there is a prompt, and that it and the turns before it are text.
+
+    Raises:
+        PromptError: the prompt is empty, a text cannot be encoded, or there are too many turns.
+    """
+    if not request.prompt.strip():
+        raise PromptError("The prompt is empty; enter the beginning of a text.")
+    if len(request.history) > MOST_TURNS:
+        raise PromptError(f"The chat has more than {MOST_TURNS} turns; start a new chat.")
+    if not all(is_text(message["content"]) for message in messages(request)):
+        raise PromptError("The prompt is not text: it holds characters that are not valid Unicode; enter it again.")
 
 
 class RoundCounts(NamedTuple):

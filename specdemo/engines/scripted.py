@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle
 from time import sleep
 
-from specdemo.decoding import judge
+from specdemo.decoding.verification import judge
 from specdemo.engines.base import (
     BRIEF,
     PREFILL_CHUNK,
@@ -21,6 +21,7 @@ from specdemo.engines.base import (
     Prefilling,
     RoundCounts,
     Thoroughness,
+    check_prompt,
     rounds_of,
 )
 from specdemo.errors import EngineError
@@ -41,7 +42,6 @@ from specdemo.records import (
     Token,
     TraceSource,
 )
-from specdemo.runtime import check_prompt
 from specdemo.strategies import Constant, Plain, Strategy
 
 WRONG = " um"

@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Any, NamedTuple, Self
 
 from specdemo.engines import Engine
+from specdemo.engines.base import check_prompt
 from specdemo.errors import ServerError, SpecdemoError
 from specdemo.files import json_text
 from specdemo.measure import LiveSettings, confirmed
@@ -18,7 +19,6 @@ from specdemo.presentation import schema
 from specdemo.presentation.feed import Feed, end_event
 from specdemo.presentation.wording import is_chat
 from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Side, Turn
-from specdemo.runtime import check_prompt
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import DRAFT_KINDS, EngineName
 from specdemo.ui.boards import anatomy

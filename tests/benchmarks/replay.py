@@ -26,11 +26,11 @@ from specdemo.decoding.auto import AutoPolicy
 from specdemo.decoding.indexes import index_of
 from specdemo.decoding.lookahead import LookaheadPolicy, policy_for
 from specdemo.decoding.steps import QueryLength, rising
+from specdemo.engines.language_model import LanguageModel, ModelSequence
 from specdemo.engines.traced.drafters import ModelDrafter, Proposer, SourcesDrafter, TextDrafter
 from specdemo.files import ASSETS
 from specdemo.models.devices import properties
 from specdemo.records import Costs
-from specdemo.runtime.language_model import LanguageModel, ModelSequence
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import STRATEGIES, Strategy
 

@@ -6,14 +6,13 @@ from typing import Any
 import openvino_genai
 import pytest
 
-from specdemo.engines import load_engine
+from specdemo.engines import load_engine, sequences
 from specdemo.engines.base import BRIEF, Engine
 from specdemo.engines.genai import decoder, pipelines
+from specdemo.engines.text import Tokenizer, special_patterns
 from specdemo.errors import PromptError
 from specdemo.measure.race import race
 from specdemo.records import Comparison, ModelPair, Phase, Request, Slice, Turn
-from specdemo.runtime import sequences
-from specdemo.runtime.text import Tokenizer, special_patterns
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import EngineName
 from tests.support.folders import chat_pair

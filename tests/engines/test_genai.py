@@ -14,12 +14,12 @@ from specdemo import metrics
 from specdemo.engines.base import BRIEF
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.genai.pipelines import as_tensor, generation_config
+from specdemo.engines.text import IncrementalText
 from specdemo.errors import CacheError, DeviceError, EngineError, LoadError, PairError, PromptError
 from specdemo.measure.race import race, run_alone
 from specdemo.measure.step_costs import measure_costs
 from specdemo.models.pairs import BUNDLED, bundled_pair
 from specdemo.records import Comparison, Outcome, Request, Run
-from specdemo.runtime.text import IncrementalText
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from tests.conftest import PROMPTS
 from tests.support.folders import pair_from_folders

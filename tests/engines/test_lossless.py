@@ -26,14 +26,14 @@ from specdemo.decoding.verification import (
     rejection_sample,
 )
 from specdemo.engines.base import rounds_of
+from specdemo.engines.language_model import LanguageModel, ModelSequence
+from specdemo.engines.text import Tokenizer
 from specdemo.engines.traced.decoder import TracedDecoder
 from specdemo.engines.traced.drafters import ModelDrafter, Proposer, SourcesDrafter, TextDrafter
 from specdemo.models.converted import folder_of
 from specdemo.models.devices import properties
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Costs, Model, ModelPair, Request
-from specdemo.runtime.language_model import LanguageModel, ModelSequence
-from specdemo.runtime.text import Tokenizer
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Plain, Source
 

@@ -16,6 +16,9 @@ from specdemo import metrics
 from specdemo.decoding.lookahead import ConstantPolicy
 from specdemo.engines.base import BRIEF, Engine, rounds_of
 from specdemo.engines.genai import GenAIEngine
+from specdemo.engines.language_model import LanguageModel
+from specdemo.engines.sequences import Paged
+from specdemo.engines.text import Tokenizer
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import EngineError, PairError, PromptError, SettingsError
 from specdemo.measure.race import race, run_alone
@@ -24,9 +27,6 @@ from specdemo.metrics import passes
 from specdemo.models.pairs import BUNDLED, bundled_pair
 from specdemo.presentation.explain import notes
 from specdemo.records import Comparison, Costs, Outcome, Request, Round, Run, Spread, StepCosts
-from specdemo.runtime.language_model import LanguageModel
-from specdemo.runtime.sequences import Paged
-from specdemo.runtime.text import Tokenizer
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import Planned, Strategy, strategies
 from tests.conftest import PROMPTS

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from specdemo.cli import main
+from specdemo.engines.language_model import LanguageModel
 from specdemo.errors import ConversionError, FolderError, GGUFError, LoadError, UnknownNameError
 from specdemo.experiments.bench import available
 from specdemo.models.checks import check_pair, drafts_for
@@ -20,7 +21,6 @@ from specdemo.models.gguf import inspect_gguf, read_header
 from specdemo.models.gguf_convert import convert_gguf, convert_here
 from specdemo.models.library import library, resolve
 from specdemo.models.pairs import bundled_models, pair_of
-from specdemo.runtime.language_model import LanguageModel
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from tests.support import gguf_files
 from tests.support.hurried import load_briefly

@@ -11,6 +11,7 @@ import pytest
 from openvino import opset13 as opset
 
 from specdemo.cli import main
+from specdemo.engines.language_model import LanguageModel
 from specdemo.models import gguf_convert
 from specdemo.models.converted import (
     WeightsChoice,
@@ -27,7 +28,6 @@ from specdemo.models.gguf_convert import Forms, convert_here, convert_pair
 from specdemo.models.graph import join_products, store_as_int8
 from specdemo.models.pairs import pair_of
 from specdemo.records import Model
-from specdemo.runtime.language_model import LanguageModel
 from specdemo.settings import RuntimeSettings, WeightsForm
 from tests.support import gguf_files
 from tests.support.hurried import load_briefly

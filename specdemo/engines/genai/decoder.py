@@ -16,13 +16,13 @@ from time import perf_counter
 
 import openvino_genai
 
-from specdemo.decoding import outcomes_from_counts
+from specdemo.decoding.verification import outcomes_from_counts
 from specdemo.engines.base import PREFILL_CHUNK, Arrival, Prefilling, RoundCounts
 from specdemo.engines.genai.pipelines import Pipelines, as_tensor, check_fits, generation_config, kind_of, read
 from specdemo.engines.genai.replay import Tracer
+from specdemo.engines.text import IncrementalText
 from specdemo.errors import EngineError, PromptError
 from specdemo.records import DraftToken, FinishReason, Request, Round, Run, Token, TraceSource
-from specdemo.runtime import IncrementalText
 from specdemo.strategies import Constant, Plain, Strategy
 
 request_ids = count(1)

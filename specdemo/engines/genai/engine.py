@@ -19,11 +19,11 @@ from specdemo.engines.genai.pipelines import (
     kind_of,
     read,
 )
+from specdemo.engines.language_model import log_probabilities
 from specdemo.errors import EngineError
 from specdemo.models.checks import check_concurrent, check_request
 from specdemo.models.devices import describe_environment
 from specdemo.records import SIDES, Costs, Counters, DraftRound, ModelPair, Request
-from specdemo.runtime import log_probabilities
 from specdemo.settings import Sampling
 from specdemo.strategies import Constant, Lookup, Plain, Strategy
 

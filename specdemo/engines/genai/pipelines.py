@@ -12,13 +12,14 @@ import openvino
 import openvino_genai
 
 from specdemo.engines.base import PREFILL_CHUNK
+from specdemo.engines.language_model import LanguageModel
+from specdemo.engines.text import Tokenizer
 from specdemo.errors import CacheError, LoadError, PairError
 from specdemo.models.converted import folder_of
 from specdemo.models.devices import check_devices, check_head_device, draft_device, draft_runtime, properties
 from specdemo.models.machine import use_huge_pages
 from specdemo.models.pairs import require_draft
 from specdemo.records import FinishReason, ModelPair, Request
-from specdemo.runtime import LanguageModel, Tokenizer
 from specdemo.strategies import Plain, Strategy
 
 Kind = Literal["plain", "model", "lookup"]

@@ -12,10 +12,13 @@ from typing import Protocol
 
 import numpy as np
 
-from specdemo.decoding import greedy_choice, judge, look_up, policy_for, propose, softmax
+from specdemo.decoding.indexes import look_up
+from specdemo.decoding.lookahead import policy_for, propose
+from specdemo.decoding.verification import greedy_choice, judge, softmax
 from specdemo.engines.genai.pipelines import Pipelines
+from specdemo.engines.language_model import ModelSequence, draft_agreement
+from specdemo.engines.text import texts
 from specdemo.records import DraftToken, Outcome, Request, Round
-from specdemo.runtime import ModelSequence, draft_agreement, texts
 from specdemo.strategies import Lookup
 
 Replayed = tuple[int, float | None]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
-from specdemo.decoding import outcomes_from_counts
+from specdemo.decoding.verification import outcomes_from_counts
 from specdemo.engines.base import Prefilling
 from specdemo.engines.server.client import Event
 from specdemo.records import MOST, TICK, DraftToken, FinishReason, Model, Outcome, Request, Round, Token, TraceSource

@@ -15,12 +15,11 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from specdemo.engines.base import Arrival, Prefilling, RoundCounts
+from specdemo.engines.base import Arrival, Prefilling, RoundCounts, check_prompt
 from specdemo.engines.server.answers import Dialect, Reader
 from specdemo.engines.server.client import Client, Event, Sending
 from specdemo.errors import ServerError
 from specdemo.records import MOST, FinishReason, Request, Round, Run, TraceSource
-from specdemo.runtime import check_prompt
 from specdemo.strategies import Strategy
 
 

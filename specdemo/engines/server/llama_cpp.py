@@ -14,12 +14,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from specdemo.decoding import outcomes_from_counts
-from specdemo.engines.base import Prefilling
+from specdemo.decoding.verification import outcomes_from_counts
+from specdemo.engines.base import Prefilling, messages
 from specdemo.engines.server.answers import HttpRequest
 from specdemo.engines.server.client import Client, Event
 from specdemo.records import MOST, TICK, DraftToken, FinishReason, Model, Outcome, Request, Round, Token, TraceSource
-from specdemo.runtime import messages
 
 
 class LlamaCpp:

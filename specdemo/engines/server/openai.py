@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+from specdemo.engines.base import messages
 from specdemo.engines.server.answers import HttpRequest, Part, Proposals, TextReader
 from specdemo.engines.server.client import Client
 from specdemo.errors import ServerError
 from specdemo.records import FinishReason, Model, Request, Round
-from specdemo.runtime import messages
 from specdemo.strategies import PER_REQUEST, SERVERS, ServerKind
 
 _LETTERS_PER_TOKEN = 4  # estimate for servers that count no tokens; only affects text lengths

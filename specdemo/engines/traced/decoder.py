@@ -10,11 +10,11 @@ from time import perf_counter
 
 import numpy as np
 
-from specdemo.decoding import (
+from specdemo.decoding.auto import Timing
+from specdemo.decoding.steps import QueryLength
+from specdemo.decoding.verification import (
     Logits,
     Probabilities,
-    QueryLength,
-    Timing,
     Uniform,
     Verification,
     block_verify,
@@ -25,10 +25,11 @@ from specdemo.decoding import (
     rejection_sample,
 )
 from specdemo.engines.base import Prefilling
+from specdemo.engines.language_model import ModelSequence
+from specdemo.engines.text import IncrementalText, Tokenizer, texts
 from specdemo.engines.traced.drafters import Proposal, Proposer
 from specdemo.errors import EngineError
 from specdemo.records import Alternative, Costs, DraftToken, FinishReason, Request, Round, Run, Token, TraceSource
-from specdemo.runtime import IncrementalText, ModelSequence, Tokenizer, texts
 from specdemo.strategies import Strategy
 
 OpenTarget = Callable[[Sequence[int], int], ModelSequence]

@@ -6,23 +6,21 @@ from typing import Protocol
 
 import numpy as np
 
-from specdemo.decoding import (
-    AutoPolicy,
+from specdemo.decoding.auto import AutoPolicy, Timing
+from specdemo.decoding.indexes import Match, TextIndex
+from specdemo.decoding.lookahead import LookaheadPolicy, propose
+from specdemo.decoding.verification import (
     Logits,
-    LookaheadPolicy,
-    Match,
     Probabilities,
-    TextIndex,
-    Timing,
     Uniform,
     distribution,
     draw,
     greatest_probability,
     penalised,
-    propose,
     resized,
 )
-from specdemo.runtime import ModelSequence, Tokenizer, draft_agreement
+from specdemo.engines.language_model import ModelSequence, draft_agreement
+from specdemo.engines.text import Tokenizer
 from specdemo.settings import Sampling
 from specdemo.strategies import Source
 

@@ -10,8 +10,20 @@ from pathlib import Path
 from time import perf_counter
 from typing import Literal
 
-from specdemo.decoding import AutoPolicy, Experience, Memory, SuffixIndex, Uniform, index_of, policy_for
+from specdemo.decoding.auto import AutoPolicy, Experience
+from specdemo.decoding.indexes import Memory, SuffixIndex, index_of
+from specdemo.decoding.lookahead import policy_for
+from specdemo.decoding.verification import Uniform
 from specdemo.engines.base import THOROUGH, Decoder, Thoroughness, rounds_of
+from specdemo.engines.language_model import (
+    Adapt,
+    HeadModel,
+    LanguageModel,
+    ModelSequence,
+    log_probabilities,
+    show_states,
+)
+from specdemo.engines.text import Tokenizer
 from specdemo.engines.traced.decoder import Follow, OpenDrafter, TracedDecoder
 from specdemo.engines.traced.drafters import ModelDrafter, Proposer, SourcesDrafter, TextDrafter, TranslatingDrafter
 from specdemo.errors import PairError, SpecdemoError
@@ -28,15 +40,6 @@ from specdemo.models.devices import (
 )
 from specdemo.models.places import own_cache, writable
 from specdemo.records import SIDES, Costs, Counters, DraftRound, Model, ModelPair, Request
-from specdemo.runtime import (
-    Adapt,
-    HeadModel,
-    LanguageModel,
-    ModelSequence,
-    Tokenizer,
-    log_probabilities,
-    show_states,
-)
 from specdemo.settings import RuntimeSettings
 from specdemo.strategies import Constant, Plain, Strategy
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from specdemo.decoding.verification import Logits
+from specdemo.engines.language_model import LanguageModel, draft_agreement
 from specdemo.models.devices import properties
 from specdemo.models.machine import multiplies_int8
 from specdemo.models.pairs import BUNDLED
-from specdemo.runtime.language_model import LanguageModel, draft_agreement
 from specdemo.settings import Precision, RuntimeSettings, Sampling
 
 pytestmark = pytest.mark.openvino

@@ -16,11 +16,11 @@ from xml.etree import ElementTree
 
 import openvino_genai
 
+from specdemo.engines.base import check_prompt, messages
 from specdemo.errors import LoadError, PromptError
-from specdemo.files import is_text
 from specdemo.models.checks import check_tokenizers
 from specdemo.models.converted import folder_of
-from specdemo.records import MOST_TURNS, Model, Request
+from specdemo.records import Model, Request
 
 Decode = Callable[[list[int]], str]
 
@@ -66,27 +66,6 @@ def texts(decode: Decode, context: Sequence[int], tokens: Sequence[int]) -> list
     """Return each token's text after `context`; partial characters become U+FFFD, special tokens are empty."""
     text = IncrementalText(decode, context)
     return [text.push(token) or text.held() for token in tokens]
-
-
-def messages(request: Request) -> list[dict[str, str]]:
-    """Return the history and prompt as chat messages, as chat templates and servers take them."""
-    turns = [(("user", turn.prompt), ("assistant", turn.answer)) for turn in request.history]
-    said = [part for turn in turns for part in turn] + [("user", request.prompt)]
-    return [{"role": role, "content": text} for role, text in said]
-
-
-def check_prompt(request: Request) -> None:
-    """Check that there is a prompt, and that it and the turns before it are text.
-
-    Raises:
-        PromptError: the prompt is empty, a text cannot be encoded, or there are too many turns.
-    """
-    if not request.prompt.strip():
-        raise PromptError("The prompt is empty; enter the beginning of a text.")
-    if len(request.history) > MOST_TURNS:
-        raise PromptError(f"The chat has more than {MOST_TURNS} turns; start a new chat.")
-    if not all(is_text(message["content"]) for message in messages(request)):
-        raise PromptError("The prompt is not text: it holds characters that are not valid Unicode; enter it again.")
 
 
 _MARK = "\ue000"  # marks cuts while a chat template is applied

@@ -28,11 +28,11 @@ import openvino
 from openvino import _offline_transformations
 from openvino import opset13 as ops
 
-from specdemo.decoding import Logits, distribution, greedy_choice, resized
+from specdemo.decoding.verification import Logits, distribution, greedy_choice, resized
+from specdemo.engines.sequences import Cached, Paged, Stateful, States, Uncached
 from specdemo.errors import LoadError, PairError
 from specdemo.models.graph import layer_ends, seen_layers
 from specdemo.models.machine import use_huge_pages
-from specdemo.runtime.sequences import Cached, Paged, Stateful, States, Uncached
 from specdemo.settings import Sampling
 
 _READ, _FED, _CYCLES = 16, 5, 8  # of the trial behind `feeds_singly`: context tokens, tokens fed, repetitions

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import openvino
 
-from specdemo.decoding import Logits
+from specdemo.decoding.verification import Logits
 
 _CHUNK = 256  # tokens fed per pass, which bounds the memory of a long prompt's logits
 _REPEATED = 65  # tokens of the longest verification, whose inputs are kept

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.runtime.text import UNDECODED, IncrementalText, texts
+from specdemo.engines.text import UNDECODED, IncrementalText, texts
 
 
 def decode(tokens: list[int]) -> str:
