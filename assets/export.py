@@ -1,6 +1,6 @@
 """Export a Hugging Face target and draft to the OpenVINO IR folders that the app loads.
 
-    PYTHONPATH=. python assets/export.py SOURCE assets/story-pair
+    python assets/export.py SOURCE assets/story-pair
 
 SOURCE holds `target/` and `draft/` in Hugging Face format, or one of them: the other stays as it is. Run it in the
 environment that `export-requirements.txt` describes. Matrices in f32 that came in f16 are stored in f16, which halves
@@ -9,15 +9,17 @@ the file and changes no figure: see `halve`.
 
 import argparse
 import shutil
+import subprocess
+import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import numpy as np
 import openvino
 from openvino import opset13 as opset
 
-from specdemo.models import download
-
 WEIGHTS = ("fp32", "fp16", "int8")
+NEEDED = ("config.json", "generation_config.json", "openvino_*.xml", "openvino_*.bin")
 SMALL = 10_000  # numbers: the norms' weights, which are not worth it
 
 
@@ -25,7 +27,12 @@ def export(source: Path, destination: Path, weights: str, *options: str) -> None
     """Export one model with tokenizer and detokenizer, in place of what was there."""
     shutil.rmtree(destination, ignore_errors=True)
     destination.parent.mkdir(parents=True, exist_ok=True)
-    download.export(source, destination, weights, *options)
+    command = [sys.executable, "-m", "optimum.commands.optimum_cli", "export", "openvino", "--model", str(source)]
+    command += ["--task", "text-generation-with-past", "--weight-format", weights, *options]
+    subprocess.run([*command, str(destination)], check=True)
+    for file in destination.iterdir():
+        if not any(fnmatch(file.name, pattern) for pattern in NEEDED):
+            file.unlink()
     if weights == "fp32":
         halve(destination)
     size = sum(file.stat().st_size for file in destination.iterdir())

@@ -39,7 +39,7 @@ CachePrecision = Literal["default", "u4", "u8", "f16", "bf16", "f32"]
 WeightsForm = Literal["exact", "int8"]
 """Storage of a GGUF file's weights: as they are, or as int8 in groups of 64."""
 Weights = Literal["auto", "exact", "int8"]
-"""Storage of a GGUF file's weights, where `auto` is the one chosen by a measurement on this machine."""
+"""Storage of a GGUF file's weights, where `auto` is int8 if the processor multiplies int8, else exact."""
 
 
 class _Settings(BaseModel):
@@ -251,7 +251,7 @@ class RuntimeSettings(_Settings):
     weights: Weights = Field(
         "auto",
         title="Weights",
-        description="of GGUF files: exact, or int8 in groups of 64; auto: whichever a measurement here chose",
+        description="of GGUF files: exact, or int8 in groups of 64; auto: int8 if the processor multiplies int8",
     )
     inference_num_threads: int = Field(
         0, ge=0, le=1024, title="Threads", description="CPU threads; 0: OpenVINO decides"

@@ -23,7 +23,7 @@ from specdemo.estimate import ENOUGH
 from specdemo.files import write_bytes, write_json
 from specdemo.measure import MOST_SECONDS, REPEAT_SECONDS, confirmed, measure_costs, race
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
-from specdemo.models.gguf_convert import convert_pair
+from specdemo.models.converted import convert_pair
 from specdemo.presentation import schema, share
 from specdemo.presentation.code import FLAVOURS, code
 from specdemo.records import Comparison, Phase

@@ -45,7 +45,7 @@ from specdemo.experiments import (
     run,
     write,
 )
-from specdemo.models.gguf_convert import convert_pair
+from specdemo.models.converted import convert_pair
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName

@@ -1,9 +1,8 @@
-"""`models`: list, describe, check, download and convert models."""
+"""`models`: list, describe, check and download models."""
 
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
 
 from rich.box import SIMPLE
 from rich.console import Console
@@ -13,14 +12,13 @@ from rich.table import Table
 
 from specdemo import records
 from specdemo.cli.options import Commands, add_json, add_models_dir, check_json
-from specdemo.cli.terminal import announced, show_conversion
+from specdemo.cli.terminal import show_conversion
 from specdemo.errors import FetchError, PairError, UsageError
 from specdemo.files import write_json
-from specdemo.models.catalogue import Entry, WeightFormat, catalogue, find
+from specdemo.models.catalogue import Entry, catalogue, find
 from specdemo.models.checks import PairReport, check_pair
-from specdemo.models.converted import stored_form
-from specdemo.models.download import convert, converted_folder, download, download_source
-from specdemo.models.gguf_convert import convert_models
+from specdemo.models.converted import convert_models, stored_form
+from specdemo.models.download import download, download_source, exported_folder
 from specdemo.models.library import Library, entry_folders, library, resolve
 from specdemo.models.machine import in_units
 from specdemo.models.places import hub_cache, models_dir
@@ -32,14 +30,13 @@ from specdemo.strategies import DRAFT_KINDS
 
 def add_to(commands: Commands) -> None:
     """Add the command and its subcommands."""
-    parser = commands.add_parser("models", help="list, describe, check, download and convert models")
+    parser = commands.add_parser("models", help="list, describe, check and download models")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     for name, action, help_ in (
         ("list", _list, "list the catalogue and the models on this machine"),
         ("info", _info, "describe a model, or a pair from the catalogue"),
         ("check", _check, "check whether two models fit each other, and this machine"),
         ("download", _download, "download a pair from the catalogue, or a repository of the Hub"),
-        ("convert", _convert, "convert a model to OpenVINO with optimum-intel"),
     ):
         command = actions.add_parser(name, help=help_)
         command.set_defaults(command=action)
@@ -72,23 +69,11 @@ def _download_arguments(parser: argparse.ArgumentParser) -> None:
     add_models_dir(parser)
 
 
-def _convert_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="ID", help="a repository of the Hub, or a local folder")
-    formats = get_args(WeightFormat)
-    parser.add_argument("--weight-format", choices=formats, default="int8", help="weight precision (default: int8)")
-    parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="output folder (default: in your models directory)"
-    )
-    add_models_dir(parser)
-    parser.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the model")
-
-
 _ARGUMENTS = {
     "list": _list_arguments,
     "info": _info_arguments,
     "check": _check_arguments,
     "download": _download_arguments,
-    "convert": _convert_arguments,
 }
 
 
@@ -148,11 +133,11 @@ def _download(options: argparse.Namespace) -> None:
     missing = []
     for source, folder in zip(entry.sources, entry_folders(entry, options.models_dir), strict=True):
         if folder is None and source.format == "convert":
-            missing.append(f"python -m specdemo models convert {source.conversion}")
+            missing.append(source.export_command(str(exported_folder(source, options.models_dir))))
         elif folder is None and source.repository is not None:
             _show_download(source.name or source.address, download_source(source))
     if missing:
-        raise FetchError(f"The rest of this pair must be converted; run: {' && '.join(missing)}")
+        raise FetchError(f"The rest of this pair must be exported with optimum-intel; run: {' && '.join(missing)}")
 
 
 def _show_download(name: str, progress_of: Iterator[records.Progress[Path | None]]) -> None:
@@ -163,14 +148,6 @@ def _show_download(name: str, progress_of: Iterator[records.Progress[Path | None
             left = "" if progress.seconds_left is None else f"{progress.seconds_left:.0f} s left"
             bar.update(task, completed=progress.done, total=progress.total, left=left)
     print(f"{name} is on this machine; name it with --target or --draft.")
-
-
-def _convert(options: argparse.Namespace) -> None:
-    with announced(f"converting {options.model}; this takes a few minutes"):
-        folder = options.output or converted_folder(options.model, options.weight_format, options.models_dir)
-        model = convert(options.model, options.weight_format, folder, trust_remote_code=options.trust_remote_code)
-    assert model is not None, "nobody stops it"
-    print(f"{model.path}: {model.architecture}, {model.parameters / 1e6:.1f}M parameters, {model.weights}")
 
 
 def _print_catalogue(pairs: list[tuple[Entry, tuple[Path | None, ...]]]) -> None:
@@ -237,9 +214,8 @@ def _facts(described: Entry | Model) -> list[tuple[str, str]]:
     for role, source in zip(("target", "draft"), described.sources, strict=False):
         whence = source.repository or str(source.path)
         facts.append((role, f"{whence}, {source.weights}, ~{in_units(source.disk_bytes)}, {source.license}"))
-        facts += [("", f"needs conversion: python -m specdemo models convert {source.conversion}")] * (
-            source.format == "convert"
-        )
+        if source.format == "convert":
+            facts.append(("", f"needs an export: {source.export_command(str(exported_folder(source)))}"))
         facts += [("", "gated: accept its licence on the Hub and set HF_TOKEN")] * source.gated
     facts += [("draft is", "a language model" if described.kind == "model" else DRAFT_KINDS[described.kind].noun)]
     facts += [("memory", f"~{in_units(described.memory_bytes)}"), ("prompts", described.prompts)]

@@ -4,6 +4,7 @@ Sizes are estimates, from the number of parameters or from a repository's listin
 repository was found in public; only the bundled pair has been run here. A published speedup is its author's.
 """
 
+import shlex
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,11 @@ from specdemo.records import Prompts, Record
 from specdemo.settings import RuntimeSettings
 from specdemo.strategies import DraftKindName
 
-WeightFormat = Literal["int4", "int8", "fp16"]
+
+def export_command(repository: str, weights: str, folder: str, *, trust: bool = False) -> str:
+    """Return the command of optimum-intel that exports a model to a folder of OpenVINO IR."""
+    options, place = " --trust-remote-code" * trust, shlex.quote(folder)
+    return f"optimum-cli export openvino --model {repository} --weight-format {weights}{options} {place}"
 
 
 class Source(Record):
@@ -51,10 +56,13 @@ class Source(Record):
         return f"{self.repository}:{self.file}" if self.file is not None else self.repository
 
     @property
-    def conversion(self) -> str:
-        """Arguments of `models convert` for this model."""
-        trust = " --trust-remote-code" if self.trust_remote_code else ""
-        return f"{self.repository} --weight-format {self.weights}{trust}"
+    def exported_name(self) -> str:
+        """Name of its folder in the models directory, if it must be exported first."""
+        return f"{(self.repository or '').rpartition('/')[-1]}-{self.weights}-ov"
+
+    def export_command(self, folder: str) -> str:
+        """Return the command of optimum-intel that exports it."""
+        return export_command(self.repository or "", self.weights, folder, trust=self.trust_remote_code)
 
 
 class Published(Record):

@@ -12,7 +12,7 @@ import openvino_genai
 
 from specdemo.errors import LoadError, PairError, SettingsError, capitalised
 from specdemo.models.catalogue import catalogue
-from specdemo.models.converted import is_converted, tokenizer_folder
+from specdemo.models.converted import folder_of, is_converted
 from specdemo.models.machine import in_units, memory_free, memory_needed
 from specdemo.models.pairs import check_target, require_draft
 from specdemo.records import Model, ModelPair, Record, Request
@@ -32,10 +32,6 @@ _LINEAR_THRESHOLD = (
 _MTP = (
     "A multi-token-prediction head drafts for the model that it was exported with, in the same folder; choose that "
     "as the target."
-)
-_GEMMA4_MTP = (
-    "GenAI runs Gemma 4's multi-token-prediction head only without continuous batching, in a pipeline that cannot be "
-    "stepped; choose a draft model or an EAGLE-3 head."
 )
 _IN_PARTS = (
     "GenAI decodes with a model that is exported in parts plainly or with its own multi-token-prediction head; "
@@ -247,8 +243,6 @@ def _difference(target: Model, draft: Model) -> str | None:
 
 
 def _cannot(engine: EngineName, target: Model, draft: Model | None, difference: str | None) -> str | None:
-    if draft is not None and draft.head == "gemma4_mtp":
-        return _GEMMA4_MTP
     if draft is not None and draft.head == "mtp" and (not target.in_parts or draft.path != target.path):
         return _MTP
     if target.in_parts and ENGINES[engine].local and (engine != "genai" or draft is None or draft.head != "mtp"):
@@ -285,7 +279,7 @@ def _too_large(needed: int, free: int) -> str | None:
 
 def _tokenizer(model: Model) -> openvino_genai.Tokenizer:
     try:
-        return openvino_genai.Tokenizer(tokenizer_folder(model))
+        return openvino_genai.Tokenizer(folder_of(model))
     except RuntimeError as error:
         raise LoadError(f"OpenVINO cannot load the tokenizer of {model.name!r}; export it again.") from error
 

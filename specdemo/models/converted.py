@@ -1,62 +1,39 @@
 """The folder of OpenVINO IR for a model: its own, or the conversion of its GGUF file in our cache.
 
 A conversion's folder is named by its file's SHA-256 digest, the version of our conversion and the form of its
-weights, so a copied or renamed file is not converted again.
+weights, so a copied or renamed file is not converted again. Its weights keep the values of the file, mostly in four
+bits; on a processor that multiplies int8 they become int8 in groups of 64, which choose another token at one to three
+positions of a hundred (docs/models.md).
 
-Quantized weights are converted exactly, mostly to four bits. Whether these or the same weights as int8 decode faster
-depends on the processor: with AVX2, int8 is faster by a tenth to a quarter; with AVX-512 it may be the other way
-round. int8 in groups of 64 chooses another token at one to three positions of a hundred. So exact weights are the
-default wherever they cost less than a tenth; this is measured once for each file and machine, and stored.
+The conversion runs in a process of its own: it can be ended, may need more memory than there is, and openvino-genai
+prints text that would corrupt JSON output.
 """
 
 import hashlib
 import os
-import platform
+import shutil
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
-from time import perf_counter
-from typing import Any
+from time import monotonic, time
 
-import numpy as np
-import numpy.typing as npt
-import openvino
-from pydantic import ValidationError
-
-from specdemo.errors import LoadError, SpecdemoError
-from specdemo.models.machine import instruction_sets, processor, use_huge_pages
-from specdemo.models.places import own_cache, writable, write_whole
-from specdemo.records import Model, Record
+from specdemo.child import follow
+from specdemo.errors import ConversionError, DiskError, LoadError, SpecdemoError
+from specdemo.models.gguf import inspect_gguf
+from specdemo.models.machine import in_units, multiplies_int8
+from specdemo.models.places import own_cache, writable
+from specdemo.records import Model, ModelPair
 from specdemo.settings import WeightsForm
 
-VERSION = 3
+VERSION = 4
 """Increased when the conversion changes, so that older conversions are redone."""
-_FOLDERS: dict[WeightsForm, str] = {"exact": "", "int8": "-int8"}
-
-
-class WeightsChoice(Record):
-    """The chosen form of a file's weights on this machine, with median milliseconds of passes over 1 and 3 tokens.
-
-    No figures: nothing to measure, since every matrix has eight bits already, or too little memory.
-    """
-
-    form: WeightsForm
-    exact_ms: tuple[float, ...] = ()
-    int8_ms: tuple[float, ...] = ()
-
-    @property
-    def reason(self) -> str:
-        """Why this form was chosen, in a few words."""
-        if not self.exact_ms:
-            return "not measured"
-        exact, eight = ("/".join(f"{value:.1f}" for value in figures) for figures in (self.exact_ms, self.int8_ms))
-        return f"measured here, ms for 1/3 tokens: exact {exact}, int8 {eight}"
+_GROWTH = 3.0  # bytes of IR per byte of GGUF, at most: 4 bits stored as 8 with scales, beside what the reader wrote
+_STALE_SECONDS = 24 * 3600  # no conversion takes as long
 
 
 def folder_of(model: Model) -> Path:
     """Return the folder of OpenVINO IR to load: the model's own, or the conversion of its GGUF file.
-
-    A file whose form of weights is not chosen yet uses its exact weights.
 
     Raises:
         LoadError: it is not converted yet, or the model was read from JSON, which never holds paths.
@@ -70,11 +47,12 @@ def folder_of(model: Model) -> Path:
 
 
 def form_of(model: Model) -> WeightsForm:
-    """Return the form of a GGUF model's weights: as set, else as chosen for this machine, else exact."""
-    if model.form != "auto":
-        return model.form
-    choice = choice_of(model)
-    return choice.form if choice is not None else "exact"
+    """Return the form of a GGUF model's weights: as set, else int8 where the processor multiplies it."""
+    return automatic_form() if model.form == "auto" else model.form
+
+
+def automatic_form() -> WeightsForm:
+    return "int8" if multiplies_int8() else "exact"
 
 
 def has_int8_weights(model: Model) -> bool:
@@ -83,49 +61,22 @@ def has_int8_weights(model: Model) -> bool:
     return in_file or model.weights in ("int8", "Q8_0")
 
 
-def choice_of(model: Model) -> WeightsChoice | None:
-    """Return the stored choice for a GGUF model on this machine; None if there is none, or it is a folder."""
-    digest = recorded_digest(model.path) if model.path is not None and model.path.is_file() else None
-    return remembered_choice(digest) if digest is not None else None
-
-
 def stored_form(model: Model) -> str | None:
-    """Describe the form of a GGUF model's weights and why; None for a folder, or a file not converted yet."""
-    if model.path is None or not model.path.is_file() or not is_converted(model):
+    """Describe the form of a GGUF model's weights and why; None for a folder."""
+    if model.path is None or not model.path.is_file():
         return None
-    choice = choice_of(model)
     words = {"exact": "exact weights", "int8": "int8 in groups of 64"}[form_of(model)]
-    if model.form != "auto":
-        return f"{words} (as set)"
-    return f"{words} ({choice.reason if choice is not None else 'not measured yet'})"
-
-
-def tokenizer_folder(model: Model) -> Path:
-    """Return the folder of a model's tokenizer, which is the same in every form.
-
-    Raises:
-        LoadError: as for `folder_of`.
-    """
-    exact = converted_folder(model.path) if model.path is not None and model.path.is_file() else None
-    return exact or folder_of(model)
+    able = "multiplies int8" if multiplies_int8() else "does not multiply int8"
+    return f"{words} ({'as set' if model.form != 'auto' else f'this processor {able}'})"
 
 
 def is_converted(model: Model) -> bool:
-    """Whether a model is OpenVINO IR, or a GGUF file converted to it in any form."""
+    """Whether a model is OpenVINO IR, or a GGUF file converted to it in its form."""
     path = model.path
-    return path is None or not path.is_file() or any(converted_folder(path, form) for form in _FOLDERS)
+    return path is None or not path.is_file() or converted_folder(path, form_of(model)) is not None
 
 
-def awaits_conversion(model: Model) -> bool:
-    """Whether a model is a GGUF file that must be converted, or its form chosen, before it is loaded."""
-    if model.path is None or not model.path.is_file():
-        return False
-    if model.form == "auto" and choice_of(model) is None:
-        return True
-    return converted_folder(model.path, form_of(model)) is None
-
-
-def converted_folder(path: Path, form: WeightsForm = "exact") -> Path | None:
+def converted_folder(path: Path, form: WeightsForm) -> Path | None:
     """Return the folder of a file's conversion, if any; instant, since converted files have a stored digest."""
     digest = recorded_digest(path)
     folder = place_of(digest, form) if digest is not None else None
@@ -134,7 +85,7 @@ def converted_folder(path: Path, form: WeightsForm = "exact") -> Path | None:
 
 def place_of(digest: str, form: WeightsForm) -> Path:
     """Return the folder for the conversion of a file with this digest."""
-    return conversions() / f"{digest}-{VERSION}{_FOLDERS[form]}"
+    return conversions() / f"{digest}-{VERSION}{'-int8' * (form == 'int8')}"
 
 
 def conversions() -> Path:
@@ -182,81 +133,86 @@ def _record_of(path: Path) -> Path | None:
     return conversions() / "digests" / hashlib.sha256(os.fsencode(key)).hexdigest()
 
 
-WORTH = 1.1
-"""Exact weights are chosen if they take at most this many times as long as int8."""
-_TOKENS = (1, 3)  # a plain step, and a round of two proposals
-_CONTEXT = 32
-_RULE = 2  # increased when forms are measured or chosen differently, so that earlier choices are made anew
-_PASSES, _UNEVEN, _BLOCKS, _SECONDS = 6, 3, 8, 4.0  # first passes are uneven: another model used the caches
-
-
-def remembered_choice(digest: str) -> WeightsChoice | None:
-    """Return the stored choice for a file with this digest on this machine, if any."""
-    try:
-        return WeightsChoice.model_validate_json(_choice_file(digest).read_bytes())
-    except (OSError, ValidationError):
-        return None
-
-
-def remember_choice(digest: str, choice: WeightsChoice) -> None:
-    """Store a choice.
+def convert_pair(pair: ModelPair) -> Iterator[tuple[Model, float]]:
+    """Convert a pair's GGUF files that are not converted yet; yields the current model and its seconds.
 
     Raises:
-        SpecdemoError: the cache is not writable.
+        SpecdemoError: as for `convert_gguf`.
     """
-    write_whole(_choice_file(digest), choice.model_dump_json() + "\n", "Which weights are faster")
+    yield from convert_models([pair.target, pair.draft])
 
 
-def measure_forms(
-    exact: Path, int8: Path, device: str, properties: dict[str, str], int8_properties: dict[str, str]
-) -> WeightsChoice:
-    """Measure both forms of a model in turns, each with its own properties, and choose one."""
-    requests = [_request(exact, device, properties), _request(int8, device, int8_properties)]
-    use_huge_pages(device)  # as engines do
-    began = perf_counter()
-    blocks: list[list[list[float]]] = []  # seconds of a pass, by block, form and number of tokens
-    while len(blocks) < _BLOCKS and (len(blocks) < 2 or perf_counter() - began < _SECONDS):
-        blocks.append([[median_seconds(request, tokens) for tokens in _TOKENS] for request in requests])
-    seconds = np.array(blocks)
-    ratio = np.median(seconds[:, 0] / seconds[:, 1], axis=0).mean()
-    figures = np.round(np.median(seconds, axis=0) * 1000, 2)
-    return WeightsChoice(
-        form="int8" if ratio > WORTH else "exact", exact_ms=tuple(figures[0]), int8_ms=tuple(figures[1])
+def convert_models(models: Iterable[Model | None]) -> Iterator[tuple[Model, float]]:
+    """Convert models that are not converted yet; yields as `convert_pair`."""
+    for model in models:
+        if model is not None and model.path is not None and not is_converted(model):
+            for seconds in convert_gguf(model.path, form_of(model)):
+                yield model, seconds
+
+
+def convert_gguf(path: Path, form: WeightsForm) -> Iterator[float]:
+    """Convert a file that is not converted yet; yields the elapsed seconds, five times a second.
+
+    When the caller goes away, the conversion ends and leaves nothing behind.
+
+    Raises:
+        GGUFError: the file cannot be read.
+        DiskError: the disk is too small.
+        ConversionError: openvino-genai refused it, or ran out of memory.
+    """
+    if converted_folder(path, form) is not None:
+        return
+    _check_disk(inspect_gguf(path))
+    writable(conversions(), "Conversions")
+    for left in conversions().glob(".converting-*"):  # left by a process that was killed
+        if time() - left.stat().st_mtime > _STALE_SECONDS:
+            shutil.rmtree(left, ignore_errors=True)
+    began = monotonic()
+    died = ConversionError(
+        f"The conversion of {path.name!r} ended unexpectedly, perhaps for lack of memory; free some and try again."
     )
+    with tempfile.TemporaryDirectory(prefix=".converting-", dir=conversions()) as scratch:
+        work = follow(_convert, path.resolve(), Path(scratch), form, name="specdemo conversion", died=died)
+        with closing(work) as silences:
+            for _ in silences:
+                yield monotonic() - began
 
 
-def _request(folder: Path, device: str, properties: dict[str, str]) -> openvino.InferRequest:
-    return openvino.Core().compile_model(folder / "openvino_model.xml", device, properties).create_infer_request()
+def _check_disk(model: Model) -> None:
+    place = next(folder for folder in (conversions(), *conversions().parents) if folder.is_dir())
+    needed, free = int((model.weight_bytes or 0) * _GROWTH), shutil.disk_usage(place).free
+    if needed > free:
+        raise DiskError(
+            f"The conversion of {model.name!r} may need {in_units(needed)}, but {place} has only {in_units(free)} "
+            "free; free some space, or set XDG_CACHE_HOME to a larger disk."
+        )
 
 
-def median_seconds(request: openvino.InferRequest, tokens: int) -> float:
-    """Return the median seconds of passes over this many tokens, after a text."""
-    request.reset_state()
-    length, seconds = 0, []
-    for count in (_CONTEXT, *[tokens] * _PASSES):
-        inputs = pass_inputs(length, count)
-        began = perf_counter()
-        request.infer(inputs)
-        seconds.append(perf_counter() - began)
-        length += count
-    return float(np.median(seconds[_UNEVEN:]))
+def _convert(path: Path, scratch: Path, form: WeightsForm) -> Iterator[None]:
+    """Run the conversion in the child process, which alone loads OpenVINO."""
+    os.dup2(2, 1)  # keep the reader's prints out of our output
+    yield None
+    convert_here(path, scratch, form)
 
 
-def pass_inputs(length: int, count: int) -> dict[str, npt.NDArray[np.integer[Any]]]:
-    """Return inputs of a stateful network for a pass over `count` arbitrary tokens after `length` others."""
-    return {
-        "input_ids": np.arange(1, count + 1, dtype=np.int64)[None],
-        "attention_mask": np.ones((1, length + count), np.int64),
-        "position_ids": np.arange(length, length + count, dtype=np.int64)[None],
-        "beam_idx": np.zeros(1, np.int32),
-    }
+def convert_here(path: Path, scratch: Path, form: WeightsForm) -> None:
+    """Convert in this process, in a scratch folder on the cache's disk, and move the result to its place.
 
+    The reader prints to standard output.
 
-def _choice_file(digest: str) -> Path:
-    return own_cache() / "gguf" / "weights" / f"{digest}-{machine_name()}-{_RULE}.json"
+    Raises:
+        GGUFError: the file cannot be read.
+        ConversionError: openvino-genai refused it.
+    """
+    from specdemo.models import gguf_convert
 
-
-def machine_name() -> str:
-    """Return an id of this processor and its instruction sets, which vary between machines of one name."""
-    described = [platform.machine(), processor(), str(os.cpu_count()), *instruction_sets()]
-    return hashlib.sha256("\n".join(described).encode()).hexdigest()[:16]
+    digest = file_digest(path)
+    folder = place_of(digest, form)
+    if folder.is_dir():  # the same content under another name
+        return
+    gguf_convert.store(path, scratch / "work", form)
+    with suppress(OSError):  # another process was faster
+        (scratch / "work").rename(folder)
+    for version in range(1, VERSION):
+        for old in conversions().glob(f"{digest}-{version}*"):
+            shutil.rmtree(old, ignore_errors=True)

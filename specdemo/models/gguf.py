@@ -399,7 +399,7 @@ def check_readable(header: Header) -> None:
     if family not in FAMILIES:
         raise GGUFError(
             f"{name!r} has the {quoted(family)[1:-1]} architecture, which OpenVINO GenAI does not read from GGUF; "
-            f"choose one of {_listed(FAMILIES)}, or convert the original with: models convert."
+            f"choose one of {_listed(FAMILIES)}, or export the original with optimum-intel."
         )
     if (header.integer("split.count") or 1) > 1:
         raise GGUFError(f"{name!r} is one of several parts; join them with llama-gguf-split --merge.")

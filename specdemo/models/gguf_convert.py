@@ -1,12 +1,8 @@
-"""Conversion of GGUF files to OpenVINO IR: once per file, by openvino-genai's own reader, into our cache.
+"""Conversion of a GGUF file to OpenVINO IR by openvino-genai's own reader, and what is put right in its result.
 
-The reader writes beside the file it reads, so it gets a link to the file in a hidden folder of the cache, which moves
-to its place once everything is written. To choose the form of the weights, the file is stored in both forms, these
-are measured, and the slower one is deleted. All of it runs in a separate process: reading can be interrupted, may
-need more memory than there is, and prints text that would corrupt JSON output.
-
-The reader accepts no F32 or BF16 matrices, so these are converted to F16 first. It writes no configuration, so that
-is derived from the file's metadata. Three things are fixed in the network that it writes:
+The reader writes beside the file it reads, so it gets a link to the file in a folder of its own. It accepts no F32
+or BF16 matrices, so these are converted to F16 first. It writes no configuration, so that is derived from the file's
+metadata. In the network that it writes:
 
 - In Q4_1 and Q4_K a group of 32 weights is stored as `scale * q + minimum`, with a 4-bit q. openvino-genai 2026.4
   converts it to `scale * (q - zero)`, with `zero` rounded to an integer. That is a different model:
@@ -18,172 +14,34 @@ is derived from the file's metadata. Three things are fixed in the network that 
 """
 
 import json
-import os
 import re
-import shutil
 import struct
-import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
 from math import prod
 from pathlib import Path
-from time import monotonic, time
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 import openvino
 import openvino_genai
 from openvino import opset13 as opset
 
-from specdemo.child import follow
-from specdemo.errors import ConversionError, DiskError
-from specdemo.models.converted import (
-    VERSION,
-    WeightsChoice,
-    awaits_conversion,
-    choice_of,
-    conversions,
-    converted_folder,
-    file_digest,
-    form_of,
-    is_converted,
-    measure_forms,
-    place_of,
-    remember_choice,
-)
-from specdemo.models.devices import draft_device, int8_runtime, properties
+from specdemo.errors import ConversionError
 from specdemo.models.folder import inspect_folder
-from specdemo.models.gguf import Header, Tensor, check_readable, inspect_gguf, read_header, type_number, vocabulary_of
+from specdemo.models.gguf import Header, Tensor, check_readable, read_header, type_number, vocabulary_of
 from specdemo.models.graph import join_products, store_as_int8
-from specdemo.models.machine import in_units, memory_free
-from specdemo.models.places import link_or_copy, writable
-from specdemo.records import Model, ModelPair
+from specdemo.models.places import link_or_copy
 from specdemo.settings import WeightsForm
 
-_GROWTH = 1.5  # bytes of IR per byte of GGUF, at most: 6 bits are stored as 8, with scales
-_INT8_GROWTH = 2.0  # 4 bits are stored as 8
-_MEMORY = 6  # bytes of memory per byte of GGUF, to load both forms
-_STALE_SECONDS = 24 * 3600
 
-
-class Forms(NamedTuple):
-    """The wanted form of a file: a given one, or (None) whichever is faster on this device, with its properties."""
-
-    form: WeightsForm | None
-    device: str = "CPU"
-    properties: tuple[tuple[str, str], ...] = ()
-    int8_properties: tuple[tuple[str, str], ...] = ()
-
-
-EXACT = Forms("exact")
-
-
-def convert_pair(pair: ModelPair) -> Iterator[tuple[Model, float]]:
-    """Convert a pair's GGUF files that are not ready to load; yields the current model and its seconds.
-
-    If the form of its weights is not chosen yet, it is measured on the device where the model will be loaded. Stops
-    when the caller goes away.
-
-    Raises:
-        SpecdemoError: as for `convert_gguf`.
-    """
-    runtime = pair.runtime.model_copy(update={"model_cache": False})
-    for model, device, other in (
-        (pair.target, runtime.device, int8_runtime(runtime)), (pair.draft, draft_device(runtime), runtime)
-    ):  # fmt: skip
-        if model is not None and model.path is not None and awaits_conversion(model):
-            form = None if model.form == "auto" and choice_of(model) is None else form_of(model)
-            options = [tuple(properties(each, device).items()) for each in (runtime, other)]
-            for seconds in convert_gguf(model.path, Forms(form, device, *options)):
-                yield model, seconds
-
-
-def convert_models(models: Iterable[Model | None]) -> Iterator[tuple[Model, float]]:
-    """Convert models whose tokenizer or exact network is needed, without measuring; yields as `convert_pair`."""
-    for model in models:
-        if model is not None and model.path is not None and not is_converted(model):
-            for seconds in convert_gguf(model.path):
-                yield model, seconds
-
-
-def convert_gguf(path: Path, forms: Forms = EXACT) -> Iterator[float]:
-    """Convert a file that is not converted yet; yields the elapsed seconds, five times a second.
-
-    When the caller goes away, the conversion ends and leaves nothing behind.
-
-    Raises:
-        GGUFError: the file cannot be read.
-        DiskError: the disk is too small.
-        ConversionError: openvino-genai refused it, or ran out of memory.
-    """
-    if forms.form is not None and converted_folder(path, forms.form) is not None:
-        return
-    _check_disk(inspect_gguf(path), _GROWTH + (_INT8_GROWTH if forms != EXACT else 0))
-    writable(conversions(), "Conversions")
-    for left in conversions().glob(".converting-*"):  # left by a process that was killed
-        if time() - left.stat().st_mtime > _STALE_SECONDS:
-            shutil.rmtree(left, ignore_errors=True)
-    began = monotonic()
-    died = ConversionError(
-        f"The conversion of {path.name!r} ended unexpectedly, perhaps for lack of memory; free some and try again."
-    )
-    with (
-        tempfile.TemporaryDirectory(prefix=".converting-", dir=conversions()) as scratch,
-        closing(
-            follow(_convert, path.resolve(), Path(scratch), forms, name="specdemo conversion", died=died)
-        ) as silences,
-    ):
-        for _ in silences:
-            yield monotonic() - began
-
-
-def _check_disk(model: Model, growth: float) -> None:
-    place = next(folder for folder in (conversions(), *conversions().parents) if folder.is_dir())
-    needed, free = int((model.weight_bytes or 0) * growth), shutil.disk_usage(place).free
-    if needed > free:
-        raise DiskError(
-            f"The conversion of {model.name!r} may need {in_units(needed)}, but {place} has only {in_units(free)} "
-            "free; free some space, or set XDG_CACHE_HOME to a larger disk."
-        )
-
-
-def _convert(path: Path, scratch: Path, forms: Forms) -> Iterator[None]:
-    """Run the conversion in the child process."""
-    os.dup2(2, 1)  # keep the reader's prints out of our output
-    yield from convert_here(path, scratch, forms)
-
-
-def convert_here(path: Path, scratch: Path, forms: Forms = EXACT) -> Iterator[None]:
-    """Convert in this process, in a scratch folder on the cache's disk, and move the results to their places.
-
-    Yields None once started. The reader prints to standard output.
+def store(path: Path, work: Path, form: WeightsForm) -> None:
+    """Convert a file into a folder that does not exist yet.
 
     Raises:
         GGUFError: the file cannot be read.
         ConversionError: openvino-genai refused it.
     """
-    digest = file_digest(path)
-    exact, int8 = place_of(digest, "exact"), place_of(digest, "int8")
-    if not exact.is_dir():  # else the same content under another name
-        yield None
-        _store_exact(path, scratch / "exact", exact)
-        for version in range(1, VERSION):
-            shutil.rmtree(exact.with_name(f"{digest}-{version}"), ignore_errors=True)
-    if forms.form == "exact" or (forms.form == "int8" and int8.is_dir()):
-        return
-    yield None
-    changed = int8.is_dir() or _store_int8(exact, scratch / "int8", int8)
-    if forms.form is None:
-        choice = WeightsChoice(form="exact")
-        if changed and memory_free() > _MEMORY * path.stat().st_size:
-            choice = measure_forms(exact, int8, forms.device, dict(forms.properties), dict(forms.int8_properties))
-        remember_choice(digest, choice)
-        if choice.form == "exact":
-            shutil.rmtree(int8, ignore_errors=True)
-
-
-def _store_exact(path: Path, work: Path, folder: Path) -> None:
     header = read_header(path)
     check_readable(header)
     work.mkdir()
@@ -197,28 +55,21 @@ def _store_exact(path: Path, work: Path, folder: Path) -> None:
         raise ConversionError(
             f"OpenVINO GenAI could not read {path.name!r} (its last message: {said}); choose another file."
         ) from error
-    repair(work, path, header)
     link.unlink()
+
+    def repair(model: openvino.Model) -> None:
+        _name_layers(model)
+        _restore_minima(model, path, header)
+        join_products(model)
+        if form == "int8":
+            store_as_int8(model)
+
+    rewrite(work, repair)
     for name, content in (("config", configuration(header)), ("generation_config", ends(header))):
         (work / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    _finish(work, folder)
-
-
-def _store_int8(exact: Path, work: Path, folder: Path) -> bool:
-    """Store a conversion's weights as int8 beside it; return False if all had eight bits already."""
-    shutil.copytree(exact, work)
-    changed = rewrite(work, store_as_int8)
-    _finish(work, folder)
-    return changed > 0
-
-
-def _finish(work: Path, folder: Path) -> None:
     inspect_folder(work)
-    with suppress(OSError):  # another process was faster
-        work.rename(folder)
 
 
-Changed = TypeVar("Changed")
 Halves = np.ndarray[Any, np.dtype[np.float16]]
 _GROUP = 32
 _ROUNDED = ("Q4_1", "Q4_K")
@@ -228,28 +79,16 @@ _CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "
 _STEP = 2**24  # bytes converted at once
 
 
-def repair(folder: Path, file: Path, header: Header) -> None:
-    """Fix a converted model in place, and join its products."""
-
-    def put_right(model: openvino.Model) -> None:
-        _name_layers(model)
-        _restore_minima(model, file, header)
-        join_products(model)
-
-    rewrite(folder, put_right)
-
-
-def rewrite(folder: Path, change: Callable[[openvino.Model], Changed]) -> Changed:
-    """Change a folder's network and store it; return the result of `change`."""
+def rewrite(folder: Path, change: Callable[[openvino.Model], None]) -> None:
+    """Change a folder's network and store it."""
     model = openvino.Core().read_model(folder / "openvino_model.xml")
-    result = change(model)
+    change(model)
     changed = folder / "changed"
     openvino.save_model(model, changed / "openvino_model.xml", compress_to_fp16=False)
     del model  # which keeps the file open
     for written in changed.iterdir():
         written.replace(folder / written.name)
     changed.rmdir()
-    return result
 
 
 def configuration(header: Header) -> dict[str, Any]:

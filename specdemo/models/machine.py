@@ -6,6 +6,7 @@ numpy found, which knows fewer. The query for Windows follows its documentation 
 """
 
 import ctypes
+import hashlib
 import os
 import platform
 import subprocess
@@ -72,6 +73,12 @@ def processor() -> str:
         elif sys.platform == "darwin":
             named = _sysctl("machdep.cpu.brand_string")
     return named.strip() or platform.processor() or platform.machine()
+
+
+def machine_name() -> str:
+    """Return an id of this processor and its instruction sets, which vary between machines of one name."""
+    described = [platform.machine(), processor(), str(os.cpu_count()), *instruction_sets()]
+    return hashlib.sha256("\n".join(described).encode()).hexdigest()[:16]
 
 
 def memory_needed(target_bytes: int, draft_bytes: int, cache_gb: int, engine: EngineName) -> int:

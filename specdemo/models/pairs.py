@@ -9,7 +9,7 @@ from typing import Any
 from specdemo.errors import FolderError, PairError, SettingsError
 from specdemo.files import ASSETS
 from specdemo.models.catalogue import Defaults, Source, catalogue, find
-from specdemo.models.converted import awaits_conversion, conversions, file_digest, has_int8_weights, is_converted
+from specdemo.models.converted import conversions, file_digest, has_int8_weights, is_converted
 from specdemo.models.devices import int8_runtime
 from specdemo.models.download import local_folder
 from specdemo.models.folder import inspect_folder, own_head
@@ -82,7 +82,7 @@ def initial_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
 def _gains_traced(pair: ModelPair) -> bool:
     """Whether the traced engine quantizes activations, so that speculation gains more there."""
     may = int8_runtime(pair.runtime) != pair.runtime and "traced" in DRAFT_KINDS[pair.draft_kind or "model"].engines
-    return may and (has_int8_weights(pair.target) or awaits_conversion(pair.target))
+    return may and has_int8_weights(pair.target)
 
 
 def pair_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from specdemo.errors import capitalised
 
 EngineName = Literal["genai", "traced", "served"]
-HeadName = Literal["eagle3", "dflash", "mtp", "gemma4_mtp"]
+HeadName = Literal["eagle3", "dflash", "mtp"]
 """A drafter that reads the target's hidden states. Gemma 4's multi-token-prediction head also reads its KV cache."""
 DraftKindName = HeadName | Literal["model", "translated", "server", "request"]
 ServerKind = Literal["llama.cpp", "vllm", "ovms", "sglang", "openai"]
@@ -150,12 +150,6 @@ DRAFT_KINDS: dict[DraftKindName, DraftKind] = {
             prefix_caching=False,
             concurrent=False,
             mode="dflash_mode",
-        ),
-        DraftKind(
-            "gemma4_mtp",
-            "Gemma 4's multi-token-prediction head, which no engine here can load",
-            (),
-            mode="gemma4_mtp_mode",  # GenAI finds it by its inputs
         ),
         DraftKind(
             "mtp",

@@ -207,7 +207,7 @@ def _badges(entry: Entry, complete: bool) -> list[Markup]:
 
 
 def _action(entry: Entry, here: Sequence[bool], *, downloads: bool, own_directory: bool) -> Markup:
-    where = " --models-dir DIR" if own_directory else ""  # visitors do not see its path
+    folder = "DIR" if own_directory else "~/.cache/specdemo/models"  # visitors do not see the path
     if not entry.supported:
         return _NOTE.format(entry.reason or "")
     if all(here):
@@ -222,7 +222,7 @@ def _action(entry: Entry, here: Sequence[bool], *, downloads: bool, own_director
         steps += _COMMAND.format(f"python -m specdemo models download {entry.name}")
     for source in missing:
         if source.format == "convert":
-            steps += _COMMAND.format(f"python -m specdemo models convert {source.conversion}{where}")
+            steps += _COMMAND.format(source.export_command(f"{folder}/{source.exported_name}"))
     return steps
 
 

@@ -29,7 +29,7 @@ from specdemo.engines import Engine
 from specdemo.errors import EngineError, SettingsError, SpecdemoError
 from specdemo.measure import LiveSettings, measure_costs, prepare, race
 from specdemo.models.checks import check_strategy
-from specdemo.models.gguf_convert import convert_pair
+from specdemo.models.converted import convert_pair
 from specdemo.models.pairs import start_settings
 from specdemo.records import Costs, ModelPair, Phase, Turn
 from specdemo.settings import GenerationSettings

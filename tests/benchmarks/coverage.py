@@ -34,7 +34,7 @@ from specdemo.estimate import Speedup, of_comparison
 from specdemo.files import json_text
 from specdemo.measure.race import race
 from specdemo.measure.trials import repeats
-from specdemo.models.gguf_convert import convert_pair
+from specdemo.models.converted import convert_pair
 from specdemo.models.pairs import bundled_pair, default_pair, initial_settings
 from specdemo.presentation import schema
 from specdemo.records import Comparison, ModelPair

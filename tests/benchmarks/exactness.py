@@ -14,7 +14,7 @@ from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.measure.conditions import WARM_UP_PROMPT
 from specdemo.measure.race import run_alone
-from specdemo.models.gguf_convert import convert_pair
+from specdemo.models.converted import convert_pair
 from specdemo.models.pairs import bundled_prompts, default_pair, initial_settings
 from specdemo.records import ModelPair, Request
 

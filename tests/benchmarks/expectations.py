@@ -22,7 +22,7 @@ from specdemo.experiments.plan import Load, run
 from specdemo.experiments.suites import Task
 from specdemo.experiments.trials import TrialRow, cell_of
 from specdemo.files import ASSETS
-from specdemo.models.gguf_convert import convert_pair
+from specdemo.models.converted import convert_pair
 from specdemo.models.machine import instruction_sets
 from specdemo.models.pairs import PAIR_VARIABLE, bundled_prompts, default_pair, initial_settings
 from specdemo.records import ModelPair

@@ -20,7 +20,7 @@ import httpx
 
 from specdemo.engines import Engine, load_engine
 from specdemo.measure.race import run_alone
-from specdemo.models.gguf_convert import convert_pair
+from specdemo.models.converted import convert_pair
 from specdemo.models.library import resolve
 from specdemo.models.pairs import bundled_prompts, default_pair, initial_runtime, pair_of
 from specdemo.records import Request

@@ -3,7 +3,6 @@
 python -m pytest tests/long/test_combinations.py
 """
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,20 +13,9 @@ from specdemo.ui.uploads import share_apart
 from tests import test_child
 from tests.conftest import PROMPTS
 from tests.engines import test_traced
-from tests.models import test_gguf_forms
 from tests.ui import test_uploads
 
-cache, foreign, saved = test_gguf_forms.cache, test_traced.foreign, test_uploads.saved  # fixtures
-
-
-@pytest.mark.openvino
-@pytest.mark.parametrize(
-    ("family", "kind"), [*(("llama", kind) for kind in ("Q4_0", "Q4_K", "Q8_0", "F16")), ("qwen2", "Q4_1")]
-)
-def test_joined_products_compute_the_same(
-    family: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    test_gguf_forms.test_joined_products_compute_the_same(family, kind, tmp_path, monkeypatch)
+foreign, saved = test_traced.foreign, test_uploads.saved  # fixtures
 
 
 @pytest.mark.openvino

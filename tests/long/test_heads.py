@@ -266,38 +266,6 @@ def test_a_head_by_itself_is_refused(mtp: Path) -> None:
     assert "choose that as the target" in (report.reason or "")
 
 
-def gemma4_head(folder: Path) -> Path:
-    """A network with the inputs by which GenAI knows Gemma 4's head; it computes nothing."""
-    names = (
-        "inputs_embeds",
-        *(f"{kind}_attention_{part}" for kind in ("full", "sliding") for part in ("key", "value")),
-    )
-    inputs = [ops.parameter([-1, 4], openvino.Type.f32, name=name) for name in names]
-    for each, name in zip(inputs, names, strict=True):
-        each.output(0).set_names({name})
-    openvino.save_model(openvino.Model([ops.result(ops.relu(each)) for each in inputs], inputs), folder)
-    return folder.parent
-
-
-@pytest.mark.parametrize("config", [None, {"model_type": "gemma4_assistant"}])
-def test_gemma_4s_head_is_known_by_its_inputs(tmp_path: Path, config: dict[str, str] | None) -> None:
-    folder = gemma4_head(tmp_path / "openvino_model.xml")
-    if config is not None:
-        (folder / "config.json").write_text(json.dumps(config))
-    head = inspect_folder(folder, draft=True)
-    assert head.head == "gemma4_mtp"
-    with pytest.raises(PairError, match="Gemma 4's multi-token-prediction head only without continuous batching"):
-        check_engine(pair_of(bundled_models()[0], head, runtime=RuntimeSettings()), "genai")
-
-
-def test_gemma_4s_head_is_known_by_its_configuration(mtp: Path) -> None:
-    network = mtp / "openvino_model.xml"
-    network.write_text(network.read_text().replace("mtp_mode", "another_mode"))
-    config = {"model_type": "gemma4_assistant", "architectures": ["Gemma4AssistantForCausalLM"]}
-    (mtp / "config.json").write_text(json.dumps(config))
-    assert inspect_folder(mtp, draft=True).head == "gemma4_mtp"
-
-
 def linear(target: Model) -> Model:
     return target.model_copy(update={"linear_attention": True})
 

@@ -78,7 +78,7 @@ def test_the_catalogue_says_what_is_here_and_fetches_the_rest(visit: Visit, hub:
     half = card(page, "dolly-v2-12b")
     expect(half.locator("button")).to_have_text("Download the draft, 1.6 GB")
     expect(half.locator("code")).to_have_text(
-        "python -m specdemo models convert databricks/dolly-v2-12b --weight-format int8"
+        "optimum-cli export openvino --model databricks/dolly-v2-12b --weight-format int8"
     )
     for entry in catalogue():
         if not entry.supported:

@@ -181,7 +181,7 @@ def test_missing(hub: Hub, name: str, message: str) -> None:
 
 def test_a_repository_without_openvino_is_told_apart(hub: Hub) -> None:
     (hub.repositories[NAME] / WEIGHTS).unlink()
-    with pytest.raises(MissingError, match=f"convert it with: python -m specdemo models convert {NAME}"):
+    with pytest.raises(MissingError, match=f"export it with: optimum-cli export openvino --model {NAME}"):
         list(download(NAME))
 
 

@@ -48,7 +48,7 @@ def test_missing_folder() -> None:
 
 
 def test_empty_folder(tmp_path: Path) -> None:
-    with pytest.raises(FolderError, match=r"contains no OpenVINO model; export it with: python -m specdemo"):
+    with pytest.raises(FolderError, match=r"contains no OpenVINO model; export it with: optimum-cli"):
         inspect_folder(tmp_path)
 
 

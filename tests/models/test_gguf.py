@@ -6,25 +6,38 @@ import struct
 from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
+import openvino
 import pytest
+from openvino import opset13 as opset
 
 from specdemo.cli import main
 from specdemo.engines.language_model import LanguageModel
 from specdemo.errors import ConversionError, FolderError, GGUFError, LoadError, UnknownNameError
 from specdemo.experiments.bench import available
+from specdemo.models import converted as conversion
+from specdemo.models import gguf_convert
 from specdemo.models.checks import check_pair, drafts_for
-from specdemo.models.converted import awaits_conversion, converted_folder, file_digest, folder_of
+from specdemo.models.converted import (
+    convert_gguf,
+    convert_here,
+    converted_folder,
+    file_digest,
+    folder_of,
+    is_converted,
+)
 from specdemo.models.gguf import inspect_gguf, read_header
-from specdemo.models.gguf_convert import convert_gguf, convert_here
+from specdemo.models.graph import join_products, store_as_int8
 from specdemo.models.library import library, resolve
 from specdemo.models.pairs import bundled_models, pair_of
-from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.settings import GenerationSettings, RuntimeSettings, WeightsForm
 from tests.support import gguf_files
 from tests.support.hurried import load_briefly
 
+EXACT = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
+TOKENS = [72, 105, 33, 10, 84, 104, 101, 32, 111, 108, 100, 32, 107, 105, 110, 103]
 FAMILIES = ("llama", "qwen2", "qwen3")
 
 
@@ -174,7 +187,7 @@ def test_a_pairs_name_is_none_of_a_model() -> None:
 
 def test_before_it_is_converted(file: Path) -> None:
     model = inspect_gguf(file)
-    assert awaits_conversion(model)
+    assert not is_converted(model)
     with pytest.raises(LoadError, match=r"'tiny.gguf' is not converted yet"):
         folder_of(model)
     report = check_pair(model, bundled_models()[1])
@@ -198,20 +211,21 @@ def test_a_digest_is_computed_once(file: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def converted(file: Path) -> Path:
     """The folder that a file is converted to."""
-    assert all(seconds > 0 for seconds in convert_gguf(file))
+    assert all(seconds > 0 for seconds in convert_gguf(file, "exact"))
     return place_of(file)
 
 
-def converted_here(file: Path) -> Path:
+def converted_here(file: Path, form: WeightsForm = "exact") -> Path:
     """The same, without a process for each."""
-    scratch = file.with_suffix(".scratch")
-    scratch.mkdir()
-    assert list(convert_here(file, scratch)) == [None]
-    return place_of(file)
+    scratch = file.with_suffix(f".{form}")
+    scratch.mkdir(exist_ok=True)
+    conversion.conversions().mkdir(parents=True, exist_ok=True)
+    convert_here(file, scratch, form)
+    return place_of(file, form)
 
 
-def place_of(file: Path) -> Path:
-    folder = converted_folder(file)
+def place_of(file: Path, form: WeightsForm = "exact") -> Path:
+    folder = converted_folder(file, form)
     assert folder is not None
     return folder
 
@@ -223,7 +237,7 @@ def test_a_file_is_converted_once(file: Path, cache: Path) -> None:
     assert folder.name.startswith(file_digest(file))
     assert {path.name for path in cache.iterdir()} == {folder.name, "digests"}
     assert (file.read_bytes(), [path.name for path in file.parent.glob("*.*")]) == (before, ["tiny.gguf"])
-    assert list(convert_gguf(file)) == []
+    assert list(convert_gguf(file, "exact")) == []
     copy = Path(shutil.copy(file, file.with_name("copy.gguf")))
     stamp = folder.stat().st_mtime_ns
     assert converted(copy) == folder
@@ -232,12 +246,12 @@ def test_a_file_is_converted_once(file: Path, cache: Path) -> None:
 
 @pytest.mark.openvino
 def test_a_conversion_that_is_broken_off_leaves_nothing(file: Path, cache: Path) -> None:
-    seconds = convert_gguf(file)
+    seconds = convert_gguf(file, "exact")
     assert isinstance(seconds, Generator)
     with closing(seconds):
         next(seconds)
     assert not [path.name for path in cache.iterdir() if path.name != "digests"]
-    assert converted_folder(file) is None
+    assert converted_folder(file, "exact") is None
 
 
 @pytest.mark.openvino
@@ -249,7 +263,7 @@ def test_what_the_reader_refuses_is_one_sentence(tmp_path: Path, cache: Path) ->
     with pytest.raises(
         ConversionError, match=r"could not read 'tiny.gguf' \(its last message: .*\); choose another file"
     ):
-        list(convert_gguf(file))
+        list(convert_gguf(file, "exact"))
     assert not [path.name for path in cache.iterdir() if path.name != "digests"]
 
 
@@ -269,7 +283,7 @@ def test_every_family_is_compared(
 
 def assert_configured(file: Path, family: str) -> None:
     """What its file says stands in the conversion's configuration."""
-    folder = place_of(file)
+    folder = folder_of(inspect_gguf(file))
     written = json.loads((folder / "config.json").read_text())
     expected = {
         "model_type": family, "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -286,14 +300,17 @@ def assert_configured(file: Path, family: str) -> None:
 def test_quantized_weights_mean_what_llama_cpp_says_they_do(kind: str, tmp_path: Path) -> None:
     file = gguf_files.write(tmp_path / "tiny.gguf", "llama", kind)
     plain = gguf_files.write(tmp_path / "plain.gguf", "llama", "F16", arrays=gguf_files.read(file))
-    ours, theirs = (logits(converted_here(each)) for each in (file, plain))
-    assert np.corrcoef(ours, theirs)[0, 1] > 0.9995
+    exact, int8 = (logits(converted_here(file, form)) for form in get_args(WeightsForm))
+    theirs = logits(converted_here(plain))
+    assert np.corrcoef(exact.ravel(), theirs.ravel())[0, 1] > 0.9995
+    assert np.corrcoef(int8.ravel(), theirs.ravel())[0, 1] > 0.999
+    assert np.array_equal(exact, int8) == (kind in ("Q8_0", "Q6_K")), "eight bits stay as they are"
 
 
 def logits(folder: Path) -> np.ndarray[Any, Any]:
-    """What a model makes of a few tokens."""
-    model = LanguageModel(folder, "CPU", {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"})
-    return np.array(model.sequence(8).logits([72, 105, 33])[-1])
+    """Logits at every position of a text, and of a step behind it."""
+    sequence = LanguageModel(folder, "CPU", EXACT).sequence(len(TOKENS) + 1)
+    return np.vstack([sequence.logits(TOKENS), sequence.logits([44])])
 
 
 @pytest.mark.openvino
@@ -303,3 +320,82 @@ def test_wide_weights_are_converted_as_halves(family: str, kind: str, tmp_path: 
     halves = gguf_files.write(tmp_path / "halves.gguf", family, "F16", arrays=gguf_files.read(wide))
     weights = [(converted_here(file) / "openvino_model.bin").read_bytes() for file in (wide, halves)]
     assert weights[0] == weights[1]
+
+
+def products(folder: Path) -> int:
+    """Products with weights: those of the positions are not transposed."""
+    nodes = openvino.Core().read_model(folder / "openvino_model.xml").get_ordered_ops()
+    return sum(node.get_type_name() == "MatMul" and bool(node.get_attributes()["transpose_b"]) for node in nodes)
+
+
+@pytest.mark.openvino
+@pytest.mark.parametrize(
+    ("family", "kind"), [("llama", "Q4_1"), ("llama", "Q6_K"), ("qwen2", "F16"), ("qwen3", "Q8_0")]
+)
+def test_joined_products_compute_the_same(
+    family: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = gguf_files.write(tmp_path / "tiny.gguf", family, kind)
+    joined = converted_here(file)
+    ours, count = logits(joined), products(joined)
+    monkeypatch.setattr(gguf_convert, "join_products", lambda model: 0)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    apart = converted_here(file)
+    assert apart != joined
+    assert products(apart) - count == 3 * gguf_files.LAYERS, "q, k and v are one product, gate and up another"
+    assert np.array_equal(ours, logits(apart))
+
+
+@pytest.mark.openvino
+def test_only_weights_that_are_stored_alike_are_joined() -> None:
+    random = np.random.default_rng(0)
+    x = opset.parameter([-1, 32], openvino.Type.f32)
+    whole = [random.normal(size=(rows, 32)).astype(np.float32) for rows in (8, 16, 8)]
+    plain = [opset.matmul(x, opset.constant(weights), False, True) for weights in whole[:2]]
+    half = opset.convert(opset.constant(whole[2].astype(np.float16)), openvino.Type.f32)
+    results = [*plain, opset.matmul(x, half, False, True)]
+    model = openvino.Model([opset.result(node) for node in results], [x])
+    assert join_products(model) == 1
+    request = openvino.Core().compile_model(model, "CPU", EXACT).create_infer_request()
+    given = random.normal(size=(3, 32)).astype(np.float32)
+    found = list(request.infer([given]).values())
+    for place, weights in enumerate(whole):
+        assert np.allclose(found[place], given @ weights.T, atol=1e-2)
+        assert found[place].shape == (3, len(weights))
+
+
+@pytest.mark.parametrize(("columns", "size"), [(64, 64), (96, 32), (40, 40)])
+def test_groups_of_int8_divide_a_row(columns: int, size: int) -> None:
+    weights = np.random.default_rng(0).normal(size=(5, columns)).astype(np.float32)
+    x = opset.parameter([-1, columns], openvino.Type.f32)
+    model = openvino.Model([opset.result(opset.matmul(x, opset.constant(weights), False, True))], [x])
+    assert store_as_int8(model) == 1
+    nodes = model.get_ordered_ops()
+    (stored,) = (node for node in nodes if node.get_output_element_type(0) == openvino.Type.i8)
+    assert tuple(stored.get_output_shape(0)) == (5, columns // size, size)
+
+
+@pytest.mark.openvino
+@pytest.mark.parametrize(("fast", "form"), [(True, "int8"), (False, "exact")])
+def test_the_processor_decides_on_the_form(
+    fast: bool, form: WeightsForm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversion, "multiplies_int8", lambda: fast)
+    model = inspect_gguf(gguf_files.write(tmp_path / "tiny.gguf", "llama", "Q4_1"))
+    target = pair_of(model, runtime=RuntimeSettings()).target
+    assert conversion.form_of(target) == form
+    assert "this processor" in (conversion.stored_form(target) or "")
+    other: WeightsForm = "exact" if fast else "int8"
+    given = pair_of(model, runtime=RuntimeSettings(weights=other)).target
+    assert folder_of(given) == converted_here(tmp_path / "tiny.gguf", other)
+    assert conversion.stored_form(given) == f"{'exact weights' if fast else 'int8 in groups of 64'} (as set)"
+    assert not is_converted(target), "the other form is none of this one"
+
+
+@pytest.mark.openvino
+def test_the_terminal_takes_a_form(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = gguf_files.write(tmp_path / "tiny.gguf", "llama", "Q4_1")
+    options = ["--drafter", "lookup", "--max-new-tokens", "8", "--ignore-eos", "--json", "-", "--weights", "int8"]
+    assert main(["compare", "Hi", "--target", str(file), *options], load=load_briefly) == 0
+    assert json.loads(capfd.readouterr().out)["pair"]["runtime"]["weights"] == "int8"
+    assert converted_folder(file, "int8") is not None

