@@ -3,15 +3,17 @@
 Anything that can crash, stall or fill the memory runs in one: decoding, downloads, conversions, measurements of
 memory. For a single piece of work:
 
-    for message in follow(work, argument, name="specdemo work", died=FetchError("It ended unexpectedly; try again."))
+    failure = Failure(FetchError, "The download ended", "download again to resume")
+    for message in run_child(work, argument, name="specdemo work", failure=failure):
 
-`work(argument)` is an iterator, created in the child. `follow` yields what it yields, and None after each short
+`work(argument)` is an iterator, created in the child. `run_child` yields what it yields, and None after each short
 silence, so that the caller can check a growing file or a Stop. Closing the generator ends the child. A
-`SpecdemoError` from the work is raised in the parent, and `died` is raised if the process ended before the work. Work
-and arguments must be picklable, such as a module's function or a `partial` of one.
+`SpecdemoError` from the work is raised in the parent. If the work raised anything else, or its process ended before
+it, the parent raises the error of `failure`, with what happened as its cause. Work and arguments must be picklable,
+such as a module's function or a `partial` of one.
 
-`apart` is for untrusted input: it does one piece of work within limits on memory, CPU time and elapsed time, two at
-once, and `finished` waits for it.
+`run_limited` is for untrusted input: it does one piece of work within limits on memory, CPU time and elapsed time,
+two at once, and `result_of` waits for it.
 
 `Child` is the process itself, for several jobs. `program` runs another program in the same way.
 """
@@ -27,8 +29,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import closing, contextmanager, suppress
 from enum import Enum, auto
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from threading import BoundedSemaphore, Thread
+from threading import BoundedSemaphore, Lock, Thread
 from time import monotonic
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
@@ -36,10 +39,23 @@ from typing import Any, NamedTuple, TypeVar
 from specdemo.errors import SpecdemoError
 
 T = TypeVar("T")
-_POLL_SECONDS = 0.2
-_PATIENCE = 2.0
-_AT_ONCE = BoundedSemaphore(2)
-_NICE = 10
+_POLL_SECONDS = 0.2  # how soon a Stop is noticed
+_PATIENCE = 2.0  # seconds for a process to end by itself before it is killed
+_AT_ONCE = BoundedSemaphore(2)  # the engine is being timed beside them
+_NICE = 10  # of 19: gives way to the engine, yet ends
+_STARTING = Lock()
+_OUT_OF_MEMORY = 77  # exit status of our own, which no library uses
+
+_SIGNALS = {
+    "SIGKILL": "as the system does where memory runs out",
+    "SIGFPE": "a division by zero within a library such as OpenVINO",
+    "SIGSEGV": "a crash within a library such as OpenVINO",
+    "SIGABRT": "a crash within a library such as OpenVINO",
+    "SIGBUS": "a mapped file, or shared memory, that became too short",
+    "SIGILL": "a library made for another processor",
+    "SIGXCPU": "more processor time than allowed",
+    "SIGTERM": "someone ended it",
+}
 
 
 class Sign(Enum):
@@ -61,9 +77,14 @@ class Child:
         self._connection, theirs = context.Pipe()
         # not a daemon in multiprocessing's sense, since those may not have children
         self._process = context.Process(target=_run, args=(main, theirs, arguments), name=name)
-        with _uninterrupted(), _script_hidden():
-            self._process.start()
-        theirs.close()  # so that reading fails once the child is gone
+        try:
+            with _STARTING, _uninterrupted(), _script_hidden():
+                self._process.start()
+        except OSError:
+            self._connection.close()
+            raise
+        finally:
+            theirs.close()  # so that reading fails once the child is gone
         atexit.register(self.end)
 
     @property
@@ -76,13 +97,31 @@ class Child:
         assert self._process.pid is not None
         return self._process.pid
 
-    def send(self, message: Any) -> None:
-        """Send something picklable.
+    @property
+    def ending(self) -> str:
+        """How the process ended, such as "it was ended by SIGKILL (…)", waiting for it if necessary."""
+        self._process.join(_PATIENCE)
+        code = self._process.exitcode
+        if code is None:
+            return "it no longer answered"
+        if code >= 0:
+            return "it needed too much memory" if code == _OUT_OF_MEMORY else f"it ended with exit code {code}"
+        name = signal.Signals(-code).name if -code in {*signal.Signals} else f"signal {-code}"
+        return f"it was ended by {name}" + (f" ({_SIGNALS[name]})" if name in _SIGNALS else "")
 
-        Raises:
-            OSError: the process is gone.
+    def send(self, message: Any) -> None:
+        """Send something picklable, without waiting: a process that is stopped may never read it.
+
+        If the process is gone, `receive` says so.
         """
-        self._connection.send(message)
+        data = bytes(ForkingPickler.dumps(message))
+        connection = self._connection
+
+        def deliver() -> None:
+            with suppress(OSError, TypeError):  # TypeError: closed in the meantime
+                connection.send_bytes(data)
+
+        Thread(target=deliver, daemon=True).start()
 
     def receive(self, seconds: float) -> Any:
         """Return the next message, or `Sign.SILENCE` if none comes within `seconds`.
@@ -102,12 +141,12 @@ class Child:
     def end(self) -> None:
         """End the process at once, whatever it is doing."""
         atexit.unregister(self.end)
-        self._connection.close()
         self._process.terminate()
         self._process.join(_PATIENCE)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
+        self._connection.close()
 
 
 @contextmanager
@@ -141,21 +180,42 @@ def _script_hidden() -> Iterator[None]:
         sys.modules["__main__"] = script
 
 
-def send_all(connection: Connection, messages: Iterable[Any]) -> None:
-    """Send each message, then `Sign.END`, or the `SpecdemoError` that ended them."""
+class Failure(NamedTuple):
+    """The error for a process that ended before its work: its type, what failed, and what to do."""
+
+    kind: type[SpecdemoError]
+    what: str
+    otherwise: str
+
+    def error(self, reason: str, cause: str = "") -> SpecdemoError:
+        """Return the error that gives this reason."""
+        error = self.kind(f"{self.what}: {reason}; {self.otherwise}.").because(cause)
+        error.ended = True
+        return error
+
+
+def send_all(connection: Connection, messages: Iterable[Any], failure: Failure) -> None:
+    """Send each message, then `Sign.END`, or the error that ended them, of `failure` if it is not ours."""
     try:
         for message in messages:
             connection.send(message)
         connection.send(Sign.END)
     except SpecdemoError as error:
         connection.send(error)
+    except (BrokenPipeError, EOFError):
+        raise
+    except Exception as error:  # whatever the work did not expect: reported, and logged by the parent
+        found = failure.kind.of(error, failure.what, failure.otherwise)
+        found.__cause__ = error
+        found.ended = True
+        connection.send(found)
 
 
-def follow(
+def run_child(
     work: Callable[..., Iterable[Any]],
     *arguments: Any,
     name: str,
-    died: SpecdemoError,
+    failure: Failure,
     stop: Callable[[], bool] = lambda: False,
     poll_seconds: float = _POLL_SECONDS,
 ) -> Generator[Any]:
@@ -164,15 +224,18 @@ def follow(
     `stop` is checked before each wait; once it returns True, the generator ends. In any case the child ends with it.
 
     Raises:
-        SpecdemoError: the work raised it, or it is `died`, if the child ended before it was done.
+        SpecdemoError: the work raised it, or it is that of `failure`, if the child ended before it was done.
     """
-    child = Child(_once, work, arguments, name=name)
+    try:
+        child = Child(_once, work, arguments, failure, name=name)
+    except OSError as error:
+        raise failure.kind.of(error, failure.what, failure.otherwise) from error
     try:
         while not stop():
             try:
                 message = child.receive(poll_seconds)
             except EOFError:
-                raise died from None
+                raise failure.error(child.ending) from None
             if isinstance(message, SpecdemoError):
                 raise message
             if message is Sign.END:
@@ -196,11 +259,11 @@ class Limits(NamedTuple):
 _LIMITS = Limits()
 
 
-def apart(
+def run_limited(
     work: Callable[..., T],
     *arguments: Any,
     name: str,
-    died: SpecdemoError,
+    failure: Failure,
     limits: Limits = _LIMITS,
     stop: Callable[[], bool] = lambda: False,
 ) -> Generator[None, None, T]:
@@ -209,26 +272,26 @@ def apart(
     Two such children run at once, others wait. Closing the generator, or `stop`, ends the child.
 
     Raises:
-        SpecdemoError: the work raised it, or it is `died`, if the work was stopped or exceeded a limit.
+        SpecdemoError: the work raised it, or it is that of `failure`, if the work was stopped or exceeded a limit.
     """
     while not _AT_ONCE.acquire(timeout=_POLL_SECONDS):
         yield
     try:
         until = monotonic() + limits.seconds
         over = lambda: stop() or monotonic() > until  # noqa: E731
-        with closing(follow(_limited, limits, work, arguments, name=name, died=died, stop=over)) as messages:
+        with closing(run_child(_limited, limits, work, arguments, name=name, failure=failure, stop=over)) as messages:
             for message in messages:
                 if message is not None:
                     found: T = message[0]
                     return found
                 yield
-        raise died
+        raise failure.error("it was stopped" if stop() else f"it took longer than {limits.seconds:g} s")
     finally:
         _AT_ONCE.release()
 
 
-def finished(work: Generator[Any, None, T]) -> T:
-    """Wait for a generator such as that of `apart`, and return its result."""
+def result_of(work: Generator[Any, None, T]) -> T:
+    """Wait for a generator such as that of `run_limited`, and return its result."""
     while True:
         try:
             next(work)
@@ -278,12 +341,12 @@ def program(
 
 
 def _limited(limits: Limits, work: Callable[..., T], arguments: tuple[Any, ...]) -> Iterator[tuple[T]]:
-    """Do the work in this process, which ends silently if it exceeds a limit."""
+    """Do the work in this process, which ends at once if it exceeds a limit."""
     _restrict(limits)
     try:
         yield (work(*arguments),)
     except MemoryError:
-        os._exit(1)
+        os._exit(_OUT_OF_MEMORY)
 
 
 def _restrict(limits: Limits) -> None:
@@ -305,11 +368,13 @@ def _lower(resource: Any, what: int, limit: int) -> None:
     """Lower a limit of this process, unless it is lower already."""
     _, most = resource.getrlimit(what)
     limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
-    resource.setrlimit(what, (limit, limit))
+    resource.setrlimit(what, (limit, most))  # a process at its hard limit of processor time gets a bare SIGKILL
 
 
-def _once(connection: Connection, work: Callable[..., Iterable[Any]], arguments: tuple[Any, ...]) -> None:
-    send_all(connection, work(*arguments))
+def _once(
+    connection: Connection, work: Callable[..., Iterable[Any]], arguments: tuple[Any, ...], failure: Failure
+) -> None:
+    send_all(connection, work(*arguments), failure)
 
 
 def _run(main: Callable[..., None], connection: Connection, arguments: tuple[Any, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Errors that users can meet. Each message is one sentence that ends with what to do.
+"""Errors that users can meet. Each message is one sentence that ends with what to do; `cause` holds the reason below.
 
 SpecdemoError
 ├── UsageError            the request cannot be run; nothing was started
@@ -24,8 +24,14 @@ SpecdemoError
     └── ServerError       a server did not answer as it should
 """
 
-from collections.abc import Sequence
+import errno
+import logging
+import os
+import re
+import traceback
+from collections.abc import Iterator, Sequence
 from reprlib import Repr
+from typing import Any, Self
 
 _QUOTED = 200
 _repr = Repr()
@@ -49,7 +55,111 @@ def listed(names: Sequence[str]) -> str:
 
 
 class SpecdemoError(Exception):
-    """Root of all errors that are shown to the user as they are, without a traceback."""
+    """Root of all errors that are shown to the user as they are, without a traceback.
+
+    `cause` holds the words of the exception that caused it, such as OpenVINO's, and `trace` the traceback. Both
+    survive pickling, and so the way from a child process.
+    """
+
+    _cause = _trace = ""
+    _logged = False
+    ended = False  # whether the process of the work ended before it
+
+    @classmethod
+    def of(cls, error: BaseException, what: str, otherwise: str) -> Self:
+        """Return the error that says what failed, and what to do about a known cause or `otherwise`."""
+        known = known_cause(error)
+        return cls(f"{what}; {otherwise}." if known is None else f"{what}: {known[0]}; {known[1]}.").because(error)
+
+    def because(self, cause: BaseException | str) -> Self:
+        """Set the cause, and return the error."""
+        self._cause = cause if isinstance(cause, str) else words_of(cause)
+        return self
+
+    @property
+    def cause(self) -> str:
+        return self._cause or words_of(self.__cause__)
+
+    @property
+    def trace(self) -> str:
+        return self._trace or "".join(traceback.format_exception(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (type(self), self.args, self.__dict__ | {"_cause": self.cause, "_trace": self.trace})
+
+    def log(self) -> None:
+        """Log this error once, with its traceback, unless only the request was wrong."""
+        if not self._logged:
+            self._logged = True
+            level = logging.DEBUG if isinstance(self, UsageError) else logging.ERROR
+            logging.getLogger("specdemo").log(level, "%s\n%s", self, self.trace)
+
+
+def _rebuilt(kind: type[SpecdemoError], arguments: tuple[Any, ...], state: dict[str, Any]) -> SpecdemoError:
+    error = kind(*arguments)
+    error.__dict__.update(state)
+    return error
+
+
+OPENVINO_FAILURES = (RuntimeError, MemoryError)
+"""Exceptions of OpenVINO's Python bindings: a `bad_alloc` becomes a MemoryError."""
+_LONGEST_CAUSE = 1000  # characters shown; the log has everything
+
+_MEMORY = ("there is not enough memory", "free some, or choose a smaller model or a smaller cache size")
+_FILES = ("this process can open no more files", "raise the limit, as with ulimit -n 1024, and start it again")
+_DISK = ("the disk is full", "free some space")
+_BY_NUMBER = {
+    errno.ENOMEM: _MEMORY,
+    errno.EMFILE: _FILES,
+    errno.ENFILE: _FILES,
+    errno.ENOSPC: _DISK,
+    errno.EDQUOT: _DISK,
+}
+# OpenVINO reports a failed system call in its own words, without a number.
+_BY_WORDS = {
+    re.compile(r"bad_alloc|n.t allocate|out of .*memory|failed to allocate", re.IGNORECASE): _MEMORY,
+    re.compile(r"too many open files", re.IGNORECASE): _FILES,
+    re.compile(r"no space left|disk is full", re.IGNORECASE): _DISK,
+}
+
+
+def chain_of(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception, its cause, the cause's cause, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def words_of(error: BaseException | None) -> str:
+    """Return the words of an exception and of those that caused it, one below the other; "" for none."""
+    lines = list[str]()
+    for each in chain_of(error):
+        if isinstance(each, SpecdemoError):
+            lines += [str(each), each._cause]
+        else:
+            lines.append(f"{type(each).__name__}: {each}".removesuffix(": "))
+    return "\n".join(filter(None, lines))[:_LONGEST_CAUSE].strip()
+
+
+def known_cause(error: BaseException) -> tuple[str, str] | None:
+    """Return what is known to cause such an exception, and what to do about it; None for nothing."""
+    for each in chain_of(error):
+        if isinstance(each, MemoryError):
+            return _MEMORY
+        if isinstance(each, OSError) and each.errno in _BY_NUMBER:
+            return _BY_NUMBER[each.errno]
+        for words, known in _BY_WORDS.items():
+            if words.search(str(each)):
+                return known
+    return None if _can_open() else _FILES  # OpenVINO only says that a file cannot be opened
+
+
+def _can_open() -> bool:
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        return False
+    return True
 
 
 class UsageError(SpecdemoError):
@@ -133,6 +243,15 @@ class EngineError(RunError):
 
     def __init__(self, message: str = "The engine failed in this run and has been reset; run again.") -> None:
         super().__init__(message)
+
+    @classmethod
+    def of(
+        cls,
+        error: BaseException,
+        what: str = "The engine failed in this run and has been reset",
+        otherwise: str = "run again",
+    ) -> Self:
+        return super().of(error, what, otherwise)
 
 
 class ServerError(RunError):

@@ -6,15 +6,18 @@ does none of that.
 """
 
 import json
+import os
 import re
-from collections.abc import Mapping
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pydantic_core import from_json
 
-from specdemo.errors import FileError, SpecdemoError, quoted
+from specdemo.errors import FileError, SpecdemoError, listed, quoted
 
 
 def json_value(text: str | bytes) -> Any:
@@ -85,15 +88,58 @@ def write_text(text: str, path: Path) -> None:
 
 
 def write_bytes(content: bytes, path: Path) -> None:
-    """Write a binary file.
+    """Write a binary file. An existing one is replaced only once the new one is complete.
 
     Raises:
         SpecdemoError: the file cannot be written.
     """
     try:
-        path.write_bytes(content)
+        path = path.resolve()  # a link stays one
+        if path.exists() and not path.is_file():  # such as /dev/stdout
+            path.write_bytes(content)
+        else:
+            _replace(path, content)
     except OSError as error:
-        raise SpecdemoError(f"Cannot write {quoted(str(path))} ({error.strerror}); choose another path.") from error
+        reason, name = error.strerror or str(error), quoted(str(path))
+        raise SpecdemoError(f"Cannot write {name} ({reason}); choose another path.") from error
+
+
+def _replace(path: Path, content: bytes) -> None:
+    beside = path.with_name(f".specdemo-{secrets.token_hex(4)}")  # short, since names have a longest length
+    try:
+        with beside.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileNotFoundError):
+            beside.chmod(path.stat().st_mode)
+        beside.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            beside.unlink()
+        raise
+
+
+def write_each(files: Mapping[str | Path, Callable[[], bytes]]) -> None:
+    """Make and write several files, also after one of them failed.
+
+    Raises:
+        SpecdemoError: some could not be written; it names them.
+    """
+    failed = dict[str, SpecdemoError]()
+    for path, make in files.items():
+        try:
+            write_bytes(make(), Path(path))
+        except SpecdemoError as error:
+            failed[quoted(str(path))] = error
+        except (OSError, MemoryError) as error:  # while it was made
+            what = f"Cannot make {quoted(str(path))}"
+            failed[quoted(str(path))] = SpecdemoError.of(error, what, "leave it out").because(error)
+    if len(failed) > 1:
+        first = next(iter(failed.values()))
+        raise SpecdemoError(f"Cannot write {listed([*failed])}; choose other paths.") from first
+    for each in failed.values():
+        raise each
 
 
 _PACKAGE = Path(__file__).resolve().parent

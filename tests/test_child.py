@@ -12,10 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
-from specdemo.child import Limits, apart, finished, follow
+from specdemo.child import Failure, Limits, result_of, run_child, run_limited
 from specdemo.errors import FetchError, NetworkError
 
-DIED = NetworkError("It ended; try again.")
+FAILURE = Failure(NetworkError, "It ended", "try again")
 Work = Callable[..., Iterator[int]]
 
 
@@ -30,7 +30,22 @@ def refuses() -> Iterator[int]:
 
 def stumbles() -> Iterator[int]:
     yield 1
-    raise ZeroDivisionError
+    raise ZeroDivisionError("by hand")
+
+
+def runs_out() -> Iterator[int]:
+    yield 1
+    raise MemoryError("bad_alloc")
+
+
+def divides() -> Iterator[int]:
+    yield 1
+    os.kill(os.getpid(), signal.SIGFPE)
+
+
+def leaves() -> Iterator[int]:
+    yield 1
+    os._exit(3)
 
 
 def is_killed() -> Iterator[int]:
@@ -44,11 +59,11 @@ def sleeps() -> Iterator[int]:
 
 
 def grandchild() -> Iterator[int]:
-    yield from follow(sleeps, name="grandchild", died=DIED)
+    yield from run_child(sleeps, name="grandchild", failure=FAILURE)
 
 
 def heard(work: Work, *arguments: object) -> list[int]:
-    return [message for message in follow(work, *arguments, name="child", died=DIED) if message is not None]
+    return [message for message in run_child(work, *arguments, name="child", failure=FAILURE) if message is not None]
 
 
 def gone(process_id: int) -> bool:
@@ -70,10 +85,22 @@ def test_an_error_of_the_work_is_raised_here() -> None:
         heard(refuses)
 
 
-@pytest.mark.parametrize("work", [stumbles, is_killed])
-def test_a_child_that_ends_before_its_work_is_reported(work: Work) -> None:
-    with pytest.raises(NetworkError, match="It ended"):
+@pytest.mark.parametrize(
+    ("work", "reason", "cause"),
+    [
+        (stumbles, "It ended; try again", "ZeroDivisionError: by hand"),
+        (runs_out, "there is not enough memory; free some", "MemoryError: bad_alloc"),
+        (is_killed, r"it was ended by SIGKILL \(as the system does where memory runs out\); try again", ""),
+        (divides, r"it was ended by SIGFPE \(a division by zero within a library such as OpenVINO\)", ""),
+        (leaves, "it ended with exit code 3; try again", ""),
+    ],
+)
+def test_a_child_that_ends_before_its_work_is_reported_with_the_cause(work: Work, reason: str, cause: str) -> None:
+    with pytest.raises(NetworkError, match=reason) as failed:
         heard(work)
+    assert failed.value.cause == cause
+    assert failed.value.ended
+    assert not cause or "in stumbles" in failed.value.trace or "in runs_out" in failed.value.trace
 
 
 def test_silence_is_told_and_stop_ends_the_child() -> None:
@@ -82,12 +109,12 @@ def test_silence_is_told_and_stop_ends_the_child() -> None:
     def heard_and_then_silence() -> bool:
         return any(seen) and seen[-1] is None
 
-    seen.extend(follow(sleeps, name="child", died=DIED, stop=heard_and_then_silence, poll_seconds=0.05))
+    seen.extend(run_child(sleeps, name="child", failure=FAILURE, stop=heard_and_then_silence, poll_seconds=0.05))
     assert gone(next(filter(None, seen)))
 
 
 def test_whoever_leaves_ends_the_child_and_its_children() -> None:
-    with closing(follow(grandchild, name="child", died=DIED)) as messages:
+    with closing(run_child(grandchild, name="child", failure=FAILURE)) as messages:
         process_id = next(message for message in messages if message is not None)
         assert psutil.pid_exists(process_id)
     assert gone(process_id)
@@ -96,8 +123,8 @@ def test_whoever_leaves_ends_the_child_and_its_children() -> None:
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "sys.exit()"])
 def test_no_child_outlives_its_parent(end: str) -> None:
     program = (
-        "import os, signal, sys; from specdemo.child import follow; from tests.test_child import DIED, sleeps\n"
-        "messages = follow(sleeps, name='child', died=DIED)\n"
+        "import os, signal, sys; from specdemo.child import run_child; from tests.test_child import FAILURE, sleeps\n"
+        "messages = run_child(sleeps, name='child', failure=FAILURE)\n"
         f"print(next(m for m in messages if m is not None), flush=True)\n{end}"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
@@ -127,7 +154,7 @@ def waits() -> int:
 
 
 def limited(work: Callable[..., int], *arguments: object, **limits: Any) -> int:
-    return finished(apart(work, *arguments, name="limited", died=DIED, limits=Limits(**limits)))
+    return result_of(run_limited(work, *arguments, name="limited", failure=FAILURE, limits=Limits(**limits)))
 
 
 def test_work_within_its_limits_returns_or_raises_what_it_should() -> None:
@@ -138,21 +165,24 @@ def test_work_within_its_limits_returns_or_raises_what_it_should() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such limits")
 def test_memory_and_processor_time_have_limits(capfd: pytest.CaptureFixture[str]) -> None:
-    for work, limits in ((fills_memory, {"memory": 2**28}), (burns, {"processor_seconds": 1})):
+    for work, limits, reason in (
+        (fills_memory, {"memory": 2**28}, "it needed too much memory"),
+        (burns, {"processor_seconds": 1}, r"SIGXCPU \(more processor time than allowed\)"),
+    ):
         began = monotonic()
-        with pytest.raises(NetworkError, match="It ended"):
+        with pytest.raises(NetworkError, match=reason):
             limited(work, **limits)
         assert monotonic() - began < 30
     assert "Traceback" not in capfd.readouterr().err
 
 
 def test_time_has_a_limit() -> None:
-    with pytest.raises(NetworkError, match="It ended"):
+    with pytest.raises(NetworkError, match=r"it took longer than 0\.5 s; try again"):
         limited(waits, seconds=0.5)
 
 
 def test_two_are_done_at_once_and_whoever_leaves_makes_room() -> None:
-    first, second, third = (apart(waits, name="limited", died=DIED) for _ in range(3))
+    first, second, third = (run_limited(waits, name="limited", failure=FAILURE) for _ in range(3))
     before = set(psutil.Process().children())
     for one in (first, second, third, third):
         next(one)

@@ -17,6 +17,7 @@ LAYERS = [  # each may import what stands before it, or in its own layer
         "specdemo.settings",
         "specdemo.strategies",
         "specdemo.telemetry",
+        "specdemo.text",
         "specdemo.version",
     },
     {"specdemo.decoding"},

@@ -1,12 +1,15 @@
 """What is written: the same JSON for files and for standard output."""
 
 import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from specdemo.errors import SpecdemoError
-from specdemo.files import SCHEMA, write_json, write_text
+from specdemo.files import SCHEMA, write_each, write_json, write_text
 
 VALUE = {"τ": 1.5, "text": "“Where?”", "rows": [1, 2]}
 
@@ -25,3 +28,40 @@ def test_a_file_and_standard_output_hold_the_same(tmp_path: Path, capsys: pytest
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(SpecdemoError, match=r"nowhere.*choose another path"):
         write_text("text", tmp_path / "nowhere" / "out.txt")
+
+
+@contextmanager
+def full_disk(most: int) -> Iterator[None]:
+    """A process that can write no file above this size."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_file_is_replaced_only_by_a_complete_one(tmp_path: Path) -> None:
+    path, link = tmp_path / "o.json", tmp_path / "link"
+    path.write_text("before")
+    path.chmod(0o600)
+    link.symlink_to(path)
+    with full_disk(1000), pytest.raises(SpecdemoError, match=r"File too large"):
+        write_text("x" * 5000, link)
+    assert path.read_text() == "before"
+    assert {each.name for each in tmp_path.iterdir()} == {"o.json", "link"}
+    write_text("after", link)
+    assert (link.is_symlink(), path.read_text(), path.stat().st_mode & 0o777) == (True, "after", 0o600)
+    write_text("nowhere", Path("/dev/null"))
+
+
+def test_one_file_that_fails_does_not_skip_the_others(tmp_path: Path) -> None:
+    def refuses() -> bytes:
+        raise SpecdemoError("It has no pictures; choose another file.")
+
+    bad, good = tmp_path / "nowhere" / "a", tmp_path / "b"
+    with pytest.raises(SpecdemoError, match=r"Cannot write '.*nowhere/a' and '.*/c'; choose other paths"):
+        write_each({bad: lambda: b"a", tmp_path / "c": refuses, good: lambda: b"b"})
+    assert good.read_bytes() == b"b"
+    with pytest.raises(SpecdemoError, match="no pictures"):
+        write_each({tmp_path / "c": refuses})

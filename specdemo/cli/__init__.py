@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdemo.cli.signals import importing
 from specdemo.errors import SpecdemoError, UsageError, quoted
+from specdemo.text import printable
 
 if TYPE_CHECKING:
     from specdemo.worker import EngineFactory  # imports openvino
@@ -61,5 +62,7 @@ def _lost(error: OSError) -> SpecdemoError:
 
 
 def _complain(error: SpecdemoError, code: int) -> int:
-    print(f"specdemo: {error}", file=sys.stderr)
+    print(f"specdemo: {printable(str(error))}", file=sys.stderr)
+    for line in printable(error.cause, lines=True).splitlines():
+        print(f"  {line}", file=sys.stderr)
     return code

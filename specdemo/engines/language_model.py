@@ -30,7 +30,7 @@ from openvino import opset13 as ops
 
 from specdemo.decoding.verification import Logits, distribution, greedy_choice, resized
 from specdemo.engines.sequences import Cached, Paged, Stateful, States, Uncached
-from specdemo.errors import LoadError, PairError
+from specdemo.errors import OPENVINO_FAILURES, LoadError, PairError
 from specdemo.models.graph import layer_ends, seen_layers
 from specdemo.models.machine import use_huge_pages
 from specdemo.settings import Sampling
@@ -81,8 +81,9 @@ class LanguageModel:
         self.paged = paged and device.startswith("CPU")  # other devices have other block sizes and layouts
         try:
             self._compiled = self._compile(folder, device, properties, adapt)
-        except RuntimeError as error:
-            raise LoadError(f"OpenVINO cannot load {folder.name!r} on {device}; export it again.") from error
+        except OPENVINO_FAILURES as error:
+            what = f"OpenVINO cannot load {folder.name!r} on {device}"
+            raise LoadError.of(error, what, "export it again") from error
         self._per_token = per_token and self._quantizes
         use_huge_pages(device)
 

@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 import openvino_genai
 
 from specdemo.engines.base import check_prompt, messages
-from specdemo.errors import LoadError, PromptError
+from specdemo.errors import OPENVINO_FAILURES, LoadError, PromptError
 from specdemo.models.checks import check_tokenizers
 from specdemo.models.converted import folder_of
 from specdemo.records import Model, Request
@@ -83,8 +83,9 @@ class Tokenizer:
         self._model = model
         try:
             self._tokenizer = openvino_genai.Tokenizer(folder_of(model))
-        except RuntimeError as error:
-            raise LoadError(f"OpenVINO cannot load the tokenizer of {model.name!r}; export it again.") from error
+        except OPENVINO_FAILURES as error:
+            what = f"OpenVINO cannot load the tokenizer of {model.name!r}"
+            raise LoadError.of(error, what, "export it again") from error
 
     def encode_prompt(self, request: Request) -> list[int]:
         """Return the ids of a request's prompt, after checking that its new tokens fit the context.

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from specdemo.child import follow
+from specdemo.child import Failure, run_child
 from specdemo.engines import Engine, load_engine
 from specdemo.errors import EngineError
 from specdemo.models.converted import folder_of
@@ -154,8 +154,9 @@ def measure_memory(
     Raises:
         SpecdemoError: loading or decoding failed, or the child died.
     """
-    died = EngineError("The process that measured memory died, perhaps for lack of it; choose smaller models.")
-    child = follow(_used, pair, prompt, settings, side, load, work, name="specdemo memory", died=died, stop=stop)
+    failure = Failure(EngineError, "Memory cannot be measured", "choose smaller models")
+    arguments = (pair, prompt, settings, side, load, work)
+    child = run_child(_used, *arguments, name="specdemo memory", failure=failure, stop=stop)
     with closing(child) as messages:
         found = next((message for message in messages if message is not None), None)
     if found is None:

@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 
 import openvino_genai
 
-from specdemo.errors import LoadError, PairError, SettingsError, capitalised
+from specdemo.errors import OPENVINO_FAILURES, LoadError, PairError, SettingsError, capitalised
 from specdemo.models.catalogue import catalogue
 from specdemo.models.converted import folder_of, is_converted
 from specdemo.models.machine import in_units, memory_free, memory_needed
@@ -280,8 +280,9 @@ def _too_large(needed: int, free: int) -> str | None:
 def _tokenizer(model: Model) -> openvino_genai.Tokenizer:
     try:
         return openvino_genai.Tokenizer(folder_of(model))
-    except RuntimeError as error:
-        raise LoadError(f"OpenVINO cannot load the tokenizer of {model.name!r}; export it again.") from error
+    except OPENVINO_FAILURES as error:
+        what = f"OpenVINO cannot load the tokenizer of {model.name!r}"
+        raise LoadError.of(error, what, "export it again") from error
 
 
 _EXAMPLES = (

@@ -18,7 +18,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from time import monotonic, time
 
-from specdemo.child import follow
+from specdemo.child import Failure, run_child
 from specdemo.errors import ConversionError, DiskError, LoadError, SpecdemoError
 from specdemo.models.gguf import inspect_gguf
 from specdemo.models.machine import in_units, multiplies_int8
@@ -168,11 +168,9 @@ def convert_gguf(path: Path, form: WeightsForm) -> Iterator[float]:
         if time() - left.stat().st_mtime > _STALE_SECONDS:
             shutil.rmtree(left, ignore_errors=True)
     began = monotonic()
-    died = ConversionError(
-        f"The conversion of {path.name!r} ended unexpectedly, perhaps for lack of memory; free some and try again."
-    )
+    failure = Failure(ConversionError, f"{path.name!r} cannot be converted", "free memory and try again")
     with tempfile.TemporaryDirectory(prefix=".converting-", dir=conversions()) as scratch:
-        work = follow(_convert, path.resolve(), Path(scratch), form, name="specdemo conversion", died=died)
+        work = run_child(_convert, path.resolve(), Path(scratch), form, name="specdemo conversion", failure=failure)
         with closing(work) as silences:
             for _ in silences:
                 yield monotonic() - began

@@ -12,12 +12,12 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from time import perf_counter
 
-from specdemo.child import Limits, follow
+from specdemo.child import Failure, Limits, run_child
 from specdemo.errors import FetchError, ModelError, NetworkError
 from specdemo.files import ASSETS
 from specdemo.models.catalogue import Source
 from specdemo.models.converted import file_digest
-from specdemo.models.gguf import LIMITS, inspect_model, inspected_apart
+from specdemo.models.gguf import LIMITS, inspect_limited, inspect_model
 from specdemo.models.hub_process import (
     FileStart,
     Plan,
@@ -53,10 +53,10 @@ def download(
     repository, _, gguf = repository.partition(":")
     cache = hub_cache()
     free = shutil.disk_usage(existing(cache)).free
-    died = NetworkError("The download ended unexpectedly; download again to resume.")
+    failure = Failure(NetworkError, "The download ended", "download again to resume")
     plan: Plan | None = None
     began, before, file = perf_counter(), 0, ""
-    messages = follow(
+    messages = run_child(
         fetch,
         repository,
         gguf or None,
@@ -64,7 +64,7 @@ def download(
         cache,
         free,
         name="specdemo download",
-        died=died,
+        failure=failure,
         stop=stop,
     )
     with closing(messages):
@@ -78,7 +78,7 @@ def download(
                 continue
             total, seconds = sum(each.size for each in plan.files), perf_counter() - began
             if isinstance(message, Path):
-                for _ in _inspected_apart(message, limits):
+                for _ in _inspect_limited(message, limits):
                     yield Progress(total, total, 0, None, file)
                 yield Progress(total, total, 0, message, file)
                 return
@@ -87,7 +87,7 @@ def download(
             yield Progress(done, total, left, None, file)
 
 
-def _inspected_apart(place: Path, limits: Limits) -> Generator[None, None, Model]:
+def _inspect_limited(place: Path, limits: Limits) -> Generator[None, None, Model]:
     """Inspect a download in a separate process, within limits; yields while it runs.
 
     A refused model is not kept, and not downloaded again.
@@ -95,13 +95,13 @@ def _inspected_apart(place: Path, limits: Limits) -> Generator[None, None, Model
     Raises:
         ModelError: it cannot be used.
     """
-    died = ModelError(f"{place.name!r} could not be read within limits and was deleted; choose another model.")
+    failure = Failure(ModelError, f"{place.name!r} cannot be read and was deleted", "choose another model")
     try:
-        return (yield from inspected_apart(place, died, limits=limits))
+        return (yield from inspect_limited(place, failure, limits=limits))
     except ModelError as error:
         if place.is_file():
             quarantine(place, str(error))
-        elif error is died:
+        elif error.ended:
             (place / "openvino_model.xml").unlink(missing_ok=True)  # so that no listing reads it
         raise
 

@@ -19,7 +19,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from specdemo.child import Limits, apart
+from specdemo.child import Failure, Limits, run_limited
 from specdemo.errors import GGUFError, ModelError, quoted
 from specdemo.models.folder import inspect_folder
 from specdemo.records import Model
@@ -335,19 +335,19 @@ def inspect_model(path: Path) -> Model:
 LIMITS = Limits()
 
 
-def inspected_apart(
-    place: Path, died: ModelError, read: Callable[[Path], Model] = inspect_model, *, limits: Limits = LIMITS
+def inspect_limited(
+    place: Path, failure: Failure, read: Callable[[Path], Model] = inspect_model, *, limits: Limits = LIMITS
 ) -> Generator[None, None, Model]:
     """Describe the model there in a separate process, within limits; yields while it runs.
 
     A malicious file may aim to exhaust the reader's memory or time.
 
     Raises:
-        ModelError: it cannot be used, or `died` if it exceeds the limits.
+        ModelError: it cannot be used, or that of `failure` if it exceeds the limits.
     """
     mapped = sum(file.stat().st_size for file in ([place] if place.is_file() else place.glob("*.gguf")))
     limits = limits._replace(memory=limits.memory + mapped)
-    return apart(read, place, name="specdemo inspection", died=died, limits=limits)
+    return run_limited(read, place, name="specdemo inspection", failure=failure, limits=limits)
 
 
 def describe(path: Path, size: int) -> Model:

@@ -11,14 +11,14 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from specdemo.child import Limits, finished
+from specdemo.child import Failure, Limits, result_of
 from specdemo.errors import FolderError, ModelError, UnknownNameError, UsageError, quoted
 from specdemo.files import ASSETS, is_text
 from specdemo.models.catalogue import Entry, Source, catalogue
 from specdemo.models.converted import folder_of, is_converted
 from specdemo.models.download import cached_folders, local_folder
 from specdemo.models.folder import content_digest, inspect_folder, own_head
-from specdemo.models.gguf import LIMITS, inspect_gguf, inspect_model, inspected_apart, is_gguf
+from specdemo.models.gguf import LIMITS, inspect_gguf, inspect_limited, inspect_model, is_gguf
 from specdemo.models.pairs import bundled_models
 from specdemo.models.places import (
     MODELS_VARIABLE,
@@ -193,8 +193,8 @@ def _check(place: Path, limits: Limits) -> None:
     Raises:
         ModelError: it is not.
     """
-    died = ModelError(f"{quoted(place.name)} cannot be read within limits of memory and time; choose another model.")
-    finished(inspected_apart(place, died, read=resolve, limits=limits))
+    failure = Failure(ModelError, f"{quoted(place.name)} cannot be read", "choose another model")
+    result_of(inspect_limited(place, failure, read=resolve, limits=limits))
 
 
 def _another(file: Path) -> UsageError:

@@ -19,6 +19,7 @@ from specdemo.presentation.figures import parameters
 from specdemo.presentation.html import table_html
 from specdemo.records import Model, ModelPair, Phase, Progress
 from specdemo.strategies import DRAFT_KINDS, ENGINES, SERVERS
+from specdemo.text import without_folders
 
 PHASES = {
     "converting": "Converting the GGUF file, once",
@@ -64,8 +65,13 @@ def code_html(lines: str) -> str:
 
 
 def alert(error: SpecdemoError) -> str:
-    """Return an error as HTML."""
-    return str(Markup('<p role="alert">{}</p>').format(error))
+    """Return an error as HTML, its cause folded and without the server's folders, and log it."""
+    error.log()
+    text = Markup('<p role="alert">{}</p>').format(error)
+    if error.cause:
+        folded = Markup("<details><summary>Cause</summary><pre>{}</pre></details>")
+        text += folded.format(without_folders(error.cause))
+    return str(text)
 
 
 _HEADER = Markup('<header><h1>specdemo</h1><span title="{0}">{0}</span></header>')

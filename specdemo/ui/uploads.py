@@ -26,7 +26,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from specdemo.child import Limits, apart
+from specdemo.child import Failure, Limits, run_limited
 from specdemo.errors import FileError, SpecdemoError, UsageError
 from specdemo.experiments import Bench, Task, chosen_tasks, read_bench
 from specdemo.models.library import keep_model
@@ -60,7 +60,7 @@ def open_apart(data: bytes) -> Generator[None, None, Update]:
     Raises:
         FileError: it is not a comparison, or exceeds a limit.
     """
-    return _apart(show_file, data, refused="This file takes too long to read; open one saved with Share.")
+    return _limited(show_file, data, what="This file cannot be read", otherwise="open one saved with Share")
 
 
 def make_file(kind: str, record: str) -> bytes:
@@ -78,7 +78,7 @@ def share_apart(kind: str, record: str) -> Generator[None, None, bytes]:
     Raises:
         FileError: it is not a run, or exceeds a limit.
     """
-    return _apart(make_file, kind, record, refused="This run takes too long to draw; share it as JSON.")
+    return _limited(make_file, kind, record, what="This run cannot be drawn", otherwise="share it as JSON")
 
 
 def tasks_apart(
@@ -93,8 +93,8 @@ def tasks_apart(
     """
     if file is None:
         return chosen_tasks(None, prompts, limit)
-    refused = "This file takes too long to read; choose one with fewer prompts."
-    return (yield from _apart(partial(chosen_tasks, turns=turns), Path(file), prompts, limit, refused=refused))
+    words = {"what": "This file cannot be read", "otherwise": "choose one with fewer prompts"}
+    return (yield from _limited(partial(chosen_tasks, turns=turns), Path(file), prompts, limit, **words))
 
 
 def benchmark_apart(file: str) -> Generator[None, None, Bench]:
@@ -103,11 +103,12 @@ def benchmark_apart(file: str) -> Generator[None, None, Bench]:
     Raises:
         FileError: it is not a benchmark, or exceeds a limit.
     """
-    return _apart(read_bench, Path(file), refused="This benchmark takes too long to read; choose a smaller one.")
+    return _limited(read_bench, Path(file), what="This benchmark cannot be read", otherwise="choose a smaller one")
 
 
-def _apart(work: Callable[..., T], *arguments: Any, refused: str) -> Generator[None, None, T]:
-    return apart(work, *arguments, name="specdemo file", died=FileError(refused), limits=LIMITS)
+def _limited(work: Callable[..., T], *arguments: Any, what: str, otherwise: str) -> Generator[None, None, T]:
+    failure = Failure(FileError, what, otherwise)
+    return run_limited(work, *arguments, name="specdemo file", failure=failure, limits=LIMITS)
 
 
 def meanwhile(work: Generator[None, None, T], update: list[Any]) -> Generator[list[Any], None, T]:

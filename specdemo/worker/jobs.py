@@ -8,7 +8,6 @@ The pulse may also go on while a step waits for ever. So a job that neither repo
 is considered hung, too; that is longer than any server may be silent by default.
 """
 
-import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from specdemo.child import send_all
+from specdemo.child import Failure, send_all
 from specdemo.engines import Engine
 from specdemo.errors import EngineError, SettingsError, SpecdemoError
 from specdemo.measure import LiveSettings, measure_costs, prepare, race
@@ -35,9 +34,10 @@ from specdemo.records import Costs, ModelPair, Phase, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 
-PATIENCE = 20.0
-SILENCE = 600.0
-_EVERY = 0.5
+FAILURE = Failure(EngineError, "The engine failed in this run and has been reset", "run again")
+PATIENCE = 20.0  # seconds: a busy machine may keep a process from its processor for some
+SILENCE = 600.0  # seconds: longer than any server may be silent by default
+_EVERY = 0.5  # seconds between two looks at the process
 _BUSY = 0.02  # of a core: a waiting process uses less
 
 
@@ -303,7 +303,7 @@ def serve(
         engines.stop = stop.is_set
     ready.set()
     while True:
-        send_all(connection, _guarded(connection.recv(), engines))
+        send_all(connection, _guarded(connection.recv(), engines), FAILURE)
 
 
 def _guarded(job: Job, engines: Engines) -> Iterator[Any]:
@@ -312,7 +312,6 @@ def _guarded(job: Job, engines: Engines) -> Iterator[Any]:
         yield from job(engines)
     except SpecdemoError:
         raise
-    except Exception as failure:
-        traceback.print_exception(failure)
+    except Exception:
         engines.close()
-        raise EngineError from failure
+        raise

@@ -1,5 +1,6 @@
 """The parent's handle on the engine's process."""
 
+import errno
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -10,7 +11,7 @@ from threading import Lock, Thread
 from time import monotonic
 from typing import Any
 
-from specdemo.child import Child, Sign
+from specdemo.child import Child, Failure, Sign
 from specdemo.errors import EngineError, SpecdemoError
 from specdemo.measure import LiveSettings, RaceEvent
 from specdemo.records import ModelPair, Phase, Turn
@@ -23,9 +24,20 @@ _LOADING_GRACE = (
     0.5  # seconds after a Stop; only ending the process stops OpenVINO while it reads and compiles a model
 )
 _UNMOVED = (0.0, 0.0)  # a lookahead of 0 stands for no change
-_DIED = "The engine's process died, perhaps for lack of memory; run again to restart it."
-_HUNG = "The engine's process no longer responded and was ended; run again, and another one starts."
+_FAILURE = Failure(EngineError, "The engine's process failed", "run again, and another one starts")
 _GRACE = 30.0  # longer than a round takes
+
+
+@contextmanager
+def _starting() -> Iterator[None]:
+    """Turn what the system refuses, such as memory, descriptors or a thread, into an `EngineError`."""
+    try:
+        yield
+    except (OSError, RuntimeError, MemoryError) as error:
+        what = "The engine's process cannot be started"
+        if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EROFS, errno.ENOENT):
+            raise EngineError.of(error, f"{what}: shared memory is not writable", "make /dev/shm writable") from error
+        raise EngineError.of(error, what) from error
 
 
 class Worker:
@@ -53,7 +65,8 @@ class Worker:
         self._counting = Lock()
         self._waiting = 0  # jobs in line behind the current one
         self._current: ThreadEvent | None = None
-        self._start()
+        with _starting():
+            self._start()
 
     def compare(
         self,
@@ -116,16 +129,17 @@ class Worker:
         left = False
         try:
             if self._watch.hung or not self._child.alive:
-                self._watch.close()
-                self._child.end()
-                self._start()
+                self._end()
+                with _starting():
+                    self._start()
             if self._ready.is_set():
                 self._forget()
             self._stop.clear()
             self._moved[:] = _UNMOVED
             self._current = cancelled
             self._watch.reported()
-            self._child.send(job)
+            with _starting():
+                self._child.send(job)
             messages = self._messages(cancelled, unwanted)
             try:
                 for message in messages:  # noqa: UP028 (`yield from` would close them, too)
@@ -158,6 +172,9 @@ class Worker:
         return self._watch.responsive or not self._child.alive
 
     def close(self) -> None:
+        self._end()
+
+    def _end(self) -> None:
         self._watch.close()
         self._child.end()
 
@@ -203,11 +220,11 @@ class Worker:
             cancelled_at = cancelled_at or now
             if phase is not None and phase.name in ("converting", "loading"):
                 if cancelled.is_set() and now - cancelled_at > _LOADING_GRACE:
-                    self._child.end()
+                    self._end()
                     return
             elif now - max(cancelled_at, reported) > self._grace:
-                self._child.end()
-                raise EngineError("The engine did not stop and its process was ended; run again, and it restarts.")
+                self._end()
+                raise _FAILURE.error(f"it did not stop within {self._grace:g} s and was ended")
 
     def _forget(self) -> None:
         """Discard what the child reported of its first job, if nobody received it."""
@@ -219,10 +236,11 @@ class Worker:
         try:
             message = self._child.receive(_POLL_SECONDS)
         except EOFError:
-            self._watch.close()
-            self._child.end()
-            raise EngineError(_HUNG if self._watch.hung else _DIED) from None
+            ending = "it no longer answered" if self._watch.hung else self._child.ending
+            self._end()
+            raise _FAILURE.error(ending) from None
         if isinstance(message, SpecdemoError):
             self._watch.reported(over=True)
+            message.log()
             raise message
         return message

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specdemo.child import finished
+from specdemo.child import result_of
 from specdemo.engines.traced import TracedEngine
 from specdemo.ui.uploads import share_apart
 from tests import test_child
@@ -34,4 +34,4 @@ def test_ctrl_c_leaves_no_traceback_at_any_moment_of_a_command(seconds: float) -
 
 @pytest.mark.parametrize(("kind", "start"), [("html", b"<!"), ("png", b"\x89PNG")])
 def test_a_run_is_drawn_in_a_process_of_its_own(kind: str, start: bytes, saved: dict[str, Any]) -> None:
-    assert finished(share_apart(kind, test_uploads.packed(saved))).startswith(start)
+    assert result_of(share_apart(kind, test_uploads.packed(saved))).startswith(start)

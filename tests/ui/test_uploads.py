@@ -12,7 +12,7 @@ from unittest import mock
 import psutil
 import pytest
 
-from specdemo.child import Limits, finished
+from specdemo.child import Limits, result_of
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import FileError, PromptError
 from specdemo.measure.race import race
@@ -39,10 +39,10 @@ def packed(comparison: dict[str, Any]) -> str:
 
 def test_a_file_is_opened_and_a_run_drawn_in_a_process_of_its_own(saved: dict[str, Any]) -> None:
     data = json.dumps(saved).encode()
-    assert finished(open_apart(data)).anatomy == show_file(data).anatomy
-    assert finished(share_apart("gif", packed(saved))).startswith(b"GIF8")
+    assert result_of(open_apart(data)).anatomy == show_file(data).anatomy
+    assert result_of(share_apart("gif", packed(saved))).startswith(b"GIF8")
     with pytest.raises(FileError, match="not a comparison"):
-        finished(open_apart(b"{}"))
+        result_of(open_apart(b"{}"))
 
 
 def test_twenty_thousand_turns_are_refused_at_once(saved: dict[str, Any]) -> None:
@@ -62,8 +62,8 @@ def test_a_picture_that_takes_too_long_is_refused(saved: dict[str, Any], monkeyp
     monkeypatch.setattr(uploads, "LIMITS", Limits(seconds=3))
     long, began = packed(saved | {"prompt": "\n" * 2**22}), monotonic()
     assert len(long) < 50_000
-    with pytest.raises(FileError, match="takes too long to draw; share it as JSON"):
-        finished(share_apart("gif", long))
+    with pytest.raises(FileError, match="cannot be drawn: it took longer than 3 s; share it as JSON"):
+        result_of(share_apart("gif", long))
     assert monotonic() - began < 20
 
 
@@ -87,11 +87,11 @@ def test_the_page_shows_why_a_file_is_refused() -> None:
 def test_prompts_of_a_file_are_read_apart(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text('{"prompt": "Once"}\n{"prompt": "Twice"}\n')
-    assert [task.prompt for task in finished(tasks_apart(str(file), "base", 5))] == ["Once", "Twice"]
-    assert len(finished(tasks_apart(None, "base", 3))) == 3
+    assert [task.prompt for task in result_of(tasks_apart(str(file), "base", 5))] == ["Once", "Twice"]
+    assert len(result_of(tasks_apart(None, "base", 3))) == 3
     file.write_text("{")
     with pytest.raises(FileError, match="is not JSON"):
-        finished(tasks_apart(str(file), "base", 5))
+        result_of(tasks_apart(str(file), "base", 5))
 
 
 def test_kinds_of_files_are_those_that_the_page_offers() -> None:

@@ -21,7 +21,7 @@ from specdemo.engines.base import PREFILL_CHUNK, Arrival, Prefilling, RoundCount
 from specdemo.engines.genai.pipelines import Pipelines, as_tensor, check_fits, generation_config, kind_of, read
 from specdemo.engines.genai.replay import Tracer
 from specdemo.engines.text import IncrementalText
-from specdemo.errors import EngineError, PromptError
+from specdemo.errors import OPENVINO_FAILURES, EngineError, PromptError
 from specdemo.records import DraftToken, FinishReason, Request, Round, Run, Token, TraceSource
 from specdemo.strategies import Constant, Plain, Strategy
 
@@ -65,8 +65,8 @@ class GenAIDecoder:
         try:
             config = generation_config(self._pipeline, self._request)
             self._handle = self._pipeline.add_request(next(request_ids), prompt, config)
-        except RuntimeError as error:
-            raise self._failure() from error
+        except OPENVINO_FAILURES as error:
+            raise self._failure(error) from error
         try:
             yield from self._prefill()
             while self.finish_reason is None:
@@ -91,8 +91,8 @@ class GenAIDecoder:
         began = perf_counter()
         try:
             self._pipeline.step()
-        except RuntimeError as error:
-            raise self._failure() from error
+        except OPENVINO_FAILURES as error:
+            raise self._failure(error) from error
         seconds = perf_counter() - began
         tokens = self._read()
         check_fits(self._handle, self._pipelines.pair.runtime.cache_size)
@@ -167,10 +167,10 @@ class GenAIDecoder:
             return self._tracer.prefill(step)
         return self._tracer.round(step, ended=ended)
 
-    def _failure(self) -> EngineError:
+    def _failure(self, error: BaseException) -> EngineError:
         self._handle = None
         self._pipelines.discard(self._kind)
-        return EngineError()
+        return EngineError.of(error)
 
 
 class GenAIBatch:
@@ -193,16 +193,16 @@ class GenAIBatch:
         try:
             config = generation_config(self._pipeline, request)
             handle = self._pipeline.add_request(next(request_ids), prompt, config)
-        except RuntimeError as error:
-            raise self._failure() from error
+        except OPENVINO_FAILURES as error:
+            raise self._failure(error) from error
         self._flying[number] = _Flight(handle, request)
 
     def receive(self) -> Sequence[Arrival]:
         """Run one step: a round of every request in flight, and the prefill of new ones."""
         try:
             self._pipeline.step()
-        except RuntimeError as error:
-            raise self._failure() from error
+        except OPENVINO_FAILURES as error:
+            raise self._failure(error) from error
         at, arrived = self.now(), []
         for number, flight in list(self._flying.items()):
             output = read(flight.handle)
@@ -230,10 +230,10 @@ class GenAIBatch:
         except RuntimeError:
             self._pipelines.discard(self._kind)
 
-    def _failure(self) -> EngineError:
+    def _failure(self, error: BaseException) -> EngineError:
         self._flying = {}
         self._pipelines.discard(self._kind)
-        return EngineError()
+        return EngineError.of(error)
 
 
 class _Flight:

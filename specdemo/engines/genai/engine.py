@@ -20,7 +20,7 @@ from specdemo.engines.genai.pipelines import (
     read,
 )
 from specdemo.engines.language_model import log_probabilities
-from specdemo.errors import EngineError
+from specdemo.errors import OPENVINO_FAILURES, EngineError
 from specdemo.models.checks import check_concurrent, check_request
 from specdemo.models.devices import describe_environment
 from specdemo.records import SIDES, Costs, Counters, DraftRound, ModelPair, Request
@@ -110,9 +110,9 @@ class GenAIEngine:
                 more = read(handle)
                 output = Output(output.ids + more.ids, output.logarithms + more.logarithms, more.finish_reason)
                 check_fits(handle, self.pair.runtime.cache_size)
-        except RuntimeError as error:
+        except OPENVINO_FAILURES as error:
             self.pipelines.discard("plain")
-            raise EngineError() from error
+            raise EngineError.of(error) from error
         judged = slice(-len(tokens), None) if apart else slice(-len(tokens) - 1, -1)  # an echo ends in a new token
         return list(output.logarithms[judged]) if output.ids[judged] == tuple(tokens) else None
 
@@ -126,9 +126,9 @@ class GenAIEngine:
         request = Request(prompt, Constant(lookahead), max_new_tokens=_DRAFTED_TOKENS, ignore_eos=True)
         try:
             result, _ = self.pipelines.generate("model", request)
-        except RuntimeError as error:
+        except OPENVINO_FAILURES as error:
             self.pipelines.discard("model")
-            raise EngineError("The engine failed during calibration and has been reset; run again.") from error
+            raise EngineError.of(error, "The engine failed during calibration and has been reset") from error
         counters = result.extended_perf_metrics
         microseconds = list(counters.draft_model_metrics.raw_metrics.m_durations)[1:]  # the first is the prefill
         steps = 1 if self.pair.head == "dflash" else lookahead  # one pass for the whole round
@@ -145,9 +145,9 @@ class GenAIEngine:
             self.pipelines.discard(kind)
         try:
             result, text = self.pipelines.generate(kind, request)
-        except RuntimeError as error:
+        except OPENVINO_FAILURES as error:
             self.pipelines.discard(kind)
-            raise EngineError() from error
+            raise EngineError.of(error) from error
         counted = result.extended_perf_metrics
         processed = counted.get_num_draft_processed_tokens()
         if self.pair.head == "dflash":  # GenAI counts neither proposals nor rejections; it proposes all it computes

@@ -14,7 +14,7 @@ import openvino_genai
 from specdemo.engines.base import PREFILL_CHUNK
 from specdemo.engines.language_model import LanguageModel
 from specdemo.engines.text import Tokenizer
-from specdemo.errors import CacheError, LoadError, PairError
+from specdemo.errors import OPENVINO_FAILURES, CacheError, LoadError, PairError, known_cause
 from specdemo.models.converted import folder_of
 from specdemo.models.devices import check_devices, check_head_device, draft_device, draft_runtime, properties
 from specdemo.models.machine import use_huge_pages
@@ -135,27 +135,29 @@ class Pipelines:
             return openvino_genai.ContinuousBatchingPipeline(
                 folder_of(target), scheduler_config(self.pair), device, options
             )
-        except RuntimeError as error:
-            if "cache size" in str(error):
+        except OPENVINO_FAILURES as error:
+            if known_cause(error) is None and "cache size" in str(error):
                 raise CacheError(
                     f"A KV cache of {runtime.cache_size} GB does not fit in this machine's memory; "
                     "choose a smaller cache size."
                 ) from error
             if kind == "model" and self.pair.eagle3:
-                raise PairError(
-                    f"The EAGLE-3 head {require_draft(self.pair).name!r} does not fit {target.name!r}; "
-                    "choose the target it was trained for, which must have at least ten layers."
+                raise PairError.of(
+                    error,
+                    f"The EAGLE-3 head {require_draft(self.pair).name!r} does not fit {target.name!r}",
+                    "choose the target it was trained for, which must have at least ten layers",
                 ) from error
             if kind == "model" and self.pair.head == "mtp":
-                raise PairError(
-                    f"GenAI cannot load the multi-token-prediction head of {target.name!r}; export the model again."
-                ) from error
+                what = f"GenAI cannot load the multi-token-prediction head of {target.name!r}"
+                raise PairError.of(error, what, "export the model again") from error
             if kind == "model" and self.pair.head == "dflash":
-                raise PairError(
-                    f"The DFlash draft {require_draft(self.pair).name!r} does not fit {target.name!r}; "
-                    "choose the target it was trained for, exported with its hidden states named."
+                raise PairError.of(
+                    error,
+                    f"The DFlash draft {require_draft(self.pair).name!r} does not fit {target.name!r}",
+                    "choose the target it was trained for, exported with its hidden states named",
                 ) from error
-            raise LoadError(f"OpenVINO cannot load {target.name!r} on {device}; export it again.") from error
+            what = f"OpenVINO cannot load {target.name!r} on {device}"
+            raise LoadError.of(error, what, "export it again") from error
 
 
 def scheduler_config(pair: ModelPair) -> openvino_genai.SchedulerConfig:

@@ -28,7 +28,7 @@ from specdemo.engines.base import Prefilling
 from specdemo.engines.language_model import ModelSequence
 from specdemo.engines.text import IncrementalText, Tokenizer, texts
 from specdemo.engines.traced.drafters import Proposal, Proposer
-from specdemo.errors import EngineError
+from specdemo.errors import OPENVINO_FAILURES, EngineError
 from specdemo.records import Alternative, Costs, DraftToken, FinishReason, Request, Round, Run, Token, TraceSource
 from specdemo.strategies import Strategy
 
@@ -133,10 +133,10 @@ class TracedDecoder:
         """Turn OpenVINO errors, such as out of memory, into `EngineError`, and free the caches."""
         try:
             yield
-        except RuntimeError as error:
+        except OPENVINO_FAILURES as error:
             self._target = self._drafter = None
             self._reset()
-            raise EngineError() from error
+            raise EngineError.of(error) from error
 
     def _round(self, proposals: Sequence[Proposal], began: float, drafted: float) -> Round:
         """Verify and commit a round; everything after `ended` is for display."""

@@ -1,0 +1,44 @@
+"""Foreign text in each medium: names of files and servers, answers and messages are shown, never obeyed."""
+
+import re
+
+# Control characters (of which escape sequences begin with one), line separators, and marks that reorder what follows.
+_CONTROLS = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
+_HIDDEN, _HIDDEN_OR_LINE = re.compile(f"[{_CONTROLS}]"), re.compile(rf"[{_CONTROLS}\t\n]")
+_FOLDERS = re.compile(r"(?<![\w:/.])(?:~|[A-Za-z]:)?(?:[/\\][^/\\\s'\":,;()]+)+[/\\]")
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """Return text for a terminal, its control characters and reordering marks written as escapes, such as \\x1b.
+
+    With `lines`, line breaks and tabs stay.
+    """
+    return (_HIDDEN if lines else _HIDDEN_OR_LINE).sub(_escaped, text.replace("\r\n", "\n") if lines else text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+
+def cell_csv(text: str) -> str:
+    """Return text for a cell of a CSV file: spreadsheets would compute what begins like a formula."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") and not _is_number(text) else text
+
+
+def cell_markdown(text: str) -> str:
+    """Return text for a cell of a Markdown table: no markup, no HTML, one line."""
+    return re.sub(r"([\\`*_\[\]<>|&~])", r"\\\1", " ".join(printable(text, lines=True).split()))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def without_folders(text: str) -> str:
+    """Return text with paths cut to their last part, for visitors, who need not know the server's folders."""
+    return _FOLDERS.sub("", text)

@@ -1,0 +1,73 @@
+"""What an error carries: the sentence, the advice that fits its cause, and the words of what failed below."""
+
+import logging
+import os
+import pickle
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from specdemo.errors import EngineError, FileError, LoadError, SpecdemoError
+
+
+def failed(error: BaseException) -> SpecdemoError:
+    return LoadError.of(error, "OpenVINO cannot load 'draft'", "export it again")
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (RuntimeError("Unsupported operation: Foo"), "OpenVINO cannot load 'draft'; export it again."),
+        (MemoryError("std::bad_alloc"), "'draft': there is not enough memory; free some"),
+        (RuntimeError("Check 'p' failed: Couldn't allocate 12 bytes"), "there is not enough memory"),
+        (OSError(24, "Too many open files"), "no more files; raise the limit, as with ulimit -n 1024"),
+        (OSError(28, "No space left on device"), "the disk is full; free some space"),
+    ],
+)
+def test_the_advice_follows_from_the_cause(error: BaseException, advice: str) -> None:
+    assert advice in str(failed(error))
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_library_that_does_not_say_why_a_file_cannot_be_opened_is_not_believed() -> None:
+    with no_descriptors():
+        assert "can open no more files" in str(failed(RuntimeError("Cannot open file draft.bin")))
+
+
+def test_the_cause_and_its_traceback_cross_the_border_of_a_process(caplog: pytest.LogCaptureFixture) -> None:
+    try:
+        try:
+            raise OSError(2, os.strerror(2), "model.bin")
+        except OSError as error:
+            raise RuntimeError("Exception from core.cpp:99") from error
+    except RuntimeError as error:
+        ours = failed(error)
+        ours.__cause__ = error
+    arrived = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(ours))))
+    assert str(arrived) == str(ours)
+    assert type(arrived) is LoadError
+    assert arrived.cause == ours.cause
+    assert "RuntimeError: Exception from core.cpp:99\nFileNotFoundError: [Errno 2]" in arrived.cause
+    with caplog.at_level(logging.INFO, "specdemo"):
+        arrived.log()
+        arrived.log()
+        FileError("'x' is no file; choose another.").log()  # only the request was wrong
+    (logged,) = caplog.records
+    assert "Traceback" in logged.message
+    assert "model.bin" in logged.message
+
+
+def test_an_error_without_a_cause_has_none() -> None:
+    assert EngineError().cause == ""
+    assert pickle.loads(pickle.dumps(EngineError())).cause == ""

@@ -1,0 +1,50 @@
+"""Foreign text in each medium."""
+
+import csv
+from io import StringIO
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdemo.text import cell_csv, cell_markdown, printable, without_folders
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("\x1b[31mred\x1b]8;;http://x\x07", r"\x1b[31mred\x1b]8;;http://x\x07"),
+        ("a\nb\tc", r"a\x0ab\x09c"),
+        ("exe\u202etxt", r"exe\u202etxt"),
+        ("Größe 日本 👩‍👩‍👧", "Größe 日本 👩‍👩‍👧"),
+        ("\ud800", r"\ud800"),
+    ],
+)
+def test_a_terminal_shows_names_and_obeys_none(name: str, shown: str) -> None:
+    assert printable(name) == shown
+
+
+@given(st.text())
+def test_lines_stay_lines_and_nothing_else_acts(text: str) -> None:
+    shown = printable(text, lines=True)
+    assert all(each.isprintable() or each in "\n\t" or ord(each) > 0x9F for each in shown)
+    assert printable(shown, lines=True) == shown
+    assert not set(printable(text)) & set("\n\r\t\x1b\x9b\u202e\u2028")
+
+
+@given(st.text())
+def test_no_cell_begins_a_formula_and_numbers_stay(text: str) -> None:
+    written = StringIO()
+    csv.writer(written).writerow([cell_csv(text), cell_csv("-1.5")])
+    first, second = next(csv.reader(StringIO(written.getvalue(), newline="")))
+    assert first[:1] not in ("=", "+", "-", "@", "\t", "\r") or float(first) is not None
+    assert second == "-1.5"
+
+
+def test_a_markdown_cell_is_text() -> None:
+    assert cell_markdown("a|b\n<img src=x> [c](d) `e`") == r"a\|b \<img src=x\> \[c\]\(d) \`e\`".replace(r"\(", "(")
+
+
+def test_visitors_see_no_folders() -> None:
+    said = "Cannot open '/home/me/models/x.bin' (C:\\Users\\me\\y.bin), see https://docs.example/a/b and a/b"
+    assert without_folders(said) == "Cannot open 'x.bin' (y.bin), see https://docs.example/a/b and a/b"
