@@ -1,8 +1,7 @@
-"""What `doctor` says of a machine, and completion of what can be typed."""
+"""What `doctor` says of a machine."""
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specdemo.cli import doctor, main
-from specdemo.cli.commands import SHELLS, TOPICS, build_parser, commands_of, completion, words_of
+from specdemo.cli.commands import TOPICS, build_parser, commands_of
 from specdemo.cli.doctor import allows, block, folders, speculation
 from specdemo.errors import DeviceError
 from specdemo.metrics import break_even, predict
@@ -108,24 +107,6 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     assert capsys.readouterr().out == f"specdemo {__version__}\n"
-
-
-@pytest.mark.parametrize("shell", SHELLS)
-def test_completion_knows_every_command_and_option(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", shell]) == 0
-    out = capsys.readouterr().out
-    for word in ("doctor", "num-assistant-tokens", "convert"):
-        assert word in out
-
-
-def test_bash_completes_with_it(tmp_path: Path) -> None:
-    bash = shutil.which("bash")
-    if bash is None:
-        pytest.skip("no bash on this machine")
-    lines = completion("bash", words_of(commands_of(build_parser())))
-    asked = 'COMP_WORDS=(specdemo compare --num-a); COMP_CWORD=2; _specdemo; echo "${COMPREPLY[@]}"'
-    done = subprocess.run([bash, "-c", f"{lines}\n{asked}"], capture_output=True, text=True, check=True)
-    assert done.stdout == "--num-assistant-tokens\n"
 
 
 def test_an_output_without_such_letters_is_no_error() -> None:
