@@ -70,7 +70,7 @@ def test_a_wrong_value_is_one_sentence(values: dict[str, Any], message: str) -> 
             {"engine": "traced", "drafter": "both", "policy": "auto", "max_assistant_tokens": 9},
             BothAuto(max_ngram_size=5, max_assistant_tokens=9),
         ),
-        ({"engine": "served", "policy": "server"}, ServerDefault()),
+        ({"engine": "server", "policy": "server"}, ServerDefault()),
     ],
     ids=lambda value: type(value).__name__,
 )

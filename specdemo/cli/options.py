@@ -131,7 +131,7 @@ def chosen_servers(options: argparse.Namespace) -> Servers | None:
     Raises:
         UsageError: a URL is invalid, or given for models on this machine.
     """
-    local = options.target is not None or getattr(options, "engine", "served") != "served"
+    local = options.target is not None or getattr(options, "engine", "server") != "server"
     if local and (options.url or options.plain_url):
         raise UsageError("--url and --plain-url are for the remote engine; leave them out, or --target and --engine.")
     urls = {
@@ -183,8 +183,8 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
         ModelError: a model is incomplete.
     """
     servers = chosen_servers(options)
-    engine = getattr(options, "engine", "served" if servers is not None and options.target is None else None)
-    if engine == "served":
+    engine = getattr(options, "engine", "server" if servers is not None and options.target is None else None)
+    if engine == "server":
         if servers is None:
             raise UsageError("The remote engine needs the address of a server; give --url and --plain-url.")
         if options.target is not None or options.draft is not None:

@@ -266,7 +266,7 @@ def notes(result: Bench) -> Iterator[str]:
         step = f"; a plain step takes {costs.plain_step * 1e3:.2f} ms" if costs is not None else ""
         draft = f", a draft step {cost:.2f} times that" if cost is not None else ""
         precision = f"{environment.inference_precision}, KV cache {environment.kv_cache_precision}"
-        rest = "" if environment.served else f", {environment.threads} threads, {precision}{step}{draft}"
+        rest = "" if environment.remote else f", {environment.threads} threads, {precision}{step}{draft}"
         yield f"{engine}: {environment.device}{rest}."
     yield from memory_notes(result.memory)
     yield from _bound(result)

@@ -152,7 +152,7 @@ def measured_on(date: str, environment: Environment | None) -> Iterator[str]:
         return
     threads = "" if environment.threads is None else f", {times(environment.threads, 'thread')}"
     pages = ", weights in huge pages" if environment.huge_pages else ""
-    version = "" if environment.served else f", with OpenVINO GenAI {environment.openvino_genai}"
+    version = "" if environment.remote else f", with OpenVINO GenAI {environment.openvino_genai}"
     yield f"Measured{f' on {date}' if date else ''} on {environment.device}{threads}{pages}{version}."
 
 

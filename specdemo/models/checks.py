@@ -38,7 +38,7 @@ _IN_PARTS = (
     "choose the genai engine and that head as the draft."
 )
 _IN_PARTS_LOOKUP = "GenAI has no prompt lookup for a model that is exported in parts; choose drafter model."
-_SERVED = "This model is on a server; choose the remote engine (served)."
+_SERVED = "This model is on a server; choose the remote engine (server)."
 _NOT_SERVED = "The remote engine decodes only what servers have; choose the genai engine."
 
 
@@ -91,8 +91,8 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
     check_target(target)
     free = memory_free()
     if target.server is not None:
-        served = EngineReport(engine="served", can_run=True, memory_needed=0)
-        return PairReport(target=target, draft=draft, same_tokenizer=None, engines=(served,), memory_free=free)
+        remote = EngineReport(engine="server", can_run=True, memory_needed=0)
+        return PairReport(target=target, draft=draft, same_tokenizer=None, engines=(remote,), memory_free=free)
     unread = next((model for model in (target, draft) if model is not None and not is_converted(model)), None)
     comparable = draft if draft is not None and not draft.head and unread is None else None
     difference = _difference(target, comparable) if comparable is not None else None

@@ -17,7 +17,7 @@ from specdemo.models.gguf import inspect_model
 from specdemo.models.places import is_writable
 from specdemo.records import Model, ModelPair, Prompts
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.strategies import DRAFT_KINDS, PER_REQUEST, EngineName
+from specdemo.strategies import DRAFT_KINDS, EngineName
 
 BUNDLED = ASSETS / "story-pair"
 PAIR_VARIABLE = "SPECDEMO_PAIR"
@@ -50,8 +50,7 @@ def initial_runtime(target: Model) -> RuntimeSettings:
 def default_settings(target: Model) -> Defaults:
     """Return the default settings for a target: the catalogue's if it is listed there, wherever it is stored."""
     if target.server is not None:
-        policy = "constant" if target.server in PER_REQUEST else "server"
-        return Defaults(generation={"engine": "served", "policy": policy})
+        return Defaults(generation={"engine": "server", "policy": "server"})
     if target.path is None:
         return Defaults()
     listed = (entry for entry in catalogue() if _is(target.path, entry.target))

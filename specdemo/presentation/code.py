@@ -234,7 +234,7 @@ _HEADS = frozenset(kind.name for kind in DRAFT_KINDS.values() if kind.mode)
 
 FLAVOURS: dict[str, Software] = {
     "genai": Software("OpenVINO GenAI", lambda strategy: strategy.genai(), _IR, _IR, _genai, _HEADS),
-    "ovms": Software("OpenVINO Model Server", lambda strategy: strategy.ovms(), _IR, _IR, _ovms, _HEADS),
+    "ovms": Software("OpenVINO Model Server", lambda strategy: strategy.genai(), _IR, _IR, _ovms, _HEADS),
     "vllm": Software("vLLM", lambda strategy: strategy.vllm(), ("transformers", "gguf"), ("transformers",), _vllm),
     "llama.cpp": Software("llama.cpp", lambda strategy: strategy.llama_cpp(), ("gguf",), ("gguf",), _llama_cpp),
     "transformers": Software(

@@ -88,8 +88,6 @@ _SOURCES = {
     "only the number of accepted ones is.",
     "reported": "The server reported how many tokens each round proposed and how many were accepted, but not the "
     "rejected tokens. Rounds are timed by the arrival of their tokens.",
-    "passes": "The server reported how many tokens each event held, and each event counts as one target pass. It did "
-    "not report the proposals. Rounds are timed by the arrival of their tokens.",
     "bursts": "The server does not report its rounds. Each chunk of text that arrived at once is shown as a round; "
     "tokens are divided among chunks by length, so only their total is exact.",
 }

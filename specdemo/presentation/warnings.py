@@ -130,7 +130,7 @@ def causes(comparison: Comparison) -> Iterator[RunWarning]:
     by_tree = isinstance(comparison.settings.strategy, Tree)
     if by_tree and environment.device == "CPU" and metrics.identical(comparison):
         yield RunWarning("trees on a CPU", f"{TREES}; in this run they were identical.")
-    if by_model and pair.draft is not None and not runtime.draft_device and not environment.served:
+    if by_model and pair.draft is not None and not runtime.draft_device and not environment.remote:
         target, draft = environment.device, environment.draft_device
         if target != draft:
             yield RunWarning(
@@ -146,7 +146,7 @@ def _of_outcomes(comparison: Comparison, *, by_model: bool) -> Iterator[RunWarni
     judged = sum(any(draft.verdict is not Outcome.DISCARDED for draft in step.proposed or ()) for step in rounds)
     if not by_model or judged < metrics.ROUNDS_TO_JUDGE or any(step.accepted for step in rounds):
         return
-    if comparison.environment.served:
+    if comparison.environment.remote:
         why = "Check which draft the server was started with."
     elif pair.head == "mtp":
         why = "Probably the head was damaged when the model was exported; export it again."
@@ -162,7 +162,7 @@ def _of_outcomes(comparison: Comparison, *, by_model: bool) -> Iterator[RunWarni
         )
     elif counters is not None and counters.reloaded:
         again = " Reloading the pair made no difference."
-    elif comparison.settings.engine == "genai" and not comparison.environment.served:
+    elif comparison.settings.engine == "genai" and not comparison.environment.remote:
         why += " Or the load is at fault (openvino.genai issue 4425): restart specdemo and compare."
     yield RunWarning(
         "nothing accepted",

@@ -44,7 +44,7 @@ from specdemo.records.run import Token as Token
 from specdemo.records.run import Trial as Trial
 from specdemo.settings import GenerationSettings
 
-TraceSource = Literal["measured", "replayed", "counts only", "reported", "passes", "bursts"]
+TraceSource = Literal["measured", "replayed", "counts only", "reported", "bursts"]
 """Source of a run's proposals.
 
 measured: recorded as they were made; replayed: reconstructed off the clock by running the drafter over the committed
@@ -111,7 +111,7 @@ class Environment(Record):
     huge_pages: bool | None = None
 
     @property
-    def served(self) -> bool:
+    def remote(self) -> bool:
         """Whether servers decoded, which report only their names."""
         return self.openvino_genai == NOT_USED
 

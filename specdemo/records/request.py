@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from specdemo.records.base import Count, Record
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, Weights
-from specdemo.strategies import PER_REQUEST, Confidence, DraftKindName, HeadName, Plain, ServerKind, Strategy
+from specdemo.strategies import Confidence, DraftKindName, HeadName, Plain, ServerKind, Strategy
 
 _NO_TOP_K = 2**63 - 1  # in GenAI
 SILENCE_SECONDS = 60.0
@@ -107,7 +107,7 @@ class ModelPair(Record):
         if self.draft is None:
             return None
         if self.target.server is not None:
-            return "request" if self.target.server in PER_REQUEST else "server"
+            return "server"
         if self.draft.head is not None:
             return self.draft.head
         return "translated" if self.translated else "model"
@@ -185,8 +185,11 @@ class Request:
             fields["logprobs"] = 1
         return fields | (self.strategy.genai() or {})
 
-    def openai(self, *, beyond: bool = True) -> dict[str, Any]:
-        """Return the fields of OpenAI's protocol; `beyond` adds those of vLLM, SGLang and OpenVINO Model Server."""
+    def openai(self, *, neutral: bool = True) -> dict[str, Any]:
+        """Return the fields of OpenAI's protocol and those that vLLM and others add to it.
+
+        Not `neutral`: without those additions that change nothing, since some servers refuse what they do not know.
+        """
         sampling = self.sampling
         fields: dict[str, Any] = {
             "max_tokens": self.max_new_tokens,
@@ -194,10 +197,10 @@ class Request:
         }
         if sampling.do_sample:
             fields |= {"top_p": sampling.top_p, "seed": sampling.seed}
-        if beyond:
-            fields |= {"ignore_eos": self.ignore_eos, "repetition_penalty": sampling.repetition_penalty}
-            fields |= {"top_k": sampling.top_k or -1} if sampling.do_sample else {}
-        return fields
+        added = {"ignore_eos": self.ignore_eos, "repetition_penalty": sampling.repetition_penalty}
+        added |= {"top_k": sampling.top_k or -1} if sampling.do_sample else {}
+        unchanged = {"ignore_eos": False, "repetition_penalty": 1, "top_k": -1}
+        return fields | {name: value for name, value in added.items() if neutral or value != unchanged[name]}
 
     def llama_cpp(self, window: int) -> dict[str, Any]:
         """Return the fields of llama.cpp's server, except the number of tokens.

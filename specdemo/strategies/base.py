@@ -13,24 +13,18 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from specdemo.errors import capitalised
 
-EngineName = Literal["genai", "traced", "served"]
+EngineName = Literal["genai", "traced", "server"]
 HeadName = Literal["eagle3", "dflash", "mtp"]
 """A drafter that reads the target's hidden states. Gemma 4's multi-token-prediction head also reads its KV cache."""
-DraftKindName = HeadName | Literal["model", "translated", "server", "request"]
-ServerKind = Literal["llama.cpp", "vllm", "ovms", "sglang", "openai"]
+DraftKindName = HeadName | Literal["model", "translated", "server"]
+ServerKind = Literal["llama.cpp", "openai"]
 """Supported servers; "openai" is any other with OpenAI's protocol."""
 
 SERVERS: dict[ServerKind, str] = {
     "llama.cpp": "llama.cpp",
-    "vllm": "vLLM",
-    "ovms": "OpenVINO Model Server",
-    "sglang": "SGLang",
     "openai": "an OpenAI-compatible server",
 }
 """Names for use in a sentence."""
-
-PER_REQUEST: frozenset[ServerKind] = frozenset({"ovms"})
-"""Servers that are asked in each request how to speculate; the others are configured at their start."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +68,7 @@ ENGINES: dict[EngineName, EngineInfo] = {
             samples_exactly=True,
         ),
         EngineInfo(
-            "served",
+            "server",
             label="A server",
             words="remote engine",
             # its drafts have no cap
@@ -162,8 +156,7 @@ DRAFT_KINDS: dict[DraftKindName, DraftKind] = {
             concurrent=False,
             mode="mtp_mode",
         ),
-        DraftKind("server", "that of a server that speculates as configured at its start", ("served",), copies=False),
-        DraftKind("request", "that of a server that is asked in each request how to speculate", ("served",)),
+        DraftKind("server", "that of a server that speculates as configured at its start", ("server",), copies=False),
     )
 }
 """All kinds of draft."""
@@ -283,10 +276,6 @@ class Strategy(ABC):
         """Return fields for OpenVINO GenAI's `GenerationConfig`; None if unsupported."""
         return None
 
-    def ovms(self) -> Fields | None:
-        """Return fields for a request to OpenVINO Model Server; None if unsupported."""
-        return self.genai()
-
     def vllm(self) -> Fields | None:
         """Return vLLM's `--speculative-config`, without the draft model; None if unsupported."""
         return None
@@ -369,7 +358,8 @@ def refusal(strategy: Strategy, engine: EngineName, *, sampling: bool = False, k
     if strategy.needs_costs and not kv_cache:
         return f"{what} needs the step costs of a KV cache, so kv_cache must be on"
     if engine not in strategy.engines:
-        return f"the {engine} engine does not support {what}; choose the {strategy.engines[0]} engine"
+        other = "policy server" if engine == "server" else f"the {strategy.engines[0]} engine"
+        return f"the {engine} engine does not support {what}; choose {other}"
     if sampling and not strategy.samples:
         return f"{what} needs greedy decoding; set do_sample to false"
     return strategy.contradiction()

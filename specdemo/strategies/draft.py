@@ -18,7 +18,7 @@ from specdemo.strategies.base import (
     register,
 )
 
-_ANY: tuple[DraftKindName, ...] = ("model", "translated", "eagle3", "request")
+_ANY: tuple[DraftKindName, ...] = ("model", "translated", "eagle3")
 _CONSTANT = (*_ANY, "dflash", "mtp")
 _NEVER_BELOW = 1e-30  # GenAI reads a threshold of 0 as unset
 _ASSISTANT_TOKENS = 20  # transformers' default limit for its assistant
@@ -90,7 +90,7 @@ class Constant(Strategy):
     name = "constant"
     drafter = DRAFT_MODEL
     policy = CONSTANT
-    engines = ("genai", "traced", "served")
+    engines = ("genai", "traced")
     drafts = _CONSTANT
     heads = LOCAL
     live = ("traced",)
@@ -162,9 +162,6 @@ class Tree(Strategy):
             "branching_factor": self.branching_factor,
         }
 
-    def ovms(self) -> None:
-        """Return None: its requests have no such fields."""
-
 
 @register
 @dataclass(frozen=True)
@@ -195,7 +192,7 @@ class Confidence(Strategy):
     name = "confidence"
     drafter = DRAFT_MODEL
     policy = CONFIDENCE
-    engines = ("genai", "traced", "served")
+    engines = ("genai", "traced")
     drafts = _ANY
     live = ("traced",)
 
@@ -248,7 +245,7 @@ class ServerDefault(Strategy):
     name = "server"
     drafter = DRAFT_MODEL
     policy = _SERVER
-    engines = ("served",)
+    engines = ("server",)
     drafts = ("server",)
 
     @property
@@ -259,4 +256,4 @@ class ServerDefault(Strategy):
         """Refuse other drafts, which need a lookahead in each request."""
         if draft in self.drafts:
             return None
-        return "Policy server is for servers that take no lookahead in a request; choose policy constant."
+        return "Policy server is for remote engines; choose policy constant."

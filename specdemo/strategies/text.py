@@ -48,7 +48,7 @@ class Lookup(Strategy):
     name = "lookup"
     drafter = PROMPT_LOOKUP
     policy = CONSTANT
-    engines = ("genai", "traced", "served")
+    engines = ("genai", "traced")
     drafts = ()
 
     @property

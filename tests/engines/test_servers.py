@@ -7,6 +7,8 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import repeat, zip_longest
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
@@ -15,7 +17,7 @@ from specdemo import metrics
 from specdemo.cli import main
 from specdemo.engines.base import BRIEF
 from specdemo.engines.server import RemoteEngine, remote_pair
-from specdemo.errors import PromptError, SettingsError
+from specdemo.errors import PromptError, ServerError, SettingsError
 from specdemo.experiments.bench import available
 from specdemo.experiments.sweep import candidates, sweep
 from specdemo.measure.closed_loop import NamedRequest, serve
@@ -23,7 +25,9 @@ from specdemo.measure.race import race, run_alone
 from specdemo.measure.step_costs import contexts_task, measure_costs
 from specdemo.models.pairs import initial_settings
 from specdemo.records import Comparison, Request, Server, Servers
+from specdemo.strategies import Constant
 from tests.support import gguf_files
+from tests.support.fake_server import Answer, fake
 from tests.support.hurried import load_briefly
 from tests.support.llama import started
 
@@ -83,7 +87,7 @@ def test_a_sweep_and_a_benchmark_try_what_the_server_can_do(served: RemoteEngine
     (point,) = last.result.points
     assert point.identical
     assert point.acceptance_rate is not None
-    assert list(available(served.pair, settings)) == ["served server"]
+    assert list(available(served.pair, settings)) == ["server server"]
 
 
 def test_several_requests_at_once(served: RemoteEngine, llama_servers: Servers) -> None:
@@ -108,15 +112,56 @@ def test_several_requests_at_once(served: RemoteEngine, llama_servers: Servers) 
 
 def test_what_the_server_was_started_with_cannot_be_asked_for(served: RemoteEngine) -> None:
     for chosen in ({"policy": "constant"}, {"drafter": "lookup", "policy": "constant"}):
-        request = Request.of(PROMPT, initial_settings(served.pair, **chosen))
         with pytest.raises(SettingsError, match="choose policy server"):
-            served.decoder(request)
+            initial_settings(served.pair, **chosen)
+    with pytest.raises(SettingsError, match="choose policy server"):
+        served.decoder(Request(PROMPT, Constant(4)))
     with pytest.raises(PromptError):
         run_alone(served.decoder(Request.of(" ", initial_settings(served.pair))))
     with pytest.raises(SettingsError, match="does not report"):
         contexts_task(served, stop=lambda: False, costs=None)
     assert measure_costs(served) is None
     assert served.count_tokens("Hello") == 4
+
+
+def test_a_router_finds_each_side_by_its_models_name(llama_servers: Servers) -> None:
+    """llama.cpp's router before two of its servers, as its documentation and source have it; no wheel contains it."""
+    assert llama_servers.plain is not None
+    assert llama_servers.speculative is not None
+    behind = {"base": llama_servers.plain.url, "fast": llama_servers.speculative.url}
+    router = {"role": "router", "model_path": "none", "default_generation_settings": {"params": {}, "n_ctx": 0}}
+
+    def route(path: str, body: dict[str, Any]) -> Answer:
+        parts = urlsplit(path)
+        named = str(body.get("model") or "".join(parse_qs(parts.query).get("model", [])))
+        if parts.path == "/v1/models":
+            return Answer({"data": [{"id": name, "aliases": [f"my {name}"]} for name in behind]})
+        if parts.path == "/props" and not named:
+            return Answer(router)
+        if named not in behind:
+            return Answer({"error": {"message": f"model '{named}' not found"}}, 400)
+        sent = httpx.request("POST" if body else "GET", behind[named] + parts.path, json=body or None)
+        streamed = sent.headers["content-type"].startswith("text/event-stream")
+        return Answer(stream=[sent.content]) if streamed else Answer(sent.text, sent.status_code)
+
+    with fake(route) as server:
+        one = Server(url=server.url)
+        for servers, option in ((Servers(plain=one), "--plain-model"), (Servers(speculative=one), "--model")):
+            with pytest.raises(ServerError, match=rf"several models \(base, fast\); name one with {option}\."):
+                remote_pair(servers)
+        sides = {
+            "plain": Server(url=server.url, model="my base"),
+            "speculative": Server(url=server.url, model="fast"),
+        }
+        with closing(RemoteEngine(remote_pair(Servers(**sides)), thoroughness=BRIEF)) as engine:
+            comparison = raced(engine, max_new_tokens=12, ignore_eos=True)
+        assert all("model" in body for path in server.bodies for body in server.bodies[path])
+        assert {body["model"] for body in server.bodies["/apply-template"]} == set(behind)
+        prompts = [body["prompt"] for body in server.bodies["/completion"] if PROMPT in body["prompt"]]
+    assert all("<|im_start|>" in prompt for prompt in prompts)
+    assert metrics.identical(comparison)
+    assert comparison.speculative.passes_known
+    assert (comparison.pair.target.server, comparison.pair.target.context_length) == ("llama.cpp", 512)
 
 
 def test_characters_of_several_tokens_hide_some(tmp_path: Path) -> None:
@@ -147,8 +192,8 @@ def test_the_terminal(
     assert told["summary"]["identical"]
     assert main(["compare", PROMPT, "--url", "localhost:8080"]) == 2
     assert "is not a server's address" in capfd.readouterr().err
-    assert main(["compare", PROMPT, "--engine", "served", "--target", "story-pair/target"]) == 2
+    assert main(["compare", PROMPT, "--engine", "server", "--target", "story-pair/target"]) == 2
     monkeypatch.delenv("SPECDEMO_PLAIN_URL")
-    assert main(["compare", PROMPT, "--engine", "served"]) == 2
+    assert main(["compare", PROMPT, "--engine", "server"]) == 2
     assert main(["compare", PROMPT, "--url", "http://127.0.0.1:1"]) == 1
     assert "cannot be reached" in capfd.readouterr().err

@@ -1,32 +1,35 @@
-"""A server on this machine that gives recorded answers, in the formats that vLLM, OpenVINO Model Server and SGLang
-document, and in formats that nobody documents."""
+"""Servers on this machine that give a test's answers: in OpenAI's protocol, in what resembles it, and in none."""
 
+import gzip
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Event, Thread
+from time import monotonic
 from typing import Any
+
+Send = Callable[[bytes], object]
+Wait = Callable[[float], object]
+CHAT = "/v1/chat/completions"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer: an object or lines of a stream; `broken`: the connection is cut instead of ended."""
+    """An object or text; or a stream of events: objects, texts after `data:`, or bytes as they are; or raw bytes."""
 
     body: Any = None
     status: int = 200
-    stream: tuple[Any, ...] = ()
-    broken: bool = False
+    stream: Iterable[Any] | None = None
+    broken: bool = False  # the connection is cut instead of ended
     headers: Mapping[str, str] = field(default_factory=dict)
     begins: Callable[[], object] = lambda: None
     waits: Callable[[], object] = lambda: None
+    raw: Callable[[Send, Wait], object] | None = None
 
-    @property
-    def lines(self) -> Iterator[str]:
-        """A stream's lines: objects as events, text as it is."""
-        for event in self.stream:
-            yield f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n"
+
+Answers = Mapping[str, Answer]
 
 
 @dataclass
@@ -34,45 +37,58 @@ class FakeServer:
     """Answers by path; it keeps what it was sent."""
 
     url: str
-    answers: Mapping[str, Answer]
+    answers: Answers
     bodies: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    paths: list[str] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
 
 
 @contextmanager
-def fake(answers: Mapping[str, Answer]) -> Iterator[FakeServer]:
-    """A server that gives these answers."""
+def fake(answers: Answers | Callable[[str, dict[str, Any]], Answer | None]) -> Iterator[FakeServer]:
+    """A server that gives these answers, by path or by path and body."""
+    over = Event()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            self._answer()
+            self._answer({})
 
         def do_POST(self) -> None:
-            length = int(self.headers.get("Content-Length", 0))
-            server.bodies.setdefault(self.path, []).append(json.loads(self.rfile.read(length)))
-            self._answer()
+            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+            server.bodies.setdefault(self.path, []).append(body)
+            self._answer(body)
 
-        def _answer(self) -> None:
+        def _answer(self, body: dict[str, Any]) -> None:
+            server.paths.append(self.path)
             server.keys.append(self.headers.get("Authorization"))
-            answer = server.answers.get(self.path, Answer({"error": "no such path"}, 404))
-            self.send_response(answer.status)
-            for name, value in answer.headers.items():
-                self.send_header(name, value)
-            self.send_header("Connection", "close")  # told, so that no client sends its next request into the end
-            if not answer.stream:
-                text = answer.body if isinstance(answer.body, str) else json.dumps(answer.body)
-                self.send_header("Content-Length", str(len(text.encode())))
+            found = answers(self.path, body) if callable(answers) else server.answers.get(self.path)
+            answer = found or Answer({"error": "no such path"}, 404)
+            self.close_connection = True
+            with suppress(OSError):  # the client has left
+                if answer.raw is not None:
+                    answer.raw(self.wfile.write, over.wait)
+                    return
+                self.send_response(answer.status)
+                for name, value in answer.headers.items():
+                    self.send_header(name, value)
+                self.send_header("Connection", "close")
+                self._write(answer)
+
+        def _write(self, answer: Answer) -> None:
+            if answer.stream is None:
+                body = answer.body if isinstance(answer.body, str) else json.dumps(answer.body)
+                self.send_header("Content-Length", str(len(body.encode())))
                 self.end_headers()
                 answer.waits()
-                self.wfile.write(text.encode())
+                self.wfile.write(body.encode())
                 return
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
             answer.begins()
-            for line in answer.lines:
-                data = line.encode()
+            for event in answer.stream:
+                text = event if isinstance(event, str) else None if isinstance(event, bytes) else json.dumps(event)
+                data = event if text is None else f"data: {text}\n\n".encode()
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
             answer.waits()
             if not answer.broken:
@@ -83,95 +99,112 @@ def fake(answers: Mapping[str, Answer]) -> Iterator[FakeServer]:
 
     class Busy(ThreadingHTTPServer):
         request_queue_size = 256  # many connect at once
+        daemon_threads = True
 
     with Busy(("127.0.0.1", 0), Handler) as http:
-        http.daemon_threads = True
-        server = FakeServer(f"http://127.0.0.1:{http.server_port}", answers)
+        server = FakeServer(f"http://127.0.0.1:{http.server_port}", {} if callable(answers) else answers)
         thread = Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
             yield server
         finally:
+            over.set()
             http.shutdown()
             thread.join()
 
 
-def chat(text: str, *, usage: int | None = None, **choice: Any) -> dict[str, Any]:
+def chat(text: Any = None, *, usage: int | None = None, reason: str | None = None, **delta: Any) -> dict[str, Any]:
     """An event of a chat completion."""
-    event: dict[str, Any] = {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None, **choice}]}
-    return event if usage is None else {**event, "usage": {"completion_tokens": usage}}
+    choice = {"index": 0, "delta": {"content": text, **delta}, "finish_reason": reason}
+    return {"choices": [choice], **({} if usage is None else {"usage": {"completion_tokens": usage}})}
 
 
 def models(*names: str) -> Answer:
-    """The list of models."""
-    return Answer(
-        {"object": "list", "data": [{"id": name, "object": "model", "max_model_len": 4096} for name in names]}
-    )
+    return Answer({"object": "list", "data": [{"id": name, "object": "model"} for name in names]})
 
 
-VLLM_STEPS = {"per_step_drafted": [3, 3, 3], "per_step_accepted": [2, 0, 1]}
-VLLM_END: dict[str, Any] = {
-    "choices": [],
-    "usage": {"prompt_tokens": 9, "completion_tokens": 7},
-    "metrics": {
-        "speculative_decoding": {
-            "mean_acceptance_length": 2.0,
-            "num_spec_steps": 3,
-            "num_accepted_draft_tokens": 3,
-            "num_draft_tokens": 9,
-            **VLLM_STEPS,
-        }
-    },
-}
-VLLM_EVENTS = (
+USAGE = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 7}}
+EVENTS = (
     {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]},
-    chat("The", usage=1, token_ids=[10]),
-    chat(" cat sat on", usage=4, token_ids=[11, 12, 13]),
-    chat(" the", usage=5, token_ids=[14]),
-    chat(" red mat", usage=7, token_ids=[15, 16], finish_reason="length"),
+    chat("The"),
+    chat(" cat sat on"),
+    chat(" the"),
+    chat(" red mat", reason="length"),
+    USAGE,
 )
-VLLM = {
-    "/version": Answer({"version": "0.32.0"}),
-    "/v1/models": models("tiny"),
-    "/v1/chat/completions": Answer(stream=(*VLLM_EVENTS, VLLM_END, "[DONE]")),
+TEXT = "The cat sat on the red mat"
+
+
+def answers(*stream: Any, **more: Any) -> dict[str, Answer]:
+    """Those of a server with one model that streams these events, or its usual ones."""
+    return {"/v1/models": models("tiny"), CHAT: Answer(stream=stream or (*EVENTS, "[DONE]"), **more)}
+
+
+_SECONDS = 60.0  # for which an endless one goes on
+_PIECE = b"x" * 2**16
+_EVENT = f"data: {json.dumps(chat('word '))}\n\n".encode()
+_BOMB = gzip.compress(bytes(2**26))
+
+
+def _head(kind: str = "text/event-stream", status: str = "200 OK", *headers: str) -> bytes:
+    lines = f"HTTP/1.1 {status}", f"Content-Type: {kind}", "Connection: close", *headers, "", ""
+    return "\r\n".join(lines).encode()
+
+
+def _endless(start: bytes, piece: bytes, pause: float = 0.0) -> Callable[[Send, Wait], None]:
+    def raw(send: Send, wait: Wait) -> None:
+        send(start)
+        until = monotonic() + _SECONDS
+        while monotonic() < until:
+            send(piece)
+            if pause:
+                wait(pause)
+
+    return raw
+
+
+def _once(data: bytes, silence: float = 0.0) -> Callable[[Send, Wait], None]:
+    def raw(send: Send, wait: Wait) -> None:
+        send(data)
+        wait(silence)
+
+    return raw
+
+
+MISBEHAVING: dict[str, Callable[[Send, Wait], None]] = {
+    "nothing": _once(_head()),
+    "silence": _once(b"", _SECONDS),
+    "head and silence": _once(_head(), _SECONDS),
+    "half a head": _once(b"HTTP/1.1 200 OK\r\nContent-", _SECONDS),
+    "no HTTP": _once(b"SSH-2.0-OpenSSH_9.9\r\n"),
+    "endless head": _endless(b"HTTP/1.1 200 OK\r\n", b"X-Header: x\r\n" * 100),
+    "endless line": _endless(_head() + b"data: ", _PIECE),
+    "endless comments": _endless(_head(), b": still here\n" * 1000),
+    "dripped comments": _endless(_head(), b": still here\n\n", 0.1),
+    "dripped null": _endless(_head(), b"data: null\n\n", 0.1),
+    "dripped bytes": _endless(_head() + b"data: ", b" ", 0.1),
+    "endless empty events": _endless(_head(), b"data: {}\n\n" * 1000),
+    "endless events": _endless(_head(), _EVENT * 100),
+    "endless text": _endless(_head(), _EVENT.replace(b"word", b"x" * 2**18)),
+    "endless error": _endless(_head("text/plain", "500 Internal Server Error"), _PIECE),
+    "gzip bomb": _once(_head("text/event-stream", "200 OK", "Content-Encoding: gzip") + _BOMB),
+    "gzip bomb as an error": _once(_head("text/plain", "500 Oh", "Content-Encoding: gzip") + _BOMB),
+    "endless list": _endless(_head("application/json") + b'{"data": ["', _PIECE),
+    "dripped list": _endless(_head("application/json"), b" ", 0.1),
+    "million models": _once(_head("application/json") + json.dumps({"data": [{"id": "x" * 50}] * 200_000}).encode()),
 }
-OVMS = {
-    "/v1/config": Answer({"tiny": {"model_version_status": [{"version": "1", "state": "AVAILABLE"}]}}),
-    "/v3/models": models("tiny"),
-    "/v3/chat/completions": Answer(
-        stream=(
-            chat("The"),
-            chat(" cat sat"),
-            chat(" on the mat", finish_reason="stop"),
-            {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 6, "total_tokens": 15}},
-            "[DONE]",
-        )
-    ),
-}
+"""Whole answers, none of which should be waited for, or kept; those with "list" or "models" to the list of models."""
 
 
-def _generated(text: str, tokens: int, passes: int, end: str | None = None) -> dict[str, Any]:
-    """An event of SGLang's own protocol."""
-    verified = {
-        "spec_verify_ct": passes,
-        "spec_accept_token_num": tokens - 1 - passes,
-        "spec_draft_token_num": 3 * passes,
-    }
-    reason = None if end is None else {"type": end, "length": tokens}
-    return {"text": text, "meta_info": {"completion_tokens": tokens, "finish_reason": reason, **verified}}
+@contextmanager
+def misbehaving(mode: str) -> Iterator[str]:
+    """A server that misbehaves like this; its address."""
+    lists = "list" in mode or "models" in mode
 
+    def answer(path: str, body: dict[str, Any]) -> Answer | None:
+        if path.endswith("/models" if lists else "/completions"):
+            return Answer(raw=MISBEHAVING[mode])
+        return models("tiny") if path == "/v1/models" else None
 
-SGLANG = {
-    "/get_model_info": Answer({"model_path": "tiny", "is_generation": True}),
-    "/get_server_info": Answer({"version": "0.6.0", "speculative_num_draft_tokens": 4}),
-    "/v1/models": models("tiny"),
-    "/generate": Answer(
-        stream=(
-            _generated("The", 1, 0),
-            _generated("The cat sat on", 4, 1),
-            _generated("The cat sat on the", 5, 2),
-            _generated("The cat sat on the red mat", 7, 3, end="length"),
-            "[DONE]",
-        )
-    ),
-}
+    with fake(answer) as server:
+        yield server.url

@@ -113,7 +113,7 @@ def test_a_pair_is_loaded_in_an_engine_that_can_run_it() -> None:
 
     sessions, registry = mock.Mock(load=load), mock.Mock(choose=lambda *_: pair)
     shown = mock.MagicMock()
-    for engine in ("served", "traced"):
+    for engine in ("server", "traced"):
         values = values_of(pair)
         list(
             ModelsCallbacks(sessions, registry, shown).use(

@@ -1,54 +1,58 @@
-"""HTTP requests and streamed answers of one server, with its failures as messages.
+"""HTTP requests to one server and its streamed answers, with its failures as messages.
 
 Everything runs on one event loop in its own thread. So events carry their true arrival times however busy their
 reader is, several answers can be in progress, and closing one cancels it at once.
 
-No server is trusted to stop sending. Answers, errors and lines have byte limits, and are requested uncompressed,
-since a compressed one can expand to any size. A whole answer has a deadline, and so has each event of a stream: a
-server that drips bytes counts as silent.
+No server is trusted to stop sending. Every answer has a byte limit and is requested uncompressed, since a compressed
+one can expand to any size. A whole answer has a deadline, and so has each event of a stream: a server that drips
+bytes counts as silent. Frames that hold nothing (null, [], keep-alives) are skipped; an error in any of the forms
+that servers use ends the answer with the server's own words.
 """
 
 import asyncio
+import ipaddress
 import json
+import logging
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Generator, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from functools import cache
 from queue import SimpleQueue
 from threading import Thread
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import httpx
+from httpx_sse import EventSource
 
 from specdemo.errors import ServerError, UsageError
 from specdemo.files import json_value
 from specdemo.records import Server, Side
 
 T = TypeVar("T")
-_CONNECT_SECONDS = 5.0
-_DATA = "data:"
-_DONE = "[DONE]"
-OBJECT_BYTES = 8 * 2**20
-"""Limit for an answer read whole, such as a list of models."""
-STREAM_BYTES = 32 * 2**20
-"""Limit for a streamed answer; llama.cpp takes 1.5 kB per event."""
-STREAM_EVENTS = 50_000
-LINE_BYTES = 2**20
-_ERROR_BYTES = 2**16  # read of an error response
-STREAM_SECONDS = 3600.0
-"""Limit for a streamed answer."""
-_QUOTED = 300  # characters quoted of a server's error
-_READ = 2000  # characters of it searched for addresses
+_log = logging.getLogger(__name__)
+_CONNECT_SECONDS = 5.0  # a reachable host accepts in well under one; more only delays the message
+_OBJECT_BYTES = 8 * 2**20  # for an answer read whole; a list of a thousand models takes 0.5 MB
+_STREAM_BYTES = 32 * 2**20  # for a stream; llama.cpp takes 1.5 kB per event, and a run has at most 2,048 tokens
+_STREAM_EVENTS = 50_000  # in a stream; the smallest ones would still fill the memory
+_STREAM_SECONDS = 3600.0  # for a stream, however busy the server
+_KEPT_BYTES = 2**16  # of an answer's beginning, to quote from if it is no stream of events
+_QUOTED = 300  # characters quoted of a server's own words
 _ADDRESSES = r"\w+://[^\s\"'<>,;]+|\b\d+(?:\.\d+){3}(?::\d+)?\b"
+_ENDPOINT = r"(/(chat/)?completions?|/models|/responses|/props|/health)?/*$"  # often pasted with the base URL
+_REFUSALS = 301, 302, 303, 307, 308, 401, 403, 429, 503
+"""Statuses by which a server says more than that it does not know a path."""
 _SENTENCES = {
-    401: "requires a valid API key; set {variable} (401).",
-    403: "does not let this API key use the model; set {variable} to one that may (403).",
-    404: "knows no such model or address; check both (404: {said})",
-    429: "has too many requests; run again later, or raise its limit (429).",
-    503: "is not ready, perhaps still loading; run again later (503).",
+    401: "requires a valid API key; set {variable}",
+    403: "does not let this API key use the model; set {variable} to one that may",
+    404: "knows no such model or address; check both, and --model",
+    429: "has too many requests; run again later, or raise its limit",
+    502: "is behind a gateway that cannot reach it; check that it is running",
+    503: "is not ready, perhaps still loading; run again later",
+    504: "is behind a gateway that gave up waiting; see its log",
 }
 """Messages by HTTP status."""
 
@@ -63,93 +67,121 @@ class Key(NamedTuple):
 class Answer(NamedTuple):
     """An answer that was read whole."""
 
-    status_code: int
+    status: int
     text: str
 
-    @property
-    def is_success(self) -> bool:
-        return 200 <= self.status_code < 300
 
-    @property
-    def is_error(self) -> bool:
-        return self.status_code >= 400
+class Event(NamedTuple):
+    """A part of an answer, with its arrival time by `perf_counter`."""
+
+    at: float
+    data: dict[str, Any]
 
 
-class Peer:
-    """A server's identity in error messages."""
+OnEvent = Callable[[Event | ServerError | None], object]
+
+
+class Sending(NamedTuple):
+    """A request sent at time `at` by `perf_counter`, and a function that cancels it."""
+
+    at: float
+    cancel: Callable[[], object]
+
+
+class Client:
+    """HTTP client of one side's server."""
 
     def __init__(self, server: Server, side: Side, key: Key) -> None:
-        self._side = side
-        self._silence = server.silence_seconds
-        self._url = server.url
-        self._variable = key.variable
-
-    def check(self, response: Answer) -> None:
-        """Check that an answer is not an error.
+        """Create the client without connecting; an empty key is not sent.
 
         Raises:
-            ServerError: it is one.
+            UsageError: the key, the address or the environment's proxy is malformed.
         """
-        if not response.is_error:
-            return
-        status = response.status_code
-        sentence = _SENTENCES.get(status, "answered with an error ({status}): {said}")
-        raise self.error(sentence, status=status, variable=self._variable, said=_said(response.text, self._url))
-
-    def check_event(self, event: dict[str, Any]) -> None:
-        """Check that an event is not an error.
-
-        Raises:
-            ServerError: it is one.
-        """
-        if "error" in event:
-            raise self.error("failed in the middle of its answer: {said}", said=_said(json.dumps(event), self._url))
-
-    def object(self, text: str) -> dict[str, Any]:
-        """Parse a JSON object.
-
-        Raises:
-            ServerError: the text is not one.
-        """
-        found = parsed(text)
-        if found is None:
-            raise self.error(
-                "sent something that is no JSON object ({said}); check that the address is that of an "
-                "OpenAI-compatible server.",
-                said=_short(text, self._url),
-            )
-        return found
-
-    def failed(self, error: httpx.RequestError) -> ServerError:
-        """Return the error for a failed request."""
-        match error:
-            case httpx.TimeoutException():
-                return self.silent()
-            case httpx.RemoteProtocolError() | httpx.ReadError():
-                return self.broken()
-            case httpx.TransportError():
-                return self.error("cannot be reached; check that it is running, and its address.")
-            case _:
-                return self.unreadable()
-
-    def silent(self) -> ServerError:
-        """Return the error for a timeout."""
-        return self.error(
-            "has sent nothing for {seconds:g} s; check whether it is still working, or raise --server-timeout.",
-            seconds=self._silence,
+        self.side, self.key = side, key
+        self._url, self._silence = server.url, server.silence_seconds
+        value = key.value.strip()  # Windows line endings leave a \r
+        if not (value.isascii() and value.isprintable()):
+            raise UsageError(f"The API key contains an invalid character; set {key.variable} again.")
+        try:
+            base = httpx.URL(re.sub(_ENDPOINT, "", server.url))
+        except httpx.InvalidURL:
+            raise UsageError(f"Invalid URL of the {side} server; write it like http://127.0.0.1:8080.") from None
+        self.versioned = re.search(r"/v\d\w*(/|$)", base.path) is not None
+        self._http = httpx.AsyncClient(
+            base_url=base,
+            transport=_transport(base),
+            timeout=httpx.Timeout(self._silence, connect=min(_CONNECT_SECONDS, self._silence)),
+            headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {value}"} if value else {}),
         )
 
-    def too_long(self) -> ServerError:
-        """Return the error for an answer over a limit."""
-        return self.error("sends more than any answer takes; see its log, and check its address.")
+    def find(self, path: str, *, refusals: Collection[int] = _REFUSALS) -> dict[str, Any] | None:
+        """Return the object at a path; None if there is none.
 
-    def broken(self) -> ServerError:
-        """Return the error for an answer that broke off."""
-        return self.error("broke its answer off; see its log, and run again.")
+        Raises:
+            ServerError: the server does not answer, or refuses with one of these statuses.
+        """
+        answer = _wait(self._whole("GET", path))
+        if answer.status in refusals:
+            self._check(answer)
+        found = _parsed(answer.text) if 200 <= answer.status < 300 else None
+        return found if isinstance(found, dict) and _error_in(found) is None else None
 
-    def unreadable(self) -> ServerError:
-        """Return the error for an answer that cannot be decoded."""
-        return self.error("sent something that cannot be read; see its log.")
+    def read(self, path: str) -> dict[str, Any]:
+        """Return the object at a path.
+
+        Raises:
+            ServerError: the server does not answer, refuses, or answers with something else.
+        """
+        return self._object(_wait(self._whole("GET", path)))
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the object that a server answers with.
+
+        Raises:
+            ServerError: as for `read`.
+        """
+        return self._object(_wait(self._whole("POST", path, body)))
+
+    def stream(self, path: str, body: dict[str, Any]) -> Generator[Event]:
+        """Send the request on the first `next`, which yields an empty event; then yield each event of the answer.
+
+        Closing the generator cancels the request.
+
+        Raises:
+            ServerError: as for `read`, or the answer broke off.
+        """
+        events: SimpleQueue[Event | ServerError | None] = SimpleQueue()
+        sending = self.send(path, body, events.put)
+        try:
+            yield Event(sending.at, {})
+            while (event := events.get()) is not None:
+                if isinstance(event, ServerError):
+                    raise event
+                yield event
+        finally:
+            sending.cancel()
+
+    def send(self, path: str, body: dict[str, Any], on_event: OnEvent) -> Sending:
+        """Send the request at once. `on_event` gets each event in another thread, then None or an error."""
+        return Sending(perf_counter(), _start(self._report(path, body, on_event)).cancel)
+
+    def close(self) -> None:
+        _wait(self._http.aclose())
+
+    def error(self, text: str) -> ServerError:
+        """Return an error about this server."""
+        return ServerError(f"The {self.side} server {text}")
+
+    def words(self, said: object) -> str:
+        """Return what a server said, on one line and without addresses, which visitors must not see."""
+        while isinstance(said, dict):
+            said = next((said[key] for key in ("error", "message", "detail") if said.get(key)), json.dumps(said))
+        text = said if isinstance(said, str) else json.dumps(said)
+        if page := re.match(r"\s*<(?:.*?<title>(.*?)</title>)?", text[:_KEPT_BYTES], re.DOTALL | re.IGNORECASE):
+            text = f"a web page, {page[1]!r}" if page[1] else "a web page"
+        text = " ".join("".join(letter if letter.isprintable() else " " for letter in text[:2000]).split())
+        text = re.sub(f"{_ADDRESSES}|{re.escape(urlsplit(self._url).netloc or self._url)}", "…", text)
+        return text if len(text) <= _QUOTED else text[:_QUOTED] + " …"
 
     def understood(self, news: Iterator[T]) -> Iterator[T]:
         """Yield the items, translating parsing errors.
@@ -172,239 +204,233 @@ class Peer:
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise self.error("answered in an unknown format; name its kind with --server.") from error
 
-    def error(self, text: str, **values: Any) -> ServerError:
-        """Return an error about this server, without its address, which visitors must not see."""
-        return ServerError(f"The {self._side} server " + text.format(**values))
-
-
-def parsed(text: str) -> dict[str, Any] | None:
-    """Parse a JSON object; None if the text is not one."""
-    try:
-        found = json_value(text)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _said(text: str, url: str) -> str:
-    """Return the message in a server's error response, as short as can be found."""
-    try:
-        found = json_value(text)
-    except ValueError:
-        return _short(text, url)
-    for key in ("error", "message", "detail"):
-        found = found.get(key, found) if isinstance(found, dict) else found
-    return _short(found if isinstance(found, str) else json.dumps(found), url)
-
-
-def _short(text: str, url: str) -> str:
-    """Return the beginning of a server's text, on one line and without addresses."""
-    beginning = " ".join(text[:_READ].split())
-    line = re.sub(f"{_ADDRESSES}|{re.escape(urlsplit(url).netloc or url)}", "…", beginning)
-    return line if len(line) <= _QUOTED else line[:_QUOTED] + " …"
-
-
-class Event(NamedTuple):
-    """A part of an answer, with its arrival time by `perf_counter`."""
-
-    at: float
-    data: dict[str, Any]
-
-
-OnEvent = Callable[[Event | ServerError | None], object]
-
-
-class Sending(NamedTuple):
-    """A request sent at time `at` by `perf_counter`, and a function that cancels it."""
-
-    at: float
-    cancel: Callable[[], object]
-
-
-class Client(Peer):
-    """HTTP client of one side's server."""
-
-    def __init__(self, server: Server, side: Side, key: Key) -> None:
-        """Create the client without connecting; an empty key is not sent.
-
-        Raises:
-            UsageError: the key or the address is malformed.
-        """
-        value = key.value.strip()  # Windows line endings leave a \r
-        if not (value.isascii() and value.isprintable()):
-            raise UsageError(f"The API key contains an invalid character; set {key.variable} again.")
-        super().__init__(server, side, key)
-        try:
-            self._client = httpx.AsyncClient(
-                base_url=_root(server.url),
-                timeout=httpx.Timeout(self._silence, connect=min(_CONNECT_SECONDS, self._silence)),
-                headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {value}"} if value else {}),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),  # a load test sets its own
-            )
-        except httpx.InvalidURL:
-            raise UsageError(f"Invalid URL of the {side} server; write it like http://127.0.0.1:8080.") from None
-
-    def get(self, path: str) -> Answer:
-        """Return the server's answer, errors included.
-
-        Raises:
-            ServerError: it does not answer within its limits.
-        """
-        return _wait(self._whole("GET", path))
-
-    def probe(self, path: str) -> dict[str, Any] | None:
-        """Return the object that a server answers with; None if it does not know the path.
-
-        Raises:
-            ServerError: it does not answer, or requires an API key.
-        """
-        response = self.get(path)
-        if response.status_code in (401, 403):
-            self.check(response)
-        return parsed(response.text) if response.is_success else None
-
-    def read(self, path: str) -> dict[str, Any]:
-        """Return the object that a server answers with.
-
-        Raises:
-            ServerError: it does not answer, refuses, or answers with something else.
-        """
-        return self._object(self.get(path))
-
-    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the object that a server answers with.
-
-        Raises:
-            ServerError: it does not answer, refuses, or answers with something else.
-        """
-        return self._object(_wait(self._whole("POST", path, body)))
-
-    def _object(self, answer: Answer) -> dict[str, Any]:
-        self.check(answer)
-        return self.object(answer.text)
-
-    def stream(self, path: str, body: dict[str, Any]) -> Generator[Event]:
-        """Send the request on the first `next`, which yields an empty event; then yield each event of the answer.
-
-        Closing the generator cancels the request.
-
-        Raises:
-            ServerError: as for `post`, or the answer broke off.
-        """
-        events: SimpleQueue[Event | ServerError | None] = SimpleQueue()
-        sending = self.send(path, body, events.put)
-        try:
-            yield Event(sending.at, {})
-            while (event := events.get()) is not None:
-                if isinstance(event, ServerError):
-                    raise event
-                yield event
-        finally:
-            sending.cancel()
-
-    def send(self, path: str, body: dict[str, Any], on_event: OnEvent) -> "Sending":
-        """Send the request at once. `on_event` gets each event in another thread, then None or an error."""
-        return Sending(perf_counter(), _start(self._read(path, body, on_event)).cancel)
-
-    def close(self) -> None:
-        _wait(self._client.aclose())
-
-    async def _read(self, path: str, body: dict[str, Any], on_event: OnEvent) -> None:
-        ended = False
+    async def _report(self, path: str, body: dict[str, Any], on_event: OnEvent) -> None:
         try:
             async for event in self._events(path, body):
-                ended = event is None
                 on_event(event)
-            if not ended:
-                raise self.broken()
+            on_event(None)
         except ServerError as error:
             on_event(error)
-        except Exception:  # reported to the caller, whatever it is
-            on_event(self.unreadable())
+        except Exception as error:  # a reader waits for an end, whatever it is
+            _log.exception("An answer could not be read")
+            on_event(self.error(f"sent something that cannot be read ({type(error).__name__}); see specdemo's log."))
 
-    async def _events(self, path: str, body: dict[str, Any]) -> AsyncIterator[Event | None]:
-        """Yield the events of an answer, then None at its proper end."""
-        now = asyncio.get_running_loop().time
-        last = now() + STREAM_SECONDS
-        with self._failures():
-            async with (
-                asyncio.timeout(self._silence) as deadline,
-                self._client.stream("POST", path, json=body) as response,
-            ):
-                self._check_encoding(response)
-                if response.is_error:
-                    self.check(Answer(response.status_code, await self._text(response, _ERROR_BYTES, cut=True)))
-                count = 0
-                async for line in self._lines(response):
-                    text = line.removeprefix(_DATA).strip()
-                    if not line.startswith(_DATA):
-                        continue  # keep-alive comments, event names
-                    if text == _DONE:
-                        yield None
-                        return
-                    count += 1
-                    if count > STREAM_EVENTS:
-                        raise self.too_long()
-                    event = Event(perf_counter(), self.object(text))
-                    deadline.reschedule(min(now() + self._silence, last))
-                    self.check_event(event.data)
-                    yield event
-                    if event.data.get("stop") is True:  # marks the last event of llama.cpp's own protocol
-                        yield None
-                        return
+    async def _events(self, path: str, body: dict[str, Any]) -> AsyncIterator[Event]:
+        """Yield the events of an answer up to its proper end.
 
-    async def _lines(self, response: httpx.Response) -> AsyncIterator[str]:
-        """Yield an answer's lines as they arrive."""
-        total, rest = 0, b""
-        async for part in response.aiter_raw():
-            total += len(part)
-            *lines, rest = (rest + part).split(b"\n")
-            if total > STREAM_BYTES or len(rest) > LINE_BYTES:
-                raise self.too_long()
-            for line in lines:
-                yield line.decode(errors="replace")
-        yield rest.decode(errors="replace")
+        That is `[DONE]`, llama.cpp's `stop`, or a finish reason with usage; a server that sends only the finish
+        reason may also close the connection or fall silent.
+        """
+        now, count, finished, skipped = asyncio.get_running_loop().time, 0, False, ""
+        last = now() + _STREAM_SECONDS
+        try:
+            async with self._answer("POST", path, _STREAM_BYTES, body) as (response, received, deadline):
+                if not response.is_success:
+                    await response.aread()
+                    self._check(Answer(response.status_code, received.text()))
+                response.headers["content-type"] = "text/event-stream"  # some servers call it plain text
+                async with aclosing(EventSource(response).aiter_sse()) as frames:
+                    async for frame in frames:
+                        at = perf_counter()
+                        for text in _objects(frame.data):
+                            if text == "[DONE]":
+                                return
+                            count += 1
+                            if count > _STREAM_EVENTS:
+                                raise self._too_long()
+                            data = self._checked(text, failed=frame.event == "error")
+                            if data is None:
+                                skipped = text
+                                continue
+                            deadline.reschedule(min(now() + self._silence, last))
+                            yield Event(at, data)
+                            finished = finished or _is_finished(data)
+                            if data.get("stop") is True or (finished and data.get("usage")):
+                                return
+                if not finished:
+                    raise self._cut_off(received.text(), skipped)
+        except ServerError:
+            if not finished:
+                raise
+
+    def _checked(self, text: str, *, failed: bool) -> dict[str, Any] | None:
+        """Return the object of a frame; None if it holds nothing."""
+        data = _parsed(text)
+        reason = (data or text) if failed else _error_in(data)
+        if reason is not None:
+            raise self.error(f"failed in the middle of its answer: {self.words(reason)}")
+        if data is None and text.startswith("{"):
+            raise self.error(f"sent an event that is no JSON ({self.words(text)}); see its log, and run again.")
+        return data if isinstance(data, dict) else None
+
+    def _cut_off(self, text: str, skipped: str) -> ServerError:
+        """Return the error for a stream without a proper end."""
+        if (field := re.search(r"^error:(.+)$", text, re.MULTILINE)) is not None:
+            return self.error(f"failed in the middle of its answer: {self.words(_parsed(field[1]) or field[1])}")
+        if not text.strip() or re.search(r"^(data|event|id|retry)?:", text, re.MULTILINE):
+            quote = f" ({self.words(skipped)})" if skipped else ""
+            return self.error(f"broke its answer off{quote}; see its log, and run again.")
+        found = _parsed(text)
+        if isinstance(found, dict) and _error_in(found) is None:
+            return self.error("answered in one piece, which cannot be timed; have it stream its answers.")
+        return self._unusable(text)
+
+    def _object(self, answer: Answer) -> dict[str, Any]:
+        self._check(answer)
+        found = _parsed(answer.text)
+        if not isinstance(found, dict) or _error_in(found) is not None:
+            raise self._unusable(answer.text)
+        return found
+
+    def _check(self, answer: Answer) -> None:
+        status, said = answer.status, self.words(_parsed(answer.text) or answer.text)
+        if 200 <= status < 300:
+            return
+        text = _SENTENCES.get(status, "answered with an error")
+        if 300 <= status < 400:
+            text = "redirects to another address; give that one"
+        raise self.error(f"{text.format(variable=self.key.variable)} ({status}{': ' if said else ''}{said}).")
+
+    def _unusable(self, text: str) -> ServerError:
+        """Return the error for an answer that reports success, and is an error or something else."""
+        found = _parsed(text)
+        if (reason := _error_in(found)) is not None:
+            return self.error(f"answered with an error: {self.words(reason)}")
+        return self.error(
+            f"sent no JSON object ({self.words(text)}); check that this is an OpenAI-compatible server."
+        )
+
+    def _too_long(self) -> ServerError:
+        return self.error("sends more than any answer takes; see its log, and check its address.")
 
     async def _whole(self, method: str, path: str, body: dict[str, Any] | None = None) -> Answer:
         """Return an answer, read whole."""
-        with self._failures():
-            async with (
-                asyncio.timeout(self._silence),
-                self._client.stream(method, path, json=body) as response,
-            ):
-                self._check_encoding(response)
-                most = _ERROR_BYTES if response.is_error else OBJECT_BYTES
-                return Answer(response.status_code, await self._text(response, most, cut=response.is_error))
+        async with self._answer(method, path, _OBJECT_BYTES, body) as (response, received, _):
+            await response.aread()
+            text = response.content.decode(errors="replace") if response.is_success else received.text()
+            return Answer(response.status_code, text)
 
-    async def _text(self, response: httpx.Response, most: int, *, cut: bool) -> str:
-        """Return the text of an answer, cut off after `most` bytes, or refused unless `cut`."""
-        data = bytearray()
-        async for part in response.aiter_raw():
-            data += part
-            if len(data) > most:
-                if not cut:
-                    raise self.too_long()
-                break
-        return data[:most].decode(errors="replace")
-
-    def _check_encoding(self, response: httpx.Response) -> None:
-        if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-            raise self.error("answers compressed, which was not asked for; switch its compression off.")
-
-    @contextmanager
-    def _failures(self) -> Iterator[None]:
-        """Translate transport errors and timeouts."""
+    @asynccontextmanager
+    async def _answer(
+        self, method: str, path: str, limit: int, body: dict[str, Any] | None
+    ) -> AsyncIterator[tuple[httpx.Response, "_Bounded", asyncio.Timeout]]:
+        """Send a request, and translate every failure while its answer is read."""
         try:
-            yield
+            async with (
+                asyncio.timeout(self._silence) as deadline,
+                self._http.stream(method, path, json=body) as response,
+            ):
+                if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+                    raise self.error("answers compressed, which was not asked for; switch its compression off.")
+                assert isinstance(response.stream, httpx.AsyncByteStream)
+                received = _Bounded(response.stream, limit, self._too_long() if response.is_success else None)
+                response.stream = received
+                yield response, received, deadline
+        except (TimeoutError, httpx.TimeoutException) as error:
+            raise self.error(
+                f"has sent nothing for {self._silence:g} s; check whether it is still working, or raise "
+                "--server-timeout."
+            ) from error
+        except (httpx.RemoteProtocolError, httpx.ReadError) as error:
+            raise self.error("broke its answer off; see its log, and run again.") from error
         except httpx.RequestError as error:
-            raise self.failed(error) from error
-        except TimeoutError as error:
-            raise self.silent() from error
+            raise self.error("cannot be reached; check that it is running, and its address.") from error
 
 
-def _root(url: str) -> str:
-    """Return a URL without the protocol version that is often included."""
-    return re.sub(r"/(v\d+/?)?$", "", url)
+class _Bounded(httpx.AsyncByteStream):
+    """Passes an answer's bytes on up to a limit: then it fails or, without an error, ends. Keeps the first bytes."""
+
+    def __init__(self, stream: httpx.AsyncByteStream, limit: int, error: ServerError | None) -> None:
+        self._stream, self._error = stream, error
+        self._limit = limit if error is not None else _KEPT_BYTES
+        self._kept, self._last, self._total = bytearray(), b"", 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for part in self._stream:
+            self._total, self._last = self._total + len(part), part
+            self._kept += part[: max(_KEPT_BYTES - len(self._kept), 0)]
+            if self._total > self._limit:
+                if self._error is not None:
+                    raise self._error
+                return
+            yield part
+        yield b"\n\n"  # ends an event that a server left open
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def text(self) -> str:
+        """Return the beginning of the answer and, if that is not all, its last part."""
+        last = self._last if self._total > _KEPT_BYTES else b""
+        return (bytes(self._kept) + last).decode(errors="replace")
+
+
+def _objects(data: str) -> list[str]:
+    """Return the texts of a frame: one, unless a server separates its events by single newlines."""
+    lines = data.split("\n")
+    return lines if len(lines) > 1 and _parsed(data) is None else [data.strip()]
+
+
+def _parsed(text: str) -> Any:
+    """Parse JSON; None if it is not."""
+    try:
+        return json_value(text)
+    except ValueError:
+        try:
+            return json.loads(text) if "\\u" in text else None  # half a surrogate pair, which the first refuses
+        except (ValueError, RecursionError):
+            return None
+
+
+def _error_in(data: object) -> object | None:
+    """Return what an object says of an error, or None; `"error": null` is none."""
+    if not isinstance(data, dict):
+        return None
+    choices = data.get("choices") or ()
+    if data.get("error") or data.get("object") == "error":
+        return data
+    if not choices and (isinstance(data.get("message"), str) or data.get("detail")):
+        return data
+    first = choices[0] if isinstance(choices, list) and isinstance(choices[0], dict) else {}
+    return (first.get("error") or data) if first.get("finish_reason") in ("error", "abort") else first.get("error")
+
+
+def _is_finished(data: dict[str, Any]) -> bool:
+    choices = data.get("choices")
+    return isinstance(choices, list) and any(isinstance(one, dict) and one.get("finish_reason") for one in choices)
+
+
+def _transport(url: httpx.URL) -> httpx.AsyncHTTPTransport:
+    """Return a direct connection to this machine; elsewhere, through the environment's proxy, if it has one.
+
+    Raises:
+        UsageError: the proxy cannot be used.
+    """
+    proxies = getproxies()
+    proxy = proxies.get(url.scheme) or proxies.get("all")
+    if not proxy or _is_here(url.host) or proxy_bypass(url.netloc.decode()):
+        proxy = None
+    elif "://" not in proxy:
+        proxy = f"http://{proxy}"
+    advice = "or name the server's host in NO_PROXY."
+    try:
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)  # a load test sets its own
+        return httpx.AsyncHTTPTransport(proxy=proxy, limits=limits)
+    except ImportError:
+        raise UsageError(
+            f"The environment names a SOCKS proxy, which needs a package: pip install 'httpx[socks]', {advice}"
+        ) from None
+    except (httpx.InvalidURL, ValueError) as error:
+        raise UsageError(f"The environment names a proxy that cannot be used; correct ALL_PROXY, {advice}") from error
+
+
+def _is_here(host: str) -> bool:
+    """Whether a host is this machine, by its name or address."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    return address.is_loopback or address.is_unspecified
 
 
 @cache

@@ -16,8 +16,8 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from specdemo.engines.base import Arrival, Prefilling, RoundCounts, check_prompt
-from specdemo.engines.server.answers import Dialect, Reader
 from specdemo.engines.server.client import Client, Event, Sending
+from specdemo.engines.server.openai import Dialect, Reader
 from specdemo.errors import ServerError
 from specdemo.records import MOST, FinishReason, Request, Round, Run, TraceSource
 from specdemo.strategies import Strategy
@@ -140,7 +140,7 @@ class RemoteBatch:
 
     def submit(self, number: int, request: Request) -> None:
         check_prompt(request)
-        asked = self._dialect.ask(request, alone=False)
+        asked = self._dialect.ask(request)
         sending = self._client.send(asked.path, asked.body, lambda event: self._news.put(_News(number, event)))
         self._flying[number] = _Flight(asked.reader(sending.at), sending, sending.at)
 

@@ -7,11 +7,10 @@ from contextlib import ExitStack, closing
 from urllib.parse import urlsplit
 
 from specdemo.engines.base import THOROUGH, Batch, Decoder, Thoroughness
-from specdemo.engines.server.answers import Dialect
 from specdemo.engines.server.client import Client, Key
 from specdemo.engines.server.decoder import RemoteBatch, RemoteDecoder
 from specdemo.engines.server.llama_cpp import LlamaCpp
-from specdemo.engines.server.openai import OpenAI, SGLang
+from specdemo.engines.server.openai import Dialect, OpenAI
 from specdemo.errors import UsageError
 from specdemo.models.checks import check_request, check_strategy
 from specdemo.records import (
@@ -29,7 +28,7 @@ from specdemo.records import (
     Side,
 )
 from specdemo.settings import Sampling
-from specdemo.strategies import Plain, ServerKind, Strategy
+from specdemo.strategies import Plain, Strategy
 from specdemo.version import __version__
 
 KEY_VARIABLE = "SPECDEMO_API_KEY"
@@ -61,7 +60,7 @@ class RemoteEngine:
         Raises:
             PairError, SettingsError: the server cannot decode with the request's strategy.
         """
-        check_request(self.pair, "served", request)
+        check_request(self.pair, "server", request)
         return RemoteDecoder(*self._of(request.strategy), request)
 
     def batch(self, strategy: Strategy) -> Batch:
@@ -70,7 +69,7 @@ class RemoteEngine:
         Raises:
             PairError, SettingsError: it cannot decode with it.
         """
-        check_strategy(self.pair, "served", strategy, Sampling())
+        check_strategy(self.pair, "server", strategy, Sampling())
         return RemoteBatch(*self._of(strategy))
 
     def _of(self, strategy: Strategy) -> tuple[Client, Dialect]:
@@ -123,7 +122,7 @@ def remote_pair(servers: Servers) -> ModelPair:
         for client, _ in connections.values():
             client.close()
     target = models.get("speculative") or models["plain"]
-    draft = Model(name="its server's draft", architecture="served", parameters=0, weights="unknown")
+    draft = Model(name="its server's draft", architecture="server", parameters=0, weights="unknown")
     return ModelPair(name=target.name, target=target, draft=draft, servers=servers)
 
 
@@ -170,37 +169,13 @@ def _environment(dialects: list[Dialect]) -> Environment:
     )
 
 
-_PROBES: dict[ServerKind, tuple[str, str | None]] = {
-    "llama.cpp": ("/props", "default_generation_settings"),
-    "sglang": ("/get_model_info", "model_path"),
-    "vllm": ("/version", "version"),
-    "ovms": ("/v1/config", None),  # the keys are model names
-}
-"""A path only this kind answers, and a key in its answer."""
-
-
 def dialect(client: Client, server: Server) -> Dialect:
-    """Return the protocol to use with a server.
+    """Return the protocol to use with a server: OpenAI's, unless it proves to be llama.cpp.
 
     Raises:
-        ServerError: it does not answer.
+        ServerError: it does not answer, or has no such model.
     """
-    kind = server.kind or kind_of(client)
-    if kind == "llama.cpp":
+    if server.kind == "llama.cpp":
         return LlamaCpp(client, server.model)
-    if kind == "sglang":
-        return SGLang(client, server.model)
-    return OpenAI(kind, client, server.model)
-
-
-def kind_of(client: Client) -> ServerKind:
-    """Detect the kind of a server; "openai" if unknown.
-
-    Raises:
-        ServerError: it does not answer, or requires an API key.
-    """
-    for kind, (path, key) in _PROBES.items():
-        found = client.probe(path)
-        if found is not None and (key is None or key in found):
-            return kind
-    return "openai"
+    found = LlamaCpp.found(client, server.model) if server.kind is None else None
+    return found or OpenAI(client, server.model)

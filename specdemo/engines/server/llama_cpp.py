@@ -5,91 +5,126 @@
 round commits the accepted tokens and a correction or bonus token.
 
 Tokens that end within a character send no event. The character's last token does, with the count by then; those
-before it have neither id nor text. If whole passes stay hidden that way, only their sums are known.
+before it have neither id nor text. Of passes that stay hidden that way, only the sums are known.
+
+Other servers imitate this one without its counts, so `LlamaCpp.found` has it decode a token before it believes them.
+A router has several models, each a server of its own, and finds it by the model's name in every request.
 """
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any
+from contextlib import closing
+from typing import Any, NamedTuple, Self
+from urllib.parse import quote
 
 from specdemo.decoding.verification import outcomes_from_counts
 from specdemo.engines.base import Prefilling, messages
-from specdemo.engines.server.answers import HttpRequest
 from specdemo.engines.server.client import Client, Event
+from specdemo.engines.server.openai import HttpRequest, choose
+from specdemo.errors import ServerError
 from specdemo.records import MOST, TICK, DraftToken, FinishReason, Model, Outcome, Request, Round, Token, TraceSource
+
+_WINDOW = 64  # last tokens for a repetition penalty, if the context length is unknown; llama.cpp's own default
 
 
 class LlamaCpp:
-    """One llama.cpp server."""
+    """One model of a llama.cpp server."""
 
     def __init__(self, client: Client, model: str | None) -> None:
+        """Find the model.
+
+        Raises:
+            ServerError: the server has no such model, or several and none is named.
+        """
         self._client = client
         self._props = client.read("/props")
-        self._name = model
+        listed = client.read("/v1/models")
         with client.understanding():
-            self._context: int | None = (self._props.get("default_generation_settings") or {}).get("n_ctx")
+            self._model = choose(client, listed.get("data") or [{"id": "llama.cpp"}], model)
+            self._name = str(self._model["id"])
+            self._routed = self._props.get("role") == "router"
+        if self._routed:
+            self._props = {**self._props, **client.read(f"/props?model={quote(self._name, safe='')}")}
+        with client.understanding():
+            self._context: int | None = (self._props.get("default_generation_settings") or {}).get("n_ctx") or None
+
+    @classmethod
+    def found(cls, client: Client, model: str | None) -> Self | None:
+        """Return the server's model, or None if it is another kind of server.
+
+        Raises:
+            ServerError: it is one and has no such model, it does not answer, or requires an API key.
+        """
+        props = client.find("/props", refusals=(503,) if client.key.value else (401, 403, 503)) or {}
+        if not isinstance(props.get("default_generation_settings"), dict):
+            return None
+        found = cls(client, model)
+        request = HttpRequest("/completion", {**found._body("a", 1), "temperature": 0}, LlamaCppReader)
+        try:
+            with closing(client.stream(request.path, request.body)) as events:
+                reader = request.reader(next(events).at)
+                rounds = [news for event in events for news in client.understood(reader.on_event(event))]
+                rounds += reader.end()
+        except ServerError:
+            return None
+        return found if any(isinstance(news, Round) for news in rounds) else None
 
     def describe(self) -> Model:
-        found = self._client.read("/v1/models")
         with self._client.understanding():
-            return self._listed(found.get("data") or [{}])
-
-    def _listed(self, listed: list[dict[str, Any]]) -> Model:
-        names = [str(each.get("id")) for each in listed]
-        if self._name is not None and self._name not in names:
-            raise self._client.error("has no model {model!r}, but {names}.", model=self._name, names=", ".join(names))
-        one = listed[names.index(self._name) if self._name is not None else 0]
-        meta = one.get("meta") or {}
-        return Model(
-            name=str(one.get("id")),
-            architecture="served",
-            parameters=meta.get("n_params", 0),
-            weights=str(meta.get("ftype", "unknown")),
-            context_length=self._context,
-            vocabulary=meta.get("n_vocab"),
-            chat_template=bool(self._props.get("chat_template")),
-            server="llama.cpp",
-        )
+            meta = self._model.get("meta") or {}
+            return Model(
+                name=self._name,
+                architecture="server",
+                parameters=meta.get("n_params", 0),
+                weights=str(meta.get("ftype", "unknown")),
+                context_length=self._context,
+                vocabulary=meta.get("n_vocab"),
+                chat_template=self._chats,
+                server="llama.cpp",
+            )
 
     def version(self) -> str:
         return f"llama.cpp {self._props.get('build_info', '')}".strip()
 
-    def ask(self, request: Request, *, alone: bool = True) -> HttpRequest:
+    def ask(self, request: Request) -> HttpRequest:
         """Return a completion request; the server applies its own chat template first."""
         prompt = request.prompt
-        if request.apply_chat_template and self._props.get("chat_template"):
-            chat = {
-                "messages": messages(request),
-                "chat_template_kwargs": {"enable_thinking": request.enable_thinking},
-            }
+        if request.apply_chat_template and self._chats:
+            thinking = {"enable_thinking": request.enable_thinking}
+            chat = {"model": self._name, "messages": messages(request), "chat_template_kwargs": thinking}
             prompt = str(self._client.post("/apply-template", chat).get("prompt"))
-        body = {
+        body = self._body(prompt, request.max_new_tokens) | request.llama_cpp(self._context or _WINDOW)
+        return HttpRequest("/completion", body, LlamaCppReader)
+
+    def count_tokens(self, text: str) -> int:
+        """Return the number of tokens, as counted by the server."""
+        return len(self._client.post("/tokenize", {"model": self._name, "content": text}).get("tokens") or ())
+
+    @property
+    def _chats(self) -> bool:
+        return self._routed or bool(self._props.get("chat_template"))
+
+    def _body(self, prompt: str, tokens: int) -> dict[str, Any]:
+        return {
+            "model": self._name,
             "prompt": prompt,
-            **({"model": self._name} if self._name is not None else {}),
-            "n_predict": request.max_new_tokens,
-            **request.llama_cpp(self._context or 64),
+            "n_predict": tokens,
             "cache_prompt": False,  # otherwise prefill would be skipped
             "stream": True,
             "return_tokens": True,
             "return_progress": True,
             "timings_per_token": True,
         }
-        return HttpRequest("/completion", body, LlamaCppReader)
-
-    def count_tokens(self, text: str) -> int:
-        """Return the number of tokens, as counted by the server."""
-        return len(self._client.post("/tokenize", {"content": text}).get("tokens") or ())
 
 
-@dataclass(frozen=True)
-class _Pass:
-    """A target pass; `proposed` is None if unknown."""
+class _Counts(NamedTuple):
+    """Cumulative counts at time `at`."""
 
-    commits: int
-    proposed: int | None
-    seconds: float
+    at: float
+    tokens: int = 0
+    milliseconds: float = -1.0
+    drafted: int = 0
+    accepted: int = 0
 
 
 class LlamaCppReader:
@@ -100,7 +135,8 @@ class LlamaCppReader:
         self.trace_source: TraceSource = "reported"
         self._tokens: deque[Token] = deque()  # reported, but not in a round yet
         self._passes = -1  # in rounds so far, without the prefill
-        self._open: list[_Counts] = [_Counts(at=began)]  # counts at the end of the last round and of each pass since
+        self._seen = 0  # since then
+        self._closed = self._last = _Counts(began)  # at the end of the last round, and of the last pass
 
     def on_event(self, event: Event) -> Iterator[Prefilling | Round]:
         """Yield completed rounds; a round is complete once the next one begins."""
@@ -108,17 +144,29 @@ class LlamaCppReader:
         if (progress := data.get("prompt_progress")) is not None:
             yield Prefilling(progress["processed"], progress["total"])
             return
-        now, before = _Counts.of(data, event.at), self._open[-1]
-        if now.tokens > before.tokens:
-            if now.milliseconds != before.milliseconds:
-                if now.tokens == before.tokens + 1:  # nothing is hidden, so the previous pass is complete
-                    yield from self._close()
-                self._open.append(now)
+        text, last = data.get("content") or "", self._last
+        if not text and "tokens_predicted" not in data:
+            return  # a keep-alive
+        if (more := data["tokens_predicted"] - last.tokens) > 0:
+            timings = data["timings"]
+            now = _Counts(
+                event.at,
+                data["tokens_predicted"],
+                timings["predicted_ms"],
+                timings.get("draft_n", 0),
+                timings.get("draft_n_accepted", 0),
+            )
+            if now.milliseconds == last.milliseconds:
+                now = last._replace(tokens=now.tokens)
             else:
-                self._open[-1] = replace(before, tokens=now.tokens)
-            self._tokens += [Token(id=None, text="")] * min(now.tokens - before.tokens - 1, MOST)
-            ids = data.get("tokens") or [None]
-            self._tokens.append(Token(id=ids[-1], text=data.get("content", "")))
+                if more == 1:  # nothing is hidden, so the previous pass is complete
+                    yield from self._close()
+                self._seen += 1
+            self._last = now
+            self._tokens += [Token(id=None, text="")] * min(more - 1, MOST)
+            self._tokens.append(Token(id=(data.get("tokens") or [None])[-1], text=text))
+        elif text:
+            raise ValueError("a text without a token")
         if data.get("stop"):
             self.finish_reason = "length" if data.get("stop_type") == "limit" else "stop"
 
@@ -128,72 +176,34 @@ class LlamaCppReader:
         yield from self._close()
 
     def finalized(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
-        """Return the rounds unchanged: everything was reported with them."""
-        return rounds
+        return rounds  # everything was reported with them
 
     def _close(self) -> Iterator[Round]:
-        """Yield the rounds of all passes since the last close."""
-        first, last = self._open[0], self._open[-1]
-        number = len(self._open) - 1
-        if not number:
+        """Yield a round for each pass since the last close; hidden passes share what is known of their sum."""
+        before, after = self._closed, self._last
+        if after is before:
             return
-        passes = max(last.tokens - 1 - last.accepted - self._passes, number)
-        passed = [_between(*pair) for pair in pairwise(self._open)]
-        for one in passed if passes == number else _shared(first, last, passes, prefill=self._passes < 0):
+        passes = min(max(after.tokens - 1 - after.accepted - self._passes, self._seen), MOST)
+        accepted, proposed = after.accepted - before.accepted, after.drafted - before.drafted
+        seconds = max(after.at - before.at, TICK)
+        if self._passes < 0 and passes > 1:  # the prefill proposes nothing, and takes nearly all the time
+            yield self._round(0, 0, seconds)
+            seconds = TICK
+        rest = passes - (self._passes < 0 and passes > 1)
+        known = rest == 1 or (accepted == 0 and proposed % rest == 0)
+        for index in range(rest):
             if self._tokens:
-                yield self._round(one)
-        self._passes += passes
-        self._open = [last]
+                own = accepted // rest + (index < accepted % rest)
+                yield self._round(own, proposed // rest if known else None, seconds / rest)
+        self._passes, self._seen = self._passes + passes, 0
+        self._closed = after
 
-    def _round(self, one: _Pass) -> Round:
-        committed = [self._tokens.popleft() for _ in range(min(one.commits, len(self._tokens)))]
-        proposed = None
-        if one.proposed is not None:
-            outcomes = outcomes_from_counts(one.proposed, one.commits - 1)
-            proposed = tuple(_drafted(committed, index, outcome) for index, outcome in enumerate(outcomes))
-        return Round(committed=tuple(committed), seconds=one.seconds, proposed=proposed)
-
-
-def _between(before: "_Counts", after: "_Counts") -> _Pass:
-    """Return the single pass between two counts."""
-    accepted, proposed = after.accepted - before.accepted, after.drafted - before.drafted
-    return _Pass(accepted + 1, proposed, max(after.at - before.at, TICK))
-
-
-def _shared(before: "_Counts", after: "_Counts", passes: int, *, prefill: bool) -> Iterator[_Pass]:
-    """Divide reported sums among several passes; if the first is the prefill, it takes all the time."""
-    accepted, proposed = after.accepted - before.accepted, after.drafted - before.drafted
-    alike = accepted == 0 and proposed % passes == 0
-    seconds = max(after.at - before.at, TICK)
-    for index in range(passes):
-        share = seconds / passes if not prefill else seconds if not index else TICK
-        each = accepted // passes + (index < accepted % passes)
-        yield _Pass(each + 1, proposed // passes if alike else None, share)
-
-
-@dataclass(frozen=True)
-class _Counts:
-    """Cumulative counts at time `at`."""
-
-    at: float
-    tokens: int = 0
-    milliseconds: float = -1.0
-    drafted: int = 0
-    accepted: int = 0
-
-    @classmethod
-    def of(cls, data: dict[str, Any], at: float) -> "_Counts":
-        timings = data.get("timings") or {}
-        return cls(
-            at=at,
-            tokens=data.get("tokens_predicted", 0),
-            milliseconds=timings.get("predicted_ms", 0.0),
-            drafted=timings.get("draft_n", 0),
-            accepted=timings.get("draft_n_accepted", 0),
-        )
-
-
-def _drafted(committed: list[Token], index: int, outcome: Outcome) -> DraftToken:
-    """Return a proposal: the committed token if accepted, else an empty one, since only the number is reported."""
-    token = committed[index] if outcome is Outcome.ACCEPTED and index < len(committed) else Token(id=None, text="")
-    return DraftToken(id=token.id, text=token.text, verdict=outcome)
+    def _round(self, accepted: int, proposed: int | None, seconds: float) -> Round:
+        committed = tuple(self._tokens.popleft() for _ in range(min(accepted + 1, len(self._tokens))))
+        outcomes = () if proposed is None else outcomes_from_counts(proposed, accepted)
+        empty = Token(id=None, text="")  # of a rejected proposal, only the number is reported
+        drafts = []
+        for index, outcome in enumerate(outcomes):
+            token = committed[index] if outcome is Outcome.ACCEPTED and index < len(committed) else empty
+            drafts.append(DraftToken(id=token.id, text=token.text, verdict=outcome))
+        return Round(committed=committed, seconds=seconds, proposed=None if proposed is None else tuple(drafts))

@@ -1,232 +1,215 @@
-"""Servers that speak OpenAI's protocol: vLLM, OpenVINO Model Server, SGLang, and any other.
+"""OpenAI's protocol, which nearly every server speaks, and what all protocols have in common.
 
-Each adds a few fields to requests and events; see `Extras`. SGLang has its own protocol for prompts that are not
-messages, whose events report the verification counts.
+A chunk of text that arrives at once is a round, though it need not be a target pass. The number of tokens is reported
+at the end, if at all, and divided among the chunks by text length. Proposals are not reported.
 """
 
-import re
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NamedTuple
-from uuid import uuid4
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
 
-from specdemo.engines.base import messages
-from specdemo.engines.server.answers import HttpRequest, Part, Proposals, TextReader
-from specdemo.engines.server.client import Client
-from specdemo.errors import ServerError
-from specdemo.records import FinishReason, Model, Request, Round
-from specdemo.strategies import PER_REQUEST, SERVERS, ServerKind
+from specdemo.engines.base import Prefilling, messages
+from specdemo.engines.server.client import Client, Event
+from specdemo.records import MOST, TICK, FinishReason, Model, Request, Round, Token, TraceSource
+from specdemo.strategies import SERVERS
 
-_LETTERS_PER_TOKEN = 4  # estimate for servers that count no tokens; only affects text lengths
-_REASONS: dict[str, FinishReason] = {"length": "length"}
+_LETTERS_PER_TOKEN = 4  # of English, for texts whose length in tokens is only estimated
+_PREFIXES = ("/v1", "/v3", "")  # where servers have the protocol; OpenVINO Model Server: v3
+_SURROGATES = "\ud800", "\udbff"  # the first half of a character beyond 16 bits, which some servers split
 
 
-class Extras(NamedTuple):
-    """Features of a kind of server beyond the protocol."""
+class Reader(Protocol):
+    """Reads one answer."""
 
-    prefix: str = "/v1"
-    version: str = ""  # path of the version
-    running_totals: bool = False  # events can carry the number of tokens so far
-    sampling: bool = True  # top-k, repetition penalty, ignored end of text
-    template: bool = False  # chat template options
-    salted: bool = False  # a request can bypass the prefix cache
-    counters: str = ""  # prefix of its speculation metrics
+    finish_reason: FinishReason | None
+    trace_source: TraceSource
+
+    def on_event(self, event: Event) -> Iterator[Prefilling | Round]:
+        """Yield the rounds completed by this event."""
+
+    def end(self) -> Iterator[Round]:
+        """Yield the remaining rounds; the finish reason is set then."""
+
+    def finalized(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
+        """Return the rounds, prefill first, with what the server reported only at the end."""
 
 
-EXTRAS: dict[ServerKind, Extras] = {
-    "vllm": Extras(
-        version="/version",
-        running_totals=True,
-        template=True,
-        salted=True,
-        counters="vllm:spec_decode_num_",
-    ),
-    "sglang": Extras(version="/get_server_info", running_totals=True, template=True),
-    "ovms": Extras(prefix="/v3", template=True),
-    "openai": Extras(sampling=False),
-}
+class HttpRequest(NamedTuple):
+    """A request to send. `reader` creates the answer's reader, given the time of sending by `perf_counter`."""
+
+    path: str
+    body: dict[str, Any]
+    reader: Callable[[float], Reader]
+
+
+class Dialect(Protocol):
+    """The protocol of one kind of server."""
+
+    def describe(self) -> Model:
+        """Return the model being served."""
+
+    def version(self) -> str:
+        """Return the server's name and version, as far as reported."""
+
+    def ask(self, request: Request) -> HttpRequest:
+        """Return the HTTP request for a request. May have the server apply its chat template first."""
+
+    def count_tokens(self, text: str) -> int:
+        """Return the number of the model's tokens in a text."""
 
 
 class OpenAI:
     """One OpenAI-compatible server."""
 
-    def __init__(self, kind: ServerKind, client: Client, model: str | None) -> None:
-        self._kind = kind
-        self._extras = EXTRAS[kind]
+    def __init__(self, client: Client, model: str | None) -> None:
+        """Find the model.
+
+        Raises:
+            ServerError: the server does not list it, or several and none is named.
+        """
         self._client = client
-        self._name = model
+        prefixes = ("",) if client.versioned else _PREFIXES
+        for prefix in prefixes:
+            found = client.find(f"{prefix}/models", **{} if prefix == prefixes[0] else {"refusals": ()}) or {}
+            if isinstance(found.get("data"), list):
+                break
+        else:
+            prefix, found = prefixes[0], {}
+            if model is None:
+                client.read(f"{prefix}/models")  # raises what it is instead
+        self._prefix = prefix
+        with client.understanding():
+            self._model = choose(client, found.get("data") or [], model)
+            self._name = str(self._model["id"])
 
     def describe(self) -> Model:
-        found = self._client.probe(f"{self._extras.prefix}/models") or {}
         with self._client.understanding():
-            return self._listed(found.get("data") or [])
-
-    def _listed(self, listed: list[dict[str, Any]]) -> Model:
-        names = [str(each.get("id")) for each in listed]
-        if self._name is None and not names:
-            raise self._client.error("does not list its models; name one with --model.")
-        if self._name is None and len(names) > 1:
-            raise self._client.error("has several models ({names}); name one with --model.", names=", ".join(names))
-        if self._name is not None and names and self._name not in names:
-            raise self._client.error("has no model {model!r}, but {names}.", model=self._name, names=", ".join(names))
-        self._name = self._name or names[0]
-        one = listed[names.index(self._name)] if names else {}
-        return Model(
-            name=self._name,
-            architecture="served",
-            parameters=0,
-            weights="unknown",
-            context_length=one.get("max_model_len"),
-            chat_template=True,
-            server=self._kind,
-        )
+            return Model(
+                name=self._name,
+                architecture="server",
+                parameters=0,
+                weights="unknown",
+                context_length=self._model.get("max_model_len"),
+                chat_template=True,
+                server="openai",
+            )
 
     def version(self) -> str:
-        reported = self._client.probe(self._extras.version) if self._extras.version else None
-        return f"{SERVERS[self._kind].removeprefix('an ')} {(reported or {}).get('version', '')}".strip()
+        return SERVERS["openai"].removeprefix("an ")
 
-    def ask(self, request: Request, *, alone: bool = True) -> HttpRequest:
+    def ask(self, request: Request) -> HttpRequest:
         """Return a request for a chat completion, or for a completion of the unmodified prompt."""
-        if self._name is None:
-            self.describe()
         body: dict[str, Any] = {
             "model": self._name,
-            **request.openai(beyond=self._extras.sampling),
+            **request.openai(neutral=False),
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        if self._extras.running_totals:
-            body["stream_options"]["continuous_usage_stats"] = True
-        if self._extras.salted:
-            body |= {"cache_salt": uuid4().hex, "return_token_ids": True}
-        if self._kind in PER_REQUEST:
-            body |= request.strategy.ovms() or {}
         if not request.apply_chat_template:
-            return self._http_request("/completions", {**body, "prompt": request.prompt}, alone)
-        if self._extras.template:
-            body["chat_template_kwargs"] = {"enable_thinking": request.enable_thinking}
-        return self._http_request("/chat/completions", {**body, "messages": messages(request)}, alone)
-
-    def _http_request(self, path: str, body: dict[str, Any], alone: bool) -> HttpRequest:
-        counted = partial(self._since, self._counted() if alone else None)
-        return HttpRequest(self._extras.prefix + path, body, partial(OpenAIReader, counted=counted))
-
-    def _since(self, before: Proposals | None) -> Proposals | None:
-        """Return the server's counts since `before`, over all its requests; None if it reports none, or fails now."""
-        now = None
-        if before is not None:
-            with suppress(ServerError):  # the answer is complete without
-                now = self._counted()
-        if now is None or before is None:
-            return None
-        return Proposals(now.rounds - before.rounds, now.proposed - before.proposed, now.accepted - before.accepted)
+            return HttpRequest(f"{self._prefix}/completions", {**body, "prompt": request.prompt}, OpenAIReader)
+        if not request.enable_thinking:
+            body["chat_template_kwargs"] = {"enable_thinking": False}
+        return HttpRequest(f"{self._prefix}/chat/completions", {**body, "messages": messages(request)}, OpenAIReader)
 
     def count_tokens(self, text: str) -> int:
         """Return a rough number of tokens: not every server can be asked."""
         return max(len(text) // _LETTERS_PER_TOKEN, 1)
 
-    def _counted(self) -> Proposals | None:
-        if not self._extras.counters:
-            return None
-        found = self._client.get("/metrics")
-        names = ("drafts", "draft_tokens", "accepted_tokens")
-        with self._client.understanding():
-            totals = [_total(found.text, f"{self._extras.counters}{name}") for name in names]
-            rounds, proposed, accepted = (int(total or 0) for total in totals)
-        return None if None in totals else Proposals(rounds, proposed, accepted)
+
+def choose(client: Client, listed: Sequence[dict[str, Any]], name: str | None) -> dict[str, Any]:
+    """Return the listed model of a name, or the only one.
+
+    Raises:
+        ServerError: there is none, or several and none is named.
+    """
+    option, names = "--plain-model" if client.side == "plain" else "--model", [str(one["id"]) for one in listed]
+    known = client.words(", ".join(names))
+    if name is None:
+        if len(listed) == 1:
+            return listed[0]
+        what = f"has several models ({known})" if listed else "does not list its models"
+        raise client.error(f"{what}; name one with {option}.")
+    fits = [one for one in listed if name == one["id"] or name in (one.get("aliases") or ())]
+    if listed and not fits:
+        raise client.error(f"has no model {name!r}, but {known}; name one of them with {option}.")
+    return fits[0] if fits else {"id": name}
 
 
-@dataclass
-class OpenAIReader(TextReader):
-    """Reads one answer."""
+class OpenAIReader:
+    """Reads one answer. Thinking that arrives apart is put between the marks that models write around it."""
 
-    counted: Callable[[], Proposals | None] = field(kw_only=True)
+    def __init__(self, began: float) -> None:
+        self.finish_reason: FinishReason | None = None
+        self.trace_source: TraceSource = "bursts"
+        self._began = self._at = began
+        self._total: int | None = None
+        self._half = ""  # of a character
+        self._thinks = False
 
-    def part(self, data: dict[str, Any]) -> Part:
-        usage = data.get("usage") or {}
-        self.total = usage.get("completion_tokens", self.total)
-        metrics = (data.get("metrics") or {}).get("speculative_decoding")
-        if metrics is not None:
-            self.proposals = _proposals(metrics)
-        choice = next(iter(data.get("choices") or ()), None)
-        if choice is None:
-            return Part()
+    def on_event(self, event: Event) -> Iterator[Prefilling | Round]:
+        """Yield the event as a round if it holds text."""
+        usage = event.data.get("usage") or {}
+        if isinstance(total := usage.get("completion_tokens"), int) and total > 0:
+            self._total = total
+        choice = next(iter(event.data.get("choices") or ()), None) or {}
+        if (reason := choice.get("finish_reason")) is not None:
+            self.finish_reason = "length" if reason == "length" else "stop"
+        text = self._whole(self._text(choice))
+        if text:
+            proposed = () if self._at == self._began else None  # nothing is proposed before the first token
+            committed = (Token(id=None, text=text),)
+            yield Round(committed=committed, seconds=max(event.at - self._at, TICK), proposed=proposed)
+            self._at = event.at
+
+    def _text(self, choice: dict[str, Any]) -> str:
         delta = choice.get("delta") or {}
-        texts = (choice.get("text"), delta.get("reasoning_content"), delta.get("reasoning"), delta.get("content"))
-        reason = choice.get("finish_reason")
-        return Part(
-            text="".join(filter(None, texts)),
-            ids=choice.get("token_ids") or (),
-            tokens=usage.get("completion_tokens"),
-            finish_reason=None if reason is None else _REASONS.get(reason, "stop"),
-        )
+        thought = _joined(delta.get("reasoning_content")) or _joined(delta.get("reasoning"))
+        said = _joined(choice.get("text")) or _joined(delta.get("content"))
+        text = thought if self._thinks or not thought else f"<think>{thought}"
+        self._thinks = self._thinks or bool(thought)
+        if self._thinks and said:
+            self._thinks, text = False, f"{text}</think>"
+        return text + said
+
+    def _whole(self, text: str) -> str:
+        """Return a text in whole characters, keeping half of one for the next event."""
+        text, self._half = self._half + text, ""
+        if text and _SURROGATES[0] <= text[-1] <= _SURROGATES[1]:
+            text, self._half = text[:-1], text[-1]
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+    def end(self) -> Iterator[Round]:
+        self.finish_reason = self.finish_reason or "stop"
+        yield from ()
 
     def finalized(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
-        """Return the rounds with the proposals that the server reported or counted."""
-        if self.proposals is None:
-            self.proposals = self.counted()
-        return super().finalized(rounds)
+        """Return the rounds with the server's token count, divided among them by text length, at least one each."""
+        if self._total is None:
+            return rounds
+        lengths = [len(step.committed[0].text) for step in rounds]
+        spare = min(max(self._total - len(rounds), 0), MOST)
+        ends = [0]
+        for length in lengths:
+            ends.append(ends[-1] + length)
+        found = []
+        for step, (start, end) in zip(rounds, pairwise(ends), strict=True):
+            more = spare * end // ends[-1] - spare * start // ends[-1]
+            texts = _split(step.committed[0].text, 1 + more)
+            committed = tuple(Token(id=None, text=text) for text in texts)
+            found.append(step.model_copy(update={"committed": committed}))
+        return tuple(found)
 
 
-def _proposals(metrics: dict[str, Any]) -> Proposals:
-    """Return the proposals from vLLM's metrics of a request."""
-    each = zip(metrics.get("per_step_drafted") or (), metrics.get("per_step_accepted") or (), strict=False)
-    return Proposals(
-        metrics.get("num_spec_steps", 0),
-        metrics.get("num_draft_tokens", 0),
-        metrics.get("num_accepted_draft_tokens", 0),
-        tuple(each),
+def _joined(content: object) -> str:
+    """Return the text of a message's content, which may come in parts."""
+    if isinstance(content, dict):
+        content = content.get("text") or content.get("content") or content.get("thinking")
+    return (
+        "".join(map(_joined, content)) if isinstance(content, list) else content if isinstance(content, str) else ""
     )
 
 
-def _total(text: str, name: str) -> float | None:
-    """Return the sum of a Prometheus counter over all labels; None if there is no such counter."""
-    values = re.findall(rf"^{re.escape(name)}(?:_total)?(?:{{.*}})? (\S+)$", text, re.MULTILINE)
-    return sum(map(float, values)) if values else None
-
-
-class SGLang(OpenAI):
-    """One SGLang server. Chats use OpenAI's protocol, since only there its chat template is applied."""
-
-    def __init__(self, client: Client, model: str | None) -> None:
-        super().__init__("sglang", client, model)
-
-    def ask(self, request: Request, *, alone: bool = True) -> HttpRequest:
-        """Return a request in its own protocol, or for a chat completion."""
-        if request.apply_chat_template:
-            return super().ask(request, alone=alone)
-        sampling = request.sampling
-        chosen: dict[str, Any] = {
-            "max_new_tokens": request.max_new_tokens,
-            "temperature": sampling.temperature if sampling.do_sample else 0,
-            "repetition_penalty": sampling.repetition_penalty,
-            "ignore_eos": request.ignore_eos,
-        }
-        if sampling.do_sample:
-            chosen |= {"top_p": sampling.top_p, "top_k": sampling.top_k or -1}
-        return HttpRequest(
-            "/generate", {"text": request.prompt, "sampling_params": chosen, "stream": True}, SGLangReader
-        )
-
-
-@dataclass
-class SGLangReader(TextReader):
-    """Reads one answer. Its events hold the whole text so far or only new text, depending on the server's options."""
-
-    _text: str = ""
-
-    def part(self, data: dict[str, Any]) -> Part:
-        meta, text = data.get("meta_info") or {}, data.get("text", "")
-        new = text.removeprefix(self._text)
-        self._text = text if text.startswith(self._text) else self._text + text
-        if (passes := meta.get("spec_verify_ct")) is not None:
-            accepted = meta.get("spec_accept_token_num", meta.get("completion_tokens", 0) - passes - 1)
-            self.proposals = Proposals(passes, meta.get("spec_draft_token_num", 0), accepted)
-        reason = (meta.get("finish_reason") or {}).get("type")
-        return Part(
-            text=new,
-            tokens=meta.get("completion_tokens"),
-            finish_reason=None if reason is None else "length" if reason == "length" else "stop",
-        )
+def _split(text: str, count: int) -> list[str]:
+    """Split a text into `count` parts of nearly equal length."""
+    ends = [len(text) * index // count for index in range(count + 1)]
+    return [text[start:end] for start, end in pairwise(ends)]

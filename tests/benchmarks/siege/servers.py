@@ -10,13 +10,13 @@ from specdemo.measure.race import race
 from specdemo.models.pairs import initial_settings
 from specdemo.records import Comparison, Server, Servers
 from tests.benchmarks.siege.tally import Tally
-from tests.support.misbehaving import LISTS, STREAMS, misbehaving
+from tests.support.fake_server import MISBEHAVING, misbehaving
 
 
 def asked(times: int) -> Tally:
     """So many comparisons, by servers of each kind in turn."""
     tally = Tally(tried=times)
-    for mode in islice(cycle([*STREAMS, *LISTS]), times):
+    for mode in islice(cycle(MISBEHAVING), times):
         with misbehaving(mode) as url:
             servers = Servers(speculative=Server(url=url, kind="openai", silence_seconds=1))
             try:

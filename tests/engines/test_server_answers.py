@@ -1,0 +1,514 @@
+"""What servers answer: in OpenAI's protocol, in what resembles it or llama.cpp's, and in nothing of the kind."""
+
+import json
+import os
+import re
+import socket
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from itertools import repeat
+from threading import Event, Semaphore
+from time import monotonic
+from typing import Any
+from unittest import mock
+
+import psutil
+import pytest
+
+from specdemo.cli.options import check_url
+from specdemo.engines.base import BRIEF
+from specdemo.engines.server import RemoteEngine, remote_pair
+from specdemo.engines.server.client import Client, OnEvent, Sending
+from specdemo.engines.server.client import Event as Heard
+from specdemo.engines.server.decoder import RemoteBatch
+from specdemo.engines.server.openai import OpenAI
+from specdemo.errors import PromptError, ServerError, UsageError
+from specdemo.measure.closed_loop import NamedRequest, serve
+from specdemo.measure.race import race, run_alone
+from specdemo.models.pairs import initial_settings
+from specdemo.presentation import schema
+from specdemo.records import Comparison, Request, Run, Server, Servers
+from specdemo.strategies import ServerDefault
+from tests.support.fake_server import (
+    CHAT,
+    EVENTS,
+    MISBEHAVING,
+    TEXT,
+    Answer,
+    Answers,
+    answers,
+    chat,
+    fake,
+    misbehaving,
+    models,
+)
+
+
+@contextmanager
+def engine_of(plain: Answers | None, speculative: Answers | None, **server: Any) -> Iterator[RemoteEngine]:
+    """The remote engine on fake servers."""
+    with ExitStack() as opened:
+        urls = [found and opened.enter_context(fake(found)).url for found in (plain, speculative)]
+        one, other = (Server(url=url, **server) if url else None for url in urls)
+        pair = remote_pair(Servers(plain=one, speculative=other))
+        yield opened.enter_context(closing(RemoteEngine(pair, thoroughness=BRIEF)))
+
+
+def run(found: Answers, **chosen: Any) -> Run:
+    with fake(found) as server:
+        return answered(Servers(speculative=Server(url=server.url, **{"silence_seconds": 1.0, **chosen})))
+
+
+def answered(servers: Servers) -> Run:
+    with closing(RemoteEngine(remote_pair(servers))) as engine:
+        return run_alone(engine.decoder(Request.of("Say", initial_settings(engine.pair))))
+
+
+def compare(plain: Answers | None, speculative: Answers | None, **server: Any) -> Comparison:
+    with engine_of(plain, speculative, **server) as engine:
+        *_, comparison = race(engine, "Say", initial_settings(engine.pair))
+        assert isinstance(comparison, Comparison)
+        assert schema.from_json(schema.to_json(comparison)).model_dump() == comparison.model_dump()
+        return comparison
+
+
+def pair_at(url: str, **server: Any) -> str:
+    """The name of the model that is found at an address."""
+    return remote_pair(Servers(speculative=Server(url=url, **server))).target.name
+
+
+def frames(*streamed: Any) -> tuple[Any, ...]:
+    """The usual events, with others between the first and the second text."""
+    return (*EVENTS[:2], *streamed, *EVENTS[2:])
+
+
+def test_chunks_are_rounds_and_the_servers_count_is_divided_among_them() -> None:
+    found = run(answers())
+    assert (found.text, found.finish_reason, len(found.tokens)) == (TEXT, "length", 7)
+    assert [len(step.committed) for step in found.rounds] == [2, 2, 2]
+    assert {step.proposed for step in found.rounds} == {None}
+    assert not found.passes_known
+    assert len(run(answers(*EVENTS[:5], "[DONE]")).tokens) == 4
+
+
+COMPLETE: dict[str, tuple[Any, ...]] = {
+    "without [DONE]": EVENTS,
+    "without usage or [DONE]": EVENTS[:5],
+    "[DONE] without an end of line": (*EVENTS, b"data: [DONE]"),
+    "error null": tuple({**event, "error": None} for event in EVENTS),
+    "null": frames("null"),
+    "a list": frames("[]", "[1, 2]", "3"),
+    "no choices": frames({}, {"choices": None}, {"choices": []}, {"choices": [{}]}),
+    "nothing": frames("", b"data:\n\n", b"data\n\n"),
+    "pings": frames(b": ping\n\n", b"event: ping\ndata: {}\n\n", "ping"),
+    "lone CR": tuple(b"data: " + json.dumps(event).encode() + b"\r\r" for event in EVENTS),
+    "CRLF": tuple(b"data: " + json.dumps(event).encode() + b"\r\n\r\n" for event in EVENTS),
+    "single newlines": (b"".join(b"data: " + json.dumps(event).encode() + b"\n" for event in EVENTS),),
+    "one write": (b"".join(b"data:" + json.dumps(event).encode() + b"\n\n" for event in EVENTS),),
+    "BOM and names": (b"event: message\nid: 3\nretry: 9\n" + f"data: {json.dumps(EVENTS[0])}\n\n".encode(), *EVENTS),
+    "content as parts": (chat([{"type": "text", "text": "The cat"}, {"text": " sat on"}]), *EVENTS[3:]),
+    "a count that is none": (*EVENTS[:5], {"usage": {"completion_tokens": "many"}}, "[DONE]"),
+    "a negative count": (*EVENTS[:5], {"usage": {"completion_tokens": -5}}, "[DONE]"),
+    "an infinite count": (*EVENTS[:5], '{"usage": {"completion_tokens": 1e999}}', "[DONE]"),
+    "usage in every event": tuple({**event, "usage": {"completion_tokens": 3}} for event in EVENTS),
+    "an error after the end": (*EVENTS[:5], {"error": {"message": "cannot log"}}),
+}
+
+
+@pytest.mark.parametrize("what", COMPLETE)
+def test_a_complete_answer_is_read_whatever_is_in_between(what: str) -> None:
+    found = run(answers(*COMPLETE[what]))
+    assert (found.text, found.finish_reason) == (TEXT, "length")
+
+
+def test_a_server_that_falls_silent_after_its_end_is_complete() -> None:
+    silent = Event()
+    found = run(answers(*EVENTS[:5], waits=lambda: silent.wait(20)))
+    silent.set()
+    assert found.text == TEXT
+
+
+def test_a_wrong_content_type_does_not_matter() -> None:
+    assert run(answers(headers={"Content-Type": "text/plain; charset=latin-1"})).text == TEXT
+
+
+def test_halves_of_a_character_are_joined_and_a_lone_one_replaced() -> None:
+    stream = '{"choices":[{"delta":{"content":"a\\ud83d"}}]}', '{"choices":[{"delta":{"content":"\\ude00b\\udc00"}}]}'
+    assert run(answers(*stream, "[DONE]")).text == "a😀b\N{REPLACEMENT CHARACTER}"
+
+
+@pytest.mark.parametrize("names", [("reasoning",), ("reasoning_content",), ("reasoning", "reasoning_content")])
+def test_thinking_that_arrives_apart_is_there_once_and_apart(names: tuple[str, ...]) -> None:
+    thinking: list[Any] = [{"choices": [{"delta": dict.fromkeys(names, text)}]} for text in ("Let me", " think.")]
+    assert run(answers(*thinking, chat("Hi"), "[DONE]")).text == "<think>Let me think.</think>Hi"
+
+
+FAILED: dict[str, tuple[Answer, str]] = {
+    "401": (Answer({"error": {"message": "no key"}}, 401), "a valid API key; set SPECDEMO_API_KEY (401: no key)."),
+    "404": (Answer({"error": {"message": "no model tiny"}}, 404), "(404: no model tiny)"),
+    "422": (Answer({"detail": [{"msg": "top_k?"}]}, 422), 'an error (422: [{"msg": "top_k?"}])'),
+    "429": (Answer({"error": "slow down"}, 429), "too many requests; run again later, or raise its limit (429: slow"),
+    "503": (
+        Answer({"error": {"message": "Loading model"}}, 503),
+        "perhaps still loading; run again later (503: Load",
+    ),
+    "500": (Answer({"object": "error", "message": "out of memory"}, 500), "an error (500: out of memory)"),
+    "502": (Answer("<html><TITLE>502 Bad Gateway</TITLE>", 502), "(502: a web page, '502 Bad Gateway')"),
+    "302": (
+        Answer("", 302, headers={"Location": "http://192.0.2.1/"}),
+        "redirects to another address; give that one",
+    ),
+    "204": (Answer("", 204), "broke its answer off"),
+    "addresses": (Answer({"error": "http://10.0.0.7/v1, 10.0.0.8:80, 10.0.0.9"}, 500), "(500: …, …, …)"),
+    "escapes": (Answer({"error": "\x1b[31mred\n\x00"}, 500), "(500: [31mred)"),
+    "undecodable": (Answer({}, headers={"Content-Encoding": "gzip"}), "switch its compression off"),
+    "error": (
+        Answer(stream=frames({"error": {"message": "evicted"}})),
+        "failed in the middle of its answer: evicted",
+    ),
+    "error text": (Answer(stream=frames({"error": "evicted"})), "answer: evicted"),
+    "error field": (Answer(stream=(*EVENTS[:2], b'error: {"message":"evicted"}\n\n')), "answer: evicted"),
+    "error event": (Answer(stream=frames(b"event: error\ndata: evicted\n\n")), "answer: evicted"),
+    "error object": (Answer(stream=frames({"object": "error", "message": "evicted"})), "answer: evicted"),
+    "choices null": (Answer(stream=frames({"choices": None, "message": "evicted"})), "answer: evicted"),
+    "in a choice": (Answer(stream=frames({"choices": [{"error": {"message": "evicted"}}]})), "answer: evicted"),
+    "as a reason": (Answer(stream=frames(chat("", reason="error"))), "failed in the middle of its answer"),
+    "200 with an error": (Answer({"error": {"message": "no slots"}}), "answered with an error: no slots"),
+    "in one piece": (Answer({"choices": [{"message": {"content": "Hi"}}]}), "answered in one piece"),
+    "a page": (Answer("<!doctype html>\n<html><title>Chat\nUI</title>"), "no JSON object (a web page, 'Chat\\nUI')"),
+    "text": (Answer("Ollama is running"), "no JSON object (Ollama is running)"),
+    "half an event": (Answer(stream=(*EVENTS[:2], b'data: {"choices": [')), "sent an event that is no JSON"),
+    "deep": (Answer(stream=("[" * 100_000, '{"a":' * 100_000)), "sent an event that is no JSON"),
+    "broken off": (Answer(stream=EVENTS[:3], broken=True), "broke its answer off"),
+    "no end": (Answer(stream=EVENTS[:3]), "broke its answer off"),
+    "no text": (Answer(stream=("[DONE]",)), "ended its answer before any text"),
+    "nonsense": (Answer(stream=(*EVENTS[:2], {"choices": 3})), "unknown format"),
+    "other types": (Answer(stream=({"choices": [{"delta": [1]}]},)), "unknown format"),
+}
+
+
+@pytest.mark.parametrize("what", FAILED)
+def test_a_failure_is_the_servers_own_reason_and_the_other_side_is_kept(what: str) -> None:
+    answer, words = FAILED[what]
+    comparison = compare(answers(), {**answers(), CHAT: answer})
+    assert words in comparison.failures["speculative"]
+    assert comparison.failures["speculative"].startswith("The speculative server ")
+    assert not re.search(r"127\.0\.0|10\.0\.0", comparison.model_dump_json())
+    assert comparison.plain.text == TEXT
+    assert comparison.speculative.finish_reason == "failed"
+
+
+@pytest.mark.parametrize("mode", MISBEHAVING)
+def test_a_server_that_misbehaves_ends_in_a_sentence_soon_and_takes_little_memory(mode: str) -> None:
+    before, began = psutil.Process().memory_info().rss, monotonic()
+    with misbehaving(mode) as url, pytest.raises(ServerError, match=r"^The speculative server .*\.$"):
+        answered(Servers(speculative=Server(url=url, kind="openai", silence_seconds=0.5)))
+    assert monotonic() - began < 30
+    assert psutil.Process().memory_info().rss - before < 400 * 2**20
+
+
+def test_a_server_that_stops_answering_is_named_and_its_text_kept() -> None:
+    never = Event()
+    with mock.patch("specdemo.measure.race.warm_up_sides", no_warm_up):
+        silent = answers(*EVENTS[:3], waits=lambda: never.wait(20))
+        comparison = compare(answers(), silent, silence_seconds=1)
+    never.set()
+    assert "sent nothing for 1 s;" in comparison.failures["speculative"]
+    assert comparison.speculative.text == "The cat sat on"
+    bad = {**answers(), CHAT: FAILED["429"][0]}
+    with pytest.raises(ServerError, match="plain server has too many"):
+        compare(bad, bad)
+
+
+def no_warm_up(*_: Any) -> Generator[Any, None, dict[Any, Any]]:
+    yield from ()
+    return {}
+
+
+def test_whatever_goes_wrong_while_an_answer_is_read_is_told_and_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Client, "_checked", mock.Mock(side_effect=RecursionError))
+    with pytest.raises(ServerError, match="cannot be read"):
+        run(answers())
+    assert "RecursionError" in caplog.text
+
+
+def test_one_server_runs_alone() -> None:
+    comparison = compare(None, answers())
+    assert (comparison.plain.finish_reason, comparison.speculative.text) == ("absent", TEXT)
+    assert compare(answers(), None).plain.text == TEXT
+
+
+def test_a_server_is_found_from_what_people_paste() -> None:
+    for prefix in ("/v1", "/v3", "", "/openai/v1", "/v1beta/openai"):
+        with fake({f"{prefix}/models": models("tiny")}) as server:
+            bases = [server.url + prefix] + ([server.url] if prefix in ("/v1", "/v3") else [])
+            for base in bases:
+                for end in ("", "/", "/chat/completions", "/completions", "/models"):
+                    assert pair_at(base + end) == "tiny"
+    for url in ("http://[::1", "http://localhost:port", "http://:80"):
+        with pytest.raises(UsageError, match="is not a server's address"):
+            check_url(url)
+    with pytest.raises(UsageError, match="Invalid URL of the"):
+        pair_at("http://[::1")
+    with pytest.raises(UsageError, match="--url"):
+        remote_pair(Servers())
+
+
+def test_models_are_named_where_there_are_several() -> None:
+    with fake({"/v1/models": models("a", "b")}) as two:
+        with pytest.raises(ServerError, match=r"several models \(a, b\); name one with --model\."):
+            pair_at(two.url)
+        with pytest.raises(ServerError, match=r"several models \(a, b\); name one with --plain-model\."):
+            remote_pair(Servers(plain=Server(url=two.url)))
+        with pytest.raises(ServerError, match="no model 'c', but a, b; name one of them with --model"):
+            pair_at(two.url, model="c")
+        plain, speculative = (Server(url=two.url, model=name) for name in "ab")
+        assert remote_pair(Servers(plain=plain, speculative=speculative)).target.name == "b"
+
+
+UNLISTED: dict[str, tuple[Answer | None, str]] = {
+    "unknown path": (None, "knows no such model or address; check both, and --model (404: no such path)"),
+    "no models": (Answer({"data": []}), "does not list its models; name one with --model"),
+    "a page": (Answer("<html>"), "sent no JSON object (a web page)"),
+    "a list": (Answer([1]), "sent no JSON object ([1])"),
+    "an error": (Answer({"error": "no such endpoint"}), "answered with an error: no such endpoint"),
+    "loading": (Answer({"error": {"message": "Loading model"}}, 503), "perhaps still loading"),
+    "elsewhere": (Answer("", 307, headers={"Location": "/ui"}), "redirects to another address"),
+    "other types": (Answer({"data": [3]}), "unknown format"),
+}
+
+
+@pytest.mark.parametrize("what", UNLISTED)
+def test_a_server_that_does_not_list_its_models_says_what_it_is(what: str) -> None:
+    answer, words = UNLISTED[what]
+    found = {**answers(), "/v1/models": answer} if answer else {CHAT: answers()[CHAT]}
+    with fake(found) as server:
+        with pytest.raises(ServerError, match=re.escape(words)):
+            pair_at(server.url)
+        if answer is None or answer.body == {"data": []}:
+            named = Servers(speculative=Server(url=server.url, model="tiny"))
+            assert answered(named).text == TEXT
+
+
+def completion(**more: Any) -> dict[str, Any]:
+    return {
+        "content": "Hi",
+        "stop": False,
+        "tokens": [1],
+        "tokens_predicted": 1,
+        "timings": {"predicted_ms": 1},
+        **more,
+    }
+
+
+PROPS = Answer({"default_generation_settings": {"n_ctx": 512}, "chat_template": "{{ messages }}", "build_info": "b1"})
+END = {"content": "", "stop": True, "stop_type": "limit", "tokens_predicted": 2, "timings": {"predicted_ms": 2}}
+TWO = (completion(), completion(content="!", tokens_predicted=2, timings={"predicted_ms": 2}), END)
+IMITATIONS: dict[str, dict[str, Answer]] = {
+    "LM Studio": {"/props": Answer({"error": "Unexpected endpoint or method. (GET /props)"})},
+    "a JSON object for every path": {"/props": Answer({"version": "1"}), "/version": Answer({"version": "1"})},
+    "no counts": {"/props": PROPS, "/completion": Answer(stream=({"content": "Hi", "stop": False}, END))},
+    "counts without timings": {
+        "/props": PROPS,
+        "/completion": Answer(stream=({"content": "Hi", "stop": False, "tokens_predicted": 1}, END)),
+    },
+    "a count that stands still": {
+        "/props": PROPS,
+        "/completion": Answer(stream=(completion(tokens_predicted=0), END)),
+    },
+    "no such path": {"/props": PROPS},
+    "an error": {"/props": PROPS, "/completion": Answer(stream=({"error": "not supported"},))},
+    "no stream": {"/props": PROPS, "/completion": Answer({"content": "Hi"})},
+}
+
+
+@pytest.mark.parametrize("what", IMITATIONS)
+def test_what_only_resembles_llama_cpp_is_asked_in_openais_protocol(what: str) -> None:
+    with engine_of(None, {**answers(), **IMITATIONS[what]}) as engine:
+        assert engine.pair.target.server == "openai"
+        found = run_alone(engine.decoder(Request.of("Say", initial_settings(engine.pair))))
+    assert (found.text, found.passes_known) == (TEXT, False)
+
+
+def test_counts_are_believed_only_as_far_as_they_are_complete() -> None:
+    found = {"/props": PROPS, "/v1/models": models("tiny"), "/apply-template": Answer({"prompt": "Say"})}
+    for stream in ((completion(), {"content": "!", "stop": False}, END), (completion(timings={}), END)):
+        with pytest.raises(ServerError, match="unknown format; name its kind with --server"):
+            run({**found, "/completion": Answer(stream=stream)}, kind="llama.cpp")
+    with pytest.raises(ServerError, match="perhaps still loading"):
+        run({**answers(), "/props": Answer({"error": {"message": "Loading model"}}, 503)})
+    with pytest.raises(ServerError, match="requires a valid API key"):
+        run({**answers(), "/props": Answer({}, 401)})
+
+
+def test_a_model_with_a_template_is_asked_through_it_unless_told_otherwise() -> None:
+    found = {"/props": PROPS, "/v1/models": models("tiny"), "/completion": Answer(stream=TWO)}
+    with fake({**found, "/apply-template": Answer({"prompt": "<user>Say<assistant>"})}) as server:
+        pair = remote_pair(Servers(speculative=Server(url=server.url)))
+        assert (pair.target.server, pair.target.chat_template) == ("llama.cpp", True)
+        with closing(RemoteEngine(pair)) as engine:
+            for chosen in ({}, {"apply_chat_template": False}):
+                run_alone(engine.decoder(Request.of("Say", initial_settings(pair, **chosen))))
+    assert [body["prompt"] for body in server.bodies["/completion"]][-2:] == ["<user>Say<assistant>", "Say"]
+
+
+def test_what_is_sent() -> None:
+    with (
+        fake(answers()) as plain,
+        fake(answers()) as other,
+        mock.patch.dict(os.environ, SPECDEMO_API_KEY="secret\r\n"),
+    ):
+        servers = Servers(plain=Server(url=plain.url), speculative=Server(url=other.url))
+        with closing(RemoteEngine(remote_pair(servers))) as engine:
+            sampled = Request.of("Say", initial_settings(engine.pair, do_sample=True, top_k=7, seed=5))
+            greedy = Request.of("Say", initial_settings(engine.pair, enable_thinking=False))
+            for one in (sampled, greedy.plain):
+                run_alone(engine.decoder(one))
+    assert set(other.keys) == {"Bearer secret"}
+    assert set(plain.keys) == {None}, "a key for one host is not sent to another"
+    (sent,), (bare,) = other.bodies[CHAT], plain.bodies[CHAT]
+    assert (sent["temperature"], sent["top_k"], sent["seed"]) == (0.8, 7, 5)
+    assert sent["messages"] == [{"role": "user", "content": "Say"}]
+    assert bare["chat_template_kwargs"] == {"enable_thinking": False}
+    assert not {"top_k", "ignore_eos", "repetition_penalty"} & set(bare), "what changes nothing may be refused"
+
+
+def test_a_missing_key_is_named_by_the_variable_of_its_side() -> None:
+    closed = {"/v1/models": Answer({"error": "no key"}, 401)}
+    with fake(closed) as one, fake(closed) as other:
+        here, elsewhere = Server(url=one.url), Server(url=other.url)
+        for plain, speculative, own, variable in (
+            (None, here, "", "SPECDEMO_API_KEY"),
+            (here, here, "", "SPECDEMO_API_KEY"),
+            (here, here, "own", "SPECDEMO_PLAIN_API_KEY"),
+            (here, elsewhere, "", "SPECDEMO_PLAIN_API_KEY"),
+        ):
+            keys = {"SPECDEMO_API_KEY": "secret", "SPECDEMO_PLAIN_API_KEY": own}
+            with mock.patch.dict(os.environ, keys), pytest.raises(ServerError, match=f"set {variable} "):
+                remote_pair(Servers(plain=plain, speculative=speculative))
+    for key in ("sëcret", "se\ncret"):
+        with mock.patch.dict(os.environ, {"SPECDEMO_API_KEY": key}), pytest.raises(UsageError) as error:
+            pair_at(one.url)
+        assert "set SPECDEMO_API_KEY again" in str(error.value)
+        assert error.value.__cause__ is None
+
+
+def test_proxies_are_for_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    with fake(answers()) as server, fake(lambda path, body: models("proxied")) as proxy:
+        for variable in ("http_proxy", "ALL_PROXY"):
+            with monkeypatch.context() as here:
+                here.setenv(variable, proxy.url)
+                assert pair_at(server.url) == pair_at(server.url.replace("127.0.0.1", "localhost")) == "tiny"
+                assert pair_at("http://model.invalid") == "proxied"
+                here.setenv("NO_PROXY", "model.invalid")
+                with pytest.raises(ServerError, match="cannot be reached"):
+                    pair_at("http://model.invalid")
+        monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
+        assert pair_at(server.url) == "tiny"
+        with mock.patch.dict("sys.modules", socksio=None), pytest.raises(UsageError, match=r"httpx\[socks\]"):
+            pair_at("http://model.invalid")
+        monkeypatch.setenv("ALL_PROXY", "gopher://127.0.0.1:9")
+        with pytest.raises(UsageError, match="a proxy that cannot be used"):
+            pair_at("http://model.invalid")
+    with socket.socket() as deaf:  # has a port that nobody else gets, and does not listen
+        deaf.bind(("127.0.0.1", 0))
+        with pytest.raises(ServerError, match="The speculative server cannot be reached"):
+            pair_at(f"http://127.0.0.1:{deaf.getsockname()[1]}")
+
+
+def test_a_prompt_that_cannot_be_sent_is_refused() -> None:
+    with engine_of(None, answers()) as engine:
+        request = Request.of("Say \ud800", initial_settings(engine.pair))
+        with pytest.raises(PromptError, match="not text"):
+            run_alone(engine.decoder(request))
+        with closing(engine.batch(ServerDefault())) as batch, pytest.raises(PromptError, match="not text"):
+            batch.submit(0, request)
+
+
+def test_requests_at_once_are_both_under_way_before_either_is_answered() -> None:
+    under_way = {"plain": Event(), "speculative": Event()}
+    met = []
+
+    def meet(side: str, other: str) -> None:
+        under_way[side].set()
+        met.append(under_way[other].wait(5))
+
+    one = answers(begins=lambda: meet("plain", "speculative"))
+    other = answers(begins=lambda: meet("speculative", "plain"))
+    with (
+        engine_of(one, other) as engine,
+        mock.patch("specdemo.measure.race.warm_up_sides", no_warm_up),
+    ):
+        *_, comparison = race(engine, "Say", initial_settings(engine.pair, at_once=True))
+    assert isinstance(comparison, Comparison)
+    assert met == [True, True]
+    assert comparison.plain.text == comparison.speculative.text == TEXT
+
+
+class Mouth:
+    """A client whose server says what a test makes it say."""
+
+    versioned, side = True, "plain"
+
+    def __init__(self) -> None:
+        self.heard_by: list[OnEvent] = []
+
+    def find(self, path: str) -> dict[str, Any]:
+        return {"data": [{"id": "tiny"}]}
+
+    def send(self, path: str, body: dict[str, Any], on_event: OnEvent) -> Sending:
+        self.heard_by.append(on_event)
+        return Sending(0.0, lambda: None)
+
+    def understood(self, news: Iterator[Any]) -> Iterator[Any]:
+        return news
+
+    def understanding(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def words(self, said: str) -> str:
+        return said
+
+    def say(self, number: int, *events: dict[str, Any] | None) -> None:
+        for at, event in enumerate(events, 1):
+            self.heard_by[number](None if event is None else Heard(at, event))
+
+
+def test_tokens_that_are_counted_at_the_end_are_not_taken_for_one_per_event() -> None:
+    client: Any = Mouth()
+    batch = RemoteBatch(client, OpenAI(client, "tiny"))
+    for number in range(2):
+        batch.submit(number, Request("Say", ServerDefault()))
+    end = {"choices": [], "usage": {"completion_tokens": 6}}
+    client.say(0, chat("The cat "), chat("sat on the red mat."), end, None)
+    assert sum(batch.receive()[-1].tokens for _ in range(2)) == 2, "nothing is known of their number yet"
+    (*_, last) = [arrival for _ in range(2) for arrival in batch.receive()]
+    assert (last.tokens, last.finish_reason) == (4, "stop")
+    client.say(1, chat("nine characters"), chat(", and more."))  # 26 letters at 6 tokens for 27
+    first, second = (batch.receive()[0] for _ in range(2))
+    assert (first.tokens, second.tokens) == (3, 3)
+    client.say(1, {"choices": [], "usage": {"completion_tokens": 5}}, None)
+    (*_, last) = [arrival for _ in range(2) for arrival in batch.receive()]
+    assert last.tokens == -1, "what was counted too many"
+
+
+def test_a_batch_fails_with_its_server() -> None:
+    with engine_of(None, {**answers(), CHAT: FAILED["429"][0]}) as engine:
+        request = Request.of("Say", initial_settings(engine.pair))
+        with closing(engine.batch(ServerDefault())) as batch, pytest.raises(ServerError, match="too many"):
+            serve(batch, repeat(NamedRequest("first", request)), 1, 1)
+
+
+def test_as_many_requests_as_a_load_may_have_are_in_flight() -> None:
+    answered, begun, number = Event(), Semaphore(0), 110
+    waiting = answers(*EVENTS, begins=begun.release, waits=lambda: answered.wait(30))
+    with engine_of(None, waiting) as engine, closing(engine.batch(ServerDefault())) as batch:
+        for index in range(number):
+            batch.submit(index, Request("Say", ServerDefault(), apply_chat_template=True))
+        assert all(begun.acquire(timeout=20) for _ in range(number))
+        answered.set()
