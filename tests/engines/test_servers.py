@@ -149,11 +149,9 @@ def test_a_router_finds_each_side_by_its_models_name(llama_servers: Servers) -> 
         for servers, option in ((Servers(plain=one), "--plain-model"), (Servers(speculative=one), "--model")):
             with pytest.raises(ServerError, match=rf"several models \(base, fast\); name one with {option}\."):
                 remote_pair(servers)
-        sides = {
-            "plain": Server(url=server.url, model="my base"),
-            "speculative": Server(url=server.url, model="fast"),
-        }
-        with closing(RemoteEngine(remote_pair(Servers(**sides)), thoroughness=BRIEF)) as engine:
+        plain, speculative = (Server(url=server.url, model=name) for name in ("my base", "fast"))
+        pair = remote_pair(Servers(plain=plain, speculative=speculative))
+        with closing(RemoteEngine(pair, thoroughness=BRIEF)) as engine:
             comparison = raced(engine, max_new_tokens=12, ignore_eos=True)
         assert all("model" in body for path in server.bodies for body in server.bodies[path])
         assert {body["model"] for body in server.bodies["/apply-template"]} == set(behind)

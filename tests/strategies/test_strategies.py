@@ -153,7 +153,7 @@ def test_code_exists_for_a_strategy_that_has_a_form_and_only_then(name: str, fla
     switch = {} if strategy.switch is None else {strategy.switch: 2}
     chosen = {"engine": strategy.engines[0], "drafter": strategy.drafter.name, "policy": strategy.policy.name}
     settings = GenerationSettings.checked(**chosen | switch)
-    form = getattr(settings.strategy, flavour.replace(".", "_"))()
+    form = FLAVOURS[flavour].form(settings.strategy)
     if form is not None:
         assert str([*form][-1]).split(".")[0] in code(flavour, pair, settings, "Say")
         return
