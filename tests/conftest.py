@@ -16,7 +16,6 @@ from specdemo.engines.base import BRIEF
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.models.devices import PROPERTIES_VARIABLE
-from specdemo.models.machine import HUGE_PAGES_VARIABLE
 from specdemo.models.pairs import PAIR_VARIABLE, bundled_pair
 from specdemo.records import Server, Servers
 from tests.support import llama
@@ -72,12 +71,6 @@ def threads() -> None:
     the same core.
     """
     os.environ[PROPERTIES_VARIABLE] = "INFERENCE_NUM_THREADS=1 ENABLE_CPU_PINNING=NO"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def pages() -> None:
-    """Leave memory where it is: moving it would take longer than a test's few steps."""
-    os.environ[HUGE_PAGES_VARIABLE] = "off"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -38,7 +38,7 @@ from specdemo.experiments import load as loading
 from specdemo.experiments import run as run_plan
 from specdemo.measure import confirmed, race
 from specdemo.models.catalogue import Entry, catalogue, suggestion
-from specdemo.models.download import download, download_source
+from specdemo.models.hub import download, download_source
 from specdemo.models.library import entry_folders, library, resolve
 from specdemo.models.pairs import default_pair, initial_runtime, pair_of, pair_settings
 from specdemo.records import (

@@ -19,9 +19,8 @@ from specdemo.errors import SpecdemoError
 from specdemo.files import write_json
 from specdemo.measure import OtherLoad
 from specdemo.metrics import break_even, predict
-from specdemo.models.devices import Device, devices
+from specdemo.models.devices import Device, devices, in_units, instruction_sets, memory_free, processor
 from specdemo.models.library import library
-from specdemo.models.machine import in_units, instruction_sets, memory_free, processor
 from specdemo.models.places import hub_cache, models_dir, own_cache
 from specdemo.presentation.warnings import busy
 from specdemo.records import Costs, ModelPair

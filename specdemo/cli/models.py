@@ -18,9 +18,9 @@ from specdemo.files import write_json
 from specdemo.models.catalogue import Entry, catalogue, find
 from specdemo.models.checks import PairReport, check_pair
 from specdemo.models.converted import convert_models, stored_form
-from specdemo.models.download import download, download_source, exported_folder
+from specdemo.models.devices import in_units
+from specdemo.models.hub import download, download_source, exported_folder
 from specdemo.models.library import Library, entry_folders, library, resolve
-from specdemo.models.machine import in_units
 from specdemo.models.places import hub_cache, models_dir
 from specdemo.presentation.figures import parameters
 from specdemo.records import Model

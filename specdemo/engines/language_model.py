@@ -31,8 +31,6 @@ from openvino import opset13 as ops
 from specdemo.decoding.verification import Logits, distribution, greedy_choice, resized
 from specdemo.engines.sequences import Cached, Paged, Stateful, States, Uncached
 from specdemo.errors import OPENVINO_FAILURES, LoadError, PairError
-from specdemo.models.graph import layer_ends, seen_layers
-from specdemo.models.machine import use_huge_pages
 from specdemo.settings import Sampling
 
 _READ, _FED, _CYCLES = 16, 5, 8  # of the trial behind `feeds_singly`: context tokens, tokens fed, repetitions
@@ -85,7 +83,6 @@ class LanguageModel:
             what = f"OpenVINO cannot load {folder.name!r} on {device}"
             raise LoadError.of(error, what, "export it again") from error
         self._per_token = per_token and self._quantizes
-        use_huge_pages(device)
 
     @property
     def _quantizes(self) -> bool:
@@ -301,3 +298,24 @@ class HeadSequence:
 
 def _add_output(model: openvino.Model, node: openvino.Node) -> None:
     model.add_results([ops.result(node)])
+
+
+def layer_ends(model: openvino.Model) -> list[openvino.Node]:
+    """Return the additions that end each layer's residual stream, found by structure: names differ.
+
+    The MLP's addition is a matrix product whose input is an elementwise one (gate times up); GenAI finds the layers
+    that an EAGLE-3 head reads in that way.
+    """
+    ends = []
+    for node in model.get_ordered_ops():
+        if node.get_type_name() != "Add":
+            continue
+        added = node.input_value(1).get_node()
+        if added.get_type_name() == "MatMul" and added.input_value(0).get_node().get_type_name() == "Multiply":
+            ends.append(node)
+    return ends
+
+
+def seen_layers(layers: int) -> tuple[int, int, int]:
+    """Return the layers whose states an EAGLE-3 head reads, as GenAI chooses them."""
+    return 2, layers // 2, layers - 3

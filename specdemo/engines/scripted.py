@@ -46,7 +46,7 @@ from specdemo.strategies import Constant, Plain, Strategy
 
 WRONG = " um"
 _OTHER_LOOKAHEAD = 4  # for policies that choose their own
-_ENVIRONMENT = dict.fromkeys(Environment.model_fields, "scripted") | {"threads": 1, "huge_pages": None}
+_ENVIRONMENT = dict.fromkeys(Environment.model_fields, "scripted") | {"threads": 1}
 
 
 @dataclass(eq=False)

@@ -151,9 +151,8 @@ def measured_on(date: str, environment: Environment | None) -> Iterator[str]:
     if environment is None:
         return
     threads = "" if environment.threads is None else f", {times(environment.threads, 'thread')}"
-    pages = ", weights in huge pages" if environment.huge_pages else ""
     version = "" if environment.remote else f", with OpenVINO GenAI {environment.openvino_genai}"
-    yield f"Measured{f' on {date}' if date else ''} on {environment.device}{threads}{pages}{version}."
+    yield f"Measured{f' on {date}' if date else ''} on {environment.device}{threads}{version}."
 
 
 def memory_notes(uses: Sequence[MemoryUse]) -> Iterator[str]:

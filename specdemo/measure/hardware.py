@@ -21,8 +21,8 @@ import psutil
 from specdemo.child import Failure, run_child
 from specdemo.engines import Engine, load_engine
 from specdemo.errors import EngineError
+from specdemo.models.convert import pass_bytes
 from specdemo.models.converted import folder_of
-from specdemo.models.graph import pass_bytes
 from specdemo.records import Environment, ModelPair, Record, Request, Side
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName

@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter
 
 from specdemo.errors import UnknownNameError, quoted
 from specdemo.files import ASSETS
-from specdemo.models.machine import memory_needed
+from specdemo.models.devices import memory_needed
 from specdemo.records import Prompts, Record
 from specdemo.settings import RuntimeSettings
 from specdemo.strategies import DraftKindName

@@ -7,17 +7,19 @@ a vocabulary from the detokenizer, and some drafts are published without one, si
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache, lru_cache
-
-import openvino_genai
+from typing import TYPE_CHECKING
 
 from specdemo.errors import OPENVINO_FAILURES, LoadError, PairError, SettingsError, capitalised
 from specdemo.models.catalogue import catalogue
 from specdemo.models.converted import folder_of, is_converted
-from specdemo.models.machine import in_units, memory_free, memory_needed
+from specdemo.models.devices import in_units, memory_free, memory_needed
 from specdemo.models.pairs import check_target, require_draft
 from specdemo.records import Model, ModelPair, Record, Request
 from specdemo.settings import Sampling
 from specdemo.strategies import DRAFT_KINDS, ENGINES, LOCAL, EngineName, Plain, Strategy, Tree, pair_refusal
+
+if TYPE_CHECKING:
+    import openvino_genai
 
 _TRANSLATED = (
     "Target and draft have different tokenizers; choose a draft of the target's family, or the traced engine."
@@ -277,7 +279,9 @@ def _too_large(needed: int, free: int) -> str | None:
     )
 
 
-def _tokenizer(model: Model) -> openvino_genai.Tokenizer:
+def _tokenizer(model: Model) -> "openvino_genai.Tokenizer":
+    import openvino_genai
+
     try:
         return openvino_genai.Tokenizer(folder_of(model))
     except OPENVINO_FAILURES as error:
@@ -292,7 +296,7 @@ _EXAMPLES = (
 )
 
 
-def vocabulary_of(tokenizer: openvino_genai.Tokenizer) -> dict[bytes, int] | None:
+def vocabulary_of(tokenizer: "openvino_genai.Tokenizer") -> dict[bytes, int] | None:
     """Return every token's bytes and id; None without a detokenizer."""
     with suppress(RuntimeError):
         vocabulary: dict[bytes, int] = tokenizer.get_vocab()
@@ -300,7 +304,7 @@ def vocabulary_of(tokenizer: openvino_genai.Tokenizer) -> dict[bytes, int] | Non
     return None
 
 
-def check_tokenizers(target: openvino_genai.Tokenizer, draft: openvino_genai.Tokenizer) -> None:
+def check_tokenizers(target: "openvino_genai.Tokenizer", draft: "openvino_genai.Tokenizer") -> None:
     """Check that a draft's ids mean the same to the target.
 
     Raises:

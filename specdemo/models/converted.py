@@ -20,11 +20,11 @@ from time import monotonic, time
 
 from specdemo.child import Failure, run_child
 from specdemo.errors import ConversionError, DiskError, LoadError, SpecdemoError
+from specdemo.models.devices import in_units, int8_runtime, multiplies_int8
 from specdemo.models.gguf import inspect_gguf
-from specdemo.models.machine import in_units, multiplies_int8
 from specdemo.models.places import own_cache, writable
 from specdemo.records import Model, ModelPair
-from specdemo.settings import WeightsForm
+from specdemo.settings import RuntimeSettings, WeightsForm
 
 VERSION = 4
 """Increased when the conversion changes, so that older conversions are redone."""
@@ -59,6 +59,11 @@ def has_int8_weights(model: Model) -> bool:
     """Whether a model's weights are int8 as it is loaded."""
     in_file = model.path is not None and model.path.is_file() and form_of(model) == "int8"
     return in_file or model.weights in ("int8", "Q8_0")
+
+
+def traced_runtime(pair: ModelPair) -> RuntimeSettings:
+    """Return the settings with which the traced engine loads a pair's target."""
+    return int8_runtime(pair.runtime) if has_int8_weights(pair.target) else pair.runtime
 
 
 def stored_form(model: Model) -> str | None:
@@ -202,13 +207,13 @@ def convert_here(path: Path, scratch: Path, form: WeightsForm) -> None:
         GGUFError: the file cannot be read.
         ConversionError: openvino-genai refused it.
     """
-    from specdemo.models import gguf_convert
+    from specdemo.models import convert
 
     digest = file_digest(path)
     folder = place_of(digest, form)
     if folder.is_dir():  # the same content under another name
         return
-    gguf_convert.store(path, scratch / "work", form)
+    convert.store(path, scratch / "work", form)
     with suppress(OSError):  # another process was faster
         (scratch / "work").rename(folder)
     for version in range(1, VERSION):

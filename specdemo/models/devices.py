@@ -1,9 +1,20 @@
-"""OpenVINO devices of this machine, compile-time properties, and the environment of a comparison."""
+"""This machine: its processor, memory and OpenVINO devices, and the properties that models are compiled with.
 
+Two processors of one name can differ by half: VNNI and AMX multiply int8 and bf16 several times faster than AVX2, so
+verifying more tokens costs little there. Each system is queried in its own way; if none answers, the list is what
+numpy found, which knows fewer. The query for Windows follows its documentation and is untested.
+
+OpenVINO is imported where it is asked, since listing models does without.
+"""
+
+import ctypes
+import hashlib
 import logging
 import os
 import platform
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
@@ -12,16 +23,119 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import openvino
-from openvino import opset13 as opset
+import psutil
 
 from specdemo.errors import DeviceError, UsageError, quoted
-from specdemo.models.converted import has_int8_weights
-from specdemo.models.machine import huge_page_bytes, instruction_sets, multiplies_int8
 from specdemo.models.places import is_writable, own_cache
 from specdemo.records import Environment, ModelPair
 from specdemo.settings import RuntimeSettings
+from specdemo.strategies import ENGINES, EngineName
 from specdemo.version import __version__
+
+INSTRUCTION_SETS = {
+    "AVX2": {"avx2"},
+    "AVX-VNNI": {"avx_vnni"},
+    "AVX-512": {"avx512f"},
+    "AVX-512 VNNI": {"avx512_vnni"},
+    "AVX-512 BF16": {"avx512_bf16"},
+    "AVX-512 FP16": {"avx512_fp16"},
+    "AMX INT8": {"amx_int8"},
+    "AMX BF16": {"amx_bf16"},
+    "NEON": {"asimd", "neon"},
+    "dot product": {"asimddp", "feat_dotprod"},
+    "I8MM": {"i8mm", "feat_i8mm"},
+    "SVE": {"sve"},
+}
+"""Instruction sets that matter to decoding, by their names on Linux and macOS."""
+_WINDOWS = {"avx2": 40, "avx512f": 41, "neon": 19, "asimddp": 43}
+"""Feature numbers of `IsProcessorFeaturePresent`; it has none for VNNI and AMX."""
+_NUMPY = {"X86_V3": "avx2", "AVX2": "avx2", "X86_V4": "avx512f", "AVX512F": "avx512f", "AVX512_ICL": "avx512_vnni"}
+
+
+@cache
+def multiplies_int8() -> bool:
+    """Whether this processor multiplies int8 several times faster than f32, in VNNI's kernels.
+
+    With AMX OpenVINO has other kernels, which could not be tested.
+    """
+    sets = set(instruction_sets())
+    return bool({"AVX-VNNI", "AVX-512 VNNI"} & sets) and "AMX INT8" not in sets
+
+
+def instruction_sets() -> list[str]:
+    """Return the names in `INSTRUCTION_SETS` that this processor is known to have."""
+    flags = _flags()
+    return [name for name, words in INSTRUCTION_SETS.items() if words & flags]
+
+
+def processor() -> str:
+    """Return the processor's name, or its architecture if the system reports no more."""
+    named = ""
+    with suppress(OSError, subprocess.SubprocessError):
+        if sys.platform == "linux":
+            lines = Path("/proc/cpuinfo").read_text().splitlines()
+            named = next((line.partition(":")[2] for line in lines if line.startswith("model name")), "")
+        elif sys.platform == "darwin":
+            named = _sysctl("machdep.cpu.brand_string")
+    return named.strip() or platform.processor() or platform.machine()
+
+
+def machine_name() -> str:
+    """Return an id of this processor and its instruction sets, which vary between machines of one name."""
+    described = [platform.machine(), processor(), str(os.cpu_count()), *instruction_sets()]
+    return hashlib.sha256("\n".join(described).encode()).hexdigest()[:16]
+
+
+def memory_needed(target_bytes: int, draft_bytes: int, cache_gb: int, engine: EngineName) -> int:
+    """Return the maximum bytes of weights and KV caches.
+
+    GenAI: the plain and the speculative pipeline each hold a target and a cache, and the draft is loaded a second
+    time to replay its proposals. The traced engine holds each model once; its caches grow with the text and count as
+    one of GenAI's size. Caches take memory only as far as they are used, so short texts need less: a pair of 113 MB
+    with a cache of 1 GB took 0.7 GB in GenAI, where this says 2.4.
+    """
+    return ENGINES[engine].copies * (target_bytes + draft_bytes + cache_gb * 2**30)
+
+
+def memory_free() -> int:
+    """Return the bytes of memory available to programs now."""
+    return int(psutil.virtual_memory().available)
+
+
+def in_units(amount: float) -> str:
+    """Format bytes, as in 4.6 GB."""
+    for unit in ("bytes", "kB", "MB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} GB"
+
+
+def _flags() -> set[str]:
+    """Return the processor's features in lower case, as far as this system and numpy report them."""
+    found = set[str]()
+    with suppress(OSError, subprocess.SubprocessError, AttributeError):
+        if sys.platform == "linux":
+            for line in Path("/proc/cpuinfo").read_text().splitlines():
+                if line.startswith(("flags", "Features")):
+                    found = set(line.partition(":")[2].split())
+                    break
+        elif sys.platform == "darwin":
+            lines = _sysctl("-a").splitlines()
+            found = {word.lower() for line in lines if line.startswith("machdep.cpu.") for word in line.split()[1:]}
+            names = (line.partition(":") for line in lines if line.startswith("hw.optional."))
+            found |= {name.rpartition(".")[2].lower() for name, _, value in names if value.strip() == "1"}
+        elif sys.platform == "win32":
+            present = ctypes.windll.kernel32.IsProcessorFeaturePresent
+            found = {flag for flag, number in _WINDOWS.items() if present(number)}
+    extensions = np.show_config(mode="dicts")["SIMD Extensions"]
+    return found | {_NUMPY[name] for name in (*extensions["baseline"], *extensions["found"]) if name in _NUMPY}
+
+
+def _sysctl(name: str) -> str:
+    arguments = ["/usr/sbin/sysctl", name] if name == "-a" else ["/usr/sbin/sysctl", "-n", name]
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=10, check=True).stdout
+
 
 _VIRTUAL = {"AUTO", "MULTI", "HETERO"}  # choose among real devices, as in "AUTO:GPU,CPU"
 _MEMBER = re.compile(r"-?(?P<device>[^()-]+)(?:\((?P<requests>\d{1,9})\))?")
@@ -53,6 +167,8 @@ class Device(NamedTuple):
 
 def devices() -> list[Device]:
     """Return every device of this machine, and AUTO, which lets OpenVINO choose."""
+    import openvino
+
     names = openvino.Core().available_devices
     found = [Device(name, device_name(name), _NPU if name.startswith("NPU") else None) for name in names]
     return [*found, Device("AUTO", "OpenVINO chooses")]
@@ -65,6 +181,8 @@ def check_devices(runtime: RuntimeSettings) -> None:
         DeviceError: this machine has no such device, it lacks what both engines need, or a virtual device is
         malformed.
     """
+    import openvino
+
     available = openvino.Core().available_devices
     for device in {runtime.device, draft_device(runtime)}:
         _check_device(device, available)
@@ -129,11 +247,6 @@ def int8_runtime(runtime: RuntimeSettings) -> RuntimeSettings:
     return runtime.model_copy(update={"dynamic_quantization": "on"}) if on else runtime
 
 
-def traced_runtime(pair: ModelPair) -> RuntimeSettings:
-    """Return the settings with which the traced engine loads a pair's target."""
-    return int8_runtime(pair.runtime) if has_int8_weights(pair.target) else pair.runtime
-
-
 def repeats_bits(runtime: RuntimeSettings) -> bool:
     """Whether products of int8 weights and quantized activations have the same bits in passes of any length."""
     return runtime.device.startswith("CPU") and multiplies_int8()
@@ -141,6 +254,8 @@ def repeats_bits(runtime: RuntimeSettings) -> bool:
 
 def device_name(device: str) -> str:
     """Return the device's full name, such as the processor's; the given name if OpenVINO has no other."""
+    import openvino
+
     try:
         return str(openvino.Core().get_property(device, "FULL_DEVICE_NAME"))
     except RuntimeError:
@@ -223,6 +338,9 @@ def properties_in_use(runtime: RuntimeSettings, device: str) -> dict[str, str]:
 
 def _probe(device: str, asked: dict[str, str]) -> dict[str, str]:
     """Return the properties in use, read from a model of one operation, which takes no time."""
+    import openvino
+    from openvino import opset13 as opset
+
     tokens = opset.parameter([1, 1], np.float32)
     model = openvino.Model([opset.result(opset.relu(tokens))], [tokens], "probe")
     compiled = openvino.Core().compile_model(model, device, asked)
@@ -242,7 +360,6 @@ def describe_environment(pair: ModelPair, target_runtime: RuntimeSettings | None
     sides = [(runtime, names[0]), (draft_runtime(pair.runtime), names[1])]
     target = properties_in_use(*sides[0])
     draft = target if sides[0] == sides[1] else properties_in_use(*sides[1])
-    moved, weights = huge_page_bytes(), pair.target.weight_bytes
     return Environment(
         specdemo=__version__,
         python=platform.python_version(),
@@ -256,7 +373,6 @@ def describe_environment(pair: ModelPair, target_runtime: RuntimeSettings | None
         draft_inference_precision=draft.get("INFERENCE_PRECISION_HINT", "unknown"),
         dynamic_quantization=_groups(target.get("DYNAMIC_QUANTIZATION_GROUP_SIZE")),
         threads=int(target["INFERENCE_NUM_THREADS"]) if "INFERENCE_NUM_THREADS" in target else None,
-        huge_pages=None if moved is None or weights is None else moved >= weights,
     )
 
 

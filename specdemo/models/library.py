@@ -16,9 +16,9 @@ from specdemo.errors import FolderError, ModelError, UnknownNameError, UsageErro
 from specdemo.files import ASSETS, is_text
 from specdemo.models.catalogue import Entry, Source, catalogue
 from specdemo.models.converted import folder_of, is_converted
-from specdemo.models.download import cached_folders, local_folder
 from specdemo.models.folder import content_digest, inspect_folder, own_head
 from specdemo.models.gguf import LIMITS, inspect_gguf, inspect_limited, inspect_model, is_gguf
+from specdemo.models.hub import cached_folders, local_folder
 from specdemo.models.pairs import bundled_models
 from specdemo.models.places import (
     MODELS_VARIABLE,

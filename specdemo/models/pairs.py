@@ -11,9 +11,9 @@ from specdemo.files import ASSETS
 from specdemo.models.catalogue import Defaults, Source, catalogue, find
 from specdemo.models.converted import conversions, file_digest, has_int8_weights, is_converted
 from specdemo.models.devices import int8_runtime
-from specdemo.models.download import local_folder
 from specdemo.models.folder import inspect_folder, own_head
 from specdemo.models.gguf import inspect_model
+from specdemo.models.hub import local_folder
 from specdemo.models.places import is_writable
 from specdemo.records import Model, ModelPair, Prompts
 from specdemo.settings import GenerationSettings, RuntimeSettings

@@ -92,8 +92,7 @@ class Phase:
 class Environment(Record):
     """The software and hardware measured on. `threads` are inference threads, on CPUs only.
 
-    `dynamic_quantization` of the target's activations is "off" or the group size, as in "groups of 32". `huge_pages`:
-    whether as much memory as the target's weights take is in huge pages; None if unknown.
+    `dynamic_quantization` of the target's activations is "off" or the group size, as in "groups of 32".
     """
 
     specdemo: str
@@ -108,7 +107,6 @@ class Environment(Record):
     draft_inference_precision: str = "unknown"
     dynamic_quantization: str = "unknown"
     threads: Count | None
-    huge_pages: bool | None = None
 
     @property
     def remote(self) -> bool:

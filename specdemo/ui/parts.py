@@ -12,8 +12,7 @@ from specdemo.files import ASSETS
 from specdemo.models.catalogue import Entry, Source
 from specdemo.models.checks import PairReport
 from specdemo.models.converted import stored_form
-from specdemo.models.devices import draft_device
-from specdemo.models.machine import in_units, memory_free
+from specdemo.models.devices import draft_device, in_units, memory_free
 from specdemo.models.pairs import bundled_prompts, initial_settings
 from specdemo.presentation.figures import parameters
 from specdemo.presentation.html import table_html

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from specdemo.errors import DeviceError, SpecdemoError, UnknownNameError, quoted
 from specdemo.models.catalogue import Entry, catalogue, find
 from specdemo.models.devices import devices, draft_device
-from specdemo.models.download import download, download_source, local_folder
+from specdemo.models.hub import download, download_source, local_folder
 from specdemo.models.library import add_model, entry_folders, library, same_file
 from specdemo.models.pairs import initial_runtime, pair_of
 from specdemo.models.places import models_dir

@@ -23,7 +23,7 @@ from specdemo.experiments.suites import Task
 from specdemo.experiments.trials import TrialRow, cell_of
 from specdemo.files import ASSETS
 from specdemo.models.converted import convert_pair
-from specdemo.models.machine import instruction_sets
+from specdemo.models.devices import instruction_sets
 from specdemo.models.pairs import PAIR_VARIABLE, bundled_prompts, default_pair, initial_settings
 from specdemo.records import ModelPair
 from specdemo.strategies import Strategy

@@ -13,7 +13,7 @@ from specdemo.cli.commands import TOPICS, build_parser, commands_of
 from specdemo.cli.doctor import allows, block, folders, speculation
 from specdemo.errors import DeviceError
 from specdemo.metrics import break_even, predict
-from specdemo.models import machine
+from specdemo.models import devices
 from specdemo.models.devices import check_devices, check_head_device
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Costs
@@ -84,16 +84,16 @@ def test_instruction_sets_are_those_the_system_tells(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "platform", "linux")
     info = tmp_path / "cpuinfo"
     info.write_text("model name\t: A processor\nflags\t\t: fpu avx2 avx512f avx512_vnni amx_int8\n")
-    monkeypatch.setattr(machine, "Path", lambda path: info)
-    assert machine.processor() == "A processor"
-    assert {"AVX2", "AVX-512", "AVX-512 VNNI", "AMX INT8"} <= set(machine.instruction_sets())
+    monkeypatch.setattr(devices, "Path", lambda path: info)
+    assert devices.processor() == "A processor"
+    assert {"AVX2", "AVX-512", "AVX-512 VNNI", "AMX INT8"} <= set(devices.instruction_sets())
 
 
 def test_a_system_that_tells_nothing_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     for system in ("darwin", "win32", "plan9"):  # neither `sysctl` nor `windll` is here
         monkeypatch.setattr(sys, "platform", system)
-        assert machine.processor()
-        assert isinstance(machine.instruction_sets(), list)
+        assert devices.processor()
+        assert isinstance(devices.instruction_sets(), list)
 
 
 def test_every_command_has_its_topic() -> None:

@@ -11,8 +11,7 @@ import pytest
 
 from specdemo.decoding.verification import Logits
 from specdemo.engines.language_model import LanguageModel, draft_agreement
-from specdemo.models.devices import properties
-from specdemo.models.machine import multiplies_int8
+from specdemo.models.devices import multiplies_int8, properties
 from specdemo.models.pairs import BUNDLED
 from specdemo.settings import Precision, RuntimeSettings, Sampling
 

@@ -34,7 +34,7 @@ from specdemo.experiments.suites import Task
 from specdemo.experiments.trials import ALL, Cell, TrialRow, cells
 from specdemo.files import colours
 from specdemo.measure.hardware import Bound, measure_bandwidth, measure_memory
-from specdemo.models.graph import pass_bytes
+from specdemo.models.convert import pass_bytes
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Costs, DraftRound, ModelPair, Request, Side
 from specdemo.settings import GenerationSettings, RuntimeSettings

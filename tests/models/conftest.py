@@ -22,4 +22,4 @@ def no_packaged_models(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
         return metadata.files(name)
 
     if request.path.stem != "test_smollm2":
-        monkeypatch.setattr("specdemo.models.download.files", files)
+        monkeypatch.setattr("specdemo.models.hub.files", files)

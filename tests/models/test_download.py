@@ -13,10 +13,9 @@ import pytest
 
 from specdemo.errors import AccessError, DiskError, FetchError, FolderError, MissingError, NetworkError
 from specdemo.models.catalogue import Source, find
-from specdemo.models.download import cached_folders, download, local_folder
+from specdemo.models.devices import in_units
 from specdemo.models.folder import inspect_folder
-from specdemo.models.hub_process import NEEDED
-from specdemo.models.machine import in_units
+from specdemo.models.hub import NEEDED, cached_folders, download, local_folder
 from specdemo.models.pairs import BUNDLED, bundled_pair
 from specdemo.models.places import hub_cache
 from specdemo.records import Progress

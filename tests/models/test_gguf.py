@@ -17,9 +17,10 @@ from specdemo.cli import main
 from specdemo.engines.language_model import LanguageModel
 from specdemo.errors import ConversionError, FolderError, GGUFError, LoadError, UnknownNameError
 from specdemo.experiments.bench import available
+from specdemo.models import convert
 from specdemo.models import converted as conversion
-from specdemo.models import gguf_convert
 from specdemo.models.checks import check_pair, drafts_for
+from specdemo.models.convert import join_products, store_as_int8
 from specdemo.models.converted import (
     convert_gguf,
     convert_here,
@@ -29,7 +30,6 @@ from specdemo.models.converted import (
     is_converted,
 )
 from specdemo.models.gguf import inspect_gguf, read_header
-from specdemo.models.graph import join_products, store_as_int8
 from specdemo.models.library import library, resolve
 from specdemo.models.pairs import bundled_models, pair_of
 from specdemo.settings import GenerationSettings, RuntimeSettings, WeightsForm
@@ -338,7 +338,7 @@ def test_joined_products_compute_the_same(
     file = gguf_files.write(tmp_path / "tiny.gguf", family, kind)
     joined = converted_here(file)
     ours, count = logits(joined), products(joined)
-    monkeypatch.setattr(gguf_convert, "join_products", lambda model: 0)
+    monkeypatch.setattr(convert, "join_products", lambda model: 0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
     apart = converted_here(file)
     assert apart != joined

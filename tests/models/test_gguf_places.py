@@ -13,7 +13,7 @@ from specdemo.cli import main
 from specdemo.errors import GGUFError, MissingError, ModelError, NetworkError
 from specdemo.models import pairs
 from specdemo.models.catalogue import Entry, Source, find
-from specdemo.models.download import download, download_source, local_folder
+from specdemo.models.hub import download, download_source, local_folder
 from specdemo.models.library import find_model, library
 from specdemo.models.pairs import BUNDLED, bundled_models, default_pair, default_settings, initial_runtime
 from specdemo.models.places import found_files

@@ -12,9 +12,9 @@ from specdemo.files import ASSETS
 from specdemo.models import checks
 from specdemo.models.catalogue import catalogue, find
 from specdemo.models.checks import check_pair
+from specdemo.models.devices import memory_needed
 from specdemo.models.folder import inspect_folder
 from specdemo.models.library import Library, entry_folders, find_model, library, models_in
-from specdemo.models.machine import memory_needed
 from specdemo.models.pairs import BUNDLED, bundled_pair
 from specdemo.records import Model, Request
 from specdemo.settings import RuntimeSettings

@@ -16,11 +16,10 @@ from specdemo.measure.race import race, run_alone
 from specdemo.metrics import proposed_and_accepted
 from specdemo.models.catalogue import find
 from specdemo.models.checks import is_recommended
-from specdemo.models.converted import convert_pair
-from specdemo.models.devices import traced_runtime
-from specdemo.models.download import local_folder
+from specdemo.models.converted import convert_pair, traced_runtime
+from specdemo.models.devices import multiplies_int8
 from specdemo.models.gguf import inspect_gguf
-from specdemo.models.machine import multiplies_int8
+from specdemo.models.hub import local_folder
 from specdemo.models.pairs import (
     PAIR_VARIABLE,
     bundled_prompts,

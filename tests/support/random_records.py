@@ -72,7 +72,7 @@ trials = st.builds(
     other_load=probability,
 )
 models = st.builds(Model, name=text, architecture=text, parameters=ids, weights=text, path=st.none())
-environments = st.builds(Environment, threads=st.none() | st.integers(1, 1024), huge_pages=st.none() | st.booleans())
+environments = st.builds(Environment, threads=st.none() | st.integers(1, 1024))
 comparisons = st.builds(
     Comparison,
     pair=st.builds(ModelPair, name=text, target=models, draft=st.none() | models, runtime=st.just(RuntimeSettings())),

