@@ -10,7 +10,7 @@ from starlette.staticfiles import StaticFiles
 
 from specdemo import metrics
 from specdemo.cli.commands import build_parser, commands_of
-from specdemo.ui.page import launch_options
+from specdemo.ui.page import routes
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -87,7 +87,7 @@ def test_users_need_neither_torch_nor_test_tools() -> None:
 
 
 def test_everything_the_page_loads_is_here() -> None:
-    mounts = [route for route in launch_options()["app_kwargs"]["routes"] if isinstance(route, Mount)]
+    mounts = [route for route in routes() if isinstance(route, Mount)]
     assert len(mounts) == 2
     for mount in mounts:
         assert isinstance(mount.app, StaticFiles)

@@ -2,8 +2,6 @@
 
 import argparse
 import re
-from contextlib import suppress
-from socket import create_connection
 
 from specdemo.cli.options import Commands, add_pair, chosen_pair, port
 from specdemo.cli.signals import importing
@@ -51,35 +49,18 @@ def host_name(text: str) -> str:
 
 def _serve(options: argparse.Namespace) -> None:
     with importing():
-        from specdemo.ui import serve  # gradio takes seconds to import
+        from specdemo.ui.page import serve  # gradio takes seconds to import
 
     user, colon, password = (options.auth or "").partition(":")
     if options.auth is not None and not (user and colon and password):
         raise UsageError("--auth takes USER:PASSWORD, neither of them empty.")
-    try:
-        serve(
-            chosen_pair(options),
-            host=options.host,
-            port=options.port,
-            auth=(user, password) if user else None,
-            models_dir=options.models_dir,
-            downloads=options.downloads,
-            allowed_hosts=options.allowed_host,
-            load=options.load_engine,
-        )
-    except OSError as error:
-        raise UsageError(_unreachable(options.host or "127.0.0.1", options.port, error)) from error
-
-
-def _unreachable(host: str, port: int | None, error: OSError) -> str:
-    """Explain why the page cannot listen, and what to choose instead; Gradio's own message gives no reason."""
-    if port is not None and _taken(host, port):
-        return f"Port {port} is in use; choose another with --port."
-    return f"The page cannot listen on {host} ({error}); choose another --host or --port."
-
-
-def _taken(host: str, port: int) -> bool:
-    """Check if another program listens there."""
-    with suppress(OSError), create_connection((host, port), timeout=1):
-        return True
-    return False
+    serve(
+        chosen_pair(options),
+        host=options.host,
+        port=options.port,
+        auth=(user, password) if user else None,
+        models_dir=options.models_dir,
+        downloads=options.downloads,
+        allowed_hosts=options.allowed_host,
+        load=options.load_engine,
+    )

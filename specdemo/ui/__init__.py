@@ -1,3 +1,1 @@
 """The page. No other package imports Gradio."""
-
-from specdemo.ui.page import serve as serve

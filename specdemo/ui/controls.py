@@ -24,8 +24,9 @@ from specdemo.strategies import (
 )
 from specdemo.strategies import drafters as all_drafters
 from specdemo.strategies import policies as all_policies
-from specdemo.ui.gradio_inside import HIDDEN_CHOICE
 
+HIDDEN_CHOICE = '.no-{0} label:has(input[value="{0}"]) {{ display: none; }}'
+"""CSS rule that hides a value of a radio group with the class `no-VALUE`; a label holds an input with its value."""
 FIELDS = GenerationSettings.model_fields
 RUNTIME = RuntimeSettings.model_fields
 NAMES = tuple(FIELDS)

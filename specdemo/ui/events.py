@@ -1,22 +1,14 @@
-"""The page's events: their options in Gradio, checks of their values, and the updates of a long job.
-
-Anyone can send any JSON to any event over HTTP without using the widgets. Values are checked once, here, so that
-callbacks can rely on the types of their widgets. An invalid value is refused with a sentence before it reaches the
-engine.
-"""
+"""The page's events: their options in Gradio, and the updates of a long job."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from math import isfinite
 from time import monotonic
 from typing import Any, NamedTuple
 
 import gradio as gr
 
 from specdemo.errors import SpecdemoError
-from specdemo.files import is_text
 from specdemo.records import Phase, Progress
-from specdemo.ui.gradio_inside import Api, CheckedBlocks, refusal
 from specdemo.ui.parts import alert, describe, notice, progress_html
 from specdemo.ui.session import Sessions
 from specdemo.worker import Job
@@ -52,48 +44,6 @@ def check_session(session_open: bool) -> None:
     """
     if not session_open:
         raise gr.Error("This session has expired. Reload the page.", print_exception=False)
-
-
-class Page(CheckedBlocks):
-    """Blocks whose events accept only what their widgets can send."""
-
-    def check(self, blocks: Sequence[Any], values: Sequence[Any]) -> None:
-        """Check that an event's values are what its widgets can send.
-
-        Raises:
-            gr.Error: there are too few values, or one has another type.
-        """
-        if len(values) < len(blocks):
-            raise refusal("The page received something unexpected")
-        for block, value in zip(blocks, values, strict=False):
-            if not _fits(block, value):
-                raise refusal(f"{getattr(block, 'label', None) or 'A value'!r} has an unusable value")
-
-
-def _fits(block: Any, value: Any) -> bool:
-    """Check if a value has the type that a widget sends. Gradio itself looks files up among the uploads."""
-    match block:
-        case gr.State() | Api() | gr.BrowserState():  # never sent; checked by the function itself
-            return True
-        case gr.Textbox() | gr.Radio():
-            return is_text(value)
-        case gr.Dropdown():
-            return value is None or is_text(value)
-        case gr.Checkbox():
-            return isinstance(value, bool)
-        case gr.CheckboxGroup():
-            return isinstance(value, list) and all(is_text(choice) for choice in value)
-        case gr.Slider():
-            return _is_number(value)
-        case gr.Number():
-            return value is None or _is_number(value)
-        case gr.UploadButton():
-            return value is None or isinstance(value, dict)
-    raise AssertionError(f"the values of {block} have no check")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
 _UPDATE_SECONDS = 1.0  # each update takes time from an engine on this machine

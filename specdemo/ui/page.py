@@ -5,16 +5,16 @@ import json
 import os
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from time import sleep
+from typing import Any, NamedTuple, cast
 
 import gradio as gr
 import plotly
 from pydantic import TypeAdapter, ValidationError
 from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 
 from specdemo.engines import load_engine
@@ -24,9 +24,8 @@ from specdemo.presentation.share import PAGE
 from specdemo.records import ModelPair
 from specdemo.settings import RuntimeSettings
 from specdemo.ui.controls import NAMES, STRATEGY, choices_css, default_values, settings_from_link, start_values
-from specdemo.ui.events import ENGINE, PRIVATE, Page
-from specdemo.ui.gradio_inside import with_budgets
-from specdemo.ui.middleware import Readable, checks, only_here
+from specdemo.ui.events import ENGINE, PRIVATE
+from specdemo.ui.gate import SESSIONS, Page, application, listening, only_here, visitors_files
 from specdemo.ui.parts import alert, header_html
 from specdemo.ui.registry import PAIR_NAMES, Names, Registry, values_of
 from specdemo.ui.session import Sessions, Visitors, initial_pair
@@ -35,18 +34,8 @@ from specdemo.ui.tabs.experiments import experiment_tabs
 from specdemo.ui.tabs.find import connect_find
 from specdemo.ui.tabs.models import ModelsTab, models_tab
 from specdemo.ui.tabs.tune import tune_tab
-from specdemo.ui.uploads import AGE, FILE_BYTES, Drops, visitors_files
 from specdemo.ui.views import StyleLayers, head, script, theme
 from specdemo.worker import EngineFactory, Prepare, Worker
-
-SESSIONS = 500
-"""Number of visitors whose state is kept, most recent first, within `limits.STATE_BYTES`."""
-WAITING = 200
-"""Maximum events of all visitors that may wait in the queue."""
-_THREADS = 32
-"""Threads for callbacks, besides the 40 that answer requests, so that slow callbacks never block the page. With 40,
-Gradio would share one pool between both."""
-_CLEANING = 60  # seconds between sweeps for expired files
 
 
 def serve(
@@ -64,68 +53,55 @@ def serve(
     """Serve the page until interrupted or terminated.
 
     Visitors may download models, except on a Hugging Face Space; `downloads` overrides that. `allowed_hosts`: further
-    host names of the page, besides those of `ui.middleware`. For tests, `load` loads engines in their own process,
-    and `sessions` limits the visitors whose state is kept.
+    host names of the page, besides those of `gate`. For tests, `load` loads engines in their own process, and
+    `sessions` limits the visitors whose state is kept.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     allowed = "SPACE_ID" not in os.environ if downloads is None else downloads
+    local = only_here(host, allowed_hosts)
     worker = Worker(load, Prepare(start_settings(pair).engine, initial_pair(pair)))
     try:
         with visitors_files():
-            page = build_page(
-                worker, pair, models_dir=models_dir, downloads=allowed, local=only_here(host, allowed_hosts)
+            page = build_page(worker, pair, models_dir=models_dir, downloads=allowed, local=local)
+            app = application(
+                page,
+                routes(),
+                host=host,
+                allowed_hosts=allowed_hosts,
+                auth=auth,
+                ready=lambda: worker.responsive,
+                sessions=sessions,
+                models_dir=models_dir,
+                middleware=[Middleware(StyleLayers)],
+                **look(),
             )
             gc.freeze()  # a full collection that scans long-lived objects would stall every visitor
-            options = launch_options(
-                host, allowed_hosts, lambda: worker.responsive, sessions=sessions, models_dir=models_dir
-            )
-            page.launch(**options, server_name=host, server_port=port, auth=auth)
+            with listening(app, host, port) as url:
+                print(f"The page is at {url}; press Ctrl+C to end it.", flush=True)
+                with suppress(KeyboardInterrupt):
+                    while True:
+                        sleep(3600)
     finally:
         worker.close()
 
 
-def launch_options(
-    host: str | None = None,
-    allowed_hosts: Sequence[str] = (),
-    ready: Callable[[], bool] = lambda: True,
-    *,
-    sessions: int = SESSIONS,
-    models_dir: Path | None = None,
-) -> dict[str, Any]:
-    """Return the options of `Blocks.launch`: style, static files (our own and Plotly's), access checks and limits.
-
-    `ready`: returns True if the engine's process makes progress, as reported by `/readyz`.
-    """
+def routes() -> list[BaseRoute]:
+    """Return the routes of static files, our own and Plotly's."""
     plotly_files = Path(plotly.__file__).parent / "package_data"
-
-    async def readyz(request: Request) -> PlainTextResponse:
-        if ready():
-            return PlainTextResponse("ready\n")
-        return PlainTextResponse("The engine's process does not respond; it is replaced within a minute.\n", 503)
-
-    routes = [
-        Route("/readyz", readyz),
+    return [
         Mount("/specdemo/plotly", StaticFiles(directory=plotly_files)),
         Mount("/specdemo", StaticFiles(directory=PAGE)),
-        *([Drops(models_dir).route] if only_here(host, allowed_hosts) else []),
     ]
+
+
+def look() -> dict[str, Any]:
+    """Return the options of `application` for the page's style."""
     return {
-        "app_kwargs": {
-            "routes": routes,
-            "middleware": [*checks(host, allowed_hosts), Middleware(Readable), Middleware(StyleLayers)],
-            "lifespan": with_budgets,
-        },
-        "max_threads": _THREADS,
-        "max_file_size": FILE_BYTES,
-        "state_session_capacity": sessions,
-        "run_history": False,  # which would let visitors have this machine write to a bucket on the Hub
         "theme": theme(),
         "css": choices_css(),
         "head": head(),
         "footer_links": ["api", "settings"],
-        "favicon_path": PAGE / "favicon.svg",
-        "ssr_mode": False,
-        "share": False,
+        "favicon_path": str(PAGE / "favicon.svg"),
     }
 
 
@@ -150,8 +126,7 @@ def build_page(
 
         return stop_it
 
-    cleaning = (_CLEANING, AGE)
-    with Page(title="specdemo", analytics_enabled=False, fill_width=True, delete_cache=cleaning) as page:
+    with Page(title="specdemo", analytics_enabled=False, fill_width=True, delete_cache=(60, 3600)) as page:  # seconds
         header = gr.HTML(header_html(pair), elem_id="header")
         used, session_open = gr.State(pair), gr.State(False)
         callbacks = CompareCallbacks(sessions, local=local)
@@ -166,9 +141,7 @@ def build_page(
         models.in_use.change(lambda: gr.update(selected=COMPARE), outputs=tabs, **PRIVATE)
         _remember(page, registry, session_open, used, header, compare, models)
         gr.api(callbacks.api(pair), api_name="compare", api_description=api_description(), **ENGINE)
-    assert isinstance(page, Page)  # mypy cannot see that the context manager keeps the type
-    page.queue(max_size=WAITING, api_open=False)  # nothing runs outside the queue
-    return page
+    return cast(gr.Blocks, page)
 
 
 def _remember(

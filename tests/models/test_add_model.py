@@ -1,10 +1,10 @@
 """Adding a model of one's own to the models directory."""
 
+import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from subprocess import Popen
-from typing import Any
 
 import pytest
 from starlette.applications import Starlette
@@ -15,9 +15,9 @@ from specdemo.errors import FolderError, ModelError, SpecdemoError, UsageError
 from specdemo.models.gguf import LIMITS
 from specdemo.models.library import add_model, library
 from specdemo.models.pairs import BUNDLED, bundled_pair
+from specdemo.ui.gate import DROPPED, Drops
 from specdemo.ui.registry import Registry
 from specdemo.ui.session import Visitors
-from specdemo.ui.uploads import DROPPED, Drops, own_folder
 from tests.support import gguf_files
 
 
@@ -109,53 +109,28 @@ def test_no_file_is_taken_that_would_fill_the_disk(directory: Path) -> None:
     assert "There is no room for this file" in refused.json()["refused"]
 
 
-def test_files_that_arrive_at_once_share_the_disk(file: Path, directory: Path) -> None:
-    directory.mkdir()
-    free = shutil.disk_usage(directory).free
-    page, large = drops(directory, free // 2), {"content-length": str(free // 3)}
-    answers = []
+def test_one_file_arrives_at_a_time(file: Path, directory: Path) -> None:
+    page = drops(directory)
+    others = []
 
     def slowly() -> Iterator[bytes]:
-        for name, headers in (("large", large), ("small", {})):
-            answers.append(page.put(f"/model/{name}.gguf", content=file.read_bytes(), headers=headers))
+        others.append(page.put("/model/second.gguf", content=file.read_bytes()).json())
         yield file.read_bytes()
 
-    answers.append(page.put("/model/first.gguf", content=slowly(), headers=large))
-    answers.append(page.put("/model/later.gguf", content=file.read_bytes(), headers=large))
-    large_one, *others = [answer.json() for answer in answers]
-    assert "There is no room for this file" in large_one["refused"]
-    assert others == [{"path": str(directory / f"{name}.gguf")} for name in ("small", "first", "later")]
-
-
-def test_so_many_files_arrive_at_once(file: Path, directory: Path) -> None:
-    page = drops(directory)
-
-    def put(number: int) -> Any:
-        return page.put(f"/model/{number}.gguf", content=while_others(number), headers={"content-length": "9"})
-
-    def while_others(number: int) -> Iterator[bytes]:
-        if number < 4:
-            answers.append(put(number + 1))
-        yield b"no model"
-
-    answers: list[Any] = []
-    answers.append(put(0))
-    first, *others = [answer.json()["refused"] for answer in answers]
-    assert "Other files are being copied" in first
-    assert all("is not a readable GGUF file" in other for other in others)
-    assert list(directory.iterdir()) == []
+    size = {"content-length": str(file.stat().st_size)}
+    assert "path" in page.put("/model/first.gguf", content=slowly(), headers=size).json()
+    assert others == [{"refused": "Another file is being copied; drop this one when that is done."}]
+    assert "path" in page.put("/model/second.gguf", content=file.read_bytes()).json()
 
 
 def test_a_file_that_was_half_here_when_its_server_was_killed_is_deleted(directory: Path) -> None:
-    directory.mkdir()
-    with Popen(["true"]) as ended:
-        ended.wait()
-    left = directory / f"{DROPPED}{ended.pid}-1-abc"
-    left.mkdir()
-    (left / "half.gguf").touch()
-    with own_folder(directory, DROPPED) as running:
-        Drops(directory)
-        assert list(directory.iterdir()) == [running]
+    for age, name in ((7200, "old"), (0, "arriving")):
+        place = directory / f"{DROPPED}{name}"
+        place.mkdir(parents=True)
+        (place / "half.gguf").touch()
+        os.utime(place / "half.gguf", (time.time() - age,) * 2)
+    Drops(directory)
+    assert [path.name for path in directory.iterdir()] == [f"{DROPPED}arriving"]
 
 
 def test_a_file_is_read_within_limits(file: Path, directory: Path) -> None:

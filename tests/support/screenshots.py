@@ -14,7 +14,8 @@ from playwright.sync_api import Page, ViewportSize, sync_playwright
 
 from specdemo.engines import load_engine
 from specdemo.models.pairs import default_pair, start_settings
-from specdemo.ui.page import build_page, launch_options
+from specdemo.ui.gate import application, listening
+from specdemo.ui.page import build_page, look, routes
 from specdemo.ui.session import initial_pair
 from specdemo.worker import Prepare, Worker
 from tests.support.browser import FLAGS, installed, models_tab, open_tab, repeated, run, set_slider, start, watch
@@ -97,15 +98,13 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     pair = default_pair()
     worker = Worker(load_engine, Prepare(start_settings(pair).engine, initial_pair(pair)))
-    app = build_page(worker, pair)
-    _, url, _ = app.launch(**launch_options(), prevent_thread_lock=True, quiet=True)
-    with sync_playwright() as playwright:
+    app = application(build_page(worker, pair), routes(), **look())
+    with listening(app) as url, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=installed(), args=FLAGS)
         page = browser.new_page(viewport=SIZES[0])
         watch(page)
         take(page, url, folder)
         browser.close()
-    app.close()
     worker.close()
 
 

@@ -46,7 +46,7 @@ from specdemo.ui.controls import (
     visibility,
 )
 from specdemo.ui.events import ENGINE, FILES, PRIVATE, QUIET, Stop, check_session
-from specdemo.ui.gradio_inside import event_payload
+from specdemo.ui.gate import sent
 from specdemo.ui.parts import alert, code_html, examples_html, notice
 from specdemo.ui.session import FinishedRun, Sessions, Update
 from specdemo.ui.uploads import meanwhile, open_apart, share_apart
@@ -112,9 +112,7 @@ class CompareCallbacks:
 
     def share(self, event: gr.EventData) -> Iterator[list[Any]]:
         """Make the file that a Share button requests; yield updates of message and file."""
-        sent = event_payload(event)
-        data = sent if isinstance(sent, dict) else {}
-        kind, record = data.get("kind"), data.get("record")
+        kind, record = sent(event, "kind"), sent(event, "record")
         try:
             if kind not in FILE_KINDS or not isinstance(record, str):
                 raise FileError("The page received something unexpected; reload it.")

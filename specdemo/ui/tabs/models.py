@@ -14,7 +14,7 @@ from specdemo.models.pairs import bundled_prompts
 from specdemo.records import Model, ModelPair
 from specdemo.ui.controls import RUNTIME, STRATEGY, Control, control, engines_for, start_values
 from specdemo.ui.events import ENGINE, PRIVATE, QUIET, WAITING, Stop
-from specdemo.ui.gradio_inside import event_payload
+from specdemo.ui.gate import sent
 from specdemo.ui.parts import alert, header_html, notice, report_html
 from specdemo.ui.registry import PAIR_NAMES, Names, Registry, runtime_of, values_of
 from specdemo.ui.session import Sessions
@@ -203,8 +203,7 @@ def _defaults(target: Model | None) -> dict[str, Any]:
 
 def name_of(event: gr.EventData) -> str:
     """Return the catalogue entry that a button belongs to; empty if a forged event names none."""
-    data = event_payload(event)  # Gradio's attribute access fails if this is not an object
-    return str(data.get("name", "")) if isinstance(data, dict) else ""
+    return str(sent(event, "name") or "")
 
 
 def model_choices(models: Mapping[str, Model], target: str) -> tuple[Choices, Choices]:

@@ -1,0 +1,470 @@
+"""What the gate lets in, how much of it, and what the page behind it makes of the rest."""
+
+import asyncio
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import uuid4
+
+import gradio as gr
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
+
+from specdemo.errors import UsageError
+from specdemo.models.pairs import bundled_pair
+from specdemo.ui import gate
+from specdemo.ui.gate import (
+    A_MINUTE,
+    BODY_BYTES,
+    FILE_BYTES,
+    OF_ADDRESS,
+    OF_SESSION,
+    OPEN,
+    SIGN_IN,
+    TEXT_CHARACTERS,
+    Gate,
+    address_of,
+    application,
+    is_loopback,
+    listening,
+    visitors_files,
+)
+from specdemo.ui.page import build_page, look, routes
+from specdemo.worker import Worker
+
+API = "/gradio_api"
+JOIN, UPLOAD = f"{API}/queue/join", f"{API}/upload"
+EVIL = "https://evil.example"
+SESSION = {"session_hash": "mine", "fn_index": 1}
+LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
+async def everything(request: Request) -> Response:
+    """Answer every request; events are queued under the next number."""
+    await request.body()
+    if request.url.path.startswith(f"{API}/call/") and request.method == "POST":
+        return JSONResponse({"event_id": "called"})
+    if request.url.path == f"{API}/login_check":
+        return PlainTextResponse("", 200 if request.cookies.get("token") == "good" else 401)
+    if "session_hash" in request.query_params:
+        return PlainTextResponse('data: {"msg":"process_completed","output":"\\"msg\\":\\"process_completed\\""}\n\n')
+    return PlainTextResponse("done")
+
+
+def client(
+    url: str = "http://localhost", address: str = "testclient", names: Any = LOCAL, **options: Any
+) -> TestClient:
+    """A gate in front of an application that answers everything."""
+    app = Starlette(routes=[Route("/{path:path}", everything, methods=["GET", "POST", "PUT"])])
+    return TestClient(Gate(app, names=names, **options), base_url=url, client=(address, 50000))
+
+
+# Names and sites
+
+
+@pytest.mark.parametrize("url", ["http://localhost:7860", "http://127.0.0.1:7860", "http://[::1]:7860"])
+def test_a_page_of_this_machine_answers_under_its_own_names_alone(url: str) -> None:
+    page = client(url)
+    assert page.get("/config").text == "done"
+    for host in ("evil.example", "evil.example:7860", "localhost.evil.example", "127.0.0.1.evil.example", "", "["):
+        refused = page.get("/config", headers={"Host": host})
+        assert (refused.status_code, "--allowed-host" in refused.text) == (400, True), host
+
+
+def test_a_page_of_a_network_answers_under_any_name_until_its_names_are_given() -> None:
+    assert client("http://lab", names=None).get("/").text == "done"
+    page = client("http://lab", names=(*LOCAL, "lab", "*.example.org"))
+    for host, status in (("lab", 200), ("demo.example.org", 200), ("localhost", 200), ("evil.example", 400)):
+        assert page.get("/", headers={"Host": host}).status_code == status, host
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [("localhost", True), ("127.8.9.1", True), ("::1", True), ("[::1]", True), ("0.0.0.0", False), ("lab", False)],
+)
+def test_which_addresses_only_this_machine_reaches(address: str, expected: bool) -> None:
+    assert is_loopback(address) is expected
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": EVIL},
+        {"Origin": "null"},
+        {"Origin": "http://localhost:3000"},
+        {"Origin": "http://localhost"},
+        {"Origin": "http://localhost:7860", "Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+def test_no_other_sites_page_can_have_a_browser_post_or_read(headers: dict[str, str]) -> None:
+    page = client("http://localhost:7860")
+    refused = page.post(JOIN, headers=headers)
+    assert (refused.status_code, "open the page itself" in refused.text) == (403, True)
+    if "Origin" in headers:
+        assert page.get("/config", headers=headers).status_code == 403
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    assert page.get("/", headers=link).text == "done"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},  # no browser
+        {"Origin": "http://localhost:7860"},
+        {"Origin": "https://demo.example.org", "Sec-Fetch-Site": "same-origin"},  # behind a proxy that renames it
+        {"Origin": "https://space.hf.example", "Host": "10.0.0.7"},  # as a Space may see itself
+    ],
+)
+def test_the_page_itself_can_post(headers: dict[str, str]) -> None:
+    page = client("http://localhost:7860", names=None, trusted=["space.hf.example"])
+    assert page.post(JOIN, headers=headers, json=SESSION).text == "done"
+
+
+def test_below_a_proxys_path_the_page_is_the_same() -> None:
+    page = client(root="/demo")
+    for path in ("/config", "/demo/config", "/demo/"):
+        assert page.get(path).text == "done", path
+    moved = page.get("/demo", follow_redirects=False)
+    assert (moved.status_code, moved.headers["location"]) == (307, "/demo/")
+    assert page.get("/demonstration").status_code == 404
+
+
+# Routes and sizes
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "logout",  # signs everyone out
+        "gradio_api/deep_link?session_hash=a",  # writes a file
+        "gradio_api/file=https://example.com/",  # fetches an address
+        "gradio_api/file=http%3A//example.com/",
+        "gradio_api/proxy=https://a.hf.space/",
+        "gradio_api/process_recording",  # starts a program
+        "gradio_api/vibe-edit/",
+        "gradio_api/custom_component/a/client/component/b",
+        "gradio_api/component_server",
+        "gradio_api/heartbeat/abc",
+        "gradio_api/upload_progress?upload_id=abc",
+        "pwa_icon/9999",  # draws a picture of that size
+        "gradio_api/openapi.json",
+        "gradio_api/run/compare",
+        "monitoring",
+        "gradio_api/whatever/the/next/release/adds",
+        "static/" + "a" * 300,
+        "assets/a%00b",
+        "specdemo/" + "\u00e9" * 200,
+        "specdemo/" + "a/" * 800,
+    ],
+)
+def test_only_routes_that_are_named_are_open(path: str) -> None:
+    for method in ("GET", "POST", "PUT", "DELETE"):
+        assert client().request(method, f"/{path}").status_code == 404
+
+
+def test_before_signing_in_only_what_that_needs_is_open() -> None:
+    page = client(auth=True)
+    for path in ("/", "/assets/index.js", "/theme.css", "/gradio_api/login_check", "/readyz"):
+        assert page.get(path).status_code != 404, path
+    assert page.get("/").text == "done"
+    for path in ("/config", "/gradio_api/info", "/gradio_api/app_id", "/gradio_api/file=/tmp/a"):
+        assert page.get(path).status_code == 401, path
+    for path in ("cancel", "reset", "queue/join", "run/predict", "call/compare", "upload"):
+        refused = page.post(f"{API}/{path}", json={})
+        assert (refused.status_code, "detail" in refused.json()) == (401, True), path
+    page.cookies["token"] = "good"
+    assert page.get("/config").text == "done"
+
+
+def test_requests_have_a_size() -> None:
+    page = client()
+    assert page.post(JOIN, content=json.dumps(SESSION).ljust(BODY_BYTES)).text == "done"
+    for refused in (page.post(JOIN, content=bytes(BODY_BYTES + 1)), page.post(UPLOAD, content=bytes(FILE_BYTES * 2))):
+        assert (refused.status_code, "send at most" in refused.text) == (413, True)
+    endless = page.post(JOIN, content=iter([b"without a length"]))
+    assert (endless.status_code, "send Content-Length" in endless.text) == (411, True)
+    assert page.get("/config?" + "a" * 5000).status_code == 414
+
+
+def test_a_model_is_sent_to_a_page_of_this_machine_alone() -> None:
+    large, here = bytes(BODY_BYTES + 1), client(local=True)
+    assert here.put("/model/my model.Q4_1.gguf", content=large).text == "done"
+    assert client().put("/model/a.gguf", content=b"a").status_code == 404
+    assert here.put("/model/a.gguf", content=b"a", headers={"Origin": EVIL}).status_code == 403
+    hidden_or_elsewhere = (".gguf", ".a.gguf", "a%2Fb.gguf", "..%2Fa.gguf", "a%5Cb.gguf")
+    for name in (*hidden_or_elsewhere, "a.bin", "a%00.gguf", "b" * 300 + ".gguf"):
+        assert here.put(f"/model/{name}", content=b"a").status_code == 404, name
+
+
+@pytest.mark.parametrize(
+    ("event", "status"),
+    [
+        ({"session_hash": "a" * 64, "data": ["x" * (TEXT_CHARACTERS - 200)]}, 200),
+        ({"event_data": {"record": "x" * (TEXT_CHARACTERS + 1)}}, 200),  # a run that is shared
+        ({"session_hash": "a" * 65}, 400),
+        ({"session_hash": "a/b"}, 400),
+        ({"session_hash": {"a": 1}}, 400),
+        ({"event_id": "a" * 65}, 400),
+        ({"event_data": "text"}, 400),
+        ({"fn_index": 99}, 400),
+        ({"fn_index": None}, 400),
+        ({"data": ["x" * (TEXT_CHARACTERS + 1)]}, 413),
+        ({"data": [{"turns": [{"prompt": "x" * 50_000}] * 6}]}, 413),
+        ({"data": [[1] * 30_000]}, 413),
+        ({"event_data": {"a": [[]] * 30_000}}, 413),
+    ],
+    ids=range(13),
+)
+def test_an_event_has_names_texts_and_values_within_limits(event: Any, status: int) -> None:
+    answered = client(known=lambda number: number == 1).post(JOIN, json=SESSION | event)
+    assert (answered.status_code, len(answered.text) < 200) == (status, True)
+
+
+def test_a_body_that_is_no_event_is_refused() -> None:
+    for body in (b"", b"{", b"[1]", b"[" * 50_000, b'{"a": "\xff"}', b'{"a": "\\ud800"}', b'{"a": NaN}'):
+        assert client().post(JOIN, content=body).status_code == 400
+
+
+# Numbers
+
+
+def test_a_session_has_so_many_events_until_their_messages_are_fetched() -> None:
+    page = client()
+    for _ in range(OF_SESSION):
+        assert page.post(JOIN, json=SESSION).text == "done"
+    refused = page.post(JOIN, json=SESSION)
+    assert (refused.status_code, "too much under way" in refused.text) == (429, True)
+    assert page.post(f"{API}/cancel", json=SESSION | {"event_id": "a"}).text == "done"
+    assert "process_completed" in page.get(f"{API}/queue/data?session_hash=mine").text
+    assert page.post(JOIN, json=SESSION).text == "done"
+    assert page.post(JOIN, json=SESSION).status_code == 429, "one was fetched"
+
+
+def test_a_session_without_events_is_told_to_reload() -> None:
+    page = client()
+    for path in ("queue/data?session_hash=gone", "call/compare/gone"):
+        told = page.get(f"{API}/{path}")
+        assert "This session has expired. Reload the page." in told.text
+        assert told.headers["content-type"].startswith("text/event-stream")
+    assert page.post(f"{API}/call/compare", json={"data": ["Say"], "session_hash": "theirs"}).json()
+    assert page.get(f"{API}/call/compare/called").text == "done"
+
+
+def test_an_address_has_so_much_waiting_and_so_much_in_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "monotonic", lambda: 1e9)  # a slow machine would take longer than a minute
+    gates = Gate(Starlette(routes=[Route("/{path:path}", everything, methods=["GET", "POST"])]))
+    one, neighbour, other, here = (
+        TestClient(gates, client=(address, 50000))
+        for address in ("2001:db8::1", "2001:db8::2", "2001:db9::1", "127.0.0.1")
+    )
+    for number in range(OF_ADDRESS):
+        who = (one, neighbour)[number % 2]
+        assert who.post(JOIN, json=SESSION | {"session_hash": f"s{number}"}).text == "done"
+    refused = one.post(JOIN, json=SESSION)
+    assert (refused.status_code, "from your address" in refused.text) == (429, True)
+    assert other.post(JOIN, json=SESSION).text == "done"
+    for _ in range(A_MINUTE - OF_ADDRESS - 1):
+        assert one.post(f"{API}/reset", json={}).text == "done"
+    assert "wait a minute" in one.post(f"{API}/reset", json={}).text
+    assert one.get("/config").text == "done", "reading goes on"
+    assert {here.post(f"{API}/reset", json={}).status_code for _ in range(A_MINUTE + 9)} == {200}, "perhaps a proxy's"
+    monkeypatch.setattr(gate, "monotonic", lambda: 1e9 + 60)
+    answers = [one.post("/login", data={}).status_code for _ in range(A_MINUTE // SIGN_IN + 1)]
+    assert answers == [200] * (A_MINUTE // SIGN_IN) + [429]
+
+
+def test_an_address_has_so_much_open_at_once() -> None:
+    async def check() -> None:
+        going = asyncio.Event()
+
+        async def waits(scope: Scope, receive: Receive, send: Send) -> None:
+            await going.wait()
+            await PlainTextResponse("done")(scope, receive, send)
+
+        transport = httpx.ASGITransport(Gate(waits), client=("10.0.0.7", 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://lab") as http:
+            first = [asyncio.create_task(http.get("/config")) for _ in range(OPEN)]
+            await asyncio.sleep(0)
+            while (await http.get("/config")).status_code != 429:
+                await asyncio.sleep(0)
+            going.set()
+            assert {answer.status_code for answer in await asyncio.gather(*first)} == {200}
+            assert (await http.get("/config")).status_code == 200
+
+    apart(check())
+
+
+def test_addresses_are_networks_and_this_machine_has_none() -> None:
+    for host in ("10.0.0.7", "::ffff:10.0.0.7"):
+        assert address_of({"client": (host, 1)}) == "10.0.0.7"
+    assert address_of({"client": ("2001:db8::1", 1)}) == "2001:db8::"
+    for host in ("127.0.0.1", "::1", "::ffff:127.0.0.1", "testclient"):
+        assert address_of({"client": (host, 1)}) is None
+
+
+# The page behind it
+
+
+def apart(work: Any) -> Any:
+    """In a thread of its own: in this one a browser's event loop may be running."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(work)).result()
+
+
+async def built(**options: Any) -> tuple[gr.Blocks, Starlette]:  # without a loop, Gradio makes one and leaves it
+    page = build_page(cast(Worker, SimpleNamespace()), bundled_pair())
+    return page, application(page, routes(), **options, **look())
+
+
+@contextmanager
+def running(**options: Any) -> Iterator[tuple[gr.Blocks, httpx.Client]]:
+    """The page in this process, with nothing behind its engine; and a visitor."""
+    with visitors_files():
+        page, app = apart(built(**options))
+        with listening(app, port=0) as url, httpx.Client(base_url=url, timeout=30, trust_env=False) as http:
+            yield page, http
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[gr.Blocks, httpx.Client]]:
+    with running() as both:
+        yield both
+
+
+def event(page: gr.Blocks, name: str) -> dict[str, Any]:
+    """The values that a browser sends for a callback before any widget was changed."""
+    fn = next(fn for fn in page.fns.values() if fn.name == name)
+    data = [None if isinstance(block, gr.State) else getattr(block, "value", None) for block in fn.inputs]
+    return {"fn_index": fn._id, "data": data, "session_hash": uuid4().hex}
+
+
+def messages(http: httpx.Client, session: str) -> str:
+    return http.get(f"{API}/queue/data", params={"session_hash": session}).text
+
+
+def test_events_are_answered_and_then_forgotten(served: tuple[gr.Blocks, httpx.Client]) -> None:
+    page, http = served
+    for _ in range(2):
+        body = event(page, "leave_queue")
+        http.post(JOIN, json=body).raise_for_status()
+        assert '"success":true' in messages(http, body["session_hash"])
+        assert "Reload the page" in messages(http, body["session_hash"])
+    assert http.get("/config").json()["connect_heartbeat"] is False
+
+
+def test_messages_that_nobody_fetches_are_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "UNREAD_SECONDS", 0.3)
+    with running() as (page, http):
+        kept = page._queue.pending_messages_per_session
+        body = event(page, "code")
+        body["data"][2] = "\N{GRINNING FACE}" * 2**17  # the prompt, which comes back as code
+        http.post(JOIN, json=body).raise_for_status()
+        until = time.monotonic() + 30
+        while any(box.qsize() for box in kept.values()) or page._queue.event_ids_to_events:
+            assert time.monotonic() < until, kept
+            time.sleep(0.05)
+        assert "Reload the page" in messages(http, body["session_hash"])
+
+
+def test_what_gradios_routes_stumble_over_is_refused_in_words(
+    served: tuple[gr.Blocks, httpx.Client], capfd: pytest.CaptureFixture[str]
+) -> None:
+    _, http = served
+    for path, body in (
+        ("queue/join", {"fn_index": 10**6, "data": [], "session_hash": "a"}),
+        ("queue/join", {"fn_index": 1, "data": "x", "session_hash": "a"}),
+        ("run/predict", {"data": []}),
+        ("call/compare", {"data": []}),
+        ("call/compare", {"data": {}}),
+        ("call/v2/compare", {"nothing": 1}),
+        ("cancel", {}),
+        ("reset", {"event_id": "a", "fn_index": []}),
+    ):
+        answer = http.post(f"{API}/{path}", json=body)
+        assert answer.status_code in (200, 400, 404, 422), (path, body, answer.text)
+        assert answer.text
+    for path in ("/static/", "/assets/", "/svelte/", "/specdemo/", f"{API}/file=/"):
+        for name in ("a" * 300, "%00", "a%00b", "a/" * 1500, "%2e%2e/%2e%2e/etc/passwd", "%ff%fe", "\u00e9" * 200):
+            assert http.get(path + name).status_code in (403, 404), (path, name)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_signing_in_and_that_nobody_is_signed_out(served: tuple[gr.Blocks, httpx.Client]) -> None:
+    with running(auth=("me", "secret")) as (_, http):
+        assert "auth_required" in http.get("/").text
+        assert http.get("/config").status_code == 401
+        assert http.post("/login", data={"username": "me", "password": "wrong"}).status_code == 400
+        assert http.post("/login", data={"username": "me", "password": "secret"}).status_code == 200
+        assert http.get("/config").status_code == 200
+        with httpx.Client(base_url=http.base_url, trust_env=False) as other:
+            other.post("/login", data={"username": "me", "password": "secret"})
+            assert other.get("/logout").status_code == 404
+        assert http.get("/config").status_code == 200
+
+
+def test_uploads_are_one_file_each_so_many_of_them_for_an_hour(
+    served: tuple[gr.Blocks, httpx.Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, http = served
+    monkeypatch.setattr(gate, "FREE_BYTES", 0)
+    form = {"files": ("../a b\u00e9.json", b"{}")}
+    [path] = http.post(UPLOAD, files=form).raise_for_status().json()
+    assert Path(path).read_bytes() == b"{}"
+    assert Path(path).name == "a_b\u00e9.json"
+    assert Path(path).is_relative_to(os.environ["GRADIO_TEMP_DIR"])
+    for refused in (
+        http.post(UPLOAD, files=[("files", ("a.json", b"{}"))] * 2),
+        http.post(UPLOAD, json={"a": 1}),
+        http.post(UPLOAD, data={"files": "text"}),
+        http.post(UPLOAD, content=b"x", headers={"Content-Type": "multipart/form-data; boundary=a; boundary=b"}),
+    ):
+        assert (refused.status_code, "one file" in refused.text) == (400, True)
+    monkeypatch.setattr(gate, "FILES", 2)
+    assert http.post(UPLOAD, files=form).status_code == 200
+    full = http.post(UPLOAD, files=form)
+    assert (full.status_code, "in an hour" in full.text) == (429, True)
+    monkeypatch.setattr(gate, "FILE_SECONDS", -1.0)
+    assert http.post(UPLOAD, files=form).status_code == 200
+    assert not Path(path).exists()
+    monkeypatch.setattr(gate, "FREE_BYTES", 2**63)
+    assert http.post(UPLOAD, files=form).status_code == 507
+
+
+def test_readyz_tells_whether_the_engine_gets_anywhere() -> None:
+    engine = iter((True, False))
+    with running(ready=lambda: next(engine)) as (_, http):
+        assert http.get("/readyz").text == "ready\n"
+        assert http.get("/readyz").status_code == 503
+
+
+def test_a_port_in_use_is_named_and_without_one_the_next_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=f"Port {port} is in use"), listening(Starlette(), port=port):
+            pass
+        monkeypatch.setenv("GRADIO_SERVER_PORT", str(port))
+        with listening(Starlette()) as url:
+            assert port < int(url.rpartition(":")[2]) < port + 100
+    with pytest.raises(UsageError, match="choose another --host"), listening(Starlette(), "203.0.113.1", 0):
+        pass
+
+
+def test_a_proxy_of_the_environment_is_never_asked_for_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "socks5://192.0.2.1:1080")
+    with running() as (_, http):
+        assert http.get("/config").status_code == 200
