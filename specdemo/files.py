@@ -71,11 +71,15 @@ def write_json(content: Mapping[str, Any], path: str | Path, indent: int | None 
     Raises:
         SpecdemoError: the file cannot be written.
     """
-    value = {"schema": SCHEMA, **content}
     if path == "-":
-        print(json.dumps(value, indent=indent))  # ASCII, which any terminal can display
+        print(json.dumps({"schema": SCHEMA, **content}, indent=indent))  # ASCII, which any terminal can display
     else:
-        write_text(json_text(value, indent) + "\n", Path(path))
+        write_bytes(json_file(content, indent), Path(path))
+
+
+def json_file(content: Mapping[str, Any], indent: int | None = 2) -> bytes:
+    """Return the file of an object, with the schema version."""
+    return (json_text({"schema": SCHEMA, **content}, indent) + "\n").encode()
 
 
 def write_text(text: str, path: Path) -> None:

@@ -1,10 +1,10 @@
 """`compare`: one prompt with plain and speculative decoding; `code`: code that reproduces its settings elsewhere."""
 
 import argparse
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-
-from rich.console import Console
 
 from specdemo.cli.options import (
     Commands,
@@ -18,9 +18,10 @@ from specdemo.cli.options import (
     count,
     raced_settings,
 )
-from specdemo.cli.terminal import announced, print_comparison, show_conversion
+from specdemo.cli.terminal import announced, interruptible, print_comparison, safe_console, show_conversion
+from specdemo.errors import ServerError
 from specdemo.estimate import ENOUGH
-from specdemo.files import write_bytes, write_json
+from specdemo.files import json_file, write_each, write_json
 from specdemo.measure import MOST_SECONDS, REPEAT_SECONDS, confirmed, measure_costs, race
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.models.converted import convert_pair
@@ -78,35 +79,44 @@ def _compare(options: argparse.Namespace) -> None:
         engine = options.load_engine(settings.engine, pair)
     comparison = None
     try:
-        with closing(engine), announced("measuring step costs") as announce:
+        with closing(engine), announced("measuring step costs") as announce, interruptible() as stop:
             varying = settings.strategy.fixed_lookahead is None or settings.strategy.needs_costs
-            costs = measure_costs(engine) if varying else None
-            for progress in race(engine, options.prompt, settings, costs=costs):
+            costs = measure_costs(engine, stop=stop) if varying else None
+            for progress in race(engine, options.prompt, settings, costs=costs, stop=stop):
                 if isinstance(progress, Comparison):
                     comparison = progress
                 announce(progress.name if isinstance(progress, Phase) else "racing")
-            assert comparison is not None, "a race that nobody stops ends with a comparison"
-            for firmer in confirmed(engine, comparison, number=options.repeats):
-                comparison = firmer
-                if firmer.counters is None:
-                    announce("repeating", f", {len(firmer.repeats)} so far")
-            if costs is None:
+            if comparison is not None and not stop():
+                for firmer in confirmed(engine, comparison, number=options.repeats, stop=stop):
+                    comparison = firmer
+                    if firmer.counters is None:
+                        announce("repeating", f", {len(firmer.repeats)} so far")
+            if comparison is not None and costs is None and not stop():
                 announce("measuring step costs")
-                comparison = comparison.model_copy(update={"costs": measure_costs(engine)})
+                comparison = comparison.model_copy(update={"costs": measure_costs(engine, stop=stop)})
+            if stop():
+                raise KeyboardInterrupt
     finally:
         if comparison is not None:  # a finished race survives Ctrl+C and failures after it
             _report(comparison, options)
+    for side, reason in comparison.failures.items() if comparison is not None else ():
+        raise ServerError(f"The {side} side failed: {reason}")
 
 
 def _report(comparison: Comparison, options: argparse.Namespace) -> None:
     """Print a comparison and write its files."""
     if options.json != "-":
-        print_comparison(Console(), comparison, explained=options.explain)
-    if options.json is not None:
-        write_json(schema.to_json(comparison), options.json)
-    for name, kind in share.FILE_KINDS.items():
-        if (path := getattr(options, name)) is not None:
-            write_bytes(kind.make(comparison), Path(path))
+        print_comparison(safe_console(), comparison, explained=options.explain)
+    else:
+        write_json(schema.to_json(comparison), "-")
+    files: dict[str | Path, Callable[[], bytes]] = {
+        path: partial(kind.make, comparison)
+        for name, kind in share.FILE_KINDS.items()
+        if (path := getattr(options, name)) is not None
+    }
+    if options.json not in (None, "-"):
+        files = {options.json: lambda: json_file(schema.to_json(comparison))} | files
+    write_each(files)
 
 
 def _code(options: argparse.Namespace) -> None:

@@ -11,9 +11,10 @@ from threading import Event
 from time import monotonic
 from typing import Any, Protocol
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType, RenderHook
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -26,6 +27,7 @@ from specdemo.presentation.conclusion import conclude
 from specdemo.presentation.figures import figures
 from specdemo.presentation.wording import PieceKind, pieces_of, prompt_of
 from specdemo.records import Comparison, Model, Run
+from specdemo.text import printable
 
 STYLES: dict[PieceKind, str] = {
     "accepted": "underline green",
@@ -36,6 +38,29 @@ _SAME = ("target", "draft")  # the same in every row of a report, and in its tit
 
 _INTERVAL = "95 % interval"
 _MORE = "--explain says why, with formulas."
+
+
+class _Printable:
+    """Whatever it holds, rendered with control characters and reordering marks of foreign text as escapes."""
+
+    def __init__(self, content: RenderableType) -> None:
+        self._content = content
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for text, style, control in console.render(self._content, options):
+            yield Segment(text if control else printable(text, lines=True), style, control)
+
+
+class _Hook(RenderHook):
+    def process_renderables(self, renderables: list[Any]) -> list[Any]:
+        return [_Printable(each) for each in renderables]
+
+
+def safe_console(*, stderr: bool = False, width: int | None = None) -> Console:
+    """Return a console that shows text as it is: neither markup such as [red], nor :emoji:, nor escape sequences."""
+    made = Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
+    made.push_render_hook(_Hook())
+    return made
 
 
 def print_comparison(console: Console, comparison: Comparison, *, explained: bool = False) -> None:
@@ -100,7 +125,7 @@ def print_result(report: Report, path: Path | None, *, as_json: bool) -> None:
     if as_json:
         write_json(report.data(), "-", indent=None)
     else:
-        print_report(Console(), report)
+        print_report(safe_console(), report)
         write_json(report.headline, "-", indent=None)
     if path is not None:
         write(report, path)
@@ -159,17 +184,17 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 @contextmanager
 def announced(doing: str) -> Iterator[Announce]:
     """Show the current activity on standard error: in a status line, or one line each if it is not a terminal."""
-    console = Console(stderr=True)
-    if console.is_terminal:
-        with console.status(doing) as status:
-            yield lambda doing, detail="": status.update(f"{doing}{detail}")
+    shown = safe_console(stderr=True)
+    if shown.is_terminal:
+        with shown.status(Text(doing)) as status:
+            yield lambda doing, detail="": status.update(Text(f"{doing}{detail}"))
         return
     last = ""
 
     def announce(doing: str, detail: str = "") -> None:
         nonlocal last
         if doing != last:
-            print(f"specdemo: {doing}{detail}", file=sys.stderr, flush=True)
+            print(f"specdemo: {printable(doing + detail)}", file=sys.stderr, flush=True)
         last = doing
 
     announce(doing)
@@ -192,12 +217,13 @@ def show_conversion(converting: Iterator[tuple[Model, float]]) -> None:
 @contextmanager
 def progress_bar() -> Iterator[Show]:
     """Show a bar that disappears at the end, or occasional lines if standard error is not a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    shown = safe_console(stderr=True)
+    if not shown.is_terminal:
         yield _lines()
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
-    with Progress(*columns, console=console, transient=True) as progress:
+    doing, left = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[left]"))
+    columns = (doing, BarColumn(), MofNCompleteColumn(), left)
+    with Progress(*columns, console=shown, transient=True) as progress:
         bar = progress.add_task("", total=None, left="")
 
         def show(doing: str, done: int, total: int | None, seconds: float | None) -> None:
@@ -217,7 +243,7 @@ def _lines() -> Show:
         last, due = doing, monotonic() + LINE_SECONDS
         count = "" if total is None else f", {done} of {total}"
         left = "" if seconds is None else f", {_left(seconds)}"
-        print(f"specdemo: {doing}{count}{left}", file=sys.stderr, flush=True)
+        print(f"specdemo: {printable(doing)}{count}{left}", file=sys.stderr, flush=True)
 
     return show
 

@@ -15,7 +15,7 @@ After a race the engine is asked, off the clock, for what its runs do not show:
 """
 
 import math
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -142,7 +142,7 @@ class RaceSide:
         """Return the side's run when the race is over."""
         reason: FinishReason = "failed" if self.error is not None else self.decoder.finish_reason or "cancelled"
         if not self._done:
-            return Run.without("failed")
+            return Run.without("failed" if self.error is not None else "cancelled")
         prefill, *rounds = self._done
         return self.decoder.finalized(Run(prefill=prefill, rounds=tuple(rounds), finish_reason=reason))
 
@@ -173,9 +173,9 @@ def race(
 
     In a chat, `history` holds the earlier turns.
 
-    `stop` and `moved` are checked between rounds. Once `stop` returns True, the comparison ends early; there is none
-    if that happens before both sides have their first token. Settings returned by `moved` apply from the next round
-    on, on decoders that support it.
+    `stop` and `moved` are checked between rounds. Once `stop` returns True, the comparison ends early: a side that
+    has not begun is empty, and without any token there is no comparison. Settings returned by `moved` apply from the
+    next round on, on decoders that support it.
 
     Raises:
         SpecdemoError: the prompt or the settings cannot be run, or an engine failed; both requests are freed.
@@ -196,9 +196,11 @@ def race(
             while (unfinished := [runner for runner in group if not runner.over]) and not stop():
                 ahead = unfinished[0] if settings.sequential else min(unfinished, key=lambda runner: runner.clock)
                 yield from ahead.slice(slice_seconds, stop)
-        if not all(runner.started or runner.over for runner in runners.values()):
+        if not any(runner.started for runner in runners.values()):
+            for runner in runners.values():
+                if runner.error is not None:
+                    raise runner.error
             return
-        _check_any(runners.values())
         other_load = None if engine.remote else load.share()
         plain, speculative = (runners[side].run() if side in runners else Run.without("absent") for side in SIDES)
         last = runners.get("speculative") or runners["plain"]
@@ -211,7 +213,7 @@ def race(
             speculative=speculative,
             trace_source=last.decoder.trace_source,
             costs=costs,
-            draft_agreement=_agreement(last.decoder),
+            draft_agreement=_agreement(last.decoder) if last.started else None,
             history=request.history,
             warm_up=warmed,
             other_load=other_load,
@@ -246,6 +248,8 @@ def warm_up_sides(
 
 def _prefill(runners: Sequence[RaceSide], stop: Callable[[], bool], *, together: bool) -> Iterator[Phase | Slice]:
     """Prefill each side, unless stopped; `together`: send both requests before reading either answer."""
+    if stop():
+        return
     begun = [runner.prefill() for runner in runners]
     if together:
         yield from (first for first in [next(one, None) for one in begun] if first is not None)
@@ -256,13 +260,6 @@ def _prefill(runners: Sequence[RaceSide], stop: Callable[[], bool], *, together:
             yield progress
             if isinstance(progress, Phase) and stop():
                 return
-
-
-def _check_any(runners: Collection[RaceSide]) -> None:
-    """Raise the first error if no side has a token."""
-    errors = [runner.error for runner in runners if runner.error is not None and not runner.started]
-    if errors and len(errors) == len(runners):
-        raise errors[0]
 
 
 def _agreement(decoder: Decoder) -> tuple[bool, ...] | None:

@@ -183,8 +183,11 @@ def _missing(comparison: Comparison) -> Iterator[str]:
     """Yield the reasons why a side is missing or ended too early."""
     yield from comparison.failures.values()
     for side in SIDES:
-        if comparison.side(side).finish_reason == "absent":
+        run = comparison.side(side)
+        if run.finish_reason == "absent":
             yield f"There is no {side} server, so there is nothing to compare with."
+        elif run.finish_reason == "cancelled" and not run.tokens:
+            yield f"Stopped before the {side} side began."
 
 
 def _nothing(comparison: Comparison) -> str:

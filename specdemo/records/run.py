@@ -100,7 +100,7 @@ class Run(Record):
     passes_known: bool = True
 
     @classmethod
-    def without(cls, reason: Literal["failed", "absent"]) -> Self:
+    def without(cls, reason: Literal["failed", "absent", "cancelled"]) -> Self:
         """Return the run of a side without tokens, for this reason."""
         return cls(prefill=Round(committed=(), seconds=TICK), finish_reason=reason)
 

@@ -109,6 +109,7 @@ class Sessions:
         """Compare, yielding updates. Errors become messages; closing the iterator frees the engine."""
         chat = is_chat(pair, settings)
         feed, started, due, message = Feed(prompt, settings, history, chat=chat), set[Side](), 0.0, ""
+        ended = False
         pair = with_chat_cache(pair, settings)
         try:
             check_prompt(
@@ -125,6 +126,7 @@ class Sessions:
                         continue
                     feed, message = feed.after(progress), ""
                     if isinstance(progress, Comparison):
+                        ended = True
                         message = "".join(alert(ServerError(text)) for text in progress.failures.values())
                         turn = _turn(prompt, progress) if chat else None
                         finished = FinishedRun.of(feed.run, len(feed), progress)
@@ -133,9 +135,9 @@ class Sessions:
                         started.add(progress.side)
                         due = monotonic() + UPDATE_SECONDS
                         yield Update(feed.news(), "")
-            if not started:
-                feed.fail("Stopped before the first token.")
-                yield Update(feed.everything if feed.shown else None, notice("Stopped before the first token."))
+            if not ended:
+                feed.fail(words := "Stopped." if started else "Stopped before the first token.")
+                yield Update(feed.everything if feed.shown else None, notice(words))
         except SpecdemoError as error:
             feed.fail(str(error))
             yield Update(feed.everything if feed.shown else None, alert(error))

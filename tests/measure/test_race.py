@@ -1,4 +1,5 @@
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from functools import partial
 from itertools import count
 
 import pytest
@@ -11,8 +12,11 @@ from specdemo.measure.race import LiveSettings, RaceEvent, race, run_alone
 from specdemo.measure.step_costs import MAX_LOOKAHEAD, SHORTEST, measure_contexts, measure_costs, visits_in_order
 from specdemo.measure.trials import repeats
 from specdemo.presentation import schema
+from specdemo.presentation.conclusion import conclude
+from specdemo.presentation.feed import feed_of
 from specdemo.records import Comparison, Phase, Request, Round, Slice
 from specdemo.settings import GenerationSettings
+from specdemo.strategies import engines_with
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=120)
 
@@ -218,3 +222,60 @@ def test_measuring_step_costs_takes_no_longer_than_it_may() -> None:
     assert len(costs.verify) == SHORTEST
     assert costs.draft_step == pytest.approx(ScriptedEngine().draft)
     assert (costs.first_draft_step, costs.length_change) == (None, None)
+
+
+class Stopped:
+    """Counts events and asks to stop after a number of them."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def __call__(self) -> bool:
+        return self.left <= 0
+
+
+AT_ONCE = GenerationSettings(engine=engines_with("at_once")[0], at_once=True, ignore_eos=True, max_new_tokens=120)
+RACES: dict[str, tuple[Callable[[], ScriptedEngine], GenerationSettings]] = {
+    "local, in turns": (ScriptedEngine, LONG),
+    "local, one after the other": (ScriptedEngine, LONG.model_copy(update={"sequential": True})),
+    "servers, one after the other": (partial(ScriptedEngine, remote=True), LONG),
+    "servers, at once": (partial(ScriptedEngine, remote=True), AT_ONCE),
+}
+
+
+@pytest.mark.parametrize("name", RACES)
+def test_a_race_that_started_has_a_result_wherever_it_is_stopped(name: str) -> None:
+    make, settings = RACES[name]
+    prompt = " ".join(["word"] * 600)  # a prefill in three parts
+    endless = Stopped(2**31)
+    events = len([*race(make(), prompt, settings, stop=endless)])
+    empty = set[str]()
+    for after in range(events):
+        engine, stop = make(), Stopped(after)
+        seen = list[RaceEvent]()
+        for event in race(engine, prompt, settings, stop=stop):
+            seen.append(event)
+            stop.left -= 1
+        started = {lap.side for lap in laps(seen)}
+        assert engine.requests == 0
+        assert isinstance(seen[-1], Comparison) if started else not any(isinstance(one, Comparison) for one in seen)
+        if not started:
+            continue
+        comparison = seen[-1]
+        assert isinstance(comparison, Comparison)
+        for side in ("plain", "speculative"):
+            run, rounds = (
+                comparison.side(side),
+                [each for lap in laps(seen) if lap.side == side for each in lap.rounds],
+            )
+            assert [run.prefill, *run.rounds][: len(rounds)] == rounds
+            assert bool(run.tokens) == (side in started)
+            assert run.finish_reason == ("length" if len(run.tokens) == 120 else "cancelled")
+        if len(started) == 1:
+            (missing,) = {"plain", "speculative"} - started
+            empty.add(missing)
+            assert f"Stopped before the {missing} side began." in conclude(comparison).sentence
+        again = schema.from_json(schema.to_json(comparison))
+        assert again.speculative.tokens == comparison.speculative.tokens
+        assert feed_of(comparison).everything.rstrip().splitlines()[-1].find('"kind": "end"') > 0
+    assert empty == {"speculative"}

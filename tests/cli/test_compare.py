@@ -1,0 +1,92 @@
+"""`compare`: what is printed, written and returned when not all goes well. The engine is scripted."""
+
+import json
+import signal
+from collections.abc import Generator, Sequence
+from pathlib import Path
+
+import pytest
+
+from specdemo.cli import main
+from specdemo.engines.base import Decoder, Prefilling
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.errors import ServerError
+from specdemo.records import Costs, Request, Round
+from specdemo.strategies import Plain
+
+REFUSED = "The server at http://127.0.0.1:9 refused; start it."
+
+
+class Interrupted(ScriptedEngine):
+    """Somebody presses Ctrl+C once both sides decode."""
+
+    def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
+        decoder = super().decoder(request, costs)
+        with_proposals = decoder.with_proposals
+
+        def interrupting(rounds: Sequence[Round]) -> list[Round]:
+            if self.requests == 2 and len(rounds) > 1:
+                signal.raise_signal(signal.SIGINT)
+            return with_proposals(rounds)
+
+        decoder.with_proposals = interrupting  # type: ignore[method-assign]
+        return decoder
+
+
+class HalfDown(ScriptedEngine):
+    """The plain side's server refuses."""
+
+    def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
+        decoder = super().decoder(request, costs)
+        if isinstance(request.strategy, Plain):
+            decoder.rounds = refusing  # type: ignore[method-assign]
+        return decoder
+
+
+def refusing() -> Generator[Prefilling | Round]:
+    yield from ()
+    raise ServerError(REFUSED)
+
+
+def test_ctrl_c_during_a_race_keeps_what_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run.json"
+    options = ["--json", str(path), "--ignore-eos", "--max-new-tokens", "2000"]
+    assert main(["compare", "Say", *options], load=lambda *_: Interrupted()) == 130
+    data = json.loads(path.read_text())
+    assert {data[side]["finish_reason"] for side in ("plain", "speculative")} == {"cancelled"}
+    assert "the quick brown fox" in capsys.readouterr().out
+
+
+def test_a_side_that_failed_is_named_and_the_exit_code_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.json"
+    options = ["--repeats", "0", "--json", str(path)]
+    assert main(["compare", "Say", *options], load=lambda *_: HalfDown(remote=True)) == 1
+    captured = capsys.readouterr()
+    assert captured.err.splitlines()[-1] == f"specdemo: The plain side failed: {REFUSED}"
+    assert "the quick brown fox" in captured.out
+    assert json.loads(path.read_text())["failures"] == {"plain": REFUSED}
+
+
+def test_a_file_that_cannot_be_written_is_named_and_skips_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    html, gif = tmp_path / "a.html", tmp_path / "a.gif"
+    options = ["--repeats", "0", "--json", "/dev/full", "--html", str(html), "--gif", str(gif)]
+    assert main(["compare", "Say", *options], load=lambda *_: ScriptedEngine()) == 1
+    assert html.read_bytes()[:2] == b"<!"
+    assert gif.read_bytes()[:4] == b"GIF8"
+    *_, complaint, cause = capsys.readouterr().err.splitlines()
+    assert complaint == "specdemo: Cannot write '/dev/full' (No space left on device); choose another path."
+    assert cause.strip() == "OSError: [Errno 28] No space left on device"
+
+
+def test_answers_and_names_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    engine = ScriptedEngine(words=(" \x1b[31m[red]", " a\u202eb", " :smile:"))
+    engine.pair = engine.pair.model_copy(update={"name": "x\x1b]0;title\x07"})
+    assert main(["compare", "Say \x1b[2J", "--repeats", "0", "--explain"], load=lambda *_: engine) == 0
+    out = capsys.readouterr().out
+    assert not set(out) & {"\x1b", "\x07", "\u202e"}
+    for shown in (r"\x1b[31m[red]", r"a\u202eb", ":smile:", r"Say \x1b[2J", r"x\x1b]0;title"):
+        assert shown in out
