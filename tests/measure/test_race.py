@@ -16,7 +16,6 @@ from specdemo.presentation.conclusion import conclude
 from specdemo.presentation.feed import feed_of
 from specdemo.records import Comparison, Phase, Request, Round, Slice
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import engines_with
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=120)
 
@@ -234,7 +233,7 @@ class Stopped:
         return self.left <= 0
 
 
-AT_ONCE = GenerationSettings(engine=engines_with("at_once")[0], at_once=True, ignore_eos=True, max_new_tokens=120)
+AT_ONCE = GenerationSettings(engine="server", policy="server", at_once=True, ignore_eos=True, max_new_tokens=120)
 RACES: dict[str, tuple[Callable[[], ScriptedEngine], GenerationSettings]] = {
     "local, in turns": (ScriptedEngine, LONG),
     "local, one after the other": (ScriptedEngine, LONG.model_copy(update={"sequential": True})),
