@@ -24,6 +24,7 @@ LAYERS = [  # each may import what stands before it, or in its own layer
     {"specdemo.metrics"},
     {"specdemo.estimate"},
     {"specdemo.models"},
+    {"specdemo.exports"},
     {"specdemo.presentation"},
     {"specdemo.engines"},
     {"specdemo.measure"},

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator
 
 from specdemo import metrics
+from specdemo.exports.code import command
 from specdemo.models.pairs import initial_runtime, initial_settings
-from specdemo.presentation.code import command
 from specdemo.presentation.wording import run_words
 from specdemo.records import Comparison, Counters, Divergence, Move, Outcome
 from specdemo.strategies import ENGINES, SOURCES, Tree

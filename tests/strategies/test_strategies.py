@@ -18,10 +18,10 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError, UsageError
 from specdemo.experiments.bench import available
 from specdemo.experiments.sweep import candidates
+from specdemo.exports.code import FLAVOURS, code
 from specdemo.measure.race import race
 from specdemo.metrics import identical
 from specdemo.models.pairs import bundled_pair
-from specdemo.presentation.code import FLAVOURS, code
 from specdemo.presentation.wording import shared_words
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings

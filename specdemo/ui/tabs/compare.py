@@ -15,11 +15,11 @@ from pydantic import Field, ValidationError
 
 from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
 from specdemo.experiments import Candidate
+from specdemo.exports.code import FLAVOURS, code
 from specdemo.files import is_text
 from specdemo.models.checks import with_tokenizers_compared
 from specdemo.models.pairs import bundled_prompts, default_drafter
 from specdemo.presentation.charts import race_figures
-from specdemo.presentation.code import FLAVOURS, code
 from specdemo.presentation.explain import SAMPLING_CAVEAT
 from specdemo.presentation.share import FILE_KINDS
 from specdemo.presentation.wording import is_chat

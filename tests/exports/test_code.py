@@ -1,6 +1,8 @@
 """Copied code that reproduces settings elsewhere; OpenVINO's, llama.cpp's and transformers' is run."""
 
+import ast
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -12,18 +14,21 @@ from unittest import mock
 import httpx
 import pytest
 import xllamacpp
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specdemo.cli import main
 from specdemo.engines.base import BRIEF
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError
+from specdemo.exports.code import FLAVOURS, bash, code, command, powershell
 from specdemo.measure.race import run_alone
 from specdemo.models.catalogue import find
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import inspect_model
+from specdemo.models.library import Origin
 from specdemo.models.pairs import BUNDLED, bundled_models, bundled_pair, initial_settings, pair_of
-from specdemo.presentation.code import FLAVOURS, code
 from specdemo.records import ModelPair, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.ui.controls import start_values
@@ -170,6 +175,96 @@ def test_what_cannot_be_reproduced_is_said(flavour: str) -> None:
     with pytest.raises(SettingsError, match="a different tokenizer than its target"):
         written(flavour, translated)
     assert written(flavour, translated, drafter="lookup")
+
+
+HOSTILE = (
+    "it's\ntouch broken\n#",
+    "a’; touch broken; ’b",
+    "‘‚‛’",
+    "“$(touch broken)”",
+    "$(touch broken)`touch broken`",
+    "\r\ntouch broken",
+    "a\u2028b\u202ec\x1b[31m\t",
+    '"; touch broken; "',
+    "'; import os; os.system('touch broken') #",
+    "é 漢字 !x %PATH% \\",
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_no_prompt_name_path_or_note_is_obeyed(
+    flavour: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bash runs the lines, with programs that only print their arguments; Python parses them."""
+    place = Origin(text, get=text)
+    monkeypatch.setattr("specdemo.exports.code.origin", lambda *_, **__: place)
+    named = PAIR.model_copy(update={"target": PAIR.target.model_copy(update={"name": text})})
+    lines = code(flavour, named, GenerationSettings(), text)
+    assert all(line.isprintable() for line in lines.split("\n"))
+    if flavour in ("genai", "transformers"):
+        strings = [node.value for node in ast.walk(ast.parse(lines)) if isinstance(node, ast.Constant)]
+        assert strings.count(text) >= 3, "the prompt, the target and the draft"
+        return
+    for program in ("ovms", "vllm", "llama-server", "curl"):
+        made = tmp_path / program
+        made.write_text(f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(sys.argv))\n")
+        made.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
+    done = subprocess.run(["bash", "-c", lines], stdout=subprocess.PIPE, cwd=tmp_path, env=environment, check=True)
+    started, request = map(json.loads, done.stdout.splitlines())
+    in_json = [value for each in started if each[:1] == "{" for value in json.loads(each).values()]
+    assert [*started, *in_json].count(text) >= 2, "the target and the draft"
+    body = json.loads(request[-1])
+    assert (body["model"], body["prompt"]) == (text, text)
+    assert not [*tmp_path.glob("*broken*")]
+    marked = [line.partition("# in PowerShell: ")[2] for line in lines.split("\n")]
+    *starts, asks = (read_by_powershell(line) for line in marked if line)
+    assert asks[-1] == request[-1]
+    assert all(start[1:] == started[1:] for start in starts), "none where bash's line is read alike"
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0")), min_size=1))
+def test_every_shell_reads_what_was_written(arguments: list[str]) -> None:
+    line, other = bash(arguments), powershell(arguments)
+    assert (line + other).isprintable()
+    assert read_by_powershell(other) == arguments
+    if all(map(str.isprintable, arguments)):
+        assert shlex.split(line) == arguments
+
+
+def read_by_powershell(line: str) -> list[str]:
+    """The arguments that PowerShell reads. Quotes have several forms, and are text where they are doubled."""
+    found, place = list[str](), 0
+    while place < len(line):
+        ends = next((quotes for quotes in ("'‘’‚‛", '"“”„') if line[place] in quotes), "")
+        if not ends:
+            word = line[place:].partition(" ")[0]
+            assert re.fullmatch(r"[\w./:=+\\-]+", word, re.ASCII)
+            found.append(word)
+            place += len(word) + 1
+            continue
+        text, place = "", place + 1
+        while line[place] not in ends or (line[place + 1 : place + 2] or " ") in ends:
+            if line[place] in ends or (ends[0] == '"' and line[place] == "`"):
+                place += 1
+            assert ends[0] == "'" or line[place] != "$" or line[place - 1] == "`", "a variable"
+            if ends[0] == '"' and line[place - 1] == "`" and line.startswith("u{", place):
+                end = line.index("}", place)
+                text, place = text + chr(int(line[place + 2 : end], 16)), end + 1
+            else:
+                text, place = text + line[place], place + 1
+        found.append(text)
+        place += 2
+    return found
+
+
+def test_a_line_that_every_shell_reads_alike_is_written_once() -> None:
+    line = ["llama-server", "--port", "8080", "-m", "models/a.gguf"]
+    assert list(command(line)) == ["llama-server --port 8080 -m models/a.gguf"]
+    first, second = command(["ovms", "--model_name", "the king's draft"])
+    assert shlex.split(first) == ["ovms", "--model_name", "the king's draft"]
+    assert second == "# in PowerShell: ovms --model_name 'the king''s draft'"
 
 
 def test_the_terminal_prints_it(capfd: pytest.CaptureFixture[str], tiny: ModelPair) -> None:

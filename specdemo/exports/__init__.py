@@ -1,0 +1,1 @@
+"""Comparisons as files, and settings as code for other software."""

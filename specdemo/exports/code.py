@@ -1,0 +1,275 @@
+"""Settings as a few lines for other software, which reproduce them without specdemo.
+
+Prompts, names and paths are other people's text, so each is quoted for where it stands: Python, JSON, a command line
+of bash or PowerShell, or a comment.
+"""
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from shlex import quote
+from typing import Any, NamedTuple
+
+from specdemo.errors import SettingsError, quoted
+from specdemo.models.devices import draft_device, properties
+from specdemo.models.library import Format, Origin, origin
+from specdemo.records import ModelPair, Request
+from specdemo.settings import GenerationSettings
+from specdemo.strategies import DRAFT_KINDS, Lookup, ServerDefault, Strategy, Tree
+from specdemo.text import printable
+
+_PORT = "8000"
+_WINDOW = 4096  # last tokens for llama.cpp to penalize, if the context length is unknown
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A request to reproduce, where to find its models, and the strategy in the software's form."""
+
+    pair: ModelPair
+    request: Request
+    target: Origin
+    draft: Origin | None
+    form: Any
+
+    @property
+    def chat(self) -> bool:
+        return self.pair.target.chat_template and self.request.apply_chat_template
+
+
+class Software(NamedTuple):
+    """Software to write code for.
+
+    `form` converts a strategy to the software's form, `target` and `draft` are the model formats that it reads,
+    `write` yields the lines, and `heads` are the kinds of head that it can load.
+    """
+
+    title: str
+    form: Callable[[Strategy], Any]
+    target: tuple[Format, ...]
+    draft: tuple[Format, ...]
+    write: Callable[[_Copy], Iterator[str]]
+    heads: Collection[str] = frozenset({"eagle3"})
+
+
+def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: str, *, local: bool = False) -> str:
+    """Return the lines for one of `FLAVOURS`. With `local` they name paths on this machine.
+
+    A draft that does not exist in a format that the software reads is replaced by prompt lookup, as a comment says.
+
+    Raises:
+        SettingsError: the software does not support this strategy, draft or target, or the server's configuration is
+            unknown.
+    """
+    software, request = FLAVOURS[flavour], Request.of(prompt, settings)
+    strategy = request.strategy
+    if isinstance(strategy, ServerDefault):
+        raise SettingsError("The server's own speculation settings are unknown; choose a pair on this machine.")
+    if software.form(strategy) is None:
+        if strategy.fixed_lookahead is not None and not isinstance(strategy, Tree):  # so the drafter is unsupported
+            words = strategy.drafter.words
+            raise SettingsError(f"{software.title} has no equivalent of {words}; choose another drafter.")
+        raise SettingsError(f"{software.title} cannot decode with {strategy.words}; choose a constant lookahead.")
+
+    def found(model: Any, formats: tuple[Format, ...]) -> Origin | None:
+        return next(filter(None, (origin(model, format_, local=local) for format_ in formats)), None)
+
+    draft, notes = None, list[str]()
+    if strategy.drafter.model:
+        if pair.draft is None:
+            raise SettingsError("This pair has no draft model; add one, or choose prompt lookup.")
+        if pair.draft_kind == "translated":
+            raise SettingsError(
+                "This pair's draft has a different tokenizer than its target, and only specdemo's traced engine "
+                "decodes with such a draft; choose another one, or prompt lookup."
+            )
+        draft = found(pair.draft, software.draft if pair.head is None or pair.head in software.heads else ())
+        if draft is None:
+            request = replace(request, strategy=Lookup(settings.max_ngram_size, settings.num_assistant_tokens))
+            name = pair.draft.name
+            notes.append(f"{software.title} cannot load {name} as a draft; n-grams of the text propose instead")
+    target = found(pair.target, software.target)
+    if target is None:
+        raise SettingsError(
+            f"{software.title} cannot load {quoted(pair.target.name)}, which exists for OpenVINO only; "
+            f"choose {FLAVOURS['genai'].title}, or another target."
+        )
+    notes += [place.get for place in (target, draft) if place is not None and place.get is not None]
+    copy = _Copy(pair, request, target, draft, software.form(request.strategy))
+    return "\n".join([*map(_comment, notes), *software.write(copy)]) + "\n"
+
+
+def _genai(copy: _Copy) -> Iterator[str]:
+    runtime, in_parts = copy.pair.runtime, copy.pair.target.in_parts
+    uncached = runtime.model_copy(update={"model_cache": False})
+    given, theirs = (_arguments(properties(uncached, device)) for device in (runtime.device, draft_device(runtime)))
+    source = "prompt_lookup=True"
+    if copy.draft is not None:
+        source = f"draft_model=ov_genai.draft_model({copy.draft.path!r}, {draft_device(runtime)!r}{theirs})"
+    yield "import openvino_genai as ov_genai"
+    yield ""
+    yield "scheduler = ov_genai.SchedulerConfig()"
+    yield f"scheduler.cache_size = {runtime.cache_size}"
+    yield f"pipeline = ov_genai.{'VLMPipeline' if in_parts else 'LLMPipeline'}("
+    yield f"    {copy.target.path!r}, {runtime.device!r}, scheduler_config=scheduler{given},"
+    yield f"    {source},"
+    yield ")"
+    yield "config = pipeline.get_generation_config()"
+    for name, value in copy.request.genai().items():
+        why = "  # without it, GenAI does not apply a threshold in greedy decoding" if name == "logprobs" else ""
+        yield f"config.{name} = {value!r}{why}"
+    yield f"prompt = {copy.request.prompt!r}"
+    if not copy.chat or in_parts:  # GenAI accepts no chat history for models in parts
+        yield f"config.apply_chat_template = {copy.chat}"
+    else:
+        yield 'prompt = ov_genai.ChatHistory([{"role": "user", "content": prompt}])'
+        if not copy.request.enable_thinking:
+            yield 'prompt.set_extra_context({"enable_thinking": False})'
+    yield f"print(pipeline.generate(prompt, {'generation_config=' if in_parts else ''}config))"
+
+
+def _transformers(copy: _Copy) -> Iterator[str]:
+    request, options, draft = copy.request, copy.request.transformers(), ""
+    if any(place is not None and place.file is not None for place in (copy.target, copy.draft)):
+        yield "# transformers reads GGUF files with the packages accelerate and gguf"
+    yield "from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed"
+    yield ""
+    yield f"tokenizer = AutoTokenizer.from_pretrained({_pretrained(copy.target)})"
+    yield f"target = AutoModelForCausalLM.from_pretrained({_pretrained(copy.target)})"
+    if copy.draft is None:
+        options |= copy.form
+    else:
+        draft = ", assistant_model=draft"
+        yield f"draft = AutoModelForCausalLM.from_pretrained({_pretrained(copy.draft)})"
+        yield from (f"draft.generation_config.{name} = {value!r}" for name, value in copy.form.items())
+    yield f"prompt = {request.prompt!r}"
+    if copy.chat:
+        extra = "" if request.enable_thinking else ", enable_thinking=False"
+        yield 'chat = [{"role": "user", "content": prompt}]'
+        yield f"prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False{extra})"
+    special = ", add_special_tokens=False" if copy.chat else ""  # the template adds them
+    yield f'inputs = tokenizer(prompt{special}, return_tensors="pt")'
+    if request.ignore_eos:
+        yield "# transformers has no setting to go on past the end of the text, so this may stop earlier"
+    if request.sampling.do_sample:
+        yield f"set_seed({request.sampling.seed})"
+    yield f"output = target.generate(**inputs{draft}{_arguments(options)})"
+    yield "print(tokenizer.decode(output[0, inputs.input_ids.shape[1]:], skip_special_tokens=True))"
+
+
+def _ovms(copy: _Copy) -> Iterator[str]:
+    runtime, name = copy.pair.runtime, copy.pair.target.name
+    flags = ["--rest_port", _PORT, "--model_name", name, "--model_path", copy.target.path]
+    flags += ["--task", "text_generation", "--target_device", runtime.device, "--cache_size", str(runtime.cache_size)]
+    if copy.draft is not None:
+        yield from command(["ovms", *flags, "--draft_source_model", copy.draft.path])
+    else:  # the graph needs prompt_lookup in its plugin_config
+        yield from command(["ovms", *flags, "--pipeline_type", "LM_CB"])
+        yield "# and in the model's graph.pbtxt: plugin_config: '{ \"prompt_lookup\": true }'"
+    yield from _post("/v3", copy, copy.request.openai() | copy.form)
+
+
+def _vllm(copy: _Copy) -> Iterator[str]:
+    form = copy.form
+    if copy.draft is not None:
+        form = {"method": "eagle3" if copy.pair.eagle3 else "draft_model", "model": copy.draft.path, **form}
+    if copy.target.file is not None:
+        yield "# vLLM's support of GGUF files is experimental; add --tokenizer with the original repository"
+    yield from command(["vllm", "serve", copy.target.path, "--port", _PORT, "--speculative-config", _json(form)])
+    yield from _post("/v1", copy, copy.request.openai())
+
+
+def _llama_cpp(copy: _Copy) -> Iterator[str]:
+    flags = copy.form
+    if copy.draft is not None:
+        kind = "draft-eagle3" if copy.pair.eagle3 else "draft-simple"
+        flags = ["--spec-type", kind, "--spec-draft-model", copy.draft.path, *flags]
+    if "ngram-cache" in flags:
+        yield "# llama.cpp's n-gram cache decides how much to propose by thresholds of its own"
+    yield from command(["llama-server", "--port", _PORT, "-m", copy.target.path, *flags])
+    sampling = copy.request.llama_cpp(copy.pair.target.context_length or _WINDOW)
+    yield from _post("/v1", copy, {"max_tokens": copy.request.max_new_tokens, **sampling})
+
+
+_IR: tuple[Format, ...] = ("openvino",)
+_HEADS = frozenset(kind.name for kind in DRAFT_KINDS.values() if kind.mode)
+_BOTH: tuple[Format, ...] = ("transformers", "gguf")
+
+FLAVOURS: dict[str, Software] = {
+    "genai": Software("OpenVINO GenAI", lambda strategy: strategy.genai(), _IR, _IR, _genai, _HEADS),
+    "ovms": Software(  # its requests have no fields of trees
+        "OpenVINO Model Server", lambda one: None if isinstance(one, Tree) else one.genai(), _IR, _IR, _ovms, _HEADS
+    ),
+    "vllm": Software("vLLM", lambda strategy: strategy.vllm(), _BOTH, ("transformers",), _vllm),
+    "llama.cpp": Software("llama.cpp", lambda strategy: strategy.llama_cpp(), ("gguf",), ("gguf",), _llama_cpp),
+    "transformers": Software(
+        "transformers", lambda strategy: strategy.transformers(), _BOTH, _BOTH, _transformers, frozenset()
+    ),
+}
+"""All software to write code for."""
+
+
+def _arguments(values: dict[str, Any]) -> str:
+    return "".join(f", {name}={value!r}" for name, value in values.items())
+
+
+def _pretrained(place: Origin) -> str:
+    return repr(place.place) if place.file is None else f"{place.place!r}, gguf_file={place.file!r}"
+
+
+def _comment(text: str) -> str:
+    return f"# {printable(text)}"
+
+
+def _json(value: Any) -> str:
+    """Return JSON on one line; what cannot be seen is escaped, letters of any script are not."""
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in text)
+
+
+def command(arguments: Sequence[str]) -> Iterator[str]:
+    """Yield the line that runs a program and, if PowerShell (7.3 or newer) needs another one, that as a comment."""
+    line, other = bash(arguments), powershell(arguments)
+    yield line
+    if other != line:
+        yield f"# in PowerShell: {other}"
+
+
+def bash(arguments: Sequence[str]) -> str:
+    """Quote a line for POSIX shells; what cannot be seen, such as a newline, is escaped as bash and zsh read it."""
+
+    def escaped(letter: str) -> str:
+        if letter.isprintable():
+            return f"\\{letter}" if letter in "\\'" else letter
+        return "".join(f"\\x{byte:02x}" for byte in letter.encode(errors="replace"))
+
+    return " ".join(quote(each) if each.isprintable() else f"$'{''.join(map(escaped, each))}'" for each in arguments)
+
+
+def powershell(arguments: Sequence[str]) -> str:
+    """Quote a line for PowerShell, where typographic quotes end a string, too."""
+
+    def in_quotes(text: str) -> str:
+        if text.isprintable():
+            return "'" + re.sub("(['‘’‚‛])", r"\1\1", text) + "'"
+        marked = re.sub('([`$"“”„])', r"`\1", text)
+        return '"' + "".join(one if one.isprintable() else f"`u{{{ord(one):x}}}" for one in marked) + '"'
+
+    plain = re.compile(r"[\w./:=+\\-]+", re.ASCII)
+    return " ".join(each if plain.fullmatch(each) else in_quotes(each) for each in arguments)
+
+
+def _post(prefix: str, copy: _Copy, request: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines that send a request to the server that the lines before start."""
+    path, asked = "/completions", dict[str, Any](prompt=copy.request.prompt)
+    if copy.chat:
+        path, asked = "/chat/completions", {"messages": [{"role": "user", "content": copy.request.prompt}]}
+        if not copy.request.enable_thinking:
+            asked["chat_template_kwargs"] = {"enable_thinking": False}
+    url, kind = f"http://localhost:{_PORT}{prefix}{path}", "application/json"
+    data = _json({"model": copy.pair.target.name, **asked, **request})
+    yield ""
+    yield bash(["curl", url, "-H", f"Content-Type: {kind}", "-d", data])
+    flags = ["-Method", "Post", "-Uri", url, "-ContentType", f"{kind}; charset=utf-8", "-Body", data]
+    yield f"# in PowerShell: {powershell(['Invoke-RestMethod', *flags])}"
