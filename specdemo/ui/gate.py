@@ -694,7 +694,7 @@ def application(
     page.queue(max_size=UNDER_WAY, api_open=False)  # nothing runs outside the queue
     # what Gradio's routes raise for names that it does not know
     unreadable = dict.fromkeys((KeyError, TypeError, ValueError), _unreadable)
-    app = Starlette(routes=own_routes, middleware=[gate, *middleware])
+    app = Starlette(routes=own_routes, middleware=[gate])
     # run history would let visitors have this machine write to a bucket on the Hub
     gr.mount_gradio_app(
         cast(Any, app),
@@ -705,7 +705,7 @@ def application(
         run_history=False,
         ssr_mode=False,
         show_error=True,
-        app_kwargs={"exception_handlers": unreadable},
+        app_kwargs={"exception_handlers": unreadable, "middleware": middleware},
         **look,
     )
     return app

@@ -90,7 +90,7 @@ def test_the_page_is_behind_its_gate(page: Served) -> None:
 def test_uploads_are_kept_in_a_folder_of_this_page(page: Served) -> None:
     kept = Path(page.post("/upload", files={"files": b"{}"}).json()[0])
     assert kept.read_bytes() == b"{}"
-    assert kept.parents[1].name.startswith("specdemo-")
+    assert kept.parents[2].name.startswith("specdemo-")
 
 
 def test_visitors_are_kept_up_to_a_number_and_told_when_they_were_forgotten(page: Served) -> None:
