@@ -18,13 +18,10 @@ if TYPE_CHECKING:
     from specdemo.api import LiveRun as LiveRun
     from specdemo.api import Pair as Pair
     from specdemo.api import Run as Run
-    from specdemo.api import bench as bench
     from specdemo.api import compare as compare
     from specdemo.api import experiment as experiment
     from specdemo.api import load as load
-    from specdemo.api import load_test as load_test
     from specdemo.api import open_run as open_run
-    from specdemo.api import sweep as sweep
     from specdemo.errors import SpecdemoError
 
 __all__ = [
@@ -34,13 +31,10 @@ __all__ = [
     "Pair",
     "Run",
     "SpecdemoError",
-    "bench",
     "compare",
     "experiment",
     "load",
-    "load_test",
     "open_run",
-    "sweep",
 ]
 
 

@@ -12,12 +12,9 @@ Pairs and their measurements are in `pairs`, results in `runs`; `specdemo` itsel
 from specdemo.api.pairs import LiveRound as LiveRound
 from specdemo.api.pairs import LiveRun as LiveRun
 from specdemo.api.pairs import Pair as Pair
-from specdemo.api.pairs import bench as bench
 from specdemo.api.pairs import compare as compare
 from specdemo.api.pairs import experiment as experiment
 from specdemo.api.pairs import load as load
-from specdemo.api.pairs import load_test as load_test
-from specdemo.api.pairs import sweep as sweep
 from specdemo.api.runs import Experiment as Experiment
 from specdemo.api.runs import Run as Run
 from specdemo.api.runs import open_run as open_run

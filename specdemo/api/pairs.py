@@ -9,7 +9,7 @@ the pair's own.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -21,21 +21,7 @@ from specdemo.api.runs import Experiment, Run
 from specdemo.engines import Engine, load_engine
 from specdemo.engines.server import remote_pair
 from specdemo.errors import UnknownNameError, UsageError, quoted
-from specdemo.experiments import (
-    KINDS,
-    LOOKAHEADS,
-    THRESHOLDS,
-    Kind,
-    Plan,
-    SweepPlan,
-    candidates,
-    chosen_tasks,
-    prompts_as_tasks,
-    run_with_extras,
-)
-from specdemo.experiments import bench as benchmark
-from specdemo.experiments import load as loading
-from specdemo.experiments import run as run_plan
+from specdemo.experiments import PRESETS, Axes, chosen_tasks, fastest, run, typed_tasks
 from specdemo.measure import confirmed, race
 from specdemo.models.catalogue import Entry, catalogue, suggestion
 from specdemo.models.hub import download, download_source
@@ -330,149 +316,46 @@ def compare(
         return used.stream(prompt, repeats=repeats, history=history, **settings).result()
 
 
-def sweep(
-    pair: Pair | Name,
-    prompts: str | Iterable[str],
-    *,
-    lookaheads: Sequence[int] = LOOKAHEADS,
-    thresholds: Sequence[float] = THRESHOLDS,
-    repeats: int = 3,
-    seed: int = 0,
-    on_progress: OnProgress | None = None,
-    **settings: Any,
-) -> Experiment:
-    """Measure which lookahead, confidence threshold or policy is fastest for these prompts on this machine.
-
-    `on_progress` is called with a `Progress` after every run.
-
-    Raises:
-        SpecdemoError: the sweep cannot be run, or failed; the message says what to do.
-    """
-    with _opened(pair) as used:
-        chosen = used.settings(**settings)
-        tried = candidates(used.models, chosen, lookaheads, thresholds)
-        tasks = prompts_as_tasks([prompts] if isinstance(prompts, str) else list(prompts))
-        plan = SweepPlan(used.models, tasks, chosen, tried, repeats=repeats, seed=seed)
-        return _measured(used, plan, on_progress)
-
-
-def bench(
-    pair: Pair | Name,
-    prompts: Name | None = None,
-    *,
-    limit: int | None = None,
-    methods: Sequence[str] | None = None,
-    repeats: int = benchmark.KIND.repeats.first,
-    seed: int = 0,
-    hardware: bool = True,
-    on_progress: OnProgress | None = None,
-    **settings: Any,
-) -> Experiment:
-    """Measure decoding strategies on a suite of tasks: a JSON Lines file, or the bundled suite.
-
-    `limit` is the maximum number of prompts; `methods`, such as "traced auto", default to all that the pair supports.
-    With `hardware`, memory use and bandwidth are measured as well. `on_progress` is called with a `Progress` after
-    every run.
-
-    Raises:
-        SpecdemoError: the benchmark cannot be run, or failed; the message says what to do.
-    """
-    options = {"repeats": repeats, "seed": seed, "methods": methods}
-    return _experiment(benchmark.KIND, pair, prompts, limit, settings, options, hardware, on_progress)
-
-
-def load_test(
-    pair: Pair | Name,
-    prompts: Name | None = None,
-    *,
-    concurrency: Sequence[int] = loading.LEVELS,
-    lookaheads: Sequence[int] = (),
-    limit: int | None = loading.KIND.limit,
-    repeats: int = loading.KIND.repeats.first,
-    seed: int = 0,
-    memory: bool = True,
-    on_progress: OnProgress | None = None,
-    **settings: Any,
-) -> Experiment:
-    """Measure the speedup at each `concurrency`, for one strategy or for each lookahead in `lookaheads`.
-
-    `prompts` is a JSON Lines file, or the bundled suite by default, of which at most `limit` are used. With `memory`,
-    memory use is measured as well. `on_progress` is called with a `Progress` after every block.
-
-    Raises:
-        SpecdemoError: the load test cannot be run, or failed; the message says what to do.
-    """
-    options = {"repeats": repeats, "seed": seed, "concurrency": concurrency, "lookaheads": lookaheads}
-    return _experiment(loading.KIND, pair, prompts, limit, settings, options, memory, on_progress)
-
-
 def experiment(
     pair: Pair | Name,
-    name: str,
-    prompts: Name | None = None,
+    prompts: str | Sequence[str] | Path | None = None,
     *,
+    preset: str = "measure",
     limit: int | None = None,
     repeats: int | None = None,
+    minutes: float | None = None,
     seed: int = 0,
-    extras: bool = True,
     on_progress: OnProgress | None = None,
     **chosen: Any,
 ) -> Experiment:
-    """Run the experiment with this command's name, such as "temperature" or "precision".
+    """Measure prompts × settings × repeats, as `specdemo measure` does, or a preset such as "tune" or "bench".
 
-    `chosen` are its own options, under the names in the terminal, such as `temperatures=[0, 0.8]`, and settings. The
-    other arguments are those of `bench`; `limit` and `repeats` default to the terminal's. With `extras`, memory use
-    or hardware is measured as well, if the experiment offers it.
+    `prompts` are texts, a `Path` to JSON lines, or by default the bundled suite, of which at most `limit` are used.
+    `chosen` are what varies, such as `lookaheads=[2, 4]` or `strategies=["all"]`, and settings. `on_progress` is
+    called with a `Progress` after every run.
 
     Raises:
-        SpecdemoError: the experiment cannot be run, or failed; the message says what to do.
+        SpecdemoError: it cannot be measured, or failed; the message says what to do.
     """
-    kinds = {kind.name: kind for kind in KINDS}
-    kind = kinds.get(name)
-    if kind is None:
-        raise UsageError(f"There is no experiment {quoted(name)}; {suggestion(name, [*kinds])}.")
-    varied = sorted({*kind.without} & chosen.keys())
-    if varied:
-        raise UsageError(f"{name} cannot take {varied[0]}, which it varies or leaves out itself; leave it out.")
-    options = {option.name: option.default for option in kind.options}
-    for option in kind.options:
-        for each in (option.name, *option.aliases):
-            if each in chosen:
-                options[option.name] = chosen.pop(each)
-    options |= {"repeats": kind.repeats.first if repeats is None else repeats, "seed": seed}
-    most = kind.limit if limit is None else limit
-    return _experiment(kind, pair, prompts, most, chosen, options, extras, on_progress)
-
-
-def _experiment(
-    kind: Kind,
-    pair: Pair | Name,
-    prompts: Name | None,
-    limit: int | None,
-    settings: dict[str, Any],
-    options: dict[str, Any],
-    extras: bool,
-    on_progress: OnProgress | None,
-) -> Experiment:
+    if preset not in PRESETS:
+        raise UsageError(f"There is no preset {quoted(preset)}; {suggestion(preset, [*PRESETS])}.")
+    named = PRESETS[preset]
+    axes = {name: tuple(chosen.pop(name)) for name in Axes.model_fields if name in chosen}
     with _opened(pair) as used:
-        chosen = used.settings(**settings) if kind.settings is None else kind.settings(used.models, **settings)
-        path = None if prompts is None else Path(prompts)
-        tasks = chosen_tasks(path, used.models.target.prompts, limit, turns=kind.turns)
-        plan = kind.plan(used.models, tasks, chosen, **options)
-        return _measured(used, plan, on_progress, extras=extras)
-
-
-def _measured(
-    pair: Pair, plan: Plan[Any, Any, Any], on_progress: OnProgress | None, *, extras: bool = False
-) -> Experiment:
-    """Measure a plan in the pair's process and return the result."""
-    plan.check()
-    last = None
-    for progress in pair.work(WithLoader(pair.models, partial(run_with_extras if extras else run_plan, plan))):
-        if isinstance(progress, Progress):
-            last = progress
-            if on_progress is not None:
-                on_progress(progress)
+        settings = named.settings(used.models, **chosen)
+        if prompts is None or isinstance(prompts, Path):
+            tasks = chosen_tasks(
+                prompts, used.models.target.prompts, limit or (named.limit if prompts is None else None)
+            )
+        else:
+            tasks = typed_tasks([prompts] if isinstance(prompts, str) else prompts)
+        plan = named.plan(used.models, tasks, settings, axes, repeats=repeats, minutes=minutes, seed=seed)
+        last = None
+        for progress in used.work(WithLoader(used.models, partial(run, plan, fastest=fastest))):
+            if isinstance(progress, Progress):
+                last = progress
+                if on_progress is not None:
+                    on_progress(progress)
     assert last is not None, "an experiment begins with a state"
     return Experiment(last.result)
 

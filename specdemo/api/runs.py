@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from specdemo import estimate, metrics
 from specdemo.errors import UsageError, quoted
 from specdemo.estimate import Speedup
-from specdemo.experiments import Report, Result, to_html, to_markdown, write
+from specdemo.experiments import Report, Result, report, to_html, to_markdown, write
 from specdemo.files import colours, json_text, read_bytes, write_bytes, write_json
 from specdemo.presentation import schema
 from specdemo.presentation.charts import (
@@ -163,7 +163,7 @@ def open_run(path: str | Path) -> Run:
 
 
 class Experiment:
-    """Results of a sweep, a benchmark or a load test. `result` is the complete record, `report` its presentation."""
+    """A measurement. `result` is the complete record, `report` its presentation."""
 
     def __init__(self, result: Result) -> None:
         self.result = result
@@ -171,7 +171,7 @@ class Experiment:
     @property
     def report(self) -> Report:
         """Result as sentences, tables and charts."""
-        return self.result.report()
+        return report(self.result)
 
     @property
     def conclusion(self) -> str:

@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from specdemo.cli import compare, doctor, experiments, models, serve
+from specdemo.cli import compare, doctor, measure, models, serve
 from specdemo.engines import load_engine
 from specdemo.errors import capitalised
-from specdemo.experiments import KINDS
+from specdemo.experiments import PRESETS
 from specdemo.version import __version__
 from specdemo.worker import EngineFactory
 
 _LONGEST = 400
 TOPICS = {
     "the page": ("serve",),
-    "measure": ("compare", "sweep", *(kind.name for kind in KINDS)),
+    "measure": ("compare", *PRESETS),
     "models": ("models",),
     "settings elsewhere": ("code",),
     "this machine": ("doctor",),
@@ -38,7 +38,7 @@ def build_parser(load: EngineFactory = load_engine) -> argparse.ArgumentParser:
     parser.set_defaults(load_engine=load)
     parser.add_argument("--version", action="version", version=f"specdemo {__version__}")
     commands = parser.add_subparsers(prog=called, required=True, metavar="COMMAND", help=argparse.SUPPRESS)
-    for command in (serve, compare, experiments, models, doctor):
+    for command in (serve, compare, measure, models, doctor):
         command.add_to(commands)
     parser.epilog = "\n".join(_by_topic({action.dest: action.help or "" for action in commands._choices_actions}))
     return parser

@@ -1,369 +1,398 @@
-"""Experiments: a plan, whose steps are measured one row at a time, and a result derived from the rows.
+"""What to measure: prompts × settings × repeats.
 
-A plan defines its steps and how to measure one. `run` does the rest: it loads each engine once for all the steps that
-need it, saves finished rows to a checkpoint so that a stopped or crashed run resumes, and yields the result so far
-after every row. `trials.TrialPlan` is the base of plans whose rows are speculative runs between plain ones.
+An axis lists alternatives, each with the settings that it changes. Lookaheads, thresholds and policies share one
+axis, since a run has one of them; strategies, temperatures, precisions and concurrency are axes of their own.
+Variants are the combinations of one alternative from every axis that varies.
 
-To add a kind of experiment, write its plan and result in one module and declare a `Kind` there, with the options and
-the plan to make from them. Command, tab and reports follow from that.
+Every prompt runs with each variant in every repeat, in an order that is shuffled each time and between plain runs, so
+that neither drift of the machine nor a variant's neighbours favour any of them.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from time import perf_counter
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, cast
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from random import Random
+from typing import Any, NamedTuple, Self
 
-from specdemo.engines import Engine
-from specdemo.errors import FileError
-from specdemo.experiments.checkpoint import Checkpoint, EngineFacts, Header, Row, SavedRows
-from specdemo.experiments.report import Report
+from pydantic import Field, ValidationError
+
+from specdemo.errors import PairError, SettingsError, SpecdemoError, listed, quoted
 from specdemo.experiments.suites import Task
-from specdemo.measure import measure_costs
-from specdemo.models.pairs import pair_settings
-from specdemo.records import Costs, Environment, ModelPair, Progress, Record
-from specdemo.settings import GenerationSettings
-from specdemo.strategies import EngineName
+from specdemo.models.checks import check_concurrent, check_strategy, with_tokenizers_compared
+from specdemo.records import MOST_IN_FLIGHT, ModelPair, Record
+from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.strategies import CONCURRENT, ENGINES, STRATEGIES, EngineName, Strategy, strategies, supports
 
-S = TypeVar("S")
-R = TypeVar("R", bound=Row)
-Load = Callable[..., Engine]
-"""Function that loads an engine by name, with the plan's pair unless another one is given."""
-Stop = Callable[[], bool]
+ALL = "all"  # stands for every policy or strategy that the pair supports
+MOST_VARIANTS = 500  # bounds a table and its charts; the widest useful grid has about 60
+MOST_REPEATS = 1000  # bounds the time and the file of a run; an interval needs 6
+MOST_MINUTES = 24 * 60  # a day
+FRESH = 8  # fresh runs of the fastest setting, at least: 6 give an interval, 2 more make it worth quoting
+CONDITIONS = ("temperature", "precision", "concurrency", "file")
+"""Axes that one does not choose by their speedup. The conclusion says which setting is fastest at each of them."""
 
-
-def never() -> bool:
-    """Never stop a run."""
-    return False
-
-
-class Result(Record):
-    """Results of an experiment so far: plain data, from which tables, charts and conclusions are derived."""
-
-    @property
-    @abstractmethod
-    def total(self) -> int:
-        """Number of rows when complete."""
-
-    @property
-    @abstractmethod
-    def row_count(self) -> int:
-        """Number of rows so far."""
-
-    @property
-    def measured(self) -> bool:
-        """True if there is any row."""
-        return self.row_count > 0
-
-    @property
-    def complete(self) -> bool:
-        """True if every row was measured."""
-        return self.row_count == self.total
-
-    @property
-    def so_far(self) -> str | None:
-        """Main figure so far, for progress; None if there is none yet."""
-        return None
-
-    @abstractmethod
-    def report(self) -> Report:
-        """Return the result as sentences, tables and charts."""
+PARTS = {"target": "precision", "draft": "draft_precision", "cache": "kv_cache_precision"}
+"""Components with a precision of their own, and the runtime setting of each."""
+_AS_LOADED = "as loaded"
 
 
-F = TypeVar("F", bound=Result)
+class Variant(Record):
+    """A combination. `values` are its places on the axes, such as {"lookahead": 4, "concurrency": 8}.
 
-
-class LoadedEngine(NamedTuple):
-    """An engine loaded beforehand, with its step costs; it stays loaded."""
-
-    engine: Engine
-    costs: Costs | None
-
-
-@dataclass(frozen=True)
-class Session(Generic[S]):
-    """Steps that need the same engine and pair; facts about these are saved under `name`."""
+    Without `concurrency`, requests run one at a time; with it, so many are decoded at once.
+    """
 
     name: str
+    values: dict[str, float | str]
+    settings: GenerationSettings
+    runtime: RuntimeSettings
+    concurrency: int | None = None
+
+    @property
+    def session(self) -> str:
+        """Name of the engine as loaded."""
+        return f"{self.settings.engine} {self.values.get('precision', '')}".strip()
+
+
+class Axes(Record):
+    """What varies; an empty axis does not. Policies and strategies may be "all"."""
+
+    lookaheads: tuple[int, ...] = ()
+    thresholds: tuple[float, ...] = ()
+    policies: tuple[str, ...] = ()
+    strategies: tuple[str, ...] = ()
+    temperatures: tuple[float, ...] = ()
+    precisions: tuple[str, ...] = ()
+    concurrency: tuple[int, ...] = Field((), max_length=MOST_IN_FLIGHT)
+
+    @classmethod
+    def checked(cls, **values: Any) -> Self:
+        """Build the axes.
+
+        Raises:
+            SettingsError: there is no such axis, or a value has another type.
+        """
+        unknown = values.keys() - cls.model_fields.keys()
+        if unknown:
+            raise SettingsError(f"There is no axis {quoted(min(unknown))}; vary {listed([*cls.model_fields])}.")
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            where = str(error.errors()[0]["loc"][0])
+            raise SettingsError(f"{where.capitalize()} cannot be {quoted(values[where])}; give a list.") from error
+
+
+class _Alternative(NamedTuple):
+    """A place on an axis. One that is `optional` is left out where the pair does not support it."""
+
+    axis: str
+    value: float | str
+    changes: dict[str, Any]
+    optional: bool = False
+
+    @property
+    def name(self) -> str:
+        bare = self.axis in ("strategy", "precision")
+        return (
+            str(self.value)
+            if bare
+            else f"{self.axis} {self.value if isinstance(self.value, str) else f'{self.value:g}'}"
+        )
+
+
+def grid(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> dict[str, Variant]:
+    """Return all variants by name; the settings alone if nothing varies.
+
+    Raises:
+        SettingsError, PairError: a value is out of range, the pair does not support a variant, or there are too many.
+        LoadError: OpenVINO refused a tokenizer.
+    """
+    pair = with_tokenizers_compared(pair)
+    choices = [*_choices(pair, settings, axes)]
+    if not choices and (axes.lookaheads or axes.thresholds or axes.policies):
+        raise SettingsError(f"Lookaheads and thresholds have no effect with {settings.strategy.words}; vary others.")
+    lists = [
+        _strategies(pair, settings, axes.strategies),
+        choices,
+        [_temperature(value) for value in axes.temperatures],
+        [_Alternative("precision", name, _precision(name)) for name in axes.precisions],
+        [_Alternative("concurrency", number, {}) for number in axes.concurrency],
+    ]
+    combinations = [*product(*filter(None, lists))]
+    if len(combinations) > MOST_VARIANTS:
+        raise SettingsError(f"These are {len(combinations)} combinations; vary at most {MOST_VARIANTS}.")
+    found: dict[str, Variant] = {}
+    refused: SpecdemoError | None = None
+    for alternatives in combinations:
+        try:
+            variant = _variant(pair, settings, alternatives)
+            _check(pair, variant)
+            found[variant.name] = variant
+        except (PairError, SettingsError) as error:
+            if not any(each.optional for each in alternatives):
+                raise
+            refused = error
+    if not found:
+        raise refused or SettingsError("There is nothing to try; give at least one value.")
+    return found
+
+
+def _variant(pair: ModelPair, settings: GenerationSettings, alternatives: Sequence[_Alternative]) -> Variant:
+    changes = {name: value for each in alternatives for name, value in each.changes.items()}
+    runtime = {name: changes.pop(name) for name in PARTS.values() if name in changes}
+    values = {each.axis: each.value for each in alternatives}
+    chosen = GenerationSettings.checked(**dict(settings) | changes)
+    if "num_assistant_tokens" in changes and "num_assistant_tokens" not in chosen.strategy.parameters():
+        raise SettingsError(f"A lookahead has no effect with {chosen.strategy.words}; leave one of them out.")
+    return Variant(
+        name=", ".join(each.name for each in alternatives) or chosen.strategy.words,
+        values=values,
+        settings=chosen,
+        runtime=RuntimeSettings.checked(**pair.runtime.model_dump() | runtime),
+        concurrency=int(values["concurrency"]) if "concurrency" in values else None,
+    )
+
+
+def _check(pair: ModelPair, variant: Variant) -> None:
+    """Check that the pair supports a variant, before anything is loaded."""
+    settings = variant.settings
+    if variant.runtime != pair.runtime and pair.target.server is not None:
+        raise SettingsError("A server chose its precision when it was started; choose a pair on this machine.")
+    if variant.concurrency is None:
+        check_strategy(pair, settings.engine, settings.strategy, settings.sampling)
+        return
+    if settings.engine not in CONCURRENT:
+        raise SettingsError(f"The {settings.engine} engine serves one request at a time; choose {CONCURRENT[0]}.")
+    if settings.do_sample:
+        raise SettingsError("Outputs of several requests at once are compared; switch sampling off.")
+    if not 1 <= variant.concurrency <= MOST_IN_FLIGHT:
+        raise SettingsError(f"Concurrent requests are from 1 to {MOST_IN_FLIGHT}; choose other numbers.")
+    check_concurrent(pair, settings.engine, settings.strategy, settings.sampling)
+
+
+def _choices(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> Iterator[_Alternative]:
+    """Yield lookaheads, thresholds and policies of the settings' engine and drafter."""
+    if axes.strategies:  # which name their policy
+        if axes.thresholds or axes.policies:
+            raise SettingsError("Thresholds and policies are part of a strategy; leave one of them out.")
+        yield from (_Alternative("lookahead", n, {"num_assistant_tokens": n}) for n in axes.lookaheads)
+        return
+    able = [
+        each for each in strategies(settings.engine, pair.draft_kind, settings.drafter) if _switched(each, settings)
+    ]
+    asked = axes.lookaheads or axes.thresholds or axes.policies
+    if asked and not able:
+        check_strategy(pair, settings.engine, settings.strategy, settings.sampling)
+    for n in axes.lookaheads:
+        GenerationSettings.checked(num_assistant_tokens=n)
+    for threshold in axes.thresholds:
+        GenerationSettings.checked(assistant_confidence_threshold=threshold)
+    policies = {each.policy.name: each for each in able}
+    unknown = next((name for name in axes.policies if name != ALL and name not in policies), None)
+    if unknown is not None:
+        raise SettingsError(f"There is no policy {quoted(unknown)} here; choose from {listed([*policies])}.")
+    for axis, setting, numbers in (
+        ("lookahead", "num_assistant_tokens", axes.lookaheads),
+        ("threshold", "assistant_confidence_threshold", axes.thresholds),
+    ):
+        for each in able:
+            if setting in each.parameters():
+                for value in numbers:
+                    yield _Alternative(
+                        axis, value, {"policy": each.policy.name, setting: value}, optional=len(able) > 1
+                    )
+    for name, each in policies.items():
+        numbered = {"num_assistant_tokens", "assistant_confidence_threshold"} & {*each.parameters()}
+        if name in axes.policies or (ALL in axes.policies and not numbered):
+            yield _Alternative("policy", name, {"policy": name}, optional=name not in axes.policies)
+
+
+def _switched(strategy: type[Strategy], settings: GenerationSettings) -> bool:
+    """Check if the settings' switch, such as a tree's depth, selects this strategy, or no switch is on."""
+    on = {name for each in STRATEGIES.values() if (name := each.switch) is not None and getattr(settings, name)}
+    return strategy.switch in on if on else strategy.switch is None
+
+
+def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, dict[str, Any]]:
+    """Return every strategy that the pair supports, as changes of settings by names such as `traced auto`.
+
+    Raises:
+        LoadError: OpenVINO refused a tokenizer.
+    """
+    found, pair = {}, with_tokenizers_compared(pair)
+    for engine in ENGINES:
+        lacking = {
+            name: GenerationSettings.model_fields[name].default for name, _ in settings if not supports(engine, name)
+        }
+        for strategy in strategies(engine, pair.draft_kind):
+            if strategy.switch is not None:
+                continue
+            changes = {**lacking, "engine": engine, "drafter": strategy.drafter.name, "policy": strategy.policy.name}
+            try:
+                chosen = GenerationSettings.checked(**dict(settings) | changes)
+                check_strategy(pair, engine, chosen.strategy, chosen.sampling)
+            except (PairError, SettingsError):  # not with these settings
+                continue
+            found[f"{engine} {strategy.name}"] = changes
+    return found
+
+
+def _strategies(pair: ModelPair, settings: GenerationSettings, names: Sequence[str]) -> list[_Alternative]:
+    able = available(pair, settings) if names else {}
+    for name in names:
+        if name != ALL and name not in able:
+            raise SettingsError(f"There is no strategy {quoted(name)} for this pair; choose from {', '.join(able)}.")
+    chosen = able if ALL in names else dict.fromkeys(names)
+    return [_Alternative("strategy", name, able[name]) for name in chosen]
+
+
+def _temperature(value: float) -> _Alternative:
+    """Return a temperature; 0 is greedy decoding."""
+    return _Alternative(
+        "temperature", value, {"do_sample": True, "temperature": value} if value else {"do_sample": False}
+    )
+
+
+def _precision(name: str) -> dict[str, str]:
+    """Return the runtime settings of a precision such as "cache u8" or "target bf16 + draft f32"."""
+    changes: dict[str, str] = {}
+    for part in [] if name == _AS_LOADED else name.split("+"):
+        what, _, value = part.strip().partition(" ")
+        if what not in PARTS or not value:
+            raise SettingsError(
+                f"{quoted(part.strip())} is not a precision of {', '.join(PARTS)}; write such as 'cache u8'."
+            )
+        changes[PARTS[what]] = value
+    return changes
+
+
+class Group(NamedTuple):
+    """Runs that share their plain neighbours: a prompt in one repeat, and the variants in the `order` to run them.
+
+    Without a prompt, all of them are decoded at this `concurrency`.
+    """
+
+    repeat: int
+    task: Task | None
+    order: Sequence[str]
+    fresh: bool = False
+    concurrency: int | None = None
+
+
+class Stage(NamedTuple):
+    """Groups that need the same engine, and the share of the time limit until which they may run."""
+
+    session: str
     engine: EngineName
     pair: ModelPair
-    steps: Sequence[S]
+    groups: Sequence[Group]
+    until: float
+
+
+Key = tuple[str, str, int, bool]
+"""Variant, prompt, repeat, and whether it is a fresh run."""
+TRYING = 0.6  # of a time limit, if the fastest runs again: more shrinks its interval, less tries too few settings
 
 
 @dataclass(frozen=True)
-class Plan(ABC, Generic[S, R, F]):
-    """What to measure, on which prompts, `repeats` times. `seed` determines all orders."""
+class Plan:
+    """What to measure. `seed` determines all orders.
+
+    With `confirm`, the fastest variant runs again at the end, and only these fresh runs are quoted, since the fastest
+    of many is partly the luckiest. `minutes` is an approximate time limit, counted from the first run; every variant
+    runs at least once.
+    """
 
     pair: ModelPair
     tasks: Sequence[Task]
     settings: GenerationSettings
-    repeats: int = field(default=3, kw_only=True)
-    seed: int = field(default=0, kw_only=True)
+    variants: Mapping[str, Variant]
+    repeats: int = 3
+    seed: int = 0
+    minutes: float | None = None
+    confirm: bool = False
 
-    row: ClassVar[type[Row]]
-    """Row type `R`."""
-    calibrates: ClassVar[bool] = True
-    """True if step costs are measured after loading an engine."""
-
-    @property
-    @abstractmethod
-    def variants(self) -> Mapping[str, GenerationSettings]:
-        """Settings to compare, by name.
-
-        Raises:
-            SpecdemoError: one of them does not fit the pair.
-        """
+    def __post_init__(self) -> None:
+        if not 1 <= self.repeats <= MOST_REPEATS:
+            raise SettingsError(f"Repeats are from 1 to {MOST_REPEATS}; choose another number.")
+        if self.minutes is not None and not 0 < self.minutes <= MOST_MINUTES:
+            raise SettingsError(f"Minutes are from 0 to {MOST_MINUTES}; choose another number.")
+        if not self.tasks:
+            raise SettingsError("There is no prompt to measure; give one.")
 
     @property
-    @abstractmethod
-    def header(self) -> Header:
-        """The experiment's identity, shared by all its rows.
-
-        Raises:
-            SpecdemoError: part of the plan does not fit the pair.
-        """
-
-    def check(self) -> None:
-        """Check the plan as far as possible before loading anything.
-
-        Raises:
-            SpecdemoError: the plan cannot be measured.
-        """
-
-    def fitted(self, engine: Engine, costs: Costs | None) -> Self:
-        """Return the plan without what a loaded engine cannot do."""
-        return self
-
-    @abstractmethod
-    def missing(self, rows: Sequence[R]) -> Sequence[Session[S]]:
-        """Return the steps not covered by these rows. The last steps may depend on the results."""
-
-    @abstractmethod
-    def measure(self, engine: Engine, costs: Costs | None, steps: Sequence[S], stop: Stop) -> Iterator[R]:
-        """Measure the steps, yielding each finished row.
-
-        Raises:
-            SpecdemoError: a step cannot be run, or the engine failed.
-        """
-
-    @abstractmethod
-    def result(self, facts: Mapping[str, EngineFacts], rows: Sequence[R]) -> F:
-        """Return the result with these rows."""
-
-    def extras(self, found: F, stop: Stop) -> F:
-        """Add measurements other than rows, such as memory, to a complete result."""
-        return found
+    def total(self) -> int:
+        """Number of rows without a time limit."""
+        single = sum(variant.concurrency is None for variant in self.variants.values())
+        per_repeat = single * len(self.tasks) + len(self.variants) - single
+        return per_repeat * self.repeats + self.confirm * self.again * len(self.tasks)
 
     @property
-    def today(self) -> str:
-        """Date on which the run started or, after an interruption, resumed (UTC, ISO 8601)."""
-        return datetime.now(UTC).date().isoformat()
+    def again(self) -> int:
+        """Number of fresh runs of the fastest variant on each prompt."""
+        return max(-(-FRESH // len(self.tasks)), self.repeats if self.minutes is not None else 0)
 
-    def saved(self, checkpoint: Checkpoint | None) -> SavedRows[R]:
-        """Return the checkpoint's rows and facts for this experiment.
+    def covers(self, key: Key) -> bool:
+        """Check if a row of a checkpoint belongs to this plan, which may have fewer repeats."""
+        return key[2] < (self.again if key[3] else self.repeats)
 
-        Raises:
-            FileError: the checkpoint holds a different experiment, or cannot be read.
-        """
-        return SavedRows({}, []) if checkpoint is None else cast(SavedRows[R], checkpoint.open(self.header, self.row))
+    def stages(self, finished: Collection[Key]) -> Iterator[Stage]:
+        """Yield what is left. GenAI keeps one speculative pipeline, so each drafter has its own stage."""
+        kinds: dict[tuple[str, str, bool], list[Variant]] = {}
+        for variant in self.variants.values():
+            kind = variant.session, variant.settings.drafter, variant.concurrency is not None
+            kinds.setdefault(kind, []).append(variant)
+        done = 0
+        for variants in kinds.values():
+            done += len(variants)
+            until = done / len(self.variants) * (TRYING if self.confirm else 1)
+            yield self._stage(variants, finished, range(self.repeats), until)
 
-    def seconds_left(self) -> float | None:
-        """Return the remaining seconds if the plan limits its time; None to extrapolate from the rows so far."""
-        return None
+    def confirming(self, name: str, finished: Collection[Key]) -> Stage:
+        """Return the fresh runs of the fastest variant."""
+        return self._stage([self.variants[name]], finished, range(self.again), 1.0, fresh=True)
 
-    def ended(self, found: F) -> F:
-        """Return the final result, once nothing is left to measure."""
-        return found
+    def _stage(
+        self,
+        variants: Sequence[Variant],
+        finished: Collection[Key],
+        repeats: range,
+        until: float,
+        *,
+        fresh: bool = False,
+    ) -> Stage:
+        first = variants[0]
+        groups = [*(self._blocks if first.concurrency else self._singles)(variants, repeats)]
+        left = [
+            group._replace(order=order, fresh=fresh)
+            for group in groups
+            if (order := [name for name in group.order if key_of(name, group, fresh=fresh) not in finished])
+        ]
+        pair = self.pair
+        if first.runtime != pair.runtime:
+            pair = pair.model_copy(update={"runtime": first.runtime})
+        return Stage(first.session, first.settings.engine, pair, left, until)
 
-    def covers(self, row: R) -> bool:
-        """Check if a checkpoint's row belongs to this plan, which may have fewer repeats."""
-        return True
+    def _singles(self, variants: Sequence[Variant], repeats: range) -> Iterator[Group]:
+        names = sorted(variant.name for variant in variants)
+        for repeat in repeats:
+            random = Random(f"{self.seed} {variants[0].session} {variants[0].settings.drafter} {repeat}")
+            for task in random.sample(self.tasks, len(self.tasks)):
+                yield Group(repeat, task, random.sample(names, len(names)))
 
+    def _blocks(self, variants: Sequence[Variant], repeats: range) -> Iterator[Group]:
+        levels = sorted({variant.concurrency or 1 for variant in variants})
+        for repeat in repeats:
+            random = Random(f"{self.seed} {repeat}")
+            for level in random.sample(levels, len(levels)):
+                names = [variant.name for variant in variants if variant.concurrency == level]
+                yield Group(repeat, None, random.sample(names, len(names)), concurrency=level)
 
-def run(
-    plan: Plan[S, R, F],
-    load: Load | None = None,
-    *,
-    loaded: LoadedEngine | None = None,
-    checkpoint: Checkpoint | None = None,
-    stop: Stop = never,
-) -> Iterator[Progress[F]]:
-    """Measure what the checkpoint lacks; yield progress first and after every row.
-
-    Engines come either from `load`, and are closed afterwards, or from `loaded`. Once `stop` returns True, the run
-    ends with the rows so far.
-
-    Raises:
-        FileError: the checkpoint holds a different experiment, or one from another machine.
-        SpecdemoError: the plan does not fit the pair, or an engine failed.
-    """
-    plan.check()
-    if loaded is not None:
-        plan = plan.fitted(*loaded)
-    facts, earlier = plan.saved(checkpoint)
-    rows: dict[Hashable, R] = {row.key: row for row in earlier if plan.covers(row)}
-    found, new, spent = plan.result(facts, list(rows.values())), 0, 0.0
-
-    def progress(doing: str, left: float | None = None) -> Progress[F]:
-        return Progress(len(rows), found.total, left, found, doing)
-
-    yield progress("starting")
-    while sessions := plan.missing(list(rows.values())):
-        session, before = sessions[0], len(rows)
-        if stop():
-            return
-        if loaded is None:
-            yield progress(f"loading {session.name}")
-        with _opened(plan, session, load, loaded) as engine:
-            if session.name in facts:
-                check_environment(facts[session.name].environment, engine.environment)
-            costs = _costs(plan, engine, loaded, stop)
-            if stop():
-                return
-            facts[session.name] = EngineFacts(environment=engine.environment, costs=costs)
-            if checkpoint is not None:
-                checkpoint.add_facts(session.name, facts[session.name])
-            steps = session.steps
-            while steps and not stop():
-                began, at = perf_counter(), len(rows)
-                for row in plan.measure(engine, costs, steps, stop):
-                    rows[row.key] = row
-                    if checkpoint is not None:
-                        checkpoint.add(row)
-                    found = plan.result(facts, list(rows.values()))
-                    new, spent, began = new + 1, spent + perf_counter() - began, perf_counter()
-                    left = plan.seconds_left()
-                    left = spent / new * (found.total - len(rows)) if left is None else left
-                    yield progress(found.so_far or row.doing, left)
-                rest = plan.missing(list(rows.values())) if len(rows) > at else ()
-                steps = next((each.steps for each in rest if each.name == session.name), ())
-        if stop() or len(rows) == before:
-            return
-    ended = plan.ended(found)
-    if ended is not found:
-        found = ended
-        yield progress(found.so_far or "finished", 0.0)
+    def settings_of(self, name: str, repeat: int) -> GenerationSettings:
+        """Return a variant's settings; each repeat samples with another seed."""
+        settings = self.variants[name].settings
+        return settings.model_copy(update={"seed": settings.seed + repeat}) if settings.do_sample else settings
 
 
-def run_with_extras(
-    plan: Plan[S, R, F], load: Load, *, checkpoint: Checkpoint | None = None, stop: Stop = never
-) -> Iterator[Progress[F]]:
-    """Run the plan, then measure its extras once every row is there."""
-    last = None
-    for last in run(plan, load, checkpoint=checkpoint, stop=stop):
-        yield last
-    if last is not None and last.result.complete:
-        yield replace(last, doing="measuring memory", seconds_left=None)
-        yield replace(last, result=plan.extras(last.result, stop))
-
-
-def check_environment(earlier: Environment, here: Environment) -> None:
-    """Check that a run resumes in the environment where it started.
-
-    Raises:
-        FileError: the rows so far were measured with other versions or settings.
-    """
-    if earlier != here:
-        raise FileError(
-            "The rows so far were measured with other versions or settings of OpenVINO; choose another "
-            "output path, or delete the file that ends in .rows.jsonl."
-        )
-
-
-def _opened(plan: Plan[Any, Any, Any], session: Session[Any], load: Load | None, loaded: LoadedEngine | None) -> Any:
-    if loaded is not None:
-        return nullcontext(loaded.engine)
-    assert load is not None, "one of both is given"
-    same = session.pair is plan.pair
-    return closing(load(session.engine) if same else load(session.engine, session.pair))
-
-
-def _costs(plan: Plan[Any, Any, Any], engine: Engine, loaded: LoadedEngine | None, stop: Stop) -> Costs | None:
-    if loaded is not None:
-        return loaded.costs
-    return measure_costs(engine, stop=stop) if plan.calibrates else None
-
-
-Choices = Callable[[ModelPair], Sequence[Any]]
-
-
-@dataclass(frozen=True)
-class Option:
-    """An option besides prompts, repeats and generation settings.
-
-    Values are of `type`: "count" is one whole number, the others are lists. The page offers `choices`, which may
-    depend on the pair, with those of `first` preselected. The terminal accepts any value, also under `aliases`.
-    """
-
-    name: str
-    title: str
-    help: str
-    type: Literal["names", "integers", "numbers", "count"]
-    default: Any = None
-    choices: Choices | None = None
-    first: Choices | None = None
-    aliases: tuple[str, ...] = ()
-
-
-class Extras(NamedTuple):
-    """What can be measured after the rows: its name in the terminal and from Python, and its label on the page."""
-
-    name: str
-    title: str
-    info: str
-
-
-class Range(NamedTuple):
-    """A slider's maximum and initial value."""
-
-    most: int
-    first: int
-
-
-def begin(pair: ModelPair, *, on: EngineName | None = None, **chosen: Any) -> GenerationSettings:
-    """Return the initial settings of a pair, with prompt lookup if it has no draft model.
-
-    `on`: the engine for pairs on this machine; None for the default.
-    """
-    here = {} if on is None or pair.target.server is not None else {"engine": on, "policy": "constant"}
-    return pair_settings(pair, **here | chosen)
-
-
-_PROMPTS, _REPEATS, _TOKENS = Range(32, 4), Range(12, 6), Range(512, 64)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of experiment. `name` is that of its command and tab, `tab` the tab's label, `start` the button's.
-
-    `plan(pair, tasks, settings, repeats=…, seed=…, **options)` makes the plan. `begin(pair, **chosen)` makes the
-    page's initial settings; `settings` does so for the terminal, where None means a single strategy's, as in a
-    comparison. `without` are settings that the experiment varies itself. If `turns` is False, only the first turn of
-    a chat is measured. With `compares`, an earlier benchmark can be given for comparison. `extras` is what can be
-    measured after the rows. `limit` is the terminal's default number of prompts. `charts` and `tables` are those of
-    its reports, in the page's order.
-    """
-
-    name: str
-    tab: str
-    title: str
-    explanation: str
-    help: str
-    start: str
-    plan: Callable[..., Plan[Any, Any, Any]]
-    options: tuple[Option, ...] = ()
-    settings: Callable[..., GenerationSettings] | None = None
-    begin: Callable[..., GenerationSettings] = begin
-    turns: bool = True
-    compares: bool = False
-    without: Collection[str] = ()
-    extras: Extras | None = None
-    prompts: Range = _PROMPTS
-    repeats: Range = _REPEATS
-    tokens: Range = _TOKENS
-    limit: int | None = None
-    charts: tuple[str, ...] = ()
-    tables: tuple[str, ...] = ("table",)
-    why: str = "of every run; more narrow the intervals"
+def key_of(variant: str, group: Group, *, fresh: bool) -> Key:
+    return variant, "" if group.task is None else group.task.name, group.repeat, fresh

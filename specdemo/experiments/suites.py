@@ -5,10 +5,13 @@ A file holds one JSON object per line, in one of these formats:
 - Spec-Bench and SPEED-Bench: `question_id`, `category`, `turns`. Each turn becomes a prompt of its own, preceded by
   the earlier turns and the target's answers to them;
 - HumanEval: `task_id`, `prompt`;
-- plain: `prompt` and, optionally, `task`.
+- plain: `prompt` and, optionally, `task`; a list of prompts is read as turns.
 """
 
+import codecs
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -46,8 +49,8 @@ class Task(Record):
 class _Line(Record):
     """One line, in any of the three formats."""
 
-    prompt: str | None = None
-    turns: list[str] | None = Field(None, min_length=1)
+    prompt: str | list[str] | None = None
+    turns: list[str] | None = None
     task: _Name | None = Field(None, validation_alias=AliasChoices("task", "category"))
     name: _Name | Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = Field(
         None, validation_alias=AliasChoices("task_id", "question_id")
@@ -64,25 +67,36 @@ def bundled_tasks(kind: Prompts) -> list[Task]:
     ]
 
 
+def typed_tasks(prompts: Sequence[str]) -> list[Task]:
+    """Return typed prompts as tasks."""
+    return [Task(name=f"prompt {number}", task="prompts", prompt=prompt) for number, prompt in enumerate(prompts, 1)]
+
+
 def read_tasks(path: Path, limits: Limits = _LIMITS) -> list[Task]:
-    """Read the prompts of a JSON Lines file; later turns of a chat follow its first.
+    """Read the prompts of a JSON Lines file; later turns of a chat follow its first. Duplicate names are numbered.
 
     Raises:
         FileError: the file is missing or empty, or a line has an unsupported format.
     """
+    data = read_bytes(path, limits.bytes, "a file of JSON lines")
+    # what PowerShell's `>` writes has a mark at its beginning
+    encoding = "utf-16" if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
     try:
-        text = read_bytes(path, limits.bytes, "a file of JSON lines").decode("utf-8-sig")
+        text = data.decode(encoding)
     except UnicodeDecodeError as error:
-        raise FileError(f"Cannot read {quoted(path.name)} as text; choose a file of JSON lines.") from error
+        raise FileError(f"Cannot read {quoted(path.name)} as text; save it as UTF-8.") from error
     tasks = [task for number, line in _lines(path, text, limits) for task in _tasks(path, number, line)]
     if not tasks:
         raise FileError(f"{quoted(path.name)} holds no prompts; write one JSON object per line.")
-    seen: set[str] = set()
-    for task in tasks:
-        if task.name in seen:
-            raise FileError(f"{quoted(path.name)} names two prompts {quoted(task.name)}; give each its own name.")
-        seen.add(task.name)
-    return tasks
+    seen: Counter[str] = Counter()
+    found: dict[str, Task] = {}
+    for task in tasks:  # concatenated suites use names again
+        name = task.name
+        while name in found:
+            seen[task.name] += 1
+            name = f"{task.name} ({seen[task.name] + 1})"
+        found[name] = task.model_copy(update={"name": name})
+    return [*found.values()]
 
 
 def chosen_tasks(path: Path | None, prompts: Prompts, limit: int | None, *, turns: bool = True) -> list[Task]:
@@ -126,20 +140,24 @@ def _lines(path: Path, text: str, limits: Limits) -> Iterator[tuple[int, str]]:
 
 
 def _tasks(path: Path, number: int, line: str) -> Iterator[Task]:
+    where = f"Line {number} of {quoted(path.name)}"
     try:
         value: Any = json_value(line)
     except ValueError as error:
-        raise FileError(f"Line {number} of {quoted(path.name)} is not JSON; write {_KINDS}.") from error
+        if re.search(r"\b(NaN|Infinity)\b", line):
+            raise FileError(f"{where} holds NaN or Infinity, which JSON lacks; write null or a number.") from error
+        raise FileError(f"{where} is not JSON; write {_KINDS}.") from error
     try:
         read = _Line.model_validate(value)
     except ValidationError as error:
-        raise FileError(f"Line {number} of {quoted(path.name)} does not fit; write {_KINDS}.") from error
-    turns = [read.prompt] if read.prompt else (read.turns or [])
+        raise FileError(f"{where} does not fit; write {_KINDS}.") from error
+    prompt = read.prompt or read.turns or []
+    turns = [prompt] if isinstance(prompt, str) else prompt  # a prompt given as a list is read as turns
     if not turns or not all(turn.strip() for turn in turns):
-        raise FileError(f"Line {number} of {quoted(path.name)} has no prompt; write {_KINDS}.")
+        raise FileError(f"{where} has no prompt; write {_KINDS}.")
     humaneval = isinstance(read.name, str) and read.name.startswith("HumanEval")
     kind = read.task or ("HumanEval" if humaneval else "prompts")
-    name = str(number if read.name is None else read.name)
+    name = str(number if read.name in (None, "") else read.name)
     for index, turn in enumerate(turns):
         later = f"{name}, turn {index + 1}" if index else name
         yield Task(name=later, task=kind, prompt=turn, before=tuple(turns[:index]))

@@ -5,31 +5,26 @@ Text is escaped here.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import plotly.graph_objects as go
 from markupsafe import Markup
 
 from specdemo import metrics
 from specdemo.estimate import by_position, by_thinking, race_of
-from specdemo.experiments import Line, Report, Result, curves, speedup_lines
-from specdemo.metrics import AS_MEASURED, FORMULAS, WhatIf, predict
+from specdemo.experiments import Chart, Report, Series
 from specdemo.presentation.charts import (
     accepted_figure,
-    base_figure,
-    colour,
     confidence_figure,
     lookahead_figure,
-    plain_line,
     timeline,
     to_json,
 )
 from specdemo.presentation.explain import walk_through
-from specdemo.presentation.figures import SPEED_COLUMNS, number, percent, speed_cells
+from specdemo.presentation.figures import SPEED_COLUMNS, number, speed_cells
 from specdemo.presentation.html import table_html, target_token_name
 from specdemo.presentation.wording import prompt_of, run_words
-from specdemo.records import Comparison, Costs, DraftToken, ModelPair, Round, Spread, Token, Trial
-from specdemo.strategies import ENGINES, SOURCES, EngineName
+from specdemo.records import Comparison, DraftToken, Round, Token, Trial
+from specdemo.strategies import SOURCES
 
 _CARD = Markup(
     '<section class="card"><h2 data-place="{name}-title" hidden></h2>'
@@ -63,11 +58,6 @@ def report_template(charts: Sequence[str], tables: Sequence[str]) -> str:
 EMPTY = board({}, {})
 
 
-def result_board(found: Result) -> str:
-    """Return an experiment's results so far; an empty board before the first row."""
-    return report_board(found.report()) if found.measured else EMPTY
-
-
 def report_board(report: Report) -> str:
     """Return a report as a board."""
     html = {"opening": _paragraphs(report.opening), "notes": _paragraphs(report.notes)}
@@ -85,160 +75,6 @@ def _around(name: str, title: str, remark: str) -> dict[str, str]:
 
 def _paragraphs(lines: Sequence[str]) -> str:
     return str(Markup("").join(Markup("<p>{}</p>").format(line) for line in lines if line))
-
-
-_COLOURS = ("--sd-own", "--sd-rejected", "--sd-accepted", "--sd-plain")
-_BANDWIDTH = (
-    "Twice the memory bandwidth is assumed to double v(n) − 1: plain and draft steps then take half as long, but the "
-    "arithmetic of more tokens takes as long as before."
-)
-_STEPS = ("context tokens", "plain step, ms", "draft step, ms", "first of a round, ms", "c")
-
-
-def caption(pair: ModelPair, engine: EngineName) -> str:
-    """Return the pair and engine of a board's figures as HTML."""
-    return str(Markup("<p>{}</p>").format(f"{pair.name} · {ENGINES[engine].words}"))
-
-
-class PairCosts(NamedTuple):
-    """Step costs of a pair in an engine."""
-
-    pair: ModelPair
-    engine: EngineName
-    costs: Costs
-
-    def richer_than(self, other: "PairCosts") -> bool:
-        """Check if these belong to the same pair and engine and cover more context lengths."""
-        same = (self.pair, self.engine) == (other.pair, other.engine)
-        return same and len(self.costs.contexts) > len(other.costs.contexts)
-
-
-def prediction_board(measured: PairCosts, acceptance: float, what_if: WhatIf = AS_MEASURED) -> str:
-    """Return only the predictions, which depend on acceptance and on what-if step costs."""
-    html, figure = _expectation(measured.costs, acceptance, what_if)
-    return board({"expectation": html}, {"prediction": figure}, whole=False)
-
-
-def costs_board(measured: PairCosts, acceptance: float, what_if: WhatIf = AS_MEASURED) -> str:
-    """Return measured step costs, and the speedups they predict for the draft model at this acceptance."""
-    html, figure = _expectation(measured.costs, acceptance, what_if)
-    texts = {
-        "caption": caption(measured.pair, measured.engine),
-        "steps": str(table_html(_STEPS, _steps(measured.costs))),
-        "steps-remark": str(Markup.escape(f"c: {FORMULAS['draft_cost']}.")),
-        "verify-remark": str(Markup.escape(f"v(n): {FORMULAS['verify_cost']}.")),
-        "expectation": html,
-        "change": _shape_change(measured.costs),
-    }
-    return board(texts, {"verify": _verify_figure(measured.costs), "prediction": figure})
-
-
-def _steps(costs: Costs) -> Iterator[tuple[str, ...]]:
-    """Yield rows for `_STEPS`: single steps at each context length."""
-    for steps in costs.contexts:
-        plain, draft = steps.passes[0], steps.draft
-        cost = None if draft is None else draft.middle / plain.middle
-        yield (str(steps.context), _quartiles(plain), _quartiles(draft), _quartiles(steps.first_draft), number(cost))
-
-
-def _quartiles(seconds: Spread | None) -> str:
-    """Format the median in milliseconds, with both quartiles in parentheses."""
-    if seconds is None:
-        return "–"
-    low, middle, high = (f"{value * 1000:.2f}" for value in (seconds.low, seconds.middle, seconds.high))
-    return f"{middle} ({low}–{high})"
-
-
-def _shape_change(costs: Costs) -> str:
-    if not costs.length_change:
-        return ""
-    share = percent(costs.length_change / costs.plain_step)
-    return str(
-        Markup(
-            "Shape-change cost: a pass takes {} ms longer ({} of a plain step) if its query length differs from that "
-            "of the pass before, since OpenVINO prepares every operation anew. Policies that vary the lookahead pay "
-            "it; the traced engine pads a pass to the previous query length where that is cheaper."
-        ).format(f"{costs.length_change * 1000:.2f}", share)
-    )
-
-
-def _verify_figure(costs: Costs) -> go.Figure:
-    figure = base_figure()
-    for steps, hue in zip(costs.contexts, _COLOURS, strict=False):
-        one = steps.passes[0].middle
-        middles = [spread.middle / one for spread in steps.passes]
-        bars = {
-            "type": "data",
-            "symmetric": False,
-            "array": [(spread.high - spread.middle) / one for spread in steps.passes],
-            "arrayminus": [(spread.middle - spread.low) / one for spread in steps.passes],
-            "thickness": 1,
-        }
-        figure.add_scatter(
-            x=list(range(1, len(middles) + 1)),
-            y=middles,
-            error_y=bars,
-            name=f"after {steps.context} tokens: v(1) is {one * 1000:.2f} ms",
-            mode="lines+markers",
-            line={"color": f"var({hue})"},
-            hovertemplate="v(%{x}) = %{y:.2f}",
-        )
-    figure.update_xaxes(title="tokens n per pass")
-    figure.update_yaxes(title="v(n)")
-    return figure
-
-
-def _expectation(costs: Costs, acceptance: float, what_if: WhatIf) -> tuple[str, go.Figure | None]:
-    prediction = predict(costs, acceptance)
-    if prediction is None:
-        return str(
-            Markup("<p>{}</p>").format("This pair's draft cost is unknown, so nothing can be predicted.")
-        ), None
-    figure = base_figure()
-    curves(figure, prediction)
-    what_if_note = _what_if(costs, acceptance, what_if, figure)
-    plain_line(figure)
-    figure.update_xaxes(title="lookahead γ")
-    figure.update_yaxes(title="predicted speedup")
-    best, textbook = prediction.best, prediction.textbook_best
-    given = f"At an acceptance of {acceptance:.2f}"
-    if best:
-        sentence = f"{given} the best lookahead is {best}, predicted {prediction.predicted[best - 1]:.2f}×"
-    else:
-        sentence = f"{given} no lookahead is predicted to beat plain decoding"
-    by_book = f"with v = 1 it would be {textbook}" if textbook else "nor with v = 1"
-    length = f"τ = {FORMULAS['expected_length']}, where a is this acceptance"
-    formula = f"Predicted, not measured: {FORMULAS['predicted_speedup']}, with {length}."
-    return str(Markup("<p><b>{}</b>; {}. {}</p>").format(sentence, by_book, formula) + what_if_note), figure
-
-
-def _what_if(costs: Costs, acceptance: float, what_if: WhatIf, figure: go.Figure) -> Markup:
-    """Predict with what-if costs: add the curve to the figure and return the result as a sentence."""
-    other = what_if.of(costs)
-    prediction = predict(other, acceptance)
-    if what_if == AS_MEASURED or prediction is None:
-        return Markup("")
-    figure.add_scatter(
-        x=list(range(1, len(prediction.predicted) + 1)),
-        y=list(prediction.predicted),
-        name="what if",
-        mode="lines",
-        line={"color": "var(--sd-accepted)", "dash": "dash"},
-        hovertemplate="%{y:.2f}×",
-    )
-    tokens, best = len(costs.verify), prediction.best
-    outcome = (
-        f"the best lookahead would be {best}, predicted {prediction.predicted[best - 1]:.2f}×"
-        if best
-        else "no lookahead would be predicted to beat plain decoding"
-    )
-    values = (
-        f"c = {number(metrics.draft_cost(other))} (measured {number(metrics.draft_cost(costs))}) and "
-        f"v({tokens}) = {number(metrics.verify_cost(other, tokens))} "
-        f"(measured {number(metrics.verify_cost(costs, tokens))})"
-    )
-    bandwidth = "" if what_if.growth == 1 else f" {_BANDWIDTH}"
-    return Markup("<p><b>What if</b>: with {}, {}.{}</p>").format(values, outcome, bandwidth)
 
 
 _STEP = Markup(
@@ -355,19 +191,20 @@ def _timed(comparison: Comparison) -> list[Trial]:
 def position_figure(comparison: Comparison) -> go.Figure:
     """Plot speedup, with intervals, and α along the text, over the race and its repeats."""
     parts = by_position(_timed(comparison))
-    line = Line(
-        "speedup",
-        [part.name for part in parts],
-        [part.speedup for part in parts],
-        [f"{part.speedup}, α {number(part.acceptance_rate)}" for part in parts],
-    )
-    figure = speedup_lines([line], "tokens", y_title="speedup, α")
-    rates = [part.acceptance_rate for part in parts]
-    if any(rate is not None for rate in rates):
-        dotted = {"color": colour(1), "dash": "dot"}
-        figure.add_scatter(x=line.x, y=rates, name="α", mode="lines+markers", line=dotted, hovertemplate="%{y:.2f}")
-        figure.update_layout(showlegend=True)
-    return figure
+    names, speedups = [part.name for part in parts], [part.speedup for part in parts]
+    lines = [
+        Series(
+            "speedup",
+            names,
+            [each.middle for each in speedups],
+            [each.low for each in speedups],
+            [each.high for each in speedups],
+            [f"{part.speedup}, α {number(part.acceptance_rate)}" for part in parts],
+        )
+    ]
+    if any(part.acceptance_rate is not None for part in parts):
+        lines.append(Series("α", names, [part.acceptance_rate for part in parts]))
+    return Chart("", "tokens", "speedup, α", lines).figure
 
 
 def _parts_table(comparison: Comparison) -> Markup:

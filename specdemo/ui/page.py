@@ -26,14 +26,12 @@ from specdemo.settings import RuntimeSettings
 from specdemo.ui.controls import NAMES, STRATEGY, choices_css, default_values, settings_from_link, start_values
 from specdemo.ui.events import ENGINE, PRIVATE
 from specdemo.ui.gate import SESSIONS, Page, application, listening, only_here, visitors_files
+from specdemo.ui.measure import measure_tab
 from specdemo.ui.parts import alert, header_html
 from specdemo.ui.registry import PAIR_NAMES, Names, Registry, values_of
 from specdemo.ui.session import Sessions, Visitors, initial_pair
 from specdemo.ui.tabs.compare import ANATOMY, COMPARE, CompareCallbacks, CompareTab, api_description, compare_tab
-from specdemo.ui.tabs.experiments import experiment_tabs
-from specdemo.ui.tabs.find import connect_find
 from specdemo.ui.tabs.models import ModelsTab, models_tab
-from specdemo.ui.tabs.tune import tune_tab
 from specdemo.ui.views import StyleLayers, head, script, theme
 from specdemo.worker import EngineFactory, Prepare, Worker
 
@@ -132,9 +130,7 @@ def build_page(
         callbacks = CompareCallbacks(sessions, local=local)
         with gr.Tabs() as tabs:
             compare = compare_tab(callbacks, session_open, used, pair, stop("run"))
-            connect_find(sessions, session_open, used, compare, stop)
-            tune_tab(sessions, session_open, used, pair, compare, stop)
-            experiment_tabs(sessions, session_open, used, pair, stop)
+            measure_tab(sessions, session_open, used, pair, compare, stop)
             models = models_tab(sessions, registry, used, header, compare, stop, local=local)
         compare.race.select(lambda: gr.update(selected=ANATOMY), outputs=tabs, **PRIVATE)
         # changes only when a pair has just been loaded, which the visitor then wants to run

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from specdemo.child import Failure, Limits, run_limited
 from specdemo.errors import FileError
-from specdemo.experiments import Bench, Task, chosen_tasks, read_bench
+from specdemo.experiments import Result, Task, chosen_tasks, read_result
 from specdemo.presentation import schema
 from specdemo.presentation.feed import feed_of
 from specdemo.presentation.share import FILE_KINDS, unpack
@@ -78,13 +78,13 @@ def tasks_apart(
     return (yield from _limited(partial(chosen_tasks, turns=turns), Path(file), prompts, limit, **words))
 
 
-def benchmark_apart(file: str) -> Generator[None, None, Bench]:
-    """Return a visitor's benchmark, read in a process of its own.
+def measurement_apart(file: str) -> Generator[None, None, Result]:
+    """Return a visitor's measurement, read in a process of its own.
 
     Raises:
-        FileError: it is not a benchmark, or exceeds a limit.
+        FileError: it is not a measurement, or exceeds a limit.
     """
-    return _limited(read_bench, Path(file), what="This benchmark cannot be read", otherwise="choose a smaller one")
+    return _limited(read_result, Path(file), what="This file cannot be read", otherwise="choose a smaller one")
 
 
 def _limited(work: Callable[..., T], *arguments: Any, what: str, otherwise: str) -> Generator[None, None, T]:

@@ -6,14 +6,13 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 import specdemo
 from specdemo.api.runs import FIGURES
 from specdemo.errors import SettingsError, UsageError
-from specdemo.experiments.variants import Temperatures
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Phase, Progress
 from tests.support import scripted_app
@@ -21,8 +20,7 @@ from tests.support import scripted_app
 ROOT = Path(__file__).resolve().parents[2]
 PROMPT = "Once upon a time"
 PUBLIC = {
-    "Experiment", "LiveRound", "LiveRun", "Pair", "Run", "SpecdemoError", "bench", "compare", "experiment", "load",
-    "load_test", "open_run", "sweep",
+    "Experiment", "LiveRound", "LiveRun", "Pair", "Run", "SpecdemoError", "compare", "experiment", "load", "open_run",
 }  # fmt: skip
 
 
@@ -141,38 +139,23 @@ def test_leaving_a_loop_frees_the_engine_for_what_comes_next(pair: specdemo.Pair
     assert specdemo.compare(pair, PROMPT, repeats=0, max_new_tokens=16).identical
 
 
-def test_a_sweep_a_benchmark_and_a_load_run_end_in_reports(pair: specdemo.Pair, tmp_path: Path) -> None:
+def test_measurements_end_in_reports(pair: specdemo.Pair, tmp_path: Path) -> None:
     states: list[Progress[Any]] = []
-    swept = specdemo.sweep(
-        pair, PROMPT, lookaheads=[2, 4], thresholds=[], repeats=1, on_progress=states.append, max_new_tokens=24
-    )
+    few: dict[str, Any] = {"repeats": 1, "max_new_tokens": 24}
+    tuned = specdemo.experiment(pair, PROMPT, lookaheads=[2, 4], on_progress=states.append, **few)
     assert states[-1].done == states[-1].total
-    assert swept.conclusion in str(swept)
-    assert set(swept.report.charts)
-    assert "var(" not in swept.figure(next(iter(swept.report.charts))).to_json()
-    swept.to_json(tmp_path / "sweep.json")
+    assert tuned.conclusion in str(tuned)
+    assert "var(" not in tuned.figure(next(iter(tuned.report.charts))).to_json()
+    tuned.to_json(tmp_path / "tuned.json")
     assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".md", ".csv", ".html"}
     suite = tmp_path / "suite.jsonl"
-    suite.write_text(json.dumps({"prompt": PROMPT}) + "\n")
-    found = specdemo.bench(pair, suite, methods=["genai constant"], repeats=1, hardware=False, max_new_tokens=24)
-    assert len(found.report.tables["table"].rows) >= 1
-    loaded = specdemo.load_test(pair, suite, concurrency=[1, 2], repeats=1, memory=False, max_new_tokens=24)
+    suite.write_text(json.dumps({"question_id": 1, "category": "chat", "turns": [PROMPT, "And then?"]}) + "\n")
+    loaded = specdemo.experiment(pair, suite, preset="load", concurrency=[1, 2], **few)
     assert loaded._repr_html_().startswith("<iframe")
     with pytest.raises(UsageError, match="choose from"):
         loaded.figure("nothing")
-    warmer = specdemo.experiment(pair, "temperature", suite, temperatures=[0, 0.8], repeats=1, max_new_tokens=24)
-    assert {row.method for row in cast(Temperatures, warmer.result).rows} == {"temperature 0", "temperature 0.8"}
-
-
-def test_a_load_run_asks_only_the_first_turn_of_a_chat(tmp_path: Path) -> None:
-    story = bundled_pair()
-    chatting = story.model_copy(update={"target": story.target.model_copy(update={"chat_template": True})})
-    suite, out = tmp_path / "chats.jsonl", tmp_path / "load.json"
-    suite.write_text(json.dumps({"question_id": 1, "category": "chat", "turns": [PROMPT, "And then?"]}) + "\n")
-    with specdemo.Pair(chatting, engines=scripted_app.load) as pair:
-        loaded = specdemo.load_test(pair, suite, concurrency=[1, 2], repeats=1, memory=False, max_new_tokens=24)
-    loaded.to_json(out)
-    assert [task["prompt"] for task in json.loads(out.read_text())["tasks"]] == [PROMPT]
+    warmer = specdemo.experiment(pair, suite, preset="temperature", temperatures=[0, 0.8], **few)
+    assert {row.variant for row in warmer.result.rows} == {"temperature 0", "temperature 0.8"}
 
 
 def test_mistakes_are_told_before_anything_is_loaded(pair: specdemo.Pair) -> None:
@@ -182,10 +165,8 @@ def test_mistakes_are_told_before_anything_is_loaded(pair: specdemo.Pair) -> Non
         specdemo.compare(pair, PROMPT, lookahead=3)
     with pytest.raises(specdemo.SpecdemoError, match="nothing-of-this-name"):
         specdemo.load("nothing-of-this-name")
-    with pytest.raises(UsageError, match="no experiment 'temprature'; choose temperature"):
-        specdemo.experiment(pair, "temprature")
-    with pytest.raises(UsageError, match="cannot take do_sample"):
-        specdemo.experiment(pair, "temperature", do_sample=True)
+    with pytest.raises(UsageError, match="no preset 'temprature'; choose temperature"):
+        specdemo.experiment(pair, preset="temprature")
     with pytest.raises(UsageError, match="leave the target out"):
         specdemo.load("story-pair", url="http://127.0.0.1:1")
 

@@ -2,10 +2,8 @@
 
 import json
 import runpy
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
@@ -16,7 +14,6 @@ import pytest
 from rich.console import Console
 
 from specdemo.cli import compare as compare_module
-from specdemo.cli import experiments as experiments_module
 from specdemo.cli import main
 from specdemo.cli.commands import build_parser
 from specdemo.cli.options import chosen_pair, chosen_settings, raced_settings
@@ -25,22 +22,17 @@ from specdemo.engines.base import Engine
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced import TracedEngine
-from specdemo.errors import EngineError, UsageError
-from specdemo.experiments import bench as bench_kind
-from specdemo.experiments.bench_result import Bench
-from specdemo.experiments.plan import run
+from specdemo.errors import UsageError
 from specdemo.experiments.report import Report, Table
-from specdemo.experiments.sweep_result import Sweep
 from specdemo.measure.step_costs import measure_costs
 from specdemo.models.pairs import BUNDLED, PAIR_VARIABLE
 from specdemo.presentation import schema
-from specdemo.records import ModelPair, Progress
+from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import EngineName
 from specdemo.worker import EngineFactory
 from tests.conftest import PROMPTS
 from tests.support.failing import failing_engine
-from tests.support.hurried import load_briefly
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -346,50 +338,6 @@ def test_terminal_settings_are_the_page_settings() -> None:
     assert "temperature" not in vars(options)  # unset ones keep the default of the type
 
 
-@pytest.mark.openvino
-def test_a_sweep_is_one_json_object_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
-    options = "--lookaheads 2,4-5 --thresholds none --repeats 1 --max-new-tokens 8 --json -"
-    assert main(["sweep", PROMPTS[0], *options.split()], load=load_briefly) == 0
-    result = Sweep.model_validate_json(capsys.readouterr().out)
-    assert [point.candidate.name for point in result.points] == ["lookahead 2", "lookahead 4", "lookahead 5"]
-    assert result.recommendation.sentence
-
-
-@pytest.mark.openvino
-def test_a_benchmark_writes_its_files_and_ends_with_one_line_of_json(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.json"
-    prompts.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
-    options = ["--limit", "2", "--repeats", "1", "--max-new-tokens", "8", "--no-hardware", "--methods"]
-    command = ["bench", "--prompts", str(prompts), "--json", str(out), *options, "traced constant,traced auto"]
-    assert main(command) == 0
-    headline = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert headline["complete"] is True
-    assert headline["speedups"]["traced auto"]["identical"] is True
-    assert sorted(path.suffix for path in tmp_path.glob("out.*")) == [".csv", ".html", ".json", ".md"]
-    data = json.loads(out.read_text())
-    assert headline == {"schema": 2, **data["headline"]}
-    assert len(data["rows"]) == 4
-
-
-@pytest.mark.openvino
-def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupting(*arguments: Any, **options: Any) -> Iterator[Progress[Sweep]]:
-        for state in run(*arguments, **options):
-            yield state
-            if state.done == 1:
-                signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(experiments_module, "run", interrupting)
-    before = signal.getsignal(signal.SIGINT)
-    out = tmp_path / "out.json"
-    options = ["--lookaheads", "2,4", "--thresholds", "none", "--repeats", "2", "--max-new-tokens", "8", "--json"]
-    assert main(["sweep", PROMPTS[0], *options, str(out)], load=load_briefly) == 130
-    assert len(Sweep.model_validate_json(out.read_text()).points) == 1
-    assert signal.getsignal(signal.SIGINT) is before
-
-
 INTERRUPTED = """
 import signal
 from specdemo.cli.terminal import interruptible
@@ -414,136 +362,12 @@ def test_ctrl_c_works_after_an_engine_was_freed() -> None:
     assert (done.returncode, done.stdout) == (0, "Interrupted.\n"), done.stderr
 
 
-SWEEP = ["sweep", "Say", "--lookaheads", "2,4", "--thresholds", "none", "--repeats", "2", "--max-new-tokens", "8"]
-
-
-def test_a_sweep_that_fails_keeps_what_is_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def failing(*arguments: Any, **options: Any) -> Iterator[Progress[Sweep]]:
-        for state in run(*arguments, **options):
-            yield state
-            if state.done == 1:
-                raise EngineError
-
-    monkeypatch.setattr(experiments_module, "run", failing)
-    out = tmp_path / "out.json"
-    assert main([*SWEEP, "--json", str(out)], load=scripted) == 1
-    assert len(Sweep.model_validate_json(out.read_text()).points) == 1
-    captured = capsys.readouterr()
-    assert "Too few runs to be sure" in captured.out
-    assert "run again" in captured.err
-
-
-@pytest.mark.parametrize("name", ["sweep", "bench", "load"])
-def test_what_was_written_before_is_not_replaced_by_nothing(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted(name: EngineName, pair: ModelPair) -> ScriptedEngine:
-        signal.raise_signal(signal.SIGINT)
-        return scripted(name, pair)
-
-    commands = {"sweep": SWEEP, "bench": [*BENCH, "--no-hardware"], "load": LOAD}
-    command = [*commands[name], "--json", str(tmp_path / "out.json")]
-    assert main(command, load=scripted) == 0
-    written = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    capsys.readouterr()
-    assert main(command, load=interrupted) == 130
-    assert {path: path.read_bytes() for path in written} == written
-    assert capsys.readouterr().out == ""
-
-
-LOAD = ["load", "--levels", "1,2", "--limit", "2", "--repeats", "1", "--max-new-tokens", "8", "--no-memory"]
-BENCH = ["bench", "--limit", "2", "--repeats", "1", "--max-new-tokens", "8", "--methods", "traced auto"]
-
-
 def scripted(name: EngineName, pair: ModelPair) -> ScriptedEngine:
     return ScriptedEngine()
 
 
 def often_right(name: EngineName, pair: ModelPair) -> ScriptedEngine:
     return ScriptedEngine(wrong=(4,))
-
-
-def test_load_prints_one_object_of_json_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*LOAD, "--lookaheads", "2,4", "--json", "-"], load=scripted) == 0
-    data = json.loads(capsys.readouterr().out)
-    found = [(point["method"], point["level"]) for point in data["points"]]
-    assert found == [(method, level) for method in ("plain", "lookahead 2", "lookahead 4") for level in (1, 2)]
-    assert len(data["headline"]["crossover"]) == 2
-
-
-def out_of_memory(result: Bench, *, stop: Callable[[], bool]) -> Bench:
-    raise EngineError("The process that measured memory ended; choose smaller models.")
-
-
-def interrupted(result: Bench, *, stop: Callable[[], bool]) -> Bench:
-    signal.raise_signal(signal.SIGINT)
-    return result
-
-
-@pytest.mark.parametrize(
-    ("ends", "code", "complaint"), [(out_of_memory, 1, "choose smaller models"), (interrupted, 130, "")]
-)
-def test_a_benchmark_stands_whatever_becomes_of_memory_and_bandwidth(
-    ends: Callable[..., Bench],
-    code: int,
-    complaint: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(bench_kind, "with_hardware", ends)
-    out = tmp_path / "out.json"
-    assert main([*BENCH, "--json", str(out)], load=scripted) == code
-    captured = capsys.readouterr()
-    headline = json.loads(captured.out.splitlines()[-1])
-    assert headline["complete"] is True
-    assert complaint in captured.err
-    assert headline == {"schema": 2, **json.loads(out.read_text())["headline"]}
-    again = [*BENCH, "--json", str(out), "--no-hardware"]
-    assert main(again, load=lambda name, pair: pytest.fail("all rows are in the checkpoint")) == 0
-    assert not list(tmp_path.glob("*.jsonl"))
-
-
-def test_a_benchmark_that_fails_shows_what_is_finished(capsys: pytest.CaptureFixture[str]) -> None:
-    def fails_in_traced(name: EngineName, pair: ModelPair) -> ScriptedEngine:
-        if name == "traced":
-            raise EngineError
-        return ScriptedEngine()
-
-    assert main([*BENCH, "--methods", "genai lookup, traced auto"], load=fails_in_traced) == 1
-    captured = capsys.readouterr()
-    headline = json.loads(captured.out.splitlines()[-1])
-    assert (headline["complete"], headline["runs"], list(headline["speedups"])) == (False, 2, ["genai lookup"])
-    assert "run again" in captured.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("sweep", "x", "--lookaheads", "few"), "'few' is not a list of numbers"),
-        (("sweep", "x", "--lookaheads", "0-3"), "greater than or equal to 1, got 0"),
-        (("sweep", "x", "--lookaheads", "none", "--thresholds", "none"), "There is nothing to try"),
-        (("load", "--levels", "1,x"), "'1,x' is not a list of numbers"),
-        (("load", "--levels", "0"), "Concurrent requests are from 1 to 256"),
-        (("load", "--engine", "traced"), "The traced engine serves one request at a time"),
-        (("bench", "--prompts", "/nowhere.jsonl"), "Cannot read 'nowhere.jsonl'"),
-        (("bench", "--methods", "genai auto"), "There is no method 'genai auto'"),
-        (("bench", "--json", "/nowhere/out.json"), "Cannot write a file"),
-        (("bench", "--json", "out.md"), "choose a path that ends in .json"),
-        (
-            ("compare", "x", "--policy", "auto"),
-            "The genai engine does not support policy auto; choose the traced engine",
-        ),
-    ],
-    ids=str,
-)
-def test_bad_sweeps_and_benchmarks_are_refused(
-    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == 2
-    assert message in capsys.readouterr().err.replace("\n", " ")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")
@@ -583,10 +407,10 @@ def test_ctrl_c_at_the_start_ends_without_a_word(module: str) -> None:
         ("compare", "Say", "--models-dir", "n" * 5000, "--target", "m" * 5000),
         ("compare", "Say", "--json", "n" * 5000),
         ("compare", "Say", f"--{'n' * 5000}"),
-        ("sweep", "Say", "--lookaheads", "n" * 5000),
+        ("tune", "Say", "--lookaheads", "n" * 5000),
         ("bench", "--prompts", "n" * 5000),
         ("bench", "--prompts", "a\0b"),
-        ("bench", "--methods", "n" * 5000),
+        ("bench", "--strategies", "n" * 5000),
         ("models", "info", "n" * 5000),
         ("models", "info", "a\0b"),
         ("models", "check", "n" * 5000),
@@ -625,10 +449,10 @@ def test_a_target_alone_is_raced_with_prompt_lookup_and_says_so(capsys: pytest.C
 def test_a_table_explains_its_intervals_once(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [("a", "1.50× (95 % interval 1.40–1.60)"), ("b", "–")]
     tables = {"table": Table("Every one", ["setting", "speedup"], rows)}
-    report = Report("Sweep", opening=[], charts={}, tables=tables, notes=[], data=dict, headline={})
+    report = Report("Measured", opening=[], charts={}, tables=tables, notes=[], data=dict, headline={})
     print_report(Console(width=40), report)
     printed = " ".join(capsys.readouterr().out.split())
-    assert "Sweep (95 % intervals in brackets)" in printed
+    assert "Measured (95 % intervals in brackets)" in printed
     assert "1.50× (1.40–1.60)" in printed
 
 
@@ -642,11 +466,11 @@ def test_ctrl_c_after_a_race_keeps_it(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["sweep", "x", "--lookaheads", "5-1"], "'5-1' is not a list of numbers"),
+        (["tune", "x", "--lookaheads", "5-1"], "'5-1' is not a list of numbers"),
         (["load", "--concurrency", "1-999999999"], "is not a list of numbers"),
         (["compare", "x", "--target", "a", "--url", "http://127.0.0.1:9"], "are for the remote engine"),
         (["compare", "x", "--engine", "genai", "--plain-url", "http://127.0.0.1:9"], "are for the remote engine"),
-        (["bench", "--methods", "genai constant", "--temperature", "0.3"], "no effect in greedy decoding"),
+        (["bench", "--strategies", "genai constant", "--temperature", "0.3"], "no effect in greedy decoding"),
         (["code", "x", "--temperature", "0.3"], "no effect in greedy decoding"),
         (["load", "--max-ngram-size", "5"], "--max-ngram-size has no effect"),
     ],

@@ -14,6 +14,7 @@ from unittest import mock
 
 import psutil
 import pytest
+from specdemo.measure.closed_loop import NamedRequest, serve
 
 from specdemo.cli.options import check_url
 from specdemo.engines.base import BRIEF
@@ -23,7 +24,6 @@ from specdemo.engines.server.client import Event as Heard
 from specdemo.engines.server.decoder import RemoteBatch
 from specdemo.engines.server.openai import OpenAI
 from specdemo.errors import PromptError, ServerError, UsageError
-from specdemo.measure.closed_loop import NamedRequest, serve
 from specdemo.measure.race import race, run_alone
 from specdemo.models.pairs import initial_settings
 from specdemo.presentation import schema

@@ -18,9 +18,9 @@ from specdemo.cli import main
 from specdemo.engines.base import BRIEF
 from specdemo.engines.server import RemoteEngine, remote_pair
 from specdemo.errors import PromptError, ServerError, SettingsError
-from specdemo.experiments.bench import available
-from specdemo.experiments.sweep import candidates, sweep
-from specdemo.measure.closed_loop import NamedRequest, serve
+from specdemo.experiments import PRESETS, Loaded, points, run, typed_tasks
+from specdemo.experiments.concurrent import NamedRequest, serve
+from specdemo.experiments.plan import available
 from specdemo.measure.race import race, run_alone
 from specdemo.measure.step_costs import contexts_task, measure_costs
 from specdemo.models.pairs import initial_settings
@@ -82,9 +82,10 @@ def test_both_servers_race(served: RemoteEngine) -> None:
 
 def test_a_sweep_and_a_benchmark_try_what_the_server_can_do(served: RemoteEngine) -> None:
     settings = initial_settings(served.pair, max_new_tokens=8, ignore_eos=True)
-    *_, last = sweep(served, [PROMPT], settings, candidates(served.pair, settings), repeats=1)
-    assert [point.candidate.name for point in last.result.points] == ["policy server"]
-    (point,) = last.result.points
+    plan = PRESETS["tune"].plan(served.pair, typed_tasks([PROMPT]), settings, repeats=1)
+    *_, last = run(plan, loaded=Loaded(served, None))
+    (point,) = points(last.result)
+    assert point.variant == "policy server"
     assert point.identical
     assert point.acceptance_rate is not None
     assert list(available(served.pair, settings)) == ["server server"]
@@ -103,9 +104,11 @@ def test_several_requests_at_once(served: RemoteEngine, llama_servers: Servers) 
     assert [one.tokens for one in speculative.served] == [24] * 4
     assert {one.output for one in plain.served} == {one.output for one in speculative.served}
     assert all(0 < one.first <= one.last for one in speculative.served)
-    assert speculative.judged is not None
+    assert speculative.rounds
     counted = [after - earlier for after, earlier in zip_longest(drafted(llama_servers), before, fillvalue=0)]
-    assert speculative.judged[1] <= counted[1], "requests that were broken off at the end count there only"
+    assert sum(proposed or 0 for proposed, _ in speculative.rounds) <= counted[1], (
+        "requests that were broken off at the end count there only"
+    )
     with closing(served.batch(request.strategy)) as batch, pytest.raises(PromptError):
         batch.submit(0, replace(request, prompt=" "))
 

@@ -7,6 +7,7 @@ import pytest
 
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.models.pairs import bundled_pair, bundled_prompts
+from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 from specdemo.ui.parts import examples_html
@@ -15,7 +16,7 @@ from tests.benchmarks.expectations import expectations, write
 
 @pytest.mark.parametrize(("draft", "expect"), [(0.001, "wins"), (0.05, "loses")])
 def test_every_example_is_measured_and_called_by_its_interval(draft: float, expect: str, tmp_path: Path) -> None:
-    def load(name: EngineName) -> ScriptedEngine:
+    def load(name: EngineName, pair: ModelPair) -> ScriptedEngine:
         return ScriptedEngine(words=(" so", " it", " goes") * 20, draft=draft)
 
     found = expectations(bundled_pair(), load, repeats=2, tokens=33)

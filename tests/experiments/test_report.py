@@ -1,13 +1,223 @@
-"""What the reports of all experiments share."""
+"""From rows to a report: the one conclusion, its tables and charts, two reports compared, and its files."""
 
+import csv
+import io
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from playwright.sync_api import BrowserContext, expect
+
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.errors import FileError, UsageError
 from specdemo.estimate import Interval
-from specdemo.experiments.report import Line, speedup_lines
+from specdemo.experiments import (
+    Axes,
+    Plan,
+    Point,
+    Result,
+    Table,
+    Task,
+    beside,
+    conclude,
+    fastest,
+    grid,
+    joined,
+    points,
+    read_result,
+    report,
+    run,
+    to_html,
+    to_markdown,
+    write,
+)
+from specdemo.experiments.report import Chart, Report, Series, _choose, _where, options_of, to_csv
+from specdemo.settings import GenerationSettings
+
+PAIR = ScriptedEngine().pair
+SETTINGS = GenerationSettings(engine="traced", ignore_eos=True, max_new_tokens=61)
+HOSTILE = "=cmd|'/c calc'!A1 <img src=x onerror=alert(1)> | [x](javascript:1)"
+TASKS = [Task(name=f"{task} {n}", task=task, prompt=f"Say {n}") for task in ("tales", HOSTILE) for n in (1, 2)]
 
 
-def test_one_wide_interval_does_not_flatten_a_chart() -> None:
-    narrow = [Interval(middle=1.2, low=1.1, high=1.3), Interval(middle=0.9, low=0.8, high=1.0)]
-    assert speedup_lines([Line("all", ["a", "b"], narrow)], "kind").layout.yaxis.range is None
-    wide = [*narrow, Interval(middle=1.5, low=0.01, high=500)]
-    figure = speedup_lines([Line("all", ["a", "b", "c"], wide)], "kind")
-    assert figure.layout.yaxis.range == (0, 3)
-    assert "500" in figure.data[0].text[2]  # hovering shows it whole
+def measured(engine: ScriptedEngine | None = None, tasks: list[Task] = TASKS, **axes: Any) -> Result:
+    used = engine or ScriptedEngine(wrong=(7, 20), extra=0.0005)
+    plan = Plan(PAIR, tasks, SETTINGS, grid(PAIR, SETTINGS, Axes(**axes)), repeats=2)
+    *_, last = run(plan, lambda *_: used, fastest=fastest)
+    return last.result
+
+
+def point(name: str, middle: float, spread: float | None = None, **values: float | str) -> Point:
+    ends = {} if spread is None else {"low": middle - spread, "high": middle + spread}
+    known = dict.fromkeys(("mean_accepted_length", "acceptance_rate", "token_acceptance"), 1.0)
+    shares = dict.fromkeys(("draft_share", "verify_share", "other_share"), None)
+    return Point(
+        variant=name,
+        values=values,
+        speedup=Interval(middle=middle, **ends),
+        speedups=(middle,) * 6,
+        identical=True,
+        runs=6,
+        identical_runs=6,
+        tokens_per_second=1,
+        plain_tokens_per_second=1,
+        **known,
+        **shares,
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "fresh", "best", "words"),
+    [
+        ([("a", 1.5, 0.1), ("b", 1.2, 0.1)], None, "a", "Choose a, the fastest: 1.50× (95 % interval 1.40–1.60)"),
+        ([("a", 1.5, 0.1), ("b", 1.45, 0.1)], None, "a", "a is faster: 1.50×"),
+        ([("a", 1.5, 0.1), ("b", 1.2, 0.1)], ("a", 1.3, 0.05), "a", "in 6 fresh runs"),
+        ([("a", 1.5, None)], None, None, "Too few runs to be sure: the fastest so far is a"),
+        ([("a", 0.9, 0.02), ("b", 0.8, 0.02)], None, None, "No setting beats plain decoding here: the best, a"),
+        ([("a", 2.0, 1.9)], None, None, "Inconclusive"),
+    ],
+)
+def test_one_conclusion_names_the_setting_to_choose(found: Any, fresh: Any, best: str | None, words: str) -> None:
+    concluded = _choose([point(*each) for each in found], None if fresh is None else point(*fresh))
+    assert concluded.best == best
+    assert words in concluded.sentence
+
+
+def test_settings_that_may_be_as_fast_are_named() -> None:
+    many = [point(f"lookahead {n}", 1.5 - n / 100, 0.1) for n in range(1, 8)]
+    sentence = _choose(many, None).sentence
+    assert sentence.endswith("As fast, perhaps: lookahead 2, lookahead 3, lookahead 4, lookahead 5 and 2 more.")
+
+
+def test_under_several_conditions_the_conclusion_says_where_speculation_pays() -> None:
+    found = [point(f"concurrency {n}", middle, 0.03) for n, middle in ((1, 1.4), (4, 1.2), (8, 1.0), (16, 0.8))]
+    assert _where(found) == (
+        "Speculation clearly pays: concurrency 1 (1.40×) and concurrency 4 (1.20×); it makes little difference: "
+        "concurrency 8 (1.00×); it costs time: concurrency 16 (0.80×)."
+    )
+    assert "Too few runs" in _where([point("temperature 0", 1.4)])
+
+
+def test_the_best_setting_of_each_condition_counts() -> None:
+    result = measured(lookaheads=(1, 6), temperatures=(0.0, 0.8))
+    sentence = conclude(result).sentence
+    assert "lookahead 6, temperature 0 " in sentence
+    assert "lookahead 6, temperature 0.8 " in sentence
+    assert "lookahead 1" not in sentence
+
+
+def test_a_report_holds_what_the_script_says() -> None:
+    result = measured(lookaheads=(1, 4, 8), thresholds=(0.3,))
+    made = report(result)
+    assert list(made.tables) == ["table", "tasks"]
+    table = made.tables["table"]
+    cells = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert [row["variant"] for row in cells] == ["lookahead 1", "lookahead 4", "lookahead 8", "threshold 0.3"]
+    assert {row["outputs"] for row in cells} == {"identical"}
+    assert [row["runs"] for row in cells] == ["8"] * 4
+    assert "TTFT" not in table.columns, "there is none to show"
+    (chosen,) = [note for note in made.notes if note.startswith("To use")]
+    assert chosen.endswith(options_of(result, conclude(result).best or ""))
+    assert "--num-assistant-tokens" in chosen
+    assert made.headline["choose"] == conclude(result).best
+    data = json.loads(json.dumps(made.data()))
+    assert [each["variant"] for each in data["points"]] == [each["variant"] for each in cells]
+    assert data["headline"]["speedups"]["lookahead 4"] == pytest.approx(points(result)[1].speedup.middle, abs=1e-3)
+
+
+def test_charts_have_numbers_along_an_axis_and_others_as_bars() -> None:
+    charts = report(measured(lookaheads=(1, 4, 8), thresholds=(0.3,), policies=("auto",))).charts
+    shown, predicted = charts["speedup"].series
+    assert (list(shown.x), predicted.name) == ([1, 4, 8], "predicted")
+    ends = zip(shown.low, shown.y, shown.high, strict=True)
+    assert all((low or 0) < (y or 0) < (high or 0) for low, y, high in ends)
+    assert [series.name for series in charts["others"].series] == ["threshold 0.3", "policy auto"]
+    assert "&lt;img" in charts["others"].figure.to_json()
+    assert list(charts["passes"].series[0].x)[:3] == [1, 2, 3]
+
+
+def test_a_chart_without_intervals_has_no_error_bars_and_a_long_one_leaves_values_readable() -> None:
+    bare = Chart("", "", "", [Series("a", [1, 2], [1.0, 2.0], [None, None], [None, None])]).figure
+    assert bare.data[0].error_y.array is None
+    long = Chart("", "", "", [Series("a", [1, 2], [1.0, 2.0], [0.5, 1.0], [1.2, 90.0])]).figure
+    assert list(long.layout.yaxis.range) == [0, 4]
+
+
+def test_prompts_of_several_lengths_have_a_table_of_their_own() -> None:
+    long = Task(name="long", task="tales", prompt="word " * 4100)
+    table = report(measured(tasks=[TASKS[0], long], lookaheads=(2,))).tables["lengths"]
+    assert {row[1] for row in table.rows} == {"up to 500", "about 4,000"}
+
+
+def test_two_reports_are_joined_on_the_prompts_in_common(tmp_path: Path) -> None:
+    here = measured(lookaheads=(2,))
+    write(report(measured(ScriptedEngine(draft=0.03), TASKS[:3], lookaheads=(2,))), tmp_path / "there.json")
+    both = joined(here, read_result(tmp_path / "there.json"), "there.json")
+    fast, slow = points(both)
+    assert (fast.variant, slow.variant) == ("lookahead 2", "lookahead 2, there.json")
+    assert fast.runs == slow.runs == 6
+    assert fast.speedup.middle > slow.speedup.middle
+    assert "lookahead 2, there.json" in conclude(both).sentence
+    other = here.model_copy(update={"tasks": (Task(name="tales 1", task="tales", prompt="Another"),)})
+    with pytest.raises(FileError, match="no prompt in common"):
+        joined(here, other, "there.json")
+
+
+@pytest.mark.parametrize("text", ["{}", "[1]", "not JSON", '{"rows": []}'])
+def test_files_that_are_no_measurements_are_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(FileError, match=r"'x.json' is not a measurement") as refused:
+        read_result(tmp_path / "x.json")
+    assert str(tmp_path) not in str(refused.value)
+
+
+def hostile() -> Report:
+    found = report(measured(lookaheads=(2,)))
+    table = Table(HOSTILE, ("variant",), [(HOSTILE,), (f"a\n{HOSTILE}",)])
+    figures = [{"variant": start + HOSTILE, "speedup": -1.5} for start in ("", "+", "-", "@", "\t")]
+    return Report(HOSTILE, [HOSTILE], {}, {"table": table}, [HOSTILE], found.data, {}, figures)
+
+
+def test_foreign_text_is_neither_a_formula_nor_markup(tmp_path: Path) -> None:
+    made = hostile()
+    for row in csv.DictReader(io.StringIO(to_csv(made))):
+        assert row["variant"].startswith("'")
+        assert row["speedup"] == "-1.5", "a number stays one"
+    text = to_markdown(made)
+    assert "<img" not in text
+    assert "[x](" not in text.replace("\\[x\\](", "")
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert [line.replace("\\|", "").count("|") for line in rows] == [2] * 3
+    assert "<img" not in to_html(made)
+
+
+def test_files_stand_beside_the_json(tmp_path: Path) -> None:
+    paths = write(report(measured(lookaheads=(2,))), tmp_path / "run.v1.json")
+    assert [path.name for path in paths] == ["run.v1.json", "run.v1.md", "run.v1.csv", "run.v1.html"]
+    assert beside(Path("run.v2"), ".csv").name == "run.v2.csv"
+    with pytest.raises(UsageError, match=r"ends in \.json"):
+        beside(Path("run.md"), ".csv")
+
+
+@pytest.mark.browser
+def test_the_html_opens_offline_and_draws_its_charts(browser: BrowserContext, tmp_path: Path) -> None:
+    (*_, page_path) = write(report(measured(lookaheads=(1, 4))), tmp_path / "run.json")
+    page = browser.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("request", lambda request: errors.append(request.url) if not request.url.startswith("file:") else None)
+    page.goto(page_path.as_uri())
+    expect(page.locator("h1")).to_contain_text("Measurement of")
+    expect(page.locator(".chart").first.locator("svg, canvas").first).to_be_visible()
+    assert errors == []
+
+
+def test_points_do_not_depend_on_the_order_of_rows() -> None:
+    result = measured(lookaheads=(1, 4))
+    rows = list(result.rows)
+    Random(1).shuffle(rows)
+    shuffled = points(result.model_copy(update={"rows": tuple(rows)}))
+    for one, other in zip(points(result), shuffled, strict=True):
+        assert one.speedup.middle == pytest.approx(other.speedup.middle, rel=0.02)

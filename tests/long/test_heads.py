@@ -13,9 +13,7 @@ from specdemo.engines import load_engine
 from specdemo.engines.base import BRIEF
 from specdemo.engines.genai import GenAIEngine
 from specdemo.errors import FolderError, PairError, PromptError, SettingsError
-from specdemo.experiments.load import LoadPlan
-from specdemo.experiments.plan import run as load_run
-from specdemo.experiments.suites import Task
+from specdemo.experiments import Axes, grid
 from specdemo.measure.race import race, run_alone, with_counters
 from specdemo.models.checks import check_engine, check_pair, check_strategy, drafts_for, is_recommended
 from specdemo.models.folder import inspect_folder, own_head
@@ -123,10 +121,8 @@ def test_a_dflash_draft_serves_one_request_at_a_time(draft: Path) -> None:
 
 def test_load_runs_with_heads_are_refused_before_anything_is_loaded(draft: Path) -> None:
     for pair in (pair_with(draft), mtp_pair()):
-        task = Task(name="one", task="tales", prompt="abc def")
-        plan = LoadPlan(pair, [task], GenerationSettings(ignore_eos=True), (1, 2))
         with pytest.raises(SettingsError, match="decodes one request at a time"):
-            next(load_run(plan, pytest.fail))
+            grid(pair, GenerationSettings(ignore_eos=True), Axes(concurrency=(1, 2)))
 
 
 def test_which_engines_can_run_it_is_reported(draft: Path) -> None:

@@ -7,11 +7,6 @@ import httpx
 import psutil
 import pytest
 
-from specdemo.measure.hardware import draft_extra, measure_memory
-from specdemo.models.pairs import bundled_pair
-from specdemo.records import SIDES
-from specdemo.settings import GenerationSettings
-from specdemo.strategies import EngineName
 from tests.support.browser import Visit, repeated, run, started
 from tests.support.served import Served, Visitor
 
@@ -45,16 +40,3 @@ def test_memory_does_not_grow_with_visitors(tmp_path: Path) -> None:
             resident.append(psutil.Process(app.process.pid).memory_info().rss)
     growth = [after - before for before, after in pairwise(resident)]
     assert min(growth) < 12 * 0.1e6  # a visitor whose state is kept takes 0.4 MB, and would so each time
-
-
-@pytest.mark.openvino
-@pytest.mark.parametrize(("name", "other"), [("traced", "genai"), ("genai", "traced")])
-def test_the_draft_takes_memory_beyond_plain_decoding(name: EngineName, other: EngineName) -> None:
-    short = GenerationSettings(engine=name, max_new_tokens=4)
-    measured = [measure_memory(bundled_pair(), "Once", short, side) for side in SIDES]
-    uses = [use for use in measured if use is not None]
-    assert all(use.peak >= use.resident > 40e6 for use in uses)  # 48.8 MB of weights
-    extra = draft_extra(uses, name, "resident")
-    assert extra is not None
-    assert 0 < extra < 40e6  # of the draft's 1.9 MB, and not of a second target
-    assert draft_extra(uses, other, "resident") is None

@@ -16,7 +16,7 @@ from openvino import opset13 as opset
 from specdemo.cli import main
 from specdemo.engines.language_model import LanguageModel
 from specdemo.errors import ConversionError, FolderError, GGUFError, LoadError, UnknownNameError
-from specdemo.experiments.bench import available
+from specdemo.experiments.plan import available
 from specdemo.models import convert
 from specdemo.models import converted as conversion
 from specdemo.models.checks import check_pair, drafts_for

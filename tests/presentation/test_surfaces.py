@@ -12,8 +12,7 @@ from PIL import ImageDraw
 from rich.console import Console
 
 from specdemo.cli.terminal import print_comparison
-from specdemo.estimate import Speedup, of_comparison, of_trials, summarise
-from specdemo.experiments.sweep_result import Candidate, Point
+from specdemo.estimate import Speedup, of_comparison
 from specdemo.presentation import schema
 from specdemo.presentation.conclusion import conclude
 from specdemo.presentation.feed import feed_of
@@ -107,18 +106,3 @@ def test_rounds_by_tokens_accepted_are_all_rounds(comparison: Comparison) -> Non
     rounds = comparison.speculative.rounds
     assert sum(times for _, times in counts) == len(rounds)
     assert sum(accepted * times for accepted, times in counts) == sum(step.accepted for step in rounds)
-
-
-def test_sweep_and_benchmark_estimate_alike(comparison: Comparison) -> None:
-    trials = comparison.repeats
-    candidate = Candidate(kind="lookahead", name="lookahead 4", value=4, settings=comparison.settings)
-    point = Point(candidate=candidate, **summarise(trials).model_dump())
-    expected = of_trials(trials)
-    assert (point.speedup.middle, point.speedup.low, point.speedup.high) == (
-        expected.middle,
-        expected.low,
-        expected.high,
-    )
-    alone = of_comparison(comparison.model_copy(update={"repeats": ()}))
-    assert alone is not None
-    assert (alone.low or 0) < expected.middle < (alone.high or 0)  # race and repeats agree within the interval

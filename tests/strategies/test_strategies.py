@@ -16,8 +16,7 @@ from specdemo.decoding.indexes import Match, TextIndex, index_of
 from specdemo.engines import load_engine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError, UsageError
-from specdemo.experiments.bench import available
-from specdemo.experiments.sweep import candidates
+from specdemo.experiments.plan import Axes, available, grid
 from specdemo.exports.code import FLAVOURS, code
 from specdemo.measure.race import race
 from specdemo.metrics import identical
@@ -120,11 +119,11 @@ def test_the_terminal_takes_it_and_code_has_its_form(capfd: pytest.CaptureFixtur
     assert "parrot" in capfd.readouterr().out
 
 
-def test_sweep_and_benchmark_try_it() -> None:
-    tried = candidates(PAIR, GenerationSettings.checked(**CHOSEN), [1, 4])
-    assert [candidate.settings.strategy for candidate in tried] == [Parrot(1), Parrot(4)]
+def test_measurements_try_it() -> None:
+    tried = grid(PAIR, GenerationSettings.checked(**CHOSEN), Axes(lookaheads=(1, 4)))
+    assert [variant.settings.strategy for variant in tried.values()] == [Parrot(1), Parrot(4)]
     found = available(PAIR, GenerationSettings.checked(**SETTINGS))
-    assert found["traced parrot"].strategy == Parrot(4)
+    assert found["traced parrot"]["drafter"] == "parrot"
     assert "genai parrot" not in found
 
 

@@ -2,8 +2,8 @@
 
     python -m tests.support.screenshots FOLDER
 
-The page on the default pair: in the middle of a run and after it, the run's anatomy, a sweep with step costs, a
-benchmark, a load run, and the models; each at three sizes, light and dark. What lies below the window is on pictures
+The page on the default pair: in the middle of a run and after it, the run's anatomy, a
+measurement, and the models; each at three sizes, light and dark. What lies below the window is on pictures
 of the whole page. The README's moving picture is made by `specdemo compare --gif`.
 """
 
@@ -62,27 +62,15 @@ def take(page: Page, url: str, folder: Path) -> None:
     for _ in range(3):
         page.click(".anatomy .forward")
     photograph(page, folder, "3-anatomy")
-    open_tab(page, "Tune")
-    page.fill("#sweep-prompts textarea", "Why is the sky blue?")
-    for slider, value in (("longest", 4), ("repeats", 1)):
+    open_tab(page, "Measure")
+    page.fill("#measure-prompts textarea", "Why is the sky blue?")
+    for slider, value in (("measure-minutes", 1), ("measure-tokens", 32)):
         set_slider(page, slider, value)
-    page.uncheck("#thresholds input")
-    measure(page, "#sweep", "#stop-sweep")
-    measure(page, "#measure", "#stop-costs")
-    photograph(page, folder, "4-tune")
-    open_tab(page, "Benchmark")
-    for slider, value in (("bench-limit", 2), ("bench-repeats", 1), ("bench-tokens", 32)):
-        set_slider(page, slider, value)
-    measure(page, "#run-bench", "#stop-bench")
-    photograph(page, folder, "5-benchmark")
-    open_tab(page, "Load")
-    for slider, value in (("load-limit", 4), ("load-repeats", 1), ("load-tokens", 32)):
-        set_slider(page, slider, value)
-    measure(page, "#run-load", "#stop-load")
-    photograph(page, folder, "6-load")
+    measure(page, "#measure-start", "#measure-stop")
+    photograph(page, folder, "4-measure")
     models_tab(page)
     page.wait_for_selector("#report table")
-    photograph(page, folder, "7-models")
+    photograph(page, folder, "5-models")
 
 
 def measure(page: Page, button: str, stop: str) -> None:

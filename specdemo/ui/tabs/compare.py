@@ -14,7 +14,6 @@ from markupsafe import Markup
 from pydantic import Field, ValidationError
 
 from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
-from specdemo.experiments import Candidate
 from specdemo.exports.code import FLAVOURS, code
 from specdemo.files import is_text
 from specdemo.models.checks import with_tokenizers_compared
@@ -394,9 +393,9 @@ def _as_code(
     asked.then(None, lines, js=script("settings.js", "copyCode"))
 
 
-def apply_setting(best: Candidate | None) -> list[Any]:
-    """Return values of the `APPLIED` controls for a setting; None changes none of them."""
-    return [gr.skip() if best is None else getattr(best.settings, name) for name in APPLIED]
+def apply_setting(settings: GenerationSettings | None) -> list[Any]:
+    """Return values of the `APPLIED` controls for these settings; None changes none of them."""
+    return [gr.skip() if settings is None else getattr(settings, name) for name in APPLIED]
 
 
 def _anatomy(callbacks: CompareCallbacks, race: gr.HTML) -> gr.HTML:

@@ -15,9 +15,7 @@ from specdemo.engines import load_engine
 from specdemo.engines.base import PREFILL_CHUNK
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
-from specdemo.experiments.bench import BenchPlan
-from specdemo.experiments.checkpoint import Checkpoint
-from specdemo.experiments.plan import run as bench
+from specdemo.experiments import PRESETS, Checkpoint, Header, run
 from specdemo.experiments.suites import bundled_tasks
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Comparison, ModelPair, Phase, Progress, Slice
@@ -96,18 +94,18 @@ def _breaks(worker: Worker, moment: str, how: signal.Signals = signal.SIGKILL) -
 
 def killed_benchmarks(times: int, folder: Path) -> Tally:
     """Kill a benchmark's engine again and again: finished rows are in its checkpoint; the last run completes it."""
-    tasks, methods = bundled_tasks("base")[:3], ["traced constant", "traced heuristic"]
+    tasks, strategies = bundled_tasks("base")[:3], ["traced constant", "traced heuristic"]
     settings = GenerationSettings(engine="traced", max_new_tokens=8)
-    plan = BenchPlan(_PAIR, tasks, settings, methods, repeats=2 + times)
+    plan = PRESETS["bench"].plan(_PAIR, tasks, settings, {"strategies": strategies}, repeats=2 + times)
     checkpoint, tally = Checkpoint(folder / "killed"), Tally(tried=times + 1)
-    work = partial(bench, plan, checkpoint=checkpoint)
+    work = partial(run, plan, checkpoint=checkpoint)
     for number in range(times + 1):
         worker = Worker(load)
         try:
             seen, ended = _rows(worker, work, kill=number < times)
         finally:
             worker.close()
-        kept = checkpoint.open(plan.header, plan.row).rows
+        kept = checkpoint.open(Header.of(plan)).rows
         tally.lost_rows += max(seen - len(kept), 0)
         tally.answered += ended
         tally.refused += not ended

@@ -9,9 +9,7 @@ from typing import Any
 
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SpecdemoError
-from specdemo.experiments.bench import BenchPlan
-from specdemo.experiments.checkpoint import Checkpoint
-from specdemo.experiments.plan import run as bench
+from specdemo.experiments import PRESETS, Checkpoint, Header, run
 from specdemo.experiments.suites import bundled_tasks, read_tasks
 from specdemo.measure.race import race
 from specdemo.models.gguf import inspect_model
@@ -24,11 +22,11 @@ from tests.support.mutants import mutants
 
 VALUES = ("null", "true", "0", "-1", "5e-324", "1e308", "1e999", "NaN", "[]", "{}", '""', '"\\ud800"', "9" * 400)
 DEEP = 5000
-_PLAN = BenchPlan(
+_PLAN = PRESETS["bench"].plan(
     ScriptedEngine().pair,
     bundled_tasks("base")[:2],
     GenerationSettings(engine="traced", max_new_tokens=8),
-    ["traced constant"],
+    {"strategies": ["traced constant"]},
     repeats=1,
 )
 _MARK = "\x02"  # stands in a text for what is put there as it is
@@ -122,7 +120,7 @@ def _prompts(folder: Path) -> list[Any]:
 def _checkpoint(folder: Path) -> list[Any]:
     """The lines of a whole checkpoint, as a benchmark wrote them."""
     checkpoint = Checkpoint(folder / "checkpoint")
-    for _ in bench(_PLAN, lambda _: ScriptedEngine(), checkpoint=checkpoint):
+    for _ in run(_PLAN, lambda name, pair: ScriptedEngine(), checkpoint=checkpoint):
         pass
     lines = [json.loads(line) for line in checkpoint.path.read_text(encoding="utf-8").splitlines()]
     checkpoint.delete()
@@ -130,7 +128,7 @@ def _checkpoint(folder: Path) -> list[Any]:
 
 
 def _read_checkpoint(path: Path) -> None:
-    Checkpoint(path).open(_PLAN.header, _PLAN.row)
+    Checkpoint(path).open(Header.of(_PLAN))
 
 
 _KINDS: tuple[tuple[Callable[[Path], list[Any]], Callable[[Path], object]], ...] = (

@@ -47,12 +47,14 @@ def test_only_a_line_feed_ends_a_line_and_a_mark_of_byte_order_is_passed_over(tm
     [
         ("{", "Line 2 of 'prompts.jsonl' is not JSON"),
         ("[1]", "Line 2 of 'prompts.jsonl' does not fit"),
-        ({"turns": []}, "Line 2 of 'prompts.jsonl' does not fit"),
+        ({"turns": []}, "Line 2 of 'prompts.jsonl' has no prompt"),
         ({"prompt": " "}, "Line 2 of 'prompts.jsonl' has no prompt"),
         ({"prompt": 3}, "Line 2 of 'prompts.jsonl' does not fit"),
         ({"question_id": 1}, "Line 2 of 'prompts.jsonl' has no prompt"),
         ({"turns": [" "]}, "Line 2 of 'prompts.jsonl' has no prompt"),
-        ({"task_id": "1", "prompt": "x"}, "names two prompts '1'"),
+        ({"prompt": ["x", 3]}, "does not fit; write .* turns"),
+        ({"prompt": []}, "has no prompt; write .* turns"),
+        ('{"prompt": "x", "score": NaN}', "Line 2 of 'prompts.jsonl' holds NaN or Infinity"),
         ('{"prompt": "\\ud800"}', "Line 2 of 'prompts.jsonl' is not JSON"),
         ("[" * 100_000, "Line 2 of 'prompts.jsonl' is not JSON"),
         ({"task_id": 10**400, "prompt": "x"}, "Line 2 of 'prompts.jsonl' does not fit"),
@@ -63,6 +65,24 @@ def test_only_a_line_feed_ends_a_line_and_a_mark_of_byte_order_is_passed_over(tm
 def test_a_bad_line_is_named(line: object, message: str, tmp_path: Path) -> None:
     with pytest.raises(FileError, match=message):
         read_tasks(written(tmp_path, {"prompt": "x"}, line))
+
+
+def test_names_used_again_are_numbered(tmp_path: Path) -> None:
+    lines = [{"question_id": 1, "category": each, "turns": ["Say.", "Again."]} for each in ("tales", "songs")]
+    tasks = read_tasks(written(tmp_path, *lines, {"question_id": "1 (2)", "turns": ["Once"]}))
+    assert [task.name for task in tasks] == ["1", "1, turn 2", "1 (2)", "1, turn 2 (2)", "1 (2) (2)"]
+
+
+def test_a_prompt_given_as_a_list_is_read_as_turns(tmp_path: Path) -> None:
+    first, second = read_tasks(written(tmp_path, {"prompt": ["Say.", "Again."]}))
+    assert (first.prompt, second.prompt, second.before) == ("Say.", "Again.", ("Say.",))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
+def test_what_windows_writes_is_read(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes('{"prompt": "Ein Märchen 🦊"}\r\n'.encode(encoding))
+    assert [task.prompt for task in read_tasks(path)] == ["Ein Märchen 🦊"]
 
 
 def test_files_without_prompts(tmp_path: Path) -> None:

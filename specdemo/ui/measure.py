@@ -1,0 +1,331 @@
+"""The Measure tab: which prompts, what to vary, how long; and Compare's search for the best setting.
+
+A measurement lasts about as long as its slider says. Measuring the same again adds runs to those before.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import gradio as gr
+from markupsafe import Markup
+
+from specdemo.engines import Engine
+from specdemo.errors import SettingsError, SpecdemoError
+from specdemo.experiments import (
+    CHARTS,
+    PRESETS,
+    TABLES,
+    Checkpoint,
+    Header,
+    Loaded,
+    Plan,
+    Result,
+    Task,
+    Variant,
+    conclude,
+    fastest,
+    joined,
+    points,
+    report,
+    run,
+    typed_tasks,
+    write,
+)
+from specdemo.models.places import own_cache, writable
+from specdemo.presentation.figures import percent
+from specdemo.records import Costs, ModelPair, Progress
+from specdemo.settings import GenerationSettings
+from specdemo.ui.boards import EMPTY, report_board, report_template
+from specdemo.ui.controls import NAMES, settings_from
+from specdemo.ui.events import PRIVATE, WAITING, Stop, check_session, job_buttons, job_updates, on_engine
+from specdemo.ui.parts import alert, notice
+from specdemo.ui.session import Sessions, with_chat_cache
+from specdemo.ui.tabs.compare import APPLIED, FIND, QUICK, CompareTab, apply_setting
+from specdemo.ui.uploads import meanwhile, measurement_apart, tasks_apart
+from specdemo.ui.views import heading, script, view
+from specdemo.worker import WithEngine, WithLoader
+
+_SUITE = Markup("<p>Prompts from {}.</p>")
+_CHECKPOINTS = 50  # measurements whose rows are kept to add to; each takes at most a few megabytes
+_OFFERED = {preset.title: name for name, preset in PRESETS.items() if name != "measure"}
+
+
+def start_label(minutes: float) -> str:
+    return f"Measure for about {minutes:g} min"
+
+
+def offered(preset: str, pair: ModelPair, values: Sequence[Any]) -> dict[str, Any]:
+    """Return an update of the variants to tick; all that the pair supports are ticked."""
+    try:
+        plan = _plan(preset, pair, [Task(name="", task="", prompt="")], 64, values)
+    except SpecdemoError as error:
+        return gr.update(choices=[], value=[], info=str(error))
+    return gr.update(choices=[*plan.variants], value=[*plan.variants], info=PRESETS[_OFFERED[preset]].help)
+
+
+def _plan(
+    preset: str, pair: ModelPair, tasks: Sequence[Task], tokens: int, values: Sequence[Any], **options: Any
+) -> Plan:
+    """Return the plan of a choice on the page. Finding the fastest setting keeps Compare's settings otherwise."""
+    chosen = PRESETS[_OFFERED[preset]]
+    if chosen.name == "tune":
+        settings = settings_from(pair, dict(zip(NAMES, values, strict=True)) | {"max_new_tokens": tokens})
+    else:
+        settings = chosen.settings(pair, max_new_tokens=tokens)
+    return chosen.plan(pair, tasks, settings, **options)
+
+
+class MeasureCallbacks:
+    """Callbacks: widget values in, updates out."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    def measure(
+        self,
+        request: gr.Request,
+        session_open: bool,
+        pair: ModelPair,
+        file: str | None,
+        other: str | None,
+        preset: str,
+        ticked: list[str],
+        text: str,
+        limit: int,
+        tokens: int,
+        minutes: float,
+        adds: bool,
+        *values: Any,
+    ) -> Iterator[list[Any]]:
+        """Measure; yield updates of message, board, files, the fastest setting and its button, and both buttons."""
+        check_session(session_open)
+        label = start_label(minutes)
+        idle, busy = job_buttons(label, busy=False), job_buttons(label, busy=True)
+        kept = [gr.skip()] * 4
+        typed = [line.strip() for line in text.splitlines() if line.strip()]
+        waiting = [notice("Reading the prompts …"), *kept, *busy]
+        try:
+            tasks = typed_tasks(typed)
+            if file is not None or not typed:
+                tasks = yield from meanwhile(tasks_apart(file, pair.target.prompts, int(limit)), waiting)
+            there = None if other is None else (yield from meanwhile(measurement_apart(other), waiting))
+            plan = _plan(preset, pair, tasks, int(tokens), values, minutes=minutes)
+            variants = {name: variant for name, variant in plan.variants.items() if name in ticked}
+            if not variants:
+                raise SettingsError("Choose at least one variant.")
+            plan = Plan(**vars(plan) | {"variants": variants})
+            checkpoint = checkpoint_of(Header.of(plan))
+            if not adds:
+                checkpoint.delete()
+        except SpecdemoError as error:
+            yield [alert(error), *kept, *idle]
+            return
+        name = Path(other or "").name
+
+        def shown(result: Result) -> Result:
+            return result if there is None else joined(result, there, name)
+
+        def show(progress: Progress[Result]) -> str:
+            return report_board(report(shown(progress.result))) if progress.result.measured else EMPTY
+
+        prompts = f"{len(variants)} variants, {len(tasks)} prompts, about {minutes:g} min after loading. {WAITING}"
+        yield [notice(prompts), EMPTY, gr.update(visible=False), None, gr.update(visible=False), *busy]
+        job = WithLoader(pair, partial(run, plan, checkpoint=checkpoint, fastest=fastest))
+        state = None
+        for update in job_updates(self._sessions, str(request.session_hash), "measure", job, show):
+            state = update.state
+            yield [update.message, update.board, *kept[1:], *busy]
+        if state is None or not state.result.measured:
+            yield [gr.skip(), *kept, *idle]
+            return
+        best = conclude(state.result).best
+        use = gr.update(visible=best is not None, value=f"Use {best} in Compare")
+        setting = None if best is None else state.result.variants[best].settings
+        try:
+            with TemporaryDirectory() as folder:
+                paths = write(report(shown(state.result)), Path(folder) / "specdemo-measurement.json")
+                files = gr.update(value=list(map(str, paths)), visible=True)
+                yield [gr.skip(), gr.skip(), files, setting, use, *idle]  # Gradio copies them before it asks for more
+        except SpecdemoError as error:
+            yield [alert(error), gr.skip(), gr.skip(), setting, use, *idle]
+
+    def find(
+        self, request: gr.Request, session_open: bool, pair: ModelPair, prompt: str, effort: str, *values: Any
+    ) -> Iterator[list[Any]]:
+        """Find the fastest setting for a prompt; yield updates of message, both buttons, and the controls."""
+        check_session(session_open)
+        idle, busy = job_buttons(FIND, busy=False), job_buttons(FIND, busy=True)
+        unchanged = apply_setting(None)
+        minutes = 0.5 if effort == QUICK else 3.0
+        try:
+            settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
+            shorter = settings.model_copy(update={"max_new_tokens": min(settings.max_new_tokens, _FIND_TOKENS)})
+            tune = PRESETS["tune"]
+            plan = tune.plan(pair, typed_tasks([prompt]), shorter, minutes=minutes)
+            plan = Plan(**vars(plan) | {"variants": with_current(plan, shorter)})
+        except SpecdemoError as error:
+            yield [alert(error), *idle, *unchanged]
+            return
+        yield [notice(f"{len(plan.variants)} settings, about {60 * minutes:.0f} s. {WAITING}"), *busy, *unchanged]
+        # loaded as for a run, so that neither this nor the next run has to load it again
+        job = WithEngine(settings.engine, with_chat_cache(pair, settings), partial(_with_loaded, plan=plan))
+        state = None
+        visitor = str(request.session_hash)
+        updates = job_updates(self._sessions, visitor, "find", job, lambda progress: gr.skip(), "nothing was changed")
+        for update in updates:
+            state = update.state
+            yield [update.message, *busy, *unchanged]
+        if state is None or not state.result.complete:  # stopped or failed, as the message says
+            yield [gr.skip(), *idle, *unchanged]
+            return
+        found = outcome(state.result, shorter)
+        yield [notice(found.sentence), *idle, *apply_setting(found.settings)]
+
+
+_FIND_TOKENS = 64  # of each run, at most, so that half a minute holds several runs of each setting
+
+
+def _with_loaded(
+    engine: Engine, *, stop: Callable[[], bool], costs: Costs | None, plan: Plan
+) -> Iterator[Progress[Result]]:
+    yield from run(plan, loaded=Loaded(engine, costs), fastest=fastest, stop=stop)
+
+
+def with_current(plan: Plan, settings: GenerationSettings) -> dict[str, Variant]:
+    """Return the plan's variants and the current setting, unless it is among them."""
+    variants = dict(plan.variants)
+    if all(variant.settings.strategy != settings.strategy for variant in variants.values()):
+        name = settings.strategy.words
+        values = {"policy": name}
+        variants[name] = Variant(name=name, values=values, settings=settings, runtime=plan.pair.runtime)
+    return variants
+
+
+class Outcome(NamedTuple):
+    """Settings to apply, if they are clearly faster than the current ones, and a sentence about the result."""
+
+    settings: GenerationSettings | None
+    sentence: str
+
+
+def outcome(found: Result, settings: GenerationSettings) -> Outcome:
+    """Return the outcome of a finished measurement that includes the current settings."""
+    conclusion = conclude(found)
+    measured = {point.variant: point for point in points(found)}
+    fresh = next((point for point in points(found, fresh=True) if point.variant == conclusion.best), None)
+    if conclusion.best is None or fresh is None or fresh.speedup.low is None:
+        return Outcome(None, f"{conclusion.sentence} Nothing was changed.")
+    best = found.variants[conclusion.best].settings
+    evidence = f"{conclusion.best} reached {fresh.speedup} in {fresh.runs} fresh runs"
+    current = next(
+        (p for name, p in measured.items() if found.variants[name].settings.strategy == settings.strategy), None
+    )
+    if current is None:
+        return Outcome(best, f"Set: {evidence}.")
+    as_good = (current.speedup.high or max(current.speedups)) >= fresh.speedup.low
+    if current.variant == conclusion.best or as_good:
+        return Outcome(None, f"Your setting is as good as any tried: {evidence}. Nothing was changed.")
+    gain = fresh.speedup.middle / current.speedup.middle - 1
+    before = f"{current.variant} reached {current.speedup.middle:.2f}×"
+    return Outcome(best, f"Set: {evidence}. Before, {before}, so decoding is now about {percent(gain)} faster.")
+
+
+def checkpoint_of(header: Header) -> Checkpoint:
+    """Return the checkpoint that keeps this measurement's rows, so that it resumes and can be added to.
+
+    Raises:
+        SpecdemoError: nothing can be written there.
+    """
+    place = writable(own_cache() / "experiments", "Finished rows")
+    for old in sorted(place.glob("*.rows.jsonl"), key=_changed, reverse=True)[_CHECKPOINTS:]:
+        Checkpoint(old).delete()
+    return Checkpoint(place / f"{header.digest}.rows.jsonl")
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # deleted in the meantime
+        return 0.0
+
+
+def suite_name(path: str | None) -> str:
+    """Return where prompts come from if none are typed, as HTML."""
+    return str(_SUITE.format(Path(path).name if path else "the bundled suite, unless you type some"))
+
+
+def other_name(path: str | None) -> str:
+    return str(Markup("<p>Compared with {}.</p>").format(Path(path).name)) if path else ""
+
+
+def measure_tab(
+    sessions: Sessions,
+    session_open: gr.State,
+    pair: gr.State,
+    first: ModelPair,
+    compare: CompareTab,
+    stop: Callable[[str], Stop],
+) -> None:
+    """Build the tab, and connect Compare's search."""
+    callbacks, controls = MeasureCallbacks(sessions), compare.controls
+    begin = offered(next(iter(_OFFERED)), first, [control.value for control in controls.values()])
+    with gr.Tab("Measure", id="measure"):
+        with gr.Column(elem_classes="sheet", elem_id="measure-form"):
+            heading("Measure", "Every speculative run stands between two plain runs, in random order.")
+            preset = gr.Radio([*_OFFERED], value=next(iter(_OFFERED)), label="What to vary", elem_id="measure-preset")
+            ticked = gr.CheckboxGroup(
+                begin["choices"],
+                value=begin["value"],
+                info=begin["info"],
+                label="Variants",
+                elem_id="measure-variants",
+            )
+            text = gr.Textbox(label="Prompts, one per line", lines=2, elem_id="measure-prompts")
+            with gr.Row(elem_classes="controls"):
+                limit = gr.Slider(1, 80, 3, step=1, label="Prompts of a suite", elem_id="measure-limit")
+                tokens = gr.Slider(8, 512, 64, step=8, label="New tokens", elem_id="measure-tokens")
+                minutes = gr.Slider(1, 60, 2, step=1, label="Minutes", elem_id="measure-minutes")
+                adds = gr.Checkbox(True, label="Add to earlier runs of the same", elem_id="measure-adds")
+            with gr.Row(elem_classes="actions"):
+                start = gr.Button(start_label(2), variant="primary", elem_id="measure-start", scale=0, min_width=220)
+                halt = gr.Button("Stop", variant="stop", elem_id="measure-stop", visible=False, scale=0)
+                use = gr.Button(elem_id="measure-use", visible=False, scale=0, min_width=260)
+                file = gr.UploadButton(
+                    "Your own suite", file_types=[".jsonl", ".json"], elem_id="measure-suite", scale=0
+                )
+                other = gr.UploadButton("Compare with", file_types=[".json"], elem_id="measure-against", scale=0)
+            suite, against = gr.HTML(suite_name(None), elem_id="measure-suite-name"), gr.HTML()
+            message = gr.HTML(elem_id="measure-message", elem_classes="message")
+        board = view("board", markup=report_template(CHARTS, TABLES), elem_id="measure-board")
+        files = gr.File(
+            label="Reports: JSON, Markdown, CSV, and HTML that opens offline",
+            visible=False,
+            elem_id="measure-reports",
+        )
+    best = gr.State(None)
+    inputs = [session_open, pair, file, other, preset, ticked, text, limit, tokens, minutes, adds, *controls.values()]
+    on_engine(start, callbacks.measure, inputs, [message, board, files, best, use, start, halt])
+    halt.click(stop("measure"), **PRIVATE)
+    file.upload(suite_name, file, suite, **PRIVATE)
+    other.upload(other_name, other, against, **PRIVATE)
+    minutes.change(start_label, minutes, start, **PRIVATE)
+    gr.on(
+        [preset.change, pair.change],
+        lambda name, used, *values: offered(name, used, values),
+        [preset, pair, *controls.values()],
+        ticked,
+        **PRIVATE,
+    )
+    use.click(apply_setting, best, [controls[name] for name in APPLIED], **PRIVATE).then(
+        None, js=script("main.js", "openCompare")
+    )
+    on_engine(
+        compare.find.start,
+        callbacks.find,
+        [session_open, pair, compare.prompt, compare.find.effort, *controls.values()],
+        [compare.message, compare.find.start, compare.find.stop, *(controls[name] for name in APPLIED)],
+    )
+    compare.find.stop.click(stop("find"), **PRIVATE)

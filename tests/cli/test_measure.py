@@ -1,0 +1,143 @@
+"""`specdemo measure` and its presets, on scripted engines, and once on the bundled pair."""
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specdemo.cli import main
+from specdemo.cli import measure as command
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.errors import EngineError
+from specdemo.experiments import Result, run
+from specdemo.records import ModelPair, Progress
+from specdemo.strategies import EngineName
+
+FEW = ["--repeats", "1", "--max-new-tokens", "8"]
+TUNE = ["tune", "Say", "--lookaheads", "2,4", "--thresholds", "none", "--policies", "none", *FEW]
+BENCH = ["bench", "--limit", "2", "--strategies", "traced auto, traced constant", *FEW]
+LOAD = ["load", "--concurrency", "1,2", "--limit", "2", *FEW]
+
+
+def scripted(name: EngineName, pair: ModelPair) -> ScriptedEngine:
+    return ScriptedEngine()
+
+
+@pytest.mark.openvino
+def test_a_benchmark_writes_its_files_and_ends_with_one_line_of_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.json"
+    prompts.write_text('{"prompt": "Once upon a time"}\n{"prompt": "There was a fox"}\n')
+    assert main([*BENCH, "--prompts", str(prompts), "--json", str(out)]) == 0
+    headline = json.loads(capsys.readouterr().out.splitlines()[-1])
+    data = json.loads(out.read_text())
+    assert headline == {"schema": data["schema"], **data["headline"]}
+    assert headline["complete"] is True
+    assert {point["variant"]: point["identical"] for point in data["points"]}["traced constant"]
+    assert sorted(path.suffix for path in tmp_path.glob("out.*")) == [".csv", ".html", ".json", ".md"]
+    assert len(data["rows"]) == 4
+
+
+@pytest.mark.parametrize("arguments", [TUNE, BENCH, LOAD], ids=lambda arguments: str(arguments[0]))
+def test_standard_output_is_one_object_and_nothing_else(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "--json", "-"], load=scripted) == 0
+    result = Result.model_validate_json(capsys.readouterr().out)
+    assert result.complete
+    assert len(result.variants) == 2
+
+
+def test_it_says_what_it_will_do_before_it_loads_anything(capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(name: EngineName, pair: ModelPair) -> ScriptedEngine:
+        assert "2 variants, 1 prompts, up to" in capsys.readouterr().err
+        raise EngineError("stopped here")
+
+    assert main([*TUNE[:-4], "--minutes", "3"], load=refuse) == 1
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"), [(lambda: signal.raise_signal(signal.SIGINT), 130), (lambda: pytest.fail("unused"), 1)]
+)
+def test_what_is_finished_stays_after_ctrl_c_and_after_a_failure_and_the_same_command_continues(
+    ends: Callable[[], None],
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def breaking(*arguments: Any, **options: Any) -> Iterator[Progress[Result]]:
+        for state in run(*arguments, **options):
+            yield state
+            if state.done == 1 and code == 1:
+                raise EngineError
+            if state.done == 1:
+                ends()
+
+    out = tmp_path / "out.json"
+    with monkeypatch.context() as broken:
+        broken.setattr(command, "run", breaking)
+        assert main([*BENCH, "--json", str(out)], load=scripted) == code
+    assert len(Result.model_validate_json(out.read_text()).rows) == 1
+    assert "Too few runs to be sure" in capsys.readouterr().out
+    assert main([*BENCH, "--json", str(out)], load=scripted) == 0
+    assert len(Result.model_validate_json(out.read_text()).rows) == 4
+    assert not list(tmp_path.glob("*.rows.jsonl*"))
+
+
+def test_what_was_written_before_is_not_replaced_by_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(name: EngineName, pair: ModelPair) -> ScriptedEngine:
+        signal.raise_signal(signal.SIGINT)
+        return scripted(name, pair)
+
+    arguments = [*BENCH, "--json", str(tmp_path / "out.json")]
+    assert main(arguments, load=scripted) == 0
+    written = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    capsys.readouterr()
+    assert main(arguments, load=interrupted) == 130
+    assert {path: path.read_bytes() for path in written} == written
+    assert capsys.readouterr().out == ""
+
+
+def test_two_measurements_are_compared_prompt_by_prompt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "other.json"
+    assert main([*BENCH, "--json", str(other)], load=scripted) == 0
+    capsys.readouterr()
+    assert main([*BENCH, "--against", str(other)], load=lambda *_: ScriptedEngine(draft=0.02)) == 0
+    headline = json.loads(capsys.readouterr().out.splitlines()[-1])
+    names = ["traced auto", "traced constant"]
+    assert sorted(headline["speedups"]) == sorted([*names, *(f"{name}, other.json" for name in names)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("tune", "x", "--lookaheads", "few"), "'few' is not a list of numbers"),
+        (("tune", "x", "--lookaheads", "0-3"), "greater than or equal to 1, got 0"),
+        (("tune", "x", "--policies", "magic"), "There is no policy 'magic'"),
+        (("tune", "x", "--prompts", "y.jsonl"), "leave one of them out"),
+        (("tune", "x", "--repeats", "9" * 23), "Repeats are from 1 to"),
+        (("tune", "x", "--minutes", "nan"), "Minutes are from 0 to"),
+        (("load", "--concurrency", "1,x"), "'1,x' is not a list of numbers"),
+        (("load", "--concurrency", "0"), "Concurrent requests are from 1 to 256"),
+        (("load", "--engine", "traced"), "The traced engine serves one request at a time"),
+        (("measure", "x", "--precisions", "cache u9"), "u9"),
+        (("bench", "--prompts", "/nowhere.jsonl"), "Cannot read 'nowhere.jsonl'"),
+        (("bench", "--strategies", "genai auto"), "There is no strategy 'genai auto'"),
+        (("bench", "--json", "/nowhere/out.json"), "Cannot write a file"),
+        (("bench", "--json", "out.md"), "choose a path that ends in .json"),
+        (("bench", "--against", "/nowhere.json"), "Cannot read 'nowhere.json'"),
+    ],
+    ids=lambda value: " ".join(value)[:40],
+)
+def test_what_cannot_be_measured_is_refused(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments, load=lambda *_: pytest.fail("nothing is loaded")) == 2
+    assert message in " ".join(capsys.readouterr().err.split())

@@ -1,0 +1,148 @@
+"""Grids and plans: what varies, in which order, and what is refused before anything is loaded."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.errors import SettingsError
+from specdemo.experiments import PRESETS, Axes, Plan, Task, grid
+from specdemo.experiments.plan import FRESH, MOST_VARIANTS, available
+from specdemo.records import ModelPair
+from specdemo.settings import GenerationSettings
+
+PAIR = ScriptedEngine().pair
+SETTINGS = GenerationSettings(engine="traced", ignore_eos=True, max_new_tokens=61)
+GENAI = SETTINGS.model_copy(update={"engine": "genai"})
+TASKS = [Task(name=f"{task} {n}", task=task, prompt=f"Say {n}") for task in ("tales", "songs") for n in (1, 2)]
+HEAD = PAIR.model_copy(update={"draft": PAIR.target.model_copy(update={"head": "eagle3"})})
+
+
+def names(settings: GenerationSettings = SETTINGS, pair: ModelPair = PAIR, **axes: Any) -> list[str]:
+    return list(grid(pair, settings, Axes.checked(**axes)))
+
+
+def test_lookaheads_thresholds_and_policies_share_an_axis_and_others_are_combined_with_it() -> None:
+    one = names(lookaheads=[1, 4], thresholds=[0.3], policies=["all"])
+    assert one == ["lookahead 1", "lookahead 4", "threshold 0.3", "policy heuristic", "policy auto"]
+    both = names(lookaheads=[1, 4], temperatures=[0, 0.8])
+    assert both == [f"lookahead {n}, temperature {t}" for n in (1, 4) for t in ("0", "0.8")]
+    assert names() == [SETTINGS.strategy.words]
+
+
+def test_variants_have_the_settings_that_they_name() -> None:
+    found = grid(PAIR, SETTINGS, Axes(lookaheads=(3,), temperatures=(0.5,), precisions=("cache u8 + draft f32",)))
+    (variant,) = found.values()
+    assert (variant.settings.num_assistant_tokens, variant.settings.temperature) == (3, 0.5)
+    assert variant.settings.do_sample
+    assert (variant.runtime.kv_cache_precision, variant.runtime.draft_precision) == ("u8", "f32")
+    (cold,) = grid(PAIR, SETTINGS.model_copy(update={"do_sample": True}), Axes(temperatures=(0,))).values()
+    assert not cold.settings.do_sample
+
+
+def test_strategies_are_all_that_the_pair_supports() -> None:
+    every = names(strategies=["all"])
+    assert {"genai constant", "traced auto", "traced suffix"} <= set(every)
+    assert "genai auto" not in every
+    assert "genai confidence" not in available(HEAD, SETTINGS), "GenAI ignores it with a head"
+    assert names(strategies=["traced constant"], lookaheads=[2, 3]) == [
+        "traced constant, lookahead 2",
+        "traced constant, lookahead 3",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "axes", "message"),
+    [
+        (SETTINGS, {"lookaheads": [0]}, "greater than or equal to 1"),
+        (SETTINGS, {"thresholds": [2.0]}, "less than or equal to 1"),
+        (SETTINGS, {"lookaheads": ["gif"]}, "Lookaheads cannot be"),
+        (SETTINGS, {"lookahead": [1]}, "no axis 'lookahead'"),
+        (SETTINGS, {"policies": ["magic"]}, "no policy 'magic'"),
+        (SETTINGS, {"strategies": ["magic"]}, "no strategy 'magic'"),
+        (SETTINGS, {"strategies": ["traced auto"], "lookaheads": [2]}, "A lookahead has no effect"),
+        (SETTINGS, {"strategies": ["all"], "thresholds": [0.3]}, "part of a strategy"),
+        (SETTINGS, {"precisions": ["fast"]}, "'fast' is not a precision"),
+        (SETTINGS, {"temperatures": [-1]}, "greater than"),
+        (SETTINGS, {"concurrency": [2]}, "one request at a time"),
+        (GENAI, {"concurrency": [0]}, "from 1 to 256"),
+        (GENAI.model_copy(update={"do_sample": True}), {"concurrency": [2]}, "switch sampling off"),
+        (
+            SETTINGS,
+            {"lookaheads": range(1, 17), "temperatures": [n / 50 for n in range(1, 40)]},
+            f"at most {MOST_VARIANTS}",
+        ),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_measured_is_refused(settings: GenerationSettings, axes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        names(settings, **axes)
+
+
+def test_a_server_cannot_change_its_precision() -> None:
+    target = PAIR.target.model_copy(update={"server": "llama.cpp"})
+    with pytest.raises(SettingsError, match="A server chose its precision"):
+        names(pair=PAIR.model_copy(update={"target": target}), precisions=["cache u8"])
+
+
+def plan(**options: Any) -> Plan:
+    return Plan(PAIR, TASKS, SETTINGS, grid(PAIR, SETTINGS, Axes(lookaheads=(1, 2, 3))), **options)
+
+
+def test_every_prompt_runs_with_every_variant_in_an_order_that_the_seed_determines() -> None:
+    (stage,) = plan().stages(())
+    orders = [(group.repeat, group.task.name, tuple(group.order)) for group in stage.groups if group.task is not None]
+    assert {(repeat, task) for repeat, task, _ in orders} == {(r, task.name) for r in range(3) for task in TASKS}
+    assert all(sorted(order) == ["lookahead 1", "lookahead 2", "lookahead 3"] for *_, order in orders)
+    assert len({order for *_, order in orders}) > 1
+    assert [repeat for repeat, *_ in orders] == sorted(repeat for repeat, *_ in orders)
+    assert [*plan().stages(())] == [stage]
+    assert [*plan(seed=1).stages(())] != [stage]
+
+
+def test_what_is_finished_is_left_out_and_changes_no_order() -> None:
+    (whole,) = plan().stages(())
+    first = whole.groups[0]
+    assert first.task is not None
+    (rest,) = plan().stages({(first.order[1], first.task.name, first.repeat, False)})
+    assert rest.groups[0].order == [first.order[0], first.order[2]]
+    assert rest.groups[1:] == whole.groups[1:]
+
+
+def test_drafters_and_engines_have_stages_of_their_own_that_share_the_time() -> None:
+    variants = grid(
+        PAIR, SETTINGS, Axes(strategies=("traced constant", "traced lookup", "genai constant", "traced auto"))
+    )
+    stages = [*Plan(PAIR, TASKS, SETTINGS, variants, minutes=1).stages(())]
+    assert [(stage.session, sorted(stage.groups[0].order)) for stage in stages] == [
+        ("traced", ["traced auto", "traced constant"]),
+        ("traced", ["traced lookup"]),
+        ("genai", ["genai constant"]),
+    ]
+    shares = [stage.until for stage in stages]
+    assert shares == [0.5, 0.75, 1]
+    assert all(before < after for before, after in pairwise(shares))
+
+
+def test_sampling_draws_anew_in_each_repeat() -> None:
+    warm = Plan(PAIR, TASKS, SETTINGS, grid(PAIR, SETTINGS, Axes(temperatures=(0, 0.8))))
+    assert warm.settings_of("temperature 0.8", 2).seed == SETTINGS.seed + 2
+    assert warm.settings_of("temperature 0", 2).seed == SETTINGS.seed
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_is_a_plan_whose_total_counts_its_rows(preset: str) -> None:
+    chosen = PRESETS[preset]
+    made = chosen.plan(PAIR, TASKS, chosen.settings(PAIR), repeats=2)
+    rows = sum(len(group.order) for stage in made.stages(()) for group in stage.groups)
+    assert made.total == rows + (FRESH if chosen.confirm else 0)
+
+
+@pytest.mark.parametrize(
+    "options", [{"repeats": 0}, {"repeats": 10**22}, {"minutes": 0}, {"minutes": float("nan")}, {"minutes": 1e9}]
+)
+def test_lengths_have_limits(options: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match="are from"):
+        plan(**options)

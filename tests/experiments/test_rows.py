@@ -1,0 +1,271 @@
+"""Running plans on the scripted engine, whose clocks are arithmetic: rows, resuming, time limits and batches."""
+
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specdemo.engines.base import Decoder
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.errors import FileError, PromptError, RunError, SpecdemoError
+from specdemo.experiments import (
+    PRESETS,
+    Axes,
+    Checkpoint,
+    Header,
+    Loaded,
+    Plan,
+    Result,
+    Task,
+    fastest,
+    grid,
+    points,
+    run,
+)
+from specdemo.experiments.plan import FRESH
+from specdemo.measure import measure_costs
+from specdemo.records import Costs, ModelPair, Progress, Request
+from specdemo.settings import GenerationSettings
+from specdemo.strategies import EngineName
+
+PAIR = ScriptedEngine().pair
+SETTINGS = GenerationSettings(engine="traced", ignore_eos=True, max_new_tokens=61)
+TASKS = [Task(name=f"{task} {n}", task=task, prompt=f"Say {n}") for task in ("tales", "songs") for n in (1, 2)]
+GRID = grid(PAIR, SETTINGS, Axes(lookaheads=(1, 4, 8)))
+STRATEGIES = ("genai constant", "traced constant", "traced auto")
+
+
+def load(name: EngineName, pair: ModelPair) -> ScriptedEngine:
+    return ScriptedEngine(wrong=(7, 20), extra=0.002 if name == "genai" else 0.001)
+
+
+def plan(**options: Any) -> Plan:
+    return Plan(PAIR, TASKS, SETTINGS, options.pop("variants", GRID), **options)
+
+
+def finished(made: Plan, load: Callable[..., Any] = load, **options: Any) -> Result:
+    *_, last = run(made, load, fastest=fastest, **options)
+    return last.result
+
+
+def test_every_variant_runs_on_every_prompt_in_every_repeat() -> None:
+    states = list(run(plan(variants=grid(PAIR, SETTINGS, Axes(strategies=STRATEGIES))), load))
+    result = states[-1].result
+    assert {(row.variant, row.prompt, row.repeat) for row in result.rows} == {
+        (name, task.name, repeat) for name in STRATEGIES for task in TASKS for repeat in range(3)
+    }
+    assert (states[-1].done, states[-1].total, states[-1].seconds_left) == (36, 36, 0)
+    assert [state.done for state in states] == sorted(state.done for state in states)
+    assert set(result.engines) == {"genai", "traced"}
+    assert all(row.trial is not None and row.trial.identical for row in result.rows)
+    assert Result.model_validate_json(result.model_dump_json()) == result
+
+
+def test_speedups_are_those_of_the_script_and_predictions_agree() -> None:
+    found = points(finished(plan(), lambda *_: ScriptedEngine(draft=0.0005, extra=0.0002)))  # always right
+    for point in found:
+        assert point.predicted is not None
+        assert point.speedup.middle == pytest.approx(point.predicted, rel=0.05)
+        assert point.predicted <= (point.mean_accepted_length or 0) * 1.05
+    assert found[0].speedup.middle < found[1].speedup.middle < found[2].speedup.middle
+
+
+def test_the_fastest_runs_again_and_only_fresh_runs_are_quoted() -> None:
+    result = finished(plan(repeats=1, confirm=True))
+    fresh = [row for row in result.rows if row.fresh]
+    assert {row.variant for row in fresh} == {fastest(result)}
+    assert len(fresh) == FRESH
+    assert result.complete
+
+
+def test_an_engine_loaded_beforehand_stays_loaded() -> None:
+    engine = ScriptedEngine()
+    engine.close = lambda: pytest.fail("it belongs to somebody else")  # type: ignore[method-assign]
+    *_, last = run(plan(), loaded=Loaded(engine, measure_costs(engine)))
+    assert last.result.complete
+    assert engine.requests == 0
+
+
+def test_each_precision_is_loaded_in_turn_and_closed() -> None:
+    events: list[str] = []
+
+    class Engine(ScriptedEngine):
+        def close(self) -> None:
+            events.append("closed")
+
+    def loads(name: EngineName, pair: ModelPair) -> ScriptedEngine:
+        events.append(pair.runtime.kv_cache_precision)
+        return Engine()
+
+    finished(plan(variants=grid(PAIR, SETTINGS, Axes(precisions=("as loaded", "cache u8"))), repeats=1), loads)
+    assert events == ["default", "closed", "u8", "closed"]
+
+
+def test_every_variant_runs_once_however_short_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(10**6))
+    monkeypatch.setattr("specdemo.experiments.rows.perf_counter", lambda: next(clock))
+    result = finished(plan(minutes=0.01, repeats=12, confirm=True))
+    tried = [row.variant for row in result.rows if not row.fresh]
+    assert sorted(tried) == sorted(GRID)
+    assert [row.fresh for row in result.rows].count(True) == 1
+    assert result.complete, "the time is over, and nothing is missing"
+
+
+def test_a_longer_time_adds_to_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = Checkpoint(tmp_path / "rows")
+    for minutes in (0.2, 0.4):
+        clock = iter(range(10**6))
+        monkeypatch.setattr("specdemo.experiments.rows.perf_counter", lambda: next(clock))  # noqa: B023
+        before = len(checkpoint.path.read_text().splitlines()) if checkpoint.path.exists() else 0
+        finished(plan(minutes=minutes, repeats=12), checkpoint=checkpoint)
+        assert len(checkpoint.path.read_text().splitlines()) >= before + 3
+
+
+def test_a_run_that_failed_resumes_with_what_is_missing(tmp_path: Path) -> None:
+    checkpoint, calls = Checkpoint(tmp_path / "rows"), []
+
+    class Counting(ScriptedEngine):
+        def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
+            calls.append(request)
+            return super().decoder(request, costs)
+
+    next(state for state in run(plan(), lambda *_: ScriptedEngine(), checkpoint=checkpoint) if state.done == 7)
+    with checkpoint.path.open("a") as file:
+        file.write('{"row": {"variant": "look')  # the crash came while it wrote
+    done = checkpoint.open(Header.of(plan()))
+    assert len(done.rows) == 7
+    whole = finished(plan(), lambda *_: Counting(), checkpoint=checkpoint)
+    assert whole.complete
+    assert len({row.key for row in whole.rows}) == whole.total == 36
+    fresh = len(calls)
+    calls.clear()
+    finished(plan(), lambda *_: Counting())
+    assert fresh < len(calls)
+    assert finished(plan(), lambda *_: pytest.fail("all rows are there"), checkpoint=checkpoint) == whole
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"settings": SETTINGS.model_copy(update={"max_new_tokens": 8})}, "other settings"),
+        ({"tasks": TASKS[:1]}, "other prompts"),
+        ({"variants": {name: GRID[name] for name in [*GRID][:1]}}, "other things to vary"),
+        ({"pair": PAIR.model_copy(update={"name": "another"})}, "another pair"),
+    ],
+    ids=str,
+)
+def test_rows_of_another_experiment_are_not_mixed_in(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path / "rows")
+    checkpoint.open(Header.of(plan()))
+    with pytest.raises(FileError, match=message) as refused:
+        finished(Plan(**vars(plan()) | changes), checkpoint=checkpoint)
+    assert str(tmp_path) not in str(refused.value), "a visitor is not told where the server keeps files"
+
+
+def test_rows_of_another_machine_and_damaged_files_are_refused(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path / "rows")
+    finished(plan(repeats=1), checkpoint=checkpoint)
+    other = ScriptedEngine()
+    other.environment = other.environment.model_copy(update={"openvino": "2030.1"})
+    with pytest.raises(FileError, match="other versions or settings of OpenVINO"):
+        finished(plan(), lambda *_: other, checkpoint=checkpoint)
+    lines = checkpoint.path.read_text().splitlines()
+    checkpoint.path.write_text("\n".join([lines[0], "{}{", *lines[2:], ""]))
+    with pytest.raises(FileError, match="Line 2 of 'rows' is damaged"):
+        finished(plan(), checkpoint=checkpoint)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(SpecdemoError, match="Cannot read 'folder'") as refused:
+        finished(plan(), checkpoint=Checkpoint(tmp_path / "folder"))
+    assert str(tmp_path) not in str(refused.value)
+
+
+def hold(path: Path, held: Any, release: Any) -> None:
+    with Checkpoint(path).locked():
+        held.set()
+        release.wait(60)
+
+
+def test_two_experiments_on_one_checkpoint_are_told_apart(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    held, release = context.Event(), context.Event()
+    other = context.Process(target=hold, args=(tmp_path / "rows", held, release))
+    other.start()
+    try:
+        assert held.wait(60)
+        with pytest.raises(FileError, match="Another run is measuring the same"):
+            finished(plan(), checkpoint=Checkpoint(tmp_path / "rows"))
+    finally:
+        release.set()
+        other.join()
+    assert finished(plan(repeats=1), checkpoint=Checkpoint(tmp_path / "rows")).complete
+
+
+def test_a_stop_keeps_the_rows_so_far() -> None:
+    stopped: list[bool] = []
+    states: list[Progress[Result]] = []
+    for state in run(plan(), load, stop=lambda: bool(stopped)):
+        states.append(state)
+        if state.done == 5:
+            stopped.append(True)
+    assert states[-1].done == 5
+    assert not states[-1].result.complete
+
+
+def test_what_cannot_run_is_left_out_with_the_reason_and_nothing_at_all_is_an_error() -> None:
+    class Picky(ScriptedEngine):
+        def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
+            if "2" in request.prompt:
+                raise PromptError("The prompt is too long.")
+            return super().decoder(request, costs)
+
+    result = finished(plan(repeats=1), lambda *_: Picky())
+    assert {row.prompt: row.problem for row in result.rows}["tales 2"] == "The prompt is too long."
+    assert sum(row.trial is None for row in result.rows) == 6
+    hopeless = Plan(**vars(plan()) | {"tasks": TASKS[1:2]})
+    with pytest.raises(RunError, match="The prompt is too long"):
+        finished(hopeless, lambda *_: Picky())
+
+
+def test_later_turns_of_a_chat_follow_the_targets_own_answers() -> None:
+    asked: list[Request] = []
+
+    class Chat(ScriptedEngine):
+        def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
+            asked.append(request)
+            return super().decoder(request, costs)
+
+    later = Task(name="2", task="chat", prompt="And then?", before=("Tell me.",))
+    finished(Plan(**vars(plan(repeats=2)) | {"tasks": [later]}), lambda *_: Chat())
+    told = [request for request in asked if request.prompt == "And then?"]
+    assert told
+    assert {request.history[0].prompt for request in told} == {"Tell me."}
+    assert all(request.history[0].answer for request in told)
+    assert sum(request.prompt == "Tell me." for request in asked) == 1, "it is answered once"
+
+
+def loaded(levels: tuple[int, ...], repeats: int = 2) -> Result:
+    chosen = PRESETS["load"]
+    settings = SETTINGS.model_copy(update={"engine": "genai"})
+    return finished(chosen.plan(PAIR, TASKS, settings, {"concurrency": levels}, repeats=repeats))
+
+
+def test_several_requests_at_once_gain_less_and_are_compared_with_plain_ones_of_the_same_concurrency() -> None:
+    one, many = points(loaded((1, 16)))
+    assert one.speedup.middle > many.speedup.middle
+    assert one.identical
+    assert many.identical
+    assert many.tokens_per_second > one.tokens_per_second
+    assert many.first is not None
+    assert one.first is not None
+    assert many.first[0] > one.first[0], "they wait for each other's prefill"
+    assert one.per_token is not None
+    assert one.per_token[1] < one.per_token[0]
+    assert one.mean_accepted_length == pytest.approx(many.mean_accepted_length, rel=0.1)
+
+
+def test_only_first_turns_are_asked_at_once() -> None:
+    later = Task(name="x", task="chat", prompt="And then?", before=("Say",))
+    made = PRESETS["load"].plan(PAIR, [TASKS[0], later], SETTINGS.model_copy(update={"engine": "genai"}))
+    assert made.tasks == [TASKS[0]]

@@ -1,0 +1,238 @@
+"""The Measure tab and Compare's search: their conclusions without a page, and both once in a browser."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gradio as gr
+import pytest
+from playwright.sync_api import expect
+
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.errors import EngineError
+from specdemo.experiments import PRESETS, Loaded, Plan, Result, fastest, grid, run, typed_tasks
+from specdemo.experiments.plan import Axes
+from specdemo.measure import measure_costs
+from specdemo.records import Phase, Progress
+from specdemo.settings import GenerationSettings
+from specdemo.ui.boards import EMPTY
+from specdemo.ui.controls import start_values
+from specdemo.ui.events import job_updates
+from specdemo.ui.measure import MeasureCallbacks, offered, outcome, with_current
+from specdemo.ui.session import with_chat_cache
+from specdemo.ui.tabs.compare import QUICK
+from specdemo.worker import Job, Prepare, WithEngine, WithLoader
+from tests.support.browser import Visit, open_tab, set_slider
+from tests.support.browser import run as run_page
+
+ENGINE = ScriptedEngine(wrong=(20, 30), draft=0.001)
+SETTINGS = GenerationSettings(engine="traced", max_new_tokens=40, ignore_eos=True)
+VALUES = [*(start_values(ENGINE.pair) | {"engine": "traced"}).values()]
+VISITOR: Any = SimpleNamespace(session_hash="visitor")
+
+
+class Sessions:
+    """Sessions that do the work with scripted engines here, remember what it was, and then perhaps fail."""
+
+    jobs: list[Any]
+
+    def __init__(self, error: EngineError | None = None, *states: object) -> None:
+        self._error, self._states, self.jobs = error, states, []
+
+    def measure(self, visitor: str, what: str, job: Job) -> Iterator[Any]:
+        self.jobs.append(job)
+        yield from self._states
+        if isinstance(job, WithLoader):
+            yield from job.work(lambda name, pair=None: ENGINE, stop=lambda: False)
+        elif isinstance(job, WithEngine):
+            yield from job.work(ENGINE, stop=lambda: False, costs=measure_costs(ENGINE))
+        if self._error is not None:
+            raise self._error
+
+
+def measured(
+    ticked: list[str], error: EngineError | None = None, *, adds: bool = True, preset: str = "Every strategy"
+) -> list[list[Any]]:
+    """Every update of message, board, files, best setting, its button, start and stop."""
+    callbacks = MeasureCallbacks(Sessions(error))  # type: ignore[arg-type]
+    return list(
+        callbacks.measure(VISITOR, True, ENGINE.pair, None, None, preset, ticked, "Say", 1, 40, 1, adds, *VALUES)
+    )
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "specdemo"
+
+
+def test_a_measurement_says_how_long_it_takes_shows_what_it_measures_and_offers_the_best() -> None:
+    first, *_, last = updates = measured(["traced constant", "traced auto"])
+    assert "2 variants, 1 prompts, about 1 min after loading" in first[0]
+    boards = [json.loads(update[1]) for update in updates if isinstance(update[1], str)]
+    assert boards[0] == json.loads(EMPTY), "nothing of an earlier one stays"
+    assert "traced constant" in boards[-1]["html"]["table"]
+    assert [Path(path).suffix for path in last[2]["value"]] == [".json", ".md", ".csv", ".html"]
+    assert isinstance(last[3], GenerationSettings)
+    assert last[4]["visible"]
+    assert last[5]["value"] == "Measure for about 1 min"
+
+
+def test_measuring_again_adds_runs_or_starts_anew() -> None:
+    shown = []
+    for adds in (True, True, False):
+        updates = measured(["traced constant"], adds=adds)
+        shown.append(updates[1][0])
+    assert [("12 of" in message) for message in shown] == [False, True, False]
+
+
+@pytest.mark.parametrize("preset", [preset.title for name, preset in PRESETS.items() if name != "measure"])
+def test_every_choice_offers_its_variants_and_measures_them(preset: str) -> None:
+    update = offered(preset, ENGINE.pair, VALUES)
+    assert update["value"] == update["choices"]
+    *_, last = measured(update["value"][:2], preset=preset)
+    assert last[2]["visible"]
+
+
+def test_what_cannot_be_measured_is_a_sentence() -> None:
+    (only,) = measured([])
+    assert "Choose at least one variant" in only[0]
+    alone = ENGINE.pair.model_copy(update={"target": ENGINE.pair.target.model_copy(update={"server": "llama.cpp"})})
+    assert "A server chose its precision" in offered("Precision", alone, VALUES)["info"]
+
+
+def test_what_is_finished_stays_after_a_failure() -> None:
+    *_, failed, last = measured(["traced constant"], EngineError("It broke."))
+    assert 'role="alert"' in failed[0]
+    assert "identical" in json.loads(failed[1])["html"]["table"]
+    assert last[2]["visible"]
+
+
+def test_only_the_latest_checkpoints_are_kept(cache: Path) -> None:
+    measured(["traced constant"])
+    (folder,) = cache.parent.rglob("experiments")
+    for number in range(60):
+        (folder / f"{number}.rows.jsonl").touch()
+        os.utime(folder / f"{number}.rows.jsonl", (number, number))
+    measured(["traced constant"])
+    assert len(list(folder.glob("*.rows.jsonl"))) == 50
+    assert not (folder / "9.rows.jsonl").exists()
+
+
+def test_a_cache_that_cannot_be_written_is_told_and_nothing_is_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    (only,) = measured(["traced constant"])
+    assert 'role="alert"' in only[0]
+
+
+def tuned(now: GenerationSettings, lookaheads: tuple[int, ...]) -> tuple[Plan, Result]:
+    variants = grid(ENGINE.pair, SETTINGS, Axes(lookaheads=lookaheads))
+    plan = Plan(ENGINE.pair, typed_tasks(["Say"]), SETTINGS, variants, repeats=2, confirm=True)
+    plan = Plan(**vars(plan) | {"variants": with_current(plan, now)})
+    *_, last = run(plan, loaded=Loaded(ENGINE, None), fastest=fastest)
+    return plan, last.result
+
+
+def lookahead(n: int) -> GenerationSettings:
+    return SETTINGS.model_copy(update={"num_assistant_tokens": n})
+
+
+def test_a_faster_setting_is_set_and_one_as_good_is_not() -> None:
+    plan, result = tuned(lookahead(1), (1, 8))
+    better = outcome(result, lookahead(1))
+    assert better.settings is not None
+    assert better.settings.num_assistant_tokens == 8
+    assert better.sentence.startswith("Set: lookahead 8 reached ")
+    assert "Before, lookahead 1 reached" in better.sentence
+    same = outcome(result, lookahead(8))
+    assert same.settings is None
+    assert same.sentence.startswith("Your setting is as good as any tried: lookahead 8 reached ")
+    assert same.sentence.endswith("Nothing was changed.")
+    assert list(plan.variants) == ["lookahead 1", "lookahead 8"]
+
+
+def test_the_present_setting_is_among_those_tried() -> None:
+    plan, _ = tuned(lookahead(7), (1,))
+    assert list(plan.variants) == ["lookahead 1", "lookahead 7"]
+
+
+def test_the_search_uses_the_prompt_in_view_and_the_pair_that_a_run_has_loaded() -> None:
+    sessions = Sessions()
+    pair = ENGINE.pair
+    chat = pair.model_copy(update={"target": pair.target.model_copy(update={"chat_template": True})})
+    values = start_values(chat).values()
+    callbacks = MeasureCallbacks(sessions)  # type: ignore[arg-type]
+    first, *_, last = callbacks.find(VISITOR, True, chat, "What one sees", QUICK, *values)
+    assert "about 30 s" in first[0]
+    assert "reached" in last[0] or "No setting" in last[0]
+    (job,) = sessions.jobs
+    assert job.pair == with_chat_cache(chat, GenerationSettings())
+    assert job.pair.runtime.enable_prefix_caching
+    assert [task.prompt for task in job.work.keywords["plan"].tasks] == ["What one sees"]
+
+
+JOB = Prepare("traced", ENGINE.pair)
+
+
+def shown(sessions: Sessions) -> list[Any]:
+    return list(job_updates(sessions, "visitor", "measure", JOB, lambda state: f"{state.done} done"))  # type: ignore[arg-type]
+
+
+def test_phases_and_progress_are_told_and_the_end_clears_them() -> None:
+    half, whole = (Progress(done, 2, 61.0, None) for done in (1, 2))
+    phase, first, last = shown(Sessions(None, Phase("loading"), half, whole))
+    assert "Loading the models" in phase.message
+    assert "1 of 2, about 1 min 1 s left" in first.message
+    assert (last.message, last.board, last.state) == ("", "2 done", whole)
+
+
+def test_what_is_finished_stays_after_a_stop() -> None:
+    half = Progress(1, 2, None, None)
+    assert "Stopped after 1 of 2; finished results are kept" in shown(Sessions(None, half))[-1].message
+    failed = shown(Sessions(EngineError(), half))[-1]
+    assert 'role="alert"' in failed.message
+    assert (failed.board, failed.state) == ("1 done", half)
+    assert shown(Sessions(EngineError()))[-1].board == gr.skip()
+    assert "before anything was measured" in shown(Sessions())[-1].message
+
+
+@pytest.mark.browser
+def test_a_measurement_in_the_browser(visit: Visit) -> None:
+    page = visit("/#engine=traced&max_new_tokens=16&ignore_eos=true")
+    open_tab(page, "Measure")
+    page.fill("#measure-prompts textarea", "Once upon a time")
+    set_slider(page, "measure-tokens", 16)
+    set_slider(page, "measure-minutes", 1)
+    expect(page.locator("#measure-start")).to_have_text("Measure for about 1 min")
+    page.click("#measure-start")
+    expect(page.locator("#measure-board tbody tr").first).to_be_visible(timeout=60_000)
+    expect(page.locator("#measure-reports")).to_be_visible(timeout=60_000)
+    expect(page.locator("#measure-board [data-place=opening]")).to_contain_text("identical")
+    page.click("#measure-use")
+    expect(page.locator("#run")).to_be_visible()
+
+    open_tab(page, "Measure")
+    page.get_by_label("Several requests at once").check()
+    expect(page.locator("#measure-variants")).to_contain_text("concurrency 8")
+    set_slider(page, "measure-tokens", 400)
+    page.click("#measure-start")
+    expect(page.locator("#measure-message progress")).to_be_visible(timeout=60_000)
+    page.click("#measure-stop")
+    expect(page.locator("#measure-message")).to_contain_text("Stopped", timeout=60_000)
+    expect(page.locator("#measure-start")).to_be_enabled()
+
+
+@pytest.mark.browser
+def test_the_best_setting_of_the_prompt_in_view_is_found_and_set(visit: Visit) -> None:
+    page = visit("/#engine=traced&max_new_tokens=64&ignore_eos=true")
+    page.fill("#prompt textarea", "Tell me about foxes")
+    page.click("#find")
+    expect(page.locator("#message")).to_contain_text("Set: policy auto reached", timeout=60_000)
+    expect(page.locator("#prompt textarea")).to_have_value("Tell me about foxes")
+    run_page(page)
