@@ -1,31 +1,25 @@
 """The speedup, the one figure shown everywhere, with its interval and what may be concluded from it.
 
-A race of two seconds holds hundreds of timed plain steps and rounds, so its totals are the poorest summary of it. The
-tokens per round are counted, not estimated; only the time of each kind of step is uncertain. Kinds are pass lengths,
-since a round that proposes less takes less time.
+    speedup = tokens per round × seconds of a plain step / seconds of a round
 
-- A kind's time is the mean of two estimates: the plain mean, which is right if disturbances hit both sides alike but
-  follows every outlier, and the mean without the slowest and fastest 30 %, which ignores outliers but favours
-  undisturbed steps, which are more common on a side with short steps. The interval grows by their disagreement.
-- The interval comes from a bootstrap over blocks of about 0.2 s, since neighbouring steps are disturbed together,
-  widened by Student's t for few blocks. Added to its variance is what resampling so short a time cannot show: the
-  machine's drift between blocks, and the state of the process. For example, the same request of the story pair was
-  decoded 1.8 times as fast for a dozen races of one process and then, after another strategy had run, 2.3 times as
-  fast; memory placement is the likely cause. Other programs slow wide passes down more than short ones, so a busy
-  machine has a different speedup from a quiet one.
+Tokens and rounds are counted, so only the two times are uncertain. A race has hundreds of timed steps, and other
+programs make some of them several times as long. So each quarter of a second gives its median, which single slow
+steps do not move, and the medians are averaged (as logarithms), since a disturbance lasts longer than a step. The
+spread of these medians gives the standard error (the method of batch means). Rounds are compared only with rounds of
+as many proposals.
 
-The true speedup is what a long quiet run would show: all plain seconds over all speculative seconds for the same
-tokens. `tests/analysis/test_estimates.py` checks the interval against simulated machines, `python -m
-tests.benchmarks.coverage` against real ones. The processor time of the engine's threads was tried as a second clock
-and rejected: threads waiting for an interrupted one spin, which counts as processor time, and intervals from it held
-the truth less often.
+Two more errors are added, which no race shows, however long it is: the state of process and machine, and that other
+programs slow wide passes down more than short ones. Both were found by comparing races with the quiet runs around
+them (`tests/benchmarks/coverage.py`).
 
-Load runs, and trials of earlier versions, have only totals; their intervals come from `median_interval`.
+The counts allow a second estimate, which a busy machine hardly moves: with step costs from a quiet moment, a round of
+γ proposals takes d(γ) + v(γ + 1) plain steps. It is the prior: both are averaged with the inverse of their variances
+as weights. If they differ by more than twice their common error, the interval grows by as much.
 """
 
+import math
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -33,144 +27,106 @@ import numpy.typing as npt
 
 from specdemo import metrics
 from specdemo.metrics import thinking_tokens
-from specdemo.records import Comparison, Record, Round, Run, Trial
+from specdemo.records import Comparison, Record, Run, Trial
+from specdemo.strategies import Tree
 
-LEVEL = 0.95
-ENOUGH = 6
-_RESAMPLES = 2000
-SAME = 0.02  # within this of 1×, neither side is called faster
-_EVEN = 1.2  # two sides are about even if the interval stays within this factor of 1×
-_WIDE = 1.5  # upper end / lower end: beyond this the middle says little
+Z = 1.96
+"""Standard errors on either side of a 95 % interval."""
+SAME = 0.02
+"""Within this of 1×, neither side is called faster: nobody would notice."""
+ABOVE = 1.1
+"""A speedup above this multiple of τ is impossible: a round reads the weights at least once, as a plain step does.
+Clocks and caches explain a tenth."""
+_LITTLE = 0.05  # within this of 1×, an uncertain side is not worth naming
+_EVEN = 1.5  # "about even" needs an interval within this factor of 1×; a wider one says nothing
+_PART = 0.25  # seconds: longer than a time slice, shorter than most disturbances
+_LEAST_PARTS = 4  # the error of fewer would be a guess
+_PART_STEPS = 4  # at least, on average: a median of fewer is no median
+_UNKNOWN = 0.5  # standard error of a side with too few steps for parts: a factor of 2.7 either way
+# Standard errors (of the logarithm) that no race shows, from repeated quiet races of both bundled pairs: the same
+# request was 1.8 or 2.3 times as fast, depending on what its process had done before; short steps vary the most.
+_STATE = 0.03
+_STATE_SECONDS = 0.125e-3  # per seconds of a plain step
+_LOAD = 0.25  # per share of the processor that other programs took: wide passes lost up to a fifth beside them
+ENOUGH = 6  # prompts, from which on they count as a sample of prompts
+_COSTS = 0.12  # of step costs from another moment: v(2) was 1.12 to 1.46 in a dozen fresh processes
+_COSTS_LOAD = 0.5  # per share that others took while step costs were measured: v(n) was 0.4 to 2.5 beside them
 
-MEDIAN_FORMULA = (
-    f"median of the runs; interval: the middle {LEVEL * 100:.0f} % of the medians of {_RESAMPLES:,} random resamples "
-    f"of them (bootstrap), from {ENOUGH} runs on"
+FORMULA = (
+    "tokens per round × seconds of a plain step / seconds of a round, whose seconds are averages of medians over "
+    f"{_PART:g} s; averaged with τ / (d(γ) + v(γ+1)) if step costs are known; 95 % interval: {Z} standard errors"
 )
 
+VALUES_FORMULA = f"geometric mean of the runs; 95 % interval: {Z} standard errors, from {_LEAST_PARTS} runs on"
 
-Call = Literal["faster", "slower", "about even", "too noisy to call"]
+Strength = Literal["clear", "probable", "even", "noisy"]
+Direction = Literal["faster", "slower", "same"]
+_Floats = npt.NDArray[np.float64]
 
 
 class Interval(Record):
-    """An estimate with its interval, if there are enough runs for one.
-
-    A `middle` above `limit` is impossible, so something must have disturbed the measurement.
-    """
+    """An estimate with its 95 % interval, if there are enough values for one."""
 
     middle: float
     low: float | None = None
     high: float | None = None
-    limit: float | None = None
-
-    @property
-    def value(self) -> float:
-        """The estimate itself."""
-        return self.middle
 
     def __str__(self) -> str:
-        """Return the estimate, with the interval in parentheses."""
         return f"{self.middle:.2f}×" + (f" ({self.ends})" if self.has_interval else "")
 
     @property
     def has_interval(self) -> bool:
-        """Whether there were enough runs for an interval."""
         return self.low is not None and self.high is not None
 
     @property
     def ends(self) -> str:
         """The interval in words; empty if there is none."""
+        return "" if self.low is None or self.high is None else f"95 % interval {self.low:.2f}–{self.high:.2f}"
+
+    @property
+    def strength(self) -> Strength:
+        """Conclusion about a speedup.
+
+        clear: the interval excludes 1; probable: the estimate is at least a standard error from 1, so its side is
+        right in five cases of six; even: it is not, and the interval ends close to 1.
+        """
         if self.low is None or self.high is None:
-            return ""
-        return f"{LEVEL * 100:.0f} % interval {self.low:.2f}–{self.high:.2f}"
+            return "noisy"
+        distance, error = abs(math.log(self.middle)), math.log(self.high / self.low) / (2 * Z)
+        if not self.low <= 1 <= self.high and distance >= math.log(1 + SAME):
+            return "clear"
+        if distance > error and distance >= math.log(1 + _LITTLE):
+            return "probable"
+        return "even" if self.low >= 1 / _EVEN and self.high <= _EVEN else "noisy"
 
     @property
-    def impossible(self) -> bool:
-        """Whether the estimate exceeds its limit."""
-        return self.limit is not None and self.middle > self.limit
+    def direction(self) -> Direction:
+        """Side of 1× that may be named."""
+        if self.strength in ("even", "noisy"):
+            return "same"
+        return "faster" if self.middle > 1 else "slower"
 
     @property
-    def call(self) -> Call:
-        """Conclusion about a speedup; a side is faster only if the interval leaves no doubt."""
-        if self.low is None or self.high is None or self.impossible:
-            return "too noisy to call"
-        if self.low > 1 and self.middle >= 1 + SAME:
-            return "faster"
-        if self.high < 1 and self.middle <= 1 - SAME:
-            return "slower"
-        return "about even" if self.low >= 1 / _EVEN and self.high <= _EVEN else "too noisy to call"
-
-    @property
-    def wide(self) -> bool:
-        """Whether the interval is too wide for the middle to say much."""
-        return self.low is not None and self.high is not None and self.high > _WIDE * self.low
-
-    @property
-    def includes_one(self) -> bool:
-        """Whether both faster and slower are possible."""
-        return self.low is not None and self.high is not None and self.low <= 1 <= self.high
-
-
-def median_interval(values: Sequence[float], seed: int = 0) -> Interval:
-    """Return the median; from six values on, with a seeded bootstrap interval (Efron 1979).
-
-    With fewer, not even the range from least to greatest covers the median at this level.
-    """
-    return _bootstrapped(tuple(values), seed)
-
-
-@lru_cache(maxsize=256)
-def _bootstrapped(values: tuple[float, ...], seed: int) -> Interval:
-    middle = float(np.median(values))
-    if len(values) < ENOUGH:
-        return Interval(middle=middle)
-    draws = np.random.default_rng(seed).choice(values, (_RESAMPLES, len(values)))
-    return interval_of(middle, np.median(draws, axis=1))
-
-
-def interval_of(middle: float, draws: npt.NDArray[np.float64]) -> Interval:
-    """Return an estimate with the interval that holds 95 % of its bootstrap draws."""
-    low, high = np.quantile(draws, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
-    return Interval(middle=middle, low=float(low), high=float(high))
-
-
-BLOCK_SECONDS = 0.2
-_LEAST_BLOCKS = 8  # per side; shorter ones if it took less time
-_STEPS = 3  # per block, at least
-_TRIMMED = 0.3  # share of the steps, at either end
-_DRAWS = 400
-_BINS = 256  # bins per kind that steps are summed up in, by length, which bounds the work
-_STATE = 0.06  # relative half-width that no run of seconds removes: process and machine differ from minute to minute
-_STATE_SECONDS = 0.25e-3  # per seconds of a plain step: short steps depend more on where their memory lies
-_STATE_LOAD = 0.35  # per share of the processor that other programs took: they slow wide passes down the most
-_DRIFT = 0.06  # of a single block; averages out over several
-_LOAD = 1.0  # the same, per share of the processor that other programs took
-_FEW = 0.3  # of a single step
-_MOST = 7.0  # limit of the logarithm: a factor of a thousand
-ABOVE = 1.1  # × τ: a round hardly takes less time than a plain step; clocks and caches explain a little
-
-FORMULA = (
-    "seconds of a plain step × tokens per round / seconds of a round, over all steps of the race and its repeats; "
-    f"{LEVEL * 100:.0f} % interval by a bootstrap over blocks of {BLOCK_SECONDS:g} s"
-)
-
-_Floats = npt.NDArray[np.float64]
-_Ints = npt.NDArray[np.int64]
+    def call(self) -> str:
+        """Conclusion in a few words."""
+        words = {"even": "about even", "noisy": "too noisy to call", "probable": f"probably {self.direction}"}
+        return words.get(self.strength, self.direction)
 
 
 class Speedup(Interval):
-    """A speedup with its interval and factors: `middle` = `plain_step` · `tokens_per_round` / `round`.
+    """A speedup with its factors: `middle` = `tokens_per_round` / `plain_steps_per_round`.
 
-    `plain_step` and `round` are seconds, None if there are only totals; `tokens_per_round` is None if a server does
-    not report which tokens came from one pass. `runs` counts speculative runs, `steps` the timed steps of both sides,
-    `blocks` those of the side with fewer.
+    `plain_step` is in seconds; `tokens_per_round` is None if a server does not report its passes. `runs`
+    counts speculative runs, `steps` the timed steps of both sides. `measured` is the estimate from the timed steps
+    alone, None if it was impossible and left out; `expected` the one from counts and step costs, None without them.
     """
 
     runs: int
-    steps: int = 0
-    blocks: int = 0
-    plain_step: float | None = None
-    round: float | None = None
-    tokens_per_round: float | None = None
+    steps: int
+    plain_step: float
+    tokens_per_round: float | None
+    measured: float | None
+    expected: float | None = None
 
     @property
     def plain_steps_per_round(self) -> float | None:
@@ -178,47 +134,116 @@ class Speedup(Interval):
         return None if self.tokens_per_round is None else self.tokens_per_round / self.middle
 
 
-class _Steps(NamedTuple):
-    """Steps of one run: seconds, committed tokens and kinds."""
+def of_values(values: Sequence[float]) -> Interval:
+    """Return the geometric mean of positive values, such as speedups; from four on with an interval."""
+    logs = np.log(values)
+    middle = float(logs.mean())
+    if len(values) < _LEAST_PARTS:
+        return Interval(middle=math.exp(middle))
+    return _interval(middle, _error(logs))
 
-    seconds: tuple[float, ...]
-    tokens: tuple[int, ...]
+
+def ratio_of_sums(above: Sequence[float], below: Sequence[float]) -> Interval:
+    """Return Σ above / Σ below, one term of each per prompt; from six prompts on with an interval over prompts."""
+    first, second = np.array(above, float), np.array(below, float)
+    ratio = float(first.sum() / second.sum())
+    if len(above) < ENOUGH or not ratio:
+        return Interval(middle=ratio)
+    return _interval(math.log(ratio), _error_of_sums(first, second))
+
+
+def _error_of_sums(above: _Floats, below: _Floats) -> float:
+    """Return the relative standard error of a ratio of sums (its linear approximation), scaled for few terms."""
+    differences = above / above.sum() - below / below.sum()
+    return float(math.sqrt((differences**2).sum() * len(above) / (len(above) - 3)))
+
+
+def _interval(middle: float, error: float) -> Interval:
+    return Interval(middle=math.exp(middle), low=math.exp(middle - Z * error), high=math.exp(middle + Z * error))
+
+
+def _error(logs: _Floats) -> float:
+    """Return the standard error of the mean of at least four values, scaled as Student's t is for so few."""
+    number = len(logs)
+    return float(logs.std(ddof=1) / math.sqrt(number) * math.sqrt((number - 1) / (number - 3)))
+
+
+class _Run(NamedTuple):
+    """Steps of one run: kinds, committed tokens and seconds. A kind is a number of proposals, -1 if unknown."""
+
+    prompt: Hashable
     kinds: tuple[int, ...]
+    tokens: tuple[int, ...]
+    seconds: tuple[float, ...]
 
-    def first(self, tokens: float) -> _Floats:
-        """Return the share of each step that lies within the first `tokens` tokens."""
-        committed = np.array(self.tokens, float)
-        before = np.cumsum(committed) - committed
-        share = np.clip((tokens - before) / np.maximum(committed, 1), 0, 1)
-        return np.asarray(np.where(committed > 0, share, before < tokens), float)
+    def first(self, tokens: int) -> "_Run":
+        """Return the steps that commit the first `tokens` tokens."""
+        number = int(np.searchsorted(np.cumsum(self.tokens), tokens)) + 1
+        return _Run(self.prompt, self.kinds[:number], self.tokens[:number], self.seconds[:number])
 
-
-class _Pair(NamedTuple):
-    """A plain and a speculative run of the same prompt, compared at the same number of tokens."""
-
-    plain: _Steps
-    speculative: _Steps
-    tokens: int
-    prompt: Hashable = None
+    def merged(self) -> "_Run":
+        """Return the run as one step: a server's chunks arrive when they like."""
+        return _Run(self.prompt, (-1,), (sum(self.tokens),), (sum(self.seconds),))
 
 
-_NOTHING = _Steps((), (), ())
+class _Totals(NamedTuple):
+    seconds: float
+    tokens: float
+    steps: int
+
+
+class _Side:
+    """All timed steps of one side, in order."""
+
+    def __init__(self, runs: Sequence[_Run]) -> None:
+        kinds = [(run.prompt, kind) for run in runs for kind in run.kinds]
+        numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+        kind_of = np.array([numbers[kind] for kind in kinds], int)
+        seconds = np.array([each for run in runs for each in run.seconds], float)
+        self._prompts = [prompt for prompt, _ in kinds]
+        self._tokens = [each for run in runs for each in run.tokens]
+        usual = np.empty(len(seconds))
+        for number in numbers.values():
+            usual[kind_of == number] = np.median(seconds[kind_of == number])
+        medians = _medians(seconds / usual, float(seconds.sum()))
+        self.error = _error(medians) if len(medians) >= _LEAST_PARTS else _UNKNOWN
+        self._seconds = usual * math.exp(medians.mean())
+
+    def totals(self) -> dict[Hashable, _Totals]:
+        """Return seconds, tokens and number of the steps of each prompt, each step at its estimated time."""
+        found: dict[Hashable, _Totals] = {}
+        for prompt, seconds, tokens in zip(self._prompts, self._seconds, self._tokens, strict=True):
+            before = found.get(prompt, _Totals(0, 0, 0))
+            found[prompt] = _Totals(before.seconds + float(seconds), before.tokens + tokens, before.steps + 1)
+        return found
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+
+def _medians(factors: _Floats, seconds: float) -> _Floats:
+    """Return logarithms of the medians of parts of about `_PART` seconds, or of shorter ones if they are few.
+
+    All have the same number of steps, since a single slow step could last longer than a part.
+    """
+    number = min(max(seconds / _PART, _LEAST_PARTS), len(factors) / _PART_STEPS)
+    return np.log([np.median(part) for part in np.array_split(factors, max(int(number), 1))])
 
 
 def of_comparison(comparison: Comparison) -> Speedup | None:
-    """Return the speedup of a race and its repeats together; None if a side has no step to compare.
-
-    Repeats without steps, from files of earlier versions, are used alone if there are enough of them.
-    """
-    trials = comparison.repeats
-    if len(trials) >= ENOUGH and not any(trial.round_steps for trial in trials):
-        return of_trials(trials)
-    plain, speculative = (_steps(run) for run in (comparison.plain, comparison.speculative))
-    tokens = min(sum(plain.tokens), sum(speculative.tokens))
-    timed = [trial for trial in trials if trial.round_steps]
-    pairs = [_Pair(plain, speculative, tokens), *_pairs(timed, [None] * len(timed))]
-    loads = [comparison.other_load, *(trial.other_load for trial in trials)]
-    return _speedup(tuple(pairs), _load(loads), 1 + len(trials), passes=comparison.speculative.passes_known)
+    """Return the speedup of a race and its repeats together; None if a side has no step to compare."""
+    tokens = metrics.common_tokens(comparison)
+    if not tokens:
+        return None
+    plain, speculative = (_steps(run).first(tokens) for run in (comparison.plain, comparison.speculative))
+    plains, speculatives = _runs(comparison.repeats, [None] * len(comparison.repeats))
+    return _speedup(
+        [plain, *plains],
+        [speculative, *speculatives],
+        [comparison.other_load, *(trial.other_load for trial in comparison.repeats)],
+        passes=comparison.speculative.passes_known,
+        expected=expected(comparison),
+    )
 
 
 def of_trials(trials: Sequence[Trial], prompts: Sequence[Hashable] | None = None) -> Speedup:
@@ -227,194 +252,122 @@ def of_trials(trials: Sequence[Trial], prompts: Sequence[Hashable] | None = None
     If six or more of the `prompts`, one per trial, differ, they count as a sample of prompts, and the interval covers
     how much prompts differ. Otherwise it is for these prompts.
     """
-    prompts = [None] * len(trials) if prompts is None else prompts
+    plains, speculatives = _runs(trials, [None] * len(trials) if prompts is None else prompts)
     passes = all(trial.rounds is not None for trial in trials)
-    found = None
-    if all(trial.round_steps for trial in trials):
-        pairs = tuple(_pairs(trials, prompts))
-        found = _speedup(pairs, _load([trial.other_load for trial in trials]), len(trials), passes=passes)
-    if found is not None:
-        return found
-    rounds = sum(trial.rounds or 0 for trial in trials)
-    length = sum(trial.run_tokens for trial in trials) / rounds if rounds and passes else None
-    medians = median_interval([trial.speedup for trial in trials])
-    return Speedup(
-        **medians.model_dump(exclude={"limit"}),
-        runs=len(trials),
-        tokens_per_round=length,
-        limit=None if length is None else ABOVE * length,
-    )
+    return _speedup(plains, speculatives, [trial.other_load for trial in trials], passes=passes)
 
 
-def _steps(run: Run) -> _Steps:
-    return _Steps(
-        seconds=tuple(step.seconds for step in run.rounds),
-        tokens=tuple(len(step.committed) for step in run.rounds),
-        kinds=tuple(map(kind, run.rounds)),
-    )
+def _steps(run: Run) -> _Run:
+    kinds = (-1 if step.proposed is None else len(step.proposed) for step in run.rounds)
+    tokens = (len(step.committed) for step in run.rounds)
+    return _Run(None, tuple(kinds), tuple(tokens), tuple(step.seconds for step in run.rounds))
 
 
-def kind(step: Round) -> int:
-    """Return the kind of a round, which determines its time: the number of proposals, or -1 if unknown."""
-    return -1 if step.proposed is None else len(step.proposed)
-
-
-def _pairs(trials: Sequence[Trial], prompts: Sequence[Hashable]) -> Iterator[_Pair]:
-    """Yield each trial's run with its plain neighbours. Every run counts once, even as neighbour of two trials."""
-    before: tuple[Hashable, tuple[float, ...]] = (None, ())
+def _runs(trials: Sequence[Trial], prompts: Sequence[Hashable]) -> tuple[list[_Run], list[_Run]]:
+    """Return the plain and the speculative runs; a plain run counts once, even as neighbour of two trials."""
+    plains, speculatives = list[_Run](), list[_Run]()
     for trial, prompt in zip(trials, prompts, strict=True):
-        run = _Steps(*zip(*[(seconds, tokens, kind) for tokens, kind, seconds in trial.round_steps], strict=True))
         for seconds in trial.plain_steps:
-            if (prompt, seconds) != before:
-                yield _Pair(_Steps(seconds, (1,) * len(seconds), (0,) * len(seconds)), run, trial.tokens, prompt)
-                run = _NOTHING
-            before = prompt, seconds
-        if run is not _NOTHING:
-            yield _Pair(_NOTHING, run, trial.tokens, prompt)
+            run = _Run(prompt, (0,) * len(seconds), (1,) * len(seconds), seconds)
+            if run not in plains[-1:]:
+                plains.append(run)
+        tokens, kinds, took = zip(*trial.round_steps, strict=True) if trial.round_steps else ((), (), ())
+        speculatives.append(_Run(prompt, kinds, tokens, took).first(trial.tokens))
+        if not trial.plain_steps or not trial.round_steps:  # only totals were recorded
+            plains.append(_Run(prompt, (-1,), (trial.tokens,), (trial.plain_seconds,)))
+            speculatives[-1] = _Run(prompt, (-1,), (trial.tokens,), (trial.seconds,))
+    return plains, speculatives
 
 
-def _load(loads: Sequence[float | None]) -> float:
-    """Return the mean of the measured loads."""
-    measured = [load for load in loads if load is not None]
-    return sum(measured) / len(measured) if measured else 0.0
+class Expected(NamedTuple):
+    """A speedup that follows from counts and step costs, and its standard error, of the logarithm."""
+
+    speedup: float
+    error: float
 
 
-@lru_cache(maxsize=256)  # headline, bars, explanation and warnings of a comparison all ask for the same one
-def _speedup(pairs: tuple[_Pair, ...], load: float, runs: int, *, passes: bool) -> Speedup | None:
-    sides = [
-        _Side([(pair.plain, pair.tokens, pair.prompt) for pair in pairs]),
-        _Side([(pair.speculative, pair.tokens, pair.prompt) for pair in pairs]),
-    ]
-    if not all(side.measured for side in sides):
+def expected(comparison: Comparison) -> Expected | None:
+    """Return what a race's own rounds would take with its step costs; None without those of every kind of round."""
+    costs, settings = comparison.costs, comparison.settings
+    strategy, rounds = settings.strategy, comparison.speculative.rounds
+    # a tree's proposals are no steps in a row, and step costs are measured with a KV cache
+    if costs is None or isinstance(strategy, Tree) or settings.kv_cache == "off" or not rounds:
         return None
-    prompts = list(dict.fromkeys(pair.prompt for pair in pairs))
-    random = np.random.default_rng(0)
-    if len(prompts) >= ENOUGH:
-        many = random.multinomial(len(prompts), np.full(len(prompts), 1 / len(prompts)), _DRAWS)
-        blocks = len(prompts)
-        draws = [many[:, [prompts.index(prompt) for prompt in side.prompts]] for side in sides]
-    else:
-        blocks = min(side.blocks for side in sides)
-        draws = [random.multinomial(side.blocks, np.full(side.blocks, 1 / side.blocks), _DRAWS) for side in sides]
-    plain, speculative = (
-        side.seconds_per_token(drawn, fixed=len(prompts) < ENOUGH) for side, drawn in zip(sides, draws, strict=True)
+    if not comparison.speculative.passes_known or any(step.proposed is None for step in rounds):
+        return None
+    took = 0.0
+    for step in rounds:
+        free = not strategy.drafter.model or step.source not in (None, "model")
+        cost = metrics.round_cost(costs, len(step.proposed or ()), free=free)
+        if cost is None:
+            return None
+        took += cost
+    error = math.hypot(_COSTS, _state(costs.plain_step), _COSTS_LOAD * (costs.other_load or 0.0))
+    return Expected(metrics.decoded_tokens(comparison.speculative) / took, error)
+
+
+def _state(plain_step: float) -> float:
+    return _STATE + _STATE_SECONDS / plain_step
+
+
+def _speedup(
+    plains: Sequence[_Run],
+    speculatives: Sequence[_Run],
+    loads: Sequence[float | None],
+    *,
+    passes: bool,
+    expected: Expected | None = None,
+) -> Speedup:
+    if not passes:
+        plains, speculatives = ([run.merged() for run in runs] for runs in (plains, speculatives))
+    sides = _Side(plains), _Side(speculatives)
+    plain, speculative = (side.totals() for side in sides)
+    rounds = np.array([each.seconds for each in speculative.values()])
+    alone = np.array(
+        [plain[prompt].seconds / plain[prompt].tokens * each.tokens for prompt, each in speculative.items()]
     )
-    ratios = np.log(plain) - np.log(speculative)  # per draw, by mean and trimmed mean; row 0 is no draw
-    middle, apart = float(ratios[0].mean()), float(ratios[0, 0] - ratios[0, 1])
-    spread = (
-        float(ratios[1:].mean(axis=1).std(ddof=1))
-        * student_quantile(blocks - 1)
-        * np.sqrt(blocks / max(blocks - 1, 1))
-    )
-    step = float(np.exp(np.log(plain[0]).mean()))
-    lengths = min(side.lengths for side in sides)
-    floor = (_STATE + _STATE_SECONDS / step) ** 2 + (_STATE_LOAD * load) ** 2
-    floor += (_DRIFT**2 + (_LOAD * load) ** 2) / lengths + (_FEW / min(side.steps for side in sides)) ** 2
-    half = min(float(np.sqrt(spread**2 + floor + apart**2)), _MOST)
-    length = sides[1].tokens / sides[1].steps if passes else None
+    tokens, steps = (sum(each) for each in list(zip(*speculative.values(), strict=True))[1:])
+    ratio, plain_step = float(alone.sum() / rounds.sum()), float(alone.sum() / tokens)
+    error = math.hypot(sides[0].error, sides[1].error)
+    if len(rounds) >= ENOUGH:
+        error = _error_of_sums(alone, rounds)
+    known = [load for load in loads if load is not None]
+    load = sum(known) / len(known) if known else 0.0
+    error = math.hypot(error, _state(plain_step), _LOAD * load)
+    length = tokens / steps if passes else None
+    limit = math.inf if length is None else ABOVE * length
+    estimates = [(math.log(ratio), error)] if ratio <= limit else []
+    estimates += [(math.log(expected.speedup), expected.error)] if expected is not None else []
+    found = _averaged(estimates) if estimates else Interval(middle=limit)
+    if found.high is not None:
+        found = found.model_copy(update={"high": min(found.high, max(limit, found.middle))})
     return Speedup(
-        middle=float(np.exp(middle)),
-        low=float(np.exp(middle - half)) if blocks > 1 else None,  # a single block shows no spread
-        high=float(np.exp(middle + half)) if blocks > 1 else None,
-        runs=runs,
-        steps=sum(side.number for side in sides),
-        blocks=blocks,
-        plain_step=step,
-        round=None if length is None else step * length / float(np.exp(middle)),
+        **found.model_dump(),
+        runs=len(speculatives),
+        steps=len(sides[0]) + len(sides[1]),
+        plain_step=plain_step,
         tokens_per_round=length,
-        limit=None if length is None else ABOVE * length,
+        measured=ratio if ratio <= limit else None,
+        expected=expected.speedup if expected is not None else None,
     )
 
 
-class _Side:
-    """All steps of one side, in blocks."""
-
-    def __init__(self, runs: Sequence[tuple[_Steps, int, Hashable]]) -> None:
-        runs = [(steps, tokens, prompt) for steps, tokens, prompt in runs if steps.seconds and tokens]
-        self.measured = bool(runs)
-        if not runs:
-            return
-        total = sum(sum(steps.seconds) for steps, _, _ in runs)
-        length = min(BLOCK_SECONDS, total / _LEAST_BLOCKS)
-        parts: list[tuple[_Floats, _Floats, _Ints, _Floats, _Ints]] = []
-        self.prompts: list[Hashable] = []  # of each block
-        self.lengths = 0.0  # in units of BLOCK_SECONDS
-        for steps, tokens, prompt in runs:
-            share = steps.first(tokens)
-            counted = share > 0
-            share, seconds = share[counted], np.array(steps.seconds)[counted]
-            number = max(min(round(float(seconds.sum()) / length), len(seconds) // _STEPS), 1)
-            middles = (np.cumsum(seconds) - seconds / 2) / seconds.sum()
-            block = np.minimum((middles * number).astype(int), number - 1) + len(self.prompts)
-            parts.append(
-                (seconds, np.array(steps.tokens, float)[counted], np.array(steps.kinds)[counted], share, block)
-            )
-            self.prompts += [prompt] * number
-            self.lengths += max(float(seconds.sum()) / BLOCK_SECONDS, 1.0)
-        self._seconds, self._committed, self._kinds, self._share, self._block = map(
-            np.concatenate, zip(*parts, strict=True)
-        )
-        self.blocks, self.number = len(self.prompts), len(self._seconds)
-        self.steps = float(self._share.sum())
-        self.tokens = float((self._share * self._committed).sum())
-        self.measured = self.steps > 0 and self.tokens > 0
-
-    def seconds_per_token(self, draws: _Ints, *, fixed: bool) -> _Floats:
-        """Return the seconds per token for the blocks as they are and for each draw, by means and trimmed means.
-
-        `draws[i, b]` is how often draw i holds block b. If `fixed`, the number of steps of each kind is kept, and
-        only their time varies.
-        """
-        weights = np.vstack([np.ones(self.blocks), draws])
-        seconds = np.zeros((len(weights), 2))
-        for kind_ in np.unique(self._kinds):
-            times, number = self._times(self._kinds == kind_, weights)
-            seconds += times * (number[:1] if fixed else number)[:, None]
-        tokens = weights @ np.bincount(self._block, self._share * self._committed, self.blocks)
-        return np.asarray(seconds / (tokens[:1] if fixed else np.maximum(tokens, 1e-9))[:, None])
-
-    def _times(self, of_kind: npt.NDArray[np.bool_], weights: _Floats) -> tuple[_Floats, _Floats]:
-        """Return a kind's time per step in each draw, by mean and trimmed mean, and the number of such steps."""
-        order = np.argsort(self._seconds[of_kind], kind="stable")
-        seconds, share, block = (each[of_kind][order] for each in (self._seconds, self._share, self._block))
-        bins = min(_BINS, len(seconds))
-        bin_ = np.arange(len(seconds)) * bins // len(seconds)
-        cells = block * bins + bin_
-        steps, sums = (
-            weights @ np.bincount(cells, each, self.blocks * bins).reshape(self.blocks, bins)
-            for each in (share, share * seconds)
-        )
-        number = steps.sum(axis=1)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            until = np.cumsum(steps, axis=1)
-            low, high = _TRIMMED * number[:, None], (1 - _TRIMMED) * number[:, None]
-            kept = np.clip(until, low, high) - np.clip(until - steps, low, high)
-            trimmed = (np.nan_to_num(sums / steps) * kept).sum(axis=1) / kept.sum(axis=1)
-            times = np.stack([sums.sum(axis=1) / number, trimmed], axis=1)
-        return np.where(number[:, None] > 0, times, times[0]), number  # a draw may have no step of the kind
+def _averaged(estimates: Sequence[tuple[float, float]]) -> Interval:
+    """Average one or two estimates, each with its standard error, by their precision."""
+    weights = [error**-2 for _, error in estimates]
+    middle = sum(weight * value for weight, (value, _) in zip(weights, estimates, strict=True)) / sum(weights)
+    error = sum(weights) ** -0.5
+    if len(estimates) == 2:  # they measure the same, so one of the errors is too small if they are far apart
+        (first, its_error), (second, other_error) = estimates
+        error *= max(abs(first - second) / (2 * math.hypot(its_error, other_error)), 1.0)
+    return _interval(middle, error)
 
 
-def student_quantile(freedom: int) -> float:
-    """Return the 97.5th percentile of Student's t, within 1 % (Abramowitz and Stegun 1964, 26.7.5).
-
-    Exact for 1 and 2 degrees of freedom.
-    """
-    if freedom < 3:
-        return {1: 12.706, 2: 4.303}.get(freedom, 0.0)
-    z = 1.959964
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    return float(z + sum(term / freedom**power for power, term in enumerate(terms, 1)))
-
-
-class Summary(Record):
+class Pooled(Record):
     """A summary of trials with the same settings. Shares are of the speculative runs' seconds.
 
     `speedups` are those of whole trials, drawn beside the estimate. `other_load` is the median share of the machine's
-    processor time that other processes took.
+    processor time that other processes took; `spoiled` trials gave an impossible speedup.
     """
 
     speedup: Interval
@@ -427,9 +380,10 @@ class Summary(Record):
     verify_share: float | None
     other_share: float | None
     other_load: float | None = None
+    spoiled: bool = False
 
 
-def summarise(done: Sequence[Trial], prompts: Sequence[Hashable] | None = None) -> Summary:
+def pool(done: Sequence[Trial], prompts: Sequence[Hashable] | None = None) -> Pooled:
     """Summarise one or more trials: ratios of sums over the trials, not averages of their ratios.
 
     `prompts`, one per trial: see `of_trials`.
@@ -441,8 +395,10 @@ def summarise(done: Sequence[Trial], prompts: Sequence[Hashable] | None = None) 
     proposed, judged = (total([getattr(trial, name) for trial in done]) for name in ("proposed", "judged"))
     rounds = total([trial.rounds for trial in done])
     loads = [trial.other_load for trial in done if trial.other_load is not None]
-    return Summary(
-        speedup=of_trials(done, prompts),
+    speedup = of_trials(done, prompts)
+    return Pooled(
+        speedup=speedup,
+        spoiled=speedup.measured is None,
         speedups=tuple(trial.speedup for trial in done),
         identical=all(trial.identical for trial in done),
         mean_accepted_length=sum(trial.run_tokens for trial in done) / rounds if rounds else None,
@@ -466,7 +422,7 @@ _MOST_BLOCKS = 8  # blocks per run
 _FEW_ROUNDS = 3  # rounds, below which a part says nothing
 
 
-class Part(Summary):
+class Part(Pooled):
     """A part of some runs: tokens from `start` to before `end`, counted from the first round's first."""
 
     name: str
@@ -565,7 +521,7 @@ def _summary(name: str, slices: Sequence[tuple[Trial, Hashable]], start: int, en
     rounds = sum(cut.rounds or 0 for cut in cuts)
     if rounds < _FEW_ROUNDS:
         return None
-    found = summarise(cuts, [prompt for _, prompt in slices])
+    found = pool(cuts, [prompt for _, prompt in slices])
     return Part(**found.model_dump(), name=name, start=start, end=end, rounds=rounds)
 
 

@@ -68,6 +68,7 @@ FORMULAS = {
     "per_position": "rounds that accepted at least i drafts / rounds",
     "accepted": "rounds that accepted exactly 0, 1, 2, … drafts",
     "prefill": "seconds from the request to its first token",
+    "tokens_per_second": "tokens after the first / decode seconds",
     "time_per_token": "decode seconds / tokens after the first",
     "draft_cost": "seconds of one draft step / seconds of one plain target step",
     "verify_cost": "seconds of a target pass over n tokens / seconds over one",
@@ -136,6 +137,18 @@ def seconds_to(run: Run, tokens: int) -> float:
 def common_tokens(comparison: Comparison) -> int:
     """Return the number of decoded tokens that both sides reached."""
     return min(decoded_tokens(comparison.plain), decoded_tokens(comparison.speculative))
+
+
+def passes_to(comparison: Comparison) -> tuple[int, int] | None:
+    """Return the target passes of both sides for the same number of tokens; None if a side's are unknown."""
+    tokens = common_tokens(comparison)
+    if not tokens or not comparison.plain.passes_known or not comparison.speculative.passes_known:
+        return None
+    plain, speculative = (
+        1 + sum(end < tokens for end in accumulate(len(step.committed) for step in run.rounds))
+        for run in (comparison.plain, comparison.speculative)
+    )
+    return plain, speculative
 
 
 def speedup(comparison: Comparison) -> float | None:
@@ -265,10 +278,12 @@ def draft_cost(costs: Costs) -> float | None:
 def round_cost(costs: Costs, lookahead: int, *, free: bool = False) -> float | None:
     """Return d(γ) + v(γ+1): seconds of a round with γ proposals / seconds of a plain step.
 
-    None without a draft, unless proposals are `free`, or beyond what was measured.
+    None without a draft, unless proposals are `free`, or beyond what was measured. A pass over several tokens costs
+    at least as much as one over one, whatever noise says, so a speedup predicted from it never exceeds τ.
     """
-    drafting, verify = 0.0 if free else costs.drafting(lookahead), verify_cost(costs, lookahead + 1)
-    return None if drafting is None or verify is None else drafting / costs.plain_step + verify
+    drafting = costs.drafting(lookahead) if lookahead and not free else 0.0
+    verify = verify_cost(costs, lookahead + 1)
+    return None if drafting is None or verify is None else drafting / costs.plain_step + max(verify, 1.0)
 
 
 def verify_cost(costs: Costs, tokens: int) -> float | None:
@@ -357,11 +372,9 @@ def predict(costs: Costs, acceptance: float, *, free: bool = False) -> Predictio
 def ceiling(costs: Costs, *, free: bool = False) -> tuple[float, int] | None:
     """Return the speedup of a perfect draft, whose every proposal is accepted, and its best lookahead.
 
-    None if the draft's cost is unknown. Passes measured as faster than one over a single token count as equal to it.
+    None if the draft's cost is unknown.
     """
-    least = costs.verify[0]
-    possible = costs.model_copy(update={"verify": tuple(max(least, seconds) for seconds in costs.verify)})
-    found = predict(possible, 1.0, free=free)
+    found = predict(costs, 1.0, free=free)
     if found is None or not found.predicted:
         return None
     lookahead, speedup = max(enumerate(found.predicted, 1), key=lambda pair: pair[1])

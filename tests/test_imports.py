@@ -23,6 +23,7 @@ LAYERS = [  # each may import what stands before it, or in its own layer
     {"specdemo.decoding"},
     {"specdemo.metrics"},
     {"specdemo.estimate"},
+    {"specdemo.summary"},
     {"specdemo.models"},
     {"specdemo.exports"},
     {"specdemo.presentation"},

@@ -22,10 +22,9 @@ from specdemo.presentation.charts import (
     lookahead_figure,
     timeline,
 )
-from specdemo.presentation.conclusion import headline
-from specdemo.presentation.figures import figures
 from specdemo.presentation.share import FILE_KINDS
 from specdemo.records import SIDES, Comparison
+from specdemo.summary import summarise
 
 _MOST_BYTES = 2**26
 _HEIGHT = 640  # pixels of a replay or a report in a notebook
@@ -140,12 +139,13 @@ class Run:
 
     def __str__(self) -> str:
         """Return the conclusion and every figure, without formulas."""
-        rows = ((figure.name, figure.plain, figure.speculative) for figure in figures(self.comparison))
+        found = summarise(self.comparison)
+        rows = ((figure.name, figure.plain, figure.speculative) for figure in found.figures)
         lines = (f"  {name}: {' | '.join(filter(None, values))}" for name, *values in rows)
-        return "\n".join([f"{headline(self.comparison)} ({self.comparison.pair.name})", *lines])
+        return "\n".join([f"{found.headline} ({self.comparison.pair.name})", *lines])
 
     def __repr__(self) -> str:
-        return f"<Run: {headline(self.comparison)}>"
+        return f"<Run: {summarise(self.comparison).headline}>"
 
     def _repr_html_(self) -> str:
         """Return the replay, in a frame of its own that sends no requests."""

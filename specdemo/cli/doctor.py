@@ -22,8 +22,8 @@ from specdemo.metrics import break_even, predict
 from specdemo.models.devices import Device, devices, in_units, instruction_sets, memory_free, processor
 from specdemo.models.library import library
 from specdemo.models.places import hub_cache, models_dir, own_cache
-from specdemo.presentation.warnings import busy
 from specdemo.records import Costs, ModelPair
+from specdemo.summary import disturbed
 from specdemo.version import __version__
 
 _PACKAGES = (
@@ -193,5 +193,5 @@ def _gains(found: dict[str, Any]) -> Iterator[str]:
     for row in found["allows"]:
         needed = "never" if row["gains_from"] is None else f"{row['gains_from']:.2f}"
         yield f"{row['lookahead']:>9}  {row['verify_cost']:>17.2f}  {row['at_most']:>6.2f}×  {needed}"
-    if (warning := busy(found["other_load"])) is not None:
+    if warning := disturbed(found["other_load"]):
         yield f"warning: {warning}"

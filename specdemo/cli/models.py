@@ -22,10 +22,10 @@ from specdemo.models.devices import in_units
 from specdemo.models.hub import download, download_source, exported_folder
 from specdemo.models.library import Library, entry_folders, library, resolve
 from specdemo.models.places import hub_cache, models_dir
-from specdemo.presentation.figures import parameters
 from specdemo.records import Model
 from specdemo.settings import RuntimeSettings
 from specdemo.strategies import DRAFT_KINDS
+from specdemo.summary import parameters
 
 
 def add_to(commands: Commands) -> None:

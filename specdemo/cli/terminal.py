@@ -4,7 +4,7 @@ Ctrl+C ends a long command early and keeps its finished results.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
@@ -22,11 +22,8 @@ from specdemo.cli.signals import on_interrupt
 from specdemo.experiments import Report, write
 from specdemo.experiments import Table as Listed
 from specdemo.files import write_json
-from specdemo.presentation import explain
-from specdemo.presentation.conclusion import conclude
-from specdemo.presentation.figures import figures
-from specdemo.presentation.wording import PieceKind, pieces_of, prompt_of
 from specdemo.records import Comparison, Model, Run
+from specdemo.summary import Figure, PieceKind, pieces_of, prompt_of, summarise
 from specdemo.text import printable
 
 STYLES: dict[PieceKind, str] = {
@@ -69,23 +66,19 @@ def print_comparison(console: Console, comparison: Comparison, *, explained: boo
     console.print(Panel(prompt + Text(comparison.plain.text), title="plain", title_align="left"))
     console.print(Panel(prompt + coloured(comparison.speculative), title="speculative", title_align="left"))
     console.print(legend(comparison))
-    conclusion = conclude(comparison)
-    beside = filter(None, (conclusion.difference, conclusion.ceiling))
-    console.print(
-        Text(conclusion.headline + ".", style="bold"), Text(conclusion.sentence), *(f"({each})" for each in beside)
-    )
-    if comparison.both:
-        console.print(Text(f"{explain.agreement(comparison).capitalize()}."))
-    console.print(table(comparison, formulas=explained))
+    found = summarise(comparison)
+    difference = f"({found.difference})" if found.difference else ""
+    console.print(Text(found.line, style="bold"), Text(found.sentence), difference)
+    if found.certain:
+        console.print(Text(found.certain))
+    console.print(Text(f"{found.agreement.capitalize()}."))
+    console.print(table(found.figures, formulas=explained))
     if explained:
-        for paragraph in conclusion.why:
-            sentences, *lines = paragraph.splitlines()
-            console.print(Text(sentences))
-            for line in lines:  # commands to copy, so only the terminal wraps them
-                console.print(Text(line), soft_wrap=True)
-    elif conclusion.warning is not None:
-        console.print(Text(conclusion.warning, "dark_orange"))
-    for note in (explain.made_by(comparison), *(explain.notes(comparison) if explained else [_MORE])):
+        for paragraph in found.why:
+            console.print(Text(paragraph))
+    elif found.warnings:
+        console.print(Text(found.warnings[0].reason, "dark_orange"))
+    for note in (found.made_by, *(found.notes if explained else [_MORE])):
         console.print(Text(note, "dim"))
 
 
@@ -142,10 +135,10 @@ def _table(listed: Listed) -> Table:
     return rows
 
 
-def table(comparison: Comparison, *, formulas: bool) -> Table:
+def table(figures: Sequence[Figure], *, formulas: bool) -> Table:
     """Return every figure of the comparison, with formulas if requested."""
     result = Table("figure", "plain", "speculative", *["formula"] * formulas, box=None, header_style="bold")
-    for figure in figures(comparison):
+    for figure in figures:
         result.add_row(*figure[:3], *[Text(figure.formula, "dim")] * formulas)
     return result
 

@@ -24,16 +24,15 @@ from pydantic import ValidationError
 
 from specdemo import metrics
 from specdemo.errors import FileError, UsageError, listed, quoted
-from specdemo.estimate import FORMULA, MEDIAN_FORMULA, Interval, Summary, summarise
+from specdemo.estimate import FORMULA, VALUES_FORMULA, Interval, Pooled, pool
 from specdemo.experiments.plan import CONDITIONS
 from specdemo.experiments.rows import Result, Row
 from specdemo.files import ASSETS, colours, json_value, read_bytes, write_json, write_text
 from specdemo.presentation.charts import base_figure, colour, plain_line
-from specdemo.presentation.figures import milliseconds, number, percent
 from specdemo.presentation.share import bundle
-from specdemo.presentation.wording import shared_words
 from specdemo.records import Costs, Trial
 from specdemo.strategies import effective
+from specdemo.summary import milliseconds, number, percent, shared_words
 
 ALL_TASKS = "all tasks"
 _MOST_BYTES = 256 * 2**20  # of a report to compare with; 10,000 rows take about 100 MB
@@ -46,7 +45,7 @@ _LENGTHS = (500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 128_000)  #
 # Figures.
 
 
-class Point(Summary):
+class Point(Pooled):
     """Figures of one variant, over all its rows or some of them, such as a `part` named by a task.
 
     Tokens per second are those of the speculative runs and of their plain neighbours. `first` and `per_token` are
@@ -85,7 +84,7 @@ def _point(result: Result, name: str, part: str, done: Sequence[tuple[Row, Trial
     sides = [(each.plain, each.speculative) for each in latencies]
     per_token = [(plain.per_token, other.per_token) for plain, other in sides]
     return Point(
-        **summarise(trials, prompts).model_dump(),
+        **pool(trials, prompts).model_dump(),
         variant=name,
         values=result.variants[name].values,
         part=part,
@@ -112,7 +111,7 @@ def _with_predictions(result: Result, found: list[Point]) -> list[Point]:
         return found
     mine = {each.variant for each in found if "lookahead" in each.values}
     trials = [row.trial for row in result.rows if row.variant in mine and row.trial is not None]
-    acceptance = summarise(trials).token_acceptance if trials else None
+    acceptance = pool(trials).token_acceptance if trials else None
     prediction = None if acceptance is None else metrics.predict(facts.costs, acceptance)
     if prediction is None:
         return found
@@ -441,7 +440,7 @@ def _notes(result: Result, found: Sequence[Point], best: str | None) -> Iterator
     if len(result.rows) > sum(row.latency is None for row in result.rows):
         yield (
             "Several requests at once: the same requests, speculatively and plainly, with as many running all the "
-            f"time. Speedup: {metrics.FORMULAS['load_speedup']}; {MEDIAN_FORMULA}."
+            f"time. Speedup: {metrics.FORMULAS['load_speedup']}; {VALUES_FORMULA}."
         )
     for name, text in (("α", "acceptance_rate"), ("τ", "mean_accepted_length")):
         yield f"{name}: {metrics.FORMULAS[text]}."

@@ -11,17 +11,15 @@ from itertools import accumulate
 from typing import Any
 from uuid import uuid4
 
-from specdemo import metrics
+from specdemo import metrics, summary
 from specdemo.files import json_text
 from specdemo.metrics import Thinking
-from specdemo.presentation import explain, schema
-from specdemo.presentation.conclusion import conclude
-from specdemo.presentation.figures import figures_html, grounds_html
-from specdemo.presentation.html import Markdown, conversation_html, round_html
-from specdemo.presentation.wording import is_chat, run_words
+from specdemo.presentation import schema
+from specdemo.presentation.html import Markdown, conversation_html, figures_html, grounds_html, round_html
 from specdemo.records import SIDES, Comparison, Round, Side, Slice, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import ENGINES
+from specdemo.summary import is_chat, run_words
 
 
 class Feed:
@@ -137,7 +135,7 @@ def feed_of(comparison: Comparison) -> Feed:
 
 def _moves(piece: Slice) -> list[dict[str, Any]]:
     """Return marks for the charts: the rounds from which a setting had a new value."""
-    return [{"round": move.round, "text": explain.moved_to(move)} for move in piece.moves]
+    return [{"round": move.round, "text": summary.moved_to(move)} for move in piece.moves]
 
 
 def end_event(run: str, at: int, comparison: Comparison) -> str:
@@ -151,22 +149,26 @@ def _line(run: str, at: int, kind: str, event: dict[str, Any]) -> str:
 
 
 def _end(comparison: Comparison) -> dict[str, Any]:
-    conclusion = conclude(comparison)
+    found = summary.summarise(comparison)
     return {
-        "headline": conclusion.headline,
-        "tone": conclusion.tone,
-        "reason": conclusion.sentence,
-        "warning": conclusion.chip or "",
-        "why": grounds_html(conclusion.why),
-        "ceiling": conclusion.ceiling or "",
-        "seconds": conclusion.seconds and dict(zip(("plain", "speculative"), conclusion.seconds, strict=True)),
-        "difference": conclusion.difference or "",
-        "agreement": explain.agreement(comparison) if comparison.both else "",
+        "headline": found.headline,
+        "tone": found.direction,
+        "range": found.range,
+        "refined": found.refined,
+        "reason": found.sentence,
+        "certain": found.certain,
+        "warning": found.warnings[0].chip if found.warnings else "",
+        "why": grounds_html(found.why),
+        "ceiling": found.ceiling,
+        "seconds": found.seconds or None,
+        "seconds_label": found.seconds_label,
+        "difference": found.difference,
+        "agreement": found.agreement if comparison.both else "",
         "identical": metrics.identical(comparison),
         "divergence": metrics.first_divergence(comparison),
         "stopped": "cancelled" in (comparison.plain.finish_reason, comparison.speculative.finish_reason),
-        "made_by": explain.made_by(comparison),
+        "made_by": found.made_by,
         "words": [*run_words(comparison).split(", "), comparison.pair.name],
-        "figures": figures_html(comparison),
+        "figures": figures_html(comparison, found),
         "record": json_text(schema.to_json(comparison)),
     }

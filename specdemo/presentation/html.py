@@ -20,8 +20,10 @@ from markdown_it.token import Token as MarkdownToken
 from markdown_it.utils import EnvType, OptionsDict
 from markupsafe import Markup, escape
 
-from specdemo.records import DraftToken, Outcome, Round, Side, Token, TraceSource, Turn
+from specdemo.metrics import FORMULAS, verify_cost
+from specdemo.records import Comparison, Costs, DraftToken, Outcome, Round, Side, Token, TraceSource, Turn
 from specdemo.strategies import SOURCES
+from specdemo.summary import Figure, Summary, number
 
 Style = Literal["text", "mark", "heading", "strong", "code", "block", "row", "rule"]
 
@@ -250,4 +252,53 @@ def _round_tip(step: Round, side: Side, number: int) -> str:
     return (
         f"round {number}, {step.seconds * 1000:.2f} ms: "
         f"{proposed}, {step.accepted} accepted, {len(step.committed)} committed"
+    )
+
+
+_TERMS = (
+    ("τ", "mean_accepted_length", "mean acceptance length, the tokens that a round commits on average"),
+    ("α", "acceptance_rate", "acceptance rate, the share of proposals that the target accepts"),
+    ("speedup", "speedup", "how many times as fast the speculative side decodes"),
+)
+_FIGURE = Markup("<div{wide}><dt>{name}</dt><dd><b>{value}</b>{plain}<small>{formula}</small></dd></div>")
+_WIDE = 12  # characters that fit one column
+_PLAIN = Markup("<span>plain {}</span>")
+_COSTS = Markup("<details><summary>v(n) for n = 1 … {last}</summary><p>{values}</p><p>{formula}</p></details>")
+
+
+def figures_html(comparison: Comparison, found: Summary) -> str:
+    """Return a definition list of all figures, the source of the proposals, and the measured step costs."""
+    tiles = Markup("").join(_tile(figure) for figure in found.figures)
+    remarks = Markup("").join(Markup("<p>{}</p>").format(note) for note in found.notes)
+    costs = Markup("") if comparison.costs is None else _costs(comparison.costs)
+    return str(Markup("<dl>{}</dl>{}{}").format(tiles, remarks, costs))
+
+
+def grounds_html(paragraphs: Iterable[str]) -> str:
+    """Return the evidence for a conclusion: paragraphs, then each term once, with its formula on hover."""
+    text = Markup("").join(map(_paragraph, filter(None, paragraphs)))
+    terms = Markup(" · ").join(
+        Markup('<dfn title="{}">{}</dfn>: {}').format(FORMULAS[name], term, words) for term, name, words in _TERMS
+    )
+    return str(text + Markup('<p class="terms">{}</p>').format(terms))
+
+
+def _paragraph(text: str) -> Markup:
+    """Return sentences, followed by commands on lines of their own."""
+    sentences, *lines = text.splitlines()
+    commands = Markup("").join(Markup("<br><code>{}</code>").format(line) for line in lines)
+    return Markup("<p>{}{}</p>").format(sentences, commands)
+
+
+def _tile(figure: Figure) -> Markup:
+    plain = _PLAIN.format(figure.plain) if figure.plain else ""
+    wide = Markup(' class="wide"') if len(figure.speculative) > _WIDE else ""
+    return _FIGURE.format(wide=wide, name=figure.name, value=figure.speculative, plain=plain, formula=figure.formula)
+
+
+def _costs(costs: Costs) -> Markup:
+    tokens = range(1, len(costs.verify) + 1)
+    values = " · ".join(number(verify_cost(costs, n)) for n in tokens)
+    return _COSTS.format(
+        last=len(tokens), values=values, formula=f"v(n) = {FORMULAS['verify_cost']}, measured apart from this run"
     )

@@ -10,10 +10,9 @@ from typing import Any
 
 from specdemo import metrics
 from specdemo.errors import FileError
-from specdemo.estimate import of_comparison
 from specdemo.files import SCHEMA, json_value
-from specdemo.presentation.warnings import warnings
 from specdemo.records import SIDES, TICK, Comparison, Round, Run
+from specdemo.summary import summarise
 
 _COLUMNS = {
     "token_ids": "id",
@@ -38,26 +37,12 @@ _REST = (
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
     """Return a JSON-serialisable object of schema 2."""
-    speedup = of_comparison(comparison)
     return {
         "schema": SCHEMA,
         **comparison.model_dump(mode="json", include={"pair", "history", "prompt", "settings", "environment"}),
         **{side: _run_to_json(comparison.side(side)) for side in SIDES},
         **comparison.model_dump(mode="json", include=set(_REST)),
-        "summary": {
-            "speedup": speedup and speedup.middle,
-            "speedup_interval": [speedup.low, speedup.high] if speedup is not None and speedup.has_interval else None,
-            "call": speedup and speedup.call,
-            "tokens_per_round": speedup and speedup.tokens_per_round,
-            "plain_steps_per_round": speedup and speedup.plain_steps_per_round,
-            "runs": 0 if speedup is None else speedup.runs,
-            "timed_steps": 0 if speedup is None else speedup.steps,
-            "acceptance_rate": metrics.acceptance_rate(comparison.speculative),
-            "mean_accepted_length": metrics.mean_accepted_length(comparison.speculative),
-            "identical": metrics.identical(comparison) if comparison.both else None,
-            "first_divergence": metrics.first_divergence(comparison),
-            "doubts": [{"kind": each.kind, "reason": each.reason} for each in warnings(comparison)],
-        },
+        "summary": summarise(comparison).to_dict(),
     }
 
 

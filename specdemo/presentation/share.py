@@ -27,19 +27,17 @@ from specdemo.errors import FileError
 from specdemo.files import ASSETS, colours
 from specdemo.presentation import schema
 from specdemo.presentation.charts import race_figures
-from specdemo.presentation.conclusion import conclude, headline
-from specdemo.presentation.explain import agreement, made_by
 from specdemo.presentation.feed import feed_of
 from specdemo.presentation.html import table_html
-from specdemo.presentation.wording import pieces, prompt_of
 from specdemo.records import SIDES, Comparison, Side
+from specdemo.summary import made_by, pieces, prompt_of, summarise
 
 
 def replay(comparison: Comparison) -> bytes:
     """Return the HTML file that replays a comparison."""
     page = Environment(autoescape=True, undefined=StrictUndefined).from_string(text_of("replay.html"))
     return page.render(
-        title=f"{headline(comparison)}: {comparison.pair.name}",
+        title=f"{summarise(comparison).headline}: {comparison.pair.name}",
         made_by=made_by(comparison),
         styles=Markup("\n".join(map(text_of, STYLES))),
         race=Markup(text_of("race.html")),
@@ -140,7 +138,7 @@ class _Canvas:
 
     def __init__(self, comparison: Comparison) -> None:
         self._comparison = comparison
-        self._conclusion = conclude(comparison)
+        self._conclusion = summarise(comparison)
         self._texts = {side: _Text(comparison, side) for side in SIDES}
         self.seconds = max(text.done[-1] for text in self._texts.values())
         self._goal = max(text.tokens[-1] for text in self._texts.values())
@@ -169,15 +167,15 @@ class _Canvas:
 
     def _conclude(self, pen: ImageDraw.ImageDraw) -> None:
         conclusion = self._conclusion
-        pen.text((_EDGE, 8), conclusion.headline, _colour(_TONES[conclusion.tone]), _font(28))
-        words = f"{conclusion.sentence} {agreement(self._comparison).capitalize()}."
+        pen.text((_EDGE, 8), conclusion.headline, _colour(_TONES[conclusion.direction]), _font(28))
+        words = f"{conclusion.sentence} {conclusion.agreement.capitalize()}."
         for number, line in enumerate(wrap(words, 110)[:2]):
             pen.text((_EDGE, 44 + 16 * number), line, _colour("mute"), _font(13))
 
     def _bar(self, pen: ImageDraw.ImageDraw, side: Side, number: int, shown: int, seconds: float | None) -> None:
         """Draw a side's bar: tokens on its clock while it runs, seconds at the end, as on the page."""
-        ends = self._conclusion.seconds if seconds is None else None
-        share, words = self._progress(side, shown, seconds) if ends is None else self._finish(ends, number)
+        ends = tuple(self._conclusion.seconds.values()) if seconds is None else ()
+        share, words = self._progress(side, shown, seconds) if not ends else self._finish(ends, number)
         top, left, right = 82 + 18 * number, _EDGE + 90, WIDTH - _EDGE - _BESIDE
         pen.text((_EDGE, top - 6), side, _colour("mute"), _font(13))
         pen.rounded_rectangle((left, top - 2, right, top + 8), 5, _colour("line"))
@@ -194,7 +192,7 @@ class _Canvas:
         clock = text.done[-1] if seconds is None or shown == len(text.done) else seconds
         return tokens / self._goal, f"{tokens} tokens · {_duration(clock)}"
 
-    def _finish(self, ends: tuple[float, float], number: int) -> tuple[float, str]:
+    def _finish(self, ends: tuple[float, ...], number: int) -> tuple[float, str]:
         """Return a side's time as a share of the longer one, and in words."""
         difference = self._conclusion.difference if SIDES[number] == "speculative" else None
         return ends[number] / (max(ends) or 1.0), " · ".join(filter(None, (_duration(ends[number]), difference)))

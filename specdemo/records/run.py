@@ -165,6 +165,7 @@ class Costs(Record):
     pass over `i + 1` tokens, so `verify[0]` equals `plain_step`. `first_draft_step`, if measured, is a round's first
     draft step, which takes longer since the target's pass has just evicted the draft from the processor's caches. All
     are those of the first of `contexts`, which holds the measurements after texts of several lengths, with spreads.
+    `other_load` is the share of the machine's processor time that other processes took meanwhile, None if unknown.
     """
 
     plain_step: Seconds
@@ -172,6 +173,7 @@ class Costs(Record):
     verify: tuple[Seconds, ...] = Field(min_length=1, max_length=MOST)
     first_draft_step: Seconds | None = None
     contexts: tuple[StepCosts, ...] = Field((), max_length=16)
+    other_load: Probability | None = None
 
     @property
     def later_draft_step(self) -> float | None:

@@ -19,12 +19,10 @@ from specdemo.presentation.charts import (
     timeline,
     to_json,
 )
-from specdemo.presentation.explain import walk_through
-from specdemo.presentation.figures import SPEED_COLUMNS, number, speed_cells
 from specdemo.presentation.html import table_html, target_token_name
-from specdemo.presentation.wording import prompt_of, run_words
 from specdemo.records import Comparison, DraftToken, Round, Token, Trial
 from specdemo.strategies import SOURCES
+from specdemo.summary import SPEED_COLUMNS, number, prompt_of, run_words, speed_cells, walk_through
 
 _CARD = Markup(
     '<section class="card"><h2 data-place="{name}-title" hidden></h2>'

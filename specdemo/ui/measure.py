@@ -35,9 +35,9 @@ from specdemo.experiments import (
     write,
 )
 from specdemo.models.places import own_cache, writable
-from specdemo.presentation.figures import percent
 from specdemo.records import Costs, ModelPair, Progress
 from specdemo.settings import GenerationSettings
+from specdemo.summary import percent
 from specdemo.ui.boards import EMPTY, report_board, report_template
 from specdemo.ui.controls import NAMES, settings_from
 from specdemo.ui.events import PRIVATE, WAITING, Stop, check_session, job_buttons, job_updates, on_engine

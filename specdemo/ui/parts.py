@@ -14,10 +14,10 @@ from specdemo.models.checks import PairReport
 from specdemo.models.converted import stored_form
 from specdemo.models.devices import draft_device, in_units, memory_free
 from specdemo.models.pairs import bundled_prompts, initial_settings
-from specdemo.presentation.figures import parameters
 from specdemo.presentation.html import table_html
 from specdemo.records import Model, ModelPair, Phase, Progress
 from specdemo.strategies import DRAFT_KINDS, ENGINES, SERVERS
+from specdemo.summary import parameters
 from specdemo.text import without_folders
 
 PHASES = {

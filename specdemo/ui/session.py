@@ -17,10 +17,10 @@ from specdemo.measure import LiveSettings, confirmed
 from specdemo.metrics import answer
 from specdemo.presentation import schema
 from specdemo.presentation.feed import Feed, end_event
-from specdemo.presentation.wording import is_chat
 from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Side, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import DRAFT_KINDS, EngineName
+from specdemo.summary import is_chat
 from specdemo.ui.boards import anatomy
 from specdemo.ui.parts import alert, describe, notice, phase_words
 from specdemo.worker import IfLoaded, Job, Prepare, WithEngine, Worker

@@ -48,7 +48,7 @@ def test_a_run_has_its_estimate_its_figures_and_its_text(run: specdemo.Run) -> N
     assert speedup is not None
     assert speedup.low is not None
     assert speedup.high is not None
-    assert speedup.low <= speedup.value <= speedup.high
+    assert speedup.low <= speedup.middle <= speedup.high
     assert run.acceptance_rate is not None
     assert run.mean_acceptance_length is not None
     assert run.mean_acceptance_length > 1

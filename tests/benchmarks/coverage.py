@@ -166,7 +166,7 @@ def measured(place: Place, condition: str, number: int, comparison: Comparison) 
 def row(place: Place, condition: str, number: int, speedup: Speedup, load: float | None) -> Measured:
     """What is kept of an estimate."""
     low, high = speedup.low or speedup.middle, speedup.high or speedup.middle
-    return Measured(*place, condition, number, speedup.middle, low, high, speedup.call, load)
+    return Measured(*place, condition, number, speedup.middle, low, high, speedup.strength, load)
 
 
 class Rows:

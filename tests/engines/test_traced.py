@@ -25,10 +25,10 @@ from specdemo.measure.race import race, run_alone
 from specdemo.measure.step_costs import measure_costs
 from specdemo.metrics import passes
 from specdemo.models.pairs import BUNDLED, bundled_pair
-from specdemo.presentation.explain import notes
 from specdemo.records import Comparison, Costs, Outcome, Request, Round, Run, Spread, StepCosts
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import Planned, Strategy, strategies
+from specdemo.summary import notes
 from tests.conftest import PROMPTS
 from tests.support.folders import pair_from_folders
 from tests.support.proposals import proposals

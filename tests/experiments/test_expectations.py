@@ -19,7 +19,7 @@ def test_every_example_is_measured_and_called_by_its_interval(draft: float, expe
     def load(name: EngineName, pair: ModelPair) -> ScriptedEngine:
         return ScriptedEngine(words=(" so", " it", " goes") * 20, draft=draft)
 
-    found = expectations(bundled_pair(), load, repeats=2, tokens=33)
+    found = expectations(bundled_pair(), load, repeats=2, tokens=97)
     assert found.key == "story-pair/target|story-pair/draft"
     assert [each["prompt"] for each in found.entry["prompts"]] == bundled_prompts("base")
     for each in found.entry["prompts"]:

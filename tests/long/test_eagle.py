@@ -17,9 +17,9 @@ from specdemo.measure.race import race, run_alone, with_counters
 from specdemo.measure.step_costs import measure_costs
 from specdemo.models.folder import inspect_folder
 from specdemo.models.pairs import BUNDLED, bundled_pair
-from specdemo.presentation.explain import notes
 from specdemo.records import Comparison, Outcome, Request, Run
 from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.summary import notes
 from tests.support.folders import pair_from_folders
 from tests.support.proposals import proposals
 

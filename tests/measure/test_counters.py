@@ -13,10 +13,9 @@ from specdemo.errors import EngineError
 from specdemo.measure.race import race, with_counters
 from specdemo.models.pairs import bundled_pair
 from specdemo.presentation import schema
-from specdemo.presentation.explain import notes
-from specdemo.presentation.warnings import warnings
 from specdemo.records import Comparison, Counters, Request
 from specdemo.settings import GenerationSettings
+from specdemo.summary import notes, warnings
 from tests.conftest import PROMPTS
 
 

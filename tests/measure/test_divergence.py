@@ -1,26 +1,19 @@
 """Why outputs part: both candidates with the target's probabilities, and whether rounding explains it."""
 
-import io
 import math
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
 
-from specdemo.cli.terminal import print_comparison
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import EngineError
 from specdemo.measure.race import find_divergence, race, run_alone
-from specdemo.models.catalogue import Defaults
 from specdemo.presentation import schema
-from specdemo.presentation.conclusion import conclude
-from specdemo.presentation.explain import divergence_reason
-from specdemo.presentation.figures import grounds_html
-from specdemo.presentation.warnings import warnings
 from specdemo.records import Alternative, Comparison, Divergence, Request
-from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling
+from specdemo.settings import GenerationSettings, Sampling
+from specdemo.summary import divergence_reason, notes, summarise
 from tests.conftest import PROMPTS
 
 
@@ -42,11 +35,11 @@ def test_a_near_tie_is_harmless_and_says_so() -> None:
     assert "by up to 2 % (relative)" in reason
     assert "a near-tie, which rounding decides: harmless" in reason
     assert "--precision f32" in reason
-    assert reason in conclude(comparison).why[-1]
+    assert reason in summarise(comparison).why[-1]
     assert schema.from_json(schema.to_json(comparison)).divergence == found
 
 
-def test_what_rounding_cannot_explain_is_a_fault_with_the_line_that_reproduces_it() -> None:
+def test_what_rounding_cannot_explain_is_a_fault() -> None:
     comparison = compared(ScriptedEngine(diverges_at=5), num_assistant_tokens=3, apply_chat_template=False)
     apart = Divergence(
         index=5,
@@ -55,55 +48,16 @@ def test_what_rounding_cannot_explain_is_a_fault_with_the_line_that_reproduces_i
         rounding=0.02,
     )
     assert not apart.near_tie
-    parted = comparison.model_copy(update={"divergence": apart})
-    conclusion = conclude(parted)
-    assert conclusion.chip == "outputs differ: a fault"
-    assert conclusion.warning is not None
-    assert "“ over” 62 % (plain) and “ otherwise” 11 %" in conclusion.warning
-    assert "no tie: engine or model is at fault" in conclusion.warning
-    assert len([paragraph for paragraph in conclusion.why if "at fault" in paragraph]) == 1
-    names = "--target scripted --draft scripted"
-    command = f"python -m specdemo compare Say {names} --num-assistant-tokens 3 --no-apply-chat-template"
-    assert divergence_reason(parted).splitlines() == [
-        "This reproduces it (where you gave a path or --models-dir, give it again):",
-        command,
-    ]
-    assert f"<code>{command}</code>" in grounds_html(conclusion.why)
-    shown = io.StringIO()
-    print_comparison(Console(file=shown, width=60), parted, explained=True)
-    assert command in shown.getvalue().splitlines()  # whole, so that it can be copied
-    reason = divergence_reason(parted.model_copy(update={"prompt": "Don't"}))
-    assert reason.splitlines()[-1].startswith("# in PowerShell: python -m specdemo compare 'Don''t' --target")
+    found = summarise(comparison.model_copy(update={"divergence": apart}))
+    (warning,) = found.warnings
+    assert warning.chip == "outputs differ: a fault"
+    assert "“ over” 62 % (plain) and “ otherwise” 11 %" in warning.reason
+    assert "no tie: engine or model is at fault" in warning.reason
+    assert len([paragraph for paragraph in found.why if "at fault" in paragraph]) == 1
+    assert found.why[-1] == "Outputs differ from token 6 on."
 
 
-def test_that_line_names_what_differs_from_what_the_pair_begins_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    comparison = compared(ScriptedEngine(diverges_at=5))
-    apart = Divergence(
-        index=5,
-        plain=Alternative(id=1, text=" over", probability=0.62),
-        speculative=Alternative(id=2, text=" otherwise", probability=0.11),
-        rounding=0.02,
-    )
-    initial = Defaults(generation={"num_assistant_tokens": 2}, runtime=RuntimeSettings(precision="f32"))
-    monkeypatch.setattr("specdemo.models.pairs.default_settings", lambda _: initial)
-    runtime = RuntimeSettings(precision="bf16", dynamic_split_fuse=False)
-    pair = comparison.pair.model_copy(update={"runtime": runtime})
-    reason = divergence_reason(comparison.model_copy(update={"divergence": apart, "pair": pair}))
-    words = "--num-assistant-tokens 4 --precision bf16 --no-dynamic-split-fuse"
-    assert reason.endswith(f"python -m specdemo compare Say --target scripted --draft scripted {words}")
-
-
-def test_a_tree_carries_the_warning_that_trees_differ() -> None:
-    comparison = compared(ScriptedEngine(diverges_at=5, rounding=0.02))
-    assert comparison.divergence is not None
-    tree = comparison.settings.model_copy(update={"tree_depth": 2})
-    for divergence in (comparison.divergence, None):
-        update = {"divergence": divergence, "settings": tree}
-        assert "openvino issue 38079" in divergence_reason(comparison.model_copy(update=update))
-        assert "38079" not in divergence_reason(comparison.model_copy(update={"divergence": divergence}))
-
-
-def test_a_tree_on_a_cpu_carries_it_also_where_outputs_are_identical() -> None:
+def test_a_tree_on_a_cpu_carries_the_warning_that_trees_differ() -> None:
     comparison = compared(ScriptedEngine())
     tree = comparison.settings.model_copy(update={"tree_depth": 2})
     on_cpu = comparison.environment.model_copy(update={"device": "CPU"})
@@ -112,11 +66,8 @@ def test_a_tree_on_a_cpu_carries_it_also_where_outputs_are_identical() -> None:
         (tree, comparison.environment, False),
         (comparison.settings, on_cpu, False),
     ):
-        told = " ".join(
-            each.reason
-            for each in warnings(comparison.model_copy(update={"settings": settings, "environment": environment}))
-        )
-        assert ("openvino issue 38079); in this run they were identical" in told) is warned
+        told = " ".join(notes(comparison.model_copy(update={"settings": settings, "environment": environment})))
+        assert ("openvino issue 38079" in told) is warned
 
 
 def test_in_f32_throughout_no_other_precision_is_advised() -> None:

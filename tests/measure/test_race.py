@@ -12,10 +12,10 @@ from specdemo.measure.race import LiveSettings, RaceEvent, race, run_alone
 from specdemo.measure.step_costs import MAX_LOOKAHEAD, SHORTEST, measure_contexts, measure_costs, visits_in_order
 from specdemo.measure.trials import repeats
 from specdemo.presentation import schema
-from specdemo.presentation.conclusion import conclude
 from specdemo.presentation.feed import feed_of
 from specdemo.records import Comparison, Phase, Request, Round, Slice
 from specdemo.settings import GenerationSettings
+from specdemo.summary import summarise
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=120)
 
@@ -273,7 +273,7 @@ def test_a_race_that_started_has_a_result_wherever_it_is_stopped(name: str) -> N
         if len(started) == 1:
             (missing,) = {"plain", "speculative"} - started
             empty.add(missing)
-            assert f"Stopped before the {missing} side began." in conclude(comparison).sentence
+            assert f"Stopped before the {missing} side began." in summarise(comparison).sentence
         again = schema.from_json(schema.to_json(comparison))
         assert again.speculative.tokens == comparison.speculative.tokens
         assert feed_of(comparison).everything.rstrip().splitlines()[-1].find('"kind": "end"') > 0

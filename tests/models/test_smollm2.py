@@ -28,9 +28,9 @@ from specdemo.models.pairs import (
     initial_runtime,
     initial_settings,
 )
-from specdemo.presentation.explain import notes
 from specdemo.records import Comparison, Request
 from specdemo.settings import GenerationSettings
+from specdemo.summary import notes
 from tests.support.hurried import load_briefly
 
 FILE = local_folder(find("smollm2").target)

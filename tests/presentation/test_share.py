@@ -11,10 +11,10 @@ from playwright.sync_api import BrowserContext, expect
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.files import colours
 from specdemo.measure.race import race
-from specdemo.presentation.conclusion import conclude, headline
 from specdemo.presentation.share import HEIGHT, WIDTH, moving_picture, replay, verdict_picture
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
+from specdemo.summary import summarise
 from tests.support.browser import WAIT
 
 NASTY = "</script><script>document.title = 'caught'</script><img src=https://example.org/x.png>"
@@ -40,7 +40,7 @@ def test_the_file_replays_the_run_without_a_network(browser: BrowserContext, tmp
     page.wait_for_selector(".race[data-state=playing]")
     page.click(".skip")
     page.wait_for_selector(".race[data-state=done]", timeout=WAIT)
-    expect(page.locator(".headline")).to_have_text(headline(comparison))
+    expect(page.locator(".headline")).to_have_text(summarise(comparison).headline)
     for side in ("plain", "speculative"):
         text = page.locator(f".pane.{side} .text").text_content() or ""
         assert text.startswith(f"Tell {NASTY}")
@@ -91,8 +91,7 @@ def test_pictures() -> None:
 
 def test_at_the_end_of_pictures_bars_are_as_long_as_the_seconds_they_name() -> None:
     comparison = compare(max_new_tokens=120)
-    seconds = conclude(comparison).seconds
-    assert seconds is not None
+    seconds = [*summarise(comparison).seconds.values()]
     image = Image.open(BytesIO(verdict_picture(comparison))).convert("RGB")
     lengths = [
         sum(image.getpixel((x, y)) == ImageColor.getrgb(colours()[name]) for x in range(WIDTH // 2 + 200))

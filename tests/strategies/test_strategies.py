@@ -21,7 +21,6 @@ from specdemo.exports.code import FLAVOURS, code
 from specdemo.measure.race import race
 from specdemo.metrics import identical
 from specdemo.models.pairs import bundled_pair
-from specdemo.presentation.wording import shared_words
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import (
@@ -38,6 +37,7 @@ from specdemo.strategies import (
     shaping,
 )
 from specdemo.strategies.base import CONSTANT
+from specdemo.summary import shared_words
 from specdemo.ui import controls
 from specdemo.ui.tabs.compare import show_valid
 

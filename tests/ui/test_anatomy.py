@@ -13,9 +13,9 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import FileError
 from specdemo.measure.race import race
 from specdemo.presentation import schema
-from specdemo.presentation.explain import walk_through
 from specdemo.records import MOST, Comparison, Outcome, Round, Run, Token
 from specdemo.settings import GenerationSettings
+from specdemo.summary import walk_through
 from specdemo.ui.boards import anatomy
 from specdemo.ui.uploads import show_file
 from tests.support.proposals import proposals

@@ -18,10 +18,10 @@ from specdemo.models.pairs import bundled_pair
 from specdemo.presentation import schema
 from specdemo.presentation.charts import acceptance_figure, clock_figure
 from specdemo.presentation.feed import Feed
-from specdemo.presentation.figures import figures_html
-from specdemo.presentation.html import round_html
+from specdemo.presentation.html import figures_html, round_html
 from specdemo.records import Comparison, Round, Side, Slice, Token
 from specdemo.settings import GenerationSettings
+from specdemo.summary import summarise
 from specdemo.ui.controls import NAMES, control, settings_from, settings_from_link, start_values, visibility
 from specdemo.ui.page import restore
 from specdemo.ui.registry import PAIR_NAMES, Registry
@@ -128,7 +128,7 @@ def test_thinking_is_told_apart_from_the_answer() -> None:
 
 @given(comparisons)
 def test_any_comparison_has_figures(comparison: Comparison) -> None:
-    html = figures_html(comparison)
+    html = figures_html(comparison, summarise(comparison))
     assert metrics.FORMULAS["speedup"] in html
     assert "nan" not in html
 

@@ -19,12 +19,11 @@ from specdemo.files import is_text
 from specdemo.models.checks import with_tokenizers_compared
 from specdemo.models.pairs import bundled_prompts, default_drafter
 from specdemo.presentation.charts import race_figures
-from specdemo.presentation.explain import SAMPLING_CAVEAT
 from specdemo.presentation.share import FILE_KINDS
-from specdemo.presentation.wording import is_chat
 from specdemo.records import MOST_TURNS, ModelPair, Record, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName, shaping
+from specdemo.summary import SAMPLING_CAVEAT, is_chat
 from specdemo.ui.controls import (
     AT_HAND,
     FIELDS,

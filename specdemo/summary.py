@@ -1,0 +1,886 @@
+"""One summary of a comparison, for page, terminal, reports and files: every figure and sentence stands here, once.
+
+What is certain comes first: counts do not depend on clocks. The headline has three strengths, which follow from the
+interval alone (`estimate.Interval.strength`). Beside it stands what a round writes and what it costs; everything else
+answers "Why?".
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from typing import Any, Literal, NamedTuple
+
+from specdemo import estimate, metrics
+from specdemo.errors import capitalised
+from specdemo.estimate import Direction, Interval, Pooled, Speedup, Strength
+from specdemo.metrics import FORMULAS
+from specdemo.records import (
+    SIDES,
+    Comparison,
+    Costs,
+    Counters,
+    Divergence,
+    ModelPair,
+    Move,
+    Outcome,
+    Round,
+    Run,
+    Side,
+    Trial,
+)
+from specdemo.settings import GenerationSettings
+from specdemo.strategies import ENGINES, SOURCES, Tree
+
+_BUSY = 0.2  # of the processor's time: below it, races beside other programs and quiet ones agreed within 5 %
+_APART = 0.05  # relative: above it, the headline says what it counts besides the seconds shown
+_EXACT = 1.2  # within this factor of 1×, a second decimal matters
+_SLOW = 0.3  # plain steps: a draft step below this is not to blame for a lack of gain
+_FIRM = 64  # tokens: a shorter answer has too few steps for a firm result
+_POSITIONS = 16  # of a proposal whose acceptance is listed
+_EXPERTS = ("moe", "mixtral", "gpt_oss", "deepseek_v2", "deepseek_v3", "dbrx", "llama4", "jamba")
+"""Substrings of the architecture names of mixture-of-experts models."""
+_UNCOMPRESSED = ("f32", "f16", "bf16", "F32", "F16", "BF16")
+"""Stored weight precisions, in folders and GGUF files, for which activations are not quantized."""
+
+Kind = Literal[
+    "fault",
+    "disturbed",
+    "warming up",
+    "nothing accepted",
+    "counts differ",
+    "no gain possible",
+    "draft device",
+    "loop",
+]
+_CHIPS: dict[Kind, str] = {
+    "fault": "outputs differ: a fault",
+    "disturbed": "other programs disturbed this",
+    "warming up": "still warming up",
+    "nothing accepted": "no guess accepted",
+    "counts differ": "GenAI counts differently",
+    "no gain possible": "no draft could pay here",
+    "draft device": "draft on another device",
+    "loop": "the answer repeats itself",
+}
+"""Warnings in a few words, gravest first."""
+
+
+class RunWarning(NamedTuple):
+    """A warning: its kind, and the reason in sentences."""
+
+    kind: Kind
+    reason: str
+
+    @property
+    def chip(self) -> str:
+        """Warning in a few words."""
+        return _CHIPS[self.kind]
+
+
+class Figure(NamedTuple):
+    """One row. `plain` is empty if the figure applies only to speculation."""
+
+    name: str
+    plain: str
+    speculative: str
+    formula: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What there is to say about a comparison.
+
+    `headline` is the conclusion in a few words, `range` its interval in a clause, `refined` how many repeats it
+    includes; `sentence` gives the reason, `certain` what holds whatever disturbed the clocks. `seconds` are those of
+    the race itself, of each side, for the same number of `tokens` without the prefill; `seconds_label` says so, and
+    what else the headline counts. Empty strings mean there is nothing to say.
+    """
+
+    headline: str
+    strength: Strength | Literal["none"]
+    direction: Direction
+    range: str
+    refined: str
+    sentence: str
+    certain: str
+    speedup: Speedup | None
+    tokens: int
+    seconds: dict[Side, float]
+    seconds_label: str
+    difference: str
+    ceiling: str
+    figures: tuple[Figure, ...]
+    warnings: tuple[RunWarning, ...]
+    why: tuple[str, ...]
+    agreement: str
+    made_by: str
+    notes: tuple[str, ...]
+    values: dict[str, Any]
+
+    @property
+    def line(self) -> str:
+        """Headline with its range and repeats, for a terminal or a report."""
+        return ", ".join(filter(None, (self.headline, self.range, self.refined))) + "."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, JSON-serialisable; `values` holds the figures as numbers."""
+        words = {
+            name: [*value] if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+            if name not in ("speedup", "values")
+        }
+        figures = [figure._asdict() for figure in self.figures]
+        warned = [{**each._asdict(), "chip": each.chip} for each in self.warnings]
+        return {**self.values, **words, "figures": figures, "warnings": warned}
+
+
+def summarise(comparison: Comparison, repeats: Sequence[Trial] = (), costs: Costs | None = None) -> Summary:
+    """Return the summary of a race and its repeats; `costs` replace the comparison's own step costs."""
+    changes = {"repeats": (*comparison.repeats, *repeats), "costs": costs or comparison.costs}
+    comparison = comparison.model_copy(update=changes)
+    speedup = estimate.of_comparison(comparison) if comparison.both else None
+    warned = tuple(sorted(warnings(comparison, speedup), key=lambda each: list(_CHIPS).index(each.kind)))
+    tokens = metrics.common_tokens(comparison)
+    seconds = {side: metrics.seconds_to(comparison.side(side), tokens) for side in SIDES} if tokens else {}
+    nothing = speedup is not None and not any(step.accepted for step in comparison.speculative.rounds)
+    strength: Strength | Literal["none"] = "none" if speedup is None else speedup.strength
+    if nothing and strength == "noisy":
+        strength = "even"  # a round that accepts nothing cannot be faster than a plain step, whatever the clocks say
+    return Summary(
+        headline=_headline(comparison, speedup, nothing=nothing),
+        strength=strength,
+        direction="same" if speedup is None else speedup.direction,
+        range="" if speedup is None else between(speedup),
+        refined=f"refined by {_number(len(comparison.repeats), 'repeat')}" if comparison.repeats else "",
+        sentence=_sentence(comparison, speedup, seconds, nothing=nothing),
+        certain=_certain(comparison),
+        speedup=speedup,
+        tokens=tokens,
+        seconds=seconds,
+        seconds_label=_seconds_label(comparison, speedup, seconds),
+        difference=_difference(speedup, seconds),
+        ceiling=_ceiling(comparison),
+        figures=tuple(figures(comparison, speedup)),
+        warnings=warned,
+        why=tuple(filter(None, _why(comparison, speedup, warned))),
+        agreement=agreement(comparison),
+        made_by=made_by(comparison),
+        notes=tuple(notes(comparison)),
+        values=_values(comparison, speedup),
+    )
+
+
+def _values(comparison: Comparison, speedup: Speedup | None) -> dict[str, Any]:
+    run = comparison.speculative
+    found = speedup.model_dump(exclude={"middle", "low", "high"}) if speedup is not None else {}
+    return {
+        "speedup": speedup and speedup.middle,
+        "speedup_interval": [speedup.low, speedup.high] if speedup is not None and speedup.has_interval else None,
+        **found,
+        "plain_steps_per_round": speedup and speedup.plain_steps_per_round,
+        "acceptance_rate": metrics.acceptance_rate(run),
+        "mean_acceptance_length": metrics.mean_accepted_length(run),
+        "identical": metrics.identical(comparison) if comparison.both else None,
+        "first_divergence": metrics.first_divergence(comparison),
+    }
+
+
+# The headline and what stands beside it
+
+
+def call(speedup: Interval) -> str:
+    """Return the conclusion from an interval in a few words, such as "1.4× faster"."""
+    if speedup.strength == "noisy":
+        return "Too noisy to call"
+    if speedup.strength == "even":
+        return "About even"
+    how = times(speedup.middle)
+    return (
+        f"{how} {speedup.direction}" if speedup.strength == "clear" else f"Probably {speedup.direction}, about {how}"
+    )
+
+
+def times(speedup: float) -> str:
+    """Return how many times as fast the faster side is; two decimals only where they matter."""
+    factor = max(speedup, 1 / speedup)
+    return f"{factor:.1f}×" if factor >= _EXACT else f"{factor:.2f}×"
+
+
+def between(speedup: Interval) -> str:
+    """Return the interval in a clause; empty if there is none."""
+    if speedup.low is None or speedup.high is None:
+        return ""
+    if speedup.low >= 1:
+        return f"between {times(speedup.low)} and {times(speedup.high)} faster"
+    if speedup.high <= 1:
+        return f"between {times(speedup.high)} and {times(speedup.low)} slower"
+    return f"between {times(speedup.low)} slower and {times(speedup.high)} faster"
+
+
+def _headline(comparison: Comparison, speedup: Speedup | None, *, nothing: bool) -> str:
+    if not comparison.both:
+        return "Nothing to compare"
+    if speedup is None:
+        return "Too short to compare"
+    return "Nothing gained" if nothing and speedup.strength == "noisy" else call(speedup)
+
+
+def _sentence(comparison: Comparison, speedup: Speedup | None, seconds: dict[Side, float], *, nothing: bool) -> str:
+    """Give the reason in one plain sentence: a round's tokens compared with its cost in plain steps."""
+    missing = list(comparison.failures.values())
+    for side in SIDES:
+        run = comparison.side(side)
+        if run.finish_reason == "absent":
+            missing += [f"There is no {side} server to compare with."]
+        elif run.finish_reason == "cancelled" and not run.tokens:
+            missing += [f"Stopped before the {side} side began."]
+    if missing or speedup is None:
+        return " ".join(missing) or "The answer is too short to compare; allow more tokens."
+    if nothing:
+        return _nothing(comparison)
+    length, steps = speedup.tokens_per_round, speedup.plain_steps_per_round
+    if length is None or steps is None:
+        plain, speculative = (_seconds(seconds[side]) for side in SIDES)
+        return f"For the same tokens plain decoding took {plain}, speculative {speculative}."
+    if speedup.strength == "noisy":
+        return f"Each round writes {length:.1f} tokens; how long it takes could not be measured."
+    digits = 1 if max(speedup.middle, 1 / speedup.middle) >= _EXACT else 2
+    joint = "and" if steps <= length else "but"
+    what = "normal step" if f"{steps:.{digits}f}" == f"{1:.{digits}f}" else "normal steps"
+    return f"Each round writes {length:.{digits}f} tokens {joint} takes as long as {steps:.{digits}f} {what}."
+
+
+def _nothing(comparison: Comparison) -> str:
+    """Say that nothing was proposed, or nothing accepted."""
+    drafter = comparison.settings.strategy.drafter
+    if any(step.proposed is None or step.proposed for step in comparison.speculative.rounds):
+        return f"Not one of {drafter.proposals} was accepted, so speculation could only cost time."
+    found = "guessed nothing" if drafter.model else "found nothing to copy"
+    return f"{capitalised(SOURCES[drafter.sources[0]])} {found}, so both sides decoded one token at a time."
+
+
+def other_load(comparison: Comparison) -> float | None:
+    """Return the largest share of the processor that other programs took during the race or a repeat."""
+    loads = [comparison.other_load, *(trial.other_load for trial in comparison.repeats)]
+    return max((load for load in loads if load is not None), default=None)
+
+
+def _certain(comparison: Comparison) -> str:
+    """Name the counts, which hold beside other programs, too; empty if none disturbed the race."""
+    load, passes = other_load(comparison), metrics.passes_to(comparison)
+    if load is None or load <= _BUSY or passes is None:
+        return ""
+    counted = f"{passes[1]} passes instead of {passes[0]}"
+    return f"Other programs took {percent(load)} of the processor; certain: {counted}."
+
+
+def _seconds_label(comparison: Comparison, speedup: Speedup | None, seconds: dict[Side, float]) -> str:
+    """Say what the seconds are, and what the headline counts besides them if it says something else."""
+    if speedup is None:
+        return ""
+    label = "seconds of this race, without reading the prompt"
+    if abs(math.log(seconds["plain"] / seconds["speculative"] / speedup.middle)) <= _APART:
+        return label
+    more = ["single slow steps left out"] if speedup.measured is not None else ["this measurement left out"]
+    if comparison.repeats:
+        more.append(_number(len(comparison.repeats), "repeat"))
+    if speedup.expected is not None:
+        more.append("counts with step costs from a quiet moment")
+    return f"{label}; the headline is an estimate ({', '.join(more)})"
+
+
+def _difference(speedup: Speedup | None, seconds: dict[Side, float]) -> str:
+    """Describe the time that speculation saved or lost; empty if the race's own seconds do not show it."""
+    if speedup is None or speedup.strength == "noisy":
+        return ""
+    saved = seconds["plain"] - seconds["speculative"]
+    if speedup.direction == "same":
+        return "little difference"
+    if (saved > 0) != (speedup.direction == "faster"):
+        return ""
+    of = _seconds(seconds["plain"])
+    return f"{_seconds(saved)} saved of {of}" if saved > 0 else f"{_seconds(-saved)} lost on {of}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 0.1 else f"{seconds * 1000:.0f} ms"
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def _ceiling(comparison: Comparison) -> str:
+    """Describe the speedup of a perfect draft on this machine; empty if steps were not measured."""
+    settings = comparison.settings
+    if comparison.costs is None or settings.kv_cache == "off":
+        return ""
+    found = metrics.ceiling(comparison.costs, free=not settings.strategy.drafter.model)
+    if found is None:
+        return ""
+    speedup, lookahead = found
+    if speedup <= 1:
+        return "On this machine not even a perfect draft, whose every guess is right, would save time."
+    return (
+        f"A perfect draft, whose every guess is right, would reach {speedup:.1f}× on this machine, by guessing "
+        f"{_number(lookahead, 'token')} a round. Up to there the draft is the limit, beyond it the machine."
+    )
+
+
+# Why?
+
+
+def _why(comparison: Comparison, speedup: Speedup | None, warned: Sequence[RunWarning]) -> Iterator[str]:
+    """Yield the evidence in paragraphs, some of which may be empty."""
+    if speedup is not None:
+        yield _evidence(comparison, speedup, disturbed=any(each.kind == "disturbed" for each in warned))
+        yield _makeup(comparison)
+        yield _ceiling(comparison)
+    for warning in warned:
+        yield warning.reason
+    if comparison.both:
+        yield f"{capitalised(agreement(comparison))}. {divergence_reason(comparison)}".strip()
+
+
+def _evidence(comparison: Comparison, speedup: Speedup, *, disturbed: bool) -> str:
+    """Name the estimates behind the speedup, and give advice if they leave its side open."""
+    repeats = len(comparison.repeats)
+    runs = f"the race and {_number(repeats, 'repeat')}" if repeats else "one race"
+    steps = _number(speedup.steps, "timed step")
+    measured = f"{steps} of {runs}" + ("" if speedup.measured is None else f" give {speedup.measured:.2f}×")
+    parts = [measured if speedup.measured is not None else f"{measured} give an impossible figure, left out"]
+    if speedup.expected is not None:
+        parts.append(f"counts with step costs from a quiet moment {speedup.expected:.2f}×")
+    advice = ""
+    if speedup.strength in ("noisy", "probable") and not disturbed:
+        short = metrics.common_tokens(comparison) < _FIRM
+        advice = f" {'Allow a longer answer' if short else 'Run again'} for a firmer result."
+    return f"{', '.join(parts)}. Estimate: {speedup}.{advice}"
+
+
+def _makeup(comparison: Comparison) -> str:
+    """Describe the acceptance rate, and the costs of drafting and verifying."""
+    settings, costs = comparison.settings, comparison.costs
+    drafter, lookahead = settings.strategy.drafter, settings.strategy.fixed_lookahead
+    sentences = []
+    if (rate := metrics.acceptance_rate(comparison.speculative)) is not None:
+        sentences.append(f"The target accepted {percent(rate)} of {drafter.proposals}.")
+    if len(drafter.sources) > 1:
+        sentences.append(_shares(comparison.speculative))
+    parts = []
+    guess = None if costs is None or not drafter.model else metrics.draft_cost(costs)
+    check = None if costs is None or lookahead is None else metrics.verify_cost(costs, lookahead + 1)
+    if guess is not None:
+        parts.append(f"a guess costs {percent(guess)} of a normal step")
+    if lookahead is not None and check is not None:
+        steps = "about one step" if check < 1.1 else f"{check:.1f} steps"
+        parts.append(f"checking {_number(lookahead + 1, 'token')} costs {steps}")
+    if parts:
+        sentences.append(f"{capitalised('; '.join(parts))}, measured apart from this run.")
+    return " ".join(sentences)
+
+
+def _shares(run: Run) -> str:
+    """Describe the rounds by source of proposals, and how many proposals were accepted."""
+    parts = []
+    for source, name in SOURCES.items():
+        rounds = [step for step in run.rounds if step.source == source]
+        if rounds:
+            accepted, proposed = (sum(each) for each in zip(*map(_counts, rounds), strict=True))
+            of_them = f"{accepted} of {proposed} accepted"
+            parts.append(f"{name} guessed in {len(rounds)} of {len(run.rounds)} rounds ({of_them})")
+    return f"{capitalised('; '.join(parts))}." if parts else ""
+
+
+def _counts(step: Round) -> tuple[int, int]:
+    return step.accepted, len(step.proposed or ())
+
+
+# Figures
+
+
+def figures(comparison: Comparison, speedup: Speedup | None) -> Iterator[Figure]:
+    """Yield the figures in an order in which they explain each other."""
+    plain, speculative = comparison.plain, comparison.speculative
+
+    def both(name: str, key: str, figure: Any, show: Any) -> Figure:
+        return Figure(name, show(figure(plain)), show(figure(speculative)), FORMULAS[key])
+
+    yield Figure(
+        "speedup", "", "–" if speedup is None else str(speedup), f"{FORMULAS['speedup']}: {estimate.FORMULA}"
+    )
+    yield both("tokens/s", "tokens_per_second", metrics.tokens_per_second, number)
+    yield both("time per output token (TPOT)", "time_per_token", metrics.time_per_token, milliseconds)
+    yield both("time to first token (TTFT)", "prefill", metrics.prefill_seconds, milliseconds)
+    rate = number(metrics.acceptance_rate(speculative))
+    yield Figure("acceptance rate α", "", rate, FORMULAS["acceptance_rate"])
+    yield both("mean acceptance length τ", "mean_accepted_length", metrics.mean_accepted_length, number)
+    yield Figure("acceptance by position i", "", _positions(speculative), FORMULAS["per_position"])
+    yield Figure("rounds by tokens accepted", "", _histogram(comparison), FORMULAS["accepted"])
+    costs, strategy = comparison.costs, comparison.settings.strategy
+    if costs is None:
+        return
+    apart = "measured apart from this run: "
+    if strategy.drafter.model:
+        yield Figure("draft cost c", "", number(metrics.draft_cost(costs)), apart + FORMULAS["draft_cost"])
+    if strategy.fixed_lookahead is not None:
+        tokens = strategy.fixed_lookahead + 1
+        verify = number(metrics.verify_cost(costs, tokens))
+        yield Figure(f"verify cost v({tokens})", "", verify, apart + FORMULAS["verify_cost"])
+
+
+def _positions(run: Run) -> str:
+    """Format acceptance by position, up to the last position that a round accepted."""
+    rates = metrics.per_position_acceptance(run)
+    shown = [percent(rate) for rate in rates if rate > 0][:_POSITIONS]
+    if len(shown) < len(rates):
+        shown.append(f"{'0 %' if not rates[len(shown)] else '…'} from {len(shown) + 1} on")
+    return " · ".join(shown) or "–"
+
+
+def _histogram(comparison: Comparison) -> str:
+    """Format the rounds of the race that accepted 0, 1, 2, … proposals; a dash if rounds are unknown."""
+    race = estimate.race_of(comparison)
+    counts = {} if race is None else estimate.accepted_per_round([race])
+    return " · ".join(f"{accepted}: {rounds}" for accepted, rounds in counts.items()) or "–"
+
+
+SPEED_COLUMNS = ("speedup", "α", "τ")
+
+
+def speed_cells(part: Pooled) -> tuple[str, str, str]:
+    """Return the cells of a table with `SPEED_COLUMNS`."""
+    return str(part.speedup), number(part.acceptance_rate), number(part.mean_accepted_length)
+
+
+def number(value: float | None, unit: str = "") -> str:
+    """Format a number with two decimals; a dash if unknown."""
+    return "–" if value is None else f"{value:.2f}{unit}"
+
+
+def percent(share: float) -> str:
+    """Format a share from 0 to 1 in whole per cent."""
+    return f"{share * 100:.0f} %"
+
+
+def parameters(count: int) -> str:
+    """Format a parameter count, such as 1.1M or 7.0B."""
+    return f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.1f}M"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """Format seconds as milliseconds with two decimals; a dash if unknown."""
+    return "–" if seconds is None else f"{seconds * 1000:.2f} ms"
+
+
+# Warnings
+
+
+def warnings(comparison: Comparison, speedup: Speedup | None = None) -> Iterator[RunWarning]:
+    """Yield the warnings about a comparison, at most one of each kind."""
+    if reason := fault(comparison):
+        yield RunWarning("fault", reason)
+    impossible = speedup is not None and speedup.measured is None
+    if reason := disturbed(other_load(comparison), spoiled=impossible):
+        yield RunWarning("disturbed", reason)
+    unsteady = [side for side, warm_up in (comparison.warm_up or {}).items() if not warm_up.steady]
+    if unsteady:
+        yield RunWarning(
+            "warming up",
+            f"The {' and the '.join(unsteady)} side was still getting faster when its warm-up ended, so it may look "
+            "slower than it is; run again.",
+        )
+    yield from _of_outcomes(comparison)
+    yield from _of_counters(comparison)
+    yield from _of_steps(comparison)
+    yield from _of_device(comparison)
+    tokens = [token.text if token.id is None else token.id for token in comparison.speculative.tokens]
+    if (found := metrics.loop(tokens)) is not None:
+        repeated = (len(tokens) - found.start) // found.period
+        what = "token" if found.period == 1 else f"{found.period} tokens"
+        yield RunWarning(
+            "loop",
+            f"From token {found.start + 1} on, the output repeats the same {what}, {repeated} times in all. "
+            "Repetition is easy to guess, so this speedup says little about other texts.",
+        )
+
+
+def disturbed(share: float | None, *, spoiled: bool = False) -> str:
+    """Warn if other programs took much of the processor, or a measurement is impossible; empty otherwise."""
+    sentences = []
+    if share is not None and share > _BUSY:
+        slows = "which slows both sides down, and not necessarily alike"
+        sentences.append(f"Other programs took {percent(share)} of the processor, {slows}.")
+    if spoiled:
+        sentences.append(
+            "Other programs spoiled this measurement: it says that speculation gains more than the tokens of a round "
+            "allow, which cannot be."
+        )
+    return " ".join([*sentences, "Close them and run again."]) if sentences else ""
+
+
+def disturbed_trials(pooled: Pooled) -> str:
+    """Warn about trials that other programs disturbed; empty otherwise."""
+    return disturbed(pooled.other_load, spoiled=pooled.spoiled)
+
+
+def _of_outcomes(comparison: Comparison) -> Iterator[RunWarning]:
+    """Warn if nothing was accepted, though enough rounds were judged."""
+    rounds, pair = comparison.speculative.rounds, comparison.pair
+    judged = sum(any(draft.verdict is not Outcome.DISCARDED for draft in step.proposed or ()) for step in rounds)
+    by_model = comparison.settings.strategy.drafter.model
+    if not by_model or judged < metrics.ROUNDS_TO_JUDGE or any(step.accepted for step in rounds):
+        return
+    if comparison.environment.remote:
+        why = "Check which draft the server was started with."
+    elif pair.head is not None:
+        why = "Probably the head was made for another target, or is damaged; try another one."
+    else:
+        why = "Probably the draft is of another family; try another one."
+    counters = comparison.counters
+    if counters is not None and counters.reloaded and counters.accepted:
+        why = (
+            f"Loaded again, the same pair accepted {counters.accepted} of {counters.proposed} proposals, so the "
+            "first load was at fault (openvino.genai issue 4425); run again."
+        )
+    elif counters is not None and counters.reloaded:
+        why = f"Reloading the pair made no difference. {why}"
+    elif comparison.settings.engine == "genai" and not comparison.environment.remote:
+        why += " Or the load is at fault (openvino.genai issue 4425): restart specdemo and compare."
+    rare = f"Not one proposal was accepted in {judged} rounds, which is rare even for a poor draft."
+    yield RunWarning("nothing accepted", f"{rare} {why}")
+
+
+def _of_counters(comparison: Comparison) -> Iterator[RunWarning]:
+    """Warn if GenAI's counters differ from the replay over the same tokens."""
+    counters, ours = comparison.counters, metrics.proposed_and_accepted(comparison.speculative)
+    if counters is None or ours is None or not counters.same or ours == (counters.proposed, counters.accepted):
+        return
+    yield RunWarning(
+        "counts differ",
+        f"GenAI counts {counters.proposed} proposals, {counters.accepted} accepted; the rounds shown here have "
+        f"{ours[0]}, {ours[1]} accepted (both without the last round). So a replayed round may be wrong; tokens "
+        "per round and times are not affected.",
+    )
+
+
+def _of_steps(comparison: Comparison) -> Iterator[RunWarning]:
+    """Warn if speculation could gain nothing even if every proposal were accepted, and name the steps to blame."""
+    costs, by_model = comparison.costs, comparison.settings.strategy.drafter.model
+    if costs is None:
+        return
+    free, drafted, cost = metrics.ceiling(costs, free=True), metrics.ceiling(costs), metrics.draft_cost(costs)
+    slower = "Even if every proposal were accepted, plain decoding would be faster:"
+    by_passes = free is not None and free[0] <= 1
+    by_both = by_model and drafted is not None and drafted[0] <= 1
+    if by_both and not by_passes and cost is not None and cost > _SLOW:
+        yield RunWarning(
+            "no gain possible",
+            f"{slower} a draft step takes {cost:.2f} times as long as a plain step. Choose a much smaller draft, "
+            "or a faster device for it.",
+        )
+    elif by_passes or by_both:
+        tokens = len(costs.verify)
+        yield RunWarning(
+            "no gain possible",
+            f"{slower} a pass over {tokens} tokens takes {metrics.verify_cost(costs, tokens) or 0:.1f} times as long "
+            "as a plain step. Such a target is limited by arithmetic, not by memory; more threads, or another "
+            "device, may change that.",
+        )
+
+
+def _of_device(comparison: Comparison) -> Iterator[RunWarning]:
+    pair, environment = comparison.pair, comparison.environment
+    chosen = pair.draft is None or bool(pair.runtime.draft_device) or environment.remote
+    by_model = comparison.settings.strategy.drafter.model
+    if by_model and not chosen and environment.device != environment.draft_device:
+        yield RunWarning(
+            "draft device",
+            f"The draft runs on {environment.draft_device}, but the target on {environment.device}, though no device "
+            "was chosen for the draft. Choose one, or another device for both.",
+        )
+
+
+# Outputs and settings in words
+
+
+def agreement(comparison: Comparison) -> str:
+    """Describe whether outputs are identical, and over how many tokens."""
+    if not comparison.both:
+        return "one side only"
+    index = metrics.first_divergence(comparison)
+    if index is not None:
+        return f"outputs differ from token {index + 1} on"
+    compared = min(len(comparison.plain.tokens), len(comparison.speculative.tokens))
+    return f"identical output, {_number(compared, 'token')} compared"
+
+
+def made_by(comparison: Comparison) -> str:
+    """Describe the pair, device and settings behind a result."""
+    return f"{comparison.pair.name} on {comparison.environment.device}: {run_words(comparison)}."
+
+
+def notes(comparison: Comparison) -> Iterator[str]:
+    """Yield the source of the proposals, and everything else that qualifies the figures."""
+    pair, settings = comparison.pair, comparison.settings
+    yield _SOURCES[comparison.trace_source]
+    if (counters := comparison.counters) is not None:
+        yield _counted(comparison, counters)
+    if pair.translated and settings.strategy.drafter.model:
+        yield (
+            "Target and draft have different tokenizers: the draft's text was re-encoded for the target, "
+            "so its proposals have no probabilities."
+        )
+    if pair.target.weights not in _UNCOMPRESSED:
+        asked, used = pair.runtime.dynamic_quantization, comparison.environment.dynamic_quantization
+        if used.startswith("groups") and metrics.identical(comparison):
+            yield _QUANTIZED_ALIKE.format(groups=used)
+        elif asked in ("off", "auto"):
+            yield _NOT_QUANTIZED
+    if any(name in pair.target.architecture.lower() for name in _EXPERTS):
+        yield (
+            "The target is a mixture of experts. A pass over several tokens reads the experts that each of them "
+            "needs, so it costs more than in other models, and speculation gains less, or nothing."
+        )
+    if isinstance(settings.strategy, Tree) and comparison.environment.device == "CPU":
+        yield f"{TREES}."
+    if pair.runtime.enable_prefix_caching:
+        yield "Prefix caching is on: prefill counts only tokens that earlier texts had not left in the KV cache."
+    if comparison.moves:
+        moves = ", ".join(f"{moved_to(move)} from round {move.round} on" for move in comparison.moves)
+        yield f"Settings were changed while it ran: {moves}. The figures cover several settings together."
+    if comparison.history:
+        yield "Both sides read the same earlier turns, with the target's own answers."
+
+
+def _counted(comparison: Comparison, counters: Counters) -> str:
+    """Describe GenAI's own counters, and whether they agree with the figures shown."""
+    counts = f"GenAI counts {counters.proposed} proposals, {counters.rejected} rejected"
+    ours = metrics.proposed_and_accepted(comparison.speculative)
+    if not counters.same:
+        fit = ", in another run of this request, whose text differs."
+    elif ours is None:
+        fit = ", in another run of this request; in this one they are unknown."
+    elif ours == (counters.proposed, counters.accepted):
+        fit = "; specdemo counts the same."
+    else:
+        fit = f"; specdemo counts {ours[0]}, {ours[0] - ours[1]} rejected."
+    work = counters.processed / counters.proposed if counters.proposed else 0
+    return (
+        f"{counts}{fit} The last round is left out. The draft computed {work:.2f} tokens per proposal and took "
+        f"{counters.draft_share:.2f} of the target's time."
+    )
+
+
+def moved_to(move: Move) -> str:
+    """Describe a setting's new value in two words."""
+    if move.num_assistant_tokens is not None:
+        return f"lookahead {move.num_assistant_tokens}"
+    return f"threshold {move.assistant_confidence_threshold:.2f}"
+
+
+_SOURCES = {
+    "measured": "Proposals were recorded as they were made.",
+    "replayed": "GenAI does not report which proposals it rejected, so they were replayed: the drafter ran again "
+    "over the committed text, off the clock, and each round was checked against what it committed.",
+    "counts only": "GenAI does not report which proposals it rejected, and those of sampling or of a head "
+    "cannot be replayed. With a constant lookahead their number is known; with a confidence threshold, or in trees, "
+    "only the number of accepted ones is.",
+    "reported": "The server reported how many tokens each round proposed and how many were accepted, but not the "
+    "rejected tokens. Rounds are timed by the arrival of their tokens.",
+    "bursts": "The server does not report its rounds. Each chunk of text that arrived at once is shown as a round; "
+    "tokens are divided among chunks by length, so only their total is exact.",
+}
+TREES = "Outputs of EAGLE-3 trees are known to differ on CPUs (openvino issue 38079)"
+SAMPLING_CAVEAT = (
+    "When sampling with a draft model, openvino-genai 2026.4 does not keep the target's distribution: its acceptance "
+    "rule compares the draft's probability with the probability of a different token. The output is biased, not just "
+    "different by chance. The traced engine keeps the distribution exactly."
+)
+_ROUNDING = (
+    "a pass over several tokens runs different kernels than a pass over one and rounds differently, which decides "
+    "between two tokens that are almost equally likely."
+)
+_NOT_QUANTIZED = (
+    "Activations are not quantized (dynamic quantization is off), so that outputs stay identical. That makes steps "
+    "slower: plain ones of SmolLM2 took 1.1 to 1.5 times as long on two cores of an AMD EPYC. Runtime in the Models "
+    "tab has the switch."
+)
+_QUANTIZED_ALIKE = (
+    "Activations are quantized in {groups} (dynamic quantization), so that passes over several tokens cost less. "
+    "Both outputs are identical all the same."
+)
+_QUANTIZED = (
+    " Since the weights are stored as {weights}, activations are quantized, too, in {groups}, which magnifies such "
+    "differences; with --dynamic-quantization off they stay as they are."
+)
+
+
+def divergence_reason(comparison: Comparison) -> str:
+    """Explain why outputs can differ with these settings; empty if they are identical, or a fault explains it."""
+    settings, found = comparison.settings, comparison.divergence
+    if metrics.identical(comparison) or fault(comparison):
+        return ""
+    if settings.do_sample and settings.strategy.drafter.model and ENGINES[settings.engine].samples_exactly is False:
+        return SAMPLING_CAVEAT
+    if settings.do_sample:
+        return (
+            "When sampling, each side draws its own random numbers, so the texts can diverge at any token. "
+            "Both are drawn from the same distribution."
+        )
+    if not ENGINES[settings.engine].local:
+        return f"If both servers hold the same weights in the same precision, this is rounding: {_ROUNDING}"
+    if found is not None:
+        return f"{_candidates(found)} So this is a near-tie, which rounding decides: harmless. {_remedy(comparison)}"
+    return f"Both sides use the same target, but {_ROUNDING} {_remedy(comparison)}"
+
+
+def fault(comparison: Comparison) -> str:
+    """Name the fault if outputs differ and rounding does not explain it; else empty."""
+    found, settings = comparison.divergence, comparison.settings
+    if found is None or found.near_tie or settings.do_sample or not ENGINES[settings.engine].local:
+        return ""
+    tree = f" {TREES}." if isinstance(settings.strategy, Tree) else ""
+    reported = "Please report it with the run's JSON file, which holds all that reproduces it."
+    return f"{_candidates(found)} So this is no tie: engine or model is at fault.{tree} {reported}"
+
+
+def _candidates(found: Divergence) -> str:
+    """Describe the target's probabilities of both tokens, and how far rounding moves probabilities here."""
+    tokens = found.plain, found.speculative
+    plain, speculative = (f"{_quoted(each.text)} {each.probability * 100:.3g} %" for each in tokens)
+    return (
+        f"At token {found.index + 1} the target gave {plain} (plain) and {speculative} (speculative). Here, passes "
+        f"over several tokens changed probabilities by up to {math.expm1(found.rounding) * 100:.2g} % (relative) "
+        "compared with passes over one token."
+    )
+
+
+def _remedy(comparison: Comparison) -> str:
+    """Name the precision with which outputs diverge less often, or say that none does if it is already in use."""
+    precision, weights = comparison.environment, comparison.pair.target.weights
+    quantized = weights not in _UNCOMPRESSED and precision.dynamic_quantization.startswith("groups")
+    if not quantized and {precision.inference_precision, precision.kv_cache_precision} == {"f32"}:
+        return "Inference runs in f32 with a KV cache in f32 here, so no other precision avoids it."
+    return (
+        f"Here inference runs in {precision.inference_precision} with a KV cache in {precision.kv_cache_precision}; "
+        "in f32 throughout (--precision f32 --kv-cache-precision f32), outputs diverge less often."
+        + (_QUANTIZED.format(weights=weights, groups=precision.dynamic_quantization) if quantized else "")
+    )
+
+
+def walk_through(comparison: Comparison) -> Iterator[str]:
+    """Explain the algorithm in a few sentences, illustrated by a round of this run."""
+    traced = [
+        (number, step)
+        for number, step in enumerate(comparison.speculative.rounds, 1)
+        if step.proposed and None not in {draft.id for draft in step.proposed}
+    ]
+    if not traced:
+        yield "The proposals of this run are unknown, so no round can serve as an example."
+        return
+    mixed = [(number, step) for number, step in traced if 0 < step.accepted < len(step.proposed or ())]
+    number, step = (mixed or traced)[0]
+    drafts, accepted = step.proposed or (), step.accepted
+    who = SOURCES[step.source or comparison.settings.strategy.drafter.sources[0]]
+    words = ", ".join(_quoted(draft.text) for draft in drafts)
+    yield (
+        f"Take round {number}. First {who} proposed {_number(len(drafts), 'token')}: {words}. "
+        "Then the target read all of them in a single pass, which shows what it would have written itself."
+    )
+    added = "".join(token.text for token in step.committed[accepted:])
+    good = f"It accepted {', '.join(_quoted(draft.text) for draft in drafts[:accepted]) or 'none'}"
+    refused = next((draft for draft in drafts if draft.verdict is Outcome.REJECTED), None)
+    if refused is not None:
+        odds = ""
+        if refused.draft_probability is not None and refused.target_probability is not None:
+            odds = f" (draft {refused.draft_probability:.2f}, target {refused.target_probability:.2f})"
+        rest = len(drafts) - accepted - 1
+        after = f" The {rest} after it {'was' if rest == 1 else 'were'} discarded unjudged." if rest else ""
+        wrote = f"rejected {_quoted(refused.text)}{odds}, and wrote {_quoted(added)}, the correction token, instead."
+        yield f"{good}, {wrote}{after}"
+    elif added:
+        yield f"{good}, the whole proposal, and added {_quoted(added)}, the bonus token, which the same pass yields."
+    if comparison.settings.do_sample and ENGINES[comparison.settings.engine].samples_exactly:
+        yield (
+            "When sampling, a proposal x is accepted with probability min(1, p(x) / q(x)), where p is the target's "
+            "distribution and q the draft's; a rejected one is replaced by a draw from max(0, p − q), normalized. "
+            "The output then follows exactly the target's distribution (Leviathan et al. 2023)."
+        )
+    yield f"So one target pass committed {_number(len(step.committed), 'token')}."
+
+
+def _quoted(text: str) -> str:
+    return f"“{text.replace(chr(10), '↵')}”"
+
+
+def run_words(comparison: Comparison) -> str:
+    """Describe a run's settings, with every value of a setting that changed: "lookahead 2 → lookahead 6"."""
+    strategies = [comparison.settings.strategy]
+    for move in comparison.moves:
+        moved = move.model_dump(exclude={"round"}, exclude_none=True)
+        named = moved.keys() & strategies[0].parameters()
+        strategies.append(replace(strategies[-1], **{name: moved[name] for name in named}))
+    words = " → ".join(word for word, _ in groupby(each.words for each in strategies))
+    return f"{words}, {shared_words(comparison.settings)}"
+
+
+def shared_words(settings: GenerationSettings) -> str:
+    """Describe settings without the decoding strategy, which experiments vary."""
+    return ", ".join([settings.strategy.drafter.words, ENGINES[settings.engine].words, common_words(settings)])
+
+
+def common_words(settings: GenerationSettings) -> str:
+    """Describe settings without strategy, drafter and engine."""
+    penalty = f", repetition penalty {settings.repetition_penalty:g}" if settings.repetition_penalty != 1 else ""
+    sampling = "greedy"
+    if settings.do_sample:
+        sampling = (
+            f"sampling at temperature {settings.temperature:g}, top-p {settings.top_p:g}, top-k {settings.top_k}"
+        )
+        penalty += f", seed {settings.seed}"
+    return f"{sampling}{penalty}, {length_words(settings)}"
+
+
+def length_words(settings: GenerationSettings) -> str:
+    """Describe settings as `common_words` does, but without sampling, which temperature sweeps vary."""
+    cache = ["no KV cache"] if settings.kv_cache == "off" else []
+    return ", ".join([*cache, f"at most {settings.max_new_tokens} tokens"])
+
+
+def is_chat(pair: ModelPair, settings: GenerationSettings) -> bool:
+    """Check if prompts are chat messages."""
+    return pair.target.chat_template and settings.apply_chat_template
+
+
+def prompt_of(comparison: Comparison) -> str:
+    """Return the prompt as shown before the text, which continues it or, in a chat, answers it on the next line."""
+    return comparison.prompt + ("\n" if is_chat(comparison.pair, comparison.settings) else "")
+
+
+PieceKind = Literal["plain", "accepted", "own", "rejected"]
+
+
+class Piece(NamedTuple):
+    """Text and its kind; `own` is a correction or bonus token, or a round's only token."""
+
+    text: str
+    kind: PieceKind
+
+
+def pieces(step: Round, side: Side = "speculative") -> Iterator[Piece]:
+    """Yield the pieces of a round: accepted proposals, the rejected one unless unknown, then the target's token."""
+    for token in step.committed[: step.accepted]:
+        yield Piece(token.text, "accepted")
+    for draft in (step.proposed or ())[step.accepted :]:
+        if draft.verdict is Outcome.REJECTED and draft.id is not None:
+            yield Piece(draft.text.replace("\n", "↵"), "rejected")
+    for token in step.committed[step.accepted :]:
+        yield Piece(token.text, "plain" if side == "plain" else "own")
+
+
+def pieces_of(run: Run, side: Side = "speculative") -> Iterator[Piece]:
+    """Yield the pieces of a whole run, starting with its prefill."""
+    for step in (run.prefill, *run.rounds):
+        yield from pieces(step, side)

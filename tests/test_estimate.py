@@ -1,0 +1,288 @@
+"""The estimate of the speedup, held against simulated machines whose true speedup is given."""
+
+import math
+from collections import Counter
+from functools import cache
+
+import numpy as np
+import pytest
+
+from specdemo import estimate, metrics
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.estimate import Interval, Speedup, of_comparison, of_trials, pool
+from specdemo.measure.race import race
+from specdemo.measure.trials import repeats, trials
+from specdemo.records import Comparison, Costs, Trial
+from specdemo.settings import GenerationSettings
+from tests.support.machines import MACHINES, simulated
+
+TRUTHS = (0.7, 0.97, 1.03, 1.5, 1.8)
+RACES = 15  # of each kind, for each machine
+STEPS = {"short steps": (0.0015, 5), "long steps": (0.010, 2)}
+"""Seconds of a plain step, and repeats: as the story pair and SmolLM2 have them."""
+QUIET = {"short steps": 0.27, "long steps": 0.10}
+"""Half-widths on a quiet machine: little more than what differs from one state of a process to another."""
+
+
+def with_costs(comparison: Comparison, truth: float, step: float, error: float) -> Comparison:
+    """A race with step costs from another moment, from which its counts give the truth up to this error."""
+    rounds = comparison.speculative.rounds
+    longest = max(len(each.proposed or ()) for each in rounds)
+    draft = 0.05
+    total = metrics.decoded_tokens(comparison.speculative) / truth / len(rounds) * math.exp(error)
+    verify = [1.0, *[max(total - draft * longest, 1.0)] * longest]  # as if every round had the longest one's cost
+    costs = Costs(plain_step=step, draft_step=draft * step, verify=tuple(step * each for each in verify))
+    return comparison.model_copy(update={"costs": costs})
+
+
+@cache
+def estimates_of(machine: str, steps: str, *, prior: bool) -> list[tuple[float, Speedup]]:
+    """True speedups, and what is estimated: with repeats, or from the race alone and step costs."""
+    step, number = STEPS[steps]
+    random, found = np.random.default_rng(0), []
+    for seed in range(RACES):
+        truth = TRUTHS[seed % len(TRUTHS)]
+        comparison = simulated(MACHINES[machine], truth, seed=seed, step=step, repeats=0 if prior else number)
+        if prior:
+            comparison = with_costs(comparison, truth, step, random.normal(0, 0.08))
+        speedup = of_comparison(comparison)
+        assert speedup is not None
+        found.append((truth, speedup))
+    return found
+
+
+def half_width(interval: Interval) -> float:
+    assert interval.low is not None
+    assert interval.high is not None
+    return float(np.sqrt(interval.high / interval.low) - 1)
+
+
+@pytest.mark.parametrize("prior", [False, True])
+@pytest.mark.parametrize("steps", STEPS)
+def test_nine_of_ten_intervals_hold_the_truth_and_the_wrong_side_is_rarely_named(steps: str, prior: bool) -> None:
+    said, wrong, held = Counter[str](), Counter[str](), Counter[str]()
+    for machine in MACHINES:
+        found = estimates_of(machine, steps, prior=prior)
+        held[machine] = sum((speedup.low or 0) <= truth <= (speedup.high or 0) for truth, speedup in found)
+        for truth, speedup in found:
+            said[speedup.strength] += 1
+            wrong[speedup.strength] += speedup.direction == ("slower" if truth > 1 else "faster")
+    assert held.total() >= 0.9 * RACES * len(MACHINES)
+    assert min(held.values()) >= 0.8 * RACES, held
+    assert wrong["clear"] <= 0.02 * said["clear"]
+    assert wrong["probable"] <= 0.1 * said["probable"] + 1
+    answered = 1 - said["noisy"] / said.total()
+    assert answered >= (0.95 if prior else 0.7)  # counts and step costs answer what a noisy clock cannot
+
+
+@pytest.mark.parametrize("steps", STEPS)
+def test_a_quiet_machine_gives_narrow_intervals_and_calls_what_is_clear(steps: str) -> None:
+    found = estimates_of("quiet", steps, prior=False)
+    assert np.median([half_width(speedup) for _, speedup in found]) <= QUIET[steps]
+    clear = {0.7: ("clear", "slower"), 1.5: ("clear", "faster"), 1.8: ("clear", "faster")}
+    assert all((each.strength, each.direction) == clear[truth] for truth, each in found if truth in clear)
+
+
+@pytest.mark.parametrize(
+    ("interval", "said"),
+    [
+        ((1.4, 1.2, 1.6), ("clear", "faster")),
+        ((0.7, 0.6, 0.8), ("clear", "slower")),
+        ((1.4, 0.9, 2.2), ("probable", "faster")),
+        ((0.8, 0.55, 1.16), ("probable", "slower")),
+        ((1.04, 0.99, 1.09), ("even", "same")),  # nobody would notice
+        ((1.015, 1.01, 1.02), ("even", "same")),
+        ((1.1, 0.9, 1.4), ("even", "same")),
+        ((1.1, 0.5, 2.4), ("noisy", "same")),
+        ((2.0, None, None), ("noisy", "same")),
+    ],
+)
+def test_no_more_is_said_than_the_interval_allows(
+    interval: tuple[float, float | None, float | None], said: tuple[str, str]
+) -> None:
+    found = Interval(middle=interval[0], low=interval[1], high=interval[2])
+    assert (found.strength, found.direction) == said
+
+
+def compared(engine: ScriptedEngine, **settings: object) -> Comparison:
+    *_, comparison = race(engine, "Say", GenerationSettings.checked(**settings))
+    assert isinstance(comparison, Comparison)
+    return comparison.model_copy(update={"other_load": None})
+
+
+LONG = {"ignore_eos": True, "max_new_tokens": 101}
+
+
+def test_on_a_steady_clock_it_is_the_ratio_of_seconds() -> None:
+    engine = ScriptedEngine(wrong=(4, 11, 12, 30))
+    once = compared(engine, **LONG)
+    *_, more = repeats(engine, once, number=3)
+    for comparison in (once, more):
+        found = of_comparison(comparison)
+        assert found is not None
+        assert found.middle == found.measured == pytest.approx(metrics.speedup(comparison))
+        assert found.tokens_per_round == pytest.approx(metrics.mean_accepted_length(comparison.speculative))
+        assert found.plain_step == pytest.approx(engine.step)
+        assert found.plain_steps_per_round == pytest.approx((found.tokens_per_round or 0) / found.middle)
+    assert of_trials(more.repeats).middle == pytest.approx(metrics.speedup(once), rel=1e-3)  # of whole microseconds
+
+
+def test_the_printed_formula_is_what_is_computed() -> None:
+    comparison = simulated(MACHINES["bursts, half"], 1.5, seed=4, repeats=0)
+    found = of_comparison(comparison)
+    assert found is not None
+    rounds = comparison.speculative.rounds
+    sides = [[step.seconds for step in comparison.plain.rounds], [step.seconds for step in rounds]]
+    kinds = [[0] * len(sides[0]), [len(step.proposed or ()) for step in rounds]]
+    means = []
+    for seconds, kind in zip(sides, kinds, strict=True):
+        usual = {k: np.median([s for s, each in zip(seconds, kind, strict=True) if each == k]) for k in set(kind)}
+        factors = [s / usual[each] for s, each in zip(seconds, kind, strict=True)]
+        parts = np.array_split(factors, max(int(min(max(sum(seconds) / 0.25, 4), len(seconds) / 4)), 1))
+        medians = [np.median(part) for part in parts]
+        means.append(np.mean([usual[each] for each in kind]) * np.exp(np.mean(np.log(medians))))
+    tokens = sum(len(step.committed) for step in rounds) / len(rounds)
+    assert found.middle == pytest.approx(tokens * means[0] / means[1])
+
+
+def test_step_costs_pull_a_noisy_race_and_hardly_move_a_quiet_one() -> None:
+    quiet, noisy = (simulated(MACHINES[name], 1.5, seed=9, repeats=0) for name in ("quiet", "bursts, most of it"))
+    for comparison, least, most in ((quiet, 0.0, 0.35), (noisy, 0.6, 1.0)):
+        alone, both = (of_comparison(each) for each in (comparison, with_costs(comparison, 1.7, 0.01, 0)))
+        assert alone is not None
+        assert both is not None
+        assert both.measured == alone.middle
+        assert both.expected == pytest.approx(1.7, rel=0.02)
+        assert both.expected is not None
+        weight = math.log(both.middle / alone.middle) / math.log(both.expected / alone.middle)
+        assert least <= weight <= most
+        assert half_width(both) < half_width(alone)
+
+
+def test_estimates_that_contradict_each_other_widen_the_interval() -> None:
+    comparison = simulated(MACHINES["quiet"], 1.2, seed=2, repeats=2)
+    near, far = (of_comparison(with_costs(comparison, 1.2 * factor, 0.01, 0)) for factor in (1.05, 1.9))
+    assert near is not None
+    assert far is not None
+    assert half_width(far) > 1.5 * half_width(near)
+
+
+def test_step_costs_that_do_not_apply_are_not_used() -> None:
+    costs = Costs(plain_step=0.01, draft_step=0.002, verify=(0.01, 0.011, 0.012, 0.012, 0.013))
+    comparison = compared(ScriptedEngine(), **LONG).model_copy(update={"costs": costs})
+    assert estimate.expected(comparison) is not None
+    short = costs.model_copy(update={"verify": costs.verify[:2]})  # nothing is known of longer passes
+    assert estimate.expected(comparison.model_copy(update={"costs": short})) is None
+    busy = costs.model_copy(update={"other_load": 0.5})
+    sure, unsure = (estimate.expected(comparison.model_copy(update={"costs": each})) for each in (costs, busy))
+    assert sure is not None
+    assert unsure is not None
+    assert unsure.error > 2 * sure.error
+    without = comparison.settings.model_copy(update={"kv_cache": "off"})
+    assert estimate.expected(comparison.model_copy(update={"settings": without})) is None
+
+
+def test_repeats_narrow_the_interval_and_other_programs_widen_it() -> None:
+    widths = dict[str, list[float]]()
+    for seed in range(5):
+        once, more = (simulated(MACHINES["bursts, half"], 1.5, seed=seed, repeats=number) for number in (0, 8))
+        disturbed = once.model_copy(update={"other_load": 0.9})
+        for name, comparison in (("more", more), ("once", once), ("disturbed", disturbed)):
+            found = of_comparison(comparison)
+            assert found is not None
+            widths.setdefault(name, []).append(half_width(found))
+    medians = [np.median(each) for each in widths.values()]
+    assert medians[0] < 0.9 * medians[1] < 0.9 * medians[2]
+
+
+def test_single_slow_steps_hardly_count() -> None:
+    comparison = simulated(MACHINES["quiet"], 1.5, seed=1)
+    rounds = list(comparison.speculative.rounds)
+    rounds[5] = rounds[5].model_copy(update={"seconds": 40 * rounds[5].seconds})
+    slow = comparison.speculative.model_copy(update={"rounds": tuple(rounds)})
+    before, hit = of_comparison(comparison), of_comparison(comparison.model_copy(update={"speculative": slow}))
+    assert before is not None
+    assert hit is not None
+    assert hit.middle == pytest.approx(before.middle, rel=0.02)
+
+
+def test_what_cannot_be_is_left_out() -> None:
+    impossible = simulated(MACHINES["quiet"], 5, seed=0)
+    alone, both = (of_comparison(each) for each in (impossible, with_costs(impossible, 1.5, 0.01, 0)))
+    assert alone is not None
+    assert both is not None
+    assert (alone.measured, alone.strength) == (None, "noisy")
+    assert both.measured is None
+    assert both.middle == both.expected
+    assert both.strength == "clear"
+
+
+def test_a_side_with_a_handful_of_rounds_is_uncertain_by_itself() -> None:
+    comparison = compared(ScriptedEngine(), ignore_eos=True, max_new_tokens=12)
+    found = of_comparison(comparison)
+    assert found is not None
+    assert found.strength != "clear"
+    assert of_comparison(compared(ScriptedEngine(words=(" a",)))) is None
+
+
+def test_many_prompts_are_taken_for_a_sample() -> None:
+    of_prompts = [simulated(MACHINES["quiet"], truth, seed=n, repeats=1) for n, truth in enumerate((1.1, 1.9) * 4)]
+    done = [each.repeats[0] for each in of_prompts]
+    fixed, sampled = of_trials(done), of_trials(done, prompts=range(len(done)))
+    assert fixed.middle == pytest.approx(sampled.middle, rel=0.03)
+    assert half_width(sampled) > 1.5 * half_width(fixed)
+    assert pool(done, range(len(done))).speedup == sampled
+    sums = estimate.ratio_of_sums([2, 4, 6, 8, 10, 13], [1, 2, 3, 4, 5, 6])
+    assert sums.middle == pytest.approx(43 / 21)
+    assert half_width(sums) < 0.1
+
+
+def test_totals_alone_are_steps_of_their_own() -> None:
+    values = {"tokens": 8, "seconds": 1, "identical": True, "rounds": None, "run_tokens": 8, "run_seconds": 1}
+    totals = [Trial.model_validate({**values, "plain_seconds": each}) for each in (2.0, 2.1, 2.2)]
+    found = of_trials(totals)
+    assert found.middle == pytest.approx(2.1, rel=0.01)
+    assert found.tokens_per_round is None
+    few, many = estimate.of_values([2.0, 2.2]), estimate.of_values([2.0, 2.1, 2.2, 2.1, 2.0, 2.2])
+    assert not few.has_interval
+    assert many.strength == "clear"
+
+
+SETTINGS = GenerationSettings(engine="traced", ignore_eos=True, max_new_tokens=129)
+
+
+def measured(engine: ScriptedEngine, number: int = 1) -> list[Trial]:
+    return [trial for trial in trials(engine, "Say", [SETTINGS] * number, None) if trial is not None]
+
+
+def test_a_draft_that_is_wrong_in_the_second_half_slows_only_that_down() -> None:
+    done = measured(ScriptedEngine(wrong=range(65, 400)))
+    first, *_, last = parts = estimate.by_position(done)
+    assert [part.name for part in parts[:2]] == ["1–16", "17–32"]
+    assert len(parts) <= 8
+    assert (first.acceptance_rate, last.acceptance_rate) == (1, 0)
+    assert first.speedup.middle > 2 > 1 > last.speedup.middle
+    assert (first.mean_accepted_length, last.mean_accepted_length) == (5, 1)
+    assert sum(part.rounds for part in parts) == done[0].rounds
+
+
+def test_accepted_tokens_per_round_are_counted_in_a_race_as_in_its_repeats() -> None:
+    *_, comparison = race(ScriptedEngine(wrong=(3, 8)), "Say", SETTINGS)
+    assert isinstance(comparison, Comparison)
+    (trial,) = measured(ScriptedEngine(wrong=(3, 8)))
+    counts = estimate.accepted_per_round([trial])
+    assert sum(counts.values()) == trial.rounds
+    assert sum(accepted * rounds for accepted, rounds in counts.items()) == trial.accepted
+    assert counts[4] > counts[2] >= 1
+    found = estimate.race_of(comparison)
+    assert found is not None
+    assert estimate.accepted_per_round([found]) == counts
+
+
+def test_thinking_and_answer_are_told_apart() -> None:
+    words = ("<think>", *[" hm"] * 40, "</think>", *[" so"] * 80)
+    trial = measured(ScriptedEngine(words=words, wrong=range(42)))[0]
+    thinking, answer = estimate.by_thinking([trial])
+    assert (trial.thinking, thinking.name, answer.name) == (42, "thinking", "answer")
+    assert thinking.speedup.middle < 1 < answer.speedup.middle
+    assert estimate.by_thinking(measured(ScriptedEngine())) == []

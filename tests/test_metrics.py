@@ -1,0 +1,234 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdemo import metrics
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.measure.race import race
+from specdemo.metrics import Loop, break_even, ceiling, expected_length, loop, predict
+from specdemo.records import Comparison, Costs, DraftToken, Outcome, Round, Run, Spread, StepCosts, Token
+from specdemo.settings import GenerationSettings
+from tests.support.proposals import proposals
+from tests.support.random_records import comparisons, rounds, runs
+
+
+def compare(engine: ScriptedEngine, **settings: Any) -> Comparison:
+    *_, comparison = race(engine, "Say", GenerationSettings(**settings))
+    assert isinstance(comparison, Comparison)
+    return comparison
+
+
+def test_figures_of_a_known_run() -> None:
+    # Nine words: the prefill says the first, three rounds of two proposals the others; one proposal is wrong.
+    comparison = compare(ScriptedEngine(wrong=(5,), step=0.010, draft=0.002, extra=0.001), num_assistant_tokens=2)
+    run = comparison.speculative
+    assert [draft.text for draft in proposals(run.rounds[0])] == [" quick", " brown"]
+    assert [step.accepted for step in run.rounds] == [2, 1, 2]
+    assert [len(step.committed) for step in run.rounds] == [3, 2, 3]
+    assert metrics.acceptance_rate(run) == 5 / 6
+    assert metrics.mean_accepted_length(run) == 8 / 3
+    assert metrics.per_position_acceptance(run) == [1.0, 2 / 3]
+    assert metrics.decode_seconds(run) == 3 * (0.010 + 2 * 0.002 + 2 * 0.001)
+    assert metrics.speedup(comparison) == pytest.approx(8 * 0.010 / (3 * 0.016))
+    assert metrics.tokens_per_second(run) == 8 / metrics.decode_seconds(run)
+    assert metrics.identical(comparison)
+
+
+def test_plain_decoding_has_unit_accepted_length_and_no_acceptance() -> None:
+    plain = compare(ScriptedEngine()).plain
+    assert metrics.mean_accepted_length(plain) == 1
+    assert metrics.acceptance_rate(plain) is None
+    assert metrics.per_position_acceptance(plain) == []
+
+
+def test_divergence_is_found_at_its_token() -> None:
+    comparison = compare(ScriptedEngine(diverges_at=4))
+    assert metrics.first_divergence(comparison) == 4
+    assert not metrics.identical(comparison)
+
+
+def test_a_longer_output_differs_where_the_shorter_ended_unless_that_was_cancelled() -> None:
+    comparison = compare(ScriptedEngine())
+    shorter = comparison.plain.model_copy(update={"rounds": comparison.plain.rounds[:3]})
+    assert metrics.first_divergence(comparison.model_copy(update={"plain": shorter})) == 4
+    cancelled = shorter.model_copy(update={"finish_reason": "cancelled"})
+    assert metrics.first_divergence(comparison.model_copy(update={"plain": cancelled})) is None
+
+
+def test_speedup_compares_the_same_number_of_tokens() -> None:
+    comparison = compare(ScriptedEngine(), ignore_eos=True, max_new_tokens=41)
+    half = comparison.plain.model_copy(update={"rounds": comparison.plain.rounds[:20], "finish_reason": "cancelled"})
+    whole, part = metrics.speedup(comparison), metrics.speedup(comparison.model_copy(update={"plain": half}))
+    assert whole is not None
+    assert part is not None
+    assert abs(whole - part) < 1e-9
+
+
+@given(runs, st.integers(0, 40))
+def test_seconds_to_grows_with_tokens_up_to_all_seconds(run: Run, tokens: int) -> None:
+    assert metrics.seconds_to(run, tokens) <= metrics.seconds_to(run, tokens + 1)
+    everything = metrics.seconds_to(run, metrics.decoded_tokens(run))
+    assert abs(everything - metrics.decode_seconds(run)) < 1e-6
+
+
+@given(comparisons)
+def test_every_figure_is_within_its_bounds(comparison: Comparison) -> None:
+    for run in (comparison.plain, comparison.speculative):
+        rate = metrics.acceptance_rate(run)
+        assert rate is None or 0 <= rate <= 1
+        by_position = metrics.per_position_acceptance(run)
+        assert by_position == sorted(by_position, reverse=True)
+        running = metrics.running_acceptance(run.rounds)
+        assert len(running) == len(run.rounds)
+        assert all(rate is None or 0 <= rate <= 1 for rate in running)
+    index = metrics.first_divergence(comparison)
+    assert index is None or comparison.plain.token_ids[:index] == comparison.speculative.token_ids[:index]
+
+
+@given(st.lists(rounds(), min_size=1).map(tuple))
+def test_running_acceptance_ends_at_the_acceptance_rate(steps: tuple[Round, ...]) -> None:
+    run = Run(prefill=Round(committed=(Token(id=0, text=""),), seconds=1), rounds=steps, finish_reason="length")
+    rate = metrics.acceptance_rate(run)
+    if rate is not None:
+        assert metrics.running_acceptance(steps)[-1] == rate
+
+
+def test_acceptance_counts_only_rounds_whose_proposals_are_known() -> None:
+    token = Token(id=1, text="a")
+    known = Round(
+        committed=(token, token),
+        seconds=1,
+        proposed=(
+            DraftToken(id=1, text="a", verdict=Outcome.ACCEPTED),
+            DraftToken(id=2, text="b", verdict=Outcome.REJECTED),
+        ),
+    )
+    unknown = Round(committed=(token,) * 4, seconds=1, proposed=None)
+    assert metrics.running_acceptance((unknown, known, unknown)) == [None, 0.5, 0.5]
+
+
+def test_step_costs_are_ratios_to_a_plain_step() -> None:
+    costs = Costs(plain_step=0.010, draft_step=0.002, verify=(0.010, 0.011, 0.015))
+    assert metrics.draft_cost(costs) == 0.2
+    assert metrics.verify_cost(costs, 1) == 1
+    assert metrics.verify_cost(costs, 3) == 1.5
+    assert metrics.verify_cost(costs, 4) is None
+    assert metrics.verify_cost(costs, 0) is None
+
+
+COSTS = Costs(plain_step=0.010, draft_step=0.002, verify=(0.010, 0.011, 0.012, 0.025))
+
+
+@given(st.floats(0, 0.999), st.integers(1, 16))
+def test_expected_length_is_the_closed_form(acceptance: float, lookahead: int) -> None:
+    closed = (1 - acceptance ** (lookahead + 1)) / (1 - acceptance)
+    assert expected_length(acceptance, lookahead) == pytest.approx(closed)
+
+
+def test_predictions_by_hand() -> None:
+    prediction = predict(COSTS, 0.5)
+    assert prediction is not None
+    assert prediction.predicted == pytest.approx((1.5 / 1.3, 1.75 / 1.6, 1.875 / 3.1))
+    assert prediction.textbook == pytest.approx((1.5 / 1.2, 1.75 / 1.4, 1.875 / 1.6))
+    assert (prediction.best, prediction.textbook_best) == (1, 1)
+    always = predict(COSTS, 1.0)
+    assert always is not None
+    assert (always.best, always.textbook_best) == (2, 3)  # the cliff at four tokens, which the textbook ignores
+
+
+def test_nothing_pays_when_nothing_is_accepted() -> None:
+    prediction = predict(COSTS, 0.0)
+    assert prediction is not None
+    assert prediction.best == prediction.textbook_best == 0
+
+
+def test_prompt_lookup_drafts_at_no_cost_and_an_unknown_draft_predicts_nothing() -> None:
+    unknown = COSTS.model_copy(update={"draft_step": None})
+    assert predict(unknown, 0.5) is None
+    lookup = predict(unknown, 0.5, free=True)
+    assert lookup is not None
+    assert lookup.textbook == pytest.approx((1.5, 1.75, 1.875))
+
+
+def test_costs_without_contexts_are_read_and_written() -> None:
+    old = {"plain_step": 0.01, "draft_step": None, "verify": [0.01, 0.02]}
+    assert Costs.model_validate(old).contexts == ()
+    spread = Spread(low=1, middle=2, high=3)
+    costs = Costs.of([StepCosts(context=16, passes=(spread, spread), draft=None)])
+    assert (costs.plain_step, costs.draft_step, costs.verify) == (2, None, (2, 2))
+    assert Costs.model_validate_json(costs.model_dump_json()) == costs
+
+
+def test_a_rounds_first_draft_step_is_told_from_the_later_ones() -> None:
+    assert COSTS.later_draft_step == COSTS.draft_step  # nothing is known of the first
+    costs = COSTS.model_copy(update={"first_draft_step": 0.005})
+    assert costs.later_draft_step == pytest.approx(0.001)  # 5 + 1 + 1 + 1 ms are four steps of 2 ms
+    assert COSTS.model_copy(update={"draft_step": None}).later_draft_step is None
+    noisy = COSTS.model_copy(update={"first_draft_step": 0.1})
+    assert noisy.later_draft_step == pytest.approx(0.0002)
+
+
+def test_a_prediction_counts_a_rounds_first_draft_step_at_its_own_cost() -> None:
+    costs = Costs(plain_step=10, draft_step=1, verify=(10.0, 12.0, 14.0), first_draft_step=1.75)
+    assert [costs.drafting(n) for n in (1, 2, 4)] == [1.75, 2.5, 4]
+    predicted = predict(costs, 0.5)
+    assert predicted is not None
+    assert predicted.predicted == pytest.approx((1.5 / 1.375, 1.75 / 1.65))
+    lookup = predict(costs, 0.5, free=True)
+    assert lookup is not None
+    assert lookup.predicted == pytest.approx((1.5 / 1.2, 1.75 / 1.4))
+
+
+def test_a_prediction_never_exceeds_what_a_round_writes() -> None:
+    noisy = Costs(plain_step=1, draft_step=0.0001, verify=(1.0, 0.3, 0.5, 0.4))  # beside other programs
+    for acceptance in (0.0, 0.3, 1.0):
+        found = predict(noisy, acceptance)
+        assert found is not None
+        lengths = [expected_length(acceptance, n) for n in (1, 2, 3)]
+        assert all(each <= length for each, length in zip(found.predicted, lengths, strict=True))
+    best = ceiling(noisy)
+    assert best is not None
+    assert best[0] <= 4
+    assert ceiling(Costs(plain_step=1, draft_step=0.1, verify=(1, 1.1, 1.2, 4))) == pytest.approx((3 / 1.4, 2))
+
+
+def test_break_even_is_where_the_prediction_is_one() -> None:
+    for lookahead, needed in enumerate(break_even(COSTS), 1):
+        if needed is not None:
+            found = predict(COSTS, needed)
+            assert found is not None
+            assert found.predicted[lookahead - 1] == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("ids", "found"),
+    [
+        ([*range(40)], None),
+        ([*range(10), *[7] * 23], None),  # too few tokens
+        ([*range(10), *[20] * 24], Loop(10, 1)),
+        ([*range(10), *[20, 21, 22] * 8, 20], Loop(10, 3)),  # cut off in the middle
+        ([*range(10), *[20] * 30, 99], None),  # it ended
+        ([*[*range(12)] * 3], None),  # only three times
+    ],
+)
+def test_loops(ids: list[int], found: Loop | None) -> None:
+    assert loop(ids) == found
+
+
+@given(st.lists(st.integers(0, 3), max_size=80))
+def test_a_loop_is_what_it_says(ids: list[int]) -> None:
+    found = loop(ids)
+    if found is not None:
+        assert ids[found.start :][: -found.period] == ids[found.start + found.period :]
+        assert len(ids) - found.start >= max(24, 4 * found.period)
+
+
+def test_passes_are_counted_up_to_the_same_tokens() -> None:
+    comparison = compare(ScriptedEngine(wrong=(5,)), num_assistant_tokens=2)
+    assert metrics.passes_to(comparison) == (8, 3)
+    fewer = comparison.plain.model_copy(update={"rounds": comparison.plain.rounds[:4], "finish_reason": "cancelled"})
+    assert metrics.passes_to(comparison.model_copy(update={"plain": fewer})) == (4, 2)
+    unknown = comparison.speculative.model_copy(update={"passes_known": False})
+    assert metrics.passes_to(comparison.model_copy(update={"speculative": unknown})) is None
