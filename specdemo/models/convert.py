@@ -30,7 +30,9 @@ from openvino import opset13 as opset
 from specdemo.errors import ConversionError, FolderError
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import Header, Tensor, check_readable, read_header, type_number, vocabulary_of
+from specdemo.models.gguf_keys import rope_factors
 from specdemo.models.places import link_or_copy
+from specdemo.models.tokenizer import check_merges, repair_tokenizer
 from specdemo.settings import WeightsForm
 
 _DECOMPRESSION = {"Convert", "Subtract", "Multiply", "Reshape", "Transpose"}
@@ -46,7 +48,6 @@ Halves = np.ndarray[Any, np.dtype[np.float16]]
 _GROUP = 32
 _ROUNDED = ("Q4_1", "Q4_K")
 _END = re.compile(r"model\.layers\.self_attn\.add1\.layer(\d+)")
-_WIDE = ("F32", "BF16")
 _CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 _STEP = 2**24  # bytes converted at once
 
@@ -60,6 +61,7 @@ def store(path: Path, work: Path, form: WeightsForm) -> None:
     """
     header = read_header(path)
     check_readable(header)
+    check_merges(path, header)
     work.mkdir()
     link = work / "model.gguf"
     if not with_halves(path, header, link):
@@ -75,12 +77,14 @@ def store(path: Path, work: Path, form: WeightsForm) -> None:
 
     def repair(model: openvino.Model) -> None:
         _name_layers(model)
+        _scale_positions(model, path, header)
         _restore_minima(model, path, header)
         join_products(model)
         if form == "int8":
             store_as_int8(model)
 
     rewrite(work, repair)
+    repair_tokenizer(work, path, header)
     for name, content in (("config", configuration(header)), ("generation_config", ends(header))):
         (work / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     inspect_folder(work)
@@ -135,11 +139,11 @@ def ends(header: Header) -> dict[str, Any]:
 
 
 def with_halves(path: Path, header: Header, copy: Path) -> bool:
-    """Write a copy of a file with its F32 and BF16 matrices as F16; return False if there are none.
+    """Write a copy of a file with its F32 and BF16 matrices as F16, and vectors as F32; return False if all are.
 
-    The reader of openvino-genai 2026.4 supports F32 vectors but not F32 matrices, and fails on BF16.
+    The reader of openvino-genai 2026.4 supports no other vectors, and no F32 or BF16 matrices.
     """
-    if not any(_halved(tensor) for tensor in header.tensors):
+    if all(_stored_as(tensor) == tensor.type for tensor in header.tensors):
         return False
     content = np.memmap(path, np.uint8, "r")
     with copy.open("wb") as target:
@@ -154,37 +158,82 @@ def with_halves(path: Path, header: Header, copy: Path) -> bool:
             weights = content[begin : begin + tensor.bytes]
             for place in range(0, len(weights), _STEP):
                 part = weights[place : place + _STEP]
-                target.write((_halves(part, tensor.type) if _halved(tensor) else part).tobytes())
+                target.write(_converted(part, tensor).tobytes())
         target.write(bytes(-target.tell() % header.alignment))
     return True
 
 
-def _halved(tensor: Tensor) -> bool:
-    return tensor.type in _WIDE and len(tensor.shape) > 1
+def _stored_as(tensor: Tensor) -> str:
+    """Return the type that a tensor has in a copy for the reader."""
+    if len(tensor.shape) > 1:
+        return "F16" if tensor.type in ("F32", "BF16") else tensor.type
+    return "F32"
 
 
 def _size(tensor: Tensor) -> int:
-    return 2 * prod(tensor.shape) if _halved(tensor) else tensor.bytes
+    kind = _stored_as(tensor)
+    return tensor.bytes if kind == tensor.type else prod(tensor.shape) * (2 if kind == "F16" else 4)
 
 
 def _row(tensor: Tensor, offset: int) -> bytes:
     """Return the tensor's row in the table, in the file's format."""
     name = tensor.name.encode()
     form = f"<Q{len(name)}sI{len(tensor.shape)}QIQ"
-    kind = type_number("F16" if _halved(tensor) else tensor.type)
+    kind = type_number(_stored_as(tensor))
     return struct.pack(form, len(name), name, len(tensor.shape), *tensor.shape, kind, offset)
 
 
-def _halves(part: np.ndarray[Any, np.dtype[np.uint8]], kind: str) -> np.ndarray[Any, np.dtype[np.float16]]:
-    if kind == "BF16":  # the upper half of an F32
-        return (part.view("<u2").astype("<u4") << 16).view("<f4").astype("<f2")
-    return part.view("<f4").astype("<f2")
+def _converted(part: np.ndarray[Any, np.dtype[np.uint8]], tensor: Tensor) -> np.ndarray[Any, Any]:
+    """Return a part of a tensor's bytes as they are stored in a copy."""
+    kind = _stored_as(tensor)
+    if kind == tensor.type:
+        return part
+    if tensor.type == "BF16":  # the upper half of an F32
+        floats = (part.view("<u2").astype("<u4") << 16).view("<f4")
+    else:
+        floats = part.view({"F32": "<f4", "F16": "<f2"}[tensor.type])
+    return floats.astype({"F16": "<f2", "F32": "<f4"}[kind])
 
 
 def _name_layers(model: openvino.Model) -> None:
     for node in model.get_ordered_ops():
         if end := _END.fullmatch(node.get_friendly_name()):
             node.set_friendly_name(f"model.layers.{end[1]}/residual")
+
+
+def _scale_positions(model: openvino.Model, file: Path, header: Header) -> None:
+    """Store the file's own frequencies of positions.
+
+    The reader leaves their scaling out, and rounds them to half precision where no matrix is quantized.
+    """
+    base = header.number(f"{header.family}.rope.freq_base") or 10_000.0
+    for node in model.get_ordered_ops():
+        if node.get_type_name() not in ("Cos", "Sin"):
+            continue
+        product = node.input_value(0).get_node()
+        while product.get_type_name() != "MatMul":  # behind a transpose and a concatenation of halves
+            product = product.input_value(0).get_node()
+        spread = product.input_value(0).get_node()
+        shape = spread.input_value(0).get_node().get_output_shape(0)
+        count = prod(shape)
+        factors, scale = rope_factors(header, 2 * count)
+        frequencies = base ** (-np.arange(count) / count) * np.array(factors) / _divisors(file, header)
+        stored = opset.constant(frequencies.astype(np.float32).reshape(shape))
+        spread.input(0).replace_source_output(stored.output(0))
+        if scale != 1:
+            readers = list(node.output(0).get_target_inputs())
+            larger = opset.multiply(node, opset.constant(np.float32(scale)))
+            for reader in readers:
+                reader.replace_source_output(larger.output(0))
+
+
+def _divisors(file: Path, header: Header) -> Floats:
+    """Return what llama 3 divides the frequencies by: one for other models."""
+    for tensor in header.tensors:
+        if tensor.name == "rope_freqs.weight":
+            begin = header.data + tensor.offset
+            return np.array(np.memmap(file, np.uint8, "r")[begin : begin + tensor.bytes].view(np.float32))
+    return np.ones(1, np.float32)
 
 
 def _restore_minima(model: openvino.Model, file: Path, header: Header) -> None:

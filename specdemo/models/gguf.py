@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from specdemo.child import Failure, Limits, run_limited
 from specdemo.errors import GGUFError, ModelError, quoted
 from specdemo.models.folder import inspect_folder
+from specdemo.models.gguf_keys import refusal_of
 from specdemo.records import Model
 
 FAMILIES = ("llama", "qwen2", "qwen3")
@@ -86,9 +87,11 @@ class Tensor(NamedTuple):
 
 
 class Array(NamedTuple):
-    """An array in the metadata; only its length is kept."""
+    """An array in the metadata; `kind` is that of its values, which begin at the offset `place` and are not read."""
 
     length: int
+    kind: int
+    place: int
 
 
 class Header(NamedTuple):
@@ -157,6 +160,11 @@ class Header(NamedTuple):
             raise self._wrong(key, value, "a text")
         return value
 
+    def length(self, key: str) -> int:
+        """Return the length of an array of the metadata; 0 if there is none."""
+        value = self.metadata.get(key)
+        return value.length if isinstance(value, Array) else 0
+
     def _wrong(self, key: str, value: Any, expected: str) -> GGUFError:
         found = "an array" if isinstance(value, Array) else quoted(value)
         return GGUFError(f"{self.file!r} is damaged: {key} is {found}, not {expected}; choose another file.")
@@ -188,6 +196,22 @@ def read_header(path: Path) -> Header:
         raise _cut(name) from error
     except OSError as error:
         raise GGUFError(f"The file {name!r} cannot be read ({error.strerror}); check the path.") from error
+
+
+def read_array(path: Path, array: Any) -> list[Any]:
+    """Read the texts (as bytes) or numbers of an array of a file's metadata; empty if there is none."""
+    if not isinstance(array, Array):
+        return []
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        if array.kind != _STRING:
+            form = _SCALARS[array.kind].format
+            return list(struct.unpack_from(f"<{array.length}{form[1:]}", content, array.place))
+        values, place = [], array.place
+        for _ in range(array.length):
+            begin = place + 8
+            place = begin + _U64.unpack_from(content, place)[0]
+            values.append(content[begin:place])
+        return values
 
 
 class _Parser:
@@ -238,6 +262,7 @@ class _Parser:
             return self._string()
         if kind == _ARRAY:
             kind, count = self._number(_U32), self._number(_U64)
+            place = self._place
             if kind == _STRING:
                 self._skip_strings(count)
             else:
@@ -245,7 +270,7 @@ class _Parser:
                 if size > len(self._content) - self._place:
                     raise IndexError
                 self._place += size
-            return Array(count)
+            return Array(count, kind, place)
         return self._number(self._scalar(kind))
 
     def _scalar(self, kind: int) -> struct.Struct:
@@ -403,6 +428,9 @@ def check_readable(header: Header) -> None:
         )
     if (header.integer("split.count") or 1) > 1:
         raise GGUFError(f"{name!r} is one of several parts; join them with llama-gguf-split --merge.")
+    refusal = refusal_of(header)
+    if refusal is not None:
+        raise GGUFError(f"{name!r} {refusal}; choose another file, or export the original with optimum-intel.")
     types = Counter(tensor.type for tensor in header.tensors)
     refused = [kind for kind, _ in types.most_common() if kind not in _BLOCKS]
     if refused:

@@ -387,7 +387,8 @@ def test_the_processor_decides_on_the_form(
     assert "this processor" in (conversion.stored_form(target) or "")
     other: WeightsForm = "exact" if fast else "int8"
     given = pair_of(model, runtime=RuntimeSettings(weights=other)).target
-    assert folder_of(given) == converted_here(tmp_path / "tiny.gguf", other)
+    folder = converted_here(tmp_path / "tiny.gguf", other)
+    assert folder_of(given) == folder
     assert conversion.stored_form(given) == f"{'exact weights' if fast else 'int8 in groups of 64'} (as set)"
     assert not is_converted(target), "the other form is none of this one"
 

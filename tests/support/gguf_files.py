@@ -1,5 +1,6 @@
 """Tiny GGUF files with random weights, of each family that is read, written by llama.cpp's own package."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,18 @@ def write(
     *,
     chat: bool = True,
     architecture: str | None = None,
-    more: dict[str, int] | None = None,
+    more: dict[str, bool | int | float | str] | None = None,
+    pre: str | None = None,
+    merges: Sequence[str] = ("h e", "l l", "Ġ t"),
+    defined: Sequence[str] = (),
+    tokenizer: str = "gpt2",
+    vectors: str = "F32",
     arrays: dict[str, np.ndarray[Any, Any]] | None = None,
 ) -> Path:
     """A file with matrices of this kind; `architecture` is what it says of itself, if not its family.
 
-    `arrays` stand in place of random weights.
+    `arrays` stand in place of random weights; `merges` make the tokens after those of bytes, and `defined` are
+    user-defined tokens at the end.
     """
     written = architecture or family
     writer = gguf.GGUFWriter(path, written)
@@ -52,22 +59,26 @@ def write(
     if family == "qwen3":  # the only one whose heads need not divide the embedding
         writer.add_key_length(head_size(family))
         writer.add_value_length(head_size(family))
-    tokens = vocabulary()
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("qwen2" if family.startswith("qwen") else "smollm")
+    tokens = vocabulary(merges, defined)
+    writer.add_tokenizer_model(tokenizer)
+    writer.add_tokenizer_pre(pre or ("qwen2" if family.startswith("qwen") else "smollm"))
     writer.add_token_list(tokens)
     special = gguf.TokenType.CONTROL
-    writer.add_token_types([special if token.startswith("<|") else gguf.TokenType.NORMAL for token in tokens])
-    writer.add_token_merges(["h e", "l l", "Ġ t"])
+    types = [special if token.startswith("<|") else gguf.TokenType.NORMAL for token in tokens]
+    writer.add_token_types(types[: len(tokens) - len(defined)] + [gguf.TokenType.USER_DEFINED] * len(defined))
+    if merges:
+        writer.add_token_merges(merges)
     writer.add_bos_token_id(tokens.index("<|im_start|>"))
     writer.add_eos_token_id(tokens.index(END))
     writer.add_pad_token_id(tokens.index(END))
     if chat:
         writer.add_chat_template(CHAT)
     for key, value in (more or {}).items():
-        writer.add_uint32(key, value)
-    for name, array in (arrays or weights(family)).items():
-        _add(writer, name, array, kind)
+        kinds: dict[type, Callable[[str, Any], None]] = {bool: writer.add_bool, float: writer.add_float32}
+        kinds |= {int: writer.add_uint32, str: writer.add_string}
+        kinds[type(value)](key, value)
+    for name, array in (arrays or weights(family, tokens=len(tokens))).items():
+        _add(writer, name, array, vectors if array.ndim == 1 else kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -80,15 +91,16 @@ def head_size(family: str) -> int:
     return 32 if family == "qwen3" else EMBEDDING // HEADS
 
 
-def vocabulary() -> list[str]:
-    """Every byte as byte-level BPE writes it, three merges, and the tokens that frame a chat."""
+def vocabulary(merges: Sequence[str] = ("h e", "l l", "Ġ t"), defined: Sequence[str] = ()) -> list[str]:
+    """Every byte as byte-level BPE writes it, the merges, the tokens that frame a chat, and user-defined ones."""
     plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     hidden = [byte for byte in range(256) if byte not in plain]
     letters = {byte: chr(byte) for byte in plain} | {byte: chr(256 + i) for i, byte in enumerate(hidden)}
-    return [*(letters[byte] for byte in range(256)), "he", "ll", "Ġt", "<|im_start|>", END]
+    merged = [merge.replace(" ", "") for merge in merges]
+    return [*(letters[byte] for byte in range(256)), *merged, "<|im_start|>", END, *defined]
 
 
-def weights(family: str, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
+def weights(family: str, seed: int = 0, tokens: int = 261) -> dict[str, np.ndarray[Any, Any]]:
     """Random weights, by the names that llama.cpp gives them."""
     random, head = np.random.default_rng(seed), head_size(family)
 
@@ -96,7 +108,7 @@ def weights(family: str, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
         return random.normal(0, columns**-0.5, (rows, columns)).astype(np.float32)
 
     ones = np.ones(EMBEDDING, np.float32)
-    found = {"token_embd.weight": matrix(len(vocabulary())), "output_norm.weight": ones}
+    found = {"token_embd.weight": matrix(tokens), "output_norm.weight": ones}
     for layer in range(LAYERS):
         block = {
             "attn_norm.weight": ones,
@@ -125,7 +137,7 @@ def read(file: Path) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _add(writer: gguf.GGUFWriter, name: str, array: np.ndarray[Any, Any], kind: str) -> None:
-    if array.ndim == 1 or kind == "F32":
+    if kind == "F32":
         writer.add_tensor(name, array)
         return
     type_ = gguf.GGMLQuantizationType[kind]

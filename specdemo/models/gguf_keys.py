@@ -1,0 +1,214 @@
+"""What the keys and tensors of a GGUF file mean to its conversion: one table.
+
+Every key that changes what a model computes is applied, by openvino-genai's reader or by us afterwards, or is a
+reason to refuse the file when it is listed. `architecture.` keys and tokenizer keys that the table lacks refuse it,
+too: whoever wrote them meant something by them. All other keys, such as names, licences and the settings of whoever
+quantized the file, have no effect.
+
+Meanings: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, and llama.cpp where that is silent.
+"""
+
+import math
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from specdemo.models.gguf import Header
+
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_CL100K = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_LLAMA3, _QWEN2 = (_CL100K.format(digits=digits) for digits in ("{1,3}", ""))
+_LOWER, _UPPER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]", r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+_TEKKEN = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_SPLITS = {
+    ("default",): (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
+    ("gpt-2", "gpt2", "phi-2", "olmo", "mpt"): (_GPT2,),
+    ("smollm", "starcoder", "refact", "command-r", "codeshell", "minerva-7b"): (r"\p{N}", _GPT2),
+    ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "smaug-bpe", "dbrx"): (_LLAMA3,),
+    ("qwen2", "deepseek-r1-qwen", "stablelm2"): (_QWEN2,),
+    ("tekken",): (_TEKKEN,),
+}
+SPLITS = {name: patterns for names, patterns in _SPLITS.items() for name in names}
+"""Expressions that split a text before tokens are merged, one after another, by `tokenizer.ggml.pre`.
+
+From these models' own tokenizer.json.
+"""
+_BEGINS = {"llama-bpe", "llama3", "llama-v3", "tekken"}
+"""Tokenizers that llama.cpp begins with a token of the beginning unless the file says otherwise."""
+
+_APPLIED, _IGNORED = "", None
+
+
+class _Only(NamedTuple):
+    """A key that is supported with these values only; `otherwise` completes "it ...;"."""
+
+    values: tuple[object, ...]
+    otherwise: str
+
+
+_MIXTURE = _Only((0, 1), "is a mixture of experts")
+_SCALED = "scales activations in a way that OpenVINO GenAI's reader does not"
+_MODEL = {
+    **dict.fromkeys(
+        (
+            "context_length", "embedding_length", "block_count", "feed_forward_length", "attention.head_count",
+            "attention.head_count_kv", "attention.layer_norm_rms_epsilon", "rope.freq_base", "rope.dimension_count",
+            "attention.key_length", "attention.value_length", "rope.scaling.type", "rope.scaling.factor",
+            "rope.scale_linear", "rope.scaling.original_context_length", "rope.scaling.attn_factor",
+            "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_ext_factor", "rope.scaling.yarn_beta_fast",
+            "rope.scaling.yarn_beta_slow", "attention.sliding_window",
+        ),
+        _APPLIED,
+    ),
+    **dict.fromkeys(
+        (
+            "vocab_size", "rope.scaling.finetuned", "tensor_data_layout", "attention.layer_norm_epsilon",
+            "expert_used_count", "expert_feed_forward_length", "attention.max_alibi_bias",
+        ),
+        _IGNORED,
+    ),
+    "expert_count": _MIXTURE,
+    "attention.causal": _Only((True,), "is an encoder"),
+    "pooling_type": _Only((0,), "makes embeddings, not text"),
+    "use_parallel_residual": _Only((False,), "has parallel residuals"),
+    "attention.clamp_kqv": _Only((0.0,), "clamps its attention"),
+    "attention.scale": _Only((0.0,), _SCALED),
+    "logit_scale": _Only((0.0, 1.0), _SCALED),
+    "residual_scale": _Only((0.0, 1.0), _SCALED),
+    "embedding_scale": _Only((0.0, 1.0), _SCALED),
+    "nextn_predict_layers": _Only((0,), "has layers for multi-token prediction"),
+}  # fmt: skip
+"""Keys of the architecture: applied, without effect, or supported with some values."""
+_TOKENIZER = {
+    **dict.fromkeys(
+        ("model", "pre", "tokens", "token_type", "merges", "add_bos_token", "bos_token_id", "eos_token_id",
+         "eot_token_id", "eom_token_id", "padding_token_id"), _APPLIED,
+    ),
+    **dict.fromkeys(
+        ("scores", "unknown_token_id", "seperator_token_id", "separator_token_id", "cls_token_id", "mask_token_id",
+         "fim_pre_token_id", "fim_suf_token_id", "fim_mid_token_id", "fim_pad_token_id", "fim_rep_token_id",
+         "fim_sep_token_id", "prefix_token_id", "suffix_token_id", "middle_token_id", "add_sep_token",
+         "add_space_prefix", "remove_extra_whitespaces", "token_type_count"), _IGNORED,
+    ),
+    "add_eos_token": _Only((False,), "ends every prompt with an end token"),
+}  # fmt: skip
+"""Keys after `tokenizer.ggml.`."""
+_LAYER = r"blk\.\d+\."
+_COMMON = (
+    rf"(token_embd|output|output_norm|rope_freqs|{_LAYER}(attn_norm|ffn_norm|attn_q|attn_k))\.weight"
+    rf"|{_LAYER}(attn_v|attn_output|ffn_gate|ffn_up|ffn_down)\.(weight|bias)"
+)
+_TENSORS = {
+    "llama": re.compile(_COMMON),  # whose attn_q and attn_k the reader reorders, but not their biases
+    "qwen2": re.compile(rf"{_COMMON}|{_LAYER}(attn_q|attn_k)\.bias"),
+    "qwen3": re.compile(rf"{_COMMON}|{_LAYER}(attn_q|attn_k)(\.bias|_norm\.weight)"),
+}
+"""Tensors that take part in the conversion, by family."""
+
+
+def refusal_of(header: "Header") -> str | None:
+    """Return why a file of a family that is read cannot be converted as it is meant: a clause after its name."""
+    family = header.family
+    for prefix, table in ((f"{family}.", _MODEL), ("tokenizer.ggml.", _TOKENIZER)):
+        for key, value in header.metadata.items():
+            if not key.startswith(prefix):
+                continue
+            name = key.removeprefix(prefix)
+            if name not in table:
+                return f"has the setting {key}, whose effect is unknown"
+            rule = table[name]
+            if isinstance(rule, _Only) and value not in rule.values:
+                return f"{rule.otherwise} ({key})"
+    return _tensors(header) or _tokenizer(header) or _attention(header) or _positions(header)
+
+
+def _tensors(header: "Header") -> str | None:
+    for tensor in header.tensors:
+        if "_exps." in tensor.name or "ffn_gate_inp" in tensor.name:
+            return _MIXTURE.otherwise
+        if _TENSORS[header.family].fullmatch(tensor.name) is None:
+            return f"has the tensor {tensor.name}, which OpenVINO GenAI's reader leaves out"
+    return None
+
+
+def _tokenizer(header: "Header") -> str | None:
+    kind, split = header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre") or "default"
+    if kind != "gpt2":
+        named = {"llama": "a SentencePiece tokenizer"}.get(kind or "", f"the tokenizer {kind!r}" if kind else "none")
+        return f"has {named}, where OpenVINO GenAI reads byte-level BPE only"
+    if split not in SPLITS:
+        return f"splits text by the rule {split!r}, which is not known here"
+    if not header.length("tokenizer.ggml.tokens") or not header.length("tokenizer.ggml.merges"):
+        return "holds no merges for its tokenizer"
+    return None
+
+
+def _attention(header: "Header") -> str | None:
+    family, integer = header.family, header.integer
+    heads, width = integer(f"{family}.attention.head_count"), integer(f"{family}.embedding_length")
+    lengths = {integer(f"{family}.attention.{which}_length") for which in ("key", "value")} - {None}
+    even = width // heads if heads and width else None
+    if len(lengths) > 1 or (family != "qwen3" and lengths - {even}):
+        return "has heads of another size than its width divided by their number"
+    size = next(iter(lengths), even)
+    if integer(f"{family}.rope.dimension_count") not in (None, size):
+        return "turns a part of each head by position only"
+    window = integer(f"{family}.attention.sliding_window")
+    if window and window < (integer(f"{family}.context_length") or 0):
+        return f"attends to the last {window} tokens only"
+    return None
+
+
+def _positions(header: "Header") -> str | None:
+    kind = header.text(f"{header.family}.rope.scaling.type")
+    if kind not in (None, "none", "linear", "yarn"):
+        return f"scales positions by {kind!r}"
+    return None
+
+
+def begins_with_token(header: "Header") -> bool:
+    """Whether a prompt without a chat template begins with the file's token for that."""
+    given = header.metadata.get("tokenizer.ggml.add_bos_token")
+    wanted = given if isinstance(given, bool) else header.text("tokenizer.ggml.pre") in _BEGINS
+    return bool(wanted) and header.integer("tokenizer.ggml.bos_token_id") is not None
+
+
+def rope_factors(header: "Header", size: int) -> tuple[list[float], float]:
+    """Return what each of `size` / 2 frequencies of the positions is multiplied by, and the cosines and sines.
+
+    Linear scaling divides positions; YaRN (Peng et al. 2023) does so for long wavelengths only, and scales attention.
+    Computed as llama.cpp does; llama 3's factors are a tensor instead.
+    """
+    prefix = f"{header.family}.rope."
+    count = size // 2
+
+    def number(name: str, otherwise: float) -> float:
+        found = header.number(prefix + name)
+        return otherwise if found is None else found
+
+    factor = number("scaling.factor", number("scale_linear", 1.0)) or 1.0
+    kind = header.text(f"{prefix}scaling.type") or "linear"
+    if kind == "none" or factor == 1:
+        return [1.0] * count, 1.0
+    if kind == "linear":
+        return [1 / factor] * count, 1.0
+    base = number("freq_base", 10_000.0)
+    context = number("scaling.original_context_length", float(header.integer(f"{header.family}.context_length") or 0))
+    mixed = number("scaling.yarn_ext_factor", 1.0)
+
+    def dimension(turns: float) -> float:  # where a wavelength turns this often within the original context
+        return size * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+    low = max(0.0, math.floor(dimension(number("scaling.yarn_beta_fast", 32.0))))
+    high = min(size - 1.0, math.ceil(dimension(number("scaling.yarn_beta_slow", 1.0))))
+    kept = [mixed * (1 - min(1.0, max(0.0, (i - low) / max(0.001, high - low)))) for i in range(count)]
+    scale = number("scaling.attn_factor", 1.0) * number("scaling.yarn_attn_factor", 1.0)
+    if mixed:
+        scale *= 1 + 0.1 * math.log(factor)
+    return [(1 - keep) / factor + keep for keep in kept], scale

@@ -1,0 +1,203 @@
+"""A GGUF file means to us what it means to llama.cpp, or is refused when it is listed."""
+
+import json
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino_genai
+import pytest
+
+from specdemo.engines.language_model import LanguageModel
+from specdemo.engines.text import Tokenizer
+from specdemo.errors import GGUFError
+from specdemo.files import ASSETS
+from specdemo.models import converted as conversion
+from specdemo.models.converted import convert_here, converted_folder
+from specdemo.models.gguf import inspect_gguf
+from specdemo.models.gguf_keys import SPLITS
+from specdemo.records import Model, Request
+from specdemo.settings import GenerationSettings
+from tests.support import gguf_files, llama
+
+EXACT = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
+TEXT = "don't! I'LL pay 1234,5 aBc ABc ABC /\n\n  x  y!\n\nEnd of\r\n line?/\n 日本語 ñandú"
+MERGES = (
+    "' t", "n 't", "t !", "1 2", "12 3", "123 4", "Ġ 1", "4 ,", "a B", "B c", "A B", "AB c", "AB C", "! Ċ", "!Ċ Ċ",
+    "Ċ Ċ", "Ġ Ġ", "? /", "?/ Ċ", "/ Ċ", "' L", "'L L", "I 'LL", "Ġ /", "x Ġ", "c Ġ", "č Ċ", "f č",
+)  # fmt: skip
+"""Merges across the places where one or another rule splits the text."""
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def converted(file: Path) -> Path:
+    conversion.conversions().mkdir(parents=True, exist_ok=True)
+    convert_here(file, file.parent, "exact")
+    folder = converted_folder(file, "exact")
+    assert folder is not None
+    return folder
+
+
+def tokenizer(file: Path) -> Tokenizer:
+    converted(file)
+    return Tokenizer(inspect_gguf(file).model_copy(update={"form": "exact"}))
+
+
+def asked(address: str, path: str, **body: Any) -> Any:
+    """An answer of llama.cpp's server."""
+    request = urllib.request.Request(address + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+@pytest.mark.openvino
+@pytest.mark.parametrize("pre", ["llama-bpe", "qwen2", "deepseek-r1-qwen", "tekken", "smollm", "gpt-2", "default"])
+def test_text_is_split_as_the_file_says(pre: str, tmp_path: Path) -> None:
+    file = gguf_files.write(tmp_path / "tiny.gguf", pre=pre, merges=MERGES)
+    ours = tokenizer(file)
+    with llama.started(file) as address:
+        for text in (TEXT, "Hi", "2024 1234567 a\t\tb \n"):
+            theirs = asked(address, "/tokenize", content=text, add_special=True)["tokens"]
+            assert ours.encode(text) == theirs, text
+
+
+def test_the_rules_differ() -> None:
+    assert len({SPLITS[pre] for pre in ("llama-bpe", "qwen2", "tekken", "smollm", "gpt-2", "default")}) == 6
+
+
+FREQUENCIES = np.geomspace(1, 16, 32).astype(np.float32)
+
+
+@pytest.mark.openvino
+@pytest.mark.parametrize(
+    ("more", "divided"),
+    [
+        ({}, False),
+        ({"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}, False),
+        ({"rope.scale_linear": 2.0}, False),
+        (
+            {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64},
+            False,
+        ),
+        ({}, True),
+    ],
+    ids=["none", "linear", "old", "yarn", "llama3"],
+)
+def test_positions_are_scaled_as_llama_cpp_scales_them(
+    more: dict[str, float | str], divided: bool, tmp_path: Path
+) -> None:
+    arrays = gguf_files.weights("llama") | ({"rope_freqs.weight": FREQUENCIES} if divided else {})
+    for token, text in enumerate(gguf_files.vocabulary()):
+        if not text.isascii():  # llama.cpp's server holds parts of characters back
+            arrays["token_embd.weight"][token] = 0
+    settings = {f"llama.{key}": value for key, value in more.items()}
+    file = gguf_files.write(tmp_path / "tiny.gguf", more=settings, arrays=arrays)
+    ids = np.random.default_rng(0).integers(0, 128, 200).tolist()
+    with llama.started(file) as address:
+        answer = asked(address, "/completion", prompt=ids, n_predict=1, n_probs=20, temperature=0)
+    theirs = {each["id"]: each["logprob"] for each in answer["completion_probabilities"][0]["top_logprobs"]}
+    logits = np.array(LanguageModel(converted(file), "CPU", EXACT).sequence(len(ids)).logits(ids)[-1], np.float64)
+    ours = logits - np.log(np.exp(logits).sum())
+    apart = [abs(ours[id_] - logprob) for id_, logprob in theirs.items()]
+    assert max(apart) < 0.02
+
+
+@pytest.mark.openvino
+def test_user_defined_tokens_are_text_and_those_of_control_are_none(tmp_path: Path) -> None:
+    ours = tokenizer(gguf_files.write(tmp_path / "tiny.gguf", "qwen3", defined=("<think>", "</think>")))
+    tokens = gguf_files.vocabulary(defined=("<think>", "</think>"))
+    begin, think, end = (tokens.index(name) for name in ("<|im_start|>", "<think>", "</think>"))
+    assert ours.decode([begin, think, 72, end]) == "<think>H</think>".replace("H", tokens[72])
+
+
+@pytest.mark.openvino
+def test_long_prompts_are_whole_and_refused_with_their_length(tmp_path: Path) -> None:
+    ours = tokenizer(gguf_files.write(tmp_path / "tiny.gguf", merges=("h e",)))
+    assert len(ours.encode("ab" * 10_000)) == 20_000
+    with pytest.raises(Exception, match=r"prompt's 20000 tokens and \d+ new ones exceed the model's context of 512"):
+        ours.encode_prompt(Request.of("ab" * 10_000, GenerationSettings(apply_chat_template=False)))
+
+
+@pytest.mark.openvino
+def test_the_bundled_draft_reads_long_prompts_whole() -> None:
+    ours = openvino_genai.Tokenizer(ASSETS / "smollm2-draft")
+    assert ours.encode("1 2 " * 5_000).input_ids.shape[1] > 15_000
+
+
+@pytest.mark.openvino
+@pytest.mark.parametrize("kind", ["F16", "BF16"])
+def test_vectors_of_two_bytes_are_converted(kind: str, tmp_path: Path) -> None:
+    ones = {name: array * np.float32(1.5) if array.ndim == 1 else array for name, array in _weights("qwen3").items()}
+    narrow = gguf_files.write(tmp_path / "narrow.gguf", "qwen3", "F16", vectors=kind, arrays=ones)
+    wide = gguf_files.write(tmp_path / "wide.gguf", "qwen3", "F16", arrays=ones)
+    found = [(converted(file) / "openvino_model.bin").read_bytes() for file in (narrow, wide)]
+    assert found[0] == found[1]
+
+
+def _weights(family: str) -> dict[str, np.ndarray[Any, Any]]:
+    return gguf_files.weights(family)
+
+
+def expert(arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+    arrays["blk.0.ffn_gate_inp.weight"] = np.ones((2, gguf_files.EMBEDDING), np.float32)
+
+
+def biased(arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+    arrays["blk.0.attn_q.bias"] = np.ones(gguf_files.EMBEDDING, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("reason", "options", "change"),
+    [
+        ("has a SentencePiece tokenizer", {"tokenizer": "llama"}, None),
+        ("holds no merges for its tokenizer", {"merges": ()}, None),
+        ("splits text by the rule 'falcon'", {"pre": "falcon"}, None),
+        ("is a mixture of experts", {"more": {"llama.expert_count": 8}}, None),
+        ("is a mixture of experts", {}, expert),
+        ("has the tensor blk.0.attn_q.bias", {}, biased),
+        ("scales positions by 'longrope'", {"more": {"llama.rope.scaling.type": "longrope"}}, None),
+        ("turns a part of each head", {"more": {"llama.rope.dimension_count": 32}}, None),
+        ("has heads of another size", {"more": {"llama.attention.key_length": 128}}, None),
+        ("attends to the last 64 tokens only", {"more": {"llama.attention.sliding_window": 64}}, None),
+        ("ends every prompt with an end token", {"more": {"tokenizer.ggml.add_eos_token": True}}, None),
+        ("scales activations in a way", {"more": {"llama.logit_scale": 0.5}}, None),
+        ("makes embeddings, not text", {"more": {"llama.pooling_type": 1}}, None),
+        ("has the setting llama.attention.new_idea", {"more": {"llama.attention.new_idea": 1}}, None),
+        ("has the setting tokenizer.ggml.new_idea", {"more": {"tokenizer.ggml.new_idea": "x"}}, None),
+    ],
+)
+def test_what_would_be_another_model_is_refused_when_it_is_listed(
+    reason: str, options: dict[str, Any], change: Callable[[dict[str, Any]], None] | None, tmp_path: Path
+) -> None:
+    arrays = gguf_files.weights("llama", tokens=len(gguf_files.vocabulary(options.get("merges", ("a", "b", "c")))))
+    if change is not None:
+        change(arrays)
+    file = gguf_files.write(tmp_path / "tiny.gguf", arrays=arrays, **options)
+    with pytest.raises(GGUFError, match=rf"^'tiny.gguf' {reason}.*; choose another file, or export the original"):
+        inspect_gguf(file)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"llama.rope.dimension_count": 64, "llama.attention.key_length": 64, "llama.vocab_size": 261},
+        {"llama.expert_count": 0, "llama.logit_scale": 1.0, "tokenizer.ggml.add_eos_token": False},
+        {"general.author": "somebody", "quantize.imatrix.file": "x.dat", "tokenizer.chat_template.tool_use": "x"},
+    ],
+)
+def test_keys_without_effect_are_no_reason_to_refuse(more: dict[str, Any], tmp_path: Path) -> None:
+    model: Model = inspect_gguf(gguf_files.write(tmp_path / "tiny.gguf", more=more))
+    assert model.architecture == "llama"
+
+
+def test_a_merge_without_its_token_is_one_sentence(tmp_path: Path) -> None:
+    file = gguf_files.write(tmp_path / "tiny.gguf", merges=("h e",))
+    file.write_bytes(file.read_bytes().replace(b"h e", b"h z"))
+    with pytest.raises(GGUFError, match="is damaged: the merge 'h z' of its tokenizer is not among"):
+        converted(file)
