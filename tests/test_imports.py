@@ -47,7 +47,6 @@ HANDS_ON = {
     "measure",
     "records",
     "strategies",
-    "worker",
 }
 """Packages whose `__init__` hands on all that other packages use. Of the others, modules are imported by name."""
 

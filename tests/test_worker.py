@@ -1,9 +1,11 @@
 """The engine's process. The scripted engine keeps these tests quick; the page's tests use the real one."""
 
 import os
+import resource
 import signal
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from threading import Event, Timer
@@ -134,12 +136,66 @@ def test_an_error_in_the_child_is_raised_here_and_the_next_run_works(worker: Wor
     assert compare(worker).plain.finish_reason == "length"
 
 
-def test_a_child_that_dies_is_reported_and_started_anew(worker: Worker) -> None:
-    with pytest.raises(EngineError, match=r"process failed: it was ended by SIGKILL .*; run again"):  # noqa: PT012
+@pytest.mark.parametrize(
+    ("number", "means"), [(signal.SIGKILL, "memory runs out"), (signal.SIGFPE, "division by zero")]
+)
+def test_a_child_that_dies_is_reported_with_its_signal_and_started_anew(
+    worker: Worker, number: signal.Signals, means: str
+) -> None:
+    with pytest.raises(EngineError, match=rf"ended by {number.name} \(.*{means}.*\); run again"):  # noqa: PT012
         for item in worker.compare(PAIR, "Say", LONG):
             if isinstance(item, Slice):
-                os.kill(worker.process_id, signal.SIGKILL)
+                os.kill(worker.process_id, number)
     assert compare(worker).plain.finish_reason == "length"
+
+
+def test_a_child_that_dies_between_two_jobs_costs_at_most_one_run(worker: Worker) -> None:
+    for _ in range(5):
+        compare(worker)
+        os.kill(worker.process_id, signal.SIGKILL)
+        with suppress(EngineError):
+            compare(worker)
+        assert compare(worker).plain.finish_reason == "length"
+
+
+def test_a_message_that_a_stopped_process_does_not_read_blocks_nobody() -> None:
+    worker = Worker(load, patience=2, silence=3, tick_seconds=TICK)
+    compare(worker)
+    os.kill(worker.process_id, signal.SIGSTOP)
+    began, ticks = perf_counter(), 0
+    with pytest.raises(EngineError, match="no longer answered"):  # noqa: PT012
+        for item in worker.compare(PAIR, "word " * 90_000, SHORT):  # more than a pipe holds
+            assert item is None
+            ticks += 1
+            assert perf_counter() - began < 10
+    assert ticks > 5
+    assert compare(worker).plain.finish_reason == "length"
+    worker.close()
+
+
+def test_a_process_that_cannot_be_started_is_an_error_with_its_cause_and_is_tried_again() -> None:
+    worker = Worker(load, tick_seconds=TICK)
+    compare(worker)
+    worker.close()
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        with pytest.raises(EngineError, match="cannot be started: this process can open no more files") as refused:
+            compare(worker)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert "Too many open files" in refused.value.cause
+    assert compare(worker).plain.finish_reason == "length"
+    worker.close()
+
+
+def test_shared_memory_that_is_not_writable_is_not_taken_for_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*arguments: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("multiprocessing.synchronize._multiprocessing.SemLock", refused)
+    with pytest.raises(EngineError, match="shared memory is not writable; make /dev/shm writable"):
+        Worker(load)
 
 
 def test_a_pair_that_cannot_be_loaded_is_reported_with_every_run_and_leaves_the_one_before_usable(
@@ -155,8 +211,10 @@ def test_a_pair_that_cannot_be_loaded_is_reported_with_every_run_and_leaves_the_
 
 def test_an_unforeseen_error_ends_the_run_and_not_the_process(worker: Worker) -> None:
     before = worker.process_id
-    with pytest.raises(EngineError, match="has been reset; run again"):
+    with pytest.raises(EngineError, match="has been reset; run again") as failed:
         compare(worker, PUZZLED)
+    assert failed.value.cause == "ZeroDivisionError"
+    assert "in decoder" in failed.value.trace
     assert compare(worker).plain.finish_reason == "length"
     assert worker.process_id == before
 
