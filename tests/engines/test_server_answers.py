@@ -14,7 +14,6 @@ from unittest import mock
 
 import psutil
 import pytest
-from specdemo.measure.closed_loop import NamedRequest, serve
 
 from specdemo.cli.options import check_url
 from specdemo.engines.base import BRIEF
@@ -24,6 +23,7 @@ from specdemo.engines.server.client import Event as Heard
 from specdemo.engines.server.decoder import RemoteBatch
 from specdemo.engines.server.openai import OpenAI
 from specdemo.errors import PromptError, ServerError, UsageError
+from specdemo.experiments.concurrent import NamedRequest, serve
 from specdemo.measure.race import race, run_alone
 from specdemo.models.pairs import initial_settings
 from specdemo.presentation import schema
@@ -464,9 +464,6 @@ class Mouth:
     def send(self, path: str, body: dict[str, Any], on_event: OnEvent) -> Sending:
         self.heard_by.append(on_event)
         return Sending(0.0, lambda: None)
-
-    def understood(self, news: Iterator[Any]) -> Iterator[Any]:
-        return news
 
     def understanding(self) -> AbstractContextManager[None]:
         return nullcontext()

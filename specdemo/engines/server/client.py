@@ -115,32 +115,25 @@ class Client:
         )
 
     def find(self, path: str, *, refusals: Collection[int] = _REFUSALS) -> dict[str, Any] | None:
-        """Return the object at a path; None if there is none.
-
-        Raises:
-            ServerError: the server does not answer, or refuses with one of these statuses.
-        """
+        """Return the object at a path; None if there is none. Refusals with one of these statuses are raised."""
         answer = _wait(self._whole("GET", path))
         if answer.status in refusals:
             self._check(answer)
         found = _parsed(answer.text) if 200 <= answer.status < 300 else None
         return found if isinstance(found, dict) and _error_in(found) is None else None
 
-    def read(self, path: str) -> dict[str, Any]:
-        """Return the object at a path.
+    def fetch(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the object at a path, or in answer to a body.
 
         Raises:
             ServerError: the server does not answer, refuses, or answers with something else.
         """
-        return self._object(_wait(self._whole("GET", path)))
-
-    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the object that a server answers with.
-
-        Raises:
-            ServerError: as for `read`.
-        """
-        return self._object(_wait(self._whole("POST", path, body)))
+        answer = _wait(self._whole("GET" if body is None else "POST", path, body))
+        self._check(answer)
+        found = _parsed(answer.text)
+        if not isinstance(found, dict) or _error_in(found) is not None:
+            raise self._unusable(answer.text)
+        return found
 
     def stream(self, path: str, body: dict[str, Any]) -> Generator[Event]:
         """Send the request on the first `next`, which yields an empty event; then yield each event of the answer.
@@ -148,7 +141,7 @@ class Client:
         Closing the generator cancels the request.
 
         Raises:
-            ServerError: as for `read`, or the answer broke off.
+            ServerError: as for `fetch`, or the answer broke off.
         """
         events: SimpleQueue[Event | ServerError | None] = SimpleQueue()
         sending = self.send(path, body, events.put)
@@ -169,8 +162,15 @@ class Client:
         _wait(self._http.aclose())
 
     def error(self, text: str) -> ServerError:
-        """Return an error about this server."""
         return ServerError(f"The {self.side} server {text}")
+
+    @contextmanager
+    def understanding(self) -> Iterator[None]:
+        """Raise a ServerError in place of what fails in the block because the server sent something unexpected."""
+        try:
+            yield
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise self.error("answered in an unknown format; name its kind with --server.") from error
 
     def words(self, said: object) -> str:
         """Return what a server said, on one line and without addresses, which visitors must not see."""
@@ -182,27 +182,6 @@ class Client:
         text = " ".join("".join(letter if letter.isprintable() else " " for letter in text[:2000]).split())
         text = re.sub(f"{_ADDRESSES}|{re.escape(urlsplit(self._url).netloc or self._url)}", "…", text)
         return text if len(text) <= _QUOTED else text[:_QUOTED] + " …"
-
-    def understood(self, news: Iterator[T]) -> Iterator[T]:
-        """Yield the items, translating parsing errors.
-
-        Raises:
-            ServerError: the server sent something unexpected.
-        """
-        with self.understanding():
-            yield from news
-
-    @contextmanager
-    def understanding(self) -> Iterator[None]:
-        """Translate parsing errors in the block.
-
-        Raises:
-            ServerError: the server sent something unexpected.
-        """
-        try:
-            yield
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise self.error("answered in an unknown format; name its kind with --server.") from error
 
     async def _report(self, path: str, body: dict[str, Any], on_event: OnEvent) -> None:
         try:
@@ -274,13 +253,6 @@ class Client:
         if isinstance(found, dict) and _error_in(found) is None:
             return self.error("answered in one piece, which cannot be timed; have it stream its answers.")
         return self._unusable(text)
-
-    def _object(self, answer: Answer) -> dict[str, Any]:
-        self._check(answer)
-        found = _parsed(answer.text)
-        if not isinstance(found, dict) or _error_in(found) is not None:
-            raise self._unusable(answer.text)
-        return found
 
     def _check(self, answer: Answer) -> None:
         status, said = answer.status, self.words(_parsed(answer.text) or answer.text)

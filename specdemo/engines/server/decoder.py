@@ -13,23 +13,24 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from specdemo.engines.base import Arrival, Prefilling, RoundCounts, check_prompt
 from specdemo.engines.server.client import Client, Event, Sending
-from specdemo.engines.server.openai import Dialect, Reader
+from specdemo.engines.server.llama_cpp import LlamaCpp
+from specdemo.engines.server.openai import OpenAI, Reader
 from specdemo.errors import ServerError
 from specdemo.records import MOST, FinishReason, Request, Round, Run, TraceSource
 from specdemo.strategies import Strategy
+
+Dialect = OpenAI | LlamaCpp
 
 
 class RemoteDecoder:
     """Decoder of one request."""
 
     def __init__(self, client: Client, dialect: Dialect, request: Request) -> None:
-        self._client = client
-        self._dialect = dialect
-        self._request = request
+        self._client, self._dialect, self._request = client, dialect, request
         self._reader: Reader | None = None
         self._ended = False
 
@@ -73,20 +74,19 @@ class RemoteDecoder:
 
     def _news(self, reader: Reader, events: Iterator[Event]) -> Iterator[Prefilling | Round]:
         tokens = 0
-        for event in events:
-            for news in self._client.understood(reader.on_event(event)):
-                tokens += len(news.committed) if isinstance(news, Round) else 0
-                if tokens > MOST:  # more than any run may have
-                    raise self._client.error("sends more tokens than it was asked for; see its log.")
-                yield news
-        yield from self._client.understood(reader.end())
+        with self._client.understanding():
+            for event in events:
+                for news in reader.on_event(event):
+                    tokens += len(news.committed) if isinstance(news, Round) else 0
+                    if tokens > MOST:  # more than any run may have
+                        raise self._client.error("sends more tokens than it was asked for; see its log.")
+                    yield news
+            yield from reader.end()
 
     def with_proposals(self, rounds: Sequence[Round]) -> list[Round]:
-        """Return the rounds unchanged: a server reports proposals with them, or at the end."""
-        return list(rounds)
+        return list(rounds)  # a server reports proposals with them, or at the end
 
     def finalized(self, run: Run) -> Run:
-        """Return the run with what the server reported at its end."""
         if self._reader is None or not run.tokens:
             return run
         rounds = run.prefill, *run.rounds
@@ -97,8 +97,7 @@ class RemoteDecoder:
         return run.model_copy(update={"prefill": rounds[0], "rounds": rounds[1:], "passes_known": passes_known})
 
     def update_strategy(self, strategy: Strategy) -> bool:
-        """Return False: a sent request cannot be changed."""
-        return False
+        return False  # a sent request cannot be changed
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
         return None
@@ -128,15 +127,13 @@ class RemoteBatch:
     in_passes = False
 
     def __init__(self, client: Client, dialect: Dialect) -> None:
-        self._client = client
-        self._dialect = dialect
+        self._client, self._dialect = client, dialect
         self._news = SimpleQueue[_News]()
         self._flying: dict[int, _Flight] = {}
         self._tokens = self._letters = 0  # of finished requests
 
     def now(self) -> float:
-        """Return seconds on this process's clock, which times arrivals, too."""
-        return perf_counter()
+        return perf_counter()  # times arrivals, too
 
     def submit(self, number: int, request: Request) -> None:
         check_prompt(request)
@@ -165,10 +162,12 @@ class RemoteBatch:
             flight.sending.cancel()
         self._flying = {}
 
-    def _arrived(self, number: int, flight: _Flight, news: Any) -> list[Arrival]:
+    def _arrived(self, number: int, flight: _Flight, news: Iterator[Prefilling | Round]) -> list[Arrival]:
         found = []
-        for step in self._client.understood(news):
-            if not isinstance(step, Prefilling):
+        with self._client.understanding():
+            for step in news:
+                if isinstance(step, Prefilling):
+                    continue
                 flight.at += step.seconds
                 flight.rounds.append(step)
                 text = "".join(token.text for token in step.committed)

@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 from specdemo.engines.base import THOROUGH, Batch, Decoder, Thoroughness
 from specdemo.engines.server.client import Client, Key
-from specdemo.engines.server.decoder import RemoteBatch, RemoteDecoder
+from specdemo.engines.server.decoder import Dialect, RemoteBatch, RemoteDecoder
 from specdemo.engines.server.llama_cpp import LlamaCpp
-from specdemo.engines.server.openai import Dialect, OpenAI
+from specdemo.engines.server.openai import OpenAI
 from specdemo.errors import UsageError
 from specdemo.models.checks import check_request, check_strategy
 from specdemo.records import (
@@ -46,29 +46,17 @@ class RemoteEngine:
         Raises:
             ServerError: one does not answer.
         """
-        if pair.servers is None:
-            raise UsageError("The remote engine needs the address of a server; give --url and --plain-url.")
         self.pair = pair
         self.thoroughness = thoroughness
-        self._connections = _connections(pair.servers)
+        self._connections = _connections(pair.servers or Servers())
         self.sides = tuple(self._connections)
         self.environment = _environment([dialect for _, dialect in self._connections.values()])
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-        """Return a decoder on the server of the request's side.
-
-        Raises:
-            PairError, SettingsError: the server cannot decode with the request's strategy.
-        """
         check_request(self.pair, "server", request)
         return RemoteDecoder(*self._of(request.strategy), request)
 
     def batch(self, strategy: Strategy) -> Batch:
-        """Return a batch on the server that decodes with this strategy.
-
-        Raises:
-            PairError, SettingsError: it cannot decode with it.
-        """
         check_strategy(self.pair, "server", strategy, Sampling())
         return RemoteBatch(*self._of(strategy))
 
@@ -79,26 +67,23 @@ class RemoteEngine:
         return self._connections[side]
 
     def count_tokens(self, text: str) -> int:
-        """Return the number of tokens, as counted by a server."""
         _, dialect = next(iter(self._connections.values()))
         return dialect.count_tokens(text)
 
+    # What no server reports.
+
     def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
-        """Yield nothing: no server can be asked for a pass of a given length."""
         yield from ()
 
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
-        """Return nothing: no server reports its draft's costs."""
         return []
 
     def log_probabilities(
         self, request: Request, before: Sequence[int], tokens: Sequence[int], *, apart: bool
     ) -> list[float] | None:
-        """Return None: servers do not report them."""
         return None
 
     def counters(self, request: Request, wrote: Sequence[int], *, reload: bool) -> Counters | None:
-        """Return None: a server's counts are part of its answers."""
         return None
 
     def close(self) -> None:
@@ -114,13 +99,10 @@ def remote_pair(servers: Servers) -> ModelPair:
         UsageError: no address is given, or an address or an API key is malformed.
     """
     connections = _connections(servers)
-    if not connections:
-        raise UsageError("The remote engine needs the address of a server; give --url and --plain-url.")
-    try:
-        models = {side: dialect.describe() for side, (_, dialect) in connections.items()}
-    finally:
+    with ExitStack() as opened:
         for client, _ in connections.values():
-            client.close()
+            opened.enter_context(closing(client))
+        models = {side: dialect.describe() for side, (_, dialect) in connections.items()}
     target = models.get("speculative") or models["plain"]
     draft = Model(name="its server's draft", architecture="server", parameters=0, weights="unknown")
     return ModelPair(name=target.name, target=target, draft=draft, servers=servers)
@@ -135,6 +117,8 @@ def _connections(servers: Servers) -> dict[Side, tuple[Client, Dialect]]:
                 client = opened.enter_context(closing(Client(server, side, _key(servers, side))))
                 found[side] = client, dialect(client, server)
         opened.pop_all()  # all of them answered
+    if not found:
+        raise UsageError("The remote engine needs the address of a server; give --url and --plain-url.")
     return found
 
 
@@ -144,12 +128,8 @@ def _key(servers: Servers, side: Side) -> Key:
     if side == "speculative" or servers.plain is None:
         return common
     own = Key(PLAIN_KEY_VARIABLE, os.environ.get(PLAIN_KEY_VARIABLE, ""))
-    same = servers.speculative is None or _host(servers.plain) == _host(servers.speculative)
-    return common if same and not own.value else own
-
-
-def _host(server: Server) -> str:
-    return urlsplit(server.url).netloc
+    hosts = {urlsplit(server.url).netloc for server in (servers.plain, servers.speculative) if server is not None}
+    return own if own.value or len(hosts) > 1 else common
 
 
 def _environment(dialects: list[Dialect]) -> Environment:

@@ -20,9 +20,9 @@ from urllib.parse import quote
 from specdemo.decoding.verification import outcomes_from_counts
 from specdemo.engines.base import Prefilling, messages
 from specdemo.engines.server.client import Client, Event
-from specdemo.engines.server.openai import HttpRequest, choose
+from specdemo.engines.server.openai import HttpRequest, Reader, choose
 from specdemo.errors import ServerError
-from specdemo.records import MOST, TICK, DraftToken, FinishReason, Model, Outcome, Request, Round, Token, TraceSource
+from specdemo.records import MOST, TICK, DraftToken, Model, Outcome, Request, Round, Token
 
 _WINDOW = 64  # last tokens for a repetition penalty, if the context length is unknown; llama.cpp's own default
 
@@ -37,14 +37,14 @@ class LlamaCpp:
             ServerError: the server has no such model, or several and none is named.
         """
         self._client = client
-        self._props = client.read("/props")
-        listed = client.read("/v1/models")
+        self._props = client.fetch("/props")
+        listed = client.fetch("/v1/models")
         with client.understanding():
             self._model = choose(client, listed.get("data") or [{"id": "llama.cpp"}], model)
             self._name = str(self._model["id"])
             self._routed = self._props.get("role") == "router"
         if self._routed:
-            self._props = {**self._props, **client.read(f"/props?model={quote(self._name, safe='')}")}
+            self._props = {**self._props, **client.fetch(f"/props?model={quote(self._name, safe='')}")}
         with client.understanding():
             self._context: int | None = (self._props.get("default_generation_settings") or {}).get("n_ctx") or None
 
@@ -59,15 +59,13 @@ class LlamaCpp:
         if not isinstance(props.get("default_generation_settings"), dict):
             return None
         found = cls(client, model)
-        request = HttpRequest("/completion", {**found._body("a", 1), "temperature": 0}, LlamaCppReader)
         try:
-            with closing(client.stream(request.path, request.body)) as events:
-                reader = request.reader(next(events).at)
-                rounds = [news for event in events for news in client.understood(reader.on_event(event))]
-                rounds += reader.end()
+            with closing(client.stream("/completion", found._body("a", 1))) as events, client.understanding():
+                reader = LlamaCppReader(next(events).at)
+                news = [one for event in events for one in reader.on_event(event)] + [*reader.end()]
         except ServerError:
             return None
-        return found if any(isinstance(news, Round) for news in rounds) else None
+        return found if any(isinstance(one, Round) for one in news) else None
 
     def describe(self) -> Model:
         with self._client.understanding():
@@ -92,13 +90,13 @@ class LlamaCpp:
         if request.apply_chat_template and self._chats:
             thinking = {"enable_thinking": request.enable_thinking}
             chat = {"model": self._name, "messages": messages(request), "chat_template_kwargs": thinking}
-            prompt = str(self._client.post("/apply-template", chat).get("prompt"))
+            prompt = str(self._client.fetch("/apply-template", chat).get("prompt"))
         body = self._body(prompt, request.max_new_tokens) | request.llama_cpp(self._context or _WINDOW)
         return HttpRequest("/completion", body, LlamaCppReader)
 
     def count_tokens(self, text: str) -> int:
         """Return the number of tokens, as counted by the server."""
-        return len(self._client.post("/tokenize", {"model": self._name, "content": text}).get("tokens") or ())
+        return len(self._client.fetch("/tokenize", {"model": self._name, "content": text}).get("tokens") or ())
 
     @property
     def _chats(self) -> bool:
@@ -127,12 +125,9 @@ class _Counts(NamedTuple):
     accepted: int = 0
 
 
-class LlamaCppReader:
-    """Reads one answer."""
-
+class LlamaCppReader(Reader):
     def __init__(self, began: float) -> None:
-        self.finish_reason: FinishReason | None = None
-        self.trace_source: TraceSource = "reported"
+        super().__init__(began)
         self._tokens: deque[Token] = deque()  # reported, but not in a round yet
         self._passes = -1  # in rounds so far, without the prefill
         self._seen = 0  # since then
@@ -172,11 +167,8 @@ class LlamaCppReader:
 
     def end(self) -> Iterator[Round]:
         """Yield a last round cut short by the token limit or the end of text."""
-        self.finish_reason = self.finish_reason or "stop"
+        yield from super().end()
         yield from self._close()
-
-    def finalized(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
-        return rounds  # everything was reported with them
 
     def _close(self) -> Iterator[Round]:
         """Yield a round for each pass since the last close; hidden passes share what is known of their sum."""

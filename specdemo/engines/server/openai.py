@@ -5,8 +5,8 @@ at the end, if at all, and divided among the chunks by text length. Proposals ar
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
 from specdemo.engines.base import Prefilling, messages
 from specdemo.engines.server.client import Client, Event
@@ -18,44 +18,33 @@ _PREFIXES = ("/v1", "/v3", "")  # where servers have the protocol; OpenVINO Mode
 _SURROGATES = "\ud800", "\udbff"  # the first half of a character beyond 16 bits, which some servers split
 
 
-class Reader(Protocol):
-    """Reads one answer."""
+class Reader:
+    """Reads one answer that was asked for at time `began`, by `perf_counter`."""
 
-    finish_reason: FinishReason | None
-    trace_source: TraceSource
+    trace_source: TraceSource = "reported"
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.finish_reason: FinishReason | None = None
 
     def on_event(self, event: Event) -> Iterator[Prefilling | Round]:
         """Yield the rounds completed by this event."""
+        raise NotImplementedError
 
     def end(self) -> Iterator[Round]:
         """Yield the remaining rounds; the finish reason is set then."""
+        self.finish_reason = self.finish_reason or "stop"
+        yield from ()
 
     def finalized(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
         """Return the rounds, prefill first, with what the server reported only at the end."""
+        return rounds
 
 
 class HttpRequest(NamedTuple):
-    """A request to send. `reader` creates the answer's reader, given the time of sending by `perf_counter`."""
-
     path: str
     body: dict[str, Any]
     reader: Callable[[float], Reader]
-
-
-class Dialect(Protocol):
-    """The protocol of one kind of server."""
-
-    def describe(self) -> Model:
-        """Return the model being served."""
-
-    def version(self) -> str:
-        """Return the server's name and version, as far as reported."""
-
-    def ask(self, request: Request) -> HttpRequest:
-        """Return the HTTP request for a request. May have the server apply its chat template first."""
-
-    def count_tokens(self, text: str) -> int:
-        """Return the number of the model's tokens in a text."""
 
 
 class OpenAI:
@@ -76,7 +65,7 @@ class OpenAI:
         else:
             prefix, found = prefixes[0], {}
             if model is None:
-                client.read(f"{prefix}/models")  # raises what it is instead
+                client.fetch(f"{prefix}/models")  # raises what it is instead
         self._prefix = prefix
         with client.understanding():
             self._model = choose(client, found.get("data") or [], model)
@@ -135,13 +124,14 @@ def choose(client: Client, listed: Sequence[dict[str, Any]], name: str | None) -
     return fits[0] if fits else {"id": name}
 
 
-class OpenAIReader:
+class OpenAIReader(Reader):
     """Reads one answer. Thinking that arrives apart is put between the marks that models write around it."""
 
+    trace_source = "bursts"
+
     def __init__(self, began: float) -> None:
-        self.finish_reason: FinishReason | None = None
-        self.trace_source: TraceSource = "bursts"
-        self._began = self._at = began
+        super().__init__(began)
+        self._at = began
         self._total: int | None = None
         self._half = ""  # of a character
         self._thinks = False
@@ -156,7 +146,7 @@ class OpenAIReader:
             self.finish_reason = "length" if reason == "length" else "stop"
         text = self._whole(self._text(choice))
         if text:
-            proposed = () if self._at == self._began else None  # nothing is proposed before the first token
+            proposed = () if self._at == self.began else None  # nothing is proposed before the first token
             committed = (Token(id=None, text=text),)
             yield Round(committed=committed, seconds=max(event.at - self._at, TICK), proposed=proposed)
             self._at = event.at
@@ -178,19 +168,12 @@ class OpenAIReader:
             text, self._half = text[:-1], text[-1]
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
-    def end(self) -> Iterator[Round]:
-        self.finish_reason = self.finish_reason or "stop"
-        yield from ()
-
     def finalized(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
         """Return the rounds with the server's token count, divided among them by text length, at least one each."""
         if self._total is None:
             return rounds
-        lengths = [len(step.committed[0].text) for step in rounds]
         spare = min(max(self._total - len(rounds), 0), MOST)
-        ends = [0]
-        for length in lengths:
-            ends.append(ends[-1] + length)
+        ends = [0, *accumulate(len(step.committed[0].text) for step in rounds)]
         found = []
         for step, (start, end) in zip(rounds, pairwise(ends), strict=True):
             more = spare * end // ends[-1] - spare * start // ends[-1]
