@@ -31,15 +31,17 @@ from typing import Any
 import psutil
 
 from specdemo.child import Child, Failure, Sign, send_all
+from specdemo.costs import measure_costs
 from specdemo.engines import Engine
 from specdemo.errors import EngineError, SettingsError, SpecdemoError
-from specdemo.measure import LiveSettings, RaceEvent, measure_costs, prepare, race
 from specdemo.models.checks import check_strategy
 from specdemo.models.converted import convert_pair
 from specdemo.models.pairs import start_settings
+from specdemo.race import LiveSettings, RaceEvent, race
 from specdemo.records import Costs, ModelPair, Phase, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
+from specdemo.warm_up import prepare
 
 _FAILED = Failure(EngineError, "The engine failed in this run and has been reset", "run again")
 _ENDED = Failure(EngineError, "The engine's process failed", "run again, and another one starts")

@@ -10,10 +10,10 @@ import pytest
 from specdemo import estimate, metrics
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.estimate import Interval, Speedup, of_comparison, of_trials, pool
-from specdemo.measure.race import race
-from specdemo.measure.trials import repeats, trials
+from specdemo.race import race
 from specdemo.records import Comparison, Costs, Trial
 from specdemo.settings import GenerationSettings
+from specdemo.trials import repeats, trials
 from tests.support.machines import MACHINES, simulated
 
 TRUTHS = (0.7, 0.97, 1.03, 1.5, 1.8)

@@ -28,7 +28,7 @@ LAYERS = [  # each may import what stands before it, or in its own layer
     {"specdemo.exports"},
     {"specdemo.presentation"},
     {"specdemo.engines"},
-    {"specdemo.measure"},
+    {"specdemo.costs", "specdemo.race", "specdemo.trials", "specdemo.warm_up"},
     {"specdemo.experiments"},
     {"specdemo.worker"},
     {"specdemo.ui"},
@@ -44,7 +44,6 @@ ONLY_IN = {
 HANDS_ON = {
     "api",
     "experiments",
-    "measure",
     "records",
     "strategies",
 }

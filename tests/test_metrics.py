@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from specdemo import metrics
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.measure.race import race
 from specdemo.metrics import Loop, break_even, ceiling, expected_length, loop, predict
+from specdemo.race import race
 from specdemo.records import Comparison, Costs, DraftToken, Outcome, Round, Run, Spread, StepCosts, Token
 from specdemo.settings import GenerationSettings
 from tests.support.proposals import proposals

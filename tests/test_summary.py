@@ -11,9 +11,9 @@ from specdemo import metrics, summary
 from specdemo.cli.terminal import print_comparison
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.estimate import Interval
-from specdemo.measure.race import race
 from specdemo.presentation import schema
 from specdemo.presentation.feed import feed_of
+from specdemo.race import race
 from specdemo.records import NOT_USED, Comparison, Costs, Move, WarmUp
 from specdemo.settings import GenerationSettings
 from specdemo.summary import between, call, summarise, times, warnings

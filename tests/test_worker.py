@@ -17,11 +17,11 @@ import pytest
 from specdemo.engines.base import THOROUGH, Decoder, Engine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, LoadError, PromptError
-from specdemo.measure.conditions import steady_before
-from specdemo.measure.race import race
+from specdemo.race import race
 from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Slice
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
+from specdemo.warm_up import steady_before
 from specdemo.worker import Engines, IfLoaded, Prepare, WithEngine, Worker
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=2000)

@@ -22,11 +22,11 @@ from specdemo.engines import Engine, load_engine
 from specdemo.engines.server import remote_pair
 from specdemo.errors import UnknownNameError, UsageError, quoted
 from specdemo.experiments import PRESETS, Axes, chosen_tasks, fastest, run, typed_tasks
-from specdemo.measure import confirmed, race
 from specdemo.models.catalogue import Entry, catalogue, suggestion
 from specdemo.models.hub import download, download_source
 from specdemo.models.library import entry_folders, library, resolve
 from specdemo.models.pairs import default_pair, initial_runtime, pair_of, pair_settings
+from specdemo.race import race
 from specdemo.records import (
     Comparison,
     Costs,
@@ -43,6 +43,7 @@ from specdemo.records import (
 )
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import EngineName
+from specdemo.trials import confirmed
 from specdemo.worker import EngineFactory, Job, WithEngine, WithLoader, Worker
 
 Name = str | Path

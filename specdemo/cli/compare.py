@@ -19,16 +19,18 @@ from specdemo.cli.options import (
     raced_settings,
 )
 from specdemo.cli.terminal import announced, interruptible, print_comparison, safe_console, show_conversion
+from specdemo.costs import measure_costs
 from specdemo.errors import ServerError
 from specdemo.estimate import ENOUGH
 from specdemo.exports.code import FLAVOURS, code
 from specdemo.files import json_file, write_each, write_json
-from specdemo.measure import MOST_SECONDS, REPEAT_SECONDS, confirmed, measure_costs, race
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.models.converted import convert_pair
 from specdemo.presentation import schema, share
+from specdemo.race import race
 from specdemo.records import Comparison, Phase
 from specdemo.settings import GenerationSettings
+from specdemo.trials import MOST_SECONDS, REPEAT_SECONDS, confirmed
 
 
 def add_to(commands: Commands) -> None:

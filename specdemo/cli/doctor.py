@@ -17,7 +17,6 @@ from specdemo.api import Pair
 from specdemo.cli.options import Commands, add_json, add_pair, check_json, chosen_pair
 from specdemo.errors import SpecdemoError
 from specdemo.files import write_json
-from specdemo.measure import OtherLoad
 from specdemo.metrics import break_even, predict
 from specdemo.models.devices import Device, devices, in_units, instruction_sets, memory_free, processor
 from specdemo.models.library import library
@@ -25,6 +24,7 @@ from specdemo.models.places import hub_cache, models_dir, own_cache
 from specdemo.records import Costs, ModelPair
 from specdemo.summary import disturbed
 from specdemo.version import __version__
+from specdemo.warm_up import OtherLoad
 
 _PACKAGES = (
     "openvino", "openvino-genai", "openvino-tokenizers", "gradio", "huggingface_hub", "numpy", "optimum-intel",

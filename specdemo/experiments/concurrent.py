@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from specdemo.engines import THOROUGH, Arrival, Batch, Thoroughness
-from specdemo.measure import OtherLoad
 from specdemo.records import Record, Request, Trial
+from specdemo.warm_up import OtherLoad
 
 
 class NamedRequest(NamedTuple):

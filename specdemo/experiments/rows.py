@@ -22,18 +22,21 @@ from typing import NamedTuple, Self
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
+from specdemo.costs import measure_costs
 from specdemo.engines import BatchEngine, Engine
 from specdemo.errors import FileError, PromptError, RunError, SettingsError, SpecdemoError, quoted
 from specdemo.experiments.concurrent import Block, Latency, NamedRequest, latency, serve
 from specdemo.experiments.plan import Group, Key, Plan, Stage, Variant
 from specdemo.experiments.suites import Task
-from specdemo.measure import WARM_UP_PROMPT, can_run, measure_costs, rehearse, run_alone, trials
 from specdemo.metrics import answer
 from specdemo.models.converted import folder_of
 from specdemo.models.folder import files_digest
+from specdemo.race import run_alone
 from specdemo.records import Costs, Environment, ModelPair, Progress, Record, Request, Servers, Trial, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
+from specdemo.trials import can_run, rehearse, trials
+from specdemo.warm_up import WARM_UP_PROMPT
 
 Load = Callable[[EngineName, ModelPair], Engine]
 Stop = Callable[[], bool]

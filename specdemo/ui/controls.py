@@ -7,8 +7,8 @@ import gradio as gr
 from pydantic.fields import FieldInfo
 
 from specdemo.errors import SettingsError
-from specdemo.measure import LiveSettings
 from specdemo.models.pairs import default_drafter, initial_settings, pair_settings, start_settings
+from specdemo.race import LiveSettings
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings, choices
 from specdemo.strategies import (

@@ -13,14 +13,15 @@ from specdemo.engines import Engine
 from specdemo.engines.base import check_prompt
 from specdemo.errors import ServerError, SpecdemoError
 from specdemo.files import json_text
-from specdemo.measure import LiveSettings, confirmed
 from specdemo.metrics import answer
 from specdemo.presentation import schema
 from specdemo.presentation.feed import Feed, end_event
+from specdemo.race import LiveSettings
 from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Side, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import DRAFT_KINDS, EngineName
 from specdemo.summary import is_chat
+from specdemo.trials import confirmed
 from specdemo.ui.boards import anatomy
 from specdemo.ui.parts import alert, describe, notice, phase_words
 from specdemo.worker import IfLoaded, Job, Prepare, WithEngine, Worker

@@ -30,12 +30,12 @@ from typing import Any
 import numpy as np
 
 from specdemo import metrics
+from specdemo.costs import measure_costs
 from specdemo.decoding.steps import QueryLength, rising
 from specdemo.engines.traced import TracedEngine
-from specdemo.measure.race import run_alone
-from specdemo.measure.step_costs import measure_costs
 from specdemo.metrics import passes
 from specdemo.models.pairs import bundled_prompts
+from specdemo.race import run_alone
 from specdemo.records import Costs, ModelPair, Request, Run
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Planned

@@ -32,13 +32,13 @@ from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
 from specdemo.estimate import Speedup, of_comparison
 from specdemo.files import json_text
-from specdemo.measure.race import race
-from specdemo.measure.trials import repeats
 from specdemo.models.converted import convert_pair
 from specdemo.models.pairs import bundled_pair, default_pair, initial_settings
 from specdemo.presentation import schema
+from specdemo.race import race
 from specdemo.records import Comparison, ModelPair
 from specdemo.settings import GenerationSettings
+from specdemo.trials import repeats
 
 CONDITIONS = {"quiet": 0.0, "25 %": 0.25, "50 %": 0.5, "90 %": 0.9}
 """Shares of the processor that other programs ask for."""

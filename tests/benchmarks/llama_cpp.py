@@ -19,10 +19,10 @@ from statistics import median, quantiles
 import httpx
 
 from specdemo.engines import Engine, load_engine
-from specdemo.measure.race import run_alone
 from specdemo.models.converted import convert_pair
 from specdemo.models.library import resolve
 from specdemo.models.pairs import bundled_prompts, default_pair, initial_runtime, pair_of
+from specdemo.race import run_alone
 from specdemo.records import Request
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName

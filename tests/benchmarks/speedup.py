@@ -11,8 +11,8 @@ from statistics import median
 
 from specdemo import metrics
 from specdemo.engines.genai import GenAIEngine
-from specdemo.measure.race import race
 from specdemo.models.pairs import BUNDLED, bundled_prompts
+from specdemo.race import race
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from tests.support.folders import pair_from_folders

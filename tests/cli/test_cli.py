@@ -18,13 +18,13 @@ from specdemo.cli import main
 from specdemo.cli.commands import build_parser
 from specdemo.cli.options import chosen_pair, chosen_settings, raced_settings
 from specdemo.cli.terminal import print_report, progress_bar
+from specdemo.costs import measure_costs
 from specdemo.engines.base import Engine
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import UsageError
 from specdemo.experiments.report import Report, Table
-from specdemo.measure.step_costs import measure_costs
 from specdemo.models.pairs import BUNDLED, PAIR_VARIABLE
 from specdemo.presentation import schema
 from specdemo.records import ModelPair

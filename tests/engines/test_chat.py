@@ -11,7 +11,7 @@ from specdemo.engines.base import BRIEF, Engine
 from specdemo.engines.genai import decoder, pipelines
 from specdemo.engines.text import Tokenizer, special_patterns
 from specdemo.errors import PromptError
-from specdemo.measure.race import race
+from specdemo.race import race
 from specdemo.records import Comparison, ModelPair, Phase, Request, Slice, Turn
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import EngineName

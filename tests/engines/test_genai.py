@@ -11,14 +11,14 @@ import openvino_genai
 import pytest
 
 from specdemo import metrics
+from specdemo.costs import measure_costs
 from specdemo.engines.base import BRIEF
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.genai.pipelines import as_tensor, generation_config
 from specdemo.engines.text import IncrementalText
 from specdemo.errors import CacheError, DeviceError, EngineError, LoadError, PairError, PromptError
-from specdemo.measure.race import race, run_alone
-from specdemo.measure.step_costs import measure_costs
 from specdemo.models.pairs import BUNDLED, bundled_pair
+from specdemo.race import race, run_alone
 from specdemo.records import Comparison, Outcome, Request, Run
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from tests.conftest import PROMPTS

@@ -24,9 +24,9 @@ from specdemo.engines.server.decoder import RemoteBatch
 from specdemo.engines.server.openai import OpenAI
 from specdemo.errors import PromptError, ServerError, UsageError
 from specdemo.experiments.concurrent import NamedRequest, serve
-from specdemo.measure.race import race, run_alone
 from specdemo.models.pairs import initial_settings
 from specdemo.presentation import schema
+from specdemo.race import race, run_alone
 from specdemo.records import Comparison, Request, Run, Server, Servers
 from specdemo.strategies import ServerDefault
 from tests.support.fake_server import (
@@ -209,7 +209,7 @@ def test_a_server_that_misbehaves_ends_in_a_sentence_soon_and_takes_little_memor
 
 def test_a_server_that_stops_answering_is_named_and_its_text_kept() -> None:
     never = Event()
-    with mock.patch("specdemo.measure.race.warm_up_sides", no_warm_up):
+    with mock.patch("specdemo.race.warm_up_sides", no_warm_up):
         silent = answers(*EVENTS[:3], waits=lambda: never.wait(20))
         comparison = compare(answers(), silent, silence_seconds=1)
     never.set()
@@ -442,7 +442,7 @@ def test_requests_at_once_are_both_under_way_before_either_is_answered() -> None
     other = answers(begins=lambda: meet("speculative", "plain"))
     with (
         engine_of(one, other) as engine,
-        mock.patch("specdemo.measure.race.warm_up_sides", no_warm_up),
+        mock.patch("specdemo.race.warm_up_sides", no_warm_up),
     ):
         *_, comparison = race(engine, "Say", initial_settings(engine.pair, at_once=True))
     assert isinstance(comparison, Comparison)

@@ -15,15 +15,15 @@ import pytest
 
 from specdemo import metrics
 from specdemo.cli import main
+from specdemo.costs import contexts_task, measure_costs
 from specdemo.engines.base import BRIEF
 from specdemo.engines.server import RemoteEngine, remote_pair
 from specdemo.errors import PromptError, ServerError, SettingsError
 from specdemo.experiments import PRESETS, Loaded, points, run, typed_tasks
 from specdemo.experiments.concurrent import NamedRequest, serve
 from specdemo.experiments.plan import available
-from specdemo.measure.race import race, run_alone
-from specdemo.measure.step_costs import contexts_task, measure_costs
 from specdemo.models.pairs import initial_settings
+from specdemo.race import race, run_alone
 from specdemo.records import Comparison, Request, Server, Servers
 from specdemo.strategies import Constant
 from tests.support import gguf_files

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from specdemo import metrics
+from specdemo.costs import measure_costs
 from specdemo.decoding.lookahead import ConstantPolicy
 from specdemo.engines.base import BRIEF, Engine, rounds_of
 from specdemo.engines.genai import GenAIEngine
@@ -21,10 +22,9 @@ from specdemo.engines.sequences import Paged
 from specdemo.engines.text import Tokenizer
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import EngineError, PairError, PromptError, SettingsError
-from specdemo.measure.race import race, run_alone
-from specdemo.measure.step_costs import measure_costs
 from specdemo.metrics import passes
 from specdemo.models.pairs import BUNDLED, bundled_pair
+from specdemo.race import race, run_alone
 from specdemo.records import Comparison, Costs, Outcome, Request, Round, Run, Spread, StepCosts
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import Planned, Strategy, strategies

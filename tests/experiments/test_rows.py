@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from specdemo.costs import measure_costs
 from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import FileError, PromptError, RunError, SpecdemoError
@@ -25,7 +26,6 @@ from specdemo.experiments import (
     run,
 )
 from specdemo.experiments.plan import FRESH
-from specdemo.measure import measure_costs
 from specdemo.records import Costs, ModelPair, Progress, Request
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName

@@ -23,12 +23,12 @@ from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError
 from specdemo.exports.code import FLAVOURS, bash, code, command, powershell
-from specdemo.measure.race import run_alone
 from specdemo.models.catalogue import find
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import inspect_model
 from specdemo.models.library import Origin
 from specdemo.models.pairs import BUNDLED, bundled_models, bundled_pair, initial_settings, pair_of
+from specdemo.race import run_alone
 from specdemo.records import ModelPair, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.ui.controls import start_values

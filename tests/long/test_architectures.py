@@ -8,7 +8,7 @@ from specdemo import metrics
 from specdemo.engines.base import BRIEF, Engine
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
-from specdemo.measure.race import run_alone
+from specdemo.race import run_alone
 from specdemo.records import ModelPair, Request, Run
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from tests.support.folders import FIXTURES, pair_from_folders

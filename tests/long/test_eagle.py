@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from specdemo import metrics
+from specdemo.costs import measure_costs
 from specdemo.engines.base import BRIEF
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.genai.pipelines import as_tensor, generation_config
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import FolderError, PairError, PromptError, SettingsError
-from specdemo.measure.race import race, run_alone, with_counters
-from specdemo.measure.step_costs import measure_costs
 from specdemo.models.folder import inspect_folder
 from specdemo.models.pairs import BUNDLED, bundled_pair
+from specdemo.race import race, run_alone, with_counters
 from specdemo.records import Comparison, Outcome, Request, Run
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.summary import notes

@@ -14,11 +14,11 @@ from specdemo.engines.base import BRIEF
 from specdemo.engines.genai import GenAIEngine
 from specdemo.errors import FolderError, PairError, PromptError, SettingsError
 from specdemo.experiments import Axes, grid
-from specdemo.measure.race import race, run_alone, with_counters
 from specdemo.models.checks import check_engine, check_pair, check_strategy, drafts_for, is_recommended
 from specdemo.models.folder import inspect_folder, own_head
 from specdemo.models.library import library
 from specdemo.models.pairs import bundled_models, check_target, pair_of
+from specdemo.race import race, run_alone, with_counters
 from specdemo.records import Comparison, Model, ModelPair, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling
 from specdemo.strategies import Auto, Confidence, Constant, Lookup, Plain

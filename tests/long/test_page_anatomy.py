@@ -7,11 +7,11 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.measure.race import race
-from specdemo.measure.trials import repeats
 from specdemo.presentation import schema
+from specdemo.race import race
 from specdemo.records import Comparison, Outcome
 from specdemo.settings import GenerationSettings
+from specdemo.trials import repeats
 from tests.support.browser import Visit, downloaded, rests, run, skip
 from tests.support.proposals import proposals
 

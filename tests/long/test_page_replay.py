@@ -7,8 +7,8 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.measure.race import race
 from specdemo.presentation.share import replay
+from specdemo.race import race
 from specdemo.records import Comparison, Move, Run, Turn
 from specdemo.settings import GenerationSettings
 

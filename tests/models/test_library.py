@@ -202,8 +202,8 @@ def test_a_draft_without_detokenizer_is_compared_by_example(tmp_path: Path) -> N
 @pytest.mark.parametrize("engine_name", ["genai", "traced"])
 def test_a_draft_without_detokenizer_drafts(engine_name: str, tmp_path: Path) -> None:
     from specdemo.engines import load_engine
-    from specdemo.measure.race import run_alone
     from specdemo.models.pairs import pair_of
+    from specdemo.race import run_alone
     from specdemo.settings import GenerationSettings
 
     runtime, settings = RuntimeSettings(precision="f32"), GenerationSettings(engine=engine_name, max_new_tokens=16)

@@ -12,7 +12,6 @@ import pytest
 from specdemo.cli import main
 from specdemo.engines import load_engine
 from specdemo.engines.base import BRIEF, Engine
-from specdemo.measure.race import race, run_alone
 from specdemo.metrics import proposed_and_accepted
 from specdemo.models.catalogue import find
 from specdemo.models.checks import is_recommended
@@ -28,6 +27,7 @@ from specdemo.models.pairs import (
     initial_runtime,
     initial_settings,
 )
+from specdemo.race import race, run_alone
 from specdemo.records import Comparison, Request
 from specdemo.settings import GenerationSettings
 from specdemo.summary import notes

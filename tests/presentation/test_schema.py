@@ -6,9 +6,9 @@ from hypothesis import given
 
 from specdemo import metrics
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.measure.race import race
 from specdemo.models.pairs import bundled_pair
 from specdemo.presentation import schema
+from specdemo.race import race
 from specdemo.records import Comparison, Round
 from specdemo.settings import GenerationSettings
 from tests.support.random_records import comparisons

@@ -10,8 +10,8 @@ from playwright.sync_api import BrowserContext, expect
 
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.files import colours
-from specdemo.measure.race import race
 from specdemo.presentation.share import HEIGHT, WIDTH, moving_picture, replay, verdict_picture
+from specdemo.race import race
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
 from specdemo.summary import summarise

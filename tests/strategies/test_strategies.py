@@ -18,9 +18,9 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError, UsageError
 from specdemo.experiments.plan import Axes, available, grid
 from specdemo.exports.code import FLAVOURS, code
-from specdemo.measure.race import race
 from specdemo.metrics import identical
 from specdemo.models.pairs import bundled_pair
+from specdemo.race import race
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import (

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.measure.race import SLICE_SECONDS, race
+from specdemo.race import SLICE_SECONDS, race
 from specdemo.records import Comparison, DraftToken, Outcome, Round, Run, Side, Token, Trial
 from specdemo.settings import GenerationSettings
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from specdemo import metrics
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import FileError
-from specdemo.measure.race import race
 from specdemo.presentation import schema
+from specdemo.race import race
 from specdemo.records import MOST, Comparison, Outcome, Round, Run, Token
 from specdemo.settings import GenerationSettings
 from specdemo.summary import walk_through

@@ -11,11 +11,11 @@ import gradio as gr
 import pytest
 from playwright.sync_api import expect
 
+from specdemo.costs import measure_costs
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
 from specdemo.experiments import PRESETS, Loaded, Plan, Result, fastest, grid, run, typed_tasks
 from specdemo.experiments.plan import Axes
-from specdemo.measure import measure_costs
 from specdemo.records import Phase, Progress
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards import EMPTY

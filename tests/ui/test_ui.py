@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from specdemo import metrics
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError
-from specdemo.measure.race import race
 from specdemo.metrics import answer
 from specdemo.models.pairs import bundled_pair
 from specdemo.presentation import schema
 from specdemo.presentation.charts import acceptance_figure, clock_figure
 from specdemo.presentation.feed import Feed
 from specdemo.presentation.html import figures_html, round_html
+from specdemo.race import race
 from specdemo.records import Comparison, Round, Side, Slice, Token
 from specdemo.settings import GenerationSettings
 from specdemo.summary import summarise

@@ -15,9 +15,9 @@ import pytest
 from specdemo.child import Limits, result_of
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import FileError, PromptError
-from specdemo.measure.race import race
 from specdemo.presentation import schema
 from specdemo.presentation.share import FILE_KINDS
+from specdemo.race import race
 from specdemo.records import MOST_TURNS, Comparison, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui import uploads

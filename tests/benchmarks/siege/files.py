@@ -11,9 +11,9 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SpecdemoError
 from specdemo.experiments import PRESETS, Checkpoint, Header, run
 from specdemo.experiments.suites import bundled_tasks, read_tasks
-from specdemo.measure.race import race
 from specdemo.models.gguf import inspect_model
 from specdemo.presentation import schema
+from specdemo.race import race
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
 from specdemo.ui.uploads import show_file

@@ -14,8 +14,8 @@ from uuid import uuid4
 import httpx
 
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.measure.race import race
 from specdemo.presentation import schema
+from specdemo.race import race
 from specdemo.records import MOST_TURNS, Comparison
 from specdemo.settings import GenerationSettings
 from tests.benchmarks.siege.tally import Tally

@@ -6,8 +6,8 @@ from itertools import cycle, islice
 
 from specdemo.engines.server import RemoteEngine, remote_pair
 from specdemo.errors import SpecdemoError
-from specdemo.measure.race import race
 from specdemo.models.pairs import initial_settings
+from specdemo.race import race
 from specdemo.records import Comparison, Server, Servers
 from tests.benchmarks.siege.tally import Tally
 from tests.support.fake_server import MISBEHAVING, misbehaving

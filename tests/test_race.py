@@ -5,17 +5,17 @@ from itertools import count
 import pytest
 
 from specdemo import metrics
+from specdemo.costs import MAX_LOOKAHEAD, SHORTEST, measure_contexts, measure_costs, visits_in_order
 from specdemo.engines.base import THOROUGH
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, PromptError
-from specdemo.measure.race import LiveSettings, RaceEvent, race, run_alone
-from specdemo.measure.step_costs import MAX_LOOKAHEAD, SHORTEST, measure_contexts, measure_costs, visits_in_order
-from specdemo.measure.trials import repeats
 from specdemo.presentation import schema
 from specdemo.presentation.feed import feed_of
+from specdemo.race import LiveSettings, RaceEvent, race, run_alone
 from specdemo.records import Comparison, Phase, Request, Round, Slice
 from specdemo.settings import GenerationSettings
 from specdemo.summary import summarise
+from specdemo.trials import repeats
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=120)
 

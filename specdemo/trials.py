@@ -12,12 +12,12 @@ from specdemo import metrics
 from specdemo.engines import Engine
 from specdemo.errors import PairError, SettingsError, SpecdemoError
 from specdemo.estimate import ENOUGH, total
-from specdemo.measure.conditions import OtherLoad
-from specdemo.measure.race import run_alone, with_counters
 from specdemo.metrics import thinking_tokens
 from specdemo.models.checks import check_strategy
+from specdemo.race import run_alone, with_counters
 from specdemo.records import Comparison, Costs, ModelPair, Outcome, Request, Round, Run, Trial, Turn
 from specdemo.settings import GenerationSettings
+from specdemo.warm_up import OtherLoad
 
 _WARM_UP_ROUNDS = 6
 

@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
+from specdemo import warm_up as module
 from specdemo.engines.base import THOROUGH, Decoder, Thoroughness
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
-from specdemo.measure import conditions as module
-from specdemo.measure.conditions import warm_up
-from specdemo.measure.race import race
+from specdemo.race import race
 from specdemo.records import Costs, Phase, Request, Side, WarmUp
 from specdemo.settings import GenerationSettings
+from specdemo.warm_up import warm_up
 
 WARM = Thoroughness(cold_seconds=0)
 REQUEST = Request.of("Say", GenerationSettings(ignore_eos=True, max_new_tokens=400))

@@ -7,11 +7,11 @@ from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
 from specdemo.estimate import of_trials, race_of
-from specdemo.measure import race
-from specdemo.measure.trials import confirmed, trials
+from specdemo.race import race
 from specdemo.records import Comparison, Costs, Request
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Plain
+from specdemo.trials import confirmed, trials
 from tests.support.failing import failing_engine
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=41)

@@ -18,8 +18,8 @@ import numpy as np
 
 from specdemo.engines import Engine
 from specdemo.errors import PromptError, SettingsError
-from specdemo.measure.conditions import WARM_UP_PROMPT
 from specdemo.records import TIMED_LOOKAHEAD, Costs, Progress, Spread, StepCosts
+from specdemo.warm_up import WARM_UP_PROMPT
 
 MAX_LOOKAHEAD = 16
 SHORTEST = 5

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 from specdemo import metrics
 from specdemo.engines import Decoder, Engine, rounds_of
 from specdemo.errors import RunError, ServerError, SpecdemoError
-from specdemo.measure.conditions import WARM_UP_PROMPT, OtherLoad, warm_up
 from specdemo.records import (
     SIDES,
     Alternative,
@@ -45,6 +44,7 @@ from specdemo.records import (
 )
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Strategy
+from specdemo.warm_up import WARM_UP_PROMPT, OtherLoad, warm_up
 
 
 class LiveSettings(NamedTuple):
