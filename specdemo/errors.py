@@ -124,8 +124,10 @@ _BY_WORDS = {
 
 
 def chain_of(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an exception, its cause, the cause's cause, and so on."""
-    while error is not None:
+    """Yield an exception, its cause, the cause's cause, and so on; each once, since a cause can be a circle."""
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         yield error
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 

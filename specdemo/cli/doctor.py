@@ -23,6 +23,7 @@ from specdemo.models.library import library
 from specdemo.models.places import hub_cache, models_dir, own_cache
 from specdemo.records import Costs, ModelPair
 from specdemo.summary import disturbed
+from specdemo.text import printable
 from specdemo.version import __version__
 from specdemo.warm_up import OtherLoad
 
@@ -48,7 +49,7 @@ def _doctor(options: argparse.Namespace) -> None:
     found = machine() | {"folders": folders(options.models_dir), "models": models(options.models_dir)}
     found |= speculation(chosen_pair(options), measure=not options.no_measure)
     if options.json != "-":
-        print("\n".join(block(found)))
+        print("\n".join(map(printable, block(found))))
     if options.json is not None:
         write_json(found, options.json)
 

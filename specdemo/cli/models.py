@@ -26,6 +26,7 @@ from specdemo.records import Model
 from specdemo.settings import RuntimeSettings
 from specdemo.strategies import DRAFT_KINDS
 from specdemo.summary import parameters
+from specdemo.text import printable
 
 
 def add_to(commands: Commands) -> None:
@@ -103,7 +104,7 @@ def _info(options: argparse.Namespace) -> None:
     if options.json != "-":
         table = Table(box=None, show_header=False)
         for name, value in _facts(described):
-            table.add_row(name, escape(value))
+            table.add_row(name, _shown(value))
         Console().print(table)
     if options.json is not None:
         write_json(described.model_dump(mode="json"), options.json)
@@ -160,6 +161,11 @@ def _print_catalogue(pairs: list[tuple[Entry, tuple[Path | None, ...]]]) -> None
     console.print("Sizes are estimates. `models info NAME` shows the models, their licences and notes.", style="dim")
 
 
+def _shown(text: str, *, lines: bool = False) -> str:
+    """Return foreign text, such as a folder's name, for rich: no escape sequences, no markup."""
+    return escape(printable(text, lines=lines))
+
+
 def _table(title: str, *columns: str) -> Table:
     """Return a table whose names are never cut, even in 80 columns; last columns wrap."""
     table = Table(title=title, box=SIMPLE, title_justify="left", padding=(0, 1, 0, 0), show_edge=False)
@@ -184,15 +190,17 @@ def _print_library(found: Library, directory: Path | None) -> None:
     table = _table("On this machine", "name", "architecture", "parameters", "weights", "on disk")
     for model in found.models:
         size = in_units(model.weight_bytes or 0)
-        table.add_row(model.name, model.architecture, parameters(model.parameters), model.weights, size)
+        table.add_row(
+            *map(_shown, (model.name, model.architecture, parameters(model.parameters), model.weights, size))
+        )
     console = Console()
     console.print(table)
     for copy in found.copies:
-        console.print(escape(f"{copy.name}: the same file as {copy.of}"), style="dim")
+        console.print(_shown(f"{copy.name}: the same file as {copy.of}"), style="dim")
     for folder in found.unusable:
-        console.print(escape(f"{folder.name}: {folder.reason}"), style="dim")
+        console.print(_shown(f"{folder.name}: {folder.reason}"), style="dim")
     places = f"Your own models: {models_dir(directory)}\nThe Hub's: {hub_cache()}"
-    console.print(escape(places), style="dim", soft_wrap=True)
+    console.print(_shown(places, lines=True), style="dim", soft_wrap=True)
 
 
 def _facts(described: Entry | Model) -> list[tuple[str, str]]:
@@ -228,11 +236,11 @@ def _print_report(report: PairReport) -> None:
     table = Table("", "target", "draft", box=None)
     target, draft = dict(_facts(report.target)), dict(_facts(report.draft)) if report.draft else {}
     for name, value in target.items():
-        table.add_row(name, escape(value), escape(draft.get(name, "")))
+        table.add_row(name, _shown(value), _shown(draft.get(name, "")))
     console = Console()
     console.print(table)
     if report.same_tokenizer is not None:
         console.print("Tokenizers: identical." if report.same_tokenizer else "Tokenizers: different.")
     for engine in report.engines:
         needed, free = in_units(engine.memory_needed), in_units(report.memory_free)
-        console.print(escape(f"{engine.summary} Memory: up to {needed} (estimate), {free} free."))
+        console.print(_shown(f"{engine.summary} Memory: up to {needed} (estimate), {free} free."))

@@ -44,6 +44,11 @@ _SERVED = "This model is on a server; choose the remote engine (server)."
 _NOT_SERVED = "The remote engine decodes only what servers have; choose the genai engine."
 
 
+_PADDED = 0.98
+"""Least part of the larger vocabulary: Qwen2.5 has 151,936 tokens up to 3B and 152,064 above, of which 151,665 mean
+something. The tokenizers decide; this only orders the list of drafts."""
+
+
 class EngineReport(Record):
     """Whether an engine can run the pair. `memory_needed` is an upper estimate in bytes.
 
@@ -121,14 +126,19 @@ def drafts_for(target: Model, models: Iterable[Model]) -> list[Model]:
     it has a detokenizer, and comes later. A head is made for one target's vocabulary.
     """
 
+    def fits(model: Model) -> bool:  # families pad their vocabularies to other multiples
+        sizes = sorted((model.vocabulary or 0, target.vocabulary or 0))
+        same = model.architecture == target.architecture and sizes[0] >= _PADDED * sizes[1]
+        return model.vocabulary == target.vocabulary or (same and not model.head)
+
     def able(model: Model) -> bool:
         if target.in_parts or model.head == "mtp":
             return target.in_parts and model.head == "mtp" and model.path == target.path
-        return model != target and (model.vocabulary == target.vocabulary or (model.detokenizer and not model.head))
+        return model != target and (fits(model) or (model.detokenizer and not model.head))
 
     def unlikely(model: Model) -> tuple[bool, bool]:
         larger = (model.weight_bytes or 0) >= (target.weight_bytes or 0)
-        return model.vocabulary != target.vocabulary, larger
+        return not fits(model), larger
 
     return sorted(filter(able, models), key=unlikely)
 
@@ -142,7 +152,7 @@ def is_recommended(draft: Model, target: Model) -> bool:
         return True
     if draft.head == "mtp" and draft.path == target.path:
         return True
-    if draft.head or draft.vocabulary != target.vocabulary or draft.architecture != target.architecture:
+    if draft.head or draft.architecture != target.architecture:
         return False
     if not all(map(is_converted, (target, draft))) or 2 * (draft.weight_bytes or 0) > (target.weight_bytes or 0):
         return False
@@ -251,11 +261,32 @@ def _cannot(engine: EngineName, target: Model, draft: Model | None, difference: 
         return _IN_PARTS
     if draft is not None and draft.head is not None and engine not in DRAFT_KINDS[draft.head].engines:
         return _DFLASH
+    if difference is None and engine == "genai":
+        return _genai_ids(target, draft)
     if draft is None or difference is None:
         return None
     if engine not in DRAFT_KINDS["translated"].engines:
         return difference
     return None if draft.detokenizer else difference  # translation needs the draft's text
+
+
+def _genai_ids(target: Model, draft: Model | None) -> str | None:
+    """Return why GenAI refuses two models of one vocabulary: it wants the same ids of special tokens, too."""
+    if draft is None or draft.head or draft.path is None or target.path is None:
+        return None
+    return _other_ids(target, draft) if is_converted(target) and is_converted(draft) else None
+
+
+@lru_cache(maxsize=64)
+def _other_ids(target: Model, draft: Model) -> str | None:
+    for name in ("bos", "eos", "pad"):
+        ours, theirs = (getattr(_tokenizer(model), f"get_{name}_token_id")() for model in (target, draft))
+        if ours != theirs:
+            return (
+                f"GenAI takes a draft only if its {name} token is the target's, but these are {theirs} and {ours}; "
+                "choose the traced engine, which needs the same vocabulary only."
+            )
+    return None
 
 
 def _translated(difference: str | None) -> str | None:

@@ -27,7 +27,7 @@ import openvino
 import openvino_genai
 from openvino import opset13 as opset
 
-from specdemo.errors import ConversionError, FolderError
+from specdemo.errors import ConversionError
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import Header, Tensor, check_readable, read_header, type_number, vocabulary_of
 from specdemo.models.gguf_keys import rope_factors
@@ -37,11 +37,10 @@ from specdemo.settings import WeightsForm
 
 _DECOMPRESSION = {"Convert", "Subtract", "Multiply", "Reshape", "Transpose"}
 """Operations between a constant and its product: weights are unpacked, shifted, scaled and reshaped."""
-_BITS = {"f32": 32, "f16": 16, "bf16": 16, "u8": 8, "i8": 8, "u4": 4, "i4": 4}
 _EIGHT_BITS = {"u8", "i8"}
 INT8_GROUPS = (64, 32)
 """Weights that share a scale in int8; the second if the first does not divide a row."""
-_ROWS_AT_ONCE = 4096
+_ROWS_AT_ONCE = 4096  # rows unpacked to f32 at once, so that memory stays below the matrix's own
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Halves = np.ndarray[Any, np.dtype[np.float16]]
@@ -49,7 +48,7 @@ _GROUP = 32
 _ROUNDED = ("Q4_1", "Q4_K")
 _END = re.compile(r"model\.layers\.self_attn\.add1\.layer(\d+)")
 _CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-_STEP = 2**24  # bytes converted at once
+_STEP = 2**24  # bytes converted at once, for the same reason
 
 
 def store(path: Path, work: Path, form: WeightsForm) -> None:
@@ -297,38 +296,6 @@ def _scales_and_minima(tensor: Tensor, raw: np.ndarray[Any, Any]) -> tuple[Halve
     return exact.reshape(rows, -1), (unit[:, 1:] * minima).reshape(rows, -1)
 
 
-class PassBytes(NamedTuple):
-    """Bytes of weights that a pass reads, and of cache for each token of the text so far."""
-
-    weights: int
-    cache_per_token: int
-
-
-def pass_bytes(folder: Path, inference_precision: str, cache_precision: str) -> PassBytes:
-    """Return the bytes read by a pass of a folder's model with these precisions, named as in OpenVINO.
-
-    Raises:
-        FolderError: the model cannot be read.
-    """
-    try:
-        model = openvino.Core().read_model(folder / "openvino_model.xml")
-    except RuntimeError as error:
-        raise FolderError(f"OpenVINO cannot read the model in {folder.name!r}; export it again.") from error
-    narrow = _BITS.get(inference_precision, 32)
-    bits, seen = 0, set()
-    for _, weights in _products(model):
-        constants = _constants(weights)
-        folded = len(constants) > 1 and all(each.get_output_element_type(0).is_real() for each in constants)
-        for constant in constants:
-            if constant.get_friendly_name() not in seen:
-                seen.add(constant.get_friendly_name())
-                width = (weights if folded else constant).get_output_element_type(0).bitwidth
-                floats = constant.get_output_element_type(0).is_real()
-                bits += prod(constant.get_output_shape(0)) * (min(width, narrow) if floats else width)
-    cached = sum(_width_of_state(variable.info.data_shape) for variable in model.get_variables())
-    return PassBytes(bits // 8, cached * _BITS.get(cache_precision, 32) // 8)
-
-
 def join_products(model: openvino.Model) -> int:
     """Join matrix products that read the same input, in place; return how many products that saves.
 
@@ -517,8 +484,3 @@ def _is_constant(node: Any) -> bool:
     """Whether this output depends only on unpacked constants."""
     kind = node.get_type_name()
     return kind == "Constant" or (kind in _DECOMPRESSION and all(map(_is_constant, _unpacked(node))))
-
-
-def _width_of_state(shape: Any) -> int:
-    """Return how many numbers are kept per token: the product of the static dimensions."""
-    return prod(int(size.get_length()) for size in shape if size.is_static)

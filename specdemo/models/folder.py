@@ -38,6 +38,7 @@ _MODES = {kind.mode: cast(HeadName, name) for name, kind in DRAFT_KINDS.items() 
 _TRUE = {"yes", "true", "1"}
 _DIGESTED = (".bin", ".xml", ".json", ".jinja")
 _PIECES, _PIECE_BYTES = 64, 2**14
+_LOOK = 2**20  # bytes; a tokenizer_config.json with many added tokens takes some 300,000
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx")
 
 
@@ -186,9 +187,15 @@ def _has_chat_template(path: Path) -> bool:
     if any((path / f"chat_template.{ending}").is_file() for ending in ("jinja", "json")):
         return True
     settings = path / "tokenizer_config.json"
-    if settings.is_file() and b'"chat_template"' in settings.read_bytes():
+    if settings.is_file() and b'"chat_template"' in _looked_at(settings):
         return True
-    return b"<chat_template value=" in (path / "openvino_tokenizer.xml").read_bytes()
+    return b"<chat_template value=" in _looked_at(path / "openvino_tokenizer.xml")
+
+
+def _looked_at(file: Path) -> bytes:
+    """Return the content of a file that is only looked at, up to a megabyte: anyone may have written it."""
+    with file.open("rb") as opened:
+        return opened.read(_LOOK)
 
 
 def _head(config: dict[str, Any], modes: frozenset[str]) -> HeadName | None:
@@ -205,7 +212,7 @@ def _head(config: dict[str, Any], modes: frozenset[str]) -> HeadName | None:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        config = json_value((path / "config.json").read_bytes())
+        config = json_value(_looked_at(path / "config.json"))
     except ValueError as error:
         raise FolderError(f"config.json in {path.name!r} is damaged; copy the folder again.") from error
     if not isinstance(config, dict):

@@ -298,7 +298,7 @@ def fetch(
     """
     try:
         yield from _fetch(repository, gguf, revision, cache, free)
-    except ModelError:
+    except (ModelError, FetchError):
         raise
     except Exception as error:
         raise _explained(error, repository) from error
@@ -423,8 +423,6 @@ def _explained(error: Exception, repository: str) -> FetchError:
 
     host = constants.ENDPOINT
     status = getattr(getattr(error, "response", None), "status_code", None)
-    if isinstance(error, FetchError):
-        return error
     if isinstance(error, errors.GatedRepoError):
         return AccessError(
             f"{repository} is gated; accept its licence at {host}/{repository}, and set HF_TOKEN to your token."

@@ -179,7 +179,7 @@ def _lm_studio() -> Iterator[Path]:
         homes.insert(0, Path((Path.home() / ".lmstudio-home-pointer").read_text(encoding="utf-8").splitlines()[0]))
     for home in dict.fromkeys(homes):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            yield expanded(json_value((home / "settings.json").read_bytes())["downloadsFolder"])
+            yield expanded(json_value(_looked_at(home / "settings.json"))["downloadsFolder"])
         yield home / "models"
 
 
@@ -203,10 +203,15 @@ def _ollama() -> Iterator[tuple[str, Path]]:
 def _ollama_digest(manifest: Path) -> str | None:
     """Return the digest of the model's blob; None if this is not a model's manifest."""
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        for layer in json_value(manifest.read_bytes())["layers"]:
+        for layer in json_value(_looked_at(manifest))["layers"]:
             if layer["mediaType"] == _OLLAMA_MODEL and re.fullmatch(r"sha256:[0-9a-f]{64}", layer["digest"]):
                 return str(layer["digest"])
     return None
+
+
+def _looked_at(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        return opened.read(2**20)  # of manifests and settings, which take some kilobytes
 
 
 def _files(folder: Path, depth: int) -> Iterator[Path]:

@@ -38,10 +38,10 @@ def registry(tmp_path: Path) -> Path:
     """A models directory: a model, another in an organisation's folder, half of one, and a conversion under way."""
     directory = tmp_path / "models"
     shutil.copytree(FIXTURES / "gpt2" / "target", directory / "mine")
-    shutil.copytree(FIXTURES / "opt" / "draft", directory / "org" / "small")
-    shutil.copytree(FIXTURES / "opt" / "draft", directory / "half")
+    shutil.copytree(FIXTURES / "qwen3" / "draft", directory / "org" / "small")
+    shutil.copytree(FIXTURES / "qwen3" / "draft", directory / "half")
     (directory / "half" / "openvino_model.bin").unlink()
-    shutil.copytree(FIXTURES / "opt" / "draft", directory / ".converting-x" / "exported")
+    shutil.copytree(FIXTURES / "qwen3" / "draft", directory / ".converting-x" / "exported")
     (directory / "notes.txt").touch()
     return directory
 
@@ -95,7 +95,7 @@ def test_a_name_that_is_nearly_right() -> None:
 
 def test_models_of_a_directory(registry: Path) -> None:
     models, unusable = models_in(registry)
-    assert [(model.name, model.architecture) for model in models] == [("mine", "gpt2"), ("org/small", "opt")]
+    assert [(model.name, model.architecture) for model in models] == [("mine", "gpt2"), ("org/small", "qwen3")]
     assert [(folder.name, folder.reason) for folder in unusable] == [
         ("half", "The folder 'half' lacks openvino_model.bin; copy the whole folder again.")
     ]
@@ -108,8 +108,8 @@ def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
 
 def test_the_library_has_everything_once(registry: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [model.name for model in library().models] == BUNDLED_NAMES
-    cached("org/small", FIXTURES / "opt" / "target", tmp_path)
-    half = cached("org/half", FIXTURES / "opt" / "target", tmp_path)
+    cached("org/small", FIXTURES / "qwen3" / "target", tmp_path)
+    half = cached("org/half", FIXTURES / "qwen3" / "target", tmp_path)
     (half / "openvino_model.bin").write_bytes(b"")
     monkeypatch.setenv("SPECDEMO_MODELS", str(registry))
     names = [model.name for model in library().models]
@@ -151,14 +151,14 @@ def test_no_path_leaves_this_machine(registry: Path) -> None:
 def test_a_pair_of_the_catalogue_is_ready_once_both_are_here(tmp_path: Path) -> None:
     entry = find("dolly-v2-7b")
     assert entry_folders(entry) == (None, None)
-    cached("OpenVINO/dolly-v2-7b-int8-ov", FIXTURES / "gpt_neox" / "target", tmp_path)
+    cached("OpenVINO/dolly-v2-7b-int8-ov", FIXTURES / "llama" / "target", tmp_path)
     assert entry_folders(entry)[1] is None
-    cached("OpenVINO/dolly-v2-3b-int4-ov", FIXTURES / "gpt_neox" / "draft", tmp_path)
+    cached("OpenVINO/dolly-v2-3b-int4-ov", FIXTURES / "llama" / "draft", tmp_path)
     here = {model.path: model.name for model in library().models}
     assert [here[folder] for folder in entry_folders(entry)] == [source.repository for source in entry.sources]
     converted = find("opt-6.7b")
-    shutil.copytree(FIXTURES / "opt" / "target", tmp_path / "cache" / "specdemo" / "models" / "opt-6.7b-int8-ov")
-    shutil.copytree(FIXTURES / "opt" / "draft", tmp_path / "cache" / "specdemo" / "models" / "opt-125m-int8-ov")
+    shutil.copytree(FIXTURES / "qwen3" / "target", tmp_path / "cache" / "specdemo" / "models" / "opt-6.7b-int8-ov")
+    shutil.copytree(FIXTURES / "qwen3" / "draft", tmp_path / "cache" / "specdemo" / "models" / "opt-125m-int8-ov")
     assert None not in entry_folders(converted)
     assert None not in entry_folders(find("story-pair"))
 

@@ -14,10 +14,10 @@ from tests.support.hub import Hub
 from tests.support.hurried import load_briefly
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-FAMILIES = ("codegen", "qwen3")
+FAMILIES = ("gpt2", "qwen3")
 DOLLY = {
-    "OpenVINO/dolly-v2-7b-int8-ov": FIXTURES / "gpt_neox" / "target",
-    "OpenVINO/dolly-v2-3b-int4-ov": FIXTURES / "gpt_neox" / "draft",
+    "OpenVINO/dolly-v2-7b-int8-ov": FIXTURES / "llama" / "target",
+    "OpenVINO/dolly-v2-3b-int4-ov": FIXTURES / "llama" / "draft",
 }
 
 

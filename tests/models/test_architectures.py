@@ -14,7 +14,7 @@ from specdemo.settings import GenerationSettings, RuntimeSettings
 from tests.support.folders import FIXTURES, pair_from_folders
 
 pytestmark = pytest.mark.openvino
-FAMILIES = ("codegen", "gemma", "gpt2", "gpt_neox", "llama", "opt", "phi3", "qwen3")
+FAMILIES = ("gpt2", "llama", "qwen3")
 PROMPT = "Does speculative decoding help"
 TOKENS = 40
 
@@ -46,15 +46,6 @@ def test_traced_greedy_speculation_writes_what_plain_decoding_writes(family: str
     rate = metrics.acceptance_rate(speculative)
     assert rate is not None
     assert 0 < rate < 1, "the draft is right sometimes, so that rejected tails are taken back"
-    engine.close()
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_model_that_drafts_for_itself_is_right(family: str) -> None:
-    engine = TracedEngine(pair_of(family, "target"), thoroughness=BRIEF)
-    run = decode(engine, num_assistant_tokens=3)
-    assert run.token_ids == decode(engine, plain=True).token_ids
-    assert metrics.acceptance_rate(run) == 1
     engine.close()
 
 
