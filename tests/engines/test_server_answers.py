@@ -106,8 +106,13 @@ COMPLETE: dict[str, tuple[Any, ...]] = {
     "single newlines": (b"".join(b"data: " + json.dumps(event).encode() + b"\n" for event in EVENTS),),
     "one write": (b"".join(b"data:" + json.dumps(event).encode() + b"\n\n" for event in EVENTS),),
     "BOM and names": (b"event: message\nid: 3\nretry: 9\n" + f"data: {json.dumps(EVENTS[0])}\n\n".encode(), *EVENTS),
+    "finish reason empty": tuple(
+        {"choices": [], **json.loads(json.dumps(each).replace("null", '""'))} for each in EVENTS
+    ),
+    "messages instead of deltas": tuple(json.loads(json.dumps(each).replace("delta", "message")) for each in EVENTS),
     "content as parts": (chat([{"type": "text", "text": "The cat"}, {"text": " sat on"}]), *EVENTS[3:]),
     "a count that is none": (*EVENTS[:5], {"usage": {"completion_tokens": "many"}}, "[DONE]"),
+    "usage of another type": (*EVENTS[:5], {"usage": "none"}, "[DONE]"),
     "a negative count": (*EVENTS[:5], {"usage": {"completion_tokens": -5}}, "[DONE]"),
     "an infinite count": (*EVENTS[:5], '{"usage": {"completion_tokens": 1e999}}', "[DONE]"),
     "usage in every event": tuple({**event, "usage": {"completion_tokens": 3}} for event in EVENTS),
@@ -346,7 +351,7 @@ def test_counts_are_believed_only_as_far_as_they_are_complete() -> None:
 def test_a_model_with_a_template_is_asked_through_it_unless_told_otherwise() -> None:
     found = {"/props": PROPS, "/v1/models": models("tiny"), "/completion": Answer(stream=TWO)}
     with fake({**found, "/apply-template": Answer({"prompt": "<user>Say<assistant>"})}) as server:
-        pair = remote_pair(Servers(speculative=Server(url=server.url)))
+        pair = remote_pair(Servers(speculative=Server(url=f"{server.url}/v1/chat/completions")))
         assert (pair.target.server, pair.target.chat_template) == ("llama.cpp", True)
         with closing(RemoteEngine(pair)) as engine:
             for chosen in ({}, {"apply_chat_template": False}):
@@ -453,7 +458,7 @@ def test_requests_at_once_are_both_under_way_before_either_is_answered() -> None
 class Mouth:
     """A client whose server says what a test makes it say."""
 
-    versioned, side = True, "plain"
+    version, side = "/v1", "plain"
 
     def __init__(self) -> None:
         self.heard_by: list[OnEvent] = []

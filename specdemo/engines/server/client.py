@@ -42,7 +42,7 @@ _STREAM_SECONDS = 3600.0  # for a stream, however busy the server
 _KEPT_BYTES = 2**16  # of an answer's beginning, to quote from if it is no stream of events
 _QUOTED = 300  # characters quoted of a server's own words
 _ADDRESSES = r"\w+://[^\s\"'<>,;]+|\b\d+(?:\.\d+){3}(?::\d+)?\b"
-_ENDPOINT = r"(/(chat/)?completions?|/models|/responses|/props|/health)?/*$"  # often pasted with the base URL
+_PASTED = r"(?P<root>.*?)(?P<version>/v\d\w*(/.*?)?)?(/(chat/)?completions?|/models|/responses|/props|/health)?/*"
 _REFUSALS = 301, 302, 303, 307, 308, 401, 403, 429, 503
 """Statuses by which a server says more than that it does not know a path."""
 _SENTENCES = {
@@ -62,13 +62,6 @@ class Key(NamedTuple):
 
     variable: str
     value: str = ""
-
-
-class Answer(NamedTuple):
-    """An answer that was read whole."""
-
-    status: int
-    text: str
 
 
 class Event(NamedTuple):
@@ -103,10 +96,12 @@ class Client:
         if not (value.isascii() and value.isprintable()):
             raise UsageError(f"The API key contains an invalid character; set {key.variable} again.")
         try:
-            base = httpx.URL(re.sub(_ENDPOINT, "", server.url))
+            url = httpx.URL(server.url)
         except httpx.InvalidURL:
             raise UsageError(f"Invalid URL of the {side} server; write it like http://127.0.0.1:8080.") from None
-        self.versioned = re.search(r"/v\d\w*(/|$)", base.path) is not None
+        path = re.fullmatch(_PASTED, url.path)
+        self.version = (path and path["version"]) or ""  # of the protocol, such as /v1, if it is given
+        base = url.copy_with(path=(path and path["root"]) or "/", query=None, fragment=None)
         self._http = httpx.AsyncClient(
             base_url=base,
             transport=_transport(base),
@@ -116,11 +111,10 @@ class Client:
 
     def find(self, path: str, *, refusals: Collection[int] = _REFUSALS) -> dict[str, Any] | None:
         """Return the object at a path; None if there is none. Refusals with one of these statuses are raised."""
-        answer = _wait(self._whole("GET", path))
-        if answer.status in refusals:
-            self._check(answer)
-        found = _parsed(answer.text) if 200 <= answer.status < 300 else None
-        return found if isinstance(found, dict) and _error_in(found) is None else None
+        status, text = _wait(self._whole("GET", path))
+        if status in refusals:
+            raise self._unusable(status, text)
+        return _object(status, text)
 
     def fetch(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the object at a path, or in answer to a body.
@@ -128,11 +122,10 @@ class Client:
         Raises:
             ServerError: the server does not answer, refuses, or answers with something else.
         """
-        answer = _wait(self._whole("GET" if body is None else "POST", path, body))
-        self._check(answer)
-        found = _parsed(answer.text)
-        if not isinstance(found, dict) or _error_in(found) is not None:
-            raise self._unusable(answer.text)
+        status, text = _wait(self._whole("GET" if body is None else "POST", path, body))
+        found = _object(status, text)
+        if found is None:
+            raise self._unusable(status, text)
         return found
 
     def stream(self, path: str, body: dict[str, Any]) -> Generator[Event]:
@@ -200,13 +193,13 @@ class Client:
         That is `[DONE]`, llama.cpp's `stop`, or a finish reason with usage; a server that sends only the finish
         reason may also close the connection or fall silent.
         """
-        now, count, finished, skipped = asyncio.get_running_loop().time, 0, False, ""
+        now, count, finished = asyncio.get_running_loop().time, 0, False
         last = now() + _STREAM_SECONDS
         try:
             async with self._answer("POST", path, _STREAM_BYTES, body) as (response, received, deadline):
                 if not response.is_success:
                     await response.aread()
-                    self._check(Answer(response.status_code, received.text()))
+                    raise self._unusable(response.status_code, received.text())
                 response.headers["content-type"] = "text/event-stream"  # some servers call it plain text
                 async with aclosing(EventSource(response).aiter_sse()) as frames:
                     async for frame in frames:
@@ -219,7 +212,6 @@ class Client:
                                 raise self._too_long()
                             data = self._checked(text, failed=frame.event == "error")
                             if data is None:
-                                skipped = text
                                 continue
                             deadline.reschedule(min(now() + self._silence, last))
                             yield Event(at, data)
@@ -227,7 +219,7 @@ class Client:
                             if data.get("stop") is True or (finished and data.get("usage")):
                                 return
                 if not finished:
-                    raise self._cut_off(received.text(), skipped)
+                    raise self._unusable(response.status_code, received.text(), streamed=True)
         except ServerError:
             if not finished:
                 raise
@@ -242,45 +234,33 @@ class Client:
             raise self.error(f"sent an event that is no JSON ({self.words(text)}); see its log, and run again.")
         return data if isinstance(data, dict) else None
 
-    def _cut_off(self, text: str, skipped: str) -> ServerError:
-        """Return the error for a stream without a proper end."""
-        if (field := re.search(r"^error:(.+)$", text, re.MULTILINE)) is not None:
+    def _unusable(self, status: int, text: str, *, streamed: bool = False) -> ServerError:
+        """Return the error for an answer that is none, or for a stream without a proper end: what it is instead."""
+        found = _parsed(text)
+        said = self.words(found or text)
+        if not 200 <= status < 300:
+            sentence = "redirects to another address; give that one" if status < 400 else "answered with an error"
+            sentence = _SENTENCES.get(status, sentence).format(variable=self.key.variable)
+            return self.error(f"{sentence} ({status}{': ' if said else ''}{said}).")
+        if streamed and (field := re.search(r"^error:(.+)$", text, re.MULTILINE)) is not None:
             return self.error(f"failed in the middle of its answer: {self.words(_parsed(field[1]) or field[1])}")
-        if not text.strip() or re.search(r"^(data|event|id|retry)?:", text, re.MULTILINE):
-            quote = f" ({self.words(skipped)})" if skipped else ""
-            return self.error(f"broke its answer off{quote}; see its log, and run again.")
-        found = _parsed(text)
-        if isinstance(found, dict) and _error_in(found) is None:
+        if streamed and (not text.strip() or re.search(r"^(data|event|id|retry)?:", text, re.MULTILINE)):
+            return self.error("broke its answer off; see its log, and run again.")
+        if streamed and _object(status, text) is not None:
             return self.error("answered in one piece, which cannot be timed; have it stream its answers.")
-        return self._unusable(text)
-
-    def _check(self, answer: Answer) -> None:
-        status, said = answer.status, self.words(_parsed(answer.text) or answer.text)
-        if 200 <= status < 300:
-            return
-        text = _SENTENCES.get(status, "answered with an error")
-        if 300 <= status < 400:
-            text = "redirects to another address; give that one"
-        raise self.error(f"{text.format(variable=self.key.variable)} ({status}{': ' if said else ''}{said}).")
-
-    def _unusable(self, text: str) -> ServerError:
-        """Return the error for an answer that reports success, and is an error or something else."""
-        found = _parsed(text)
-        if (reason := _error_in(found)) is not None:
-            return self.error(f"answered with an error: {self.words(reason)}")
-        return self.error(
-            f"sent no JSON object ({self.words(text)}); check that this is an OpenAI-compatible server."
-        )
+        if _error_in(found) is not None:
+            return self.error(f"answered with an error: {said}")
+        return self.error(f"sent no JSON object ({said}); check that this is an OpenAI-compatible server.")
 
     def _too_long(self) -> ServerError:
         return self.error("sends more than any answer takes; see its log, and check its address.")
 
-    async def _whole(self, method: str, path: str, body: dict[str, Any] | None = None) -> Answer:
-        """Return an answer, read whole."""
+    async def _whole(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, str]:
+        """Return the status and text of an answer, read whole."""
         async with self._answer(method, path, _OBJECT_BYTES, body) as (response, received, _):
             await response.aread()
             text = response.content.decode(errors="replace") if response.is_success else received.text()
-            return Answer(response.status_code, text)
+            return response.status_code, text
 
     @asynccontextmanager
     async def _answer(
@@ -352,6 +332,12 @@ def _parsed(text: str) -> Any:
             return json.loads(text) if "\\u" in text else None  # half a surrogate pair, which the first refuses
         except (ValueError, RecursionError):
             return None
+
+
+def _object(status: int, text: str) -> dict[str, Any] | None:
+    """Return the object of a successful answer; None if it is none, or an error."""
+    found = _parsed(text) if 200 <= status < 300 else None
+    return found if isinstance(found, dict) and _error_in(found) is None else None
 
 
 def _error_in(data: object) -> object | None:

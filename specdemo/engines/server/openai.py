@@ -57,7 +57,7 @@ class OpenAI:
             ServerError: the server does not list it, or several and none is named.
         """
         self._client = client
-        prefixes = ("",) if client.versioned else _PREFIXES
+        prefixes = [*dict.fromkeys((client.version, *_PREFIXES) if client.version else _PREFIXES)]
         for prefix in prefixes:
             found = client.find(f"{prefix}/models", **{} if prefix == prefixes[0] else {"refusals": ()}) or {}
             if isinstance(found.get("data"), list):
@@ -138,11 +138,11 @@ class OpenAIReader(Reader):
 
     def on_event(self, event: Event) -> Iterator[Prefilling | Round]:
         """Yield the event as a round if it holds text."""
-        usage = event.data.get("usage") or {}
-        if isinstance(total := usage.get("completion_tokens"), int) and total > 0:
+        usage = event.data.get("usage")
+        if isinstance(usage, dict) and isinstance(total := usage.get("completion_tokens"), int) and total > 0:
             self._total = total
         choice = next(iter(event.data.get("choices") or ()), None) or {}
-        if (reason := choice.get("finish_reason")) is not None:
+        if reason := choice.get("finish_reason"):
             self.finish_reason = "length" if reason == "length" else "stop"
         text = self._whole(self._text(choice))
         if text:
@@ -152,7 +152,7 @@ class OpenAIReader(Reader):
             self._at = event.at
 
     def _text(self, choice: dict[str, Any]) -> str:
-        delta = choice.get("delta") or {}
+        delta = choice.get("delta") or choice.get("message") or {}
         thought = _joined(delta.get("reasoning_content")) or _joined(delta.get("reasoning"))
         said = _joined(choice.get("text")) or _joined(delta.get("content"))
         text = thought if self._thinks or not thought else f"<think>{thought}"
