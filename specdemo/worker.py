@@ -31,7 +31,7 @@ from typing import Any
 import psutil
 
 from specdemo.child import Child, Failure, Sign, send_all
-from specdemo.costs import measure_costs
+from specdemo.costs import measure_costs, recall
 from specdemo.engines import Engine
 from specdemo.errors import EngineError, SettingsError, SpecdemoError
 from specdemo.models.checks import check_strategy
@@ -91,7 +91,7 @@ class Engines:
         if calibrate and self._costs.get(name) is None:
             yield Phase("calibrating")
             self._costs[name] = measure_costs(self._engine, stop=self.stop)
-        return self._engine, self._costs.get(name)
+        return self._engine, self._costs.get(name) or recall(self._engine)
 
     def has(self, engine: EngineName, pair: ModelPair) -> bool:
         """Check if this pair is loaded in this engine."""
