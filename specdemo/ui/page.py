@@ -25,10 +25,11 @@ from specdemo.records import ModelPair
 from specdemo.settings import RuntimeSettings
 from specdemo.ui.controls import NAMES, STRATEGY, choices_css, default_values, settings_from_link, start_values
 from specdemo.ui.events import ENGINE, PRIVATE
-from specdemo.ui.gate import SESSIONS, Page, application, listening, only_here, visitors_files
+from specdemo.ui.gate import only_here
 from specdemo.ui.measure import measure_tab
 from specdemo.ui.parts import alert, header_html
 from specdemo.ui.registry import PAIR_NAMES, Names, Registry, values_of
+from specdemo.ui.server import SESSIONS, Page, application, listening, visitors_files
 from specdemo.ui.session import Sessions, Visitors, initial_pair
 from specdemo.ui.tabs.compare import ANATOMY, COMPARE, CompareCallbacks, CompareTab, api_description, compare_tab
 from specdemo.ui.tabs.models import ModelsTab, models_tab

@@ -15,8 +15,8 @@ from specdemo.errors import FolderError, ModelError, SpecdemoError, UsageError
 from specdemo.models.gguf import LIMITS
 from specdemo.models.library import add_model, library
 from specdemo.models.pairs import BUNDLED, bundled_pair
-from specdemo.ui.gate import DROPPED, Drops
 from specdemo.ui.registry import Registry
+from specdemo.ui.server import DROPPED, Drops
 from specdemo.ui.session import Visitors
 from tests.support import gguf_files
 

@@ -14,8 +14,8 @@ from playwright.sync_api import Page, ViewportSize, sync_playwright
 
 from specdemo.engines import load_engine
 from specdemo.models.pairs import default_pair, start_settings
-from specdemo.ui.gate import application, listening
 from specdemo.ui.page import build_page, look, routes
+from specdemo.ui.server import application, listening
 from specdemo.ui.session import initial_pair
 from specdemo.worker import Prepare, Worker
 from tests.support.browser import FLAGS, installed, models_tab, open_tab, repeated, run, set_slider, start, watch

@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from specdemo.errors import UsageError
 from specdemo.models.pairs import bundled_pair
-from specdemo.ui import gate
+from specdemo.ui import gate, server
 from specdemo.ui.gate import (
     A_MINUTE,
     BODY_BYTES,
@@ -37,12 +37,10 @@ from specdemo.ui.gate import (
     TEXT_CHARACTERS,
     Gate,
     address_of,
-    application,
     is_loopback,
-    listening,
-    visitors_files,
 )
 from specdemo.ui.page import build_page, look, routes
+from specdemo.ui.server import application, listening, visitors_files
 from specdemo.worker import Worker
 
 API = "/gradio_api"
@@ -264,6 +262,16 @@ def test_a_session_without_events_is_told_to_reload() -> None:
     assert page.get(f"{API}/call/compare/called").text == "done"
 
 
+def test_where_all_have_too_much_waiting_the_longest_unfetched_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "UNDER_WAY", 3)
+    page = client()
+    for name in "abcd":
+        assert page.post(JOIN, json=SESSION | {"session_hash": name}).text == "done"
+    for name, kept in zip("abcd", (False, True, True, True), strict=True):
+        told = page.get(f"{API}/queue/data?session_hash={name}").text
+        assert ("process_completed" in told) is kept, name
+
+
 def test_an_address_has_so_much_waiting_and_so_much_in_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate, "monotonic", lambda: 1e9)  # a slow machine would take longer than a minute
     gates = Gate(Starlette(routes=[Route("/{path:path}", everything, methods=["GET", "POST"])]))
@@ -420,7 +428,7 @@ def test_uploads_are_one_file_each_so_many_of_them_for_an_hour(
     served: tuple[gr.Blocks, httpx.Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, http = served
-    monkeypatch.setattr(gate, "FREE_BYTES", 0)
+    monkeypatch.setattr(server, "FREE_BYTES", 0)
     form = {"files": ("../a b\u00e9.json", b"{}")}
     [path] = http.post(UPLOAD, files=form).raise_for_status().json()
     assert Path(path).read_bytes() == b"{}"
@@ -433,14 +441,14 @@ def test_uploads_are_one_file_each_so_many_of_them_for_an_hour(
         http.post(UPLOAD, content=b"x", headers={"Content-Type": "multipart/form-data; boundary=a; boundary=b"}),
     ):
         assert (refused.status_code, "one file" in refused.text) == (400, True)
-    monkeypatch.setattr(gate, "FILES", 2)
+    monkeypatch.setattr(server, "FILES", 2)
     assert http.post(UPLOAD, files=form).status_code == 200
     full = http.post(UPLOAD, files=form)
     assert (full.status_code, "in an hour" in full.text) == (429, True)
-    monkeypatch.setattr(gate, "FILE_SECONDS", -1.0)
+    monkeypatch.setattr(server, "FILE_SECONDS", -1.0)
     assert http.post(UPLOAD, files=form).status_code == 200
     assert not Path(path).exists()
-    monkeypatch.setattr(gate, "FREE_BYTES", 2**63)
+    monkeypatch.setattr(server, "FREE_BYTES", 2**63)
     assert http.post(UPLOAD, files=form).status_code == 507
 
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from time import monotonic
 
 import httpx
@@ -85,12 +84,6 @@ def test_the_page_is_behind_its_gate(page: Served) -> None:
     assert page.post("/upload", files={"files": b"{}"}, headers=EVIL).status_code == 403
     assert page.post("/upload", files={"files": bytes(11 * 2**20)}).status_code == 413
     assert page.get(f"{API}/runs").status_code == 404
-
-
-def test_uploads_are_kept_in_a_folder_of_this_page(page: Served) -> None:
-    kept = Path(page.post("/upload", files={"files": b"{}"}).json()[0])
-    assert kept.read_bytes() == b"{}"
-    assert kept.parents[2].name.startswith("specdemo-")
 
 
 def test_visitors_are_kept_up_to_a_number_and_told_when_they_were_forgotten(page: Served) -> None:

@@ -14,10 +14,10 @@ from gradio.blocks import BlockFunction
 from gradio.state_holder import SessionState
 
 from specdemo.models.pairs import bundled_pair
-from specdemo.ui.gate import fits
 from specdemo.ui.measure import suite_name
 from specdemo.ui.page import build_page, restore
 from specdemo.ui.registry import Registry
+from specdemo.ui.server import fits
 from specdemo.ui.session import Sessions, Visitors
 from specdemo.ui.tabs.compare import CompareCallbacks, restore_chat
 from specdemo.ui.tabs.models import name_of

@@ -44,8 +44,8 @@ from specdemo.ui.controls import (
     visibility,
 )
 from specdemo.ui.events import ENGINE, FILES, PRIVATE, QUIET, Stop, check_session
-from specdemo.ui.gate import sent
 from specdemo.ui.parts import alert, code_html, examples_html, notice
+from specdemo.ui.server import sent
 from specdemo.ui.session import FinishedRun, Sessions, Update
 from specdemo.ui.uploads import meanwhile, open_apart, share_apart
 from specdemo.ui.views import script, view

@@ -1,0 +1,328 @@
+"""The page's server: checks of what its events carry, visitors' files, and the page mounted behind its gate.
+
+Of Gradio's undocumented names this uses two, `Blocks.process_api` and `Blocks.get_config_file`.
+"""
+
+import asyncio
+import errno
+import logging
+import os
+import re
+import shutil
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from math import isfinite
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
+from time import sleep, time
+from typing import Any, cast
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import gradio as gr
+import uvicorn
+from anyio import open_file
+from anyio.to_thread import run_sync
+from gradio.exceptions import InvalidPathError
+from starlette.applications import Starlette
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
+
+from specdemo.child import Limits
+from specdemo.errors import SpecdemoError, UsageError
+from specdemo.files import is_text
+from specdemo.models.library import keep_model
+from specdemo.models.places import models_dir, writable
+from specdemo.ui.gate import UNDER_WAY, UNREADABLE, Gate, Refused, default_host, is_loopback, only_here
+
+SESSIONS = 200  # visitors whose chat and pair are kept; a page with one engine is slow for ten at once
+FILES = 100
+FILE_SECONDS = 3600.0  # a suite is read when its benchmark starts, perhaps long after it was chosen
+FREE_BYTES = 2**30  # to keep free on the disk
+CONNECTIONS = 1000
+THREADS = 32  # for callbacks, besides the 40 that answer requests, so that slow callbacks never block the page
+_API = "/gradio_api"
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_log = logging.getLogger(__name__)
+
+
+class Page(gr.Blocks):
+    """Blocks whose events accept only values that their widgets can send.
+
+    Anyone can send any JSON to any event over HTTP, without the widgets. Values are checked once, here, so that
+    callbacks can rely on the types of their widgets.
+    """
+
+    def get_config_file(self) -> Any:
+        """Return the configuration sent to the browser.
+
+        Gradio's heartbeat would hold a connection per tab; browsers open six to a host, so that a seventh tab would
+        stall them all. Without it, Gradio still notices when the connection with a run's updates closes.
+        """
+        return super().get_config_file() | {"connect_heartbeat": False}
+
+    async def process_api(self, block_fn: Any, inputs: list[Any], *arguments: Any, **options: Any) -> dict[str, Any]:
+        """Handle an event.
+
+        Raises:
+            gr.Error: a value is refused, or the callback failed; the log has what it did not expect.
+        """
+        if block_fn.fn is None or (options.get("iterator") is None and len(inputs) < len(block_fn.inputs)):
+            raise refusal("The page received something unexpected")
+        for block, value in zip(block_fn.inputs, inputs, strict=False):
+            if not fits(block, value):
+                raise refusal(f"{getattr(block, 'label', None) or 'A value'!r} has an unusable value")
+        try:
+            done: dict[str, Any] = await super().process_api(block_fn, inputs, *arguments, **options)
+        except gr.Error as error:
+            if error.print_exception:  # one of Gradio's own
+                raise refusal("A value is out of bounds, or a file no longer exists") from error
+            raise
+        except (InvalidPathError, FileNotFoundError) as error:
+            raise refusal("A value is out of bounds, or a file no longer exists") from error
+        except Exception as error:  # Gradio would send "error: null"
+            _log.exception("an event failed")
+            raise gr.Error(f"It failed ({type(error).__name__}); the log has more.", print_exception=False) from error
+        return done
+
+
+def refusal(reason: str) -> gr.Error:
+    return gr.Error(f"{reason}; correct it, or reload the page.", print_exception=False)
+
+
+def fits(block: Any, value: Any) -> bool:
+    """Check if a value has the type that a widget sends; Gradio itself checks bounds and choices."""
+    number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    match block:
+        case gr.Textbox() | gr.Radio():
+            return is_text(value)
+        case gr.Dropdown():
+            return value is None or is_text(value)
+        case gr.Checkbox():
+            return isinstance(value, bool)
+        case gr.CheckboxGroup():
+            return isinstance(value, list) and all(is_text(choice) for choice in value)
+        case gr.Slider():
+            return number
+        case gr.Number():
+            return value is None or number
+        case gr.UploadButton() | gr.File():
+            return value is None or (isinstance(value, dict) and is_text(value.get("path")))
+    return True  # states are never sent, and the endpoint checks its values itself
+
+
+def sent(event: gr.EventData, name: str) -> Any:
+    """Return what a script of the page sent with an event, or None. It is untrusted: anyone can send anything."""
+    try:
+        return getattr(event, name)
+    except (AttributeError, TypeError):
+        return None
+
+
+@contextmanager
+def visitors_files() -> Iterator[Path]:
+    """Create a temporary folder for Gradio's and visitors' files. Enter it before the page is built."""
+    before = os.environ.get("GRADIO_TEMP_DIR")
+    with TemporaryDirectory(prefix="specdemo-", dir=before, ignore_cleanup_errors=True) as folder:
+        os.environ["GRADIO_TEMP_DIR"] = folder
+        try:
+            yield Path(folder)
+        finally:
+            del os.environ["GRADIO_TEMP_DIR"]
+            if before is not None:
+                os.environ["GRADIO_TEMP_DIR"] = before
+
+
+async def upload(request: Request) -> Response:
+    """Keep a visitor's file for `FILE_SECONDS`, instead of Gradio's route, which takes a thousand per request."""
+    folder = Path(os.environ["GRADIO_TEMP_DIR"], "uploads")
+    folder.mkdir(exist_ok=True)
+    for old in folder.iterdir():
+        if old.stat().st_mtime < time() - FILE_SECONDS:
+            shutil.rmtree(old, ignore_errors=True)
+    if len([*folder.iterdir()]) >= FILES:
+        return Refused(429, "Visitors' files take all the space they may; try again in an hour.").response
+    if shutil.disk_usage(folder).free < FREE_BYTES:
+        return Refused(507, "The disk of the page's machine is nearly full; try again later.").response
+    try:
+        async with request.form(max_files=1, max_fields=1) as form:
+            [file] = [part for part in form.values() if isinstance(part, UploadFile)]
+            path = folder / uuid4().hex / (re.sub(r"[^\w.-]", "_", Path(file.filename or "").name)[-100:] or "file")
+            path.parent.mkdir()
+            async with await open_file(path, "wb") as out:
+                await out.write(await file.read())
+    except (HTTPException, ValueError):
+        return Refused(400, "This is not a form with one file; choose one file on the page.").response
+    except ClientDisconnect:
+        return UNREADABLE.response
+    return JSONResponse([str(path)])
+
+
+_LIMITS = Limits()
+DROPPED = ".dropped-"  # hidden, so that a file is not listed before it is complete
+
+
+class Drops:
+    """Model files dropped on the page; actual models are kept in the user's models directory.
+
+    `PUT /model/NAME` responds with the file's path there, or with the reason for a refusal. One at a time, so that no
+    two share the disk's room or take the same name.
+    """
+
+    def __init__(
+        self, directory: Path | None = None, free_bytes: int = FREE_BYTES, *, limits: Limits = _LIMITS
+    ) -> None:
+        self._directory, self._free_bytes, self._busy = directory, free_bytes, asyncio.Lock()
+        self._keep = partial(keep_model, directory=directory, limits=limits)
+        for left in models_dir(directory).glob(f"{DROPPED}*"):
+            if all(file.stat().st_mtime < time() - FILE_SECONDS for file in left.iterdir()):
+                shutil.rmtree(left, ignore_errors=True)  # of a server that was killed
+
+    @property
+    def route(self) -> Route:
+        return Route("/model/{name}", self._dropped, methods=["PUT"])
+
+    async def _dropped(self, request: Request) -> Response:
+        """Answer with status 200 even to refuse, since browsers log any other as an error of the page."""
+        if self._busy.locked():
+            return JSONResponse({"refused": "Another file is being copied; drop this one when that is done."})
+        try:
+            async with self._busy:
+                folder = await run_sync(writable, models_dir(self._directory), "Models")
+                if shutil.disk_usage(folder).free < int(request.headers["content-length"]) + self._free_bytes:
+                    raise UsageError(
+                        f"There is no room for this file in {folder}; free some, or give the file's path."
+                    )
+                with TemporaryDirectory(prefix=DROPPED, dir=folder, ignore_cleanup_errors=True) as place:
+                    file = Path(place, request.path_params["name"])
+                    async with await open_file(file, "wb") as out:
+                        async for piece in request.stream():
+                            await out.write(piece)
+                    kept = await run_sync(self._keep, file)
+        except SpecdemoError as error:
+            return JSONResponse({"refused": str(error)})
+        except OSError as error:
+            return JSONResponse({"refused": f"The file cannot be written ({error.strerror}); give its path instead."})
+        except (ClientDisconnect, KeyError):
+            return JSONResponse({"refused": "The file did not arrive whole; drop it again."})
+        return JSONResponse({"path": str(kept)})
+
+
+async def _unreadable(request: Request, error: Exception) -> Response:
+    _log.warning("refused %s: %r", request.url.path, error)
+    return UNREADABLE.response
+
+
+def application(
+    page: gr.Blocks,
+    routes: Sequence[BaseRoute] = (),
+    *,
+    host: str | None = None,
+    allowed_hosts: Sequence[str] = (),
+    auth: tuple[str, str] | None = None,
+    ready: Callable[[], bool] = lambda: True,
+    sessions: int = SESSIONS,
+    models_dir: Path | None = None,
+    middleware: Sequence[Middleware] = (),
+    **look: Any,
+) -> Starlette:
+    """Return the page behind its gate, with further routes. `look`: options of `gr.mount_gradio_app`.
+
+    `ready`: True if the engine's process makes progress, as `/readyz` says. Without `allowed_hosts`, a page on an
+    address other than loopback answers to every name, since it cannot know its own.
+    """
+    # of every event Gradio would keep a row, and tabulate them all after each, which disturbs the engine's clocks
+    os.environ |= {"GRADIO_ANALYTICS_MAX_EVENTS": "1", "GRADIO_ANALYTICS_CACHE_FREQUENCY": str(10**9)}
+    address, space = host or default_host(), os.environ.get("SPACE_HOST")
+    own = [*allowed_hosts, *filter(None, [space])]
+    local, root = only_here(host, allowed_hosts), os.environ.get("GRADIO_ROOT_PATH", "")
+    gate = Middleware(
+        Gate,
+        names=[*_LOOPBACK, address, *own] if allowed_hosts or is_loopback(address) else None,
+        trusted=own,
+        root=urlsplit(root).path,
+        auth=auth is not None,
+        by_address=space is None,  # where all visitors come through one proxy
+        local=local,
+        known=lambda event: event in page.fns,
+    )
+
+    async def readyz(request: Request) -> PlainTextResponse:
+        if ready():
+            return PlainTextResponse("ready\n")
+        return PlainTextResponse("The engine's process does not respond; it is replaced within a minute.\n", 503)
+
+    own_routes = [Route("/readyz", readyz), Route(f"{_API}/upload", upload, methods=["POST"]), *routes]
+    if local:
+        own_routes.append(Drops(models_dir).route)
+    page.max_threads, page.state_session_capacity = THREADS, sessions
+    page.queue(max_size=UNDER_WAY, api_open=False)  # nothing runs outside the queue
+    # what Gradio's routes raise for names that it does not know
+    unreadable = dict.fromkeys((KeyError, TypeError, ValueError), _unreadable)
+    app = Starlette(routes=own_routes, middleware=[gate])
+    # run history would let visitors have this machine write to a bucket on the Hub
+    gr.mount_gradio_app(
+        cast(Any, app),
+        page,
+        "/",
+        auth=auth,
+        root_path=root,
+        run_history=False,
+        ssr_mode=False,
+        show_error=True,
+        app_kwargs={"exception_handlers": unreadable, "middleware": middleware},
+        **look,
+    )
+    return app
+
+
+@contextmanager
+def listening(app: ASGIApp, host: str | None = None, port: int | None = None) -> Iterator[str]:
+    """Serve an application in a thread, on this port or the first that is free; yield its address.
+
+    Nothing is fetched to see that it runs, so that no proxy of the environment is asked for this machine's page.
+
+    Raises:
+        UsageError: nothing can listen there.
+    """
+    host = host or default_host()
+    listener = _bound(host, port)
+    config = uvicorn.Config(
+        app, log_level="warning", limit_concurrency=CONNECTIONS, timeout_graceful_shutdown=1, ws="none"
+    )
+    server = uvicorn.Server(config)
+    thread = Thread(target=server.run, args=([listener],), daemon=True)
+    thread.start()
+    while not server.started and thread.is_alive():
+        sleep(0.01)
+    shown = "localhost" if host in ("0.0.0.0", "::") else f"[{host.strip('[]')}]" if ":" in host else host
+    try:
+        yield f"http://{shown}:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(5)
+        listener.close()
+
+
+def _bound(host: str, port: int | None) -> socket.socket:
+    """Return a socket that listens on this port, or on the first free one of a hundred."""
+    first = port if port is not None else int(os.environ.get("GRADIO_SERVER_PORT", "7860"))
+    for number in range(first, first + (1 if port is not None else 100)):
+        try:
+            family, *_, address = socket.getaddrinfo(host.strip("[]"), number, type=socket.SOCK_STREAM)[0]
+            return socket.create_server(address[:2], family=family, backlog=128)
+        except OSError as error:
+            reason = error
+    if port is not None and reason.errno == errno.EADDRINUSE:
+        raise UsageError(f"Port {port} is in use; choose another with --port.") from reason
+    raise UsageError(
+        f"The page cannot listen on {host} ({reason.strerror}); choose another --host or --port."
+    ) from reason
