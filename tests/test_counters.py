@@ -10,8 +10,8 @@ from specdemo.engines.base import BRIEF
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
+from specdemo.exports import schema
 from specdemo.models.pairs import bundled_pair
-from specdemo.presentation import schema
 from specdemo.race import race, with_counters
 from specdemo.records import Comparison, Counters, Request
 from specdemo.settings import GenerationSettings

@@ -9,7 +9,7 @@ from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import EngineError
-from specdemo.presentation import schema
+from specdemo.exports import schema
 from specdemo.race import find_divergence, race, run_alone
 from specdemo.records import Alternative, Comparison, Divergence, Request
 from specdemo.settings import GenerationSettings, Sampling

@@ -88,7 +88,7 @@ def test_users_need_neither_torch_nor_test_tools() -> None:
 
 def test_everything_the_page_loads_is_here() -> None:
     mounts = [route for route in routes() if isinstance(route, Mount)]
-    assert len(mounts) == 2
+    assert len(mounts) == 1
     for mount in mounts:
         assert isinstance(mount.app, StaticFiles)
         assert Path(str(mount.app.directory)).is_dir()

@@ -9,13 +9,13 @@ from specdemo.costs import MAX_LOOKAHEAD, SHORTEST, measure_contexts, measure_co
 from specdemo.engines.base import THOROUGH
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, PromptError
-from specdemo.presentation import schema
-from specdemo.presentation.feed import feed_of
+from specdemo.exports import schema
 from specdemo.race import LiveSettings, RaceEvent, race, run_alone
 from specdemo.records import Comparison, Phase, Request, Round, Slice
 from specdemo.settings import GenerationSettings
 from specdemo.summary import summarise
 from specdemo.trials import repeats
+from specdemo.ui.feed import end_event
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=120)
 
@@ -276,5 +276,5 @@ def test_a_race_that_started_has_a_result_wherever_it_is_stopped(name: str) -> N
             assert f"Stopped before the {missing} side began." in summarise(comparison).sentence
         again = schema.from_json(schema.to_json(comparison))
         assert again.speculative.tokens == comparison.speculative.tokens
-        assert feed_of(comparison).everything.rstrip().splitlines()[-1].find('"kind": "end"') > 0
+        assert '"kind": "end"' in end_event(comparison)
     assert empty == {"speculative"}

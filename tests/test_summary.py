@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from specdemo.presentation.feed import feed_of
 
 from specdemo import metrics, summary
 from specdemo.cli.terminal import print_comparison
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.estimate import Interval
 from specdemo.presentation import schema
-from specdemo.presentation.feed import feed_of
 from specdemo.race import race
 from specdemo.records import NOT_USED, Comparison, Costs, Move, WarmUp
 from specdemo.settings import GenerationSettings

@@ -1,10 +1,14 @@
-// The anatomy of one run: a stepper over its rounds, and charts that are redrawn for each run.
+// The anatomy of one run: a stepper over its rounds, which are rendered from the run's record, and charts.
 
+import { board } from "./board.js";
 import { Chart } from "./chart.js";
+import { paragraph } from "./race.js";
+import { renderChips, roundNote } from "./rounds.js";
 
-/** @typedef {[from: number, to: number]} Span */
+/** @typedef {import("./rounds.js").Round} Round */
+/** @typedef {import("./race.js").Finished} Finished */
 
-const CHARTS = /** @type {const} */ (["timeline", "confidence", "lookahead", "accepted", "position"]);
+const CHARTS = /** @type {const} */ (["confidence", "lookahead", "accepted", "position"]);
 
 export class Anatomy {
   /** @param {HTMLElement} element */
@@ -15,17 +19,13 @@ export class Anatomy {
     this.steps = find(".steps");
     this.at = 0;
     /** @type {number | null} */ this.lit = null;
-    /** @type {string | null} */ this.run = null; // what the run that is shown wrote, and in which rounds
-    /** @type {Record<number, Span>} */ this.spans = {};
-    /** @type {[prompt: string, prefill: string]} */ this.beginning = ["", ""];
-    const [timeline, confidence, lookahead, accepted, position] = CHARTS.map((name) => new Chart(find(`.chart.${name}`), { data: [], layout: {} }));
-    this.charts = { timeline, confidence, lookahead, accepted, position };
-    timeline.ready.then(() => {
-      const plot = /** @type {any} */ (timeline.element);
-      plot.on("plotly_hover", (/** @type {any} */ { points }) => this.light(points[0].customdata, true));
-      plot.on("plotly_unhover", () => this.light(null));
-      plot.on("plotly_click", (/** @type {any} */ { points }) => this.go(points[0].customdata - 1));
-    });
+    this.run = ""; // that is shown
+    this.prompt = "";
+    /** @type {Round[]} */ this.rounds = []; // the prefill first
+    /** @type {{ from: number, to: number }[]} */ this.spans = []; // of each round, in milliseconds
+    this.timeline = new Chart(find(".chart.timeline"));
+    this.timeline.onPoint = (number, chosen) => (chosen && number ? this.go(number - 1) : this.light(number, true));
+    this.charts = Object.fromEntries(CHARTS.map((name) => [name, new Chart(find(`.chart.${name}`))]));
     this.steps.addEventListener("pointerover", ({ target }) => this.light(Number(stepAt(target)?.dataset.number) || null));
     this.steps.addEventListener("pointerleave", () => this.light(null));
     for (const button of /** @type {NodeListOf<HTMLElement>} */ (element.querySelectorAll("[data-zoom]"))) {
@@ -40,36 +40,47 @@ export class Anatomy {
     });
   }
 
-  /** Show a run; of the same run with more repeats, only what is new, at the same place. @param {string} text */
-  receive(text) {
-    if (!text) return;
-    const run = JSON.parse(text);
+  /** Show a run; of the same run with more repeats, only what is new, at the same place. @param {Finished | null} finished */
+  receive(finished) {
+    if (!finished) return;
+    const { run, record, anatomy } = finished;
+    const { prefill, rounds } = record.speculative;
     this.find(".anatomy").dataset.state = "full";
-    const shown = JSON.stringify([run.prompt, run.prefill, run.steps]);
-    const again = shown === this.run;
-    this.run = shown;
-    for (const name of ["about", "explanation", "table", "parts"]) this.find(`.${name}`).innerHTML = run[name]; // escaped by the server
-    if (!again) this.steps.innerHTML = run.steps;
-    this.beginning = [run.prompt, run.prefill];
-    for (const name of CHARTS) {
-      this.charts[name].run = run.steps; // the zoom of this run does not apply to another one
-      this.charts[name].show(JSON.parse(run[name]));
-    }
-    this.spans = spans(this.charts.timeline.figure.data);
-    if (!again) {
-      this.lit = null;
-      this.find(".so-far").textContent = this.beginning.join("");
-      this.find(".place").textContent = "no rounds: the run ended at its first token";
-      this.at = 0;
-    }
-    setTimeout(() => this.go(this.at, false)); // once the timeline is drawn
+    this.find(".about").replaceChildren(paragraph(`${record.summary.made_by} ${rounds.length} rounds, proposals ${record.trace_source}.`));
+    this.find(".explanation").replaceChildren(...anatomy.walk.map(paragraph));
+    board(this.find(".passes .table"), [anatomy.passes]);
+    board(this.find(".parts"), anatomy.parts ? [anatomy.parts] : []);
+    for (const name of CHARTS) this.charts[name].show(anatomy.charts[name]);
+    if (run === this.run) return;
+    Object.assign(this, { run, prompt: record.prompt, rounds: [prefill, ...rounds], at: 0, lit: null });
+    this.steps.replaceChildren(...rounds.map(step));
+    this.draw(rounds);
+    this.find(".so-far").textContent = this.prompt + textOf([prefill]);
+    this.find(".place").textContent = "no rounds: the run ended at its first token";
+    this.go(0, false);
+  }
+
+  /** Draw when the draft proposed and the target verified, on the speculative clock; whole rounds if that is unknown. @param {Round[]} rounds */
+  draw(rounds) {
+    let at = 0;
+    this.spans = rounds.map(({ seconds }) => ({ from: at, to: (at += 1000 * seconds) }));
+    const known = rounds.every(({ draft_seconds }) => draft_seconds != null);
+    const ms = (/** @type {number | null | undefined} */ seconds) => 1000 * (seconds ?? 0);
+    const base = this.spans.map(({ from }) => from);
+    /** @type {(name: string, starts: number[], x: number[], colour: string) => any} */
+    const row = (name, starts, x, colour) => ({ type: "bar", orientation: "h", name, base: starts, x, customdata: rounds.map((_, index) => index + 1), marker: { color: `var(--sd-${colour})` } });
+    const drafts = rounds.map(({ draft_seconds }) => ms(draft_seconds));
+    const data = known
+      ? [row("draft", base, drafts, "rejected"), row("verify", base.map((from, index) => from + drafts[index]), rounds.map(({ verify_seconds }) => ms(verify_seconds)), "accepted")]
+      : [row("round", base, rounds.map(({ seconds }) => ms(seconds)), "plain")];
+    this.timeline.zoomed = null;
+    this.timeline.show({ data, layout: { xaxis: { title: "speculative clock, ms" } } });
   }
 
   /** @param {KeyboardEvent} event */
   key(event) {
-    const last = this.steps.children.length - 1;
     /** @type {Record<string, number>} */
-    const goals = { ArrowRight: this.at + 1, ArrowDown: this.at + 1, ArrowLeft: this.at - 1, ArrowUp: this.at - 1, Home: 0, End: last };
+    const goals = { ArrowRight: this.at + 1, ArrowDown: this.at + 1, ArrowLeft: this.at - 1, ArrowUp: this.at - 1, Home: 0, End: this.steps.children.length - 1 };
     if (!(event.key in goals)) return;
     event.preventDefault();
     this.go(goals[event.key]);
@@ -80,27 +91,22 @@ export class Anatomy {
     const steps = /** @type {HTMLElement[]} */ ([...this.steps.children]);
     if (!steps.length) return;
     this.at = Math.min(Math.max(at, 0), steps.length - 1);
-    steps.forEach((step, index) => {
-      step.classList.toggle("current", index === this.at);
-      step.classList.toggle("ahead", index > this.at);
+    steps.forEach((element, index) => {
+      element.classList.toggle("current", index === this.at);
+      element.classList.toggle("ahead", index > this.at);
     });
-    const current = steps[this.at];
-    if (scroll) this.reveal(current);
+    if (scroll) this.reveal(steps[this.at]);
     this.keepInView();
     this.mark();
     this.find(".place").textContent = `round ${this.at + 1} of ${steps.length}`;
-    const [prompt, prefill] = this.beginning;
-    const before = steps.slice(0, this.at).map((step) => step.dataset.text);
-    const parts = [["prompt", prompt], ["", prefill + before.join("")], ["now", current.dataset.text ?? ""]];
-    this.find(".so-far").replaceChildren(
-      ...parts.map(([kind, text]) => Object.assign(document.createElement("span"), { className: kind, textContent: text })),
-    );
+    const parts = [["prompt", this.prompt], ["", textOf(this.rounds.slice(0, this.at + 1))], ["now", textOf([this.rounds[this.at + 1]])]];
+    this.find(".so-far").replaceChildren(...parts.map(([className, textContent]) => Object.assign(document.createElement("span"), { className, textContent })));
     this.find(".so-far").scrollTop = 1e9;
   }
 
-  /** @param {HTMLElement} step */
-  reveal(step) {
-    this.steps.scrollTop = step.offsetTop - this.steps.offsetTop - this.steps.clientHeight / 2;
+  /** @param {HTMLElement} element */
+  reveal(element) {
+    this.steps.scrollTop = element.offsetTop - this.steps.offsetTop - this.steps.clientHeight / 2;
   }
 
   /** Highlight the round under the pointer in the list and on the timeline; null: none. @param {number | null} number */
@@ -108,50 +114,41 @@ export class Anatomy {
     if (number === this.lit) return;
     this.lit = number;
     this.steps.querySelector(".lit")?.classList.remove("lit");
-    const step = number && this.steps.children[number - 1];
-    if (step instanceof HTMLElement) {
-      step.classList.add("lit");
-      if (scroll) this.reveal(step);
+    const element = number && this.steps.children[number - 1];
+    if (element instanceof HTMLElement) {
+      element.classList.add("lit");
+      if (scroll) this.reveal(element);
     }
     this.mark();
   }
 
   mark() {
-    const colour = this.charts.timeline.resolve("var(--sd-own)");
-    const rounds = [{ number: this.at + 1, opacity: 0.12 }, { number: this.lit ?? 0, opacity: 0.3 }];
-    const shapes = rounds.filter(({ number }) => this.spans[number]).map(({ number, opacity }) => {
-      const [x0, x1] = this.spans[number];
-      return { type: "rect", x0, x1, yref: "paper", y0: 0, y1: 1, line: { color: colour, width: 1 }, fillcolor: colour, opacity };
-    });
-    this.charts.timeline.relayout({ shapes });
+    const rounds = [{ number: this.at + 1, opacity: 0.2 }, { number: this.lit ?? 0, opacity: 0.35 }];
+    this.timeline.lit = rounds.flatMap(({ number, opacity }) => (this.spans[number - 1] ? [{ ...this.spans[number - 1], opacity }] : []));
+    this.timeline.redrawSoon();
   }
 
   /** Zoom the timeline by a factor around the current round; 0: show the whole run. @param {number} factor */
   zoom(factor) {
-    const span = this.spans[this.at + 1];
-    const end = Math.max(0, ...Object.values(this.spans).map(([, to]) => to));
-    if (!factor || !span) return this.range(0, end);
-    const [from, to] = this.charts.timeline.layout.xaxis.range;
-    const half = ((to - from) * factor) / 2;
-    const middle = (span[0] + span[1]) / 2;
-    return this.range(Math.max(middle - half, 0), middle + half);
+    const span = this.spans[this.at];
+    if (!factor || !span) return this.timeline.zoom(null);
+    const [from, to] = this.range();
+    const [half, middle] = [((to - from) * factor) / 2, (span.from + span.to) / 2];
+    this.timeline.zoom([Math.max(middle - half, 0), middle + half]);
+  }
+
+  /** @returns {[number, number]} */
+  range() {
+    return this.timeline.zoomed ?? [0, this.spans.at(-1)?.to ?? 1];
   }
 
   /** Scroll a zoomed timeline to the current round. */
   keepInView() {
-    const span = this.spans[this.at + 1];
-    const [from, to] = this.charts.timeline.layout?.xaxis?.range ?? [0, Infinity];
-    if (!span || (span[0] >= from && span[1] <= to)) return;
-    const middle = (span[0] + span[1]) / 2;
-    this.range(middle - (to - from) / 2, middle + (to - from) / 2);
-  }
-
-  /**
-   * @param {number} from
-   * @param {number} to
-   */
-  range(from, to) {
-    this.charts.timeline.relayout({ "xaxis.range": [from, to] });
+    const span = this.spans[this.at];
+    const [from, to] = this.range();
+    if (!span || !this.timeline.zoomed || (span.from >= from && span.to <= to)) return;
+    const middle = (span.from + span.to) / 2;
+    this.timeline.zoom([middle - (to - from) / 2, middle + (to - from) / 2]);
   }
 }
 
@@ -160,15 +157,16 @@ function stepAt(target) {
   return target instanceof Element ? /** @type {HTMLElement | null} */ (target.closest(".step")) : null;
 }
 
-/** Start and end of each round by its number, in milliseconds of the speculative clock. @param {any[]} traces */
-function spans(traces) {
-  /** @type {Record<number, Span>} */
-  const found = {};
-  for (const { base, x, customdata } of traces) {
-    customdata.forEach((/** @type {number} */ number, /** @type {number} */ index) => {
-      const [from, to] = found[number] ?? [Infinity, 0];
-      found[number] = [Math.min(from, base[index]), Math.max(to, base[index] + x[index])];
-    });
-  }
-  return found;
+/** @param {Round[]} rounds */
+const textOf = (rounds) => rounds.flatMap(({ committed }) => committed).map(({ text }) => text).join("");
+
+/** @param {Round} round @param {number} index */
+function step(round, index) {
+  const element = Object.assign(document.createElement("li"), { className: "step" });
+  element.dataset.number = String(index + 1);
+  const chips = Object.assign(document.createElement("span"), { className: "chips" });
+  chips.append(...renderChips(round));
+  const note = Object.assign(document.createElement("small"), { textContent: roundNote(round) });
+  element.append(Object.assign(document.createElement("b"), { textContent: String(index + 1) }), chips, note);
+  return element;
 }

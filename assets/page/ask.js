@@ -69,7 +69,6 @@ export function presenting(race) {
     Escape: () => set(false),
     r: () => gradio.press("run"),
     w: () => race.toggle(),
-    s: () => (race.slow.element.hidden ? race.slowly() : race.slow.close()),
     n: nextExample,
   };
   document.addEventListener("keydown", (event) => {
@@ -82,7 +81,6 @@ export function presenting(race) {
     action();
   });
   document.querySelector(".leave-presenting")?.addEventListener("click", () => set(false));
-  document.querySelector(".present")?.addEventListener("click", () => set(true));
   const named = () => set(at() || ADDRESSES.some((name) => new URLSearchParams(location.hash.slice(1)).has(name)));
   addEventListener("hashchange", named);
   named();

@@ -1,110 +1,394 @@
-// A Plotly chart that is extended, never redrawn: zoom survives, and nothing is reallocated.
+// One chart on a canvas: lines, steps, bars (grouped, stacked, or spans of time), intervals, a second axis. It reads the
+// part of Plotly's figure format that it draws, so that Python code and notebooks can use either. Points can be added
+// while a run plays; hovering names the values; dragging zooms, and a double click shows everything again.
+// No imports: a report holds this file as it is.
 
-import { LiveChart } from "./live_chart.js";
-import { Plotly } from "./plotly.js";
+/** @typedef {{ data: any[], layout: any }} Figure colours name variables of the style sheet */
+/** @typedef {[x: number | string, y: number | null]} Point */
+/** @typedef {[number, number]} Range */
 
-/** @typedef {import("./live_chart.js").Figure} Figure */
+const MARGIN = { left: 46, right: 16, top: 12, bottom: 36, second: 26, legend: 22 };
+const TICKS = 5;
+const GROUP = 0.84; // width of a group of bars, as a share of the distance between groups
+const REDRAW_MS = 100; // at most ten drawings a second: the engine may need the processor
+const NEAR = 40; // pixels from the pointer within which a point is named
+const DRAG = 8; // pixels from which a movement is a zoom and not a click
 
-const REDRAW_MS = 100; // at most ten times a second
-const REST = 15; // idle at least this many times as long as a drawing took: the engine may need the processor
-const LATEST_MS = 600; // but not later than this
-/** Plotly's toolbar would otherwise offer to upload the chart to Plotly's cloud. */
-const PRIVATE = { displaylogo: false, showSendToCloud: false, plotlyServerURL: "" };
-
-export class Chart extends LiveChart {
+export class Chart {
   /**
    * @param {HTMLElement} element
    * @param {Figure} figure
    */
-  constructor(element, figure) {
-    super(element, figure);
+  constructor(element, figure = { data: [], layout: {} }) {
+    this.element = element;
+    this.figure = figure;
+    /** @type {Point[][]} */ this.points = [];
+    /** @type {{ x: number, text: string }[]} */ this.marks = []; // vertical lines with a word
+    /** @type {{ from: number, to: number, opacity: number }[]} */ this.lit = []; // ranges of x that stand out
+    /** @type {Range | null} */ this.zoomed = null;
+    this.canvas = element.appendChild(document.createElement("canvas"));
+    this.canvas.setAttribute("role", "img");
+    this.canvas.style.cssText = "position: absolute; inset: 0; width: 100%; height: 100%";
+    this.tip = element.appendChild(Object.assign(document.createElement("div"), { className: "chart-tip", hidden: true }));
+    this.pen = /** @type {CanvasRenderingContext2D} */ (this.canvas.getContext("2d"));
+    this.style = getComputedStyle(element);
+    this.box = { x: 0, y: 0, width: 1, height: 1 };
+    this.span = { x: /** @type {Range} */ ([0, 1]), y: 1, y2: 1 };
+    /** @type {any[] | null} */ this.names = null; // on the x axis
     /** @type {ReturnType<typeof setTimeout> | undefined} */ this.timer = undefined;
-    /** @type {ReturnType<typeof setTimeout> | undefined} */ this.redrawing = undefined;
-    this.took = 0; // milliseconds of the last drawing
-    const [data, layout] = this.painted();
-    this.ready = Plotly.newPlot(element, data, layout, PRIVATE);
+    /** @type {(data: any, chosen: boolean) => void} */ this.onPoint = () => {}; // a span of time under the pointer
+    new ResizeObserver(() => this.flush()).observe(element);
+    new MutationObserver(() => this.redrawSoon()).observe(document.body, { attributeFilter: ["class"] });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redrawSoon());
+    this.listen();
+    this.show(figure);
   }
 
-  /** @param {string} run */
-  reset(run) {
-    clearTimeout(this.timer);
-    this.timer = undefined;
-    super.reset(run);
+  /** Show another figure with its data. @param {Figure} figure */
+  show(figure) {
+    this.figure = figure;
+    this.marks = [];
+    this.points = figure.data.map(({ x = [], y = [] }) => x.map((/** @type {any} */ at, /** @type {number} */ index) => [at, y[index]]));
+    this.redrawSoon();
   }
 
-  appendSoon() {
-    this.timer ??= setTimeout(() => this.flush(), Math.min(Math.max(REDRAW_MS, REST * this.took), LATEST_MS));
+  /** Clear the data for another run. */
+  reset() {
+    this.points = this.figure.data.map(() => []);
+    this.marks = [];
+    this.zoomed = null;
+    this.redrawSoon();
+  }
+
+  /** Add points to each trace. @param {Point[][]} traces */
+  add(traces) {
+    traces.forEach((points, index) => this.points[index].push(...points));
+    this.redrawSoon();
+  }
+
+  /**
+   * Add a vertical line with a word at the top.
+   * @param {number} x
+   * @param {string} text
+   */
+  mark(x, text) {
+    this.marks.push({ x, text });
+    this.redrawSoon();
+  }
+
+  /** Show a range of x; null: everything. @param {Range | null} range */
+  zoom(range) {
+    this.zoomed = range;
+    this.redrawSoon();
+  }
+
+  redrawSoon() {
+    this.timer ??= setTimeout(() => this.flush(), REDRAW_MS);
   }
 
   flush() {
     clearTimeout(this.timer);
     this.timer = undefined;
-    if (this.redrawing !== undefined) this.redraw();
-    const pending = super.flush();
-    if (!pending) return null;
-    const began = performance.now();
-    const update = { x: pending.map(({ x }) => x), y: pending.map(({ y }) => y) };
-    Plotly.extendTraces(this.element, update, pending.map((_, index) => index));
-    this.took = performance.now() - began;
-    return pending;
+    this.redraw();
   }
 
-  /** Each chart in a task of its own, so that none of them is long. */
-  redrawSoon() {
-    this.redrawing ??= setTimeout(() => this.redraw());
+  // The pointer
+
+  listen() {
+    const { canvas } = this;
+    /** @type {number | null} */ let from = null;
+    canvas.addEventListener("pointermove", (event) => this.hover(event.offsetX, event.offsetY));
+    canvas.addEventListener("pointerleave", () => { this.tip.hidden = true; this.onPoint(null, false); });
+    canvas.addEventListener("pointerdown", ({ offsetX }) => { from = offsetX; });
+    canvas.addEventListener("pointerup", ({ offsetX, offsetY }) => {
+      const moved = from === null ? 0 : Math.abs(offsetX - from);
+      if (moved >= DRAG && !this.names) this.zoom(/** @type {Range} */ ([this.valueAt(Math.min(offsetX, from ?? 0)), this.valueAt(Math.max(offsetX, from ?? 0))]));
+      else this.onPoint(this.spanAt(offsetX, offsetY), true);
+      from = null;
+    });
+    canvas.addEventListener("dblclick", () => this.zoom(null));
   }
+
+  /** @param {number} pixel */
+  valueAt(pixel) {
+    const [from, to] = this.span.x;
+    return from + (Math.min(Math.max((pixel - this.box.x) / this.box.width, 0), 1)) * (to - from);
+  }
+
+  /** The data of the span of time at a place, if there is one. @param {number} x @param {number} y */
+  spanAt(x, y) {
+    const at = this.valueAt(x);
+    for (const [row, { base, x: lengths, customdata, orientation }] of this.figure.data.entries()) {
+      if (orientation !== "h" || Math.floor(((y - this.box.y) / this.box.height) * this.figure.data.length) !== row) continue;
+      const index = base.findIndex((/** @type {number} */ start, /** @type {number} */ i) => start <= at && at <= start + lengths[i]);
+      if (index >= 0) return customdata[index];
+    }
+    return null;
+  }
+
+  /** Name the values nearest to the pointer. @param {number} x @param {number} y */
+  hover(x, y) {
+    const span = this.spanAt(x, y);
+    this.onPoint(span, false);
+    const found = this.figure.data.flatMap((trace, index) => {
+      if (trace.orientation === "h" || trace.hoverinfo === "skip") return [];
+      const near = this.points[index].map(([at, value], number) => ({ at, value, number, far: Math.abs(this.place(at, 0)[0] - x) }))
+        .filter(({ value }) => value !== null).sort((one, other) => one.far - other.far)[0];
+      return near && near.far < NEAR ? [{ ...near, text: trace.text?.[near.number] ?? label(near.value), name: plain(trace.name ?? "") }] : [];
+    });
+    const nearest = Math.min(...found.map(({ far }) => far));
+    const lines = found.filter(({ far }) => far <= nearest + 1);
+    const words = span === null ? "" : `round ${span}`;
+    this.tip.textContent = lines.length ? [`${title(this.figure.layout.xaxis)} ${this.names ? plain(String(lines[0].at)) : label(Number(lines[0].at))}`.trim(),
+      ...lines.map(({ name, text }) => [name, text].filter(Boolean).join(": "))].join("\n") : words;
+    this.tip.hidden = !this.tip.textContent;
+    this.tip.style.left = `${Math.min(x + 12, this.element.offsetWidth - this.tip.offsetWidth - 4)}px`;
+    this.tip.style.top = `${Math.max(y - this.tip.offsetHeight - 8, 0)}px`;
+  }
+
+  // Drawing
 
   redraw() {
-    clearTimeout(this.redrawing);
-    this.redrawing = undefined;
-    const [data, layout] = this.painted();
-    const traces = data.map((trace, index) => ({ ...trace, x: [...this.points[index].x], y: [...this.points[index].y] }));
-    Plotly.react(this.element, traces, layout, PRIVATE);
+    const { canvas, element: { offsetWidth: width, offsetHeight: height }, pen } = this;
+    if (!width || !height || !pen) return;
+    Object.assign(canvas, { width: width * devicePixelRatio, height: height * devicePixelRatio });
+    const { data, layout } = this.figure;
+    const named = data.filter(({ name, showlegend }) => name && showlegend !== false).map(({ name }) => plain(name));
+    canvas.setAttribute("aria-label", `${title(layout.yaxis)} by ${title(layout.xaxis) || "kind"}: ${named.join(", ")}`);
+    pen.scale(devicePixelRatio, devicePixelRatio);
+    pen.font = `12px ${this.style.fontFamily}`;
+    const spans = data.some(({ orientation }) => orientation === "h");
+    const legend = layout.showlegend === false || named.length < 2 || spans ? 0 : MARGIN.legend;
+    const right = MARGIN.right + (layout.yaxis2 ? MARGIN.second : 0);
+    this.box = { x: MARGIN.left, y: MARGIN.top + legend, width: width - MARGIN.left - right, height: height - MARGIN.top - MARGIN.bottom - legend };
+    this.measure();
+    this.axes(spans);
+    if (legend) this.legend(named);
+    pen.save();
+    pen.beginPath();
+    pen.rect(this.box.x, 0, this.box.width + 2, height);
+    pen.clip();
+    this.light();
+    const stack = new Map();
+    data.forEach((trace, index) => { if (trace.type === "bar") (trace.orientation === "h" ? this.spans(trace, index) : this.bars(trace, index, stack)); });
+    data.forEach((trace, index) => { if (trace.type !== "bar") this.line(trace, this.points[index]); });
+    for (const shape of layout.shapes ?? []) this.shape(shape);
+    for (const { x, text } of this.marks) this.marked(x, text);
+    pen.restore();
   }
 
-  /** Draw again in the new colours. */
-  repaint() {
-    const shapes = this.layout?.shapes; // such as the anatomy's current round, which the figure does not hold
-    this.flush();
-    this.redraw();
-    if (shapes && !this.marks.length && !this.figure.layout.shapes) Plotly.relayout(this.element, { shapes });
+  /** Measure the axes' ranges; names on the x axis are at 0.5, 1.5, … */
+  measure() {
+    const { data, layout } = this.figure;
+    const all = data.flatMap((trace, index) => (trace.orientation === "h" ? trace.base.map((/** @type {number} */ from, /** @type {number} */ at) => [from + trace.x[at], 0]) : this.points[index]));
+    this.names = all.some(([x]) => typeof x === "string") ? [...new Set(all.map(([x]) => x))] : null;
+    const bars = data.some(({ type, orientation }) => type === "bar" && orientation !== "h");
+    const end = this.names ? this.names.length : all.reduce((most, [x]) => Math.max(most, x), 1e-9) + (bars && !layout.xaxis?.range ? 0.5 : 0);
+    this.span.x = this.zoomed ?? layout.xaxis?.range ?? [0, end];
+    this.span.y2 = layout.yaxis2?.range?.[1] ?? 1;
+    let most = Math.max(1e-9, ...(layout.shapes ?? []).map((/** @type {any} */ { y0 }) => y0));
+    const stack = new Map();
+    data.forEach((trace, index) => {
+      if (trace.yaxis === "y2") return;
+      this.points[index].forEach(([x, y], at) => {
+        const stacked = trace.type === "bar" && layout.barmode === "stack";
+        const top = stacked ? (stack.get(x) ?? 0) + y : (y ?? 0) + (trace.error_y?.array?.[at] ?? 0);
+        if (stacked) stack.set(x, top);
+        most = Math.max(most, top);
+      });
+    });
+    this.span.y = layout.yaxis?.range?.[1] ?? most;
   }
 
-  /** Fit to the element's size; in a hidden tab it has none. */
-  async resize() {
-    if (!this.element.offsetWidth) return;
-    await Plotly.Plots.resize(this.element);
-    const { legend, showlegend } = this.figure.layout;
-    if (legend && showlegend !== false) Plotly.relayout(this.element, { "legend.y": legend.y }); // otherwise it stays where a taller legend put it
+  /**
+   * @param {any} x
+   * @param {number} y
+   * @param {"y" | "y2"} axis
+   * @returns {[number, number]}
+   */
+  place(x, y, axis = "y") {
+    const { box, span: { x: [from, to] } } = this;
+    const at = this.names?.includes(x) ? this.names.indexOf(x) + 0.5 : x;
+    return [box.x + (box.width * (at - from)) / (to - from), box.y + box.height * (1 - y / this.span[axis])];
   }
 
-  /** Change what Plotly shows, such as the range of an axis. @param {object} update */
-  relayout(update) {
-    return Plotly.relayout(this.element, update);
+  /**
+   * @param {any} trace
+   * @param {number} index
+   * @param {Map<any, number>} stack
+   */
+  bars(trace, index, stack) {
+    const stacked = this.figure.layout.barmode === "stack";
+    const groups = stacked ? [index] : this.figure.data.flatMap(({ type }, number) => (type === "bar" ? [number] : []));
+    const unit = this.place(trace.width ?? 1, 0)[0] - this.place(0, 0)[0];
+    const width = (GROUP * unit) / groups.length;
+    this.points[index].forEach(([x, y], at) => {
+      if (y === null) return;
+      const base = stacked ? stack.get(x) ?? 0 : 0;
+      const [middle, top] = this.place(x, base + y);
+      const left = middle - (GROUP * unit) / 2 + groups.indexOf(index) * width;
+      this.pen.fillStyle = this.resolve(trace.marker.color);
+      this.pen.fillRect(left, top, Math.max(width - 1, 1), this.place(x, base)[1] - top);
+      if (stacked) stack.set(x, base + y);
+      this.interval(trace.error_y, at, y, left + width / 2);
+    });
   }
 
-  /** The layout that Plotly shows now. @returns {any} */
-  get layout() {
-    return /** @type {any} */ (this.element).layout;
+  /** Spans of time, each trace in a row of its own. @param {any} trace @param {number} row */
+  spans({ base, x, name, marker }, row) {
+    const height = this.box.height / this.figure.data.length;
+    this.pen.fillStyle = this.resolve(marker.color);
+    base.forEach((/** @type {number} */ from, /** @type {number} */ index) => {
+      const [left, right] = [this.place(from, 0)[0], this.place(from + x[index], 0)[0]];
+      this.pen.fillRect(left, this.box.y + row * height + 3, Math.max(right - left - 1, 0.7), height - 6);
+    });
+    this.write(name, this.box.x + 4, this.box.y + row * height + 14, "left", "var(--sd-ink)");
   }
 
-  /** The figure with its colours and marks; `uirevision` keeps the reader's zoom within a run. @returns {[any[], any]} */
-  painted() {
-    const figure = JSON.parse(this.resolve(JSON.stringify(this.figure)));
-    const family = getComputedStyle(this.element).fontFamily;
-    const marks = this.marks.length ? this.marked() : {};
-    return [figure.data, { ...figure.layout, ...marks, font: { ...figure.layout.font, family }, uirevision: this.run }];
+  light() {
+    for (const { from, to, opacity } of this.lit) {
+      const [left, right] = [this.place(from, 0)[0], this.place(to, 0)[0]];
+      this.pen.globalAlpha = opacity;
+      this.pen.fillStyle = this.resolve("var(--sd-own)");
+      this.pen.fillRect(left, this.box.y, Math.max(right - left, 2), this.box.height);
+      this.pen.globalAlpha = 1;
+    }
   }
 
-  /** The marks as Plotly's shapes and annotations. */
-  marked() {
-    const [ink, card] = ["var(--sd-ink)", "var(--sd-card)"].map((colour) => this.resolve(colour));
-    const line = { color: ink, width: 1, dash: "dot" };
-    return {
-      shapes: this.marks.map(({ x }) => ({ type: "line", x0: x, x1: x, y0: 0, y1: 1, yref: "paper", line })),
-      annotations: this.marks.map(({ x, text }) => ({
-        x, y: 1, yref: "paper", yanchor: "top", xanchor: "left", text, showarrow: false, font: { color: ink, size: 11 }, bgcolor: card,
-      })),
-    };
+  /**
+   * @param {any} spread
+   * @param {number} at
+   * @param {number} y
+   * @param {number} left
+   */
+  interval(spread, at, y, left) {
+    const above = spread?.array?.[at];
+    if (!above) return;
+    const ends = [y - (spread.arrayminus?.[at] ?? above), y + above];
+    this.stroke({ color: spread.color ?? "var(--sd-mute)", width: 1.5 }, ends.map((end) => [left, this.place(0, end)[1]]));
   }
+
+  /** Draw a line across the whole chart; with names on the x axis, its x counts them from 0. @param {any} shape */
+  shape({ x0, x1, y0, y1, line }) {
+    const [from, to] = this.span.x;
+    if (x0 !== x1) return this.stroke(line, [this.place(from, y0), this.place(to, y0)]);
+    const x = this.names ? x0 + 0.5 : x0;
+    this.stroke(line, [y0, y1].map((share) => this.place(x, share * this.span.y)));
+  }
+
+  /**
+   * @param {number} x
+   * @param {string} text
+   */
+  marked(x, text) {
+    const [left, bottom] = this.place(x, 0);
+    this.stroke({ color: "var(--sd-ink)", width: 1, dash: "dot" }, [[left, bottom], [left, this.box.y]]);
+    this.write(text, left + 3, this.box.y + 10, "left");
+  }
+
+  /**
+   * @param {any} trace
+   * @param {Point[]} all
+   */
+  line({ line, marker, mode = "lines", yaxis, error_y: spread, text }, all) {
+    const points = all.filter(([, y]) => y !== null && y !== undefined);
+    const places = points.map(([x, y]) => this.place(x, Number(y), yaxis));
+    const corners = places.flatMap(([x, y], index) => (index && line?.shape === "hv" ? [[x, places[index - 1][1]], [x, y]] : [[x, y]]));
+    if (mode.includes("lines")) this.stroke(line, /** @type {any} */ (corners));
+    if (!mode.includes("markers")) return;
+    points.forEach(([, y], index) => {
+      const [x, top] = places[index];
+      this.interval(spread, index, Number(y), x);
+      if (mode.includes("text")) this.write(text[index], x, top - 8, "center");
+      this.pen.fillStyle = this.resolve(line?.color ?? marker.color);
+      this.pen.beginPath();
+      this.pen.arc(x, top, 3, 0, 2 * Math.PI);
+      this.pen.fill();
+    });
+  }
+
+  /**
+   * @param {{ color: string, width?: number, dash?: string }} style
+   * @param {[number, number][]} corners
+   */
+  stroke({ color, width = 2, dash = "" }, corners) {
+    const { pen } = this;
+    pen.strokeStyle = this.resolve(color);
+    pen.lineWidth = width;
+    pen.setLineDash(dash === "dot" ? [2, 3] : dash === "dash" ? [6, 4] : []);
+    pen.beginPath();
+    for (const [x, y] of corners) pen.lineTo(x, y);
+    pen.stroke();
+    pen.setLineDash([]);
+  }
+
+  /** @param {boolean} spans rows instead of a y axis */
+  axes(spans) {
+    const { pen, box, span, figure: { layout } } = this;
+    for (const y of spans ? [] : ticks(0, span.y)) {
+      const [, top] = this.place(span.x[0], y);
+      this.stroke({ color: "var(--sd-line)", width: 1 }, [[box.x, top], [box.x + box.width, top]]);
+      this.write(label(y), box.x - 6, top + 4, "right");
+    }
+    const places = this.names?.map((name) => [plain(name), name]) ?? ticks(...span.x, layout.xaxis?.dtick).map((x) => [label(x), x]);
+    for (const [text, x] of places) this.write(text, this.place(x, 0)[0], box.y + box.height + 16, "center");
+    this.write(title(layout.xaxis), box.x + box.width / 2, box.y + box.height + 31, "center");
+    for (const y of layout.yaxis2?.tickvals ?? []) this.write(label(y), box.x + box.width + 6, this.place(0, y, "y2")[1] + 4, "left");
+    if (layout.yaxis2) this.write(title(layout.yaxis2), box.x + box.width + 28, box.y + box.height * 0.25, "left");
+    pen.save();
+    pen.translate(12, box.y + box.height / 2);
+    pen.rotate(-Math.PI / 2);
+    this.write(title(layout.yaxis), 0, 0, "center");
+    pen.restore();
+  }
+
+  /** @param {string[]} named */
+  legend(named) {
+    let left = this.box.x;
+    for (const name of named) {
+      const { marker, line } = this.figure.data.find((trace) => plain(trace.name ?? "") === name);
+      this.pen.fillStyle = this.resolve(marker?.color ?? line.color);
+      this.pen.fillRect(left, 6, 12, 12);
+      this.write(name, left + 17, 16, "left");
+      left += 36 + this.pen.measureText(name).width;
+    }
+  }
+
+  /**
+   * @param {string} text
+   * @param {number} x
+   * @param {number} y
+   * @param {CanvasTextAlign} align
+   */
+  write(text, x, y, align, colour = "var(--sd-mute)") {
+    this.pen.fillStyle = this.resolve(colour);
+    this.pen.textAlign = align;
+    this.pen.fillText(text, x, y);
+  }
+
+  /** A colour with the style sheet's variable replaced by its value here. @param {string} text */
+  resolve(text) {
+    return text.replace(/var\((--[\w-]+)\)/g, (_, name) => this.style.getPropertyValue(name).trim());
+  }
+}
+
+/** @param {any} axis */
+const title = (axis) => axis?.title?.text ?? axis?.title ?? "";
+/** @param {number} value */
+const label = (value) => String(Number(value.toPrecision(3)));
+/** A text without markup, some of which Plotly renders. @param {string} text */
+const plain = (text) => new DOMParser().parseFromString(text, "text/html").body.textContent ?? "";
+
+/**
+ * Round numbers in a range.
+ * @param {number} from
+ * @param {number} to
+ * @param {number} [least] distance
+ */
+export function ticks(from, to, least = 0) {
+  const rough = Math.max((to - from) / TICKS, 1e-12);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = Math.max(least, power * /** @type {number} */ ([1, 2, 5, 10].find((factor) => factor * power >= rough)));
+  const first = Math.ceil(from / step - 1e-9);
+  return Array.from({ length: Math.max(Math.floor(to / step + 1e-9) - first + 1, 0) }, (_, index) => (first + index) * step);
 }

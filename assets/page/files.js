@@ -59,17 +59,18 @@ export async function copy(button, text) {
 export class Share {
   /**
    * @param {HTMLDetailsElement} menu
-   * @param {() => string | null | undefined} record returns the JSON of the run that is shown
+   * @param {() => object | undefined} record returns the run that is shown
    * @param {(event: string, data: object) => void} trigger fires an event of the widget
    */
   constructor(menu, record, trigger) {
     this.menu = menu;
     menu.addEventListener("click", (event) => {
       const button = /** @type {Element} */ (event.target).closest("button");
-      const run = record();
+      const run = JSON.stringify(record());
       if (!button || !run) return;
       menu.open = false;
-      if (button.dataset.file === "json") save(run, "application/json", "specdemo-comparison.json");
+      if (button.dataset.file === "link") copy(button, location.href);
+      else if (button.dataset.file === "json") save(run, "application/json", "specdemo-comparison.json");
       else this.request(button.dataset.file ?? "", run, trigger);
     });
     closesItself(menu);

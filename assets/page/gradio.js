@@ -48,9 +48,19 @@ function enter(event) {
   if (event.key !== "Enter" || event.isComposing || !(area instanceof HTMLTextAreaElement) || !area.closest("#prompt")) return;
   event.stopPropagation();
   event.preventDefault();
+  if (!event.shiftKey && button("run").disabled) return note("A run is in progress; Stop ends it.");
   if (!event.shiftKey) return press("run");
   area.setRangeText("\n", area.selectionStart, area.selectionEnd, "end");
   area.dispatchEvent(new Event("input", { bubbles: true }));
+}
+
+/** Say something beside the prompt for a while. @param {string} text */
+export function note(text) {
+  const place = document.querySelector("#keys p");
+  if (!place) return;
+  const before = place.textContent === text ? null : place.textContent;
+  place.textContent = text;
+  if (before !== null) setTimeout(() => { place.textContent = before; }, PATIENCE);
 }
 
 /**
@@ -111,18 +121,19 @@ function explainQueue() {
     const text = /** @type {HTMLElement | null} */ (message.querySelector(".progress-text"));
     const words = queueWords(text?.textContent ?? "");
     if (!text || text.dataset.words === words) return;
-    if (words) text.dataset.words = words;
-    else delete text.dataset.words;
+    if (words === undefined) delete text.dataset.words;
+    else text.dataset.words = words;
   };
   new MutationObserver(explain).observe(message, { childList: true, characterData: true, subtree: true });
 }
 
-/** @param {string} text */
+/** The queue in words; none for a visitor alone. @param {string} text */
 export function queueWords(text) {
   const [, place, passed, whole] = text.match(/queue: (\d+)\/\d* \|\s*([\d.]+)?(?:\/([\d.]+))?/) ?? [];
   if (!place) return undefined;
   const left = whole && passed ? Math.round(Number(whole) - Number(passed)) : 0;
-  const turn = place === "1" ? "You are next" : `${Number(place) - 1} before you`;
+  if (place === "1") return "";
+  const turn = `${Number(place) - 1} before you`;
   return left > 0 ? `${turn}, about ${left} s` : turn;
 }
 
@@ -131,9 +142,21 @@ export function openCompare() {
   find(TAB).click();
 }
 
+/** An element, once Gradio has built it. @param {string} selector @returns {Promise<HTMLElement>} */
+function built(selector) {
+  return new Promise((done) => {
+    const look = () => {
+      const element = /** @type {HTMLElement | null} */ (document.querySelector(selector));
+      if (element) done(element);
+      else requestAnimationFrame(look);
+    };
+    look();
+  });
+}
+
 /** Report each start and end of a visitor's run, waiting included. @param {(busy: boolean) => void} changed */
-export function watchRun(changed) {
-  const run = find(RUN);
+export async function watchRun(changed) {
+  const run = await built(RUN);
   let before = false;
   const look = () => {
     const busy = run.textContent?.trim() !== "Run";

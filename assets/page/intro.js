@@ -10,7 +10,6 @@ export class Intro {
   constructor(root) {
     this.element = /** @type {HTMLElement} */ (root.querySelector(".intro"));
     this.button = /** @type {HTMLElement} */ (root.querySelector(".how"));
-    this.invitation = root.querySelector(".reason")?.textContent ?? "";
     this.button.addEventListener("click", () => this.show(Boolean(this.element.hidden)));
     this.element.querySelector(".dismiss")?.addEventListener("click", () => this.dismiss());
     this.element.addEventListener("keydown", ({ key }) => {

@@ -3,11 +3,11 @@
 import { Anatomy } from "./anatomy.js";
 import { Examples, presenting } from "./ask.js";
 import { Board, Catalogue } from "./board.js";
-import { Chart } from "./chart.js";
 import { Drop } from "./drop.js";
 import * as gradio from "./gradio.js";
 import { Past } from "./past.js";
 import { Race } from "./race.js";
+import { Stored } from "./storage.js";
 
 /**
  * Gradio's arguments to a view's script.
@@ -18,9 +18,9 @@ import { Race } from "./race.js";
  * @property {(name: string, changed: () => void) => void} watch
  */
 
-/** @type {Record<string, (widget: Widget, options: any) => { receive: (value: any) => void }>} */
+/** @type {Record<string, (widget: Widget) => { receive: (value: any) => void }>} */
 const VIEWS = {
-  anatomy: ({ element }) => new Anatomy(element),
+  anatomy: mountAnatomy,
   board: ({ element }) => new Board(element),
   catalogue: ({ element, trigger }) => new Catalogue(element, trigger),
   drop: ({ element }) => new Drop(element),
@@ -31,36 +31,47 @@ const VIEWS = {
 /**
  * @param {string} name
  * @param {Widget} widget
- * @param {any} options
  */
-export function mount(name, widget, options) {
-  const view = VIEWS[name](widget, options);
+export function mount(name, widget) {
+  const view = VIEWS[name](widget);
   widget.watch("value", () => view.receive(widget.props.value));
   view.receive(widget.props.value);
 }
 
+/** The run that the race shows. @type {import("./race.js").Finished | null} */
+let finished = null;
+/** @type {Stored<boolean | null>} */
+const RUNNING = new Stored("specdemo-running", (value) => (value === true ? value : null), null, () => sessionStorage);
+
 /**
  * The race, with the reader's last runs and the presenting mode.
  * @param {Widget} widget
- * @param {any} figures
  */
-function mountRace({ element, trigger }, figures) {
-  const race = new Race(element, { chart: Chart, figures, trigger });
+function mountRace({ element, trigger }) {
+  const race = new Race(element, trigger);
+  race.root.addEventListener("finished", (event) => { finished = /** @type {CustomEvent} */ (event).detail; });
   new Past(/** @type {HTMLElement} */ (element.querySelector(".past")), race).last();
-  race.root.addEventListener("anew", () => race.anew());
-  gradio.watchRun((busy) => race.asked(busy));
+  if (RUNNING.read()) gradio.note("The page was reloaded during a run, which ended it.");
+  RUNNING.write(null);
+  gradio.watchRun((busy) => {
+    race.asked(busy);
+    RUNNING.write(busy || null);
+  });
   presenting(race);
   return race;
 }
 
-/** Start a new chat. */
-export function anew() {
-  document.querySelector(".race")?.dispatchEvent(new Event("anew"));
+/** The anatomy of the run that the race shows; its tab is built when it first opens. @param {Widget} widget */
+function mountAnatomy({ element }) {
+  const anatomy = new Anatomy(element);
+  anatomy.receive(finished);
+  document.querySelector(".race .screen")?.parentElement?.addEventListener("finished", (event) => anatomy.receive(/** @type {CustomEvent} */ (event).detail));
+  return { receive() {} };
 }
 
-/** Open or close the rail's further settings. */
-export function toggleMore() {
-  document.querySelector("#rail")?.classList.toggle("open");
+/** Open or close a part of the rail by the id of its button. @param {string} id */
+export function toggle(id) {
+  document.querySelector("#rail")?.classList.toggle(`${id}-open`);
 }
 
 export { saveMade } from "./files.js";

@@ -1,15 +1,22 @@
 // One side's text: rounds are appended as they arrive; tokens show details on hover, focus and arrow keys.
 
 import { copy } from "./files.js";
+import { Markdown, addToTip, renderRound, tipOf } from "./rounds.js";
 
-/** @typedef {import("./player.js").Round} Round */
+/** @typedef {import("./rounds.js").Timed} Timed */
+/** @typedef {import("./rounds.js").SideName} SideName */
+/** @typedef {{ prompt: string, answer: string }} Turn */
 
 export class Pane {
   /**
    * @param {HTMLElement} element
    * @param {HTMLElement} tip
+   * @param {SideName} side
    */
-  constructor(element, tip) {
+  constructor(element, tip, side) {
+    this.side = side;
+    this.source = "measured"; // of the proposals
+    /** @type {Markdown | null} */ this.markdown = null;
     this.text = /** @type {HTMLElement} */ (element.querySelector(".text"));
     this.facts = /** @type {NodeListOf<HTMLElement>} */ (element.querySelectorAll("[data-fact]"));
     this.status = /** @type {HTMLElement} */ (element.querySelector(".phase"));
@@ -33,20 +40,27 @@ export class Pane {
    * Show the earlier turns of a chat, then the prompt.
    * @param {string} prompt
    * @param {boolean} chat
-   * @param {string} history escaped by the server
+   * @param {Turn[]} history
    */
-  reset(prompt, chat, history = "") {
+  reset(prompt, chat, history = []) {
     this.hide();
     this.following = true;
-    this.text.innerHTML = history;
-    if (prompt) {
-      const given = document.createElement("span");
-      given.className = chat ? "prompt said" : "prompt";
-      given.textContent = prompt;
-      this.text.append(given);
+    this.markdown = chat ? new Markdown() : null;
+    this.text.replaceChildren();
+    for (const turn of history) {
+      this.say(turn.prompt, "said");
+      const answer = Object.assign(document.createElement("div"), { className: "answer" });
+      answer.append(...new Markdown().elements(turn.answer));
+      this.text.append(answer);
     }
+    if (prompt) this.say(prompt, chat ? "prompt said" : "prompt");
     this.show(null, 0);
     this.scroll();
+  }
+
+  /** @param {string} text @param {string} className */
+  say(text, className) {
+    this.text.append(Object.assign(document.createElement("span"), { className, textContent: text }));
   }
 
   /** Show this side's explanation instead of a text. */
@@ -62,16 +76,14 @@ export class Pane {
   }
 
   /**
-   * The text that a Copy button copies: a code block of a rendered turn, one of this answer, or the whole answer.
+   * The text that a Copy button copies: a code block, or the whole answer.
    * @param {HTMLElement} button
    */
   copied(button) {
     const { block } = button.dataset;
-    if (button.nextElementSibling?.matches("pre")) return button.nextElementSibling.textContent ?? "";
-    const pieces = block
-      ? this.text.querySelectorAll(`.md-block[data-block="${block}"]`)
-      : this.text.querySelectorAll(":scope > .round > [data-index]");
-    return [...pieces].map((piece) => piece.textContent).join("").trim();
+    const place = button.closest(".answer") ?? this.text;
+    const pieces = block ? place.querySelectorAll(`:is(.round, .answer) .md-block[data-block="${block}"]`) : this.text.querySelectorAll(".round > [data-index]");
+    return [...pieces].filter((piece) => !block || piece.closest(".answer, .text") === place).map((piece) => piece.textContent).join("").trim();
   }
 
   /** Scroll to the end if the reader is there. */
@@ -86,7 +98,7 @@ export class Pane {
 
   /**
    * Append rounds that became visible, `ms` into the run.
-   * @param {Round[]} rounds
+   * @param {Timed[]} rounds
    * @param {number} ms
    */
   append(rounds, ms) {
@@ -96,7 +108,7 @@ export class Pane {
       const { thinking } = rounds[from];
       while (to < rounds.length && rounds[to].thinking === thinking) to += 1;
       const place = thinking ? this.thoughts() : this.text;
-      place.insertAdjacentHTML("beforeend", rounds.slice(from, to).map((round) => round.html).join(""));
+      place.append(...rounds.slice(from, to).map((round) => renderRound(round, this)));
       if (thinking && place.firstChild) place.firstChild.textContent = `Thinking, ${tokensIn(place)} tokens`;
     }
     this.scroll();
@@ -112,7 +124,7 @@ export class Pane {
   }
 
   /**
-   * @param {Round | null} round
+   * @param {Timed | null} round
    * @param {number} ms
    */
   show(round, ms) {
@@ -139,7 +151,7 @@ export class Pane {
     token.classList.add("diverges");
     token.closest(".thinking")?.setAttribute("open", "");
     this.following = false;
-    token.dataset.tip += "\nthe outputs diverge here";
+    addToTip(token, "the outputs diverge here");
     this.text.scrollTop = token.offsetTop - this.text.offsetTop - 40; // both panes alike
   }
 
@@ -149,7 +161,7 @@ export class Pane {
     const { tip } = this;
     const box = token.getClientRects()[0];
     if (!box) return;
-    tip.textContent = `${token.dataset.tip}\n${token.parentElement?.dataset.tip}`;
+    tip.textContent = tipOf(token);
     tip.hidden = false;
     const frame = /** @type {Element} */ (tip.offsetParent).getBoundingClientRect();
     const left = Math.min(box.left - frame.left, frame.width - tip.offsetWidth - 8);

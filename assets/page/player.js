@@ -4,23 +4,13 @@
 // is slowed down by a factor. A run slow enough to follow is played live: each slice while the next is computed,
 // stretched over the time that one is expected to take. So the text moves evenly, and the clocks stay the engine's.
 
-/**
- * A round as the server sends it: the side's clock and count at its end, its proposals, and its text as HTML.
- * @typedef {object} Round
- * @property {number} ms
- * @property {number} tokens
- * @property {number | null} rate
- * @property {number | null} proposed
- * @property {number} accepted
- * @property {number | null} alpha
- * @property {boolean} thinking
- * @property {string} html
- */
-/** @typedef {"plain" | "speculative"} SideName */
-/** @typedef {{ rounds: Round[], done: boolean, shown: number }} Side */
+import { SIDES, Timeline } from "./rounds.js";
 
-/** @type {readonly SideName[]} */
-export const SIDES = ["plain", "speculative"];
+/** @typedef {import("./rounds.js").Round} Round */
+/** @typedef {import("./rounds.js").Timed} Timed */
+/** @typedef {import("./rounds.js").SideName} SideName */
+/** @typedef {{ timeline: Timeline, rounds: Timed[], done: boolean, shown: number }} Side */
+
 const WATCH_MS = 4000; // playing time of a replay
 const DRAW_MS = 50; // between drawings
 const REST_OF_DRAWING = 10; // while an engine on this machine may compute: idle this many times as long as a drawing took
@@ -66,8 +56,22 @@ export class Player {
    * @param {boolean} done
    */
   add(name, rounds, done) {
-    this.sides[name].rounds.push(...rounds);
+    this.sides[name].timeline.push(rounds);
     this.sides[name].done = done;
+  }
+
+  /**
+   * All rounds of a side are known. A server may have revised those that it sent; then the playback starts again.
+   * @param {SideName} name
+   * @param {Round[]} rounds
+   */
+  finish(name, rounds) {
+    const side = this.sides[name];
+    const same = side.rounds.every(({ round }, index) => JSON.stringify(round) === JSON.stringify(rounds[index]));
+    if (same) return this.add(name, rounds.slice(side.rounds.length), true);
+    this.sides[name] = newSide();
+    this.add(name, rounds, true);
+    if (side.shown) this.rewind();
   }
 
   /** Note that an update has been added. @param {boolean} complete nothing follows */
@@ -208,5 +212,6 @@ export class Player {
 
 /** @returns {Side} */
 function newSide() {
-  return { rounds: [], done: false, shown: 0 };
+  const timeline = new Timeline();
+  return { timeline, rounds: timeline.rounds, done: false, shown: 0 };
 }

@@ -1,129 +1,145 @@
-// The race view: reads the lines a run sends, plays them, and shows the conclusion and the figures at the end.
+// The race view: reads the lines that a run sends, plays them, and shows the conclusion and the figures at the end.
+// A finished run is one record, whether it has just ended, was kept, was opened from a file, or is a replay.
 
+import { Chart } from "./chart.js";
 import { Share, closesItself } from "./files.js";
 import { Intro } from "./intro.js";
 import { Pane, duration } from "./pane.js";
-import { Player, SIDES } from "./player.js";
-import { SlowMotion } from "./slow_motion.js";
+import { Player } from "./player.js";
+import { SIDES } from "./rounds.js";
 
-/** @typedef {import("./live_chart.js").LiveChart} LiveChart */
-/** @typedef {import("./live_chart.js").Figure} Figure */
-/** @typedef {import("./player.js").SideName} SideName */
-/** @typedef {import("./player.js").Round} Round */
+/** @typedef {import("./rounds.js").SideName} SideName */
+/** @typedef {import("./rounds.js").Timed} Timed */
+/** @typedef {{ prefill: import("./rounds.js").Round, rounds: import("./rounds.js").Round[], finish_reason: string }} Run */
 /**
- * The result of a run as the server writes it. Runs kept by earlier versions lack the optional properties.
- * @typedef {object} Result
+ * A comparison as specdemo writes it to files; before its end, without sides and summary.
+ * @typedef {object} Comparison
+ * @property {any} pair
+ * @property {string} prompt
+ * @property {import("./pane.js").Turn[]} history
+ * @property {any} settings
+ * @property {Run} plain
+ * @property {Run} speculative
+ * @property {string} trace_source
+ * @property {any[]} moves
+ * @property {Summary} summary
+ */
+/**
+ * @typedef {object} Summary
  * @property {string} headline
- * @property {string} tone
- * @property {string} reason one sentence
- * @property {string} [warning] a warning in a few words
- * @property {string} [why] paragraphs as HTML: evidence, every warning, formulas
- * @property {string} [ceiling] the speedup of a perfect draft here
- * @property {Record<SideName, number>} [seconds] of both sides; their ratio is the headline's
- * @property {string} [difference] between them, in words
+ * @property {"faster" | "slower" | "same"} direction
+ * @property {"clear" | "probable" | "even" | "noisy" | "none"} strength of the conclusion
+ * @property {string} range of the headline, in a clause
+ * @property {string} refined by how many repeats
+ * @property {string} sentence
+ * @property {string} certain what holds whatever disturbed the clocks
+ * @property {{ chip: string, reason: string }[]} warnings gravest first
+ * @property {string[]} why paragraphs
+ * @property {Partial<Record<SideName, number>>} seconds of both sides in this race
+ * @property {string} seconds_label
+ * @property {string} difference between them, in words
  * @property {string} agreement
- * @property {boolean} identical
- * @property {number | null} divergence
- * @property {boolean} stopped
+ * @property {boolean | null} identical
+ * @property {number | null} first_divergence
  * @property {string} made_by
- * @property {string[]} words
- * @property {string} figures
- * @property {string | null} record
+ * @property {string[]} notes
+ * @property {{ name: string, plain: string, speculative: string, formula: string }[]} figures
+ * @property {number | null} speedup
+ * @property {number | null} acceptance_rate
+ * @property {number | null} mean_acceptance_length
  */
-/**
- * @typedef {object} Options
- * @property {new (element: HTMLElement, figure: Figure) => LiveChart} chart
- * @property {Record<string, Figure>} figures
- * @property {(event: string, data: object) => void} [trigger] fires an event of the widget
- */
+/** @typedef {{ run: string, record: Comparison, anatomy: any }} Finished */
+
+const axis = (/** @type {string} */ title) => ({ title });
+const line = (/** @type {string} */ name, /** @type {string} */ colour, style = {}, more = {}) => ({ name, mode: "lines", line: { color: `var(--sd-${colour})`, width: 2.5, ...style }, ...more });
+const bar = (/** @type {string} */ name, /** @type {string} */ colour) => ({ type: "bar", name, marker: { color: `var(--sd-${colour})` } });
+/** Tokens against each side's own clock; and proposals by round, with the acceptance rate so far. The cards' headings explain the colours. */
+const CHARTS = {
+  clock: { data: [line("plain", "plain", { dash: "dot", shape: "hv" }), line("speculative", "accepted", { shape: "hv" })], layout: { xaxis: axis("seconds of computing"), yaxis: axis("tokens"), showlegend: false } },
+  acceptance: {
+    data: [bar("accepted", "accepted"), bar("not accepted", "refused"), line("α", "ink", { width: 2 }, { yaxis: "y2" })],
+    layout: { barmode: "stack", showlegend: false, xaxis: axis("round"), yaxis: axis("proposals"), yaxis2: { title: "α", range: [0, 1.02], tickvals: [0, 0.5, 1] } },
+  },
+};
 
 export class Race {
   /**
    * @param {HTMLElement} element
-   * @param {Options} options
+   * @param {(event: string, data: object) => void} trigger fires an event of the widget
    */
-  constructor(element, { chart, figures, trigger = () => {} }) {
+  constructor(element, trigger = () => {}) {
     /** @param {string} selector */
     const find = (selector) => /** @type {HTMLElement} */ (element.querySelector(selector));
     this.find = find;
     this.root = find(".race");
+    this.charts = { clock: new Chart(find(".chart.clock"), CHARTS.clock), acceptance: new Chart(find(".chart.acceptance"), CHARTS.acceptance) };
     const tip = find(".tip");
-    this.panes = { plain: new Pane(find(".pane.plain"), tip), speculative: new Pane(find(".pane.speculative"), tip) };
-    this.charts = {
-      clock: new chart(find(".chart.clock"), figures.clock),
-      acceptance: new chart(find(".chart.acceptance"), figures.acceptance),
-    };
+    this.panes = { plain: new Pane(find(".pane.plain"), tip, "plain"), speculative: new Pane(find(".pane.speculative"), tip, "speculative") };
     this.player = new Player((player, rewound) => this.draw(player, rewound), () => this.ended());
-    this.slow = new SlowMotion(find(".slow-motion"), () => trigger("select", {}));
     this.intro = new Intro(this.root);
     find(".toggle").addEventListener("click", () => this.toggle());
     find(".skip").addEventListener("click", () => this.player.skip());
     const speed = /** @type {HTMLSelectElement} */ (find(".speed"));
     speed.addEventListener("change", () => this.player.choose(Number(speed.value) || null));
-    this.switches(".discarded-shown", "with-discarded");
-    this.switches(".as-written", "raw");
-    find(".rounds").addEventListener("click", () => this.slowly());
+    const discarded = /** @type {HTMLInputElement} */ (find(".discarded-shown"));
+    discarded.addEventListener("change", () => this.root.classList.toggle("with-discarded", discarded.checked));
+    element.querySelector(".rounds")?.addEventListener("click", () => trigger("select", {}));
     closesItself(/** @type {HTMLDetailsElement} */ (find(".why")));
     const share = /** @type {HTMLDetailsElement | null} */ (element.querySelector(".share"));
-    if (share) new Share(share, () => this.result?.record, trigger);
-    this.begun = false; // whether there is a run
+    if (share) new Share(share, () => this.finished?.record, trigger);
     this.run = "";
-    this.read = 0; // events of the run
-    /** @type {string[]} */ this.lines = [];
-    /** @type {string[]} */ this.earlier = []; // lines of the run before, shown again if this one fails at once
-    /** @type {Result | null} */ this.result = null;
+    this.read = -1; // number of the last event of the run
+    /** @type {Comparison | null} */ this.request = null; // what is compared
+    /** @type {Finished | null} */ this.finished = null;
+    /** @type {Finished | null} */ this.earlier = null; // shown again if the run after it fails at once
     /** @type {string | null} */ this.failure = null;
-    /** @type {{ round: number, text: string }[]} */ this.moves = []; // of settings
-    /** @type {Record<SideName, string> | null} */ this.names = null; // set if the sides are two runs
-    /** @type {Record<SideName, string>} */ this.prompts = { plain: "", speculative: "" };
-    this.chat = this.served = false;
-    this.history = "";
+    /** @type {any[]} */ this.moves = []; // of settings
     /** @type {number | null} */ this.lead = null; // in tokens, at the moment the first side finished
     /** @type {string | null} */ this.marked = null; // the run whose divergence is marked
   }
 
-  /**
-   * @param {string} box
-   * @param {string} name of the class that it sets
-   */
-  switches(box, name) {
-    const input = /** @type {HTMLInputElement} */ (this.find(box));
-    input.addEventListener("change", () => this.root.classList.toggle(name, input.checked));
-  }
-
-  /**
-   * Read lines of events; those read before are skipped. The last update of a run has all of them.
-   * @param {string | null | undefined} text
-   */
+  /** Read lines of events, of which each update repeats some. @param {string | null | undefined} text */
   receive(text) {
     let news = false;
-    const { result } = this;
+    const { finished } = this;
     for (const line of (text ?? "").split("\n").filter(Boolean)) {
       const event = JSON.parse(line);
-      if (event.at === 0 && (event.run !== this.run || !this.begun)) this.begin(event);
-      else if (event.run === this.run && event.at === this.read) this.handle(event);
-      else continue;
-      this.read = event.at + 1;
-      this.lines[event.at] = line;
+      if (event.run === this.run && event.at <= this.read) continue;
+      if (event.run !== this.run) this.begin(event.run, event.record);
+      this.read = event.at;
+      this.handle(event);
       news = true;
     }
     if (!news) return;
-    if (this.result?.record && result !== this.result) this.announce();
-    if (!this.player.complete) this.player.received(Boolean(this.result ?? this.failure));
+    if (this.finished && finished !== this.finished) this.root.dispatchEvent(new CustomEvent("finished", { detail: this.finished }));
+    if (!this.player.complete) this.player.received(Boolean(this.finished ?? this.failure));
     else if (this.player.ended) this.ended(); // with the result of its repeats
+  }
+
+  /** Show a finished run from its beginning. @param {Finished} finished */
+  open(finished) {
+    this.run = "";
+    this.receive(JSON.stringify({ ...finished, at: 0, kind: "end" }));
   }
 
   /** @param {any} event */
   handle(event) {
-    if (event.kind === "phase") this.phase(event.text);
-    if (event.kind === "slice" || event.kind === "lap") { // "lap" in runs kept by earlier versions
-      this.phase("");
+    if (event.kind === "phase") return this.phase(event.text);
+    if (event.kind === "start") return;
+    this.phase("");
+    if (event.kind === "slice") {
+      this.panes[/** @type {SideName} */ (event.side)].source = event.source;
       this.player.add(event.side, event.rounds, event.done);
-      this.moves.push(...(event.moves ?? []));
+      this.moves.push(...event.moves);
     }
-    if (event.kind === "end") this.result = event; // it comes again with the figures of repeats
+    if (event.kind === "end") {
+      const { run, record, anatomy } = event;
+      this.finished = { run, record, anatomy }; // it comes again with the figures of repeats
+      this.moves = record.moves;
+      this.panes.speculative.source = record.trace_source;
+      for (const side of SIDES) this.player.finish(side, roundsOf(record[side]));
+    }
     if (event.kind === "error") this.failure = event.text;
-    if (event.kind === "end" || event.kind === "error") this.phase("");
   }
 
   /** Show a phase before the first token. @param {string} text */
@@ -131,80 +147,49 @@ export class Race {
     for (const pane of Object.values(this.panes)) pane.phase(text);
   }
 
-  /** A run was requested, or is over; the earlier run stays until the new one begins. @param {boolean} busy */
+  /** A run was requested, or is over; until it begins, nothing of the earlier one is read as its own. @param {boolean} busy */
   asked(busy) {
+    this.root.classList.toggle("asked", busy);
     const begun = this.root.dataset.state === "waiting" || this.root.dataset.state === "playing";
     if (!busy || !begun) this.phase(busy ? "Getting ready …" : "");
   }
 
-  /** Announce a new or updated result. */
-  announce() {
-    const { lines, result } = this;
-    this.root.dispatchEvent(new CustomEvent("finished", { detail: { lines, result } }));
-  }
-
-  /**
-   * Begin a run. The event has `names` and `prompts` by side if its sides are two speculative runs.
-   * @param {any} event
-   */
-  begin(event) {
-    const earlier = this.result !== null;
-    this.result = this.failure = null;
-    this.begun = true;
-    if (earlier) this.earlier = this.lines;
-    this.lines = [];
-    this.moves = [];
-    this.names = event.names ?? null;
-    this.prompts = event.prompts ?? { plain: event.prompt, speculative: event.prompt };
-    const { run, chat = false, history = "", served = false } = event;
-    Object.assign(this, { run, chat, history, served });
-    for (const side of SIDES) {
-      const name = this.names?.[side] ?? side;
-      this.find(`.pane.${side} h2`).textContent = name[0].toUpperCase() + name.slice(1);
-      for (const place of [`.track.${side} span`, `.key.${side}`]) this.find(place).textContent = name;
-    }
-    this.root.classList.toggle("overlaid", this.names !== null);
-    this.player.reset({ limit: event.max_new_tokens, sequential: event.sequential });
+  /** @param {string} run @param {Comparison} request */
+  begin(run, request) {
+    this.earlier = this.finished ?? this.earlier;
+    this.finished = this.failure = null;
+    Object.assign(this, { run, request, moves: [], read: -1 });
+    const { settings, pair } = request;
+    const served = pair.target.server !== null;
+    this.player.reset({ limit: settings.max_new_tokens, sequential: settings.sequential || (served && !settings.at_once) });
+    this.root.classList.remove("asked");
+    this.root.classList.toggle("chat", isChat(request));
     this.root.dataset.state = "waiting";
     this.root.dataset.tone = "";
     this.intro.show(false);
-    this.root.classList.toggle("chat", Boolean(chat));
-    this.find(".figures").textContent = "";
+    this.find(".figures").replaceChildren();
     if (this.find(".conclusion").getBoundingClientRect().top < 0) scrollTo({ top: 0 });
     this.clear();
   }
 
   clear() {
-    this.lead = null;
-    this.marked = null;
-    this.slow.close();
-    for (const side of SIDES) this.panes[side].reset(this.prompts[side], this.chat, this.history);
-    for (const chart of Object.values(this.charts)) chart.reset(this.run);
+    this.lead = this.marked = null;
+    const { prompt, history } = /** @type {Comparison} */ (this.request);
+    const chat = isChat(this.request);
+    for (const side of SIDES) this.panes[side].reset(prompt, chat, history);
+    for (const chart of Object.values(this.charts)) chart.reset();
     this.say("");
     this.race(this.player);
-  }
-
-  /** Start a new chat: the sides show their explanations again. */
-  anew() {
-    this.begin({ run: "", prompt: "", max_new_tokens: 0 });
-    this.begun = false;
-    this.root.dataset.state = "idle";
-    this.intro.welcome();
-    for (const pane of Object.values(this.panes)) pane.explainItself();
-    this.say(this.intro.invitation);
   }
 
   /** @param {string} text */
   say(text) {
     if (this.find(".reason").textContent === text) return; // a live region: repeat nothing
     this.find(".reason").textContent = text;
-    for (const name of ["agreement", "ceiling", "grounds", "warning", "made-by"]) this.find(`.${name}`).textContent = "";
+    for (const name of ["agreement", "range", "grounds", "warning", "made-by"]) this.find(`.${name}`).textContent = "";
   }
 
-  /**
-   * @param {Player} player
-   * @param {boolean} rewound
-   */
+  /** @param {Player} player @param {boolean} rewound */
   draw(player, rewound) {
     if (rewound) this.clear();
     if (this.root.dataset.state !== "playing") {
@@ -216,51 +201,30 @@ export class Race {
     for (const name of SIDES) {
       const rounds = player.take(name);
       this.panes[name].append(rounds, player.at(name).ms);
-      this.plot(name, rounds, player);
+      if (rounds.length) this.plot(name, rounds, player);
     }
     this.race(player);
     this.find(".toggle").textContent = player.playing ? "Pause" : "Play";
   }
 
-  /**
-   * @param {SideName} name
-   * @param {Round[]} rounds
-   * @param {Player} player
-   */
+  /** @param {SideName} name @param {Timed[]} rounds @param {Player} player */
   plot(name, rounds, player) {
-    if (!rounds.length) return;
     /** @type {[number, number][]} */
-    const points = rounds.map((round) => [round.ms / 1000, round.tokens]);
+    const points = rounds.map(({ ms, tokens }) => [ms / 1000, tokens]);
     this.charts.clock.add(name === "plain" ? [points, []] : [[], points]);
-    if (name === "plain") return this.plotOther(rounds, player);
-    const first = player.sides[name].shown - rounds.length;
-    for (const { round, text } of this.moves) {
-      if (round < first || round >= first + rounds.length) continue;
-      this.charts.clock.mark((player.sides[name].rounds[round - 1]?.ms ?? 0) / 1000, text);
-      this.charts.acceptance.mark(round - 0.5, text);
+    if (name === "plain") return;
+    for (const move of this.moves) {
+      if (!rounds.some(({ number }) => number === move.round)) continue;
+      const text = move.num_assistant_tokens === null ? `threshold ${move.assistant_confidence_threshold}` : `lookahead ${move.num_assistant_tokens}`;
+      this.charts.clock.mark((player.sides[name].rounds[move.round - 1]?.ms ?? 0) / 1000, text);
+      this.charts.acceptance.mark(move.round - 0.5, text);
     }
-    /** @type {[number, Round][]} */
-    const numbered = rounds.map((round, index) => [first + index, round]);
-    const judged = numbered.filter(([number, round]) => number > 0 && round.proposed !== null);
+    const judged = rounds.filter(({ number, proposed }) => number > 0 && proposed !== null);
     this.charts.acceptance.add([
-      judged.map(([number, round]) => [number, round.accepted]),
-      judged.map(([number, round]) => [number, (round.proposed ?? 0) - round.accepted]),
-      judged.map(([number, round]) => [number, round.alpha]),
-      [],
+      judged.map(({ number, accepted }) => [number, accepted]),
+      judged.map(({ number, accepted, proposed }) => [number, (proposed ?? 0) - accepted]),
+      judged.map(({ number, alpha }) => [number, alpha]),
     ]);
-  }
-
-  /**
-   * The running α of a second speculative run.
-   * @param {Round[]} rounds
-   * @param {Player} player
-   */
-  plotOther(rounds, player) {
-    if (!this.names) return;
-    const first = player.sides.plain.shown - rounds.length;
-    /** @type {[number, number | null][]} */
-    const points = rounds.map(({ alpha }, index) => [first + index, alpha]);
-    this.charts.acceptance.add([[], [], [], points.filter(([number]) => number > 0)]);
   }
 
   /** Show the race on the bars, as tokens of the limit. @param {Player} player */
@@ -268,36 +232,18 @@ export class Race {
     const at = { plain: player.at("plain"), speculative: player.at("speculative") };
     for (const side of SIDES) {
       const { tokens, ms, finished } = at[side];
-      const count = finished ? `${tokens} tokens` : `${tokens} of ${player.limit}`;
+      const count = finished ? counted(tokens) : `${tokens} of ${player.limit}`;
       this.bar(side, player.limit ? tokens / player.limit : 0, tokens ? `${count} · ${duration(ms)}` : "", finished);
     }
+    this.find(".headline").textContent = "";
     if (player.factor === null || (player.sequential && player.live)) return; // they do not run side by side yet, or at all
     const lead = this.lead ?? at.speculative.tokens - at.plain.tokens;
     if (at.plain.finished || at.speculative.finished) this.lead = lead;
-    const sign = lead > 0 ? "+" : "−";
-    this.find(".headline").textContent = lead ? `${sign}${Math.abs(lead)} token${Math.abs(lead) === 1 ? "" : "s"}` : "";
+    this.find(".headline").textContent = lead ? `Speculative is ${counted(Math.abs(lead))} ${lead > 0 ? "ahead" : "behind"}` : "";
     if (this.root.dataset.state === "playing") this.root.dataset.tone = lead > 0 ? "faster" : lead < 0 ? "slower" : "";
   }
 
-  /**
-   * Show the times on the bars at the finish, and the difference in words.
-   * @param {Record<SideName, number>} seconds
-   * @param {string} difference
-   */
-  finish(seconds, difference) {
-    const longest = Math.max(...Object.values(seconds));
-    for (const side of SIDES) {
-      const text = [duration(1000 * seconds[side]), side === "speculative" && difference].filter(Boolean).join(" · ");
-      this.bar(side, longest ? seconds[side] / longest : 0, text, true);
-    }
-  }
-
-  /**
-   * @param {SideName} side
-   * @param {number} share of the whole length
-   * @param {string} text
-   * @param {boolean} finished
-   */
+  /** @param {SideName} side @param {number} share of the whole length @param {string} text @param {boolean} finished */
   bar(side, share, text, finished) {
     const track = this.find(`.track.${side}`);
     /** @type {HTMLElement} */ (track.querySelector("i")).style.width = `${100 * share}%`;
@@ -308,56 +254,108 @@ export class Race {
   /** @param {Player} player */
   pace(player) {
     if (player.factor === null) return "";
-    if (player.live && !player.complete && this.served) return "Live, one slice behind: each side as its server's answer arrives.";
-    if (player.live && !player.complete) return "Live, one slice behind: the sides take turns on this machine, and each clock counts only its own time.";
+    const served = this.request?.pair.target.server !== null;
+    if (player.live && !player.complete && served) return "Live. Each side as its server's answer arrives.";
+    if (player.live && !player.complete) return "Live. The sides take turns; each clock runs only while its side works.";
     if (player.factor === 1) return "Played in real time, each side on its own clock.";
     const long = player.complete ? player.total() : player.expected() ?? 0;
-    return `Played back ${player.factor}× slower than it ran: ${duration(long)} of computation, shown in ${duration(long * (player.factor ?? 1))}.`;
+    return `Played ${player.factor}× slower than it ran: ${duration(long)} of computation.`;
   }
 
   ended() {
     for (const chart of Object.values(this.charts)) setTimeout(() => chart.flush());
     this.find(".toggle").textContent = "Replay";
-    const { result } = this;
-    this.root.dataset.state = result ? "done" : "failed";
-    if (!result) return this.failed();
-    this.root.dataset.tone = result.tone;
-    const share = this.root.querySelector(".share");
-    if (share instanceof HTMLElement) share.hidden = !result.record;
-    this.find(".headline").textContent = result.headline;
-    this.find(".ceiling").textContent = result.ceiling ?? "";
-    this.find(".reason").textContent = result.stopped ? `Stopped early. ${result.reason}` : result.reason;
-    this.find(".warning").textContent = this.find(".warning").title = result.warning ?? "";
-    this.find(".grounds").innerHTML = result.why ?? ""; // escaped by the server
-    this.find(".why").hidden = !result.why;
-    this.find(".agreement").textContent = result.agreement && `${result.identical ? "✓" : "≠"} ${result.agreement}`;
-    this.find(".agreement").dataset.identical = String(result.identical);
-    this.find(".made-by").textContent = result.made_by;
-    this.find(".figures").innerHTML = result.figures; // escaped by the server
-    if (result.seconds) this.finish(result.seconds, result.difference ?? "");
+    this.root.dataset.live = "false";
+    this.root.dataset.state = this.finished ? "done" : "failed";
+    if (!this.finished) return this.failed();
+    const { record } = this.finished;
+    const { summary } = record;
+    const stopped = SIDES.some((side) => record[side].finish_reason === "cancelled");
+    this.root.dataset.tone = summary.direction;
+    this.root.dataset.strength = summary.strength;
+    const reason = [stopped && "Stopped early.", summary.sentence, summary.certain].filter(Boolean).join(" ");
+    const range = [summary.range, summary.refined].filter(Boolean).join(", ");
+    const texts = { headline: summary.headline, reason, range, warning: summary.warnings[0]?.chip, "made-by": summary.made_by };
+    for (const [name, text] of Object.entries(texts)) this.find(`.${name}`).textContent = text ?? "";
+    this.find(".warning").title = summary.warnings[0]?.reason ?? "";
+    this.find(".bars").title = summary.seconds_label;
+    this.find(".agreement").textContent = summary.agreement && `${summary.identical ? "✓" : "≠"} ${summary.agreement}`;
+    this.find(".agreement").dataset.identical = String(summary.identical);
+    this.find(".grounds").replaceChildren(...summary.why.map(paragraph), terms(summary.figures));
+    this.find(".figures").replaceChildren(tiles(summary.figures), ...summary.notes.map(paragraph));
+    this.finish(summary.seconds, summary.difference);
     if (this.marked === this.run) return;
     this.marked = this.run;
-    for (const pane of Object.values(this.panes)) pane.mark(result.divergence);
+    for (const pane of Object.values(this.panes)) pane.mark(summary.first_divergence);
+  }
+
+  /** Show the times on the bars at the finish, and the difference in words. @param {Summary["seconds"]} seconds @param {string} difference */
+  finish(seconds, difference) {
+    const longest = Math.max(...Object.values(seconds));
+    for (const side of SIDES) {
+      const time = seconds[side];
+      if (time === undefined) continue;
+      const text = [duration(1000 * time), side === "speculative" && difference].filter(Boolean).join(" · ");
+      this.bar(side, longest ? time / longest : 0, text, true);
+    }
   }
 
   /** Show the text decoded before the failure; without any, the run before, if there was one. */
   failed() {
     const shown = SIDES.some((side) => this.player.sides[side].rounds.length);
-    if (!shown && this.earlier.length) {
-      this.receive(this.earlier.join("\n"));
+    if (!shown && this.earlier) {
+      this.open(this.earlier);
       return this.player.skip();
     }
     this.say(shown ? "The run failed. The text decoded before is shown below." : this.failure ?? "");
   }
 
   toggle() {
-    if (!this.begun) return;
+    if (!this.request) return;
     if (this.player.playing) this.player.pause();
     else this.player.play();
   }
+}
 
-  /** Open the slow motion of the run's first rounds. */
-  slowly() {
-    this.slow.open(this.player.sides.speculative.rounds, this.prompts.speculative + (this.chat ? "\n" : ""));
+/** The rounds of a side, the prefill first; a side that failed has none. @param {Run} run */
+const roundsOf = ({ prefill, rounds }) => (prefill.committed.length ? [prefill, ...rounds] : []);
+
+/** Whether the prompt is a chat message. @param {Comparison | null} request */
+const isChat = (request) => Boolean(request?.pair.target.chat_template && request.settings.apply_chat_template);
+
+/** @param {number} tokens */
+const counted = (tokens) => `${tokens} token${tokens === 1 ? "" : "s"}`;
+
+/** Sentences, followed by commands on lines of their own. @param {string} text */
+export function paragraph(text) {
+  const element = document.createElement("p");
+  const [sentences, ...commands] = text.split("\n");
+  element.append(sentences, ...commands.flatMap((command) => [document.createElement("br"), Object.assign(document.createElement("code"), { textContent: command })]));
+  return element;
+}
+
+/** Each figure's name, with its formula on hover. @param {Summary["figures"]} figures */
+function terms(figures) {
+  const element = Object.assign(document.createElement("p"), { className: "terms" });
+  element.append("Formulas on hover: ", ...figures.flatMap(({ name, formula }, index) => [
+    index ? " · " : "", Object.assign(document.createElement("dfn"), { title: formula, textContent: name }),
+  ]));
+  return element;
+}
+
+const WIDE = 12; // characters that fit one column
+
+/** The figures as tiles. @param {Summary["figures"]} figures */
+function tiles(figures) {
+  const list = document.createElement("dl");
+  for (const { name, plain, speculative, formula } of figures) {
+    const [tile, value] = [document.createElement("div"), document.createElement("dd")];
+    tile.classList.toggle("wide", speculative.length > WIDE);
+    value.append(Object.assign(document.createElement("b"), { textContent: speculative }));
+    if (plain) value.append(Object.assign(document.createElement("span"), { textContent: `plain ${plain}` }));
+    value.append(Object.assign(document.createElement("small"), { textContent: formula }));
+    tile.append(Object.assign(document.createElement("dt"), { textContent: name }), value);
+    list.append(tile);
   }
+  return list;
 }

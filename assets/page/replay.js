@@ -2,14 +2,13 @@
 
 import { unpack } from "./files.js";
 import { Race } from "./race.js";
-import { Sketch } from "./sketch.js";
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const darken = () => document.body.classList.toggle("dark", dark.matches);
 dark.addEventListener("change", darken);
 darken();
-for (const part of document.querySelectorAll(".share, .past, .slow-motion .all, .present, .presenter-keys")) part.remove();
+for (const part of document.querySelectorAll(".share, .past, .rounds, .presenter-keys, .invitation")) part.remove();
 const read = (/** @type {string} */ id) => document.querySelector(`#${id}`)?.textContent ?? "";
-const race = new Race(document.body, { chart: Sketch, figures: JSON.parse(read("figures")) });
+const race = new Race(document.body);
 race.intro.show(false);
-unpack(read("events")).then((text) => race.receive(text));
+unpack(read("record")).then((text) => race.open({ run: "replay", record: JSON.parse(text), anatomy: null }));

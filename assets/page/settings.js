@@ -8,6 +8,8 @@ import { Stored, isObject, isText } from "./storage.js";
 
 const KEY = "specdemo-settings";
 const TAB = "tab"; // the page's open tab, in the address
+const PAUSE_MS = 300; // after the last key; Safari refuses more than 100 new addresses in 30 seconds
+/** @type {ReturnType<typeof setTimeout> | undefined} */ let soon;
 /** @typedef {Record<string, string>} Texts */
 
 /** @param {unknown} value @returns {Texts | null} */
@@ -44,17 +46,18 @@ function address(settings, tab) {
  * @param {any[]} values
  */
 export function remember(names, defaults, ...values) {
-  const address_ = linked();
-  const tab = address_.get(TAB);
-  const changed = current ?? Object.fromEntries(address_);
+  const changed = current ?? Object.fromEntries(linked());
   delete changed[TAB];
   names.forEach((name, index) => {
     if (values[index] === defaults[index] || values[index] === null || values[index] === undefined) delete changed[name];
     else changed[name] = String(values[index]);
   });
   current = changed;
-  history.replaceState(null, "", address(changed, tab));
-  for (const place of [HERE, ANYWHERE]) place.write(changed);
+  clearTimeout(soon);
+  soon = setTimeout(() => {
+    history.replaceState(null, "", address(changed, linked().get(TAB)));
+    for (const place of [HERE, ANYWHERE]) place.write(changed);
+  }, PAUSE_MS);
 }
 
 /**
@@ -98,24 +101,7 @@ function followTabs() {
   if (named()) tabs.open(named());
 }
 
-export function copyLink() {
-  return copy(gradio.button("copy"), location.href);
-}
-
 /** @param {string} lines */
 export function copyCode(lines) {
   if (lines) copy(gradio.button("copy-code"), lines);
-}
-
-/** @type {Stored<string | null>} */
-const CHAT = new Stored("specdemo-chat", (value) => (isText(value) ? String(value) : null), null, () => sessionStorage);
-
-/** Store this tab's chat, as JSON; it survives a reload. @param {string} text */
-export function keepChat(text) {
-  CHAT.write(text || null);
-}
-
-/** An event's values, with this tab's chat in place of the last. @param {any[]} values */
-export function withChat(...values) {
-  return [...values.slice(0, -1), CHAT.read() ?? ""];
 }

@@ -13,8 +13,9 @@ from specdemo import estimate, metrics
 from specdemo.errors import UsageError, quoted
 from specdemo.estimate import Speedup
 from specdemo.experiments import Report, Result, report, to_html, to_markdown, write
+from specdemo.exports import schema
+from specdemo.exports.html import FILE_KINDS
 from specdemo.files import colours, json_text, read_bytes, write_bytes, write_json
-from specdemo.presentation import schema
 from specdemo.presentation.charts import (
     acceptance_figure,
     clock_figure,
@@ -22,7 +23,6 @@ from specdemo.presentation.charts import (
     lookahead_figure,
     timeline,
 )
-from specdemo.presentation.share import FILE_KINDS
 from specdemo.records import SIDES, Comparison
 from specdemo.summary import summarise
 

@@ -22,11 +22,11 @@ from specdemo.cli.terminal import announced, interruptible, print_comparison, sa
 from specdemo.costs import measure_costs
 from specdemo.errors import ServerError
 from specdemo.estimate import ENOUGH
+from specdemo.exports import html, schema
 from specdemo.exports.code import FLAVOURS, code
 from specdemo.files import json_file, write_each, write_json
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.models.converted import convert_pair
-from specdemo.presentation import schema, share
 from specdemo.race import race
 from specdemo.records import Comparison, Phase
 from specdemo.settings import GenerationSettings
@@ -52,7 +52,7 @@ def _add_compare(commands: Commands) -> None:
     )
     parser.add_argument("--explain", action="store_true", help="say why, with every figure's formula")
     add_json(parser, "the comparison")
-    for name, kind in share.FILE_KINDS.items():
+    for name, kind in html.FILE_KINDS.items():
         parser.add_argument(f"--{name}", metavar="PATH", help=f"write {kind.what}")
     add_settings(parser, GenerationSettings)
     add_pair(parser)
@@ -73,7 +73,7 @@ def _compare(options: argparse.Namespace) -> None:
     settings = raced_settings(options, pair)
     check_effect(options, [settings])
     check_json(options.json)
-    for name in share.FILE_KINDS:
+    for name in html.FILE_KINDS:
         check_file(getattr(options, name))
     check_strategy(pair, settings.engine, settings.strategy, settings.sampling)
     show_conversion(convert_pair(pair))
@@ -113,7 +113,7 @@ def _report(comparison: Comparison, options: argparse.Namespace) -> None:
         write_json(schema.to_json(comparison), "-")
     files: dict[str | Path, Callable[[], bytes]] = {
         path: partial(kind.make, comparison)
-        for name, kind in share.FILE_KINDS.items()
+        for name, kind in html.FILE_KINDS.items()
         if (path := getattr(options, name)) is not None
     }
     if options.json not in (None, "-"):

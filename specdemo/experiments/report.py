@@ -27,9 +27,9 @@ from specdemo.errors import FileError, UsageError, listed, quoted
 from specdemo.estimate import FORMULA, VALUES_FORMULA, Interval, Pooled, pool
 from specdemo.experiments.plan import CONDITIONS
 from specdemo.experiments.rows import Result, Row
+from specdemo.exports.html import text_of
 from specdemo.files import ASSETS, colours, json_value, read_bytes, write_json, write_text
 from specdemo.presentation.charts import base_figure, colour, plain_line
-from specdemo.presentation.share import bundle
 from specdemo.records import Costs, Trial
 from specdemo.strategies import effective
 from specdemo.summary import milliseconds, number, percent, shared_words
@@ -662,7 +662,7 @@ def to_html(report: Report) -> str:
             title=report.title,
             light=colours(),
             dark=colours(dark=True),
-            script=Markup(bundle("sketch.js")),
+            script=Markup(text_of("chart.js")),
             opening=report.opening,
             plots=[(chart.title, name, _plot(chart.figure), chart.remark) for name, chart in report.charts.items()],
             tables=report.tables.values(),

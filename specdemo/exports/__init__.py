@@ -1,1 +1,1 @@
-"""Comparisons as files, and settings as code for other software."""
+"""Records as files: JSON, a page that replays a run offline, an animation; and settings as code."""

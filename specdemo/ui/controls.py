@@ -57,7 +57,7 @@ def control(name: str, *, typed: bool = False, **options: Any) -> Control:
     if typed or high - low > 10_000:  # a slider is no use for a seed
         return gr.Number(minimum=low, maximum=high, precision=0, **common)
     step = 1 if field.annotation is int else 0.05
-    return gr.Slider(low, high, step=step, **common)
+    return gr.Slider(low, high, step=step, buttons=[], **common)
 
 
 def annotation(name: str) -> Any:

@@ -15,9 +15,7 @@ from markupsafe import Markup
 from specdemo.engines import Engine
 from specdemo.errors import SettingsError, SpecdemoError
 from specdemo.experiments import (
-    CHARTS,
     PRESETS,
-    TABLES,
     Checkpoint,
     Header,
     Loaded,
@@ -38,12 +36,12 @@ from specdemo.models.places import own_cache, writable
 from specdemo.records import Costs, ModelPair, Progress
 from specdemo.settings import GenerationSettings
 from specdemo.summary import percent
-from specdemo.ui.boards import EMPTY, report_board, report_template
+from specdemo.ui.boards import BOARD, EMPTY, report_board
+from specdemo.ui.compare import APPLIED, FIND, QUICK, CompareTab, apply_setting
 from specdemo.ui.controls import NAMES, settings_from
 from specdemo.ui.events import PRIVATE, WAITING, Stop, check_session, job_buttons, job_updates, on_engine
 from specdemo.ui.parts import alert, notice
 from specdemo.ui.session import Sessions, with_chat_cache
-from specdemo.ui.tabs.compare import APPLIED, FIND, QUICK, CompareTab, apply_setting
 from specdemo.ui.uploads import meanwhile, measurement_apart, tasks_apart
 from specdemo.ui.views import heading, script, view
 from specdemo.worker import WithEngine, WithLoader
@@ -299,7 +297,7 @@ def measure_tab(
                 other = gr.UploadButton("Compare with", file_types=[".json"], elem_id="measure-against", scale=0)
             suite, against = gr.HTML(suite_name(None), elem_id="measure-suite-name"), gr.HTML()
             message = gr.HTML(elem_id="measure-message", elem_classes="message")
-        board = view("board", markup=report_template(CHARTS, TABLES), elem_id="measure-board")
+        board = view("board", markup=BOARD, elem_id="measure-board")
         files = gr.File(
             label="Reports: JSON, Markdown, CSV, and HTML that opens offline",
             visible=False,

@@ -11,7 +11,6 @@ from time import sleep
 from typing import Any, NamedTuple, cast
 
 import gradio as gr
-import plotly
 from pydantic import TypeAdapter, ValidationError
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Mount
@@ -19,10 +18,11 @@ from starlette.staticfiles import StaticFiles
 
 from specdemo.engines import load_engine
 from specdemo.errors import SettingsError, SpecdemoError
+from specdemo.exports.html import PAGE
 from specdemo.models.pairs import bundled_prompts, start_settings
-from specdemo.presentation.share import PAGE
 from specdemo.records import ModelPair
 from specdemo.settings import RuntimeSettings
+from specdemo.ui.compare import ANATOMY, COMPARE, CompareCallbacks, CompareTab, api_description, compare_tab
 from specdemo.ui.controls import NAMES, STRATEGY, choices_css, default_values, settings_from_link, start_values
 from specdemo.ui.events import ENGINE, PRIVATE
 from specdemo.ui.gate import only_here
@@ -31,7 +31,6 @@ from specdemo.ui.parts import alert, header_html
 from specdemo.ui.registry import PAIR_NAMES, Names, Registry, values_of
 from specdemo.ui.server import SESSIONS, Page, application, listening, visitors_files
 from specdemo.ui.session import Sessions, Visitors, initial_pair
-from specdemo.ui.tabs.compare import ANATOMY, COMPARE, CompareCallbacks, CompareTab, api_description, compare_tab
 from specdemo.ui.tabs.models import ModelsTab, models_tab
 from specdemo.ui.views import StyleLayers, head, script, theme
 from specdemo.worker import EngineFactory, Prepare, Worker
@@ -85,10 +84,8 @@ def serve(
 
 
 def routes() -> list[BaseRoute]:
-    """Return the routes of static files, our own and Plotly's."""
-    plotly_files = Path(plotly.__file__).parent / "package_data"
+    """Return the routes of static files, our own."""
     return [
-        Mount("/specdemo/plotly", StaticFiles(directory=plotly_files)),
         Mount("/specdemo", StaticFiles(directory=PAGE)),
     ]
 
@@ -173,7 +170,7 @@ def _remember(
     # queued, since only then does Gradio fire the state's change event, which updates everything about the pair
     queued = PRIVATE | {"queue": True}
     loaded = page.load(restored, saved, outputs, js=script("settings.js", "recall", wanted), **queued)
-    compare.go_on(loaded)
+    compare.prepare(loaded)
     models.list_after(loaded)
 
 

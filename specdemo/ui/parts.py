@@ -1,7 +1,7 @@
 """Parts of the page as HTML: header and messages, the menu of examples, the catalogue and the facts about a pair."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from specdemo.models.checks import PairReport
 from specdemo.models.converted import stored_form
 from specdemo.models.devices import draft_device, in_units, memory_free
 from specdemo.models.pairs import bundled_prompts, initial_settings
-from specdemo.presentation.html import table_html
 from specdemo.records import Model, ModelPair, Phase, Progress
 from specdemo.strategies import DRAFT_KINDS, ENGINES, SERVERS
 from specdemo.summary import parameters
@@ -251,11 +250,26 @@ def download_html(repository: str, progress: Progress[Path | None]) -> str:
     return progress_html(text, progress.done, progress.total, progress.seconds_left)
 
 
+_TABLE = Markup("<table><thead>{head}</thead><tbody>{rows}</tbody></table>")
+_ROW = Markup("<tr>{}</tr>")
+_HEAD = Markup("<th>{}</th>")
+_CELL = Markup("<td>{}</td>")
+
+
+def table_html(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
+    """Return a table; the first cell of each row is its title."""
+
+    def row(cells: Sequence[str], titles: int) -> Markup:
+        return _ROW.format(Markup("").join((_HEAD if at < titles else _CELL).format(c) for at, c in enumerate(cells)))
+
+    return _TABLE.format(head=row(head, len(head)), rows=Markup("").join(row(cells, 1) for cells in rows))
+
+
 def report_html(report: PairReport) -> str:
     """Return facts about a pair, without loading it."""
     models = [model for model in (report.target, report.draft) if model is not None]
     rows = zip(_ROWS, *map(_values, models), strict=True)
-    table = table_html(("", "target", "draft")[: len(models) + 1], rows, titled=True)
+    table = table_html(("", "target", "draft")[: len(models) + 1], rows)
     remarks = Markup("").join(_NOTE.format(text) for text in _remarks(report))
     return str(table + remarks + (_NO_DRAFT if report.draft is None else Markup("")))
 

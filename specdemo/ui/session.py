@@ -12,17 +12,16 @@ from typing import Any, NamedTuple, Self
 from specdemo.engines import Engine
 from specdemo.engines.base import check_prompt
 from specdemo.errors import ServerError, SpecdemoError
+from specdemo.exports import schema
 from specdemo.files import json_text
 from specdemo.metrics import answer
-from specdemo.presentation import schema
-from specdemo.presentation.feed import Feed, end_event
 from specdemo.race import LiveSettings
 from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Side, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import DRAFT_KINDS, EngineName
 from specdemo.summary import is_chat
 from specdemo.trials import confirmed
-from specdemo.ui.boards import anatomy
+from specdemo.ui.feed import Feed, end_event
 from specdemo.ui.parts import alert, describe, notice, phase_words
 from specdemo.worker import IfLoaded, Job, Prepare, WithEngine, Worker
 
@@ -66,7 +65,6 @@ class Update(NamedTuple):
 
     feed: str | None
     message: str
-    anatomy: str | None = None
     turn: Turn | None = None
     finished: "FinishedRun | None" = None
 
@@ -109,9 +107,9 @@ class Sessions:
     ) -> Iterator[Update]:
         """Compare, yielding updates. Errors become messages; closing the iterator frees the engine."""
         chat = is_chat(pair, settings)
-        feed, started, due, message = Feed(prompt, settings, history, chat=chat), set[Side](), 0.0, ""
         ended = False
         pair = with_chat_cache(pair, settings)
+        feed, started, due, message = Feed(pair, prompt, settings, history), set[Side](), 0.0, ""
         try:
             check_prompt(
                 Request.of(prompt, settings, tuple(history))
@@ -125,23 +123,25 @@ class Sessions:
                         feed.phase(phase_words(progress))
                         yield Update(feed.news(), "")
                         continue
-                    feed, message = feed.after(progress), ""
+                    message = ""
                     if isinstance(progress, Comparison):
                         ended = True
                         message = "".join(alert(ServerError(text)) for text in progress.failures.values())
                         turn = _turn(prompt, progress) if chat else None
-                        finished = FinishedRun.of(feed.run, len(feed), progress)
-                        yield Update(feed.everything, message, anatomy(progress), turn, finished)
-                    elif monotonic() >= due or progress.side not in started:  # show a first token at once
+                        finished = FinishedRun.of(feed.run, len(feed) + 1, progress)
+                        yield Update(end_event(progress, feed.run, len(feed)), message, turn, finished)
+                        continue
+                    feed.add(progress)
+                    if monotonic() >= due or progress.side not in started:  # show a first token at once
                         started.add(progress.side)
                         due = monotonic() + UPDATE_SECONDS
                         yield Update(feed.news(), "")
             if not ended:
                 feed.fail(words := "Stopped." if started else "Stopped before the first token.")
-                yield Update(feed.everything if feed.shown else None, notice(words))
+                yield Update(feed.news() if feed.shown else None, notice(words))
         except SpecdemoError as error:
             feed.fail(str(error))
-            yield Update(feed.everything if feed.shown else None, alert(error))
+            yield Update(feed.news() if feed.shown else None, alert(error))
 
     def prepare(self, pair: ModelPair, settings: GenerationSettings, *, load: bool = False) -> None:
         """Load and warm up the engine for a run with these settings, while nobody else needs it.
@@ -184,7 +184,7 @@ class Sessions:
                 if cancelled.is_set():
                     break
         if last is not before:
-            line = end_event(finished.run, finished.events, last)
+            line = end_event(last, finished.run, finished.events)
             yield line, FinishedRun.of(finished.run, finished.events + 1, last)
 
     def load(self, visitor: str, engine: EngineName, pair: ModelPair) -> Iterator[str]:

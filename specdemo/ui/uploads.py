@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 from specdemo.child import Failure, Limits, run_limited
 from specdemo.errors import FileError
 from specdemo.experiments import Result, Task, chosen_tasks, read_result
-from specdemo.presentation import schema
-from specdemo.presentation.feed import feed_of
-from specdemo.presentation.share import FILE_KINDS, unpack
+from specdemo.exports import schema
+from specdemo.exports.html import FILE_KINDS
+from specdemo.exports.schema import unpack
 from specdemo.records import Prompts
-from specdemo.ui.boards import anatomy
+from specdemo.ui.feed import end_event
 from specdemo.ui.session import Update
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ def show_file(data: bytes) -> Update:
         FileError: it is not a comparison.
     """
     comparison = schema.from_text(data, "open one saved with Share")
-    return Update(feed_of(comparison).everything, "", anatomy(comparison))
+    return Update(end_event(comparison), "")
 
 
 def open_apart(data: bytes) -> Generator[None, None, Update]:

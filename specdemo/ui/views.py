@@ -10,7 +10,7 @@ import gradio as gr
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from specdemo.presentation.share import STYLES, modules, text_of
+from specdemo.exports.html import PAGE, STYLES, text_of
 
 _COLOURS = {
     "body_background_fill": "bg",
@@ -90,13 +90,12 @@ def view(
     *,
     markup: str | None = None,
     value: str = "",
-    options: str = "null",
     **layout: Any,
 ) -> gr.HTML:
-    """Return a view of `main.js` by name; its HTML is `markup` or the file `template`, its options JSON."""
+    """Return a view of `main.js` by name; its HTML is `markup` or the file `template`."""
     mount = f"""
         const widget = {{ element, trigger, props, watch }};
-        {_MODULE.format("main.js")}.then(({{ mount }}) => mount("{name}", widget, {options}));
+        {_MODULE.format("main.js")}.then(({{ mount }}) => mount("{name}", widget));
     """
     return gr.HTML(value, html_template=markup or text_of(template or f"{name}.html"), js_on_load=mount, **layout)
 
@@ -107,10 +106,13 @@ def script(module: str, function: str, *first: str) -> str:
     return f"async (...values) => (await {_MODULE.format(module)}).{function}({arguments}...values)"
 
 
+_MODULES = {path.name for path in PAGE.glob("*.js")} - {"replay.js", "start.js"}
+
+
 def head() -> str:
     """Return the page's head: style sheets, the start script, and preloads of all modules."""
     sheets = "".join(f'<link rel="stylesheet" href="specdemo/{name}">' for name in (*STYLES, "gradio.css"))
-    loaded = "".join(f'<link rel="modulepreload" href="specdemo/{name}">' for name in modules("main.js"))
+    loaded = "".join(f'<link rel="modulepreload" href="specdemo/{name}">' for name in sorted(_MODULES))
     return f'{sheets}<script type="module" src="specdemo/start.js"></script>{loaded}'
 
 

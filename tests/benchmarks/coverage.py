@@ -31,10 +31,10 @@ from specdemo import metrics
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
 from specdemo.estimate import Speedup, of_comparison
+from specdemo.exports import schema
 from specdemo.files import json_text
 from specdemo.models.converted import convert_pair
 from specdemo.models.pairs import bundled_pair, default_pair, initial_settings
-from specdemo.presentation import schema
 from specdemo.race import race
 from specdemo.records import Comparison, ModelPair
 from specdemo.settings import GenerationSettings

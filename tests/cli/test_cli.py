@@ -25,8 +25,8 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import UsageError
 from specdemo.experiments.report import Report, Table
+from specdemo.exports import schema
 from specdemo.models.pairs import BUNDLED, PAIR_VARIABLE
-from specdemo.presentation import schema
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import EngineName

@@ -31,8 +31,8 @@ from specdemo.models.pairs import BUNDLED, bundled_models, bundled_pair, initial
 from specdemo.race import run_alone
 from specdemo.records import ModelPair, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.ui.compare import CompareCallbacks
 from specdemo.ui.controls import start_values
-from specdemo.ui.tabs.compare import CompareCallbacks
 from tests.support import llama
 
 PAIR = ScriptedEngine().pair

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.presentation import schema
+from specdemo.exports import schema
 from specdemo.race import race
 from specdemo.records import Comparison, Outcome
 from specdemo.settings import GenerationSettings

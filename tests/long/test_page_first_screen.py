@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from specdemo.presentation import schema
+from specdemo.exports import schema
 from tests.support.browser import (
     BRIEF,
     TABS,

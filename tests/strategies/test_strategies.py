@@ -39,7 +39,7 @@ from specdemo.strategies import (
 from specdemo.strategies.base import CONSTANT
 from specdemo.summary import shared_words
 from specdemo.ui import controls
-from specdemo.ui.tabs.compare import show_valid
+from specdemo.ui.compare import show_valid
 
 PAIR = ScriptedEngine().pair
 PARROT = Drafter("parrot", "Parrot", "a parrot", "the parrot's proposals", ("lookup",))

@@ -19,8 +19,8 @@ from weakref import WeakKeyDictionary
 import psutil
 from playwright.sync_api import Locator, Page, Request, expect
 
+from specdemo.exports import schema
 from specdemo.models.catalogue import catalogue
-from specdemo.presentation import schema
 from specdemo.records import Comparison
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,11 +13,11 @@ from specdemo.models.catalogue import Defaults, find
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
+from specdemo.ui.compare import CompareCallbacks
 from specdemo.ui.controls import NAMES, settings_from, settings_from_link, start_values
 from specdemo.ui.page import restore
 from specdemo.ui.registry import Registry
 from specdemo.ui.session import Sessions, Visitors
-from specdemo.ui.tabs.compare import CompareCallbacks
 
 BEGUN = {"repetition_penalty": 1.3, "num_assistant_tokens": 7}
 

@@ -19,11 +19,11 @@ from specdemo.experiments.plan import Axes
 from specdemo.records import Phase, Progress
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards import EMPTY
+from specdemo.ui.compare import QUICK
 from specdemo.ui.controls import start_values
 from specdemo.ui.events import job_updates
 from specdemo.ui.measure import MeasureCallbacks, offered, outcome, with_current
 from specdemo.ui.session import with_chat_cache
-from specdemo.ui.tabs.compare import QUICK
 from specdemo.worker import Job, Prepare, WithEngine, WithLoader
 from tests.support.browser import Visit, open_tab, set_slider
 from tests.support.browser import run as run_page
@@ -74,7 +74,7 @@ def test_a_measurement_says_how_long_it_takes_shows_what_it_measures_and_offers_
     assert "2 variants, 1 prompts, about 1 min after loading" in first[0]
     boards = [json.loads(update[1]) for update in updates if isinstance(update[1], str)]
     assert boards[0] == json.loads(EMPTY), "nothing of an earlier one stays"
-    assert "traced constant" in boards[-1]["html"]["table"]
+    assert "traced constant" in str(boards[-1])
     assert [Path(path).suffix for path in last[2]["value"]] == [".json", ".md", ".csv", ".html"]
     assert isinstance(last[3], GenerationSettings)
     assert last[4]["visible"]
@@ -107,7 +107,7 @@ def test_what_cannot_be_measured_is_a_sentence() -> None:
 def test_what_is_finished_stays_after_a_failure() -> None:
     *_, failed, last = measured(["traced constant"], EngineError("It broke."))
     assert 'role="alert"' in failed[0]
-    assert "identical" in json.loads(failed[1])["html"]["table"]
+    assert "identical" in failed[1]
     assert last[2]["visible"]
 
 

@@ -6,7 +6,7 @@ import pytest
 from gradio_client import Client
 from playwright.sync_api import Page, expect
 
-from specdemo.presentation import schema
+from specdemo.exports import schema
 from specdemo.records import SIDES, Outcome
 from tests.support.browser import App, Visit, downloaded, repeated, run, started
 from tests.support.proposals import proposals

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from gradio_client import Client
 
-from specdemo.presentation import schema
+from specdemo.exports import schema
 from tests.support.browser import App, started
 from tests.support.served import API, Served, Visitor
 

@@ -11,10 +11,10 @@ from specdemo.errors import LoadError
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import ModelPair, Turn
 from specdemo.settings import GenerationSettings
+from specdemo.ui.compare import CompareCallbacks
 from specdemo.ui.controls import start_values
 from specdemo.ui.registry import PAIR_NAMES, values_of
 from specdemo.ui.session import Sessions, Update, initial_pair
-from specdemo.ui.tabs.compare import CompareCallbacks
 from specdemo.ui.tabs.models import ModelsCallbacks
 from specdemo.worker import IfLoaded, Prepare, WithEngine
 
@@ -93,14 +93,16 @@ def test_a_message_without_an_answer_leaves_the_chat_as_it_was() -> None:
     chat = pair.model_copy(update={"target": pair.target.model_copy(update={"chat_template": True})})
     values = start_values(chat).values()
 
-    def outputs() -> list[Any]:
-        said = CompareCallbacks(sessions).run(mock.Mock(), True, chat, (before,), last, "c", *values)
-        return [[value for value in news[3:6] if value != gr.skip()] for news in said]
+    def outputs(*, goes_on: bool = True) -> list[Any]:
+        said = CompareCallbacks(sessions).run(mock.Mock(), True, chat, (before, last), goes_on, "c", *values)
+        return [[value for value in news[2:4] if value != gr.skip()] for news in said]
 
     assert outputs() == [[], []]
     sessions.run.return_value = [Update(None, ""), Update("shown", "", turn=new)]
-    nothing, (history, turn, _) = outputs()
-    assert (nothing, history, turn) == ([], (before, last), new)
+    nothing, (turns, _) = outputs()
+    assert (nothing, turns) == ([], (before, last, new))
+    _, (turns, _) = outputs(goes_on=False)
+    assert turns == (new,), "each run starts afresh unless the chat is continued"
 
 
 def test_a_pair_is_loaded_in_an_engine_that_can_run_it() -> None:

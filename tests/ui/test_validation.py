@@ -1,7 +1,6 @@
 """Every event of the page refuses, with a sentence, values that no widget could have sent."""
 
 import asyncio
-import json
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,12 +13,12 @@ from gradio.blocks import BlockFunction
 from gradio.state_holder import SessionState
 
 from specdemo.models.pairs import bundled_pair
+from specdemo.ui.compare import CompareCallbacks
 from specdemo.ui.measure import suite_name
 from specdemo.ui.page import build_page, restore
 from specdemo.ui.registry import Registry
 from specdemo.ui.server import fits
 from specdemo.ui.session import Sessions, Visitors
-from specdemo.ui.tabs.compare import CompareCallbacks, restore_chat
 from specdemo.ui.tabs.models import name_of
 from specdemo.worker import Worker
 
@@ -143,13 +142,6 @@ def test_a_forged_event_names_no_entry_of_the_catalogue(data: Any) -> None:
 def test_a_forged_beginning_is_passed_over(saved: str) -> None:
     start = restore(Registry(bundled_pair(), Visitors()), saved)
     assert "cannot be read" in start.message
-
-
-@pytest.mark.parametrize("kept", [1, "chat", ["a"], {}, {"target": 1}, {"target": "x", "turns": [1]}], ids=str)
-def test_a_forged_chat_of_a_browser_is_passed_over(kept: Any) -> None:
-    history, turn, _ = restore_chat(bundled_pair(), json.dumps(kept))
-    assert (history, turn) == ((), None)
-    assert restore_chat(bundled_pair(), "{")[:2] == [(), None]
 
 
 def test_an_event_that_names_a_file_of_the_server_leaves_no_traceback(page: gr.Blocks) -> None:

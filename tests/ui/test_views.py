@@ -7,7 +7,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from starlette.testclient import TestClient
 
-from specdemo.presentation.share import PAGE, STYLES
+from specdemo.exports.html import PAGE, STYLES
 from specdemo.ui.views import StyleLayers
 
 

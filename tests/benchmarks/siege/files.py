@@ -11,8 +11,8 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SpecdemoError
 from specdemo.experiments import PRESETS, Checkpoint, Header, run
 from specdemo.experiments.suites import bundled_tasks, read_tasks
+from specdemo.exports import schema
 from specdemo.models.gguf import inspect_model
-from specdemo.presentation import schema
 from specdemo.race import race
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings

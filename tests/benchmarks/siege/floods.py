@@ -14,7 +14,7 @@ from uuid import uuid4
 import httpx
 
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.presentation import schema
+from specdemo.exports import schema
 from specdemo.race import race
 from specdemo.records import MOST_TURNS, Comparison
 from specdemo.settings import GenerationSettings

@@ -1,4 +1,4 @@
-"""The Compare tab: a prompt, the controls, the race; and the Anatomy tab of its last run."""
+"""The Compare tab: a prompt, the controls and the race; and the Anatomy tab of the run that it shows."""
 
 import inspect
 import json
@@ -11,19 +11,18 @@ from typing import Any, Literal, NamedTuple
 
 import gradio as gr
 from markupsafe import Markup
-from pydantic import Field, ValidationError
 
 from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
 from specdemo.exports.code import FLAVOURS, code
+from specdemo.exports.html import FILE_KINDS
 from specdemo.files import is_text
 from specdemo.models.checks import with_tokenizers_compared
 from specdemo.models.pairs import bundled_prompts, default_drafter
-from specdemo.presentation.charts import race_figures
-from specdemo.presentation.share import FILE_KINDS
-from specdemo.records import MOST_TURNS, ModelPair, Record, Turn
+from specdemo.records import MOST_TURNS, ModelPair, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName, shaping
 from specdemo.summary import SAMPLING_CAVEAT, is_chat
+from specdemo.ui.anatomy import anatomy_view
 from specdemo.ui.controls import (
     AT_HAND,
     FIELDS,
@@ -64,23 +63,23 @@ class CompareCallbacks:
         request: gr.Request,
         session_open: bool,
         pair: ModelPair,
-        history: tuple[Turn, ...],
-        turn: Turn | None,
+        turns: tuple[Turn, ...],
+        goes_on: bool,
         prompt: str,
         *values: Any,
     ) -> Iterator[list[Any]]:
-        """Compare; yield updates of race view, message, anatomy, chat, finished run and buttons."""
+        """Compare; yield updates of race view, message, chat, finished run and buttons."""
         check_session(session_open)
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
         except SettingsError as error:
-            yield [gr.skip(), alert(error), *[gr.skip()] * 5, *buttons("idle")]
+            yield [gr.skip(), alert(error), *[gr.skip()] * 3, *buttons("idle")]
             return
-        history = chat_so_far(history, turn, prompt) if is_chat(pair, settings) else ()
+        history = chat_so_far(turns, prompt) if goes_on and is_chat(pair, settings) else ()
         shown: list[Any] = []
         for update in self._sessions.run(str(request.session_hash), pair, prompt, settings, history):
             # a message without an answer, because it failed or was stopped, leaves the chat as it was
-            chat = _chat(history, update.turn) if update.turn is not None else [gr.skip()] * 3
+            chat = _chat((*history, update.turn)) if update.turn is not None else [gr.skip()] * 2
             news = [*_outputs(update), *chat, update.finished, *buttons("running")]
             # unchanged widgets are skipped, since each update takes time from an engine on this machine
             yield [gr.skip() if new == old else new for new, old in zip_longest(news, shown)]
@@ -132,12 +131,12 @@ class CompareCallbacks:
         return [code_html(lines), lines]
 
     def open(self, data: bytes) -> Iterator[list[Any]]:
-        """Show the comparison of an uploaded file; yield updates of race view, message and anatomy."""
-        waiting = [gr.skip(), notice("Reading the file …"), gr.skip()]
+        """Show the comparison of an uploaded file; yield updates of race view and message."""
+        waiting = [gr.skip(), notice("Reading the file …")]
         try:
             yield _outputs((yield from meanwhile(open_apart(data), waiting)))
         except FileError as error:
-            yield [gr.skip(), alert(error), gr.skip()]
+            yield [gr.skip(), alert(error)]
 
     def api(self, pair: ModelPair) -> Callable[..., Iterator[dict[str, Any] | None]]:
         """Return a function that compares this pair; its parameters are the prompt and every setting.
@@ -165,9 +164,8 @@ class CompareCallbacks:
 
 
 def _outputs(update: Update) -> list[Any]:
-    """Return the values of race view, message and anatomy."""
-    feed, anatomy = (gr.skip() if new is None else new for new in (update.feed, update.anatomy))
-    return [feed, update.message, anatomy]
+    """Return the values of race view and message."""
+    return [gr.skip() if update.feed is None else update.feed, update.message]
 
 
 def api_description() -> str:
@@ -180,7 +178,7 @@ def api_description() -> str:
 
 def buttons(state: Literal["idle", "waiting", "running"]) -> list[dict[str, Any]]:
     """Return updates of Run, Stop and Leave."""
-    labels = {"idle": "Run", "waiting": "Waiting …", "running": "Running …"}
+    labels = {"idle": "Run", "waiting": "Starting …", "running": "Running …"}
     return [
         gr.update(value=labels[state], interactive=state == "idle"),
         gr.update(visible=state == "running"),
@@ -189,9 +187,8 @@ def buttons(state: Literal["idle", "waiting", "running"]) -> list[dict[str, Any]
 
 
 def wait_in_queue() -> list[Any]:
-    """Return updates of message and buttons while a run waits in the queue."""
-    text = "Waiting for the machine. Comparisons run one at a time, so that they do not distort each other's clocks."
-    return [notice(text), *buttons("waiting")]
+    """Return updates of message and buttons while a run waits in the queue, whose length Gradio's status tells."""
+    return ["", *buttons("waiting")]
 
 
 def leave_queue() -> list[Any]:
@@ -220,42 +217,15 @@ def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
     return [gr.update(**update) for update in updates.values()]
 
 
-def chat_so_far(history: tuple[Turn, ...], turn: Turn | None, prompt: str) -> tuple[Turn, ...]:
+def chat_so_far(turns: tuple[Turn, ...], prompt: str) -> tuple[Turn, ...]:
     """Return the turns before this message, without the last one if its message is the same, to answer it again."""
-    return history if turn is None or turn.prompt == prompt else (*history, turn)
+    again = bool(turns) and turns[-1].prompt == prompt
+    return turns[:-1] if again else turns[-MOST_TURNS:]
 
 
-def new_chat() -> list[Any]:
-    """Return updates that start a new chat, and an empty text for the browser to store."""
-    return [*_chat((), None), ""]
-
-
-def chat_to_store(pair: ModelPair, history: tuple[Turn, ...], turn: Turn | None) -> str:
-    """Return a chat as JSON for the browser to store; empty without one."""
-    turns = [*history, *filter(None, [turn])]
-    return _StoredChat(target=pair.target.name, turns=tuple(turns)).model_dump_json() if turns else ""
-
-
-def restore_chat(pair: ModelPair, stored: str) -> list[Any]:
-    """Return updates that restore the chat stored by the browser, unless it was with another target."""
-    try:
-        chat = _StoredChat.model_validate_json(stored)
-    except ValidationError:  # there is none, or it was forged
-        return _chat((), None)
-    if chat.target != pair.target.name or not chat.turns:
-        return _chat((), None)
-    *history, turn = chat.turns
-    return _chat(tuple(history), turn)
-
-
-class _StoredChat(Record):
-    target: str
-    turns: tuple[Turn, ...] = Field(max_length=MOST_TURNS + 1)
-
-
-def _chat(history: tuple[Turn, ...], turn: Turn | None) -> list[Any]:
-    """Return updates of the turns before the last, the last turn, and New chat."""
-    return [history, turn, gr.update(visible=bool(history) or turn is not None)]
+def _chat(turns: tuple[Turn, ...]) -> list[Any]:
+    """Return updates of a chat's turns, and of the switch that continues it; without turns, it is off and hidden."""
+    return [turns, gr.update(visible=True) if turns else gr.update(visible=False, value=False)]
 
 
 DECODING = ("engine", "drafter", "policy", *sorted(shaping()))
@@ -264,9 +234,8 @@ APPLIED = (*DECODING, "kv_cache")
 """Controls that change when a measured setting is applied."""
 ANATOMY = "anatomy"
 COMPARE = "compare"
-FIND = "Find my best setting"
+FIND, FIND_TITLE = "Start", "Find my best setting"
 QUICK, THOROUGH = "30 seconds", "Thorough"
-_FROM_BROWSER = script("settings.js", "withChat")
 _WHEN = '<p class="round">Takes effect in the next round.</p><p class="run">Takes effect on the next run.</p>'
 _MAIN = ("drafter", "max_ngram_size", "max_new_tokens")
 
@@ -281,8 +250,8 @@ class CompareTab(NamedTuple):
     find: "FindButtons"
     run: gr.Button
     """Disabled until the page is restored, so that nobody runs a pair other than the link's."""
-    go_on: Callable[[Any], Any]
-    """Function that restores the chat stored by the browser, and prepares the engine, after an event."""
+    prepare: Callable[[Any], Any]
+    """Function that prepares the engine after an event."""
 
 
 class FindButtons(NamedTuple):
@@ -300,10 +269,16 @@ class _Buttons(NamedTuple):
 
 
 class _Chat(NamedTuple):
-    history: gr.State
-    turn: gr.State
-    """Last run's turn, not in the history yet: if its message is sent again, it is answered again."""
-    anew: gr.Button
+    turns: gr.State
+    goes_on: gr.Checkbox
+
+
+OWN_RUNS = (
+    '<table><caption>Your runs of this prompt</caption><thead><tr><th title="tokens guessed per round">lookahead</th>'
+    '<th title="acceptance rate α: accepted / proposed">accepted</th><th title="mean acceptance length τ">tokens a '
+    "round</th><th>speedup</th></tr></thead><tbody></tbody></table><p>Longer guesses write more per round, until "
+    "guessing and checking the wrong ones costs more.</p>"
+)
 
 
 def compare_tab(
@@ -314,17 +289,18 @@ def compare_tab(
         with gr.Column(elem_id="rail", scale=0, min_width=300):
             prompt, run, chat = _ask(pair, first)
             message = gr.HTML(elem_id="message", elem_classes="message")
-            controls = _controls(first)
-            find = _find()
-            _as_code(callbacks, pair, prompt, controls, message)
+            controls, find = _controls(callbacks, pair, first, prompt, message)
             # placed here, since components in Tabs next to its tabs confuse their order
             finished = gr.State(None)
-            stored = gr.Textbox(visible=False)  # the chat, which survives a reload of this browser tab
         with gr.Column(elem_id="stage", min_width=0):
-            race = view("race", options=race_figures())
+            race = view("race")
             _connect_share(callbacks, race, message)
     with gr.Tab("Anatomy", id=ANATOMY):
-        anatomy = _anatomy(callbacks, race)
+        upload = gr.UploadButton("Open a JSON file", file_types=[".json"], type="binary", elem_id="open", size="sm")
+        unreadable = gr.HTML(elem_classes="message")
+        anatomy_view()
+        upload.upload(callbacks.open, upload, [race, unreadable], **QUIET, **FILES)
+    prepared = [session_open, pair, *controls.values()]
     tab = CompareTab(
         prompt,
         message,
@@ -332,49 +308,56 @@ def compare_tab(
         race,
         find,
         run.run,
-        lambda after: after.then(restore_chat, [pair, stored], [*chat], js=_FROM_BROWSER, **PRIVATE).then(
-            callbacks.prepare, [session_open, pair, *controls.values()], **PRIVATE
-        ),
+        lambda after: after.then(callbacks.prepare, prepared, **PRIVATE),
     )
-    _connect_run(callbacks, session_open, pair, tab, anatomy, finished, run, chat, stored)
+    _connect_run(callbacks, session_open, pair, tab, finished, run, chat)
     run.stop.click(stop, **PRIVATE)
     moved = [controls[name].change for name in AT_HAND]
     gr.on(moved, callbacks.move, [pair, *controls.values()], trigger_mode="always_last", **PRIVATE)
     reading = [prompt.focus, *(controls[name].change for name in DECODING)]
-    gr.on(reading, callbacks.prepare, [session_open, pair, *controls.values()], trigger_mode="always_last", **PRIVATE)
-    fresh = chat.anew.click(new_chat, outputs=[*chat, stored], **PRIVATE)
-    fresh.then(None, stored, js=script("settings.js", "keepChat"))
-    pair.change(restore_chat, [pair, stored], [*chat], js=_FROM_BROWSER, **PRIVATE)
-    chat.anew.click(None, js=script("main.js", "anew"))
+    gr.on(reading, callbacks.prepare, prepared, trigger_mode="always_last", **PRIVATE)
+    pair.change(partial(_chat, ()), outputs=[*chat], **PRIVATE)
     _connect_controls(pair, controls, first)
     return tab
 
 
+def _prepare_after(callbacks: CompareCallbacks, inputs: list[Any], event: Any) -> Any:
+    return event.then(callbacks.prepare, inputs, **PRIVATE)
+
+
 def _ask(pair: gr.State, first: ModelPair) -> tuple[gr.Textbox, _Buttons, _Chat]:
-    """Build the prompt with a menu of examples, and the buttons."""
+    """Build the prompt with a menu of examples, the buttons, and the switch that continues a chat."""
     shown = bundled_prompts(first.target.prompts)[0]
-    prompt = gr.Textbox(shown, label="Prompt", lines=3, max_lines=3, elem_id="prompt")
+    prompt = gr.Textbox(shown, label="Prompt", show_label=False, lines=3, max_lines=3, elem_id="prompt")
     with gr.Row(elem_id="beneath"):
-        gr.HTML("<p>Enter runs · Shift+Enter: new line</p>", elem_id="keys")
+        gr.HTML("<p role='status'>Enter runs</p>", elem_id="keys")
         menu = view("examples", value=examples_html(first), elem_id="examples")
     with gr.Row(elem_id="actions"):
         run = gr.Button("Run", variant="primary", elem_id="run", interactive=False)
         stop = gr.Button("Stop", variant="stop", elem_id="stop", visible=False)
         leave = gr.Button("Leave the queue", variant="stop", elem_id="leave", visible=False)
-        anew = gr.Button("New chat", elem_id="anew", visible=False)
-        copy = gr.Button("Copy link", elem_id="copy")
-    gr.HTML("<p>A new message continues this chat; the same message is answered again.</p>", elem_id="goes-on")
-    copy.click(None, js=script("settings.js", "copyLink"))
+    goes_on = gr.Checkbox(False, label="Continue as a chat", elem_id="goes-on", visible=False, container=False)
     pair.change(examples_html, pair, menu, **PRIVATE)
-    return prompt, _Buttons(run, stop, leave), _Chat(gr.State(()), gr.State(None), anew)
+    return prompt, _Buttons(run, stop, leave), _Chat(gr.State(()), goes_on)
 
 
 def _find() -> FindButtons:
-    with gr.Row(elem_id="finding"):
-        start = gr.Button(FIND, elem_id="find", size="sm", min_width=160)
+    _panel("finding", FIND_TITLE)
+    with gr.Row(elem_id="finding", elem_classes="panel"):
+        gr.HTML("<p>Tries lookaheads and policies with this prompt, and sets the fastest.</p>")
         effort = gr.Radio([QUICK, THOROUGH], value=QUICK, container=False, show_label=False, elem_id="effort")
+        start = gr.Button(FIND, elem_id="find", size="sm", min_width=90)
         stop = gr.Button("Stop", variant="stop", elem_id="stop-find", size="sm", visible=False, min_width=60)
     return FindButtons(start, stop, effort)
+
+
+def _panel(name: str, title: str) -> None:
+    """Build a button that opens the part of this id, which style sheets hide at first.
+
+    No accordion: Gradio builds a closed one's content only when it opens, and misses earlier changes of its values.
+    """
+    with gr.Column(elem_id=f"open-{name}", elem_classes="opener"):
+        gr.Button(title, size="sm").click(None, js=script("main.js", "toggle", json.dumps(name)))
 
 
 def _as_code(
@@ -397,20 +380,13 @@ def apply_setting(settings: GenerationSettings | None) -> list[Any]:
     return [gr.skip() if settings is None else getattr(settings, name) for name in APPLIED]
 
 
-def _anatomy(callbacks: CompareCallbacks, race: gr.HTML) -> gr.HTML:
-    """Build the view of a run's rounds, filled by a run or by an uploaded file."""
-    upload = gr.UploadButton("Open a JSON file", file_types=[".json"], type="binary", elem_id="open", size="sm")
-    message = gr.HTML(elem_classes="message")
-    anatomy = view("anatomy")
-    upload.upload(callbacks.open, upload, [race, message, anatomy], **QUIET, **FILES)
-    return anatomy
-
-
-def _controls(pair: ModelPair) -> dict[str, Control]:
-    """Build a control for each setting, in the order of the settings class."""
+def _controls(
+    callbacks: CompareCallbacks, pair: gr.State, first: ModelPair, prompt: gr.Textbox, message: gr.HTML
+) -> tuple[dict[str, Control], FindButtons]:
+    """Build a control for each setting; those that one needs stand first, the others in a part to open."""
     made: dict[str, Control] = {}
-    shown, start = initially(pair), start_values(pair)
-    chosen = classes(pair, start["engine"], start["drafter"], start["policy"])
+    shown, start = initially(first), start_values(first)
+    chosen = classes(first, start["engine"], start["drafter"], start["policy"])
 
     def add(*names: str) -> None:
         for name in names:
@@ -419,21 +395,22 @@ def _controls(pair: ModelPair) -> dict[str, Control]:
                 name, value=start[name], visible=visible, min_width=120, elem_classes=chosen.get(name)
             )
         if "policy" in names:
-            made["policy"].info = explanation(pair, start["engine"], start["drafter"], start["policy"])
+            made["policy"].info = explanation(first, start["engine"], start["drafter"], start["policy"])
 
     with gr.Column(elem_id="at-hand", elem_classes="controls"):
         add(*AT_HAND)
     gr.HTML(_WHEN, elem_id="when")
+    gr.HTML(OWN_RUNS, elem_id="own-runs")
     with gr.Column(elem_id="main", elem_classes="controls"):
         add(*_MAIN)
-    # no accordion: Gradio builds a closed one's content only when it opens, and misses earlier changes of its values
-    with gr.Column(elem_id="more"):
-        more = gr.Button("Advanced: engine, policy, sampling", size="sm")
-        more.click(None, js=script("main.js", "toggleMore"))
-    with gr.Column(elem_id="advanced", elem_classes="controls"):
+    find = _find()
+    _panel("advanced", "More settings")
+    with gr.Column(elem_id="advanced", elem_classes="controls panel"):
         add(*(name for name in NAMES if name not in made))
         gr.HTML(str(Markup("<p>{}</p>").format(SAMPLING_CAVEAT)), elem_id="caveat")
-    return {name: made[name] for name in NAMES}
+        ordered = {name: made[name] for name in NAMES}
+        _as_code(callbacks, pair, prompt, ordered, message)
+    return ordered, find
 
 
 def _connect_run(
@@ -441,25 +418,21 @@ def _connect_run(
     session_open: gr.State,
     pair: gr.State,
     tab: CompareTab,
-    anatomy: gr.HTML,
     finished: gr.State,
     run: _Buttons,
     chat: _Chat,
-    stored: gr.Textbox,
 ) -> None:
     clicked = run.run.click(wait_in_queue, outputs=[tab.message, *run], **PRIVATE)
     started = clicked.then(
         callbacks.run,
-        [session_open, pair, chat.history, chat.turn, tab.prompt, *tab.controls.values()],
-        [tab.race, tab.message, anatomy, *chat, finished, *run],
+        [session_open, pair, *chat, tab.prompt, *tab.controls.values()],
+        [tab.race, tab.message, *chat, finished, *run],
         show_progress="minimal",
         show_progress_on=tab.message,
         api_visibility="private",
         **ENGINE,
     )
     started.then(partial(buttons, "idle"), outputs=run, **PRIVATE)
-    storing = started.success(chat_to_store, [pair, chat.history, chat.turn], stored, **PRIVATE)
-    storing.then(None, stored, js=script("settings.js", "keepChat"))
     started.success(
         callbacks.repeat,
         [session_open, pair, finished],

@@ -1,0 +1,153 @@
+"""A race as a looping GIF in the page's colours: both texts with their outcomes, and the conclusion at the end."""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from functools import cache
+from io import BytesIO
+from itertools import accumulate
+from textwrap import wrap
+
+from PIL import Image, ImageDraw, ImageFont
+
+from specdemo.files import colours
+from specdemo.records import SIDES, Comparison, Side
+from specdemo.summary import Summary, pieces, prompt_of, summarise
+
+SIZE = WIDTH, HEIGHT = 880, 520
+_EDGE, _GAP, _LINE, _TOP = 22, 16, 27, 120
+_PANE = (WIDTH - 2 * _EDGE - _GAP) // 2, HEIGHT - _TOP - 74
+_WATCH_SECONDS, _STILL_SECONDS, _FRAMES = 5.0, 4.0, 10  # as long as one watches; frames per second
+_COLOURS = 64  # of the palette: text stays sharp, and the file below a megabyte
+_FONTS = ("DejaVuSans.ttf", "Arial.ttf", "Helvetica.ttc", "LiberationSans-Regular.ttf", "NotoSans-Regular.ttf")
+_INKS = {"rejected": "rejected", "prompt": "mute"}
+_TONES = {"faster": "accepted", "slower": "rejected"}
+_LEGEND = (("accepted", "accepted guess"), ("own", "own, the target's"), ("rejected", "rejected guess"))
+
+Placed = tuple[str, str, int, int]
+"""A word, its kind, and where it stands in its pane, in pixels."""
+
+
+class _Text:
+    """A side's whole text, laid out once, and the end of each round on the side's own clock."""
+
+    def __init__(self, comparison: Comparison, side: Side) -> None:
+        run = comparison.side(side)
+        steps = [run.prefill, *run.rounds]
+        self.done = list(accumulate((step.seconds for step in run.rounds), initial=0.0))
+        self.tokens = list(accumulate(len(step.committed) for step in steps))
+        self._x = self._y = 0
+        prompt = list(self._place(prompt_of(comparison), "prompt"))
+        self.rows = [[word for piece in pieces(step, side) for word in self._place(*piece)] for step in steps]
+        self.rows[0][:0] = prompt
+
+    def _place(self, text: str, kind: str) -> Iterator[Placed]:
+        for word in re.findall(r"\n|[^\S\n]*[^\s]+|[^\S\n]+", text):
+            width = round(_font(15).getlength(word))
+            punctuation = len(word) <= 2 and not word.strip().isalnum()  # stays with its word
+            if word == "\n" or (self._x + width > _PANE[0] - 28 and not punctuation):
+                self._x, self._y, word = 0, self._y + _LINE, word.lstrip()
+            if word:
+                yield word, kind, self._x, self._y
+                self._x += round(_font(15).getlength(word))
+
+
+def moving_picture(comparison: Comparison) -> bytes:
+    """Return the race from start to conclusion."""
+    texts, said = {side: _Text(comparison, side) for side in SIDES}, summarise(comparison)
+    seconds, moving = max(text.done[-1] for text in texts.values()), round(_WATCH_SECONDS * _FRAMES)
+    times = [*(seconds * number / moving for number in range(moving)), None]
+    frames = [_frame(texts, said, seconds, at) for at in times]
+    palette = frames[-1].quantize(_COLOURS, dither=Image.Dither.NONE)
+    first, *others = (frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames)
+    durations, out = [round(1000 / _FRAMES)] * moving + [round(_STILL_SECONDS * 1000)], BytesIO()
+    first.save(out, "GIF", save_all=True, append_images=others, duration=durations, loop=0, optimize=True)
+    return out.getvalue()
+
+
+def _frame(texts: dict[Side, _Text], said: Summary, seconds: float, at: float | None) -> Image.Image:
+    """Draw the race `at` this time on both clocks; None: its end, with the conclusion."""
+    image = Image.new("RGB", SIZE, _colour("bg"))
+    pen = ImageDraw.Draw(image)
+    goal = max(text.tokens[-1] for text in texts.values())
+    for number, (side, text) in enumerate(texts.items()):
+        shown = len(text.done) if at is None else bisect_right(text.done, at)
+        clock = min(text.done[-1] if at is None else at, text.done[-1])
+        share, words = text.tokens[shown - 1] / goal, f"{text.tokens[shown - 1]} tokens · {_duration(clock)}"
+        if at is None and said.seconds:
+            share = said.seconds[side] / (max(said.seconds.values()) or 1)
+            more = [said.difference] if side == "speculative" and said.difference else []
+            words = " · ".join([_duration(said.seconds[side]), *more])
+        _bar(pen, side, _TOP - 36 + 18 * number, share, words)
+        image.paste(_pane(text.rows[:shown]), (_EDGE + number * (_PANE[0] + _GAP), _TOP))
+    factor = _WATCH_SECONDS / seconds if seconds else 1
+    pace = f"{factor:.1f}× slower" if factor >= 1 else f"{1 / factor:.1f}× faster"
+    title, colour = "Plain against speculative decoding", "ink"
+    words = f"Played {pace} than it ran, each side on its own clock."
+    if at is None:
+        title, colour = said.headline, _TONES.get(said.direction, "ink")
+        words = f"{said.sentence} {said.agreement.capitalize()}."
+    pen.text((_EDGE, 10), title, _colour(colour), _font(24))
+    _lines(pen, words, 42, 13, most=2)
+    x = _EDGE
+    for kind, name in _LEGEND:
+        _word(pen, (name, kind, x, HEIGHT - 66), 13)
+        x += round(_font(13).getlength(name)) + 20
+    _lines(pen, said.made_by, HEIGHT - 40, 12, most=2)
+    return image
+
+
+def _lines(pen: ImageDraw.ImageDraw, words: str, y: int, size: int, most: int) -> None:
+    for number, line in enumerate(wrap(words, round((WIDTH - 2 * _EDGE) / _font(size).getlength("n")))[:most]):
+        pen.text((_EDGE, y + (size + 4) * number), line, _colour("mute"), _font(size))
+
+
+def _bar(pen: ImageDraw.ImageDraw, side: Side, y: int, share: float, words: str) -> None:
+    left, right = _EDGE + 90, WIDTH - _EDGE - 230
+    pen.text((_EDGE, y - 4), side, _colour("mute"), _font(13))
+    pen.rectangle((left, y, right, y + 9), _colour("line"))
+    pen.rectangle(
+        (left, y, left + (right - left) * share, y + 9), _colour("plain" if side == "plain" else "accepted")
+    )
+    pen.text((right + 12, y - 4), words, _colour("ink"), _font(13))
+
+
+def _pane(rows: list[list[Placed]]) -> Image.Image:
+    """Draw a side's text, scrolled to its end."""
+    image = Image.new("RGB", _PANE, _colour("card"))
+    pen = ImageDraw.Draw(image)
+    up = max(max((y for row in rows for *_, y in row), default=0) + _LINE - _PANE[1] + 24, 0)
+    for text, kind, x, y in (word for row in rows for word in row):
+        if y >= up - _LINE:
+            _word(pen, (text, kind, x + 14, y + 12 - up), 15)
+    pen.rectangle((0, 0, _PANE[0] - 1, _PANE[1] - 1), outline=_colour("line"))
+    return image
+
+
+def _word(pen: ImageDraw.ImageDraw, placed: Placed, size: int) -> None:
+    text, kind, x, y = placed
+    right = x + round(_font(size).getlength(text))
+    if kind in ("accepted", "own", "rejected"):
+        pen.rectangle((x, y - 1, right - 1, y + size + 5), _colour(f"{kind}-soft"))
+        line = y + (10 if kind == "rejected" else size + 5)
+        pen.line((x, line, right - 1, line), _colour(kind), 2 if kind == "accepted" else 1)
+    pen.text((x, y), text, _colour(_INKS.get(kind, "ink")), _font(size))
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+@cache
+def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    """Return an installed font with many scripts; otherwise Pillow's own, which has only Latin."""
+    for name in _FONTS:
+        try:
+            return ImageFont.truetype(name, size)
+        except OSError:
+            continue
+    return ImageFont.load_default(size)
+
+
+def _colour(name: str) -> str:
+    return colours()[name]

@@ -1,0 +1,71 @@
+"""A finished run as one HTML file that replays it offline, with the page's own player, panes, charts and style.
+
+Browsers load no modules from local files, so the file holds each of the page's modules as a `data:` URL in an import
+map. The record is compressed, and the content security policy forbids all requests.
+"""
+
+import gzip
+import json
+from base64 import b64encode
+from collections.abc import Callable
+from typing import NamedTuple
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from specdemo.exports.gif import moving_picture
+from specdemo.exports.schema import to_json
+from specdemo.files import ASSETS, json_text
+from specdemo.records import Comparison
+from specdemo.summary import summarise
+
+PAGE = ASSETS / "page"
+STYLES = ("tokens.css", "race.css", "boards.css")
+"""The page's style sheets, in order; `gradio.css` arranges Gradio's components and is not needed in files."""
+_MODULES = ("chart.js", "files.js", "intro.js", "pane.js", "player.js", "race.js", "rounds.js", "storage.js")
+
+
+def text_of(name: str) -> str:
+    """Read one of the page's files."""
+    return (PAGE / name).read_text(encoding="utf-8")
+
+
+def replay(comparison: Comparison) -> bytes:
+    """Return the HTML file that replays a comparison."""
+    page = Environment(autoescape=True, undefined=StrictUndefined).from_string(text_of("replay.html"))
+    said = summarise(comparison)
+    environment = [(name.replace("_", " "), value) for name, value in comparison.environment if value is not None]
+    models = [("target", comparison.pair.target), ("draft", comparison.pair.draft)]
+    return page.render(
+        title=f"{said.headline}: {comparison.pair.name}",
+        made_by=said.made_by,
+        styles=Markup("\n".join(map(text_of, STYLES))),
+        race=Markup(text_of("race.html")),
+        imports=Markup(json.dumps({"imports": {name: _url(_bare(text_of(name))) for name in _MODULES}})),
+        script=Markup(_bare(text_of("replay.js"))),
+        environment=[*environment, *((role, f"{model.name}, {model.weights}") for role, model in models if model)],
+        record=b64encode(gzip.compress(json_text(to_json(comparison)).encode(), mtime=0)).decode(),
+    ).encode()
+
+
+def _bare(script: str) -> str:
+    """Return a module that imports others by name alone, which an import map resolves from a `data:` URL, too."""
+    return script.replace(' from "./', ' from "')
+
+
+def _url(script: str) -> str:
+    return f"data:text/javascript;base64,{b64encode(script.encode()).decode()}"
+
+
+class FileKind(NamedTuple):
+    """A kind of file to share: what it is, its media type, and the function that makes it."""
+
+    what: str
+    media_type: str
+    make: Callable[[Comparison], bytes]
+
+
+FILE_KINDS = {
+    "html": FileKind("one HTML file that replays the race offline", "text/html", replay),
+    "gif": FileKind("the race as an animation", "image/gif", moving_picture),
+}

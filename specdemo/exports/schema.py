@@ -1,0 +1,82 @@
+"""Comparisons as JSON objects of schema 2, and back.
+
+The object is the record itself, so a round looks the same in the engine's process, on the page, in a saved file and
+in a replay. Added for readers without this package: texts, token ids and rates of each side, and `summary`, the
+figures and sentences that the page shows. Reading ignores what was added, since it follows from the rest.
+"""
+
+import zlib
+from base64 import b64decode
+from gzip import GzipFile
+from io import BytesIO
+from typing import Any
+
+from specdemo import metrics
+from specdemo.errors import FileError
+from specdemo.files import SCHEMA, json_value
+from specdemo.records import SIDES, Comparison, Round, Run
+from specdemo.summary import summarise
+
+
+def to_json(comparison: Comparison) -> dict[str, Any]:
+    """Return a JSON-serialisable object of schema 2."""
+    data = {"schema": SCHEMA, **comparison.model_dump(mode="json")}
+    for side in SIDES:
+        run = comparison.side(side)
+        data[side] |= {
+            "text": run.text,
+            "token_ids": [token.id for token in run.tokens],
+            "prefill_seconds": metrics.prefill_seconds(run),
+            "decode_seconds": metrics.decode_seconds(run),
+            "tokens_per_second": metrics.tokens_per_second(run),
+        }
+    return data | {"summary": summarise(comparison).to_dict()}
+
+
+def from_json(data: dict[str, Any]) -> Comparison:
+    """Read an object that `to_json` wrote.
+
+    Raises:
+        ValueError: the object has another schema, or contradicts itself.
+    """
+    if data.get("schema") != SCHEMA:
+        raise ValueError(f"expected an object of schema {SCHEMA}, got schema {data.get('schema')!r}")
+    return Comparison.model_validate({**data, **{side: _run(data[side]) for side in SIDES}})
+
+
+def _run(data: dict[str, Any]) -> Run:
+    # one by one, since a single call for a long run would stall a server's other threads
+    prefill, *rounds = (Round.model_validate(each) for each in (data["prefill"], *data["rounds"]))
+    for step in rounds:
+        if step.accepted > len(step.committed):
+            raise ValueError("a round commits fewer tokens than it accepts")
+    return Run.model_validate({**data, "prefill": prefill, "rounds": rounds})
+
+
+def from_text(text: str | bytes, advice: str) -> Comparison:
+    """Read a comparison from untrusted JSON.
+
+    Raises:
+        FileError: it is not a comparison; the message ends with `advice`.
+    """
+    try:
+        return from_json(json_value(text))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:  # JSON of any other structure
+        raise FileError(f"This is not a comparison of schema {SCHEMA}; {advice}.") from error
+
+
+def unpack(packed: str, most: int) -> Comparison:
+    """Read a comparison from base64 of gzipped JSON, as sent by the page; the JSON may have at most `most` bytes.
+
+    Raises:
+        FileError: it is not a comparison, or too large.
+    """
+    advice = "run again and share that"
+    try:
+        with GzipFile(fileobj=BytesIO(b64decode(packed, validate=True))) as file:
+            text = file.read(most + 1)
+    except (ValueError, OSError, EOFError, zlib.error) as error:
+        raise FileError(f"This run arrived damaged; {advice}.") from error
+    if len(text) > most:
+        raise FileError(f"This run has more than {most:,} bytes; run with fewer tokens.")
+    return from_text(text, advice)

@@ -1,0 +1,136 @@
+"""The Anatomy tab: one run round by round, drawn by the browser from its record, and what follows from the rounds."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import gradio as gr
+
+from specdemo import metrics
+from specdemo.estimate import accepted_per_round, by_position, by_thinking, race_of
+from specdemo.records import Comparison, Trial
+from specdemo.summary import SPEED_COLUMNS, number, speed_cells, walk_through
+from specdemo.ui.views import view
+
+Figure = dict[str, Any]
+"""A chart: the part of Plotly's figure format that `chart.js` draws."""
+
+
+def anatomy(comparison: Comparison) -> dict[str, Any]:
+    """Return what the tab shows of a run besides its rounds: sentences, tables and charts."""
+    run, timed = comparison.speculative, _timed(comparison)
+    return {
+        "walk": list(walk_through(comparison)),
+        "passes": _passes(comparison),
+        "parts": _parts(timed),
+        "charts": {
+            "confidence": _confidence(metrics.acceptance_by_confidence(run)),
+            "lookahead": _lookahead(comparison),
+            "accepted": _accepted(comparison),
+            "position": _position(timed),
+        },
+    }
+
+
+def anatomy_view() -> gr.HTML:
+    """Return the view, which shows the run that the race shows."""
+    return view("anatomy")
+
+
+def figure(x: str, y: str, *traces: Figure, **layout: Any) -> Figure:
+    """Return a chart with titled axes."""
+    axes = {"xaxis": {"title": x}, "yaxis": {"title": y}}
+    return {"data": list(traces), "layout": axes | layout}
+
+
+def _bars(x: Sequence[Any], y: Sequence[Any], **style: Any) -> Figure:
+    return {"type": "bar", "x": x, "y": y, "marker": {"color": "var(--sd-accepted)"}, **style}
+
+
+def _line(name: str, x: Sequence[Any], y: Sequence[Any], colour: str, **style: Any) -> Figure:
+    line = {"color": f"var(--sd-{colour})"} | style.pop("line", {})
+    return {"type": "scatter", "name": name, "x": x, "y": y, "line": line, "mode": "lines+markers", **style}
+
+
+def _confidence(bins: dict[int, tuple[int, int]]) -> Figure:
+    """Plot the share of judged proposals that were accepted, by the draft's probability in tenths."""
+    bars = _bars(
+        [(low + 0.5) / 10 for low in bins],
+        [accepted / judged for accepted, judged in bins.values()],
+        text=[f"{accepted} of {judged} accepted" for accepted, judged in bins.values()],
+        width=0.1,
+        name="judged proposals",
+    )
+    right = _line(
+        "perfect calibration", [0, 1], [0, 1], "plain", line={"dash": "dot"}, mode="lines", hoverinfo="skip"
+    )
+    axes = {"xaxis": {"title": "draft's probability", "range": [0, 1]}}
+    return figure("", "accepted / judged", bars, right, **axes)
+
+
+def _lookahead(comparison: Comparison) -> Figure:
+    """Plot the lookahead of each round, next to the oracle's at the same position."""
+    rounds = comparison.speculative.rounds
+    numbers = list(range(1, len(rounds) + 1))
+    chosen = [None if step.proposed is None else len(step.proposed) for step in rounds]
+    traces = [_line("this run", numbers, chosen, "plain", line={"shape": "hv"})]
+    oracle = metrics.oracle_lookaheads(comparison)
+    if oracle is not None:
+        traces.append(_line("oracle", numbers, oracle, "own", mode="markers"))
+    return figure("round", "tokens proposed", *traces)
+
+
+def _accepted(comparison: Comparison) -> Figure:
+    race = race_of(comparison)
+    counts = {} if race is None else accepted_per_round([race])
+    axes = {"xaxis": {"title": "tokens accepted", "dtick": 1}}
+    return figure("", "rounds", _bars(list(counts), list(counts.values())), **axes)
+
+
+def _position(timed: Sequence[Trial]) -> Figure:
+    """Plot speedup, with intervals, and α along the text, over the race and its repeats."""
+    parts = by_position(timed)
+    names, speedups = [part.name for part in parts], [part.speedup for part in parts]
+    bars = None
+    if all(each.low is not None and each.high is not None for each in speedups):
+        above = [(each.high or 0) - each.middle for each in speedups]
+        below = [each.middle - (each.low or 0) for each in speedups]
+        bars = {"array": above, "arrayminus": below, "color": "var(--sd-own)"}
+    texts = list(map(str, speedups))
+    line = _line("speedup", names, [each.middle for each in speedups], "own", error_y=bars, text=texts)
+    rates = _line("α", names, [part.acceptance_rate for part in parts], "accepted", line={"dash": "dot"})
+    at_one = {"x0": 0, "x1": 1, "y0": 1, "y1": 1, "line": {"color": "var(--sd-ink)", "dash": "dash", "width": 1}}
+    return figure("tokens", "speedup, α", line, rates, shapes=[at_one])
+
+
+def _timed(comparison: Comparison) -> list[Trial]:
+    """Return the race and its repeats, without those whose steps were not timed."""
+    race = race_of(comparison)
+    return [trial for trial in (race, *comparison.repeats) if trial is not None and trial.round_steps]
+
+
+def _passes(comparison: Comparison) -> dict[str, Any]:
+    """Return target and draft passes of this run, of a constant lookahead of 5, and of the oracle."""
+    run = comparison.speculative
+    rows = [("this run", len(run.rounds), metrics.draft_passes(comparison), metrics.mean_accepted_length(run))]
+    for name, passes in metrics.alternative_passes(comparison):
+        tokens = len(comparison.draft_agreement or ())
+        rows.append((name, passes.target, passes.draft, tokens / passes.target if passes.target else None))
+    known = comparison.draft_agreement is not None
+    return {
+        "columns": ["lookahead", "target passes", "draft passes", "τ"],
+        "rows": [
+            [name, str(target), "unknown" if draft is None else str(draft), number(length)]
+            for name, target, draft, length in rows
+        ],
+        "remark": "Computed from where the draft's greedy choice agrees with this text, which is exact in greedy "
+        "decoding. The oracle ends every round just before the draft's first mismatch, so none of its proposals is "
+        "rejected."
+        if known
+        else "The passes of other lookaheads are known only for a draft model in greedy decoding.",
+    }
+
+
+def _parts(timed: Sequence[Trial]) -> dict[str, Any] | None:
+    """Return speedup, α and τ of thinking and of the answer; None for a model that does not think."""
+    rows = [[part.name, *speed_cells(part)] for part in by_thinking(timed)]
+    return {"columns": ["part", *SPEED_COLUMNS], "rows": rows} if rows else None

@@ -1,0 +1,75 @@
+"""What a run sends to the page: numbered events, one line of JSON each.
+
+An update carries the events since the second-to-last one: a busy browser may miss one, and an update's cost does not
+grow with the run. The last event holds the whole record, so that a browser that missed more lacks nothing.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+from specdemo.exports.schema import to_json
+from specdemo.records import Comparison, ModelPair, Slice, Turn
+from specdemo.settings import GenerationSettings
+from specdemo.ui.anatomy import anatomy
+
+
+class Feed:
+    """Events of one run."""
+
+    def __init__(
+        self, pair: ModelPair, prompt: str, settings: GenerationSettings, history: Sequence[Turn] = ()
+    ) -> None:
+        self.run = uuid4().hex
+        self.shown = False  # whether the page has received any event
+        self._phase = ""
+        self._lines: list[str] = []
+        self._sent = (0, 0)  # numbers of events at the last two updates
+        record = {"pair": pair, "settings": settings}
+        dumped: dict[str, Any] = {name: value.model_dump(mode="json") for name, value in record.items()}
+        self._append("start", record={"prompt": prompt, "history": [turn.model_dump() for turn in history], **dumped})
+
+    def news(self) -> str:
+        """Return the events since the second-to-last call."""
+        self.shown = True
+        start, self._sent = self._sent[0], (self._sent[1], len(self._lines))
+        return "".join(self._lines[start:])
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def add(self, piece: Slice) -> None:
+        """Append the rounds of a slice."""
+        self._append(
+            "slice",
+            side=piece.side,
+            rounds=[step.model_dump(mode="json") for step in piece.rounds],
+            done=piece.finish_reason is not None,
+            source=piece.trace_source,
+            moves=[move.model_dump(mode="json") for move in piece.moves],
+        )
+
+    def phase(self, words: str) -> None:
+        """Append a phase before the first token, unless it is the current one."""
+        if words != self._phase:
+            self._phase = words
+            self._append("phase", text=words)
+
+    def fail(self, message: str) -> None:
+        """Append the error that ended the run; earlier events stay."""
+        self._append("error", text=message)
+
+    def _append(self, kind: str, **event: Any) -> None:
+        self._lines.append(_line(self.run, len(self), kind, event))
+
+
+def end_event(comparison: Comparison, run: str | None = None, at: int = 0) -> str:
+    """Return the event of a run's result, sent again after each repeat; without `run`, all of a saved run."""
+    event = {"record": to_json(comparison), "anatomy": anatomy(comparison)}
+    return _line(run or uuid4().hex, at, "end", event)
+
+
+def _line(run: str, at: int, kind: str, event: dict[str, Any]) -> str:
+    line = json.dumps({"run": run, "at": at, "kind": kind, **event}, ensure_ascii=False)
+    return line.replace("<", "\\u003c") + "\n"  # user text must never look like markup in transit

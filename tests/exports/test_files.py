@@ -1,0 +1,130 @@
+"""Files to share: the page that replays a run offline, and the animation."""
+
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image, ImageSequence
+from playwright.sync_api import BrowserContext, expect
+
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.exports.gif import SIZE, moving_picture
+from specdemo.exports.html import replay
+from specdemo.race import race
+from specdemo.records import SIDES, Comparison, Move, Run, Turn
+from specdemo.settings import GenerationSettings
+from specdemo.summary import summarise
+
+NASTY = "</script><script>document.title = 'caught'</script><img src=https://example.org/x.png>"
+COPY = "window.copied = []; navigator.clipboard.writeText = async text => { copied.push(text); }"
+
+
+def compare(prompt: str = "Say", **settings: Any) -> Comparison:
+    engine = ScriptedEngine(words=300 * (*ScriptedEngine.words, NASTY, "\n"), wrong=range(5, 2000, 7))
+    *_, comparison = race(engine, prompt, GenerationSettings(**settings))
+    assert isinstance(comparison, Comparison)
+    return comparison
+
+
+def raced(comparison: Comparison) -> Comparison:
+    return comparison
+
+
+def moved(comparison: Comparison) -> Comparison:
+    return comparison.model_copy(update={"moves": (Move(round=3, num_assistant_tokens=7),)})
+
+
+def chat(comparison: Comparison) -> Comparison:
+    target = comparison.pair.target.model_copy(update={"chat_template": True})
+    history = (Turn(prompt="Before", answer="```\ncode\n```"),)
+    return comparison.model_copy(
+        update={"pair": comparison.pair.model_copy(update={"target": target}), "history": history}
+    )
+
+
+def stopped(comparison: Comparison) -> Comparison:
+    ended: dict[str, Run] = {
+        side: comparison.side(side).model_copy(update={"finish_reason": "cancelled"}) for side in SIDES
+    }
+    return comparison.model_copy(update=ended)
+
+
+def failed(comparison: Comparison) -> Comparison:
+    failures = {"speculative": "The server hung up; start it again."}
+    return comparison.model_copy(update={"speculative": Run.without("failed"), "failures": failures})
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("kind", [raced, moved, chat, stopped, failed])
+def test_a_replay_plays_every_kind_of_run_and_asks_for_nothing(
+    kind: Callable[[Comparison], Comparison], browser: BrowserContext, tmp_path: Path
+) -> None:
+    comparison = kind(compare(f"Tell {NASTY}", max_new_tokens=40))
+    file = tmp_path / "run.html"
+    file.write_bytes(replay(comparison))
+    page, complaints = browser.new_page(), list[str]()
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on(
+        "request",
+        lambda request: complaints.append(request.url) if not request.url.startswith(("file:", "data:")) else None,
+    )
+    page.add_init_script(COPY)
+    page.goto(file.as_uri())
+    page.wait_for_selector(".race:is([data-state=playing], [data-state=done])")
+    for button in page.locator("button").all():  # each does something, or nothing: none fails
+        button.evaluate("button => button.click()")
+    page.evaluate("document.querySelector('.skip').click()")
+    page.wait_for_selector(".race[data-state=done]")
+    expect(page.locator(".headline")).to_have_text(summarise(comparison).headline)
+    for side in SIDES:
+        if comparison.side(side).tokens:
+            text = page.locator(f".pane.{side} .text").text_content() or ""
+            assert f"Tell {NASTY}" in text
+            assert NASTY in text.partition(f"Tell {NASTY}")[2]
+    drawn = "canvas => canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some(Boolean)"
+    assert page.locator("canvas").evaluate_all(f"all => all.map({drawn})") == [True, True]
+    for button in page.locator(".copy").all():
+        button.evaluate("button => button.click()")
+    assert comparison.plain.text.strip() in page.evaluate("copied")
+    assert (kind is chat) == ("code" in page.evaluate("copied"))
+    assert page.title() != "caught"
+    page.close()
+    assert complaints == []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1440, 390])
+def test_nothing_of_a_replay_is_wider_than_the_window(browser: BrowserContext, tmp_path: Path, width: int) -> None:
+    file = tmp_path / "run.html"
+    file.write_bytes(replay(compare(max_new_tokens=40)))
+    page = browser.new_page()
+    page.set_viewport_size({"width": width, "height": 844})
+    page.goto(file.as_uri())
+    page.click(".skip")
+    page.wait_for_selector(".race[data-state=done]")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    end = page.locator(".charts").evaluate("charts => charts.getBoundingClientRect().bottom")
+    assert end <= page.get_by_role("heading", name="Figures").evaluate("head => head.getBoundingClientRect().top")
+    page.close()
+
+
+def test_the_longest_run_stays_below_a_megabyte() -> None:
+    assert len(replay(compare(ignore_eos=True, max_new_tokens=2048))) < 2**20
+
+
+def test_an_animation_ends_with_the_conclusion() -> None:
+    moving = Image.open(BytesIO(moving_picture(compare(max_new_tokens=40))))
+    assert (moving.format, moving.size, moving.info["loop"]) == ("GIF", SIZE, 0)
+    frames = [frame.convert("RGB") for frame in ImageSequence.Iterator(moving)]
+    assert len(set(map(Image.Image.tobytes, frames))) > 10
+    assert moving.info["duration"] > 1000  # of the last one, with the outcome
+
+
+def test_a_run_of_one_token_has_an_animation_too() -> None:
+    *_, comparison = race(ScriptedEngine(words=(" the",)), "Say", GenerationSettings())
+    assert isinstance(comparison, Comparison)
+    assert comparison.plain.rounds == ()
+    assert moving_picture(comparison)

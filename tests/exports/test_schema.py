@@ -1,0 +1,161 @@
+"""Comparisons as JSON: what is written is read again, a round looks the same everywhere, absurd files are refused."""
+
+import gzip
+import json
+from base64 import b64encode
+from io import StringIO
+from typing import Any
+
+import pytest
+from hypothesis import given
+from rich.console import Console
+
+from specdemo import metrics
+from specdemo.cli.terminal import print_comparison
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.errors import FileError
+from specdemo.exports import schema
+from specdemo.models.pairs import bundled_pair
+from specdemo.race import race
+from specdemo.records import Comparison, Slice
+from specdemo.settings import GenerationSettings
+from specdemo.summary import summarise
+from specdemo.ui.feed import Feed, end_event
+from specdemo.ui.uploads import show_file
+from tests.support.machines import MACHINES, simulated
+from tests.support.random_records import comparisons
+
+
+def compared(**settings: Any) -> Comparison:
+    *_, comparison = race(ScriptedEngine(wrong=(4, 7)), "Say", GenerationSettings(**settings))
+    assert isinstance(comparison, Comparison)
+    return comparison
+
+
+@given(comparisons)
+def test_what_is_written_is_what_is_read(comparison: Comparison) -> None:
+    assert schema.from_json(json.loads(json.dumps(schema.to_json(comparison)))) == comparison
+
+
+def test_object_has_the_documented_keys() -> None:
+    comparison = compared()
+    written = schema.to_json(comparison)
+    assert written["schema"] == 2
+    known = {"pair", "prompt", "settings", "environment", "plain", "speculative", "trace_source", "summary"}
+    assert known <= set(written)
+    side = written["speculative"]
+    known = {"text", "token_ids", "prefill_seconds", "decode_seconds", "tokens_per_second", "finish_reason"}
+    assert known | {"prefill", "rounds"} <= set(side)
+    step = side["rounds"][0]
+    assert set(step) == {"proposed", "committed", "draft_seconds", "verify_seconds", "seconds", "source"}
+    probabilities = {"draft_probability", "target_probability"}
+    assert set(step["proposed"][0]) == {"id", "text", "verdict"} | probabilities
+    tokens = [*side["prefill"]["committed"], *(token for each in side["rounds"] for token in each["committed"])]
+    assert side["token_ids"] == [token["id"] for token in tokens]
+    assert side["text"] == "".join(token["text"] for token in tokens)
+    summary = written["summary"]
+    known = {"headline", "sentence", "speedup", "speedup_interval", "acceptance_rate", "mean_acceptance_length"}
+    assert known | {"identical", "first_divergence", "figures"} <= set(summary)
+
+
+def test_a_round_looks_the_same_in_a_message_and_in_the_file() -> None:
+    feed, sent = Feed(ScriptedEngine().pair, "<Say>", GenerationSettings()), list[dict[str, Any]]()
+    for item in race(ScriptedEngine(wrong=(4,)), "<Say>", GenerationSettings()):
+        if isinstance(item, Slice):
+            feed.add(item)
+        if isinstance(item, Comparison):
+            lines = feed.news() + end_event(item, feed.run, len(feed))
+    assert "<" not in lines  # user text must not look like markup
+    start, *events = (json.loads(line) for line in lines.splitlines())
+    assert (start["kind"], start["record"]["prompt"], events[-1]["kind"]) == ("start", "<Say>", "end")
+    assert [event["at"] for event in events] == list(range(1, len(events) + 1))
+    sent = [step for event in events if event.get("side") == "speculative" for step in event["rounds"]]
+    side = events[-1]["record"]["speculative"]
+    assert sent == [side["prefill"], *side["rounds"]]
+
+
+def test_an_update_holds_what_the_one_before_it_held() -> None:
+    feed = Feed(ScriptedEngine().pair, "Say", GenerationSettings())
+    whole = feed.news()
+    feed.fail("again")
+    assert feed.news().startswith(whole)
+    feed.fail("and again")
+    assert [json.loads(line)["text"] for line in feed.news().splitlines()] == ["again", "and again"]
+
+
+def test_no_path_of_this_machine_is_written() -> None:
+    text = bundled_pair().model_dump_json()
+    assert "assets" not in text
+    assert "path" not in text
+
+
+def test_every_place_shows_the_same_speedup() -> None:
+    """On a machine that others disturb, so that totals, medians and the estimate all differ."""
+    comparison = simulated(MACHINES["bursts, a quarter"], 1.6, seed=3, repeats=4)
+    said = summarise(comparison)
+    assert said.speedup is not None
+    data = json.loads(json.dumps(schema.to_json(comparison)))
+    assert data["summary"]["headline"] == said.headline
+    assert data["summary"]["speedup"] == said.speedup.middle
+    assert summarise(schema.from_json(data)) == said
+    out = StringIO()
+    print_comparison(Console(file=out, width=200), comparison)
+    assert said.headline in out.getvalue()
+    assert said.sentence in out.getvalue()
+
+
+SAVED = schema.to_json(compared())
+"""The JSON that Share writes."""
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("plain", "prefill", "seconds"), 0),
+        (("speculative", "rounds", 0, "seconds"), -1),
+        (("speculative", "rounds", 0, "seconds"), 5e-324),
+        (("speculative", "rounds", 0, "proposed", 0, "draft_probability"), 1e308),
+        (("speculative", "rounds", 0, "committed"), []),
+        (("speculative", "rounds"), [SAVED["plain"]["rounds"][0] | {"committed": []}] * 3000),
+        (("pair", "target", "parameters"), 10**400),
+        (("draft_agreement"), [False] * 3000),
+        (("costs"), {"plain_step": 0, "draft_step": 1, "verify": [1]}),
+        (("history"), [{"prompt": "a", "answer": "b" * 200}] * 20_000),
+        (("schema"), 3),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+def test_a_record_of_absurd_figures_is_refused(place: tuple[str | int, ...] | str, value: object) -> None:
+    changed = json.loads(json.dumps(SAVED))
+    *path, last = (place,) if isinstance(place, str) else place
+    part = changed
+    for step in path:
+        part = part[step]
+    part[last] = value
+    with pytest.raises(FileError, match="not a comparison of schema 2"):
+        show_file(json.dumps(changed).encode())
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b"\xff", b'{"schema": 2}', b"[" * 100_000], ids=repr)
+def test_another_file_is_refused(data: bytes) -> None:
+    with pytest.raises(FileError, match="not a comparison of schema 2; open one saved with Share"):
+        show_file(data)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
+def test_a_number_that_is_none_is_refused(number: str) -> None:
+    with pytest.raises(FileError, match="not a comparison of schema 2"):
+        show_file(json.dumps(SAVED | {"other_load": 0.123}).replace("0.123", number).encode())
+
+
+def test_what_the_page_sends_is_unpacked_within_a_limit() -> None:
+    packed = b64encode(gzip.compress(json.dumps(SAVED).encode())).decode()
+    assert schema.unpack(packed, 2**20) == compared()
+    for damaged, most, said in ((packed[:50], 2**20, "arrived damaged"), (packed, 100, "more than 100 bytes")):
+        with pytest.raises(FileError, match=said):
+            schema.unpack(damaged, most)
+
+
+def test_texts_of_thinking_and_answers() -> None:
+    assert metrics.answer(" <think> Hm </think> Yes.") == "Yes."
+    assert metrics.answer("<think> Hm") == ""
