@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from tests.support.browser import Visit, repeated, run, started
-from tests.support.served import Served, Visitor
+from tests.support.visitors import RunningPage, Visitor
 
 
 @pytest.mark.browser
@@ -31,12 +31,12 @@ def test_many_runs_do_not_grow_the_page(visit: Visit) -> None:
 def test_memory_does_not_grow_with_visitors(tmp_path: Path) -> None:
     resident = []
     with (
-        started(tmp_path, "-m", "tests.support.served", tmp_path, "5") as app,
+        started(tmp_path, "-m", "tests.support.visitors", tmp_path, "5") as app,
         httpx.Client(base_url=app.url, timeout=120) as http,
     ):
         for _ in range(4):
             for _ in range(12):
-                assert Visitor(Served(http)).opens()["success"]
+                assert Visitor(RunningPage(http)).opens()["success"]
             resident.append(psutil.Process(app.process.pid).memory_info().rss)
     growth = [after - before for before, after in pairwise(resident)]
     assert min(growth) < 12 * 0.1e6  # a visitor whose state is kept takes 0.4 MB, and would so each time

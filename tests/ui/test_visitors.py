@@ -10,7 +10,7 @@ from gradio_client import Client
 
 from specdemo.exports import schema
 from tests.support.browser import App, started
-from tests.support.served import API, Served, Visitor
+from tests.support.visitors import API, RunningPage, Visitor
 
 SESSIONS = 5
 EVIL = {"Origin": "https://evil.example"}
@@ -18,18 +18,18 @@ EVIL = {"Origin": "https://evil.example"}
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    folder = tmp_path_factory.mktemp("served")
-    with started(folder, "-m", "tests.support.served", folder, str(SESSIONS)) as app:
+    folder = tmp_path_factory.mktemp("page")
+    with started(folder, "-m", "tests.support.visitors", folder, str(SESSIONS)) as app:
         yield app
 
 
 @pytest.fixture(scope="module")
-def page(running: App) -> Iterator[Served]:
+def page(running: App) -> Iterator[RunningPage]:
     with httpx.Client(base_url=running.url, timeout=120) as http:
-        yield Served(http)
+        yield RunningPage(http)
 
 
-def asked(page: Served, tokens: int) -> str:
+def asked(page: RunningPage, tokens: int) -> str:
     """Request a comparison from the endpoint, as any HTTP client can; returns the path of its result."""
     chosen = {"prompt": "Say", "max_new_tokens": tokens, "ignore_eos": True}
     parameters = page.get(f"{API}/info").json()["named_endpoints"]["/compare"]["parameters"]
@@ -38,7 +38,7 @@ def asked(page: Served, tokens: int) -> str:
     return f"{API}/call/compare/{reply.json()['event_id']}"
 
 
-def test_the_endpoint_returns_one_comparison(page: Served) -> None:
+def test_the_endpoint_returns_one_comparison(page: RunningPage) -> None:
     client = Client(str(page.http.base_url), verbose=False)
     comparison = schema.from_json(client.predict(prompt="Say", max_new_tokens=16, api_name="/compare"))
     assert len(comparison.plain.token_ids) == 16
@@ -50,7 +50,7 @@ def test_the_endpoint_returns_one_comparison(page: Served) -> None:
     assert len(schema.from_json(json.loads(data)[0]).plain.token_ids) == 8
 
 
-def test_a_client_that_drops_frees_the_engine(page: Served) -> None:
+def test_a_client_that_drops_frees_the_engine(page: RunningPage) -> None:
     with page.http.stream("GET", asked(page, 2000)) as stream:
         assert next(stream.iter_lines()).startswith("event: generating")
     began = monotonic()
@@ -59,7 +59,7 @@ def test_a_client_that_drops_frees_the_engine(page: Served) -> None:
     assert monotonic() - began < 20  # the whole comparison takes 45 s
 
 
-def test_a_visitor_that_drops_frees_the_engine(page: Served) -> None:
+def test_a_visitor_that_drops_frees_the_engine(page: RunningPage) -> None:
     leaves, stays = Visitor(page), Visitor(page)
     for visitor in (leaves, stays):
         visitor.opens()
@@ -70,15 +70,15 @@ def test_a_visitor_that_drops_frees_the_engine(page: Served) -> None:
     assert monotonic() - began < 20
 
 
-def test_nothing_runs_beside_the_queue(page: Served) -> None:
+def test_nothing_runs_beside_the_queue(page: RunningPage) -> None:
     assert page.post("/run/compare", json={"data": ["Say"]}).status_code == 404
 
 
-def test_no_tab_keeps_a_connection(page: Served) -> None:
+def test_no_tab_keeps_a_connection(page: RunningPage) -> None:
     assert page.config["connect_heartbeat"] is False
 
 
-def test_the_page_is_behind_its_gate(page: Served) -> None:
+def test_the_page_is_behind_its_gate(page: RunningPage) -> None:
     assert page.get("/config", headers={"Host": "evil.example"}).status_code == 400
     assert page.get("/config", headers=EVIL).status_code == 403
     assert page.post("/upload", files={"files": b"{}"}, headers=EVIL).status_code == 403
@@ -86,7 +86,7 @@ def test_the_page_is_behind_its_gate(page: Served) -> None:
     assert page.get(f"{API}/runs").status_code == 404
 
 
-def test_visitors_are_kept_up_to_a_number_and_told_when_they_were_forgotten(page: Served) -> None:
+def test_visitors_are_kept_up_to_a_number_and_told_when_they_were_forgotten(page: RunningPage) -> None:
     first = Visitor(page)
     assert first.opens()["success"]
     assert first.runs(max_new_tokens=4)["success"]

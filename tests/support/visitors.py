@@ -1,6 +1,6 @@
 """The page on a slow scripted engine in a process of its own, and visitors that are no browsers.
 
-python -m tests.support.served MODELS_DIR SESSIONS
+python -m tests.support.visitors MODELS_DIR SESSIONS
 """
 
 import json
@@ -34,7 +34,7 @@ def load(name: EngineName, pair: ModelPair, side: Side | None = None) -> Scripte
 
 
 @dataclass
-class Served:
+class RunningPage:
     """A page that runs at the client's address."""
 
     http: httpx.Client
@@ -60,7 +60,7 @@ class Served:
 class Visitor:
     """Whoever speaks the page's protocol."""
 
-    served: Served
+    page: RunningPage
     name: str = field(default_factory=lambda: uuid4().hex)
 
     def call(self, callback: dict[str, Any], data: list[Any], patience: float = 120) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Visitor:
             TimeoutError: this visitor has left.
         """
         body = {"fn_index": callback["id"], "data": data, "session_hash": self.name}
-        self.served.post("/queue/join", json=body).raise_for_status()
+        self.page.post("/queue/join", json=body).raise_for_status()
         until, last, begun = monotonic() + patience, {}, False
         with closing(self.messages()) as messages:
             for message in messages:
@@ -86,20 +86,20 @@ class Visitor:
     def messages(self) -> Generator[dict[str, Any]]:
         """What the queue tells this visitor."""
         asked = {"session_hash": self.name}
-        with self.served.http.stream("GET", f"{API}/queue/data", params=asked) as stream:
+        with self.page.http.stream("GET", f"{API}/queue/data", params=asked) as stream:
             for line in stream.iter_lines():
                 if line.startswith("data: "):
                     yield json.loads(line.removeprefix("data: "))
 
     def opens(self) -> dict[str, Any]:
         """Load the page, as a browser does."""
-        self.served.get("/").raise_for_status()
-        return self.call(self.served.callback("restored"), [""])
+        self.page.get("/").raise_for_status()
+        return self.call(self.page.callback("restored"), [""])
 
     def runs(self, prompt: str = "Say", patience: float = 120, **settings: Any) -> dict[str, Any]:
         """Click Run, with these settings and else the page's own."""
-        callback, known = self.served.callback("run"), {"prompt": prompt, **settings}
-        parts = {part["id"]: part for part in self.served.config["components"]}
+        callback, known = self.page.callback("run"), {"prompt": prompt, **settings}
+        parts = {part["id"]: part for part in self.page.config["components"]}
         data = []
         for number in callback["inputs"]:
             shown = parts[number]["props"]
