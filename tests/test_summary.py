@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from specdemo.presentation.feed import feed_of
 
 from specdemo import metrics, summary
 from specdemo.cli.terminal import print_comparison
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.estimate import Interval
-from specdemo.presentation import schema
+from specdemo.exports import schema
 from specdemo.race import race
 from specdemo.records import NOT_USED, Comparison, Costs, Move, WarmUp
 from specdemo.settings import GenerationSettings
@@ -186,9 +185,6 @@ def disturbed() -> Comparison:
 def test_page_terminal_and_file_say_the_same(disturbed: Comparison) -> None:
     found = summarise(disturbed)
     assert found.speedup is not None
-    *_, end = (event for event in map(json.loads, feed_of(disturbed).everything.splitlines()))
-    assert (end["headline"], end["reason"], end["certain"]) == (found.headline, found.sentence, found.certain)
-    assert end["seconds"] == found.seconds
     out = StringIO()
     print_comparison(Console(file=out, width=300), disturbed, explained=True)
     for words in (found.line, found.sentence, found.certain, str(found.speedup), *found.why):
