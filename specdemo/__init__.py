@@ -6,16 +6,13 @@
     run = specdemo.compare(pair, "Tell me a story about a fox.", num_assistant_tokens=3)
     run.speedup
 
-See `docs/python.md`. Importing this package is fast and has no side effects: names are imported on first use.
+See `docs/measuring.md`. Importing this package is fast and has no side effects: names are imported on first use.
 """
 
 from specdemo.version import __version__ as __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from specdemo.api import Experiment as Experiment
-    from specdemo.api import LiveRound as LiveRound
-    from specdemo.api import LiveRun as LiveRun
     from specdemo.api import Pair as Pair
     from specdemo.api import Run as Run
     from specdemo.api import compare as compare
@@ -24,18 +21,7 @@ if TYPE_CHECKING:
     from specdemo.api import open_run as open_run
     from specdemo.errors import SpecdemoError
 
-__all__ = [
-    "Experiment",
-    "LiveRound",
-    "LiveRun",
-    "Pair",
-    "Run",
-    "SpecdemoError",
-    "compare",
-    "experiment",
-    "load",
-    "open_run",
-]
+__all__ = ["Pair", "Run", "SpecdemoError", "compare", "experiment", "load", "open_run"]
 
 
 def __getattr__(name: str) -> object:

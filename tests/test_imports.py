@@ -41,7 +41,6 @@ ONLY_IN = {
     "gradio": {"specdemo.ui", "app"},
 }
 HANDS_ON = {
-    "api",
     "experiments",
     "records",
     "strategies",

@@ -1,0 +1,305 @@
+"""specdemo from Python: what the terminal's commands measure, for scripts and notebooks.
+
+    import specdemo
+
+    with specdemo.load("story-pair") as pair:
+        run = specdemo.compare(pair, "Once upon a time there was a fox who", num_assistant_tokens=3)
+        print(run.speedup)
+
+A pair's engines run in a separate process, as on the page: a crash there ends one measurement and not the notebook.
+Settings have the same names as on the page and in the terminal, and default to the pair's own.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from html import escape
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from specdemo import estimate, metrics
+from specdemo.engines import Engine, load_engine
+from specdemo.engines.server import remote_pair
+from specdemo.errors import UnknownNameError, UsageError, quoted
+from specdemo.estimate import Speedup
+from specdemo.experiments import PRESETS, Axes, Report, chosen_tasks, fastest, report, typed_tasks, write
+from specdemo.experiments import run as measure
+from specdemo.exports import schema
+from specdemo.exports.html import FILE_KINDS
+from specdemo.files import json_file, read_bytes, write_bytes
+from specdemo.models.catalogue import Entry, catalogue, suggestion
+from specdemo.models.hub import download, download_source
+from specdemo.models.library import entry_folders, library, resolve
+from specdemo.models.pairs import default_pair, initial_runtime, pair_of, pair_settings
+from specdemo.race import race
+from specdemo.records import Comparison, Costs, Model, ModelPair, Progress, Server, Servers, Turn
+from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.summary import summarise
+from specdemo.trials import confirmed
+from specdemo.worker import EngineFactory, Job, WithEngine, WithLoader, Worker
+
+OWN_DRAFT = "own"
+"""The catalogue's draft for a target, if it is on this machine."""
+_MOST_BYTES = 2**26  # of a file with a comparison: the longest take about a tenth
+_HEIGHT = 640  # pixels of a replay in a notebook
+
+
+class Pair:
+    """A target and its draft, and the process that runs them; `close`, or the end of a `with` block, frees both."""
+
+    def __init__(self, models: ModelPair, *, engines: EngineFactory = load_engine) -> None:
+        """Wrap a model pair; `engines(name, pair)` loads an engine in the pair's process, and must be picklable."""
+        self.models = models
+        self._engines = engines
+        self._worker: Worker | None = None
+
+    def settings(self, **chosen: Any) -> GenerationSettings:
+        """Return the pair's default settings, changed as given; without a draft, the drafter is prompt lookup."""
+        return pair_settings(self.models, **chosen)
+
+    def costs(self) -> Costs | None:
+        """Return step costs in the default engine; None if they cannot be measured."""
+        found = [*self.work(WithEngine(self.settings().engine, self.models, _costs))]
+        return next((each for each in found if isinstance(each, Costs)), None)
+
+    def work(self, job: Job) -> Iterator[Any]:
+        """Run a job in the pair's process and yield its events; closing the iterator ends it."""
+        if self._worker is None:
+            self._worker = Worker(self._engines)
+        yield from (message for message in self._worker.run(job) if message is not None)
+
+    def close(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
+        self._worker = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"<Pair {self.models.name}>"
+
+
+class Run:
+    """A finished comparison of plain and speculative decoding. `comparison` is the complete record."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        self.comparison = comparison
+
+    @property
+    def speedup(self) -> Speedup | None:
+        """Plain seconds / speculative seconds for the same tokens, with a 95 % interval; None if one is too short."""
+        return estimate.of_comparison(self.comparison)
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """α: accepted / proposed, over rounds whose proposals are known."""
+        return metrics.acceptance_rate(self.comparison.speculative)
+
+    @property
+    def mean_acceptance_length(self) -> float | None:
+        """τ: committed tokens / target passes."""
+        return metrics.mean_accepted_length(self.comparison.speculative)
+
+    @property
+    def identical(self) -> bool:
+        """True if both sides wrote the same tokens, up to the end of the shorter one."""
+        return metrics.identical(self.comparison)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the comparison as the object that `--json` writes."""
+        return schema.to_json(self.comparison)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the file that the suffix names: .json, or one to share, such as .html.
+
+        Raises:
+            SpecdemoError: there is no such kind of file, or it cannot be written.
+        """
+        path = Path(path)
+        kind = path.suffix.lower().removeprefix(".")
+        if kind != "json" and kind not in FILE_KINDS:
+            kinds = ", ".join(f".{each}" for each in ("json", *FILE_KINDS))
+            raise UsageError(f"A run cannot be saved as {quoted(path.name)}; end it in one of {kinds}.")
+        write_bytes(json_file(self.to_dict()) if kind == "json" else FILE_KINDS[kind].make(self.comparison), path)
+        return path
+
+    def __repr__(self) -> str:
+        return f"<Run: {summarise(self.comparison).headline}>"
+
+    def _repr_html_(self) -> str:
+        """Return the replay, in a frame of its own that sends no requests."""
+        page = escape(FILE_KINDS["html"].make(self.comparison).decode())
+        return f'<iframe srcdoc="{page}" sandbox="allow-scripts" style="width: 100%; height: {_HEIGHT}px"></iframe>'
+
+
+def open_run(path: str | Path) -> Run:
+    """Read a run from a JSON file written by the page, the terminal or `Run.save`.
+
+    Raises:
+        FileError: the file cannot be read, or is not a comparison.
+    """
+    text = read_bytes(Path(path), _MOST_BYTES, "a JSON file of a comparison")
+    return Run(schema.from_text(text, "choose another file"))
+
+
+def load(
+    target: str | Path | None = None,
+    draft: str | Path | None = OWN_DRAFT,
+    *,
+    models_dir: Path | None = None,
+    url: str | None = None,
+    plain_url: str | None = None,
+    **runtime: Any,
+) -> Pair:
+    """Return a pair by the names of its models, which are loaded when needed.
+
+    A model is named as by `specdemo models list`, or by a folder, a GGUF file or its id on the Hub, from which it is
+    downloaded if necessary. Without a target, the page's initial pair is used; None for the draft lets prompt lookup
+    propose. `url` and `plain_url` name servers instead. `runtime` are runtime settings, such as `precision`.
+
+    Raises:
+        SpecdemoError: there is no such model, or the models do not fit each other.
+    """
+    if url is not None or plain_url is not None:
+        if target is not None:
+            raise UsageError("Servers have their own models; leave the target out, or the servers' URLs.")
+        named = {"speculative": url, "plain": plain_url}
+        return Pair(remote_pair(Servers(**{side: Server(url=each) for side, each in named.items() if each})))
+    if target is None:
+        return Pair(default_pair(**runtime))
+    names = (each for each in catalogue() if target in (each.name, each.target.name, each.target.repository))
+    entry = next(names, None)
+    models = [_model(str(target), models_dir, entry)]
+    if draft == OWN_DRAFT:
+        folders = entry_folders(entry, models_dir)[1:] if entry is not None else ()
+        models += [_at(folder, models_dir) for folder in folders if folder is not None]
+    elif draft is not None:
+        models.append(_model(str(draft), models_dir, None))
+    chosen = RuntimeSettings.checked(**initial_runtime(models[0]).model_dump() | runtime)
+    return Pair(pair_of(*models, runtime=chosen))
+
+
+def _model(name: str, directory: Path | None, entry: Entry | None) -> Model:
+    """Return a model by any of its names, downloading it from the Hub if necessary."""
+    folder = None if entry is None else entry_folders(entry, directory)[0]
+    if folder is None:
+        try:
+            return resolve(name, directory)
+        except UnknownNameError:
+            if entry is None and "/" not in name:
+                raise
+        *_, last = download(name) if entry is None else download_source(entry.target)
+        folder = last.result
+    assert folder is not None, "nobody stops the download"
+    return _at(folder, directory)
+
+
+def _at(folder: Path, directory: Path | None) -> Model:
+    return next(model for model in library(directory).models if model.path == folder)
+
+
+def compare(
+    pair: Pair,
+    prompt: str,
+    *,
+    repeats: int | None = None,
+    history: Sequence[Turn] = (),
+    on_event: Callable[[Any], None] | None = None,
+    **settings: Any,
+) -> Run:
+    """Race plain against speculative decoding of a prompt, then repeat the race to measure the speedup.
+
+    Chat models get the prompt as a message after the turns of `history`. More `repeats` narrow the speedup's
+    interval; None chooses their number as the page does. `on_event` is called with each `Phase`, such as loading,
+    with each `Slice` of decoded rounds, and with the comparison after each repeat.
+
+    Raises:
+        SpecdemoError: the comparison cannot be run, or failed; the message says what to do.
+    """
+    chosen = pair.settings(**settings)
+    work = partial(_compared, prompt=prompt, settings=chosen, history=tuple(history), number=repeats)
+    last = None
+    for event in pair.work(WithEngine(chosen.engine, pair.models, work)):
+        last = event if isinstance(event, Comparison) else last
+        if on_event is not None:
+            on_event(event)
+    assert last is not None, "nobody stops the race"
+    return Run(last)
+
+
+def experiment(
+    pair: Pair,
+    prompts: str | Sequence[str] | Path | None = None,
+    *,
+    preset: str = "measure",
+    limit: int | None = None,
+    repeats: int | None = None,
+    minutes: float | None = None,
+    seed: int = 0,
+    path: str | Path | None = None,
+    on_progress: Callable[[Progress[Any]], None] | None = None,
+    **chosen: Any,
+) -> Report:
+    """Measure prompts × settings × repeats, as `specdemo measure` does, or a preset such as "tune" or "bench".
+
+    `prompts` are texts, a `Path` to JSON lines, or by default the bundled suite, of which at most `limit` are used.
+    `chosen` are what varies, such as `lookaheads=[2, 4]` or `strategies=["all"]`, and settings. `path` is a .json
+    file to write, with the tables and an HTML report next to it. `on_progress` is called after every run.
+
+    Raises:
+        SpecdemoError: it cannot be measured, or failed; the message says what to do.
+    """
+    if preset not in PRESETS:
+        raise UsageError(f"There is no preset {quoted(preset)}; {suggestion(preset, [*PRESETS])}.")
+    named = PRESETS[preset]
+    axes = {name: tuple(chosen.pop(name)) for name in Axes.model_fields if name in chosen}
+    settings = named.settings(pair.models, **chosen)
+    if prompts is None or isinstance(prompts, Path):
+        most = limit or (named.limit if prompts is None else None)
+        tasks = chosen_tasks(prompts, pair.models.target.prompts, most)
+    else:
+        tasks = typed_tasks([prompts] if isinstance(prompts, str) else prompts)
+    plan = named.plan(pair.models, tasks, settings, axes, repeats=repeats, minutes=minutes, seed=seed)
+    last = None
+    for progress in pair.work(WithLoader(pair.models, partial(measure, plan, fastest=fastest))):
+        if isinstance(progress, Progress):
+            last = progress
+            if on_progress is not None:
+                on_progress(progress)
+    assert last is not None, "an experiment begins with a state"
+    found = report(last.result)
+    if path is not None:
+        write(found, Path(path))
+    return found
+
+
+def _costs(engine: Engine, *, stop: Callable[[], bool], costs: Costs | None) -> Iterator[Costs | None]:
+    yield costs
+
+
+def _compared(
+    engine: Engine,
+    *,
+    stop: Callable[[], bool],
+    costs: Costs | None,
+    prompt: str,
+    settings: GenerationSettings,
+    history: tuple[Turn, ...],
+    number: int | None,
+) -> Iterator[Any]:
+    """Race, then repeat; yield the comparison after each repeat, and finally with the engine's own counters."""
+    for event in race(engine, prompt, settings, history=history, stop=stop, costs=costs):
+        yield event
+        if isinstance(event, Comparison):
+            yield from confirmed(engine, event, number=number, stop=stop)

@@ -1,0 +1,128 @@
+"""The Python interface, on scripted engines in a process of their own, and once as a script on the bundled pair."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import specdemo
+from specdemo.errors import SettingsError, UsageError
+from specdemo.models.pairs import PAIR_VARIABLE, bundled_pair
+from specdemo.records import Phase, Progress, Slice
+from tests.support import scripted_app
+
+ROOT = Path(__file__).resolve().parents[1]
+PROMPT = "Once upon a time"
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[specdemo.Pair]:
+    with specdemo.Pair(bundled_pair(), engines=scripted_app.load) as pair:
+        yield pair
+
+
+@pytest.fixture(scope="module")
+def run(pair: specdemo.Pair) -> specdemo.Run:
+    return specdemo.compare(pair, PROMPT, repeats=6, num_assistant_tokens=3, max_new_tokens=48)
+
+
+def test_public_names_lead_somewhere() -> None:
+    for name in specdemo.__all__:
+        assert getattr(specdemo, name).__doc__
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        specdemo.nothing  # noqa: B018
+
+
+def test_a_run_has_its_figures(run: specdemo.Run) -> None:
+    speedup = run.speedup
+    assert speedup is not None
+    assert speedup.low is not None
+    assert speedup.high is not None
+    assert speedup.low <= speedup.middle <= speedup.high
+    assert run.acceptance_rate is not None
+    assert run.mean_acceptance_length is not None
+    assert run.mean_acceptance_length > 1
+    assert run.identical
+    assert run.comparison.settings.num_assistant_tokens == 3
+
+
+def test_a_run_is_saved_as_its_ending_says_and_read_again(run: specdemo.Run, tmp_path: Path) -> None:
+    for name, begin in {"a.html": b"<!", "a.gif": b"GIF8", "a.json": b"{"}.items():
+        assert run.save(tmp_path / name).read_bytes().strip().startswith(begin)
+    assert specdemo.open_run(tmp_path / "a.json").to_dict() == run.to_dict()
+    with pytest.raises(UsageError, match="end it in"):
+        run.save(tmp_path / "a.pdf")
+    with pytest.raises(specdemo.SpecdemoError, match="choose a JSON file"):
+        specdemo.open_run(tmp_path / "nowhere.json")
+
+
+def test_a_notebook_shows_the_replay_in_a_frame_that_asks_nobody(run: specdemo.Run) -> None:
+    html = run._repr_html_()
+    assert html.startswith("<iframe srcdoc=")
+    assert "src=&quot;http" not in html
+
+
+def test_events_are_reported_as_they_happen(pair: specdemo.Pair) -> None:
+    events = list[Any]()
+    run = specdemo.compare(pair, PROMPT, repeats=0, max_new_tokens=32, on_event=events.append)
+    assert any(isinstance(event, Phase) for event in events)
+    for side in ("plain", "speculative"):
+        slices = [event for event in events if isinstance(event, Slice) and event.side == side]
+        tokens = [token for each in slices for step in each.rounds for token in step.committed]
+        assert tokens == list(run.comparison.side(side).tokens)
+
+
+def test_measurements_end_in_reports(pair: specdemo.Pair, tmp_path: Path) -> None:
+    states: list[Progress[Any]] = []
+    few: dict[str, Any] = {"repeats": 1, "max_new_tokens": 24, "on_progress": states.append}
+    path = tmp_path / "tuned.json"
+    tuned = specdemo.experiment(pair, PROMPT, lookaheads=[2, 4], path=path, **few)
+    assert states[-1].done == states[-1].total
+    assert len(tuned.figures) == 2
+    assert json.loads(path.read_text())["headline"]["conclusion"] == tuned.opening[0]
+    assert {each.suffix for each in tmp_path.iterdir()} == {".json", ".md", ".csv", ".html"}
+    with pytest.raises(UsageError, match="no preset 'temprature'; choose temperature"):
+        specdemo.experiment(pair, preset="temprature")
+
+
+def test_mistakes_are_told_before_anything_is_loaded(pair: specdemo.Pair) -> None:
+    with pytest.raises(SettingsError, match="less than or equal to"):
+        specdemo.compare(pair, PROMPT, num_assistant_tokens=99)
+    with pytest.raises(SettingsError, match="no setting called"):
+        specdemo.compare(pair, PROMPT, lookahead=3)
+    with pytest.raises(specdemo.SpecdemoError, match="nothing-of-this-name"):
+        specdemo.load("nothing-of-this-name")
+    with pytest.raises(UsageError, match="leave the target out"):
+        specdemo.load("story-pair", url="http://127.0.0.1:1")
+
+
+def test_pairs_are_found_by_name() -> None:
+    assert specdemo.load("story-pair", precision="f32").models == specdemo.load().models
+    alone = specdemo.load("story-pair", None)
+    assert alone.models.draft is None
+    assert alone.settings().drafter == "lookup"
+
+
+def test_closing_ends_the_process_and_the_pair_can_be_used_again() -> None:
+    pair = specdemo.Pair(bundled_pair(), engines=scripted_app.load)
+    for _ in range(2):
+        assert specdemo.compare(pair, PROMPT, repeats=0, max_new_tokens=16).identical
+        pair.close()
+
+
+@pytest.mark.openvino
+def test_the_lines_of_the_readme_run_as_a_script_without_a_guard_of_its_main_part(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    script = tmp_path / "readme.py"
+    script.write_text(block.replace("SmolLM2-135M-Instruct", "story-pair"))  # which every machine has
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), PAIR_VARIABLE: "story-pair"}
+    done = subprocess.run(
+        [sys.executable, script], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert "×" in done.stdout, "the speedup"
