@@ -195,8 +195,6 @@ def _print_library(found: Library, directory: Path | None) -> None:
         )
     console = Console()
     console.print(table)
-    for copy in found.copies:
-        console.print(_shown(f"{copy.name}: the same file as {copy.of}"), style="dim")
     for folder in found.unusable:
         console.print(_shown(f"{folder.name}: {folder.reason}"), style="dim")
     places = f"Your own models: {models_dir(directory)}\nThe Hub's: {hub_cache()}"

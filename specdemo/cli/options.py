@@ -13,7 +13,8 @@ from pydantic.fields import FieldInfo
 
 from specdemo.engines.server import remote_pair
 from specdemo.errors import SpecdemoError, UsageError, quoted
-from specdemo.models.library import resolve
+from specdemo.models.checks import fitting_draft
+from specdemo.models.library import library, resolve
 from specdemo.models.pairs import default_drafter, default_pair, initial_runtime, initial_settings, pair_of
 from specdemo.models.places import MODELS_VARIABLE
 from specdemo.records import MOST, SILENCE_SECONDS, ModelPair, Server, Servers
@@ -196,6 +197,9 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
         return default_pair(**chosen(options, RuntimeSettings))
     names = [name for name in (options.target, options.draft) if name is not None]
     models = [resolve(name, options.models_dir) for name in names]
+    if len(models) == 1 and getattr(options, "drafter", "model") == "model":
+        fitting = fitting_draft(models[0], library(options.models_dir).models)
+        models += [fitting] if fitting is not None else []
     runtime = RuntimeSettings.checked(**initial_runtime(models[0]).model_dump() | chosen(options, RuntimeSettings))
     return pair_of(*models, runtime=runtime)
 

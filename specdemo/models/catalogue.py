@@ -21,7 +21,6 @@ from specdemo.strategies import DraftKindName
 
 
 def export_command(repository: str, weights: str, folder: str, *, trust: bool = False) -> str:
-    """Return the command of optimum-intel that exports a model to a folder of OpenVINO IR."""
     options, place = " --trust-remote-code" * trust, shlex.quote(folder)
     return f"optimum-cli export openvino --model {repository} --weight-format {weights}{options} {place}"
 
@@ -61,7 +60,6 @@ class Source(Record):
         return f"{(self.repository or '').rpartition('/')[-1]}-{self.weights}-ov"
 
     def export_command(self, folder: str) -> str:
-        """Return the command of optimum-intel that exports it."""
         return export_command(self.repository or "", self.weights, folder, trust=self.trust_remote_code)
 
 
@@ -73,9 +71,9 @@ class Published(Record):
 
 
 class Defaults(Record):
-    """Default runtime and generation settings of a pair, where they differ from the usual ones."""
+    """Default runtime and generation settings of a pair: arithmetic in which both sides' outputs can be identical."""
 
-    runtime: RuntimeSettings = RuntimeSettings()
+    runtime: RuntimeSettings = RuntimeSettings(precision="f32", kv_cache_precision="f32", dynamic_quantization="auto")
     generation: dict[str, bool | int | float | str] = Field(default_factory=dict)
 
 
@@ -96,7 +94,6 @@ class Entry(Record):
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Sources of the target and of any draft."""
         return (self.target,) if self.draft is None else (self.target, self.draft)
 
     @property
@@ -113,7 +110,6 @@ class Entry(Record):
 
 @cache
 def catalogue() -> tuple[Entry, ...]:
-    """Return every pair, those with something bundled first."""
     return TypeAdapter(tuple[Entry, ...]).validate_json((ASSETS / "catalogue.json").read_bytes())
 
 
@@ -130,6 +126,5 @@ def find(name: str) -> Entry:
 
 
 def suggestion(name: str, known: list[str]) -> str:
-    """Return a suggestion for an unknown name."""
     near = get_close_matches(name, known, cutoff=0.4)
     return f"choose {' or '.join(near)}" if near else f"choose one of {', '.join(known)}"

@@ -62,7 +62,6 @@ class EngineReport(Record):
 
     @property
     def summary(self) -> str:
-        """The report in a sentence or two."""
         able = "can run this pair." if self.can_run else "cannot run this pair:"
         return f"{self.engine} engine: {able} {self.reason or ''}".rstrip()
 
@@ -84,7 +83,6 @@ class PairReport(Record):
 
     @property
     def fits(self) -> bool:
-        """Whether any engine can run the pair."""
         return any(engine.can_run for engine in self.engines)
 
 
@@ -160,6 +158,11 @@ def is_recommended(draft: Model, target: Model) -> bool:
         return _difference(target, draft) is None
     except LoadError:
         return False
+
+
+def fitting_draft(target: Model, models: Iterable[Model]) -> Model | None:
+    """Return the draft that a target begins with, on the page and in the terminal: the first that is recommended."""
+    return next((model for model in drafts_for(target, models) if is_recommended(model, target)), None)
 
 
 @cache

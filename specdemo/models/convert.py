@@ -90,7 +90,6 @@ def store(path: Path, work: Path, form: WeightsForm) -> None:
 
 
 def rewrite(folder: Path, change: Callable[[openvino.Model], None]) -> None:
-    """Change a folder's network and store it."""
     model = openvino.Core().read_model(folder / "openvino_model.xml")
     change(model)
     changed = folder / "changed"
@@ -175,7 +174,6 @@ def _size(tensor: Tensor) -> int:
 
 
 def _row(tensor: Tensor, offset: int) -> bytes:
-    """Return the tensor's row in the table, in the file's format."""
     name = tensor.name.encode()
     form = f"<Q{len(name)}sI{len(tensor.shape)}QIQ"
     kind = type_number(_stored_as(tensor))
@@ -236,7 +234,6 @@ def _divisors(file: Path, header: Header) -> Floats:
 
 
 def _restore_minima(model: openvino.Model, file: Path, header: Header) -> None:
-    """Replace rounded zero points by exact ones."""
     tensors = defaultdict[tuple[int, ...], list[Tensor]](list)
     for tensor in header.tensors:
         if tensor.type in _ROUNDED and len(tensor.shape) == 2:

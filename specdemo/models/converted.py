@@ -56,13 +56,11 @@ def automatic_form() -> WeightsForm:
 
 
 def has_int8_weights(model: Model) -> bool:
-    """Whether a model's weights are int8 as it is loaded."""
     in_file = model.path is not None and model.path.is_file() and form_of(model) == "int8"
     return in_file or model.weights in ("int8", "Q8_0")
 
 
 def traced_runtime(pair: ModelPair) -> RuntimeSettings:
-    """Return the settings with which the traced engine loads a pair's target."""
     return int8_runtime(pair.runtime) if has_int8_weights(pair.target) else pair.runtime
 
 
@@ -89,12 +87,10 @@ def converted_folder(path: Path, form: WeightsForm) -> Path | None:
 
 
 def place_of(digest: str, form: WeightsForm) -> Path:
-    """Return the folder for the conversion of a file with this digest."""
     return conversions() / f"{digest}-{VERSION}{'-int8' * (form == 'int8')}"
 
 
 def conversions() -> Path:
-    """Return the folder of all conversions."""
     return own_cache() / "gguf"
 
 
@@ -120,7 +116,6 @@ def file_digest(path: Path) -> str:
 
 
 def recorded_digest(path: Path) -> str | None:
-    """Return the stored digest of a file as it is now, if any."""
     record = _record_of(path)
     try:
         return record.read_text(encoding="ascii") if record is not None else None
@@ -129,7 +124,6 @@ def recorded_digest(path: Path) -> str | None:
 
 
 def _record_of(path: Path) -> Path | None:
-    """Return the path for the digest of a file of this size and time."""
     try:
         state = path.stat()
     except OSError:
@@ -139,16 +133,11 @@ def _record_of(path: Path) -> Path | None:
 
 
 def convert_pair(pair: ModelPair) -> Iterator[tuple[Model, float]]:
-    """Convert a pair's GGUF files that are not converted yet; yields the current model and its seconds.
-
-    Raises:
-        SpecdemoError: as for `convert_gguf`.
-    """
+    """Convert a pair's GGUF files that are not converted yet; yields the current model and its seconds."""
     yield from convert_models([pair.target, pair.draft])
 
 
 def convert_models(models: Iterable[Model | None]) -> Iterator[tuple[Model, float]]:
-    """Convert models that are not converted yet; yields as `convert_pair`."""
     for model in models:
         if model is not None and model.path is not None and not is_converted(model):
             for seconds in convert_gguf(model.path, form_of(model)):

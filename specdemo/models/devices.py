@@ -1,21 +1,16 @@
 """This machine: its processor, memory and OpenVINO devices, and the properties that models are compiled with.
 
 Two processors of one name can differ by half: VNNI and AMX multiply int8 and bf16 several times faster than AVX2, so
-verifying more tokens costs little there. Each system is queried in its own way; if none answers, the list is what
-numpy found, which knows fewer. The query for Windows follows its documentation and is untested.
+verifying more tokens costs little there. Linux lists instruction sets; elsewhere the list is what numpy found, which
+knows fewer.
 
 OpenVINO is imported where it is asked, since listing models does without.
 """
 
-import ctypes
 import hashlib
 import logging
 import os
 import platform
-import re
-import subprocess
-import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
@@ -46,9 +41,7 @@ INSTRUCTION_SETS = {
     "I8MM": {"i8mm", "feat_i8mm"},
     "SVE": {"sve"},
 }
-"""Instruction sets that matter to decoding, by their names on Linux and macOS."""
-_WINDOWS = {"avx2": 40, "avx512f": 41, "neon": 19, "asimddp": 43}
-"""Feature numbers of `IsProcessorFeaturePresent`; it has none for VNNI and AMX."""
+"""Instruction sets that matter to decoding, by their names in /proc/cpuinfo."""
 _NUMPY = {"X86_V3": "avx2", "AVX2": "avx2", "X86_V4": "avx512f", "AVX512F": "avx512f", "AVX512_ICL": "avx512_vnni"}
 
 
@@ -63,7 +56,6 @@ def multiplies_int8() -> bool:
 
 
 def instruction_sets() -> list[str]:
-    """Return the names in `INSTRUCTION_SETS` that this processor is known to have."""
     flags = _flags()
     return [name for name, words in INSTRUCTION_SETS.items() if words & flags]
 
@@ -71,12 +63,9 @@ def instruction_sets() -> list[str]:
 def processor() -> str:
     """Return the processor's name, or its architecture if the system reports no more."""
     named = ""
-    with suppress(OSError, subprocess.SubprocessError):
-        if sys.platform == "linux":
-            lines = Path("/proc/cpuinfo").read_text().splitlines()
-            named = next((line.partition(":")[2] for line in lines if line.startswith("model name")), "")
-        elif sys.platform == "darwin":
-            named = _sysctl("machdep.cpu.brand_string")
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        named = next((line.partition(":")[2] for line in lines if line.startswith("model name")), "")
     return named.strip() or platform.processor() or platform.machine()
 
 
@@ -97,13 +86,15 @@ def memory_needed(target_bytes: int, draft_bytes: int, cache_gb: int, engine: En
     return ENGINES[engine].copies * (target_bytes + draft_bytes + cache_gb * 2**30)
 
 
+def memory_total() -> int:
+    return int(psutil.virtual_memory().total)
+
+
 def memory_free() -> int:
-    """Return the bytes of memory available to programs now."""
     return int(psutil.virtual_memory().available)
 
 
 def in_units(amount: float) -> str:
-    """Format bytes, as in 4.6 GB."""
     for unit in ("bytes", "kB", "MB"):
         if amount < 1000:
             return f"{amount:.0f} {unit}"
@@ -112,35 +103,17 @@ def in_units(amount: float) -> str:
 
 
 def _flags() -> set[str]:
-    """Return the processor's features in lower case, as far as this system and numpy report them."""
+    """Return the processor's features in lower case, as far as Linux and numpy report them."""
     found = set[str]()
-    with suppress(OSError, subprocess.SubprocessError, AttributeError):
-        if sys.platform == "linux":
-            for line in Path("/proc/cpuinfo").read_text().splitlines():
-                if line.startswith(("flags", "Features")):
-                    found = set(line.partition(":")[2].split())
-                    break
-        elif sys.platform == "darwin":
-            lines = _sysctl("-a").splitlines()
-            found = {word.lower() for line in lines if line.startswith("machdep.cpu.") for word in line.split()[1:]}
-            names = (line.partition(":") for line in lines if line.startswith("hw.optional."))
-            found |= {name.rpartition(".")[2].lower() for name, _, value in names if value.strip() == "1"}
-        elif sys.platform == "win32":
-            present = ctypes.windll.kernel32.IsProcessorFeaturePresent
-            found = {flag for flag, number in _WINDOWS.items() if present(number)}
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        found = next(
+            (set(line.partition(":")[2].split()) for line in lines if line.startswith(("flags", "Feat"))), found
+        )
     extensions = np.show_config(mode="dicts")["SIMD Extensions"]
     return found | {_NUMPY[name] for name in (*extensions["baseline"], *extensions["found"]) if name in _NUMPY}
 
 
-def _sysctl(name: str) -> str:
-    arguments = ["/usr/sbin/sysctl", name] if name == "-a" else ["/usr/sbin/sysctl", "-n", name]
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=10, check=True).stdout
-
-
-_VIRTUAL = {"AUTO", "MULTI", "HETERO"}  # choose among real devices, as in "AUTO:GPU,CPU"
-_MEMBER = re.compile(r"-?(?P<device>[^()-]+)(?:\((?P<requests>\d{1,9})\))?")
-"""Member of a virtual device: excluded, as in "-CPU", or with a number of requests, as in "CPU(2)"."""
-_MOST_REQUESTS = 16  # per member: OpenVINO creates them all with the model, and each takes memory
 _NPU = (
     "GenAI decodes speculatively on an NPU (with a draft, or the top-k tokens of an EAGLE-3 head) only in a pipeline "
     "of static shapes that cannot be stepped, adapts the lookahead by itself and takes no confidence threshold, and "
@@ -175,46 +148,23 @@ def devices() -> list[Device]:
 
 
 def check_devices(runtime: RuntimeSettings) -> None:
-    """Check both devices of a pair.
+    """Check both devices of a pair: one of this machine by any OpenVINO name, or AUTO.
 
     Raises:
-        DeviceError: this machine has no such device, it lacks what both engines need, or a virtual device is
-        malformed.
+        DeviceError: this machine has no such device, or it lacks what both engines need.
     """
     import openvino
 
     available = openvino.Core().available_devices
+    known = {*available, *(name.partition(".")[0] for name in available), "AUTO"}  # GPU is another name of GPU.0
     for device in {runtime.device, draft_device(runtime)}:
-        _check_device(device, available)
-
-
-def _check_device(device: str, available: Sequence[str]) -> None:
-    """Accept a device of this machine by any OpenVINO name, or AUTO, MULTI or HETERO over such."""
-    kind, colon, members = device.partition(":")
-    if kind not in _VIRTUAL:
-        _check_real(device, device, available)
-        return
-    seen = set[str]()
-    for text in members.split(",") if colon else ():
-        member = _MEMBER.fullmatch(text)
-        if member is None:
-            raise DeviceError(f"A virtual device has no member {quoted(text)}; write such as CPU or CPU(2).")
-        if not 1 <= int(member["requests"] or 1) <= _MOST_REQUESTS:
-            raise DeviceError(f"{quoted(text)} asks for {member['requests']} requests; choose 1 to {_MOST_REQUESTS}.")
-        name = _check_real(member["device"], text, available)
-        if name in seen:
-            raise DeviceError(f"{quoted(device)} names {name} twice; name each device once.")
-        seen.add(name)
-
-
-def _check_real(name: str, text: str, available: Sequence[str]) -> str:
-    """Return the canonical name of a device; `text`, as given, shows whether it is excluded."""
-    bare = name.removesuffix(".0")
-    if bare not in {*available, *(known.partition(".")[0] for known in available)}:  # GPU is another name of GPU.0
-        raise DeviceError(f"This machine has no device {quoted(text)}; choose one of {', '.join(available)}.")
-    if bare.startswith("NPU") and not text.startswith("-"):
-        raise DeviceError(f"{_NPU}; choose CPU or GPU.")
-    return bare
+        bare = device.removesuffix(".0")
+        if bare not in known:
+            raise DeviceError(
+                f"This machine has no device {quoted(device)}; choose one of {', '.join([*available, 'AUTO'])}."
+            )
+        if bare.startswith("NPU"):
+            raise DeviceError(f"{_NPU}; choose CPU or GPU.")
 
 
 def check_head_device(device: str) -> None:
@@ -223,12 +173,11 @@ def check_head_device(device: str) -> None:
     Raises:
         DeviceError: the device is virtual.
     """
-    if device.partition(":")[0] in _VIRTUAL:
-        raise DeviceError(f"The target of an EAGLE-3 head cannot run on {device}; choose a device, such as CPU.")
+    if device == "AUTO":
+        raise DeviceError("The target of an EAGLE-3 head cannot run on AUTO; choose a device, such as CPU.")
 
 
 def draft_device(runtime: RuntimeSettings) -> str:
-    """Return the draft's device, by default the target's."""
     return runtime.draft_device or runtime.device
 
 
@@ -377,7 +326,6 @@ def describe_environment(pair: ModelPair, target_runtime: RuntimeSettings | None
 
 
 def _groups(size: str | None) -> str:
-    """Describe how activations are quantized before they meet compressed weights."""
     if size is None:
         return "unknown"
     return f"groups of {size}" if int(size) else "off"

@@ -67,7 +67,6 @@ _TYPES = dict(enumerate(_NAMES.split(" "))) | {34: "TQ1_0", 35: "TQ2_0", 39: "MX
 
 
 def type_number(name: str) -> int:
-    """Return the number of a tensor type in files."""
     return next(number for number, listed in _TYPES.items() if listed == name)
 
 
@@ -161,7 +160,6 @@ class Header(NamedTuple):
         return value
 
     def length(self, key: str) -> int:
-        """Return the length of an array of the metadata; 0 if there is none."""
         value = self.metadata.get(key)
         return value.length if isinstance(value, Array) else 0
 
@@ -171,7 +169,6 @@ class Header(NamedTuple):
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a file starts like a GGUF file; False if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC
@@ -376,11 +373,7 @@ def inspect_limited(
 
 
 def describe(path: Path, size: int) -> Model:
-    """Describe the model in a file of this size, without the cache.
-
-    Raises:
-        GGUFError: as for `inspect_gguf`.
-    """
+    """Describe the model in a file of this size, without the cache."""
     if path.name != path.name.encode(errors="replace").decode():
         raise GGUFError(f"The name of {quoted(path.name)} is not valid text; rename the file.")
     header = read_header(path)

@@ -68,8 +68,6 @@ class Plan(NamedTuple):
 
 
 class FileStart(NamedTuple):
-    """The start of a file's download."""
-
     file: RemoteFile
 
 
@@ -150,11 +148,7 @@ def _inspect_limited(place: Path, limits: Limits) -> Generator[None, None, Model
 def download_source(
     source: Source, stop: Callable[[], bool] = lambda: False
 ) -> Generator[Progress[Path | None], None, None]:
-    """Download a catalogue model; an error names the Python package that holds it, if there is one.
-
-    Raises:
-        FetchError, ModelError: as for `download`.
-    """
+    """Download a catalogue model; an error names the Python package that holds it, if there is one."""
     try:
         yield from download(source.address, revision=source.revision, stop=stop)
     except FetchError as error:
@@ -202,13 +196,11 @@ def cached_folder(repository: str, revision: str = "main", cache: Path | None = 
 
 
 def cached_file(repository: str, file: str, cache: Path | None = None) -> Path | None:
-    """Return a repository's file in the Hub's cache, or None; works offline."""
     snapshots = _storage_of(repository, cache or hub_cache()) / "snapshots"
     return next((path for path in sorted(snapshots.glob(f"*/{glob.escape(file)}")) if path.is_file()), None)
 
 
 def local_file(source: Source) -> Path | None:
-    """Return a catalogue model's GGUF file from its package or the Hub's cache, or None."""
     assert source.repository is not None
     assert source.file is not None
     packaged = packaged_file(source) if source.package is not None else None
@@ -246,17 +238,14 @@ def packaged_file(source: Source) -> Path | None:
 
 
 def is_right(source: Source, path: Path) -> bool:
-    """Whether a file is the catalogue's, by its digest."""
     return source.sha256 is None or file_digest(path) == source.sha256
 
 
 def exported_folder(source: Source, directory: Path | None = None) -> Path:
-    """Return where a catalogue model that must be exported first is looked for."""
     return models_dir(directory) / source.exported_name
 
 
 def _storage_of(repository: str, cache: Path) -> Path:
-    """Return a model's folder in the library's cache."""
     return cache / f"models--{repository.replace('/', '--')}"
 
 
@@ -266,7 +255,6 @@ def _existing(folder: Path) -> Path:
 
 
 def _partial_of(blobs: Path, file: RemoteFile) -> Path:
-    """Return the path of an incomplete file."""
     return blobs / f"{file.etag}.incomplete"
 
 
@@ -281,7 +269,6 @@ def _quarantine(link: Path, reason: str) -> None:
 
 
 def _refusal_of(content: Path) -> Path:
-    """Return the path of the reason why a content of the cache is refused."""
     return content.with_name(f"{content.name}.refused")
 
 
@@ -345,7 +332,6 @@ def _fetch(
 
 
 def _nothing(repository: str, gguf: str | None, there: list[str]) -> MissingError:
-    """Return an error that names what the repository holds instead."""
     files = [name for name in there if name.lower().endswith(".gguf")]
     if gguf:
         return MissingError(
@@ -418,7 +404,6 @@ def _hash(path: Path, file: RemoteFile) -> str:
 
 
 def _explained(error: Exception, repository: str) -> FetchError:
-    """Translate an exception into a one-sentence error."""
     from huggingface_hub import constants, errors
 
     host = constants.ENDPOINT

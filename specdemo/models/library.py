@@ -7,7 +7,7 @@ The page can choose only from these names: a name is compared with those of the 
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -39,24 +39,14 @@ class Unusable(Record):
     reason: str
 
 
-class Copy(Record):
-    """Another name for a model: a file with the same content."""
-
-    name: str
-    of: str
-
-
 class Library(Record):
-    """All models, and what cannot be used. Names are unique, and files of the same content are one model."""
+    """All models, and what cannot be used. Names are unique."""
 
     models: tuple[Model, ...]
     unusable: tuple[Unusable, ...] = ()
-    copies: tuple[Copy, ...] = ()
 
     def named(self, name: str) -> Model | None:
-        """Return the model of this name, or of which this is a copy; None if there is none."""
-        whole = next((copy.of for copy in self.copies if copy.name == name), name)
-        return next((model for model in self.models if model.name == whole), None)
+        return next((model for model in self.models if model.name == name), None)
 
 
 def library(directory: Path | None = None, first: Sequence[Model] = ()) -> Library:
@@ -78,8 +68,8 @@ def library(directory: Path | None = None, first: Sequence[Model] = ()) -> Libra
     own, unusable = models_in(models_dir(directory)) if named or models_dir().is_dir() else ([], [])
     mine = {model.path and model.path.resolve() for model in (*offered, *own)}
     found, refused = _usable((name, file) for name, file in found_files() if file.resolve() not in mine)
-    models, copies = _one_of_each(distinct(_places([*first, *bundled_models(), *offered, *cached, *own, *found])))
-    return Library(models=tuple(models), unusable=(*unusable, *refused), copies=tuple(copies))
+    models = distinct(_places([*first, *bundled_models(), *offered, *cached, *own, *found]))
+    return Library(models=tuple(models), unusable=(*unusable, *refused))
 
 
 def _places(models: Iterable[Model]) -> Iterator[Model]:
@@ -91,39 +81,6 @@ def _places(models: Iterable[Model]) -> Iterator[Model]:
             yield model
             if model.in_parts:
                 yield own_head(model)
-
-
-def _one_of_each(models: Iterable[Model]) -> tuple[list[Model], list[Copy]]:
-    """Return the models without duplicates by content, and the duplicates' names."""
-    kept, copies = list[Model](), list[Copy]()
-    for model in models:
-        same = next((other for other in kept if same_file(model, other)), None)
-        if same is None:
-            kept.append(model)
-        else:
-            copies.append(Copy(name=model.name, of=same.name))
-    return kept, copies
-
-
-def same_file(model: Model, other: Model) -> bool:
-    """Whether two models are GGUF files of the same content."""
-    if model.weight_bytes != other.weight_bytes or model.path is None or other.path is None:
-        return False
-    return model.path.is_file() and other.path.is_file() and _content(model.path) == _content(other.path)
-
-
-def _content(path: Path) -> bytes:
-    try:
-        state = path.stat()
-        return _content_at(path, state.st_size, state.st_mtime_ns)
-    except OSError:
-        return os.fsencode(path)
-
-
-@lru_cache(maxsize=512)
-def _content_at(path: Path, size: int, modified: int) -> bytes:
-    """Return a digest of a file's content, cached until it changes."""
-    return content_digest(path)
 
 
 def resolve(name: str | Path, directory: Path | None = None) -> Model:
@@ -233,7 +190,6 @@ def find_model(name: str, directory: Path | None = None) -> Model:
 
 
 def unknown_model(name: str, models: Sequence[str]) -> UnknownNameError:
-    """Return the error for an unknown name, with advice; it may be a pair of the catalogue."""
     entries = {entry.name: entry for entry in catalogue()}
     if name in entries:
         target = entries[name].target.name or entries[name].target.repository or f"{name}/target"
@@ -263,7 +219,6 @@ def _candidates(directory: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _holds_gguf(folder: Path) -> bool:
-    """Whether a folder holds GGUF files and no OpenVINO model."""
     return not any(folder.glob("openvino_*")) and any(gguf_files(folder, depth=0))
 
 
@@ -311,7 +266,6 @@ class Origin(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Place and file as one path."""
         return self.place if self.file is None else f"{self.place}/{self.file}" if self.place != "." else self.file
 
 
@@ -342,7 +296,6 @@ def origin(model: Model, format_: Format, *, local: bool) -> Origin | None:
 
 
 def _download(model: Model, source: Source | None) -> str:
-    """Return instructions to get a model that is not bundled."""
     if source is None or source.repository is None:
         return f"{model.name} is a model of whoever serves this page; ask them for it"
     if source.format == "convert":
@@ -354,7 +307,6 @@ def _download(model: Model, source: Source | None) -> str:
 
 
 def source_of(model: Model) -> Source | None:
-    """Return the catalogue's source of a model, if it came from one."""
     return next((source for source in _sources() if local_folder(source) == model.path), None)
 
 

@@ -34,7 +34,6 @@ def bundled_pair(**runtime: Any) -> ModelPair:
 
 
 def bundled_models() -> tuple[Model, Model]:
-    """Return the bundled target and draft."""
     target, draft = (
         inspect_folder(BUNDLED / role).model_copy(update={"name": f"{BUNDLED.name}/{role}"})
         for role in ("target", "draft")
@@ -43,7 +42,6 @@ def bundled_models() -> tuple[Model, Model]:
 
 
 def initial_runtime(target: Model) -> RuntimeSettings:
-    """Return the default runtime settings for a target."""
     return default_settings(target).runtime
 
 
@@ -103,7 +101,6 @@ def start_settings(pair: ModelPair, engine: EngineName | None = None) -> Generat
 
 
 def default_drafter(pair: ModelPair) -> str:
-    """The drafter that a pair begins with: prompt lookup where it has no draft."""
     return "lookup" if pair.draft is None else "model"
 
 
@@ -132,22 +129,16 @@ def default_pair(**runtime: Any) -> ModelPair:
 
 
 def _initial_pair(target: Model, draft: Model | None = None, *, runtime: dict[str, Any]) -> ModelPair:
-    """Return a pair with its target's default runtime settings, apart from those given."""
     return pair_of(target, draft, runtime=RuntimeSettings.checked(**initial_runtime(target).model_dump() | runtime))
 
 
 def bundled_prompts(kind: Prompts) -> list[str]:
-    """Return example prompts of a kind."""
     prompts: dict[Prompts, list[str]] = json.loads((ASSETS / "prompts.json").read_text(encoding="utf-8"))
     return prompts[kind]
 
 
 def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettings) -> ModelPair:
-    """Return a pair of two models, or a target alone for prompt lookup; a target in parts drafts with its own head.
-
-    Raises:
-        FolderError, PairError: as for `check_target`.
-    """
+    """Return a pair of two models, or a target alone; a target in parts drafts with its own head."""
     check_target(target)
     if target.in_parts and (draft is None or draft.path == target.path):
         draft = own_head(target)

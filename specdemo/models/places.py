@@ -53,7 +53,6 @@ def models_dir(given: Path | None = None) -> Path:
 
 
 def own_cache() -> Path:
-    """Return this program's cache, for files that can be obtained again."""
     return platformdirs.user_cache_path("specdemo", appauthor=False, opinion=False)
 
 
@@ -73,22 +72,7 @@ def writable(folder: Path, what: str, advice: str = "set XDG_CACHE_HOME to a wri
         ) from error
 
 
-def write_whole(file: Path, text: str, what: str) -> None:
-    """Write a file of our cache in one step, creating its folder; `what` is to be saved, as for `writable`.
-
-    Raises:
-        SpecdemoError: it cannot be written.
-    """
-    partial = writable(file.parent, what) / f"{file.name}.{os.getpid()}"
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(file)
-    except OSError as error:
-        raise SpecdemoError(f"{what} cannot be saved in {quoted(str(file.parent))} ({error.strerror}).") from error
-
-
 def is_writable(folder: Path) -> bool:
-    """Whether a folder, created if necessary, is writable."""
     try:
         return writable(folder, "Files") == folder
     except SpecdemoError:
@@ -215,7 +199,6 @@ def _looked_at(file: Path) -> bytes:
 
 
 def _files(folder: Path, depth: int) -> Iterator[Path]:
-    """Yield the files exactly `depth` levels down."""
     for path in listed(folder):
         if depth > 1:
             yield from _files(path, depth - 1)
@@ -224,7 +207,6 @@ def _files(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def listed(folder: Path) -> list[Path]:
-    """Return a folder's entries, sorted; empty if it cannot be read."""
     with suppress(OSError):
         return sorted(folder.iterdir())
     return []

@@ -80,7 +80,6 @@ def remove_limit(model: openvino.Model) -> None:
 
 
 def _split(model: openvino.Model, patterns: tuple[str, ...]) -> None:
-    """Split texts by these expressions, one after another, in place of the reader's."""
     nodes = model.get_ordered_ops()
     first = next(node for node in nodes if node.get_type_name() == "RegexSplit")
     (merging,) = (node for node in nodes if node.get_type_name() == "BPETokenizer")

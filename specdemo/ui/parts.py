@@ -152,9 +152,13 @@ _OFFER = Markup('<div class="offer" data-name="{name}">{action}</div>')
 _COMMAND = Markup("<p>In a terminal: <code>{}</code></p>")
 
 
-def cards_html(cards: Sequence[str]) -> str:
-    """Return all cards side by side."""
-    return f'<div class="entries">{"".join(cards)}</div>'
+def cards_html(able: Sequence[str], unable: Sequence[str] = ()) -> str:
+    """Return cards side by side; those of pairs that cannot run on this machine are folded."""
+    shown = f'<div class="entries">{"".join(able)}</div>'
+    if not unable:
+        return shown
+    title = f"{len(unable)} that cannot run here: too large for this machine's memory, or not supported"
+    return f'{shown}<details><summary>{title}</summary><div class="entries">{"".join(unable)}</div></details>'
 
 
 def card_html(entry: Entry, here: Sequence[bool], *, downloads: bool, own_directory: bool = False) -> str:

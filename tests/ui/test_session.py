@@ -13,9 +13,10 @@ from specdemo.records import ModelPair, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui.compare import CompareCallbacks
 from specdemo.ui.controls import start_values
+from specdemo.ui.models import ModelsCallbacks
 from specdemo.ui.registry import PAIR_NAMES, values_of
 from specdemo.ui.session import Sessions, Update, initial_pair
-from specdemo.ui.tabs.models import ModelsCallbacks
+from specdemo.ui.models import ModelsCallbacks
 from specdemo.worker import IfLoaded, Prepare, WithEngine
 
 

@@ -15,11 +15,12 @@ from gradio.state_holder import SessionState
 from specdemo.models.pairs import bundled_pair
 from specdemo.ui.compare import CompareCallbacks
 from specdemo.ui.measure import suite_name
+from specdemo.ui.models import name_of
 from specdemo.ui.page import build_page, restore
 from specdemo.ui.registry import Registry
 from specdemo.ui.server import fits
 from specdemo.ui.session import Sessions, Visitors
-from specdemo.ui.tabs.models import name_of
+from specdemo.ui.models import name_of
 from specdemo.worker import Worker
 
 FORGED: dict[type[gr.components.Component], tuple[Any, ...]] = {

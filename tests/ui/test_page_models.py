@@ -16,14 +16,12 @@ from tests.support.browser import (
     card,
     choose,
     downloaded,
-    finish,
     models_tab,
     open_tab,
     repeated,
     rests,
     run,
     set_slider,
-    start,
 )
 from tests.support.folders import FIXTURES
 
@@ -96,15 +94,6 @@ def test_what_is_not_here_cannot_be_used_and_where_downloads_are_off_there_is_a_
     expect(page.locator("#use")).to_be_disabled()
 
 
-def test_two_visitors_run_their_own_pairs(visit: Visit) -> None:
-    pages = {"story-pair": visit(BRIEF), "llama/target + llama/draft": visit(LLAMA)}
-    for page in pages.values():
-        start(page)
-    for name, page in pages.items():
-        finish(page)
-        assert downloaded(page).pair.name == name
-
-
 def test_a_target_in_parts_drafts_with_its_own_head_and_with_nothing_else(visit: Visit, models_dir: Path) -> None:
     folder = Path(shutil.copytree(FIXTURES / "mtp", models_dir / "parts"))
     try:
@@ -143,7 +132,6 @@ def drop(page: Page, name: str, content: bytes) -> None:
 def test_a_dropped_model_file_is_added_chosen_and_used(visit: Visit, models_dir: Path, tmp_path: Path) -> None:
     page = visit()
     models_tab(page)
-    page.click("#adding button")
     expect(page.locator("#drop .landing")).to_be_visible()
     drop(page, "README.md", b"Hello")
     said = page.locator("#drop [role=status]")
@@ -153,7 +141,7 @@ def test_a_dropped_model_file_is_added_chosen_and_used(visit: Visit, models_dir:
     content = gguf_files.write(tmp_path / "dropped.gguf", "llama", "Q8_0").read_bytes()
     try:
         drop(page, "dropped.gguf", content)
-        expect(page.locator("#pair-message")).to_contain_text("dropped.gguf is now among your models")
+        expect(page.locator("#add-message")).to_contain_text("dropped.gguf is now among your models")
         expect(page.locator("#target input")).to_have_value("dropped.gguf")
         assert (models_dir / "dropped.gguf").read_bytes() == content
         page.click("#use")
@@ -161,3 +149,27 @@ def test_a_dropped_model_file_is_added_chosen_and_used(visit: Visit, models_dir:
         expect(page.locator("#header")).to_contain_text("dropped.gguf")
     finally:
         (models_dir / "dropped.gguf").unlink(missing_ok=True)
+
+
+def test_a_path_typed_as_the_target_is_taken(visit: Visit, models_dir: Path, tmp_path: Path) -> None:
+    file = gguf_files.write(tmp_path / "typed.gguf", "llama", "Q8_0")
+    page = visit()
+    models_tab(page)
+    try:
+        page.fill("#target input", str(file))
+        page.keyboard.press("Enter")
+        expect(page.locator("#pair-message")).to_contain_text("typed.gguf is now among your models")
+        expect(page.locator("#target input")).to_have_value("typed.gguf")
+        page.fill("#target input", str(tmp_path / "nothing.gguf"))
+        page.keyboard.press("Enter")
+        expect(page.locator("#pair-message")).to_contain_text("There is no file or folder")
+    finally:
+        (models_dir / "typed.gguf").unlink(missing_ok=True)
+
+
+def test_pairs_that_cannot_run_here_are_folded(visit: Visit) -> None:
+    page = visit()
+    models_tab(page)
+    expect(card(page, "qwen3.5-2b-mtp")).to_be_hidden()
+    page.click("#catalogue details summary")
+    expect(card(page, "qwen3.5-2b-mtp")).to_be_visible()

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gradio as gr
 from gradio.components import Component
 
-from specdemo.errors import SpecdemoError, UnknownNameError
-from specdemo.models.checks import check_pair, drafts_for, is_recommended
+from specdemo.errors import SpecdemoError, UnknownNameError, UsageError
+from specdemo.models.checks import check_pair, drafts_for, fitting_draft, is_recommended
 from specdemo.models.devices import devices
 from specdemo.models.pairs import bundled_prompts
 from specdemo.records import Model, ModelPair
@@ -34,6 +35,7 @@ class ModelsWidgets(NamedTuple):
 
     pair: gr.State
     header: gr.HTML
+    added: gr.HTML
     message: gr.HTML
     report: gr.HTML
     offer: gr.HTML
@@ -57,7 +59,8 @@ Updates = dict[Component, Any]
 class ModelsCallbacks:
     """Callbacks: widget values in, updates out."""
 
-    def __init__(self, sessions: Sessions, registry: Registry, shown: ModelsWidgets) -> None:
+    def __init__(self, sessions: Sessions, registry: Registry, shown: ModelsWidgets, *, local: bool = False) -> None:
+        self._local = local  # only this machine reaches the page, so its files may be added
         self._sessions = sessions
         self._registry = registry
         self._shown = shown
@@ -150,29 +153,40 @@ class ModelsCallbacks:
             news[shown] = gr.skip() if choices == before else gr.update(choices=choices)
         return news
 
-    def fit_to_target(self, target: str, draft: str, listed: tuple[Choices, Choices]) -> Updates:
-        """Return the drafts that fit a target, and its default runtime settings, except for the devices."""
-        controls, models = dict(zip(PAIR_NAMES, self._shown.controls, strict=True)), self._registry.models()
-        drafts = model_choices(models, target)[1]
-        fits = draft in dict(drafts).values()  # if so, send no value: the visitor may have changed it by now
-        first = next((name for _, name in drafts), "")  # none, or the head of a target in parts
-        news: Updates = {controls[name]: value for name, value in _defaults(models.get(target)).items()}
-        return news | {
-            controls["draft"]: gr.update(choices=drafts) if fits else gr.update(choices=drafts, value=first),
-            self._shown.listed: (listed[0], drafts),
-        }
+    def fit_to_target(self, target: str, listed: tuple[Choices, Choices]) -> Updates:
+        """Return the drafts that fit a target, and its default runtime settings, except for the devices.
+
+        A path that was typed becomes one of the models first.
+        """
+        shown = self._shown
+        controls = dict(zip(PAIR_NAMES, shown.controls, strict=True))
+        news: Updates = {}
+        if self._local and Path(target.strip(" \"'")).expanduser().is_absolute():
+            try:
+                target = self._registry.add(target)
+                news[shown.message] = notice(f"{target} is now among your models.")
+            except SpecdemoError as error:
+                return {shown.message: alert(error)}
+        models = self._registry.models()
+        now = model_choices(models, target)
+        if now[0] != listed[0] or news:
+            news[controls["target"]] = gr.update(choices=now[0], value=target)
+        news |= {controls[name]: value for name, value in _defaults(models.get(target)).items()}
+        draft = fitting_draft(models[target], models.values()) if target in models else None
+        news[controls["draft"]] = gr.update(choices=now[1], value=draft.name if draft is not None else "")
+        return news | {shown.listed: now}
 
     def add(self, place: str, listed: tuple[Choices, Choices]) -> Updates:
         """Add a file or folder of this machine to the models, and choose it as the target."""
+        if not place.strip():
+            return {self._shown.added: alert(UsageError("Give the path of a GGUF file or of an OpenVINO folder."))}
         try:
             name = self._registry.add(place)
         except SpecdemoError as error:
-            return {self._shown.message: alert(error)}
-        targets, _ = model_choices(self._registry.models(), name)
-        return {
-            self._shown.message: notice(f"{name} is now among your models."),
-            self._shown.controls[0]: gr.update(choices=targets, value=name),
-            self._shown.listed: (targets, listed[1]),
+            return {self._shown.added: alert(error)}
+        return self.fit_to_target(name, listed) | {
+            self._shown.added: notice(f"{name} is now among your models, and chosen as the target below."),
+            self._shown.controls[0]: gr.update(choices=model_choices(self._registry.models(), name)[0], value=name),
         }
 
     def report(self, target: str, draft: str, cache_size: int) -> Updates:
@@ -235,7 +249,10 @@ def pair_controls(registry: Registry, targets: Choices, drafts: Choices) -> list
     values = values_of(registry.default)
     usable = [(f"{name}: {title}", name) for name, title in registry.devices().items()]
     choices = {"target": targets, "draft": drafts, "device": usable, "draft_device": [(_SAME, ""), *usable]}
-    titles = {"target": ("Target", "writes the text"), "draft": ("Draft", "guesses ahead")}
+    titles = {
+        "target": ("Target", "writes the text; choose one, or type a path"),
+        "draft": ("Draft", "guesses ahead"),
+    }
     made: dict[str, Control] = {}
 
     def add(name: str) -> None:
@@ -255,7 +272,7 @@ def pair_controls(registry: Registry, targets: Choices, drafts: Choices) -> list
             made[name] = control(name, typed=name in _BY_KEYBOARD, value=values[name], min_width=200)
 
     with gr.Row(elem_classes="controls"):
-        for name in choices:
+        for name in (*choices, "precision"):
             add(name)
     gr.HTML(f"<p>{_WHENCE} {_TYPED_ID if registry.downloads else ''}</p>", elem_id="whence")
     for device in devices():
@@ -292,12 +309,13 @@ def models_tab(
     `local`: only this machine reaches the page, so its files may be added.
     """
     with gr.Tab("Models") as tab:
-        shown = _widgets(registry, pair, header, compare)
-        if local:
-            place, add = _adding(registry)
-    callbacks = ModelsCallbacks(sessions, registry, shown)
+        with gr.Column(elem_id="adding", visible=local):
+            place, add, added = _adding(registry, local=local)
+        shown = _widgets(registry, pair, header, added, compare)
+    callbacks = ModelsCallbacks(sessions, registry, shown, local=local)
     target, draft, *_ = shown.controls
     lists, sent = [target, draft, shown.listed], [target, shown.listed]
+    fitted = [*shown.controls, shown.listed, shown.message]
 
     def list_after(event: Any) -> Any:
         return event.then(callbacks.update_lists, sent, lists, **PRIVATE)
@@ -306,10 +324,8 @@ def models_tab(
     fetched = _connect_downloads(callbacks, shown, sent, lists, stop("download"))
     tab.select(callbacks.refresh, sent, [shown.catalogue, *lists], **PRIVATE)
     if local:
-        changed = [shown.message, target, shown.listed]
-        added = gr.on([add.click, place.submit], callbacks.add, [place, shown.listed], changed, **PRIVATE)
-        added.then(callbacks.fit_to_target, lists, [*shown.controls[1:], shown.listed], **PRIVATE)
-    target.input(callbacks.fit_to_target, lists, [*shown.controls[1:], shown.listed], **PRIVATE)
+        gr.on([add.click, place.submit], callbacks.add, [place, shown.listed], [*fitted, added], **PRIVATE)
+    target.input(callbacks.fit_to_target, sent, fitted, **PRIVATE)
     named = [target, draft, shown.controls[PAIR_NAMES.index("cache_size")]]
     reported = [shown.report, shown.offer, shown.use]
     changes = [tab.select, *(part.change for part in named)]
@@ -318,7 +334,9 @@ def models_tab(
     return ModelsTab(shown.controls, shown.in_use, list_after)
 
 
-def _widgets(registry: Registry, pair: gr.State, header: gr.HTML, compare: CompareTab) -> ModelsWidgets:
+def _widgets(
+    registry: Registry, pair: gr.State, header: gr.HTML, added: gr.HTML, compare: CompareTab
+) -> ModelsWidgets:
     in_use = gr.Textbox(visible=False)
     with gr.Column(elem_id="pair"):
         first = model_choices(registry.models(), registry.default.target.name)
@@ -335,6 +353,7 @@ def _widgets(registry: Registry, pair: gr.State, header: gr.HTML, compare: Compa
     return ModelsWidgets(
         pair=pair,
         header=header,
+        added=added,
         message=message,
         report=report,
         offer=offer,
@@ -351,18 +370,20 @@ def _widgets(registry: Registry, pair: gr.State, header: gr.HTML, compare: Compa
     )
 
 
-def _adding(registry: Registry) -> tuple[gr.Textbox, gr.Button]:
+def _adding(registry: Registry, *, local: bool) -> tuple[gr.Textbox, gr.Button, gr.HTML]:
     """Build the widgets that add a file of this machine."""
-    with gr.Accordion("Add a model file…", open=False, elem_id="adding"):
+    gr.HTML("<h2>Add a model file</h2>")
+    if local:
         view("drop", elem_id="drop")
+    with gr.Row(elem_classes="controls"):
         place = gr.Textbox(
             label="Path",
             info=f"a GGUF file or an OpenVINO folder on this machine; it is linked into {registry.folder}",
             placeholder="/home/me/model.gguf",
             elem_id="model-path",
         )
-        add = gr.Button("Add", elem_id="add-model", size="sm")
-    return place, add
+        add = gr.Button("Add", elem_id="add-model", size="sm", scale=0)
+    return place, add, gr.HTML(elem_id="add-message", elem_classes="message")
 
 
 def _connect_use(callbacks: ModelsCallbacks, shown: ModelsWidgets, stop: Stop) -> Any:
