@@ -32,7 +32,6 @@ from specdemo.ui.parts import alert, header_html
 from specdemo.ui.registry import PAIR_NAMES, Names, Registry, values_of
 from specdemo.ui.server import SESSIONS, Page, application, listening, visitors_files
 from specdemo.ui.session import Sessions, Visitors, initial_pair
-from specdemo.ui.models import ModelsTab, models_tab
 from specdemo.ui.views import StyleLayers, head, script, theme
 from specdemo.worker import EngineFactory, Prepare, Worker
 

@@ -35,6 +35,7 @@ from tests.conftest import PROMPTS
 from tests.support.failing import failing_engine
 
 ROOT = Path(__file__).resolve().parents[2]
+FIXTURES = ROOT / "tests" / "fixtures"
 
 
 @pytest.fixture
@@ -435,7 +436,7 @@ def test_what_is_wrong_is_told_without_all_of_a_long_argument(
 
 
 def test_a_target_alone_is_raced_with_prompt_lookup_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    parse, alone = build_parser().parse_args, ["compare", "x", "--target", str(BUNDLED / "target")]
+    parse, alone = build_parser().parse_args, ["compare", "x", "--target", str(FIXTURES / "llama" / "target")]
     options = parse(alone)
     pair = chosen_pair(options)
     assert raced_settings(options, pair).drafter == "lookup"
@@ -444,6 +445,14 @@ def test_a_target_alone_is_raced_with_prompt_lookup_and_says_so(capsys: pytest.C
     assert capsys.readouterr().err == ""
     with pytest.raises(UsageError, match="give one with --draft"):
         raced_settings(parse([*alone, "--drafter", "model"]), pair)
+
+
+def test_a_target_takes_the_draft_that_fits_unless_another_drafter_is_named() -> None:
+    parse, given = build_parser().parse_args, ["compare", "x", "--target", str(BUNDLED / "target")]
+    draft = chosen_pair(parse(given)).draft
+    assert draft is not None
+    assert draft.path == BUNDLED / "draft"
+    assert chosen_pair(parse([*given, "--drafter", "lookup"])).draft is None
 
 
 def test_a_table_explains_its_intervals_once(capsys: pytest.CaptureFixture[str]) -> None:

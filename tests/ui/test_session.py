@@ -16,7 +16,6 @@ from specdemo.ui.controls import start_values
 from specdemo.ui.models import ModelsCallbacks
 from specdemo.ui.registry import PAIR_NAMES, values_of
 from specdemo.ui.session import Sessions, Update, initial_pair
-from specdemo.ui.models import ModelsCallbacks
 from specdemo.worker import IfLoaded, Prepare, WithEngine
 
 

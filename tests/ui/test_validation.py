@@ -20,7 +20,6 @@ from specdemo.ui.page import build_page, restore
 from specdemo.ui.registry import Registry
 from specdemo.ui.server import fits
 from specdemo.ui.session import Sessions, Visitors
-from specdemo.ui.models import name_of
 from specdemo.worker import Worker
 
 FORGED: dict[type[gr.components.Component], tuple[Any, ...]] = {

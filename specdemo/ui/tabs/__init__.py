@@ -1,1 +1,0 @@
-"""Tabs of the page, one module each: widgets and their callbacks."""
