@@ -24,9 +24,9 @@ import numpy as np
 
 from specdemo.engines import Engine
 from specdemo.errors import PromptError, SettingsError, SpecdemoError
-from specdemo.files import json_text, read_bytes
+from specdemo.files import json_text, read_bytes, write_text
 from specdemo.models.devices import instruction_sets, processor
-from specdemo.models.places import own_cache, write_whole
+from specdemo.models.places import own_cache, writable
 from specdemo.records import TIMED_LOOKAHEAD, Costs, Progress, Spread, StepCosts
 from specdemo.warm_up import WARM_UP_PROMPT, OtherLoad
 
@@ -95,7 +95,9 @@ def bounded(costs: Costs) -> Costs:
 def remember(engine: Engine, costs: Costs) -> None:
     """Keep step costs from a quiet moment for this pair, engine and machine; without a writable folder, do not."""
     with suppress(SpecdemoError):
-        write_whole(_place(engine), json_text(costs.model_dump(mode="json")), "Step costs")
+        place = _place(engine)
+        writable(place.parent, "Step costs")
+        write_text(json_text(costs.model_dump(mode="json")), place)
 
 
 def recall(engine: Engine) -> Costs | None:

@@ -143,8 +143,8 @@ def test_what_is_known_of_gpus_and_npus_is_said() -> None:
 
 
 @pytest.mark.usefixtures("elsewhere")
-@pytest.mark.parametrize("device", ["NPU", "AUTO:NPU,CPU", "HETERO:CPU,NPU"])
-def test_an_npu_is_refused_before_anything_is_loaded(device: str) -> None:
+def test_an_npu_is_refused_before_anything_is_loaded() -> None:
+    device = "NPU"
     with pytest.raises(DeviceError, match=r"on an NPU .* choose CPU or GPU"):
         check_devices(RuntimeSettings(device=device))
     with pytest.raises(DeviceError, match="choose CPU or GPU"):
