@@ -35,8 +35,8 @@ export class Anatomy {
     find(".forward").addEventListener("click", () => this.go(this.at + 1));
     this.steps.addEventListener("keydown", (event) => this.key(event));
     this.steps.addEventListener("click", ({ target }) => {
-      const step = stepAt(target);
-      if (step) this.go([...this.steps.children].indexOf(step));
+      const chosen = stepAt(target);
+      if (chosen) this.go([...this.steps.children].indexOf(chosen));
     });
   }
 
@@ -64,7 +64,7 @@ export class Anatomy {
   draw(rounds) {
     let at = 0;
     this.spans = rounds.map(({ seconds }) => ({ from: at, to: (at += 1000 * seconds) }));
-    const known = rounds.every(({ draft_seconds }) => draft_seconds != null);
+    const known = rounds.every(({ draft_seconds }) => typeof draft_seconds === "number");
     const ms = (/** @type {number | null | undefined} */ seconds) => 1000 * (seconds ?? 0);
     const base = this.spans.map(({ from }) => from);
     /** @type {(name: string, starts: number[], x: number[], colour: string) => any} */

@@ -134,7 +134,7 @@ export class Chart {
       if (trace.orientation === "h" || trace.hoverinfo === "skip") return [];
       const near = this.points[index].map(([at, value], number) => ({ at, value, number, far: Math.abs(this.place(at, 0)[0] - x) }))
         .filter(({ value }) => value !== null).sort((one, other) => one.far - other.far)[0];
-      return near && near.far < NEAR ? [{ ...near, text: trace.text?.[near.number] ?? label(near.value), name: plain(trace.name ?? "") }] : [];
+      return near && near.far < NEAR ? [{ ...near, text: trace.text?.[near.number] ?? label(Number(near.value)), name: plain(trace.name ?? "") }] : [];
     });
     const nearest = Math.min(...found.map(({ far }) => far));
     const lines = found.filter(({ far }) => far <= nearest + 1);

@@ -98,17 +98,17 @@ export function explainWaiting() {
 /** Run is disabled until the server answers. A browser opens six connections to a host, and each run holds one. */
 function explainStart() {
   const run = /** @type {HTMLButtonElement} */ (find(RUN));
-  const note = document.createElement("p");
-  note.setAttribute("role", "status");
-  note.className = "stalled";
-  note.textContent = "Waiting for the server. If this page is open in six or more tabs of this browser, "
+  const stalled = document.createElement("p");
+  stalled.setAttribute("role", "status");
+  stalled.className = "stalled";
+  stalled.textContent = "Waiting for the server. If this page is open in six or more tabs of this browser, "
     + "it has no connection left: stop runs in other tabs, or close some.";
   const off = () => run.disabled && run.textContent?.trim() === "Run"; // and not "Running …"
-  const timer = setTimeout(() => off() && find("#actions").after(note), PATIENCE);
+  const timer = setTimeout(() => off() && find("#actions").after(stalled), PATIENCE);
   const watch = new MutationObserver(() => {
     if (off()) return;
     clearTimeout(timer);
-    note.remove();
+    stalled.remove();
     watch.disconnect();
   });
   watch.observe(run, { attributes: true, childList: true, characterData: true, subtree: true });

@@ -102,8 +102,8 @@ export class Race {
   receive(text) {
     let news = false;
     const { finished } = this;
-    for (const line of (text ?? "").split("\n").filter(Boolean)) {
-      const event = JSON.parse(line);
+    for (const json of (text ?? "").split("\n").filter(Boolean)) {
+      const event = JSON.parse(json);
       if (event.run === this.run && event.at <= this.read) continue;
       if (event.run !== this.run) this.begin(event.run, event.record);
       this.read = event.at;

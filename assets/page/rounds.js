@@ -115,10 +115,10 @@ export function renderRound(timed, { side, source = "measured", markdown = null 
 export function renderChips(round) {
   const accepted = acceptedIn(round);
   const drafts = round.proposed ?? round.committed.slice(0, accepted).map(({ id, text }) => ({ id, text, verdict: "accepted" }));
-  const odds = (/** @type {any} */ draft) => (draft.draft_probability == null && draft.target_probability == null ? "" : `${fixed(draft.draft_probability)} → ${fixed(draft.target_probability)}`);
+  const odds = (/** @type {any} */ draft) => (!known(draft.draft_probability) && !known(draft.target_probability) ? "" : `${fixed(draft.draft_probability)} → ${fixed(draft.target_probability)}`);
   return [
     ...drafts.map((draft) => chip(shown(draft), draft.verdict, draft.verdict, odds(draft))),
-    ...round.committed.slice(accepted).map(({ text, probability }) => chip(text, "own", targetTokenName(round), probability == null ? "" : `→ ${fixed(probability)}`)),
+    ...round.committed.slice(accepted).map(({ text, probability }) => chip(text, "own", targetTokenName(round), !known(probability) ? "" : `→ ${fixed(probability)}`)),
   ];
 }
 
@@ -133,7 +133,9 @@ function chip(text, kind, title, details) {
 /** @param {{ id: number | null, text: string }} draft */
 const shown = ({ id, text }) => (id === null ? "?" : text.replaceAll("\n", "↵"));
 /** @param {number | null | undefined} value */
-const fixed = (value, digits = 2) => (value === null || value === undefined ? "–" : value.toFixed(digits));
+const known = (value) => value !== null && value !== undefined;
+/** @param {number | null | undefined} value */
+const fixed = (value, digits = 2) => value?.toFixed(digits) ?? "–";
 
 /** @param {string} className @param {string} text @param {() => string} [explanation] */
 function span(className, text, explanation) {
@@ -162,9 +164,9 @@ function tip(name, draft, token, source) {
   return [
     name,
     draft?.id === null && "the engine does not report its token",
-    draft?.draft_probability != null && `draft's probability ${fixed(draft.draft_probability, 3)} (${source})`,
-    probability != null && `target's probability ${fixed(probability, 3)}`,
-    token?.entropy != null && `the target's entropy here ${fixed(token.entropy)} bits`,
+    known(draft?.draft_probability) && `draft's probability ${fixed(draft?.draft_probability, 3)} (${source})`,
+    known(probability) && `target's probability ${fixed(probability, 3)}`,
+    known(token?.entropy) && `the target's entropy here ${fixed(token?.entropy)} bits`,
     token?.alternatives?.length && `its likeliest tokens: ${token.alternatives.map((each) => `${JSON.stringify(each.text)} ${fixed(each.probability, 3)}`).join(", ")}`,
     token && !token.text && "no text of its own: part of a character, or a special token",
   ].filter(Boolean).join("\n");
@@ -200,19 +202,22 @@ export class Markdown {
     this.block = 0; // number of the code block
   }
 
-  /** The spans of the next token. @param {string} text */
+  /** The spans of the next token. @param {string} text @returns {Node[]} */
   elements(text) {
-    return text.split(PARTS).filter(Boolean).flatMap((part) => {
-      const style = this.style(part);
-      this.start = part === "\n" || (this.start && !part.trim());
-      if (!style) return [document.createTextNode(part)];
-      const element = span(`md-${style}`, part);
-      if (style === "block") element.dataset.block = String(this.block);
-      if (part !== "```" || !this.fenced) return [element];
-      const button = Object.assign(document.createElement("button"), { type: "button", className: "copy", ariaLabel: "Copy this code" });
-      button.dataset.block = String(this.block);
-      return [button, element];
-    });
+    return text.split(PARTS).filter(Boolean).flatMap((part) => this.piece(part));
+  }
+
+  /** @param {string} part @returns {Node[]} */
+  piece(part) {
+    const style = this.style(part);
+    this.start = part === "\n" || (this.start && !part.trim());
+    if (!style) return [document.createTextNode(part)];
+    const element = span(`md-${style}`, part);
+    if (style === "block") element.dataset.block = String(this.block);
+    if (part !== "```" || !this.fenced) return [element];
+    const button = Object.assign(document.createElement("button"), { type: "button", className: "copy", ariaLabel: "Copy this code" });
+    button.dataset.block = String(this.block);
+    return [button, element];
   }
 
   /** @param {string} part */

@@ -1,60 +1,67 @@
-// One contract for both kinds of charts.
-
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { asked, drawn, load, until } from "./support.js";
+import { drawn, load } from "./support.js";
 
-const { Chart } = await load("chart.js");
-const { Sketch, ticks } = await load("sketch.js");
+const { Chart, ticks } = await load("chart.js");
 const FIGURE = {
   data: [{ type: "bar", name: "accepted", marker: { color: "green" } }, { name: "plain", mode: "lines", line: { color: "red" } }],
-  layout: { barmode: "stack", xaxis: { title: { text: "round" } }, yaxis: { title: "proposals" }, font: {} },
+  layout: { barmode: "stack", xaxis: { title: { text: "round" } }, yaxis: { title: "proposals" } },
 };
 
-/** The texts that stand on the chart: by Plotly as annotations, on a canvas as drawn. */
-const texts = {
-  Chart: () => asked.filter(([name]) => name === "react").at(-1)?.[3].annotations?.map(({ text }) => text) ?? [],
-  Sketch: () => {
-    const last = drawn.map(([name]) => name).lastIndexOf("scale"); // a drawing begins with it
-    return drawn.slice(last).filter(([name]) => name === "fillText").map(([, text]) => text);
-  },
-};
-
-for (const Kind of [Chart, Sketch]) {
-  test(`${Kind.name}: points, marks, another run, another figure`, async () => {
-    const element = document.body.appendChild(document.createElement("div"));
-    const chart = new Kind(element, FIGURE);
-    chart.reset("first");
-    chart.add([[[1, 3]], [[1, 1]]]);
-    chart.add([[[2, 4]], []]);
-    chart.flush();
-    assert.deepEqual(chart.points, [{ x: [1, 2], y: [3, 4] }, { x: [1], y: [1] }]);
-    assert.equal(chart.pending, null);
-    chart.mark(1.5, "lookahead 7");
-    await until(() => texts[Kind.name]().includes("lookahead 7"));
-    chart.resize();
-    chart.repaint();
-    chart.reset("second");
-    await until(() => !texts[Kind.name]().includes("lookahead 7"));
-    assert.deepEqual(chart.points, [{ x: [], y: [] }, { x: [], y: [] }]);
-    chart.show({ ...FIGURE, data: [{ ...FIGURE.data[0], x: ["a", "b"], y: [1, 2] }] });
-    assert.deepEqual(chart.points, [{ x: ["a", "b"], y: [1, 2] }]);
-    chart.flush();
-  });
+/** The texts of the last drawing. */
+function texts() {
+  const last = drawn.map(([name]) => name).lastIndexOf("scale"); // a drawing begins with it
+  return drawn.slice(last).filter(([name]) => name === "fillText").map(([, text]) => text);
 }
 
-test("both have the same public methods", () => {
-  const names = (kind) => ["reset", "add", "mark", "show", "flush", "resize", "repaint"].filter((name) => typeof kind.prototype[name] !== "function");
-  assert.deepEqual([names(Chart), names(Sketch)], [[], []]);
+function chart(figure) {
+  return new Chart(document.body.appendChild(document.createElement("div")), figure);
+}
+
+test("points, marks, another run, another figure", () => {
+  const one = chart(FIGURE);
+  one.reset();
+  one.add([[[1, 3]], [[1, 1]]]);
+  one.add([[[2, 4]], []]);
+  one.mark(1.5, "lookahead 7");
+  one.flush();
+  assert.deepEqual(one.points, [[[1, 3], [2, 4]], [[1, 1]]]);
+  assert.ok(["accepted", "plain", "round", "proposals", "lookahead 7"].every((text) => texts().includes(text)));
+  one.reset();
+  one.flush();
+  assert.ok(!texts().includes("lookahead 7"));
+  one.show({ ...FIGURE, data: [{ ...FIGURE.data[0], x: ["a", "<b>"], y: [1, 2], error_y: { array: [1, 1] } }] });
+  one.flush();
+  assert.ok(texts().includes("a"));
 });
 
-test("Plotly never offers to upload a chart", () => {
-  const drawings = asked.filter(([name]) => name === "newPlot" || name === "react");
-  assert.ok(drawings.length > 1);
-  for (const [, , , , config] of drawings) assert.deepEqual([config.showSendToCloud, config.plotlyServerURL], [false, ""]);
+test("zoom is kept while points arrive, and the pointer names the nearest values", () => {
+  const one = chart(FIGURE);
+  one.add([[[1, 3], [9, 4]], [[1, 1], [9, 2.5]]]);
+  one.zoom([0, 2]);
+  one.add([[[10, 1]], []]);
+  one.flush();
+  assert.deepEqual(one.span.x, [0, 2]);
+  one.hover(one.place(1, 0)[0], 50);
+  assert.equal(one.tip.textContent, "round 1\naccepted: 3\nplain: 1");
+  one.zoom(null);
+  one.flush();
+  assert.equal(one.span.x[1], 10.5);
+});
+
+test("spans of time are found under the pointer", () => {
+  const row = (name, base) => ({ type: "bar", orientation: "h", name, base, x: [10, 10], customdata: [1, 2], marker: { color: "red" } });
+  const one = chart({ data: [row("draft", [0, 20]), row("verify", [10, 30])], layout: {} });
+  one.flush();
+  const [found, middle] = [[], one.box.y + one.box.height / 4];
+  one.onPoint = (number, chosen) => found.push([number, chosen]);
+  one.hover(one.place(25, 0)[0], middle);
+  one.hover(one.place(15, 0)[0], middle);
+  assert.deepEqual(found, [[2, false], [null, false]]);
 });
 
 test("ticks are round numbers", () => {
-  assert.deepEqual(ticks(10), [0, 2, 4, 6, 8, 10]);
-  assert.deepEqual(ticks(0.7).map((tick) => Number(tick.toFixed(3))), [0, 0.2, 0.4, 0.6]);
+  assert.deepEqual(ticks(0, 10), [0, 2, 4, 6, 8, 10]);
+  assert.deepEqual(ticks(0, 0.7).map((tick) => Number(tick.toFixed(3))), [0, 0.2, 0.4, 0.6]);
+  assert.deepEqual(ticks(3, 5, 1), [3, 4, 5]);
 });

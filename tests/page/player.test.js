@@ -1,9 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { load } from "./support.js";
+import { load, round } from "./support.js";
 
 const { Player } = await load("player.js");
-const rounds = (...ends) => ends.map((ms, index) => ({ ms, tokens: index + 1, html: "" }));
+/** Rounds that end at these milliseconds. */
+const rounds = (...ends) => ends.map((ms, index) => round(index ? (ms - ends[index - 1]) / 1000 : 0.001, ["a"]));
 
 function playing() {
   const calls = { drawn: 0, rewound: 0, ended: 0 };
@@ -65,4 +66,16 @@ test("one after the other and live, the speculative clock follows the plain one"
   assert.equal(player.live, true);
   assert.equal(player.offset("speculative"), 5000);
   player.halt();
+});
+
+test("the final record adds what was missed, and replaces what a server revised", () => {
+  const { player, calls } = playing();
+  const all = rounds(0, 10, 20);
+  player.add("plain", all.slice(0, 2), false);
+  player.position = 10;
+  player.take("plain");
+  player.finish("plain", all);
+  assert.deepEqual([player.sides.plain.rounds.length, player.sides.plain.shown, calls.rewound], [3, 2, 0]);
+  player.finish("plain", [{ ...all[0], seconds: 2 }, ...all.slice(1)]);
+  assert.deepEqual([player.sides.plain.rounds.length, calls.rewound], [3, 1]);
 });

@@ -1,142 +1,111 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
-import { load, show } from "./support.js";
+import { comparison, load, round, show } from "./support.js";
 
 const { Race } = await load("race.js");
-const FIGURE = { data: [{}, {}], layout: {} };
-const END = {
-  headline: "1.50× faster", tone: "faster", reason: "Because.", warning: "disturbed", why: "<p>Why.</p>", ceiling: "a perfect draft would reach 2.0×",
-  seconds: { plain: 3, speculative: 2 }, difference: "1.0 s saved of 3.0 s", agreement: "identical output", identical: true, divergence: null,
-  stopped: false, made_by: "a pair", words: ["lookahead 4"], figures: "<dl></dl>", record: "{}",
-};
-
-class NoChart {
-  constructor() { this.marks = []; }
-  reset() {}
-  add() {}
-  flush() {}
-  mark(x, text) { this.marks.push([x, text]); }
-}
-
-function race() {
-  return new Race(show("race.html"), { chart: NoChart, figures: { clock: FIGURE, acceptance: FIGURE } });
-}
-
+const race = () => new Race(show("race.html"));
 let events = 0;
 beforeEach(() => { events = 0; localStorage.clear(); });
-const line = (kind, event) => JSON.stringify({ run: "a", at: events++, kind, ...event });
-const start = () => line("start", { prompt: "Say", chat: false, history: "", max_new_tokens: 10, sequential: false, served: false });
-const rounds = (...ends) => ends.map(([ms, tokens]) => ({
-  ms, tokens, rate: 1, proposed: 2, accepted: 1, alpha: 0.5, thinking: false, html: `<span class="round"><span class="token plain" data-index="0">a</span></span>`,
-}));
-const slice = (side, ends, done, moves = []) => line("slice", { side, rounds: rounds(...ends), done, moves });
-const widths = (view) => ["plain", "speculative"].map((side) => parseFloat(view.find(`.track.${side} i`).style.width));
+const line = (kind, event, run = "a") => JSON.stringify({ run, at: events++, kind, ...event });
+const start = (run) => line("start", { record: comparison() }, run);
+const slice = (side, rounds, done, moves = []) => line("slice", { side, rounds, done, source: "measured", moves });
+const end = (record = comparison()) => line("end", { record, anatomy: null });
+const widths = (view) => ["plain", "speculative"].map((side) => Number(parseFloat(view.find(`.track.${side} i`).style.width).toFixed(2)));
+const text = (view, name) => view.find(`.${name}`).textContent;
+const tokens = (view) => ["plain", "speculative"].map((side) => view.find(`.pane.${side} .text`).querySelectorAll("[data-index]").length);
 
 test("bars show tokens of the limit while they race, and seconds at the finish", () => {
   const view = race();
-  view.receive([start(), slice("plain", [[0, 1], [3000, 6]], true), slice("speculative", [[0, 1], [2000, 6]], true)].join("\n"));
+  const { plain, speculative } = comparison();
+  view.receive([start(), slice("plain", [plain.prefill, ...plain.rounds], true), slice("speculative", [speculative.prefill, ...speculative.rounds], true)].join("\n"));
   view.player.advance(2500);
-  assert.deepEqual(widths(view), [10, 60]); // the speculative answer has ended before the limit, and its bar does not jump
+  assert.deepEqual(widths(view), [30, 40]);
+  assert.equal(text(view, "headline"), "Speculative is 1 token ahead");
   view.player.halt();
-  view.receive(line("end", END));
+  view.receive(end());
   view.player.skip();
-  const shown = widths(view);
-  assert.deepEqual([shown[0], Number(shown[1].toFixed(2))], [100, 66.67]);
+  assert.deepEqual(widths(view), [100, 66.67]);
   assert.equal(view.find(".track.speculative output").textContent, "2.00 s · 1.0 s saved of 3.0 s");
 });
 
-test("the conclusion is one sentence, one warning, and a fold with the rest", () => {
+test("a finished run is its record alone: text, conclusion, figures, and what explains them", () => {
   const view = race();
-  view.receive([start(), slice("plain", [[0, 1], [3, 6]], true), slice("speculative", [[0, 1], [2, 6]], true), line("end", END)].join("\n"));
+  const seen = [];
+  view.root.addEventListener("finished", ({ detail }) => seen.push(detail.run));
+  view.receive(end());
   view.player.skip();
-  const text = (name) => view.find(`.${name}`).textContent;
-  assert.deepEqual([text("headline"), text("reason"), text("warning"), text("ceiling")], [END.headline, END.reason, END.warning, END.ceiling]);
-  assert.equal(view.find(".why .grounds").textContent, "Why.");
+  assert.deepEqual(tokens(view), [4, 4]);
+  assert.deepEqual(["headline", "range", "reason", "warning", "agreement", "made-by"].map((name) => text(view, name)), [
+    "1.5× faster", "between 1.4× and 1.6× faster", "Because.", "disturbed", "✓ identical output", "a pair, lookahead 4.",
+  ]);
+  assert.equal(view.find(".grounds code").textContent, "python -m specdemo");
+  assert.equal(view.find(".grounds dfn").title, "accepted / proposed");
+  assert.match(text(view, "figures"), /acceptance rate α0\.50accepted \/ proposedRecorded\./);
   assert.equal(view.find(".why").open, false);
+  assert.deepEqual(seen, ["a"]);
 });
 
-test("a run that an earlier release kept still has its conclusion", () => {
+test("a stopped run says so, and disturbed clocks come with what is certain", () => {
   const view = race();
-  const { warning, why, ceiling, seconds, difference, ...old } = END;
-  assert.ok([warning, why, ceiling, seconds, difference].every(Boolean));
-  view.receive([start(), slice("plain", [[0, 1], [3, 6]], true), slice("speculative", [[0, 1], [2, 6]], true), line("end", old)].join("\n"));
+  const record = comparison({}, { certain: "Certain: 1 pass instead of 3." });
+  record.plain.finish_reason = "cancelled";
+  view.receive(end(record));
   view.player.skip();
-  assert.equal(view.find(".reason").textContent, "Because.");
-  assert.deepEqual(widths(view), [60, 60]);
+  assert.equal(text(view, "reason"), "Stopped early. Because. Certain: 1 pass instead of 3.");
 });
 
-test("what goes on before the first token stands in both panes", () => {
+test("what goes on before the first token stands in both panes, and nothing of the last run above it", () => {
   const view = race();
   const phases = () => Object.values(view.panes).map(({ status }) => (status.hidden ? null : status.textContent));
   view.asked(true);
+  assert.ok(view.root.classList.contains("asked"));
   assert.deepEqual(phases(), ["Getting ready …", "Getting ready …"]);
   view.receive([start(), line("phase", { text: "Warming up (1 of 2) …" })].join("\n"));
+  assert.ok(!view.root.classList.contains("asked"));
   assert.deepEqual(phases(), ["Warming up (1 of 2) …", "Warming up (1 of 2) …"]);
-  view.receive(slice("plain", [[0, 1]], false));
+  view.receive(slice("plain", [round(0.1, ["a"])], false));
   assert.deepEqual(phases(), [null, null]);
   view.player.halt();
 });
 
-test("a first token is shown as it arrives, before there is a pace to play at", () => {
+test("a first token is shown as it arrives, before there is a pace to play at; an update may repeat events", () => {
   const view = race();
-  const shown = () => ["plain", "speculative"].map((side) => view.find(`.pane.${side} .text`).querySelectorAll("[data-index]").length);
-  view.receive([start(), line("phase", { text: "Warming up (2 of 2) …" })].join("\n"));
-  assert.deepEqual([view.root.dataset.state, ...shown()], ["waiting", 0, 0]);
-  view.receive(slice("plain", [[0, 1]], false));
-  assert.deepEqual([view.root.dataset.state, ...shown()], ["playing", 1, 0]);
-  assert.equal(view.find(".headline").textContent, ""); // no lead, before both have begun
-  assert.equal(view.find(".reason").textContent, "");
-  view.receive(slice("speculative", [[0, 1]], false));
-  assert.deepEqual(shown(), [1, 1]);
-  view.receive([slice("plain", [[3000, 6]], false), slice("speculative", [[2000, 6]], false)].join("\n"));
-  assert.equal(view.player.position, 0); // from here on it is played
+  const first = start();
+  view.receive(first);
+  assert.deepEqual([view.root.dataset.state, ...tokens(view)], ["waiting", 0, 0]);
+  const second = slice("plain", [round(0.1, ["a"])], false);
+  view.receive(`${first}\n${second}`);
+  view.receive(`${first}\n${second}`);
+  assert.deepEqual([view.root.dataset.state, ...tokens(view)], ["playing", 1, 0]);
+  assert.equal(text(view, "headline"), ""); // no lead, before both have begun
   view.player.halt();
 });
 
-test("a run that fails before its first token says why", () => {
+test("a run that fails before its first token says why, or shows the one before again", () => {
   const view = race();
-  view.receive([start(), line("phase", { text: "Loading the models …" }), line("error", { text: "The model is damaged." })].join("\n"));
+  const failing = () => [start("b"), line("error", { text: "The model is damaged." }, "b")].join("\n");
+  view.receive(failing());
   assert.equal(view.root.dataset.state, "failed");
-  assert.match(view.find(".reason").textContent, /The model is damaged\./);
-});
-
-test("after a run that fails before its first token, the one before is shown again", () => {
-  const view = race();
-  view.receive([start(), slice("plain", [[0, 1], [3, 6]], true), slice("speculative", [[0, 1], [2, 6]], true), line("end", END)].join("\n"));
-  view.player.skip();
-  const shown = view.find(".outcome").textContent;
+  assert.equal(text(view, "reason"), "The model is damaged.");
   events = 0;
-  const other = (text) => text.replace('"run":"a"', '"run":"b"');
-  view.receive([start(), line("phase", { text: "Warming up (1 of 2) …" }), line("error", { text: "The prompt is empty." })].map(other).join("\n"));
+  view.receive(end());
+  view.player.skip();
+  events = 10;
+  view.receive(failing().replaceAll('"b"', '"c"'));
   assert.equal(view.root.dataset.state, "done");
-  assert.equal(view.find(".outcome").textContent, shown);
-  assert.equal(view.find(".headline").textContent, END.headline);
+  assert.equal(text(view, "headline"), "1.5× faster");
 });
 
 test("moves of settings are marked on both charts where they begin", () => {
   const view = race();
-  const moves = [{ round: 1, text: "lookahead 7" }];
-  view.receive([start(), slice("plain", [[0, 1], [3, 6]], true), slice("speculative", [[0, 1], [2, 6]], true, moves), line("end", END)].join("\n"));
+  view.receive(end(comparison({ moves: [{ round: 1, num_assistant_tokens: 7, assistant_confidence_threshold: null }] })));
   view.player.skip();
-  assert.deepEqual([view.charts.clock.marks, view.charts.acceptance.marks], [[[0, "lookahead 7"]], [[0.5, "lookahead 7"]]]);
-});
-
-test("in a new chat the explanations return, and so does the invitation to run", () => {
-  const view = race();
-  const before = Object.values(view.panes).map(({ text }) => text.textContent);
-  const invitation = view.find(".reason").textContent;
-  view.receive([start(), slice("plain", [[0, 1], [3, 6]], true), slice("speculative", [[0, 1], [2, 6]], true), line("end", END)].join("\n"));
-  view.player.skip();
-  assert.equal(view.intro.element.hidden, true);
-  view.anew();
-  assert.deepEqual(Object.values(view.panes).map(({ text }) => text.textContent), before);
-  assert.equal(view.find(".reason").textContent, invitation);
-  assert.equal(view.intro.element.hidden, false);
+  const marks = Object.values(view.charts).map((chart) => chart.marks);
+  assert.deepEqual(marks, [[{ x: 0, text: "lookahead 7" }], [{ x: 0.5, text: "lookahead 7" }]]);
 });
 
 test("the drawings are dismissed once, and found again", () => {
-  const view = race();
-  view.find(".dismiss").click();
+  race().find(".dismiss").click();
   const again = race();
   assert.equal(again.intro.element.hidden, true);
   again.find(".how").click();

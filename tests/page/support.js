@@ -1,7 +1,6 @@
 // A document for the page's modules, without a browser: jsdom, with what it lacks.
 
 import { readFileSync } from "node:fs";
-import { register } from "node:module";
 import { JSDOM } from "jsdom";
 
 export const PAGE = new URL("../../assets/page/", import.meta.url);
@@ -17,6 +16,7 @@ globalThis.matchMedia = () => ({ matches: false, addEventListener() {} });
 globalThis.ResizeObserver = class { observe() {} };
 globalThis.devicePixelRatio = 1;
 globalThis.scrollTo = () => {};
+window.HTMLElement.prototype.scrollIntoView = () => {};
 
 /** What was drawn on canvases: the name of each method and its arguments. */
 export const drawn = [];
@@ -28,19 +28,6 @@ window.HTMLCanvasElement.prototype.getContext = () => pen;
 for (const [name, size] of [["offsetWidth", 400], ["offsetHeight", 300]]) {
   Object.defineProperty(window.HTMLElement.prototype, name, { get: () => size });
 }
-
-/** What Plotly was asked for: the name of each function and its arguments. */
-export const asked = [];
-globalThis.Plotly = new Proxy({ Plots: { resize() {} } }, {
-  get: (kept, name) => kept[name] ?? ((...values) => { asked.push([name, ...values]); return Promise.resolve(); }),
-});
-// the real one comes from the Python package, under an address of the server
-register(`data:text/javascript,${encodeURIComponent(`
-  export async function resolve(specifier, context, next) {
-    if (specifier.endsWith("plotly.min.js")) return { url: "data:text/javascript,", shortCircuit: true };
-    return next(specifier, context);
-  }
-`)}`);
 
 /** The page's own markup, in the document. */
 export function show(name) {
@@ -60,4 +47,32 @@ export async function until(holds) {
     if (Date.now() > end) throw new Error(`it never held that ${holds}`);
     await new Promise((done) => setTimeout(done, 5));
   }
+}
+
+/** A round that took `seconds`: what it commits, of which the first `accepted` were proposed, and what was proposed in vain. */
+export function round(seconds, texts, accepted = 0, vain = []) {
+  const token = (text) => ({ id: 1, text, probability: null, entropy: null, alternatives: [] });
+  const draft = (text, verdict) => ({ id: text === "?" ? null : 2, text, verdict, draft_probability: 0.943, target_probability: null });
+  return {
+    seconds, draft_seconds: null, verify_seconds: null, source: null, committed: texts.map(token),
+    proposed: [...texts.slice(0, accepted).map((text) => draft(text, "accepted")), ...vain.map((text, index) => draft(text, index ? "discarded" : "rejected"))],
+  };
+}
+
+const SUMMARY = {
+  headline: "1.5× faster", direction: "faster", strength: "clear", range: "between 1.4× and 1.6× faster", refined: "", sentence: "Because.",
+  certain: "", warnings: [{ chip: "disturbed", reason: "Others." }], why: ["Why.\npython -m specdemo"], seconds: { plain: 3, speculative: 2 }, seconds_label: "",
+  difference: "1.0 s saved of 3.0 s", agreement: "identical output", identical: true, first_divergence: null, made_by: "a pair, lookahead 4.",
+  notes: ["Recorded."], figures: [{ name: "acceptance rate α", plain: "", speculative: "0.50", formula: "accepted / proposed" }],
+  speedup: 1.5, acceptance_rate: 0.5, mean_acceptance_length: 2.5,
+};
+
+/** A finished comparison of six tokens. */
+export function comparison(changed = {}, said = {}) {
+  const side = (...seconds) => ({ prefill: round(0.1, [" a"]), rounds: seconds.map((each) => round(each, [" b"])), finish_reason: "length" });
+  return {
+    pair: { name: "a pair", target: { chat_template: false, server: null } }, prompt: "Say", history: [], moves: [], trace_source: "measured",
+    settings: { max_new_tokens: 10, sequential: false, apply_chat_template: true, policy: "constant", num_assistant_tokens: 4, engine: "traced", drafter: "model", do_sample: false },
+    plain: side(1, 1, 1), speculative: { ...side(), rounds: [round(2, [" b", " c", " d"], 2, ["?"])] }, summary: { ...SUMMARY, ...said }, ...changed,
+  };
 }
