@@ -17,7 +17,6 @@ from hashlib import sha256
 from itertools import accumulate, cycle, islice, takewhile
 from pathlib import Path
 from random import Random
-from statistics import median
 from time import perf_counter
 
 import numpy as np
@@ -40,11 +39,9 @@ The first is within a short answer: passes over several tokens grow with the con
 """
 _WORDS = WARM_UP_PROMPT.split()
 _ROOM = 200  # tokens an engine may decode to time its passes
-_TURNS = (1, 3)  # alternating pass lengths, to measure the shape-change cost
 _LENGTHS = range(1, MAX_LOOKAHEAD + 2)
 _VISITED = (1, *_LENGTHS)  # plain steps twice, since all others are compared with them
 _WARM_UP = 2
-_PASSES = 8  # passes of both lengths together, if they alternate
 _FEW = 2  # passes per visit
 _AT_LEAST = 2  # visits
 _ENOUGH = 1.5  # seconds of visits
@@ -129,6 +126,7 @@ def measure_contexts(
     Once `stop` returns True, finished results stand. After `bound` seconds, the longest passes are left out, and
     values that only some strategies use are measured once or not at all.
     """
+    _seconds(engine, WARM_UP_PROMPT, 1, passes=1)  # the first pass may compile more, which is not to be measured
     began = perf_counter()
 
     def late() -> bool:
@@ -146,8 +144,6 @@ def measure_contexts(
             return
         seconds: dict[int, list[float]] = {tokens: [] for tokens in _LENGTHS}
         try:
-            # it hardly depends on the text
-            change = None if index or late() else _length_change(engine, text, lambda: late() or stop())
             rounds = [] if stop() else engine.draft_rounds(text, TIMED_LOOKAHEAD)
             first = [] if late() or stop() else [step.seconds for step in engine.draft_rounds(text, 1)]
             for done, tokens in enumerate(visits_in_order(visits, late)):
@@ -167,7 +163,6 @@ def measure_contexts(
                 draft=spread(draft) if draft else None,
                 first_draft=spread(first) if first else None,
                 rounds=tuple(rounds),
-                length_change=change,
             )
         )
     yield Progress(len(texts) * each, len(texts) * each, None, _costs(finished))
@@ -227,21 +222,7 @@ def visits_in_order(
             yield tokens
 
 
-def _length_change(engine: Engine, text: str, late: Callable[[], bool]) -> float | None:
-    """Return the extra seconds of passes when lengths alternate, measured side by side, repeatedly."""
-    longer = list[float]()
-    for repeat in range(engine.thoroughness.changes):
-        if repeat and late():
-            break
-        mixed = _seconds(engine, text, *_TURNS, passes=_PASSES)
-        if not mixed:
-            return None
-        alike = (_seconds(engine, text, tokens, passes=_PASSES // 2) for tokens in _TURNS)
-        longer += [median(mixed[index::2]) - median(apart) for index, apart in enumerate(alike)]
-    return max(median(longer), 0)
-
-
-def _seconds(engine: Engine, text: str, *tokens: int, passes: int) -> list[float]:
+def _seconds(engine: Engine, text: str, tokens: int, *, passes: int) -> list[float]:
     """Return the seconds of `passes` passes, after a warm-up."""
-    with closing(engine.pass_seconds(text, *tokens)) as seconds:
+    with closing(engine.pass_seconds(text, tokens)) as seconds:
         return list(islice(seconds, _WARM_UP, _WARM_UP + passes))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from functools import singledispatch
 from typing import NamedTuple, Protocol
 
-from specdemo.strategies import TOKENS_PER_MATCHED, Both, BothAuto, Lookup, Source, Strategy, Suffix
+from specdemo.strategies import TOKENS_PER_MATCHED, Both, Lookup, Source, Strategy, Suffix
 
 TOKENS = 64  # maximum tokens in a proposal
 _LEAST = 0.05  # least probability by counts where the automatic lookahead decides how much to propose
@@ -266,9 +266,4 @@ def _(strategy: Suffix) -> TextIndex:
 
 @index_of.register
 def _(strategy: Both) -> TextIndex:
-    return NgramIndex(strategy.max_ngram_size)
-
-
-@index_of.register
-def _(strategy: BothAuto) -> TextIndex:
     return SuffixIndex(_LEAST, longest=strategy.max_ngram_size)

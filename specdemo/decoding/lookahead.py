@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import singledispatch
 from typing import Protocol, TypeVar
 
-from specdemo.decoding.auto import AutoPolicy, Experience, Timing
+from specdemo.decoding.auto import AutoPolicy, Estimates
 from specdemo.errors import SettingsError
 from specdemo.records import Costs
-from specdemo.strategies import Auto, Both, BothAuto, Confidence, Constant, Heuristic, Planned, Strategy
+from specdemo.strategies import Auto, Both, Confidence, Constant, Heuristic, Planned, Strategy
 
 HEURISTIC_START = 5
 _HEURISTIC_GAIN, _HEURISTIC_LOSS = 2, 1
@@ -27,11 +27,8 @@ class LookaheadPolicy(Protocol):
         `confidence` computes the draft's probability of its last proposal, and is called only if needed.
         """
 
-    def learn(self, proposed: int, accepted: int, query_length: int, timing: Timing | None = None) -> None:
-        """Learn from a round: tokens proposed, accepted and fed to the target (padding included), and its timing.
-
-        The first round is the prefill.
-        """
+    def learn(self, proposed: int, accepted: int) -> None:
+        """Learn from a round's outcome. The first round is the prefill."""
 
     def update_strategy(self, strategy: Strategy) -> bool:
         """Follow this strategy from now on; return False, changing nothing, if its type differs."""
@@ -47,7 +44,7 @@ class _Rigid:
 class _Fixed(_Rigid):
     """A policy that does not learn."""
 
-    def learn(self, proposed: int, accepted: int, query_length: int, timing: Timing | None = None) -> None:
+    def learn(self, proposed: int, accepted: int) -> None:
         """Do nothing."""
 
 
@@ -113,7 +110,7 @@ class HeuristicPolicy(_Rigid):
     def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
         return proposed < self.lookahead
 
-    def learn(self, proposed: int, accepted: int, query_length: int, timing: Timing | None = None) -> None:
+    def learn(self, proposed: int, accepted: int) -> None:
         if not proposed:
             return
         if accepted == proposed:
@@ -123,12 +120,10 @@ class HeuristicPolicy(_Rigid):
 
 
 @singledispatch
-def policy_for(
-    strategy: Strategy, costs: Costs | None = None, experience: Experience | None = None
-) -> LookaheadPolicy:
+def policy_for(strategy: Strategy, costs: Costs | None = None, estimates: Estimates | None = None) -> LookaheadPolicy:
     """Return the policy for a new request with a drafting strategy. Register one for each such strategy.
 
-    The automatic lookahead starts from `experience` of earlier requests, and updates it.
+    The automatic lookahead starts from the `estimates` of earlier requests, and updates them.
 
     Raises:
         SettingsError: the strategy needs step costs, and none were measured.
@@ -137,35 +132,29 @@ def policy_for(
 
 
 @policy_for.register
-def _(strategy: Constant, costs: Costs | None = None, experience: Experience | None = None) -> LookaheadPolicy:
+def _(strategy: Constant, costs: Costs | None = None, estimates: Estimates | None = None) -> LookaheadPolicy:
     return ConstantPolicy(strategy.num_assistant_tokens)
 
 
 @policy_for.register
-def _(strategy: Both, costs: Costs | None = None, experience: Experience | None = None) -> LookaheadPolicy:
-    costs = required(costs)
-    return AutoPolicy(costs, len(costs.verify), constant=strategy.num_assistant_tokens, experience=experience)
-
-
-@policy_for.register
-def _(strategy: Confidence, costs: Costs | None = None, experience: Experience | None = None) -> LookaheadPolicy:
+def _(strategy: Confidence, costs: Costs | None = None, estimates: Estimates | None = None) -> LookaheadPolicy:
     return ConfidencePolicy(strategy.assistant_confidence_threshold, strategy.max_assistant_tokens)
 
 
 @policy_for.register
-def _(strategy: Heuristic, costs: Costs | None = None, experience: Experience | None = None) -> LookaheadPolicy:
+def _(strategy: Heuristic, costs: Costs | None = None, estimates: Estimates | None = None) -> LookaheadPolicy:
     return HeuristicPolicy()
 
 
 @policy_for.register
-def _(strategy: Planned, costs: Costs | None = None, experience: Experience | None = None) -> LookaheadPolicy:
+def _(strategy: Planned, costs: Costs | None = None, estimates: Estimates | None = None) -> LookaheadPolicy:
     return PlannedPolicy(strategy.lookaheads)
 
 
 @policy_for.register(Auto)
-@policy_for.register(BothAuto)
-def _(strategy: Auto | BothAuto, costs: Costs | None = None, experience: Experience | None = None) -> LookaheadPolicy:
-    return AutoPolicy(required(costs), strategy.max_assistant_tokens, experience=experience)
+@policy_for.register(Both)
+def _(strategy: Auto | Both, costs: Costs | None = None, estimates: Estimates | None = None) -> LookaheadPolicy:
+    return AutoPolicy(required(costs), strategy.max_assistant_tokens, estimates or Estimates())
 
 
 def required(costs: Costs | None) -> Costs:

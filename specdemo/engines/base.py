@@ -53,15 +53,15 @@ class Thoroughness:
     """Maximum repeats of a race if no number is given; more would hardly narrow the interval."""
     visits: int = 6
     """Measurements per pass length; fewer if they take long."""
-    changes: int = 3
-    """Measurements of the shape-change cost."""
+    fixed_lengths: bool = True
+    """Whether the traced engine compiles passes by length, which takes seconds and memory."""
     load_seconds: float = 0.1
     """Seconds, summed over all cores, needed to measure other load; the system counts in hundredths."""
 
 
 THOROUGH = Thoroughness()
 BRIEF = Thoroughness(
-    repetition_seconds=0, steady=1, cold_seconds=0, repeats=1, visits=1, changes=1, load_seconds=math.inf
+    repetition_seconds=0, steady=1, cold_seconds=0, repeats=1, visits=1, fixed_lengths=False, load_seconds=math.inf
 )
 """The minimum: one measurement of each kind, for simulated clocks and runs whose figures nobody reads."""
 
@@ -148,10 +148,10 @@ class Engine(Protocol):
     def count_tokens(self, text: str) -> int:
         """Return the number of target tokens in a text."""
 
-    def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
+    def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
         """Yield the seconds of consecutive target passes over this many tokens, after a text like the prompt.
 
-        Several lengths alternate. An engine that cannot measure this yields nothing.
+        An engine that cannot measure this yields nothing.
         """
 
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:

@@ -10,40 +10,45 @@ longer contains. Rolling back copies nothing:
 - Stateful, through the public API: the cache is inside the model. Rejected positions stay in it, their entries in the
   attention mask become 0, and position ids continue from the accepted length.
 
+With dynamic shapes every operation is prepared anew in every pass. Compiled for one pass length with fixed shapes,
+the same pass has the same bits and takes a tenth less; see `LanguageModel.fix`.
+
 An EAGLE-3 head proposes a token from the last token and the target's hidden states at the token before: its residual
 stream after three layers, combined by the product `fc` into one state. For a token that the target has not read yet,
 the head's own residual stream takes their place. So a head is cut in two, at the output of `fc`.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from statistics import median
-from time import perf_counter
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import openvino
 from openvino import _offline_transformations
 from openvino import opset13 as ops
 
-from specdemo.decoding.verification import Logits, distribution, greedy_choice, resized
-from specdemo.engines.sequences import Cached, Paged, Stateful, States, Uncached
+from specdemo.decoding.verification import Logits, distribution
+from specdemo.engines.sequences import Cached, Layout, Paged, Stateful, States, Uncached, pass_shape
 from specdemo.errors import OPENVINO_FAILURES, LoadError, PairError
 from specdemo.settings import Sampling
 
-_READ, _FED, _CYCLES = 16, 5, 8  # of the trial behind `feeds_singly`: context tokens, tokens fed, repetitions
+_FIXED_BYTES = 400e6
+"""Weights of the largest model whose passes are compiled by length.
+
+Each length packs the weights once more: 200 MB and two seconds of a core for SmolLM2-135M as int8. What it saves, 1
+to 2 ms a pass, is a fixed time, which the passes of larger models hardly feel.
+"""
+_FIXED_LONGEST = 17  # tokens of a pass at the greatest constant lookahead
+_TRIAL = 40  # tokens of context in the trial of a layout: more than a block of the cache
 
 
 class ModelSequence(Protocol):
     """A text and its cache."""
 
-    def logits(self, ids: Sequence[int], last: int = 1, width: int = 0) -> Logits:
-        """Return logits after each of the last tokens of a text, shape (last, vocabulary); valid until the next call.
-
-        The pass may be padded to `width` tokens, the previous pass's length, where a shape change costs time.
-        """
+    def logits(self, ids: Sequence[int], last: int = 1) -> Logits:
+        """Return logits after each of the last tokens of a text, shape (last, vocabulary), valid until the next."""
 
     def read(self, ids: Sequence[int]) -> Iterator[int]:
         """Prefill most of a long text, yielding the number of tokens read so far."""
@@ -54,6 +59,8 @@ class ModelSequence(Protocol):
 
 Adapt = Callable[[openvino.Model], None]
 """Modifies a model before it is compiled."""
+Tokens = npt.NDArray[np.int64]
+"""The token of each column of a draft's logits, where it computes only some."""
 
 
 class LanguageModel:
@@ -66,23 +73,33 @@ class LanguageModel:
         properties: dict[str, str],
         *,
         paged: bool = True,
-        per_token: bool = False,
+        layouts: Sequence[Layout] = (),
         adapt: Adapt = lambda model: None,
     ) -> None:
         """Read and compile the folder's model.
 
-        With `per_token`, passes are those of `Paged` where it quantizes activations.
+        If it quantizes activations, the first of `layouts` is used in which passes repeat bits on this machine;
+        `layout` is None if none does.
 
         Raises:
             LoadError: OpenVINO cannot load the model on this device.
         """
         self.paged = paged and device.startswith("CPU")  # other devices have other block sizes and layouts
+        self._device, self._properties = device, properties
+        self._fixed = dict[int, openvino.CompiledModel]()
+        self.layout: Layout | None = "joined"
+        self._model: openvino.Model | None = None  # kept where passes may be compiled for their lengths
         try:
-            self._compiled = self._compile(folder, device, properties, adapt)
+            self._compiled = self._compile(folder, adapt)
         except OPENVINO_FAILURES as error:
             what = f"OpenVINO cannot load {folder.name!r} on {device}"
             raise LoadError.of(error, what, "export it again") from error
-        self._per_token = per_token and self._quantizes
+        weights = folder / "openvino_model.bin"
+        small = weights.is_file() and weights.stat().st_size <= _FIXED_BYTES
+        if not (self.paged and small):
+            self._model = None
+        if layouts and self.paged and self._quantizes:
+            self.layout = next((layout for layout in layouts if self.repeats_bits(layout)), None)
 
     @property
     def _quantizes(self) -> bool:
@@ -91,19 +108,59 @@ class LanguageModel:
         group, cache = map(self._compiled.get_property, ("DYNAMIC_QUANTIZATION_GROUP_SIZE", "KV_CACHE_PRECISION"))
         return group > 0 and cache in floats
 
-    def _compile(self, folder: Path, device: str, properties: dict[str, str], adapt: Adapt) -> openvino.CompiledModel:
+    def repeats_bits(self, layout: Layout) -> bool:
+        """Whether tokens have the same logits, to the bit, in a pass over three as in a pass each."""
+        text = [index % self.vocabulary for index in range(1, _TRIAL + 4)]
+        sequence = Paged(self._compiled, len(text), {}, layout)
+        sequence.logits(text[:_TRIAL])
+        singly = [sequence.logits(text[:end])[0].copy() for end in range(_TRIAL + 1, _TRIAL + 4)]
+        sequence.keep(_TRIAL)
+        return np.array_equal(np.array(singly), sequence.logits(text, 3))
+
+    def _compile(self, folder: Path, adapt: Adapt) -> openvino.CompiledModel:
         core, file = openvino.Core(), folder / "openvino_model.xml"
         model = core.read_model(file)
         adapt(model)
         if self.paged:
             try:
                 _offline_transformations.paged_attention_transformation(model)
-                return core.compile_model(model, device, properties)
+                self._model = model
+                return core.compile_model(model, self._device, self._properties)
             except RuntimeError:
                 self.paged = False
                 model = core.read_model(file)
                 adapt(model)
-        return core.compile_model(model, device, properties)
+        return core.compile_model(model, self._device, self._properties)
+
+    def fix(self, lengths: Iterable[int]) -> None:
+        """Compile passes of these lengths with fixed shapes, where that pays; for sequences created afterwards.
+
+        Compiled models are not cached for this: reading one takes as long as compiling it.
+        """
+        for count in set(lengths) - self._fixed.keys():
+            if self._model is None or count > _FIXED_LONGEST:
+                continue
+            fed, _, sequences = pass_shape(count, self.layout or "joined")
+            shapes = {
+                "input_ids": [fed],
+                "position_ids": [fed],
+                "past_lens": [sequences],
+                "subsequence_begins": [sequences + 1],
+                "block_indices_begins": [sequences + 1],
+            }
+            model, known = self._model.clone(), dict[str, openvino.PartialShape]()
+            for port in model.inputs:
+                name = port.get_any_name()
+                if name in shapes:
+                    known[name] = openvino.PartialShape(shapes[name])
+                elif name == "hidden_states":
+                    known[name] = openvino.PartialShape([fed, 1, *list(port.get_partial_shape())[2:]])
+            options = {name: value for name, value in self._properties.items() if not name.startswith("CACHE_")}
+            try:
+                model.reshape(known)
+                self._fixed[count] = openvino.Core().compile_model(model, self._device, options)
+            except RuntimeError:  # positions of another form, for example
+                self._model = None
 
     def sequence(self, capacity: int, *, kv_cache: bool = True) -> ModelSequence:
         """Return a new, empty sequence with room for `capacity` tokens; it grows if needed."""
@@ -111,26 +168,9 @@ class LanguageModel:
 
     def cached(self, capacity: int) -> Cached:
         """Return a new sequence with a cache."""
-        return Paged(self._compiled, capacity, per_token=self._per_token) if self.paged else Stateful(self._compiled)
-
-    @cached_property
-    def feeds_singly(self) -> bool:
-        """Whether two tokens between single ones are faster in two passes than in one; measured at first use.
-
-        One pass can be slower, since every operation is prepared anew when the length changes.
-        """
         if not self.paged:
-            return False
-        sequence, text = self.sequence(_READ + _FED), [0] * (_READ + _FED)
-        singly, together = list[float](), list[float]()
-        for _ in range(_CYCLES):
-            for first, seconds in ((1, singly), (2, together)):
-                sequence.logits(text[:_READ])
-                began = perf_counter()
-                for end in range(_READ + first, _READ + _FED + 1):
-                    sequence.logits(text[:end])
-                seconds.append(perf_counter() - began)
-        return median(singly[1:]) < median(together[1:])
+            return Stateful(self._compiled)
+        return Paged(self._compiled, capacity, dict(self._fixed), self.layout or "joined")
 
     @property
     def vocabulary(self) -> int:
@@ -138,24 +178,51 @@ class LanguageModel:
         return int(self._compiled.outputs[0].get_partial_shape()[-1].get_length())
 
 
+class OwnTokens:
+    """An `Adapt` for drafts: leaves out the gather from a draft's own tokens to all of the target's, if there is one.
+
+    Other engines need the wide output. Here it would be copied and searched in every draft step.
+    """
+
+    def __init__(self) -> None:
+        self.tokens: Tokens | None = None
+        """The token of each column of the logits; None if column i is token i."""
+
+    def __call__(self, model: openvino.Model) -> None:
+        result = model.output("logits").get_node()
+        gather = result.input_value(0).get_node()
+        if gather.get_type_name() != "Gather" or gather.input_value(1).get_node().get_type_name() != "Constant":
+            return
+        own, places = gather.input_value(0), np.array(gather.input_value(1).get_node().data)
+        if places.ndim != 1 or own.get_partial_shape()[-1].is_dynamic:
+            return
+        # the first token of each column; that of the one for tokens the draft lacks is never likely
+        columns, firsts = np.unique(places, return_index=True)
+        self.tokens = np.zeros(own.get_partial_shape()[-1].get_length(), np.int64)
+        self.tokens[columns] = firsts
+        gather.output(0).set_names(set())
+        own.set_names({"logits"})
+        result.input(0).replace_source_output(own)
+
+
 _CHUNK = 256  # tokens whose logits are computed together, which bounds memory
 
 
-def draft_agreement(
-    draft: ModelSequence, text: Sequence[int], first: int, sampling: Sampling, vocabulary: int | None = None
-) -> tuple[bool, ...]:
-    """Return, for each token of a text from index `first` on, whether the draft's greedy choice is the same.
+Choose = Callable[[Logits, Collection[int]], int]
+"""A greedy choice from a draft's logits at one position, after a text with these tokens."""
 
-    `vocabulary` is the number of tokens to choose among, if not the draft's own number of logits.
-    """
+
+def draft_agreement(
+    draft: ModelSequence, text: Sequence[int], first: int, sampling: Sampling, choose: Choose
+) -> tuple[bool, ...]:
+    """Return, for each token of a text from index `first` on, whether the draft's greedy choice is the same."""
     agreement: list[bool] = []
     for start in range(first, len(text), _CHUNK):
         end = min(start + _CHUNK, len(text))
         logits = draft.logits(text[: end - 1], end - start)
         for index, row in enumerate(logits, start):
             seen = set(text[:index]) if sampling.repetition_penalty != 1 else ()
-            choices = row if vocabulary is None else resized(row, vocabulary)
-            agreement.append(greedy_choice(choices, sampling, seen) == text[index])
+            agreement.append(choose(row, seen) == text[index])
     return tuple(agreement)
 
 
@@ -176,7 +243,6 @@ def log_probabilities(
 
 
 _LEAST_LAYERS = 10  # of a target; GenAI refuses fewer
-_NEVER = np.float32(-2e4)  # logit of tokens that a head lacks
 
 
 def show_states(model: openvino.Model) -> None:
@@ -204,16 +270,17 @@ class HeadModel:
             LoadError: OpenVINO cannot load it on this device.
         """
         self._vocabulary = vocabulary
-        self._model = LanguageModel(folder, device, properties, adapt=self._cut)
+        self.tokens: Tokens | None = None
+        self.model = LanguageModel(folder, device, properties, adapt=self._cut)
         self._joined = openvino.Core().compile_model(self._fc, device, properties)
 
     def sequence(self, target: ModelSequence, capacity: int, *, kv_cache: bool = True) -> "HeadSequence":
         """Return a new, empty sequence attached to the target's."""
         assert isinstance(target, Cached | Uncached), "only these keep states"
-        return HeadSequence(self._model.cached(capacity), self._joined, target, kv_cache=kv_cache)
+        return HeadSequence(self.model.cached(capacity), self._joined, target, kv_cache=kv_cache)
 
     def _cut(self, model: openvino.Model) -> None:
-        """Cut off `fc`, map logits to the target's vocabulary, and add the residual stream as an output."""
+        """Cut off `fc`, note the logits' tokens, and add the residual stream as an output."""
         given = next((one for one in model.get_parameters() if one.output(0).get_names() == {"hidden_states"}), None)
         ends = layer_ends(model)
         if given is None or not ends:
@@ -228,24 +295,13 @@ class HeadModel:
         state.output(0).set_names({"hidden_states"})
         model.add_parameters([state])
         self._fc = openvino.Model([ops.result(product)], [given], "fc")
-        self._translate(model)
+        # `d2t` holds the target's id of each of the head's tokens, less its own id
+        map_ = model.output("d2t").get_node()
+        differences = np.array(map_.input_value(0).get_node().data, np.int64)
+        model.remove_result(map_)
+        if len(differences) != self._vocabulary or differences.any():
+            self.tokens = np.arange(len(differences)) + differences
         _add_output(model, ends[-1])
-
-    def _translate(self, model: openvino.Model) -> None:
-        """Map logits to the target's tokens; `d2t` holds each token's target id minus its own id."""
-        logits, map_ = (model.output(name).get_node().input_value(0) for name in ("logits", "d2t"))
-        differences = np.array(map_.get_node().data)
-        model.remove_result(model.output("d2t").get_node())
-        if len(differences) == self._vocabulary and not differences.any():
-            return
-        places = np.full(self._vocabulary, len(differences))
-        own = np.arange(len(differences))
-        places[(own + differences)[::-1]] = own[::-1]  # if several map to one token, the first counts
-        padded = ops.pad(logits, [0, 0, 0], [0, 0, 1], "constant", ops.constant(_NEVER))
-        whole = ops.gather(padded, ops.constant(places), ops.constant(-1))
-        logits.set_names(set())
-        whole.output(0).set_names({"logits"})
-        model.output(0).get_node().input(0).replace_source_output(whole.output(0))
 
 
 class HeadSequence:
@@ -264,7 +320,7 @@ class HeadSequence:
         self._true = 0  # cached entries read with the target's states
         own.reads = self._states
 
-    def logits(self, ids: Sequence[int], last: int = 1, width: int = 0) -> Logits:
+    def logits(self, ids: Sequence[int], last: int = 1) -> Logits:
         """Return logits after each of the last tokens; more than one only if the target has read them."""
         entries, known = list(ids[1:]), min(self._target.cached.shared(ids), len(ids) - 1)
         kept = max(0, min(self._own.shared(entries), len(entries) - last)) if self._kv_cache else 0

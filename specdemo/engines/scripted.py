@@ -7,7 +7,6 @@ computed and do not pass, unless `real_time` makes it sleep.
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import cycle
 from time import sleep
 
 from specdemo.decoding.verification import judge
@@ -86,9 +85,9 @@ class ScriptedEngine:
     def batch(self, strategy: Strategy) -> Batch:
         return ScriptedBatch(replace(self, real_time=False), self.step, self.extra, real_time=self.real_time)
 
-    def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
-        for count in cycle(tokens):
-            yield self.step + (count - 1) * self.extra
+    def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
+        while True:
+            yield self.step + (tokens - 1) * self.extra
 
     def count_tokens(self, text: str) -> int:
         """Return the number of words."""

@@ -1,9 +1,16 @@
-"""Sequences on a compiled model: find what the cache holds, feed the rest, roll back."""
+"""Sequences on a compiled model: find what the cache holds, feed the rest, roll back.
+
+A pass has a layout, since attention rounds differently over one token than over several, by 3e-8, and quantized
+activations turn that into whole logits. Where passes of any length must have the same bits, every token is a sequence
+of its own on the same blocks; keys and values of all are stored before any is read. Even then OpenVINO may compute a
+lone token's pass by other kernels, depending on the processor and the weights, unless an empty sequence follows it
+or, dearer, a second token. Which of the two helps is found by trying: see `LanguageModel`.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Ids
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +19,12 @@ import openvino
 from specdemo.decoding.verification import Logits
 
 _CHUNK = 256  # tokens fed per pass, which bounds the memory of a long prompt's logits
-_REPEATED = 65  # tokens of the longest verification, whose inputs are kept
+_REPEATED = 65  # tokens of the longest verification, whose requests are kept
 _BLOCK = 32  # positions per block of OpenVINO's paged attention on CPU
 
+
+Layout = Literal["joined", "empty", "padded"]
+"""A pass over several tokens as one sequence; as a sequence each, followed by an empty one; or with at least two."""
 
 States = npt.NDArray[np.float32]
 """Hidden states, shape (tokens, hidden)."""
@@ -31,7 +41,6 @@ class Cached(ABC):
 
     def __init__(self, compiled: openvino.CompiledModel) -> None:
         self._fed: list[int] = []
-        self._request = compiled.create_infer_request()
         self._names = {name for port in compiled.inputs for name in port.get_names()}
         self._shows = len(compiled.outputs) > 1
         self._states: States = np.zeros((0, 0), np.float32)
@@ -45,11 +54,11 @@ class Cached(ABC):
         """Return the model's hidden states at positions `first` to before `last`."""
         return self._states[first:last]
 
-    def _note(self, past: int, count: int) -> None:
+    def _note(self, request: openvino.InferRequest, past: int, count: int) -> None:
         """Keep the hidden states of the last pass."""
         if not self._shows:
             return
-        found = self._request.get_output_tensor(1).data
+        found = request.get_output_tensor(1).data
         found = found.reshape(-1, found.shape[-1])[:count]
         if past + count > len(self._states):
             grown = np.zeros((2 * (past + count), found.shape[1]), np.float32)
@@ -58,12 +67,12 @@ class Cached(ABC):
             self._states = grown
         self._states[past : past + count] = found
 
-    def logits(self, ids: Ids[int], last: int = 1, width: int = 0) -> Logits:
+    def logits(self, ids: Ids[int], last: int = 1) -> Logits:
         """Return logits after each of the last tokens of a text."""
         for _ in self.read(ids, last):
             pass
         kept = len(self._fed)
-        result = self._feed(ids[kept:], kept, width)
+        result = self._feed(ids[kept:], kept)
         self._fed = list(ids)
         return result[-last:]
 
@@ -96,7 +105,7 @@ class Cached(ABC):
         """Keep only the first `kept` tokens."""
 
     @abstractmethod
-    def _feed(self, ids: Ids[int], past: int, width: int = 0) -> Logits:
+    def _feed(self, ids: Ids[int], past: int) -> Logits:
         """Append to the past tokens; return logits after each, shape (len(ids), vocabulary)."""
 
 
@@ -106,7 +115,7 @@ class Uncached:
     def __init__(self, sequence: Cached) -> None:
         self._sequence = sequence
 
-    def logits(self, ids: Ids[int], last: int = 1, width: int = 0) -> Logits:
+    def logits(self, ids: Ids[int], last: int = 1) -> Logits:
         self._sequence.keep(0)
         return self._sequence.logits(ids, last)
 
@@ -127,6 +136,7 @@ class Stateful(Cached):
 
     def __init__(self, compiled: openvino.CompiledModel) -> None:
         super().__init__(compiled)
+        self._request = compiled.create_infer_request()
         self._mask = np.zeros(0, np.int64)
         self._live = np.zeros(0, np.int64)  # cache positions of the valid tokens
 
@@ -138,7 +148,7 @@ class Stateful(Cached):
             self._mask = self._mask[:0]
         self._live = self._live[:kept]
 
-    def _feed(self, ids: Ids[int], past: int, width: int = 0) -> Logits:
+    def _feed(self, ids: Ids[int], past: int) -> Logits:
         positions = np.arange(past, past + len(ids), dtype=np.int64)
         self._live = np.append(self._live, len(self._mask) + np.arange(len(ids)))
         self._mask = np.append(self._mask, np.ones(len(ids), np.int64))
@@ -151,33 +161,31 @@ class Stateful(Cached):
         if "hidden_states" in self._names:
             values["hidden_states"] = self.reads(past, past + len(ids))[None]
         self._request.infer({name: values[name] for name in values.keys() & self._names}, share_outputs=True)
-        self._note(past, len(ids))
+        self._note(self._request, past, len(ids))
         logits: Logits = self._request.get_tensor("logits").data[0]
         return logits
 
 
 class Paged(Cached):
-    """A sequence that owns its cache blocks.
+    """A sequence that owns its cache blocks, which passes of all lengths share.
 
-    Inputs are set once and share memory with arrays written before each pass: setting a tensor takes longer than
-    writing a number, and draft steps are short. OpenVINO does not own that memory, so every such array is an
-    attribute.
-
-    Attention rounds differently over one token than over several, by 3e-8, and quantized activations turn that into
-    whole logits. With `per_token`, every token is therefore a sequence of its own on the same blocks; keys and values
-    of all are stored before any is read. So a pass over several tokens has exactly the logits of as many passes over
-    one. Only whole chunks of a long prompt are one sequence: they take a sixth less time.
+    A pass's inputs are set once and share memory with arrays written before each pass: setting a tensor takes longer
+    than writing a number, and draft steps are short. OpenVINO does not own that memory, so every such array is an
+    attribute. Only whole chunks of a long prompt are one sequence whatever the layout: they take a sixth less time.
     """
 
-    def __init__(self, compiled: openvino.CompiledModel, capacity: int, *, per_token: bool = False) -> None:
+    def __init__(
+        self,
+        compiled: openvino.CompiledModel,
+        capacity: int,
+        fixed: Mapping[int, openvino.CompiledModel],
+        layout: Layout = "joined",
+    ) -> None:
+        """Create a sequence with room for `capacity` tokens; `fixed` are passes compiled for one length."""
         super().__init__(compiled)
-        self._ports = [port for port in compiled.inputs if "_cache." in port.get_any_name()]
-        self._per_token = per_token
-        self._context = _Shared(0)
-        self._request.set_tensor("max_context_len", self._context.tensor)
-        self._hidden = "hidden_states" in self._names
-        self._layouts: dict[int, _Layout] = {}
-        self._set = dict[str, _Shared]()  # by input
+        self._compiled, self._fixed, self._layout = compiled, fixed, layout
+        self._caches = dict[str, openvino.Tensor]()
+        self._passes = dict[int, _Pass]()
         self._capacity = 0
         self._reserve(capacity)
 
@@ -185,55 +193,50 @@ class Paged(Cached):
         """Do nothing: positions beyond those kept are overwritten."""
 
     def _reserve(self, capacity: int) -> None:
-        """Make room for `capacity` tokens, keeping the cache."""
+        """Make room for `capacity` tokens, keeping the cache. One more block is for what is never read."""
         cached, blocks = self._capacity // _BLOCK, -(-capacity // _BLOCK)
         self._capacity = blocks * _BLOCK
-        for port in self._ports:
-            shape = port.get_partial_shape()
-            shape[0] = blocks
-            grown = openvino.Tensor(port.get_element_type(), shape.to_shape())
-            if cached:
-                begin, end = [0] * len(shape), [cached, *grown.shape[1:]]
-                self._request.get_tensor(port).copy_to(openvino.Tensor(grown, begin, end))
-            self._request.set_tensor(port, grown)
-        self._layouts.clear()
-        self._whole = _Sequences(1, blocks)
+        for port in self._compiled.inputs:
+            name = port.get_any_name()
+            if "_cache." in name:
+                shape = port.get_partial_shape()
+                shape[0] = blocks + 1
+                grown = openvino.Tensor(port.get_element_type(), shape.to_shape())
+                if cached:
+                    begin, end = [0] * len(shape), [cached, *grown.shape[1:]]
+                    old = openvino.Tensor(self._caches[name], begin, end)
+                    old.copy_to(openvino.Tensor(grown, begin, end))
+                self._caches[name] = grown
+        self._passes.clear()
+        for count in self._fixed:  # now, since a request takes longer to create than to run for a small draft
+            self._pass(count)
 
-    def _feed(self, ids: Ids[int], past: int, width: int = 0) -> Logits:
-        """Feed tokens; any padding is overwritten by later ones."""
-        count = max(len(ids), width)
+    def _feed(self, ids: Ids[int], past: int) -> Logits:
+        count = len(ids)
         if past + count > self._capacity:
             self._reserve(2 * (past + count))
-        layout = self._arrange(count, per_token=self._per_token and count < _CHUNK)
-        layout.tokens.array[: len(ids)] = ids
-        # not beyond the text's last position, which may be the model's last
-        layout.positions.array[:] = np.minimum(np.arange(past, past + count), past + len(ids) - 1)
-        sequences = layout.sequences
-        sequences.past.array[: sequences.number] = np.arange(past, past + sequences.number)
-        if sequences is self._whole:
-            sequences.ends.array[1] = count
-        self._context.array[...] = past + count
-        if self._hidden:
+        step = self._pass(count)
+        step.tokens.array[:count] = ids
+        step.positions.array[:count] = np.arange(past, past + count)
+        step.past.array[: step.sequences] = np.arange(past, past + step.sequences)
+        step.context.array[...] = past + count
+        if "hidden_states" in self._names:
             self._read = np.ascontiguousarray(self.reads(past, past + count)[:, None])
-            self._request.set_tensor("hidden_states", openvino.Tensor(self._read, shared_memory=True))
-        self._request.infer(share_outputs=True)
-        self._note(past, len(ids))
-        logits: Logits = self._request.get_output_tensor(0).data.reshape(count, -1)
-        return logits[: len(ids)]
+            step.request.set_tensor("hidden_states", openvino.Tensor(self._read, shared_memory=True))
+        step.request.infer(share_outputs=True)
+        self._note(step.request, past, count)
+        logits: Logits = step.request.get_output_tensor(0).data.reshape(step.fed, -1)
+        return logits[:count]
 
-    def _arrange(self, count: int, *, per_token: bool) -> "_Layout":
-        """Set the inputs for a pass over `count` tokens, of one sequence or of as many."""
-        layout = self._layouts.get(count)
-        if layout is None:
-            sequences = _Sequences(count, self._capacity // _BLOCK, empty=1) if per_token else self._whole
-            layout = _Layout(count, sequences)
+    def _pass(self, count: int) -> "_Pass":
+        found = self._passes.get(count)
+        if found is None:
+            layout: Layout = self._layout if count < _CHUNK else "joined"
+            compiled = self._fixed.get(count, self._compiled)
+            found = _Pass(compiled, self._caches, count, self._capacity // _BLOCK, layout)
             if count <= _REPEATED:
-                self._layouts[count] = layout
-        for name, shared in layout.inputs.items():
-            if self._set.get(name) is not shared:
-                self._request.set_tensor(name, shared.tensor)
-                self._set[name] = shared
-        return layout
+                self._passes[count] = found
+        return found
 
 
 class _Shared:
@@ -244,29 +247,45 @@ class _Shared:
         self.tensor = openvino.Tensor(self.array, shared_memory=True)
 
 
-class _Sequences:
-    """A pass's sequences in paged attention, all on the same blocks: cached positions, and where each begins.
+def pass_shape(count: int, layout: Layout) -> tuple[int, int, int]:
+    """Return how many tokens a pass over `count` feeds, in how many sequences of the text, and in how many in all."""
+    if layout == "joined":
+        return count, 1, 1
+    if layout == "empty":
+        return count, count, count + 1
+    return max(count, 2), count, max(count, 2)
 
-    Sequences of one token are followed by an empty one: with it, OpenVINO computes the attention of a single token as
-    it does that of several.
-    """
 
-    def __init__(self, number: int, blocks: int, *, empty: int = 0) -> None:
-        self.number = number
-        order = [min(index, number) for index in range(number + empty + 1)]
-        self.past, self.ends = _Shared(np.zeros(number + empty)), _Shared(order)
-        self.inputs = {
+class _Pass:
+    """A request for passes over this many tokens, with its inputs."""
+
+    def __init__(
+        self,
+        compiled: openvino.CompiledModel,
+        caches: Mapping[str, openvino.Tensor],
+        count: int,
+        blocks: int,
+        layout: Layout,
+    ) -> None:
+        self.fed, self.sequences, every = pass_shape(count, layout)
+        self.tokens, self.positions = _Shared(np.zeros(self.fed), np.int64), _Shared(np.zeros(self.fed), np.int64)
+        self.past, self.context = _Shared(np.zeros(every)), _Shared(0)
+        own = [[*range(blocks)]] * self.sequences
+        # an empty sequence has no blocks, a second token the one that is never read
+        others = [[] if layout == "empty" else [blocks]] * (every - self.sequences)
+        counts = [len(each) for each in own + others]
+        ends = [0, count] if layout == "joined" else [min(index, self.fed) for index in range(every + 1)]
+        self._inputs = {
+            "input_ids": self.tokens,
+            "position_ids": self.positions,
             "past_lens": self.past,
-            "subsequence_begins": self.ends,
-            "block_indices": _Shared([*range(blocks)] * number),
-            "block_indices_begins": _Shared([index * blocks for index in order]),
+            "max_context_len": self.context,
+            "subsequence_begins": _Shared(ends),
+            "block_indices": _Shared([block for each in own + others for block in each]),
+            "block_indices_begins": _Shared(np.cumsum([0, *counts])),
         }
-
-
-class _Layout:
-    """Inputs of a pass over this many tokens."""
-
-    def __init__(self, tokens: int, sequences: _Sequences) -> None:
-        self.sequences = sequences
-        self.tokens, self.positions = _Shared(np.zeros(tokens), np.int64), _Shared(np.zeros(tokens), np.int64)
-        self.inputs = {"input_ids": self.tokens, "position_ids": self.positions, **sequences.inputs}
+        self.request = compiled.create_infer_request()
+        for name, shared in self._inputs.items():
+            self.request.set_tensor(name, shared.tensor)
+        for name, cache in caches.items():
+            self.request.set_tensor(name, cache)

@@ -47,12 +47,8 @@ _NUMPY = {"X86_V3": "avx2", "AVX2": "avx2", "X86_V4": "avx512f", "AVX512F": "avx
 
 @cache
 def multiplies_int8() -> bool:
-    """Whether this processor multiplies int8 several times faster than f32, in VNNI's kernels.
-
-    With AMX OpenVINO has other kernels, which could not be tested.
-    """
-    sets = set(instruction_sets())
-    return bool({"AVX-VNNI", "AVX-512 VNNI"} & sets) and "AMX INT8" not in sets
+    """Whether this processor multiplies int8 several times faster than f32."""
+    return bool({"AVX-VNNI", "AVX-512 VNNI", "AMX INT8"} & set(instruction_sets()))
 
 
 def instruction_sets() -> list[str]:
@@ -190,15 +186,11 @@ def draft_runtime(runtime: RuntimeSettings) -> RuntimeSettings:
 def int8_runtime(runtime: RuntimeSettings) -> RuntimeSettings:
     """Return the settings with which the traced engine loads a target of int8 weights.
 
-    Automatic quantization is on where outputs of plain and speculative decoding stay the same.
+    Automatic quantization is on where it is faster. When the model is loaded, a trial shows whether passes of any
+    length repeat bits with it, so that outputs of plain and speculative decoding stay the same; if not, it is off.
     """
-    on = runtime.dynamic_quantization == "auto" and repeats_bits(runtime)
+    on = runtime.dynamic_quantization == "auto" and runtime.device.startswith("CPU") and multiplies_int8()
     return runtime.model_copy(update={"dynamic_quantization": "on"}) if on else runtime
-
-
-def repeats_bits(runtime: RuntimeSettings) -> bool:
-    """Whether products of int8 weights and quantized activations have the same bits in passes of any length."""
-    return runtime.device.startswith("CPU") and multiplies_int8()
 
 
 def device_name(device: str) -> str:

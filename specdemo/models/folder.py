@@ -7,6 +7,7 @@ parameters, the stored precision, and whether the copy is complete.
 import hashlib
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
+from contextlib import suppress
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -36,6 +37,7 @@ _NO_HEAD = (
 )
 _MODES = {kind.mode: cast(HeadName, name) for name, kind in DRAFT_KINDS.items() if kind.mode}
 _TRUE = {"yes", "true", "1"}
+_MOST_FACTS = 10_000  # bytes of `specdemo.json`, of which a few hundred are needed
 _DIGESTED = (".bin", ".xml", ".json", ".jinja")
 _PIECES, _PIECE_BYTES = 64, 2**14
 _LOOK = 2**20  # bytes; a tokenizer_config.json with many added tokens takes some 300,000
@@ -59,6 +61,19 @@ def inspect_folder(path: Path, *, draft: bool = False) -> Model:
     if isinstance(found, str):
         raise FolderError(found)
     return found
+
+
+def agreement_per_step(path: Path) -> tuple[float, ...]:
+    """Return how often a target accepts a draft's first, second, … proposal of a round, as far as before it all were.
+
+    From `specdemo.json` in the draft's folder; empty if it does not say.
+    """
+    file = path / "specdemo.json"
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        if file.stat().st_size <= _MOST_FACTS:
+            shares = tuple(float(share) for share in json_value(file.read_bytes())["agreement_per_step"])
+            return shares if all(0 <= share <= 1 for share in shares) else ()
+    return ()
 
 
 def files_digest(path: Path) -> str:

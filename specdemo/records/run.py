@@ -147,7 +147,6 @@ class StepCosts(Record):
 
     `passes[i]` is a target pass over `i + 1` tokens; `draft` is a draft step, the mean of a round with four, and
     `first_draft` that of a round with one. Both are None without a draft. `rounds` are those with four.
-    `length_change` is the extra time of a pass if the previous one had a different length; None if not reported.
     """
 
     context: Count
@@ -155,7 +154,6 @@ class StepCosts(Record):
     draft: Spread | None
     first_draft: Spread | None = None
     rounds: tuple[DraftRound, ...] = Field((), max_length=MOST)
-    length_change: float | None = Field(None, ge=-1e6, le=1e6)
 
 
 class Costs(Record):
@@ -189,11 +187,6 @@ class Costs(Record):
         if later is None:
             return None
         return (self.first_draft_step or later) + (lookahead - 1) * later if lookahead else 0.0
-
-    @property
-    def length_change(self) -> float | None:
-        """Extra seconds of a target pass after one of a different length; None if unknown."""
-        return self.contexts[0].length_change if self.contexts else None
 
     @property
     def drafted(self) -> tuple[DraftRound, ...]:

@@ -45,7 +45,7 @@ from specdemo.strategies.draft import (
     ServerDefault,
     Tree,
 )
-from specdemo.strategies.text import TOKENS_PER_MATCHED, Both, BothAuto, Lookup, Suffix, TextParameters
+from specdemo.strategies.text import TOKENS_PER_MATCHED, Both, Lookup, Suffix, TextParameters
 
 
 class Parameters(TextParameters, DraftParameters):
@@ -64,7 +64,6 @@ __all__ = [
     "TOKENS_PER_MATCHED",
     "Auto",
     "Both",
-    "BothAuto",
     "Confidence",
     "Constant",
     "DraftKindName",

@@ -15,7 +15,7 @@ from specdemo.errors import capitalised
 
 EngineName = Literal["genai", "traced", "server"]
 HeadName = Literal["eagle3", "dflash", "mtp"]
-"""A drafter that reads the target's hidden states. Gemma 4's multi-token-prediction head also reads its KV cache."""
+"""A drafter that reads the target's hidden states."""
 DraftKindName = HeadName | Literal["model", "translated", "server"]
 ServerKind = Literal["llama.cpp", "openai"]
 """Supported servers; "openai" is any other with OpenAI's protocol."""
@@ -207,7 +207,7 @@ class Strategy(ABC):
     """A drafter and when it stops. The first line of a subclass's docstring is its explanation for users.
 
     Class attributes:
-        name: short name, such as "both auto".
+        name: short name, such as "lookup".
         what: name in messages; by default, the setting that distinguishes it from others.
         drafter, policy: values of the two settings that select it.
         switch: a third setting that selects it if above 0, if any.
@@ -289,11 +289,11 @@ class Strategy(ABC):
         return None
 
 
-NOBODY = Drafter("none", "Nobody", "nobody", "no proposals", ())
+NO_DRAFTER = Drafter("none", "Nobody", "nobody", "no proposals", ())
 DRAFT_MODEL = Drafter("model", "Draft model", "draft model", "the draft's proposals", ("model",))
 PROMPT_LOOKUP = Drafter("lookup", "Prompt lookup", "prompt lookup", "prompt lookup's proposals", ("lookup",))
 BOTH = Drafter(
-    "both", "Both: lookup where it pays", "draft model and prompt lookup", "all proposals", ("model", "lookup")
+    "both", "Both: copies where they pay", "draft model and suffix tree", "all proposals", ("model", "suffix")
 )
 CONSTANT = Policy("constant", "Constant")
 CONFIDENCE = Policy("confidence", "Confidence threshold")

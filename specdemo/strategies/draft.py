@@ -10,7 +10,7 @@ from specdemo.strategies.base import (
     CONSTANT,
     DRAFT_MODEL,
     LOCAL,
-    NOBODY,
+    NO_DRAFTER,
     DraftKindName,
     Fields,
     Policy,
@@ -60,7 +60,7 @@ class DraftParameters(BaseModel):
 class Plain(Strategy):
     """The target alone: nothing is proposed."""
 
-    drafter = NOBODY
+    drafter = NO_DRAFTER
 
     @property
     def words(self) -> str:

@@ -1,6 +1,6 @@
 """Strategies that copy from the text so far, alone or beside a draft model."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pydantic import BaseModel, Field
 
@@ -116,49 +116,27 @@ class Suffix(Strategy):
         return ["--spec-type", "ngram-cache", "--spec-draft-n-max", str(self.max_assistant_tokens)]
 
 
+@register
 @dataclass(frozen=True)
-class _Both(Strategy):
+class Both(Strategy):
+    """In every round the draft, the suffix tree or nothing: what pays most."""
+
+    max_ngram_size: int
+    max_assistant_tokens: int
+
+    name = "both"
     drafter = BOTH
+    policy = AUTOMATIC
     engines = ("traced",)
     drafts = ("model",)
     needs_costs = True
+
+    @property
+    def words(self) -> str:
+        return f"automatic lookahead, matches of up to {self.max_ngram_size}"
 
     def unfit(self, draft: DraftKindName) -> str | None:
         """Refuse translated drafts and heads, which are slow to catch up."""
         if draft in self.drafts:
             return None
         return "Both sources need a draft with the target's tokenizer; choose drafter model or lookup."
-
-
-@register
-@dataclass(frozen=True)
-class Both(_Both):
-    """Prompt lookup where it is expected to earn more than the draft, whose lookahead is constant."""
-
-    max_ngram_size: int
-    num_assistant_tokens: int
-
-    name = "both"
-    policy = CONSTANT
-    live = ("traced",)
-
-    @property
-    def words(self) -> str:
-        return f"lookahead {self.num_assistant_tokens}, n-grams of up to {self.max_ngram_size}"
-
-
-@register
-@dataclass(frozen=True)
-class BothAuto(_Both):
-    """In every round the draft, the suffix tree or nothing: what pays most."""
-
-    max_ngram_size: int
-    max_assistant_tokens: int
-
-    name = "both auto"
-    drafter = replace(BOTH, words="draft model and suffix tree", sources=("model", "suffix"))
-    policy = AUTOMATIC
-
-    @property
-    def words(self) -> str:
-        return f"automatic lookahead, matches of up to {self.max_ngram_size}"

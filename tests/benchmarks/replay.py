@@ -25,7 +25,6 @@ import numpy as np
 from specdemo.decoding.auto import AutoPolicy
 from specdemo.decoding.indexes import index_of
 from specdemo.decoding.lookahead import LookaheadPolicy, policy_for
-from specdemo.decoding.steps import QueryLength, rising
 from specdemo.engines.language_model import LanguageModel, ModelSequence
 from specdemo.engines.traced.drafters import ModelDrafter, Proposer, SourcesDrafter, TextDrafter
 from specdemo.files import ASSETS
@@ -34,7 +33,6 @@ from specdemo.records import Costs
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import STRATEGIES, Strategy
 
-_LOOK = 4  # draft steps that reading some tokens at once and comparing them takes
 DRAFT, VOCABULARY = ASSETS / "smollm2-draft", 49152
 COSTS = {
     "avx2": Costs(
@@ -72,9 +70,9 @@ class Timed:
     def __init__(self, sequence: ModelSequence) -> None:
         self.sequence, self.seconds = sequence, 0.0
 
-    def logits(self, ids: Sequence[int], last: int = 1, width: int = 0) -> np.ndarray:
+    def logits(self, ids: Sequence[int], last: int = 1) -> np.ndarray:
         began = perf_counter()
-        found = self.sequence.logits(ids, last, width)
+        found = self.sequence.logits(ids, last)
         self.seconds += perf_counter() - began
         return found
 
@@ -101,26 +99,23 @@ def replay(
     drafter: Proposer, draft: Timed, prompt: list[int], answer: list[int], costs: Costs, result: Result
 ) -> None:
     """One answer, as the target's side of a run would have committed it."""
-    passes, width, text = rising(np.array(costs.verify)), QueryLength(costs), [*prompt]
+    passes, text = np.minimum.accumulate(np.array(costs.verify)[::-1])[::-1], [*prompt]
     drafter.read(text)
-    drafter.learn(0, 0, width.of(1))
+    drafter.learn(0, 0)
     text.append(answer[0])
-    done, before, seconds = 1, 1, 0.0
+    done, seconds = 1, 0.0
     while done < len(answer):
         began, drafted = perf_counter(), draft.seconds
         proposals = drafter.propose(text, len(answer) - done - 1) if done + 1 < len(answer) else []
         ids = [proposal.id for proposal in proposals]
         accepted = next((n for n, id_ in enumerate(ids) if id_ != answer[done + n]), len(ids))
-        fed = width.of(len(ids) + 1)
-        drafter.learn(len(ids), accepted, fed)
+        drafter.learn(len(ids), accepted)
         result.overheads.append(perf_counter() - began - (draft.seconds - drafted))
         by_model = bool(proposals) and proposals[0].source in (None, "model") and draft.seconds > drafted
-        seconds += passes[min(fed, len(passes)) - 1] + (costs.length_change or 0) * (fed != before)
+        seconds += passes[min(len(ids), len(passes) - 1)]
         seconds += costs.drafting(len(ids)) or 0.0 if by_model else 0.0
-        if not ids and draft.seconds > drafted:  # the draft was asked, not to propose
-            seconds += _LOOK * (costs.later_draft_step or 0.0)
         text += answer[done : done + accepted + 1]
-        done, before = done + accepted + 1, fed
+        done += accepted + 1
         result.rounds, result.proposed = result.rounds + 1, result.proposed + len(ids)
         result.accepted += accepted
     plain = (len(answer) - 1) * costs.plain_step
@@ -152,14 +147,14 @@ def report(name: str, costs: Costs, answers: Sequence[dict[str, list[int]]], opt
     for label, strategy in strategies().items():
         if only and label.split()[0] not in only:
             continue
-        result, experience = Result(), None
+        result, estimates = Result(), None
         for one in answers:
-            policy = policy_for(strategy, costs, experience) if strategy.drafter.model else None
+            policy = policy_for(strategy, costs, estimates) if strategy.drafter.model else None
             draft = Timed(model.sequence(len(one["prompt"]) + len(one["answer"]) + 64))
             drafter = drafter_of(strategy, draft, options.penalty, policy)
             replay(drafter, draft, one["prompt"], one["answer"], costs, result)
             if isinstance(policy, AutoPolicy):
-                experience = type(policy.experience).from_dict(policy.experience.to_dict())
+                estimates = policy.estimates
         print(
             f"| {label} | {result.plain / result.seconds:.3f} | {min(result.gains):.2f} | {median(result.gains):.3f} "
             f"| {result.tokens / result.rounds:.2f} | {result.proposed / result.rounds:.2f} "

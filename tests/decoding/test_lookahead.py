@@ -24,7 +24,7 @@ def test_a_constant_lookahead_is_constant() -> None:
     constant = policy(num_assistant_tokens=3)
     for accepted in (0, 3, 1):
         assert proposed(constant, [0.0] * 9) == 3
-        constant.learn(3, accepted, 4)
+        constant.learn(3, accepted)
 
 
 def test_a_policy_follows_to_another_way_of_its_own_type_only() -> None:
@@ -46,11 +46,11 @@ def test_the_heuristic_grows_by_two_and_shrinks_by_one() -> None:
     lookaheads = []
     for accepted in (5, 7, 2, 0):
         lookaheads.append(proposed(heuristic, [0.0] * 99))
-        heuristic.learn(lookaheads[-1], accepted, lookaheads[-1] + 1)
-        heuristic.learn(0, 0, 1)  # the prefill, or a plain round at the end: no news
+        heuristic.learn(lookaheads[-1], accepted)
+        heuristic.learn(0, 0)  # the prefill, or a plain round at the end: no news
     assert lookaheads == [5, 7, 9, 8]
     for _ in range(20):
-        heuristic.learn(9, 0, 10)
+        heuristic.learn(9, 0)
     assert proposed(heuristic, [0.0] * 9) == 1
 
 

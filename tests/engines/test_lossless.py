@@ -112,7 +112,7 @@ class Scripted:
         number = sum((index + 2) * (token + 1) for index, token in enumerate(text)) * self._factor
         return np.array(self.CHOICES[number % len(self.CHOICES)], float)
 
-    def logits(self, ids: Sequence[int], last: int = 1, width: int = 0) -> Logits:
+    def logits(self, ids: Sequence[int], last: int = 1) -> Logits:
         rows = [self.probabilities(ids[: len(ids) - back]) for back in range(last - 1, -1, -1)]
         return np.log(np.maximum(rows, 1e-30)).astype(np.float32)
 
@@ -180,7 +180,7 @@ def scripted_decoder(request: Request) -> TracedDecoder:
             return TextDrafter(index_of(request.strategy), 3)
         policy = policy_for(request.strategy, COSTS)
         draft = ModelDrafter(Scripted(factor=5), 3, None, policy, request.sampling, random)
-        if isinstance(policy, AutoPolicy):
+        if isinstance(policy, AutoPolicy) and request.strategy.drafter.name == "both":
             return SourcesDrafter(draft, policy, index_of(request.strategy), 3)
         return draft
 
@@ -196,13 +196,14 @@ WAYS: dict[str, dict[str, Any]] = {
     "confidence": {"policy": "confidence", "assistant_confidence_threshold": 0.9},
     "lookup": {"drafter": "lookup", "max_ngram_size": 1},
     "suffix": {"drafter": "suffix", "assistant_confidence_threshold": 0.0},
-    "both": {"drafter": "both", "max_ngram_size": 2, "num_assistant_tokens": 1, "max_new_tokens": 5},
+    "auto": {"policy": "auto", "max_assistant_tokens": 2},
+    "both": {"drafter": "both", "max_ngram_size": 2, "max_assistant_tokens": 1, "max_new_tokens": 5},
     "top-p": {"top_p": 0.4},
     "top-k": {"top_k": 1},
 }
 
 
-COSTS = Costs(plain_step=1, draft_step=0.9, verify=(1.0,) * 6)
+COSTS = Costs(plain_step=1, draft_step=0.1, verify=(1.0,) * 6)
 
 
 def halves(**values: Any) -> Request:
@@ -230,7 +231,7 @@ def test_both_sources_take_part_in_that() -> None:
     with mock.patch("numpy.random.default_rng", return_value=coins):
         while coins.next() or not sources:
             sources |= {step.source for step in rounds_of(scripted_decoder(request)) if step.proposed}
-    assert sources == {"model", "lookup"}
+    assert sources == {"model", "suffix"}
 
 
 @pytest.mark.parametrize("rule", [too_lenient, redraws_from_p])
@@ -247,7 +248,7 @@ class Remembered:
         self._sequence = sequence
         self._rows: dict[tuple[int, ...], Logits] = {}
 
-    def logits(self, ids: Sequence[int], last: int = 1, width: int = 0) -> Logits:
+    def logits(self, ids: Sequence[int], last: int = 1) -> Logits:
         texts = [tuple(ids[: len(ids) - back]) for back in range(last - 1, -1, -1)]
         for text in texts:
             if text not in self._rows:

@@ -53,7 +53,7 @@ class CountingDraft:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    def logits(self, ids: Sequence[int], last: int = 1, width: int = 0) -> Logits:
+    def logits(self, ids: Sequence[int], last: int = 1) -> Logits:
         self.asked = list(ids)
         return np.eye(10, dtype=np.float32)[[(token + 1) % 10 for token in ids[-last:]]] * 9
 

@@ -67,18 +67,17 @@ class GenAIEngine:
         check_concurrent(self.pair, "genai", strategy, Sampling())
         return GenAIBatch(self.pipelines, strategy)
 
-    def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
+    def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
         """Yield the seconds of plain steps, or of prompt lookup rounds.
 
         Prompt lookup needs no draft, and GenAI pads short proposals, so each round passes exactly `lookahead + 1`
         tokens through the target. The length is fixed within a request. A target in parts has no prompt lookup.
         """
-        if len(tokens) > 1 or self.pair.target.in_parts:
+        if self.pair.target.in_parts:
             return
-        (count,) = tokens
         limit = self.pair.target.context_length
         room = _MOST_TOKENS if limit is None else limit - len(self.pipelines.tokenizer.encode(prompt))
-        strategy = Lookup(_NGRAM, count - 1) if count > 1 else Plain()
+        strategy = Lookup(_NGRAM, tokens - 1) if tokens > 1 else Plain()
         request = Request(prompt, strategy, max_new_tokens=min(room, _MOST_TOKENS), ignore_eos=True)
         with closing(rounds_of(self.decoder(request))) as rounds:
             for step in islice(rounds, 1, None):  # the first is the prefill

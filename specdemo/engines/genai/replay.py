@@ -7,14 +7,14 @@ is kept only if it is consistent with what was committed.
 The rules below are those of openvino-genai 2026.4 and are tested against its counters.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from specdemo.decoding.indexes import look_up
 from specdemo.decoding.lookahead import policy_for, propose
-from specdemo.decoding.verification import greedy_choice, judge, softmax
+from specdemo.decoding.verification import Logits, greedy_choice, judge, softmax
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.engines.language_model import ModelSequence, draft_agreement
 from specdemo.engines.text import texts
@@ -127,7 +127,11 @@ class Tracer:
         """Return whether the draft would have proposed each token so far, except the first."""
         if self._draft is None:
             return None
-        return draft_agreement(self._draft, self._context, self._prompt_length + 1, self._sampling)
+
+        def choose(logits: Logits, seen: Collection[int]) -> int:
+            return greedy_choice(logits, self._sampling, seen)
+
+        return draft_agreement(self._draft, self._context, self._prompt_length + 1, self._sampling, choose)
 
     def _follow(self, step: Round) -> Round:
         committed = step.ids

@@ -72,7 +72,7 @@ class RemoteEngine:
 
     # What no server reports.
 
-    def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
+    def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
         yield from ()
 
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:

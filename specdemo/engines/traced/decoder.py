@@ -10,8 +10,6 @@ from time import perf_counter
 
 import numpy as np
 
-from specdemo.decoding.auto import Timing
-from specdemo.decoding.steps import QueryLength
 from specdemo.decoding.verification import (
     Logits,
     Probabilities,
@@ -29,14 +27,14 @@ from specdemo.engines.language_model import ModelSequence
 from specdemo.engines.text import IncrementalText, Tokenizer, texts
 from specdemo.engines.traced.drafters import Proposal, Proposer
 from specdemo.errors import OPENVINO_FAILURES, EngineError
-from specdemo.records import Alternative, Costs, DraftToken, FinishReason, Request, Round, Run, Token, TraceSource
+from specdemo.records import Alternative, DraftToken, FinishReason, Request, Round, Run, Token, TraceSource
 from specdemo.strategies import Strategy
 
 OpenTarget = Callable[[Sequence[int], int], ModelSequence]
 """Creates a target sequence for a text, with a capacity in tokens."""
 OpenDrafter = Callable[[Sequence[int], int, Uniform, ModelSequence], Proposer]
 """Creates a drafter for a text, a capacity in tokens, the request's random numbers, and the target's sequence."""
-Follow = Callable[[Strategy], bool]
+UpdateStrategy = Callable[[Strategy], bool]
 """Changes the strategy of a running request; see `Decoder.update_strategy`."""
 
 
@@ -51,23 +49,18 @@ class TracedDecoder:
         tokenizer: Tokenizer,
         target: OpenTarget,
         drafter: OpenDrafter | None,
-        costs: Costs | None = None,
         reset: Callable[[], None] = lambda: None,
-        follow: Follow = lambda strategy: False,
+        update_strategy: UpdateStrategy = lambda strategy: False,
     ) -> None:
-        """Create a decoder; step costs, if given, determine padded query lengths.
-
-        `reset` is called after a failure, when the caches can no longer be trusted. `follow` changes the strategy.
-        """
+        """Create a decoder. `reset` is called after a failure, when the caches can no longer be trusted."""
         self._request = request
         self._sampling = request.sampling
         self._tokenizer = tokenizer
         self._ends = tokenizer.ends()
         self._open_target = target
         self._open_drafter = drafter
-        self._width = QueryLength(costs)
         self._reset = reset
-        self._follow = follow
+        self._update_strategy = update_strategy
         self._text: list[int] = []
         self._prompt_length = 0
         self._target: ModelSequence | None = None
@@ -119,7 +112,7 @@ class TracedDecoder:
 
     def update_strategy(self, strategy: Strategy) -> bool:
         """Update the drafter's strategy, if it can."""
-        return self._follow(strategy)
+        return self._update_strategy(strategy)
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
         """Return whether the draft would have proposed each token after the prefill's."""
@@ -142,17 +135,14 @@ class TracedDecoder:
         """Verify and commit a round; everything after `ended` is for display."""
         assert self._target is not None
         ids = [proposal.id for proposal in proposals]
-        query_length = self._width.of(len(ids) + 1)
-        logits = self._target.logits(self._text + ids, len(ids) + 1, query_length)
+        logits = self._target.logits(self._text + ids, len(ids) + 1)
         verified = perf_counter()
         accepted, own = self._verify(proposals, logits)
         committed = self._cut([*ids[:accepted], own])
         if self._drafter is not None:
             if len(self._text) == self._prompt_length:
                 self._drafter.read(self._text)  # only now, since an EAGLE-3 head reads the target's hidden states
-            # when sampling, timing must not affect which random numbers are drawn
-            timing = None if self._sampling.do_sample else Timing(drafted - began, verified - drafted)
-            self._drafter.learn(len(ids), accepted, query_length, timing)
+            self._drafter.learn(len(ids), accepted)
         ended = perf_counter()
         targets = list(self._distributions(ids, logits))
         result = Round(

@@ -1,12 +1,12 @@
 """Drafters: a draft model, one with a different tokenizer, or the text so far."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
-from specdemo.decoding.auto import AutoPolicy, Timing
+from specdemo.decoding.auto import AutoPolicy
 from specdemo.decoding.indexes import Match, TextIndex
 from specdemo.decoding.lookahead import LookaheadPolicy, propose
 from specdemo.decoding.verification import (
@@ -19,7 +19,7 @@ from specdemo.decoding.verification import (
     penalised,
     resized,
 )
-from specdemo.engines.language_model import ModelSequence, draft_agreement
+from specdemo.engines.language_model import ModelSequence, Tokens, draft_agreement
 from specdemo.engines.text import Tokenizer
 from specdemo.settings import Sampling
 from specdemo.strategies import Source
@@ -64,7 +64,7 @@ class Proposer(Protocol):
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
         """Return at most `limit` tokens, as many as the strategy asks for."""
 
-    def learn(self, proposed: int, accepted: int, query_length: int, timing: Timing | None = None) -> None:
+    def learn(self, proposed: int, accepted: int) -> None:
         """Learn from a round's outcome; see `LookaheadPolicy.learn`."""
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
@@ -82,20 +82,23 @@ class ModelDrafter:
         policy: LookaheadPolicy,
         sampling: Sampling,
         random: Uniform,
-        singly: bool = False,
+        tokens: Tokens | None = None,
     ) -> None:
         """Create a drafter on the draft's sequence; it proposes nothing beyond `context` tokens.
 
         `vocabulary` is the target's number of logits, which a draft with the same tokenizer may pad differently.
-        After a fully accepted round the draft has two tokens to read: in two passes if `singly`, else in one.
+        `tokens` are those of the draft's logits, if it has some of the target's only.
         """
-        self._singly = singly
         self._sequence = sequence
         self._vocabulary = vocabulary
         self._context = context
         self._policy = policy
         self._sampling = sampling
         self._random = random
+        self._tokens = tokens
+        if tokens is not None:
+            self._columns = np.full(vocabulary, -1)
+            self._columns[tokens] = np.arange(len(tokens))
 
     def read(self, text: Sequence[int]) -> None:
         """Prefill the draft's cache."""
@@ -106,47 +109,61 @@ class ModelDrafter:
         """Decode with the draft until the policy stops."""
         if self._context is not None:
             limit = min(limit, self._context - len(text))
-
         ids = list(text)  # copied once per round, on the clock
+        seen = set(ids) if self._sampling.repetition_penalty != 1 else set[int]()
 
         def choose(before: Sequence[Proposal]) -> Proposal:
             if before:
                 ids.append(before[-1].id)
-            if self._singly and not before and len(ids) - self._sequence.shared(ids) == 2:
-                self._sequence.logits(ids[:-1])
-            return self._choose(self._sequence.logits(ids)[0], ids)
+                seen.add(before[-1].id)
+            return self._choose(self._sequence.logits(ids)[0], set(seen))
 
-        proposals = propose(self._policy, limit, choose, _confidence)
-        if not proposals and isinstance(self._policy, AutoPolicy) and self._policy.unread:
-            agreement = self.agreement(ids, len(ids) - self._policy.unread)
-            if agreement is not None:
-                self._policy.asked(agreement)
-        return proposals
+        return propose(self._policy, limit, choose, _confidence)
 
-    def learn(self, proposed: int, accepted: int, query_length: int, timing: Timing | None = None) -> None:
+    def learn(self, proposed: int, accepted: int) -> None:
         """Pass the outcome on to the policy."""
-        self._policy.learn(proposed, accepted, query_length, timing)
+        self._policy.learn(proposed, accepted)
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
         """Compare greedy choices with the text; None if the draft samples, or the text exceeds its context."""
         if self._sampling.do_sample or not self._fits(text):
             return None
-        return draft_agreement(self._sequence, text, first, self._sampling, self._vocabulary)
+
+        def choose(logits: Logits, seen: Collection[int]) -> int:
+            return self._choose(logits, seen).id
+
+        return draft_agreement(self._sequence, text, first, self._sampling, choose)
 
     def _fits(self, text: Sequence[int]) -> bool:
         return self._context is None or len(text) <= self._context
 
-    def _choose(self, logits: Logits, ids: Sequence[int]) -> Proposal:
-        kept = resized(logits, self._vocabulary)
-        sampling, seen = self._sampling, set(ids) if self._sampling.repetition_penalty != 1 else ()
+    def _choose(self, logits: Logits, seen: Collection[int]) -> Proposal:
+        """Choose among the draft's own tokens; distributions are over all of the target's."""
+        sampling = self._sampling
+        if self._tokens is None:
+            kept = resized(logits, self._vocabulary)
+        else:
+            kept = logits.copy()  # valid until the next step only
+            columns = self._columns[np.fromiter(seen, np.int64, len(seen))]
+            seen = columns[columns >= 0].tolist()
+
+        def probabilities() -> Probabilities:
+            return self._over_all(distribution(kept, sampling, seen))
+
         if sampling.do_sample:
-            probabilities = distribution(kept, sampling, seen)
-            return Proposal(draw(probabilities, self._random.random()), lambda: probabilities)
+            drawn = probabilities()
+            return Proposal(draw(drawn, self._random.random()), lambda: drawn)
         scores = penalised(kept, seen, sampling.repetition_penalty)
         choice = int(scores.argmax())
-        return Proposal(
-            choice, lambda: distribution(kept, sampling, seen), lambda: greatest_probability(scores, choice)
-        )
+        token = choice if self._tokens is None else int(self._tokens[choice])
+        return Proposal(token, probabilities, lambda: greatest_probability(scores, choice))
+
+    def _over_all(self, own: Probabilities) -> Probabilities:
+        if self._tokens is None:
+            return own
+        result = np.zeros(self._vocabulary)
+        np.add.at(result, self._tokens, own)
+        return result
 
 
 class TextDrafter:
@@ -165,7 +182,7 @@ class TextDrafter:
         found = self._index.find(text, limit)
         return [certain(token, self._vocabulary) for token in found.tokens]
 
-    def learn(self, proposed: int, accepted: int, query_length: int, timing: Timing | None = None) -> None:
+    def learn(self, proposed: int, accepted: int) -> None:
         """Do nothing: counts are of the text, whatever was accepted."""
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
@@ -203,9 +220,9 @@ class SourcesDrafter:
             return [replace(certain(token, self._vocabulary), source=copy.source) for token in copy.tokens[:limit]]
         return [replace(proposal, source="model") for proposal in self._drafter.propose(text, limit)]
 
-    def learn(self, proposed: int, accepted: int, query_length: int, timing: Timing | None = None) -> None:
+    def learn(self, proposed: int, accepted: int) -> None:
         """Pass the outcome on to the policy."""
-        self._policy.learn(proposed, accepted, query_length, timing, copy=self._copied)
+        self._policy.learn(proposed, accepted, copy=self._copied)
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
         """Return the draft's agreement."""
@@ -246,9 +263,9 @@ class TranslatingDrafter:
         new = encoded[start:] if start is not None else self._ours.encode(proposed)
         return [Proposal(token, None) for token in new[: min(limit, len(proposals))]]
 
-    def learn(self, proposed: int, accepted: int, query_length: int, timing: Timing | None = None) -> None:
+    def learn(self, proposed: int, accepted: int) -> None:
         """Pass the outcome on to the draft's policy."""
-        self._drafter.learn(proposed, accepted, query_length, timing)
+        self._drafter.learn(proposed, accepted)
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
         """Return None: the draft's tokens are not the target's."""

@@ -1,16 +1,13 @@
 """A pair decoded by our own loop. One compiled target serves both sides; each request has its own caches."""
 
-import json
 from collections.abc import Generator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import partial
-from hashlib import sha256
-from itertools import cycle, islice
-from pathlib import Path
+from itertools import islice
 from time import perf_counter
 from typing import Literal
 
-from specdemo.decoding.auto import AutoPolicy, Experience
+from specdemo.decoding.auto import AutoPolicy, Estimates
 from specdemo.decoding.indexes import Memory, SuffixIndex, index_of
 from specdemo.decoding.lookahead import policy_for
 from specdemo.decoding.verification import Uniform
@@ -20,25 +17,25 @@ from specdemo.engines.language_model import (
     HeadModel,
     LanguageModel,
     ModelSequence,
+    OwnTokens,
+    Tokens,
     log_probabilities,
     show_states,
 )
+from specdemo.engines.sequences import Layout
 from specdemo.engines.text import Tokenizer
-from specdemo.engines.traced.decoder import Follow, OpenDrafter, TracedDecoder
+from specdemo.engines.traced.decoder import OpenDrafter, TracedDecoder, UpdateStrategy
 from specdemo.engines.traced.drafters import ModelDrafter, Proposer, SourcesDrafter, TextDrafter, TranslatingDrafter
-from specdemo.errors import PairError, SpecdemoError
+from specdemo.errors import PairError
 from specdemo.models.checks import check_engine, check_request
-from specdemo.models.converted import folder_of, has_int8_weights, traced_runtime
+from specdemo.models.converted import folder_of, traced_runtime
 from specdemo.models.devices import (
     check_devices,
     describe_environment,
     draft_device,
     draft_runtime,
-    machine_name,
     properties,
-    repeats_bits,
 )
-from specdemo.models.places import own_cache, writable
 from specdemo.records import SIDES, Costs, Counters, DraftRound, Model, ModelPair, Request
 from specdemo.settings import RuntimeSettings
 from specdemo.strategies import Constant, Plain, Strategy
@@ -50,39 +47,10 @@ _KEPT = 2  # texts whose caches are kept: the warm-up's and the chat's
 
 _DRAFTED_TOKENS = 64  # while draft steps are timed
 
-
-class Experiences:
-    """Stored `Experience` of one pair, per strategy."""
-
-    def __init__(self, pair: ModelPair) -> None:
-        models = [(model.name, model.weights, model.weight_bytes) for model in (pair.target, pair.draft) if model]
-        self._pair = [models, pair.runtime.model_dump(), machine_name()]
-        self._latest: dict[str, Experience] = {}
-
-    def of(self, strategy: Strategy) -> Experience | None:
-        """Return the experience of earlier requests with this strategy; None before the first."""
-        latest = self._latest.get(strategy.name)
-        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # missing, or of another version
-            values = latest.to_dict() if latest is not None else json.loads(self._file(strategy.name).read_bytes())
-            return Experience.from_dict(values)
-        return None
-
-    def keep(self, strategy: Strategy, experience: Experience) -> None:
-        """Register the experience a new request will update; write that of earlier ones."""
-        self.write()
-        self._latest[strategy.name] = experience
-
-    def write(self) -> None:
-        """Write everything, if the cache is writable."""
-        for name, experience in self._latest.items():
-            path = self._file(name)
-            with suppress(OSError, SpecdemoError):
-                writable(path.parent, "What the automatic lookahead learnt")
-                path.write_text(json.dumps(experience.to_dict()), encoding="utf-8")
-
-    def _file(self, name: str) -> Path:
-        key = sha256(json.dumps([name, *self._pair]).encode()).hexdigest()[:32]
-        return own_cache() / "experience" / f"{key}.json"
+_FIXED_LENGTHS = range(1, 5)
+"""Tokens of passes compiled by length where rounds differ: with more, a round rarely pays, and each takes memory."""
+EXACT_LAYOUTS: tuple[Layout, ...] = ("empty", "padded")
+"""Layouts in which passes of any length may have the same bits, the cheaper first."""
 
 
 class TracedEngine:
@@ -105,21 +73,28 @@ class TracedEngine:
         self.thoroughness = thoroughness
         check_devices(runtime)
         self._tokenizer = Tokenizer(pair.target)
-        states = show_states if pair.eagle3 else lambda model: None
-        per_token = has_int8_weights(pair.target) and repeats_bits(runtime)
-        self._target: LanguageModel | None = _load(pair.target, runtime, runtime.device, states, per_token=per_token)
+        self._target: LanguageModel | None = _load_target(pair, runtime)
+        if self._target.layout is None and pair.runtime.dynamic_quantization == "auto":
+            self._target = None  # freed first
+            runtime = pair.runtime  # off
+            self._target = _load_target(pair, runtime)
         self._draft: LanguageModel | None = None
+        self._own_tokens: Tokens | None = None
         self._head: HeadModel | None = None
         self._memory = Memory()
-        self._experience = Experiences(pair)
+        self._estimates = dict[str, Estimates]()  # by strategy
         self._kept: dict[_Role, list[ModelSequence]] = {}
         self._draft_tokenizer: Tokenizer | None = None
         if pair.draft is not None and pair.eagle3:
             folder, device = folder_of(pair.draft), draft_device(pair.runtime)
             options = properties(draft_runtime(pair.runtime), device)
             self._head = HeadModel(folder, device, options, self._target.vocabulary)
+            self._draft, self._own_tokens = self._head.model, self._head.tokens
         elif pair.draft is not None:
-            self._draft = _load(pair.draft, draft_runtime(pair.runtime), draft_device(pair.runtime))
+            own, device = OwnTokens(), draft_device(pair.runtime)
+            options = properties(draft_runtime(pair.runtime), device)
+            self._draft = LanguageModel(folder_of(pair.draft), device, options, adapt=own)
+            self._own_tokens = own.tokens
             self._draft_tokenizer = _own_tokenizer(self._tokenizer, pair.draft)
             self.pair = pair.model_copy(update={"translated": self._draft_tokenizer is not None})
         self.environment = describe_environment(pair, runtime)
@@ -134,31 +109,44 @@ class TracedEngine:
         """
         check_request(self.pair, "traced", request)
         plain = isinstance(request.strategy, Plain)
-        drafter, follow = (None, _never) if plain else self._drafter(request, costs)
+        drafter, update = (None, _never) if plain else self._drafter(request, costs)
+        if self.thoroughness.fixed_lengths and request.kv_cache:
+            self._fix(request.strategy)
         return TracedDecoder(
             request,
             self._tokenizer,
             partial(self._sequence, "plain" if plain else "speculative", kv_cache=request.kv_cache),
             drafter,
-            None if plain else costs,
             self._kept.clear,
-            follow,
+            update,
         )
 
-    def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
-        """Yield the seconds of target passes over this many tokens, each after the same text.
+    def _fix(self, strategy: Strategy) -> None:
+        """Compile the passes that this strategy's rounds take for their lengths.
 
-        Where passes cannot be padded, the shape-change cost has no use, so several lengths yield nothing.
+        Before the request's clock starts, so that both sides of a race run the same kind of pass from its beginning.
         """
-        if len(tokens) > 1 and not self._model("plain").paged:
-            return
+        lookahead = strategy.fixed_lookahead
+        if isinstance(strategy, Plain):
+            lengths: Sequence[int] = (1,)
+        else:
+            lengths = (1, lookahead + 1) if lookahead and strategy.drafter.model else _FIXED_LENGTHS
+        self._model("plain").fix(lengths)
+        if self._draft is not None and strategy.drafter.model:
+            # a draft reads one token, or two after a fully accepted round; a head every committed one
+            self._draft.fix(_FIXED_LENGTHS if self._head is not None else (1, 2))
+
+    def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
+        """Yield the seconds of target passes over this many tokens, each after the same text."""
+        if self.thoroughness.fixed_lengths:
+            self._model("plain").fix(_FIXED_LENGTHS)
         text = self._tokenizer.encode(prompt)
-        sequence = self._model("plain").sequence(len(text) + max(tokens))
+        sequence = self._model("plain").sequence(len(text) + tokens)
         sequence.logits(text)
-        for count in cycle(tokens):
-            longer = [*text, *(text * count)[:count]]
+        longer = [*text, *(text * tokens)[:tokens]]
+        while True:
             began = perf_counter()
-            sequence.logits(longer, count)
+            sequence.logits(longer, tokens)
             yield perf_counter() - began
 
     def log_probabilities(
@@ -193,7 +181,6 @@ class TracedEngine:
         return None
 
     def close(self) -> None:
-        self._experience.write()
         self._target = self._draft = self._head = None
         self._kept.clear()
 
@@ -213,7 +200,7 @@ class TracedEngine:
             return kept[-1]
         return max(kept, key=lambda sequence: sequence.shared(text))
 
-    def _drafter(self, request: Request, costs: Costs | None) -> tuple[OpenDrafter, Follow]:
+    def _drafter(self, request: Request, costs: Costs | None) -> tuple[OpenDrafter, UpdateStrategy]:
         """Return a function that opens the drafter for the request's strategy, and one that updates the strategy."""
         vocabulary, strategy = self._model("speculative").vocabulary, request.strategy
         if not strategy.drafter.model:
@@ -228,18 +215,17 @@ class TracedEngine:
         context = self.pair.draft.context_length if self.pair.draft is not None else None
         # when sampling, a seed reproduces a run only if every run starts from the same state
         learns = strategy.needs_costs and not request.sampling.do_sample
-        experience = self._experience.of(strategy) if learns else None
-        policy = policy_for(strategy, costs, experience)  # raises before anything is started
+        policy = policy_for(strategy, costs, self._estimates.get(strategy.name) if learns else None)
+        if learns and isinstance(policy, AutoPolicy):
+            self._estimates[strategy.name] = policy.estimates
 
         def open_drafter(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Proposer:
-            if learns and isinstance(policy, AutoPolicy):  # not when created: a race's warm-up is created later
-                self._experience.keep(strategy, policy.experience)
-            if self._head is not None:
-                head = self._head.sequence(target, capacity, kv_cache=request.kv_cache)
-                return ModelDrafter(head, vocabulary, context, policy, request.sampling, random)
-            sequence = self._sequence("draft", text, capacity, kv_cache=request.kv_cache)
-            singly = self._model("draft").feeds_singly
-            drafter = ModelDrafter(sequence, vocabulary, context, policy, request.sampling, random, singly)
+            sequence = (
+                self._head.sequence(target, capacity, kv_cache=request.kv_cache)
+                if self._head is not None
+                else self._sequence("draft", text, capacity, kv_cache=request.kv_cache)
+            )
+            drafter = ModelDrafter(sequence, vocabulary, context, policy, request.sampling, random, self._own_tokens)
             if isinstance(policy, AutoPolicy) and len(strategy.drafter.sources) > 1:
                 return SourcesDrafter(drafter, policy, index_of(strategy), vocabulary)
             if self._draft_tokenizer is None:
@@ -253,15 +239,12 @@ def _never(strategy: Strategy) -> bool:
     return False
 
 
-def _load(
-    model: Model,
-    runtime: RuntimeSettings,
-    device: str,
-    adapt: Adapt = lambda model: None,
-    *,
-    per_token: bool = False,
-) -> LanguageModel:
-    return LanguageModel(folder_of(model), device, properties(runtime, device), adapt=adapt, per_token=per_token)
+def _load_target(pair: ModelPair, runtime: RuntimeSettings) -> LanguageModel:
+    states: Adapt = show_states if pair.eagle3 else lambda model: None
+    options = properties(runtime, runtime.device)
+    # activations are quantized only where weights are compressed
+    layouts = () if pair.target.weights.lower().startswith(("f", "bf")) else EXACT_LAYOUTS
+    return LanguageModel(folder_of(pair.target), runtime.device, options, layouts=layouts, adapt=states)
 
 
 def _own_tokenizer(target: Tokenizer, draft: Model) -> Tokenizer | None:
