@@ -1,25 +1,20 @@
-"""How often the interval of a short race holds the true speedup, on a quiet machine and beside other programs.
+"""How often a short race's interval holds the true speedup and its headline names the right side.
 
-    python -m tests.benchmarks.coverage --out HOUR [--minutes 25] [--races 12]
+    python -m tests.benchmarks.coverage [--minutes 15] [--out FOLDER] [--pairs story-pair smollm2] [--engine traced]
 
-The truth is what many quiet races of the same request take in all, which needs no estimate. They lie between the
-others, over the whole time: on a shared machine, passes of different lengths drift apart by a tenth within minutes,
-and with them the true speedup. So there are two truths: that of the quiet races just before and after, and that of
-all of them. The races to be judged are short, each with a few repeats, quiet and while processes
-that this script starts ask for 25, 50 and 90 % of the processor in bursts of 0.05 to 0.5 s. Three settings of each
-pair are meant to lie above, near and below 1×; the truth says where they do. Run it on a machine that does nothing
-else. The folder HOUR holds rows, appended as they are measured, and every comparison; measured ones are skipped, so
-that it can be interrupted; `--minutes` bounds a call. Prints a table in Markdown.
+Three settings of each pair lie above, near and below 1×. Each is raced, with one repeat, on the quiet machine and
+while processes of this script ask for 25, 50 and 90 % of every core in bursts of 0.05 to 0.5 s. The truth is what
+quiet races just before and after take in all, up to the same number of tokens, which needs no estimate. Step costs
+are measured once, quietly, at the beginning. Run it on a machine that does nothing else; it prints a table.
 
-`--table HOUR HOUR` measures nothing: it estimates the kept comparisons of several hours anew, by today's rule.
+With `--out`, every comparison is kept with its truth, and `--table FOLDER` estimates them anew by today's rule.
 """
 
 import argparse
 import json
 import os
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
@@ -28,20 +23,21 @@ from time import monotonic, perf_counter, sleep
 from typing import Any, NamedTuple
 
 from specdemo import metrics
+from specdemo.costs import measure_costs
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
-from specdemo.estimate import Speedup, of_comparison
+from specdemo.estimate import of_comparison
 from specdemo.exports import schema
 from specdemo.files import json_text
 from specdemo.models.converted import convert_pair
 from specdemo.models.pairs import bundled_pair, default_pair, initial_settings
 from specdemo.race import race
-from specdemo.records import Comparison, ModelPair
+from specdemo.records import Comparison, Costs
 from specdemo.settings import GenerationSettings
 from specdemo.trials import repeats
 
-CONDITIONS = {"quiet": 0.0, "25 %": 0.25, "50 %": 0.5, "90 %": 0.9}
-"""Shares of the processor that other programs ask for."""
+LOADS = {"0 %": 0.0, "25 %": 0.25, "50 %": 0.5, "90 %": 0.9}
+"""Shares of every core that other programs ask for."""
 STORY = "Once upon a time there was a fox who"
 CODE = "Write a Python function that returns the n-th Fibonacci number."
 SETTINGS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
@@ -56,42 +52,17 @@ SETTINGS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "below": (CODE, {"num_assistant_tokens": 12}),
     },
 }
-ENGINES = ("traced", "genai")
-_BURSTS = (0.05, 0.5)
-_LONGEST = 1800.0  # a burner ends by then, whatever happens
+_BURSTS = (0.05, 0.5)  # seconds
+_LONGEST = 1800.0  # seconds: a burner ends by then, whatever happens
 
 
-class Place(NamedTuple):
-    """What is raced."""
-
-    pair: str
-    engine: str
-    setting: str
-
-
-class Measured(NamedTuple):
-    """One row: a part of the truth, where `condition` is empty, or a race and its repeats.
-
-    `plain` and `speculative` are all seconds of these sides.
-    """
+class Raced(NamedTuple):
+    """A race and the true speedup of its minutes."""
 
     pair: str
-    engine: str
-    setting: str
-    condition: str
-    number: int
-    middle: float
-    low: float
-    high: float
-    call: str
-    load: float | None
-    plain: float = 0.0
-    speculative: float = 0.0
-
-    @property
-    def place(self) -> Place:
-        """What was raced."""
-        return Place(self.pair, self.engine, self.setting)
+    load: str
+    truth: float
+    comparison: Comparison
 
 
 def burn(share: float, seed: int, parent: int) -> None:
@@ -109,10 +80,9 @@ def burn(share: float, seed: int, parent: int) -> None:
 def beside(share: float) -> Iterator[None]:
     """Other programs that ask for this share of every core."""
     context = get_context("spawn")
-    cores = os.cpu_count() or 1
     burners = [
         context.Process(target=burn, args=(share, seed, os.getpid()), daemon=True)
-        for seed in range(cores if share else 0)
+        for seed in range((os.cpu_count() or 1) if share else 0)
     ]
     for burner in burners:
         burner.start()
@@ -125,245 +95,147 @@ def beside(share: float) -> Iterator[None]:
             burner.join()
 
 
-def compared(engine: Engine, prompt: str, settings: GenerationSettings, number: int) -> Comparison:
-    """A race with so many repeats."""
+def compared(engine: Engine, prompt: str, settings: GenerationSettings) -> Comparison:
+    """Race, and repeat once."""
     *_, comparison = race(engine, prompt, settings)
     assert isinstance(comparison, Comparison)
-    for more in repeats(engine, comparison, number=number):
-        comparison = more
-    return comparison
+    *_, repeated = (comparison, *repeats(engine, comparison, number=1))
+    return repeated
 
 
 def truth(engine: Engine, prompt: str, settings: GenerationSettings, enough: float) -> tuple[float, float]:
-    """Seconds of both sides in so many seconds of races, up to the same number of tokens."""
+    """Return the seconds of both sides, up to the same number of tokens, in about `enough` seconds of races."""
     plain = speculative = 0.0
     while plain + speculative < enough:
-        comparison = compared(engine, prompt, settings, 1)
+        comparison = compared(engine, prompt, settings)
         tokens = metrics.common_tokens(comparison)
-        sides = [metrics.seconds_to(run, tokens) for run in (comparison.plain, comparison.speculative)]
-        if not all(sides):
-            break
-        sides = [side + more for side, more in zip(sides, _seconds(comparison), strict=True)]
-        plain, speculative = plain + sides[0], speculative + sides[1]
+        plain += metrics.seconds_to(comparison.plain, tokens)
+        plain += sum(trial.plain_seconds for trial in comparison.repeats)
+        speculative += metrics.seconds_to(comparison.speculative, tokens)
+        speculative += sum(trial.seconds for trial in comparison.repeats)
     return plain, speculative
 
 
-def _seconds(comparison: Comparison) -> tuple[float, float]:
-    """Those of the repeats."""
-    return sum(trial.plain_seconds for trial in comparison.repeats), sum(
-        trial.seconds for trial in comparison.repeats
-    )
-
-
-def measured(place: Place, condition: str, number: int, comparison: Comparison) -> Iterator[Measured]:
-    """The row of a race with its repeats, and of the race alone, numbered apart."""
-    for sign, each in ((1, comparison), (-1, comparison.model_copy(update={"repeats": ()}))):
-        speedup = of_comparison(each)
-        if speedup is not None:
-            yield row(place, condition, sign * number, speedup, comparison.other_load)
-
-
-def row(place: Place, condition: str, number: int, speedup: Speedup, load: float | None) -> Measured:
-    """What is kept of an estimate."""
-    low, high = speedup.low or speedup.middle, speedup.high or speedup.middle
-    return Measured(*place, condition, number, speedup.middle, low, high, speedup.strength, load)
-
-
-class Rows:
-    """The file of rows."""
-
-    def __init__(self, folder: Path) -> None:
-        """Read what there is."""
-        folder.mkdir(parents=True, exist_ok=True)
-        self._path = path = folder / "rows.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        self.rows = [Measured(*json.loads(line)) for line in lines]
-
-    def add(self, *rows: Measured) -> None:
-        """Keep rows."""
-        self.rows += rows
-        with self._path.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(each) + "\n" for each in rows)
-
-    def has(self, place: Place, condition: str, number: int) -> bool:
-        """Whether this was measured."""
-        return any(
-            each.place == place and each.condition == condition and each.number == number for each in self.rows
-        )
-
-
-def pair_of(name: str) -> ModelPair:
-    """One of the two bundled pairs."""
-    return bundled_pair() if name == "story-pair" else default_pair()
-
-
-def measure(rows: Rows, pair: str, engine_name: str, arguments: argparse.Namespace, until: float) -> None:
-    """All conditions of a pair in an engine, in turns, until the time is up."""
-    loaded = pair_of(pair)
-    for _ in convert_pair(loaded):
+def measure(name: str, arguments: argparse.Namespace, until: float) -> Iterator[Raced]:
+    """Race a pair in turns until the time is up."""
+    pair = bundled_pair() if name == "story-pair" else default_pair()
+    for _ in convert_pair(pair):
         pass
-    engine = load_engine(engine_name, loaded)  # type: ignore[arg-type]
-    shared = {"engine": engine_name, "max_new_tokens": arguments.tokens, "ignore_eos": True}
+    shared = {"engine": arguments.engine, "max_new_tokens": arguments.tokens, "ignore_eos": True}
     variants = {
-        name: (prompt, initial_settings(loaded, **shared | chosen))
-        for name, (prompt, chosen) in SETTINGS[pair].items()
+        setting: (prompt, initial_settings(pair, **shared | chosen))
+        for setting, (prompt, chosen) in SETTINGS[name].items()
     }
-    places = {name: Place(pair, engine_name, name) for name in variants}
+    with closing(load_engine(arguments.engine, pair)) as engine:
+        costs = measure_costs(engine)
 
-    def true(number: int) -> None:
-        for name, (prompt, settings) in variants.items():
-            if not rows.has(places[name], "", number):
-                sides = truth(engine, prompt, settings, arguments.truth)
-                ratio = sides[0] / sides[1]
-                rows.add(Measured(*places[name], "", number, ratio, ratio, ratio, "", None, *sides))
-                print(f"{pair} {engine_name} {name}: {ratio:.3f}", flush=True)
+        def truths() -> dict[str, tuple[float, float]]:
+            return {setting: truth(engine, *chosen, arguments.truth) for setting, chosen in variants.items()}
 
-    try:
-        for number in range(1, arguments.races + 1):
-            if monotonic() > until:
-                break
-            true(number)
-            for condition, share in CONDITIONS.items():
+        before = truths()
+        while monotonic() < until:
+            found: list[tuple[str, str, Comparison]] = []
+            for load, share in LOADS.items():
                 with beside(share):
-                    for name, (prompt, settings) in variants.items():
-                        if rows.has(places[name], condition, number) or monotonic() > until:
-                            continue
-                        comparison = compared(engine, prompt, settings, arguments.repeats)
-                        rows.add(*measured(places[name], condition, number, comparison))
-                        path = kept(arguments.out, places[name], condition, number)
-                        path.write_text(json_text(schema.to_json(comparison)), encoding="utf-8")
-            true(number + 1)  # the minutes of these races end with it
-    finally:
-        engine.close()
+                    for setting, chosen in variants.items():
+                        found.append((setting, load, compared(engine, *chosen)))
+            after = truths()
+            for setting, load, comparison in found:
+                plain, speculative = (sum(sides) for sides in zip(before[setting], after[setting], strict=True))
+                yield Raced(name, load, plain / speculative, with_costs(comparison, costs))
+            before = after
 
 
-def kept(folder: Path, place: Place, condition: str, number: int) -> Path:
-    """The file of a comparison."""
-    return folder / "-".join((*place, condition.strip(" %"), f"{number}.json"))
+def with_costs(comparison: Comparison, costs: Costs | None) -> Comparison:
+    return comparison.model_copy(update={"costs": costs})
 
 
-class Judged(NamedTuple):
-    """A race beside the true speedups of its minutes, `near`, and of its hour, `overall`."""
-
-    race: Measured
-    near: float
-    overall: float
-
-
-def judged(rows: Sequence[Measured]) -> Iterator[Judged]:
-    """The races of an hour."""
-    truths = Truths(rows)
-    for each in rows:
-        if each.condition and truths.has(each.place):
-            yield Judged(each, truths.near(each), truths.overall(each.place))
+def keep(folder: Path, raced: Raced) -> None:
+    """Add a race to the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    number = len(list(folder.iterdir()))
+    row = {**raced._asdict(), "comparison": schema.to_json(raced.comparison)}
+    (folder / f"{number:04}.json").write_text(json_text(row), encoding="utf-8")
 
 
-def again(folder: Path) -> Iterator[Measured]:
-    """The rows of an hour, its kept comparisons estimated anew."""
-    for each in Rows(folder).rows:
-        if not each.condition:
-            yield each
-        elif each.number > 0:
-            text = kept(folder, each.place, each.condition, each.number).read_bytes()
-            comparison = schema.from_text(text, "measure again")
-            yield from measured(each.place, each.condition, each.number, comparison)
+def kept(folder: Path) -> Iterator[Raced]:
+    """Read the races of a folder."""
+    for path in sorted(folder.iterdir()):
+        row = json.loads(path.read_text(encoding="utf-8"))
+        yield Raced(row["pair"], row["load"], row["truth"], schema.from_json(row["comparison"]))
 
 
-def table(races: Sequence[Judged]) -> Iterator[str]:
-    """Every condition of every pair and engine, then all together."""
+WITHOUT: dict[str, Callable[[Comparison], Comparison]] = {
+    "": lambda comparison: comparison,
+    ", without the repeat": lambda comparison: comparison.model_copy(update={"repeats": ()}),
+    ", without step costs": lambda comparison: with_costs(comparison, None),
+}
+"""What is estimated from: the race with its repeat and step costs, or less."""
+
+
+def table(races: Sequence[Raced]) -> Iterator[str]:
+    """Yield the lines of the table: every load of every pair, then of all."""
     yield (
-        "| pair, engine | load by other programs | races | true speedups | contains the truth of its minutes "
-        "| of the whole time | wrong side | half-width | said |"
+        "| pair | load by other programs | races | true speedups | interval holds the truth (goal 90 %) "
+        "| wrong “faster” or “slower” (2 %) | wrong “probably” (10 %) | answers (95 %) | half-width |"
     )
     yield "|---|---|---|---|---|---|---|---|---|"
-    places = sorted({(each.race.pair, each.race.engine) for each in races})
-    groups = [(f"{pair}, {engine}", {(pair, engine)}) for pair, engine in places]
-    groups += [("all", set(places)), ("all, without repeats", set(places))]
-    for name, members in groups:
-        alone = name.endswith("repeats")
-        for condition in CONDITIONS:
-            of_it = [
-                each
-                for each in races
-                if (each.race.pair, each.race.engine) in members
-                and each.race.condition == condition
-                and (each.race.number < 0) == alone
-            ]
-            if of_it:
-                yield f"| {name} | {condition} | {line(of_it)} |"
+    pairs = list(dict.fromkeys(each.pair for each in races))
+    groups = [(pair, [each for each in races if each.pair == pair], "") for pair in pairs]
+    groups += [("all", list(races), without) for without in WITHOUT]
+    for pair, members, without in groups:
+        for load in LOADS:
+            mine = [each for each in members if each.load == load]
+            if mine:
+                yield f"| {pair}{without} | {load} | {line(mine, WITHOUT[without])} |"
 
 
-class Truths:
-    """The true speedups: plain over speculative seconds of quiet races."""
-
-    def __init__(self, rows: Sequence[Measured]) -> None:
-        """Read them from the rows that are parts of the truth."""
-        self._parts: dict[Place, dict[int, Measured]] = {}
-        for each in rows:
-            if not each.condition:
-                self._parts.setdefault(each.place, {})[each.number] = each
-
-    def has(self, place: Place) -> bool:
-        """Whether there is one for this place."""
-        return place in self._parts
-
-    def overall(self, place: Place) -> float:
-        """That of the whole time."""
-        return _ratio(list(self._parts[place].values()))
-
-    def near(self, race: Measured) -> float:
-        """That of the minutes around a race, which lies between the part of its own number and the next one."""
-        parts, number = self._parts[race.place], abs(race.number)
-        return _ratio([parts[each] for each in (number, number + 1) if each in parts] or list(parts.values()))
-
-
-def _ratio(parts: Sequence[Measured]) -> float:
-    return sum(each.plain for each in parts) / sum(each.speculative for each in parts)
-
-
-def line(races: Sequence[Judged]) -> str:
-    """The figures of one condition."""
-    near = [row.low <= truth <= row.high for row, truth, _ in races]
-    overall = [row.low <= truth <= row.high for row, _, truth in races]
-    wrong = sum(row.call == ("slower" if truth > 1 else "faster") for row, _, truth in races)
-    width = median((row.high / row.low) ** 0.5 - 1 for row, _, _ in races)
-    true = sorted({each.overall for each in races})
-    said = Counter(each.race.call for each in races)
-    calls = ", ".join(f"{count} {call}" for call, count in sorted(said.items()))
-    cells = (
-        len(races),
-        f"{true[0]:.2f}–{true[-1]:.2f}",
-        *(f"{sum(held) / len(races) * 100:.0f} %" for held in (near, overall)),
-        wrong,
-        f"±{width * 100:.0f} %",
-        calls,
+def line(races: Sequence[Raced], reduce: Callable[[Comparison], Comparison]) -> str:
+    """Return the figures of one condition."""
+    pairs = [(each.truth, of_comparison(reduce(each.comparison))) for each in races]
+    found = [(truth, speedup) for truth, speedup in pairs if speedup is not None]
+    held = sum((speedup.low or 0) <= truth <= (speedup.high or 0) for truth, speedup in found)
+    sides = []
+    for strength in ("clear", "probable"):
+        said = [(truth, speedup) for truth, speedup in found if speedup.strength == strength]
+        wrong = sum(speedup.direction == ("slower" if truth > 1 else "faster") for truth, speedup in said)
+        sides.append(f"{wrong} of {len(said)}")
+    answers = sum(speedup.strength != "noisy" for _, speedup in found)
+    widths = [(speedup.high / speedup.low) ** 0.5 - 1 for _, speedup in found if speedup.low and speedup.high]
+    truths = sorted(truth for truth, _ in found)
+    shares = (f"{count / len(found) * 100:.0f} %" for count in (held, answers))
+    return " | ".join(
+        [
+            str(len(found)),
+            f"{truths[0]:.2f}–{truths[-1]:.2f}",
+            next(shares),
+            *sides,
+            next(shares),
+            f"±{median(widths) * 100:.0f} %" if widths else "–",
+        ]
     )
-    return " | ".join(map(str, cells))
 
 
 def main() -> None:
-    """Measure what is missing, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    hours = parser.add_mutually_exclusive_group(required=True)
-    hours.add_argument("--out", type=Path, metavar="HOUR", help="measure into this folder")
-    hours.add_argument("--table", type=Path, nargs="+", metavar="HOUR", help="only print the table of these")
-    parser.add_argument("--minutes", type=float, default=25)
-    parser.add_argument("--races", type=int, default=12, help="of each setting in each condition, at most")
-    parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument(
-        "--truth", type=float, default=5, metavar="SECONDS", help="of races for each part of the truth"
-    )
+    parser.add_argument("--minutes", type=float, default=15, help="of all pairs together, about")
     parser.add_argument("--pairs", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
-    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument("--engine", choices=("traced", "genai"), default="traced")
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--truth", type=float, default=5, metavar="SECONDS", help="of races for each truth")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="keep the comparisons here")
+    parser.add_argument("--table", type=Path, metavar="FOLDER", help="only print the table of these")
     arguments = parser.parse_args()
-    if arguments.out is not None:
-        rows = Rows(arguments.out)
-        end = monotonic() + arguments.minutes * 60
-        places = [(pair, engine) for pair in arguments.pairs for engine in arguments.engines]
-        for done, (pair, engine) in enumerate(places):
-            measure(rows, pair, engine, arguments, monotonic() + (end - monotonic()) / (len(places) - done))
-    races = [each for hour in arguments.table or [arguments.out] for each in judged(list(again(hour)))]
+    races = list(kept(arguments.table)) if arguments.table is not None else []
+    for number, name in enumerate(arguments.pairs if arguments.table is None else []):
+        # what one pair leaves over goes to the next ones
+        left = arguments.minutes * 60 / (len(arguments.pairs) - number)
+        begun = monotonic()
+        for raced in measure(name, arguments, begun + left):
+            races.append(raced)
+            if arguments.out is not None:
+                keep(arguments.out, raced)
+        arguments.minutes -= (monotonic() - begun) / 60
     print("\n".join(table(races)))
 
 
