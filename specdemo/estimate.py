@@ -57,7 +57,6 @@ FORMULA = (
     f"{_PART:g} s; averaged with τ / (d(γ) + v(γ+1)) if step costs are known; 95 % interval: {Z} standard errors"
 )
 
-VALUES_FORMULA = f"geometric mean of the runs; 95 % interval: {Z} standard errors, from {_LEAST_PARTS} runs on"
 
 Strength = Literal["clear", "probable", "even", "noisy"]
 Direction = Literal["faster", "slower", "same"]
@@ -134,24 +133,6 @@ class Speedup(Interval):
         return None if self.tokens_per_round is None else self.tokens_per_round / self.middle
 
 
-def of_values(values: Sequence[float]) -> Interval:
-    """Return the geometric mean of positive values, such as speedups; from four on with an interval."""
-    logs = np.log(values)
-    middle = float(logs.mean())
-    if len(values) < _LEAST_PARTS:
-        return Interval(middle=math.exp(middle))
-    return _interval(middle, _error(logs))
-
-
-def ratio_of_sums(above: Sequence[float], below: Sequence[float]) -> Interval:
-    """Return Σ above / Σ below, one term of each per prompt; from six prompts on with an interval over prompts."""
-    first, second = np.array(above, float), np.array(below, float)
-    ratio = float(first.sum() / second.sum())
-    if len(above) < ENOUGH or not ratio:
-        return Interval(middle=ratio)
-    return _interval(math.log(ratio), _error_of_sums(first, second))
-
-
 def _error_of_sums(above: _Floats, below: _Floats) -> float:
     """Return the relative standard error of a ratio of sums (its linear approximation), scaled for few terms."""
     differences = above / above.sum() - below / below.sum()
@@ -226,7 +207,8 @@ def _medians(factors: _Floats, seconds: float) -> _Floats:
 
     All have the same number of steps, since a single slow step could last longer than a part.
     """
-    number = min(max(seconds / _PART, _LEAST_PARTS), len(factors) / _PART_STEPS)
+    most = len(factors) / _PART_STEPS if seconds < _PART * len(factors) else len(factors)
+    number = min(max(seconds / _PART, _LEAST_PARTS), most)
     return np.log([np.median(part) for part in np.array_split(factors, max(int(number), 1))])
 
 

@@ -8,11 +8,10 @@ think between `<think>` and `</think>` before they answer.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
-from specdemo.records import Comparison, Costs, Outcome, Record, Round, Run
+from specdemo.records import Comparison, Costs, Outcome, Round, Run
 
 
 @dataclass(frozen=True)
@@ -291,56 +290,7 @@ def verify_cost(costs: Costs, tokens: int) -> float | None:
     return costs.verify[tokens - 1] / costs.verify[0] if 0 < tokens <= len(costs.verify) else None
 
 
-_HALVINGS = 10
-
-
-class Prediction(Record):
-    """Speedups predicted for lookaheads 1, 2, …: with measured verification costs, and by the textbook."""
-
-    predicted: tuple[float, ...]
-    textbook: tuple[float, ...]
-
-    @property
-    def best(self) -> int:
-        """Lookahead with the highest prediction; 0 if none is above 1 and plain decoding is best."""
-        return _best(self.predicted)
-
-    @property
-    def textbook_best(self) -> int:
-        """The best lookahead by the textbook."""
-        return _best(self.textbook)
-
-
-class WhatIf(NamedTuple):
-    """What-if step costs, as factors of a draft step and of the extra cost of more than one token.
-
-    `growth` multiplies v(n) − 1. If plain steps are limited by memory, and the cost of more tokens is arithmetic, a
-    machine with twice the bandwidth halves plain and draft steps alike but not the rest: c stays, and v(n) − 1
-    doubles.
-    """
-
-    draft: float = 1.0
-    growth: float = 1.0
-
-    def of(self, costs: Costs) -> Costs:
-        """Return the costs with these factors applied."""
-        plain = costs.plain_step
-        return Costs(
-            plain_step=plain,
-            draft_step=costs.draft_step and costs.draft_step * self.draft,
-            first_draft_step=costs.first_draft_step and costs.first_draft_step * self.draft,
-            # noise can make a pass over several tokens look faster than one over a single token; keep it positive
-            verify=tuple(max(plain + (passes - plain) * self.growth, 0.1 * plain) for passes in costs.verify),
-        )
-
-
-AS_MEASURED = WhatIf()
-WHAT_IFS = {
-    "As measured": AS_MEASURED,
-    "A draft twice as fast": WhatIf(draft=0.5),
-    "Twice the memory bandwidth": WhatIf(growth=2.0),
-}
-"""Scenarios by name."""
+_HALVINGS = 10  # of the range of α: to a thousandth
 
 
 def expected_length(acceptance: float, lookahead: int) -> float:
@@ -351,22 +301,19 @@ def expected_length(acceptance: float, lookahead: int) -> float:
     return sum(acceptance**i for i in range(lookahead + 1))
 
 
-def predict(costs: Costs, acceptance: float, *, free: bool = False) -> Prediction | None:
-    """Predict speedups with acceptance α at every lookahead whose verification was measured.
+def predict(costs: Costs, acceptance: float, *, free: bool = False) -> tuple[float, ...] | None:
+    """Predict the speedups with acceptance α at lookaheads 1, 2, …, as far as their verification was measured.
+
+    τ / (d(γ) + v(γ+1)); the textbook sets d(γ) = γc and v = 1 (Leviathan et al. 2023, theorem 3.8), as if verifying
+    several tokens cost no more than one. Since it costs more, the best lookahead is shorter than the textbook's.
 
     None if the draft's cost is unknown. `free`: proposals cost nothing, as those of prompt lookup; the prediction
     assumes some in every round.
     """
-    cost = 0.0 if free else draft_cost(costs)
-    if cost is None:
+    if not free and costs.draft_step is None:
         return None
-    length = partial(expected_length, acceptance)
-    lookaheads = range(1, len(costs.verify))
-    rounds = (round_cost(costs, n, free=free) for n in lookaheads)
-    return Prediction(
-        predicted=tuple(length(n) / each for n, each in enumerate(rounds, 1) if each is not None),
-        textbook=tuple(length(n) / (n * cost + 1) for n in lookaheads),
-    )
+    rounds = [(n, round_cost(costs, n, free=free)) for n in range(1, len(costs.verify))]
+    return tuple(expected_length(acceptance, n) / cost for n, cost in rounds if cost is not None)
 
 
 def ceiling(costs: Costs, *, free: bool = False) -> tuple[float, int] | None:
@@ -375,10 +322,7 @@ def ceiling(costs: Costs, *, free: bool = False) -> tuple[float, int] | None:
     None if the draft's cost is unknown.
     """
     found = predict(costs, 1.0, free=free)
-    if found is None or not found.predicted:
-        return None
-    lookahead, speedup = max(enumerate(found.predicted, 1), key=lambda pair: pair[1])
-    return speedup, lookahead
+    return max(zip(found, range(1, len(found) + 1), strict=True), key=lambda pair: pair[0]) if found else None
 
 
 def break_even(costs: Costs, *, free: bool = False) -> tuple[float | None, ...]:
@@ -387,21 +331,14 @@ def break_even(costs: Costs, *, free: bool = False) -> tuple[float | None, ...]:
     Empty if the draft's cost is unknown. The prediction grows with α, so bisection finds it.
     """
     found: list[float | None] = []
-    most = predict(costs, 1.0, free=free)
-    for index, best in enumerate(most.predicted if most is not None else ()):
+    for lookahead, best in enumerate(predict(costs, 1.0, free=free) or (), 1):
         low, high = 0.0, 1.0
+        cost = expected_length(1.0, lookahead) / best
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            prediction = predict(costs, middle, free=free)
-            assert prediction is not None, "the draft's cost is the same"
-            low, high = (low, middle) if prediction.predicted[index] > 1 else (middle, high)
+            low, high = (low, middle) if expected_length(middle, lookahead) > cost else (middle, high)
         found.append(high if best > 1 else None)
     return tuple(found)
-
-
-def _best(speedups: Sequence[float]) -> int:
-    lookahead, speedup = max(enumerate(speedups, 1), key=lambda pair: pair[1], default=(0, 0.0))
-    return lookahead if speedup > 1 else 0
 
 
 _TIMES = 4  # least repetitions in a row
@@ -431,22 +368,6 @@ def loop(ids: Sequence[int | str]) -> Loop | None:
 
 
 _BEGIN, _END = "<think>", "</think>"
-
-
-class Thinking:
-    """Tracks thinking in a text, round by round."""
-
-    def __init__(self) -> None:
-        self._text = ""
-
-    def thinks_in(self, step: Round) -> bool:
-        """Add a round; return whether any of it is thinking."""
-        before = self._inside()
-        self._text += "".join(token.text for token in step.committed)
-        return before or self._inside()
-
-    def _inside(self) -> bool:
-        return self._text.lstrip().startswith(_BEGIN) and _END not in self._text
 
 
 def thinking_tokens(run: Run) -> int:

@@ -146,7 +146,7 @@ def allows(costs: Costs | None) -> list[dict[str, Any]]:
         {
             "lookahead": lookahead,
             "verify_cost": metrics.verify_cost(costs, lookahead + 1),
-            "at_most": best.predicted[lookahead - 1],
+            "at_most": best[lookahead - 1],
             "gains_from": needed[lookahead - 1],
         }
         for lookahead in _LOOKAHEADS

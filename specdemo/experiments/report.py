@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from specdemo import metrics
 from specdemo.errors import FileError, UsageError, listed, quoted
-from specdemo.estimate import FORMULA, VALUES_FORMULA, Interval, Pooled, pool
+from specdemo.estimate import FORMULA, Interval, Pooled, pool
 from specdemo.experiments.plan import CONDITIONS
 from specdemo.experiments.rows import Result, Row
 from specdemo.exports.html import text_of
@@ -115,7 +115,7 @@ def _with_predictions(result: Result, found: list[Point]) -> list[Point]:
     prediction = None if acceptance is None else metrics.predict(facts.costs, acceptance)
     if prediction is None:
         return found
-    by_lookahead = dict(enumerate(prediction.predicted, 1))
+    by_lookahead = dict(enumerate(prediction, 1))
     return [
         each.model_copy(update={"predicted": by_lookahead.get(int(each.values["lookahead"]))})
         if each.variant in mine
@@ -440,7 +440,7 @@ def _notes(result: Result, found: Sequence[Point], best: str | None) -> Iterator
     if len(result.rows) > sum(row.latency is None for row in result.rows):
         yield (
             "Several requests at once: the same requests, speculatively and plainly, with as many running all the "
-            f"time. Speedup: {metrics.FORMULAS['load_speedup']}; {VALUES_FORMULA}."
+            f"time. Speedup: {metrics.FORMULAS['load_speedup']}; {FORMULA}."
         )
     for name, text in (("α", "acceptance_rate"), ("τ", "mean_accepted_length")):
         yield f"{name}: {metrics.FORMULAS[text]}."

@@ -66,7 +66,7 @@ def test_what_a_lookahead_needs_is_where_its_prediction_passes_one() -> None:
         for acceptance, gains in ((needed + 0.01, True), (needed - 0.01, False)):
             prediction = predict(COSTS, acceptance)
             assert prediction is not None
-            assert (prediction.predicted[lookahead - 1] > 1) is gains
+            assert (prediction[lookahead - 1] > 1) is gains
     dear = COSTS.model_copy(update={"draft_step": 0.02})
     assert set(break_even(dear)) == {None}
     assert {row["gains_from"] for row in allows(dear)} == {None}

@@ -137,7 +137,7 @@ def test_predicted_best_is_what_simulation_finds() -> None:
     prediction = predict(COSTS, 0.8)
     assert prediction is not None
     measured = [rate(ConstantPolicy(n), independent(0.8), COSTS, 20_000) for n in range(1, 17)]
-    assert prediction.predicted == pytest.approx(measured, rel=0.03)
+    assert prediction == pytest.approx(measured, rel=0.03)
 
 
 def taught(rounds: list[tuple[bool, float]]) -> Costs:
