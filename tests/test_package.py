@@ -45,6 +45,12 @@ def test_importing_specdemo_changes_nothing_in_the_process() -> None:
     assert fresh(f"import sys; before = set(sys.modules); import specdemo; {listed}") == "{'specdemo'}\n"
 
 
+@pytest.mark.parametrize("module", ["engines.scripted", "worker", "exports.html", "cli.commands"])
+def test_a_module_loads_what_it_needs(module: str) -> None:
+    heavy = {"openvino", "openvino_genai", "gradio"}
+    assert fresh(f"import sys, specdemo.{module}; print({heavy} & set(sys.modules))") == "set()\n"
+
+
 @pytest.mark.parametrize("package", sorted(ONLY_IN["openvino"]))
 def test_openvino_starts_without_its_telemetry(package: str) -> None:
     assert fresh(f"import sys, {package}; print(sys.modules['openvino_telemetry'])") == "None\n"

@@ -5,6 +5,7 @@ Exit codes: 0 for success, 2 for bad usage, 1 for a failed run, 130 for Ctrl+C.
 
 import errno
 import io
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -34,6 +35,8 @@ def main(arguments: Sequence[str] | None = None, *, load: "EngineFactory | None"
         try:
             parser = build_parser(**given)
             options = parser.parse_args(arguments)
+            logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", force=True)
+            logging.getLogger("specdemo").setLevel(options.log_level.upper())
             options.command(options)
         finally:
             if sys.stdout is not None:
@@ -65,4 +68,5 @@ def _complain(error: SpecdemoError, code: int) -> int:
     print(f"specdemo: {printable(str(error))}", file=sys.stderr)
     for line in printable(error.cause, lines=True).splitlines():
         print(f"  {line}", file=sys.stderr)
+    logging.getLogger("specdemo").debug("%s", error.trace)
     return code

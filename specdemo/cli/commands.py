@@ -40,8 +40,24 @@ def build_parser(load: EngineFactory = load_engine) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(prog=called, required=True, metavar="COMMAND", help=argparse.SUPPRESS)
     for command in (serve, compare, measure, models, doctor):
         command.add_to(commands)
+    for each in commands.choices.values():
+        _add_log_level(each)
     parser.epilog = "\n".join(_by_topic({action.dest: action.help or "" for action in commands._choices_actions}))
     return parser
+
+
+def _add_log_level(parser: argparse.ArgumentParser) -> None:
+    """Add the option to a command, or to each subcommand of one."""
+    subcommands = commands_of(parser)
+    for each in subcommands.values():
+        _add_log_level(each)
+    if not subcommands:
+        parser.add_argument(
+            "--log-level",
+            choices=("debug", "info", "warning", "error"),
+            default="warning",
+            help="what is logged to standard error; debug: also tracebacks of every error (default: warning)",
+        )
 
 
 def _by_topic(helps: Mapping[str, str]) -> Iterator[str]:
@@ -69,4 +85,5 @@ class Parser(argparse.ArgumentParser):
 
 def commands_of(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
     """Return the parser of each command, or of each subcommand of a command; empty if there are none."""
-    return next((action.choices for action in parser._actions if isinstance(action.choices, Mapping)), {})
+    found = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return next((action.choices for action in found), {})

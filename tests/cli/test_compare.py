@@ -10,7 +10,7 @@ import pytest
 from specdemo.cli import main
 from specdemo.engines.base import Decoder, Prefilling
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.errors import ServerError
+from specdemo.errors import LoadError, ServerError
 from specdemo.records import Costs, Request, Round
 from specdemo.strategies import Plain
 
@@ -90,3 +90,18 @@ def test_answers_and_names_cannot_command_the_terminal(capsys: pytest.CaptureFix
     assert not set(out) & {"\x1b", "\x07", "\u202e"}
     for shown in (r"\x1b[31m[red]", r"a\u202eb", ":smile:", r"Say \x1b[2J", r"x\x1b]0;title"):
         assert shown in out
+
+
+def test_a_traceback_is_logged_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    def load(*_: object) -> ScriptedEngine:
+        try:
+            raise RuntimeError("Exception from core.cpp:99")
+        except RuntimeError as error:
+            raise LoadError.of(error, "OpenVINO cannot load 'x' on CPU", "export it again") from error
+
+    assert main(["compare", "Say"], load=load) == 1
+    *_, complaint, cause = capsys.readouterr().err.splitlines()
+    assert complaint == "specdemo: OpenVINO cannot load 'x' on CPU; export it again."
+    assert cause == "  RuntimeError: Exception from core.cpp:99"
+    assert main(["compare", "Say", "--log-level", "debug"], load=load) == 1
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
