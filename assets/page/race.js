@@ -160,8 +160,8 @@ export class Race {
     this.finished = this.failure = null;
     Object.assign(this, { run, request, moves: [], read: -1 });
     const { settings, pair } = request;
-    const served = pair.target.server !== null;
-    this.player.reset({ limit: settings.max_new_tokens, sequential: settings.sequential || (served && !settings.at_once) });
+    const remote = pair.target.server !== null;
+    this.player.reset({ limit: settings.max_new_tokens, sequential: settings.sequential || (remote && !settings.at_once) });
     this.root.classList.remove("asked");
     this.root.classList.toggle("chat", isChat(request));
     this.root.dataset.state = "waiting";
@@ -254,8 +254,8 @@ export class Race {
   /** @param {Player} player */
   pace(player) {
     if (player.factor === null) return "";
-    const served = this.request?.pair.target.server !== null;
-    if (player.live && !player.complete && served) return "Live. Each side as its server's answer arrives.";
+    const remote = this.request?.pair.target.server !== null;
+    if (player.live && !player.complete && remote) return "Live. Each side as its server's answer arrives.";
     if (player.live && !player.complete) return "Live. The sides take turns; each clock runs only while its side works.";
     if (player.factor === 1) return "Played in real time, each side on its own clock.";
     const long = player.complete ? player.total() : player.expected() ?? 0;

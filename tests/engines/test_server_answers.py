@@ -146,12 +146,14 @@ def test_halves_of_a_character_are_joined_and_a_lone_one_replaced() -> None:
 def test_thinking_that_arrives_apart_is_there_once_and_apart(names: tuple[str, ...]) -> None:
     thinking: list[Any] = [{"choices": [{"delta": dict.fromkeys(names, text)}]} for text in ("Let me", " think.")]
     assert run(answers(*thinking, chat("Hi"), "[DONE]")).text == "<think>Let me think.</think>Hi"
+    part = {"type": "thinking", "thinking": [{"type": "text", "text": "Let me think."}]}
+    assert run(answers(chat([part]), chat([{"text": "Hi"}]), "[DONE]")).text == "<think>Let me think.</think>Hi"
 
 
 FAILED: dict[str, tuple[Answer, str]] = {
     "401": (Answer({"error": {"message": "no key"}}, 401), "a valid API key; set SPECDEMO_API_KEY (401: no key)."),
     "404": (Answer({"error": {"message": "no model tiny"}}, 404), "(404: no model tiny)"),
-    "422": (Answer({"detail": [{"msg": "top_k?"}]}, 422), 'an error (422: [{"msg": "top_k?"}])'),
+    "422": (Answer({"detail": [{"msg": "top_k?"}]}, 422), "an error (422: top_k?)"),
     "429": (Answer({"error": "slow down"}, 429), "too many requests; run again later, or raise its limit (429: slow"),
     "503": (
         Answer({"error": {"message": "Loading model"}}, 503),
@@ -165,6 +167,7 @@ FAILED: dict[str, tuple[Answer, str]] = {
     ),
     "204": (Answer("", 204), "broke its answer off"),
     "addresses": (Answer({"error": "http://10.0.0.7/v1, 10.0.0.8:80, 10.0.0.9"}, 500), "(500: …, …, …)"),
+    "in a list": (Answer([{"error": {"message": "no quota"}}], 400), "an error (400: no quota)"),
     "escapes": (Answer({"error": "\x1b[31mred\n\x00"}, 500), "(500: [31mred)"),
     "undecodable": (Answer({}, headers={"Content-Encoding": "gzip"}), "switch its compression off"),
     "error": (
@@ -239,6 +242,21 @@ def test_whatever_goes_wrong_while_an_answer_is_read_is_told_and_logged(
     assert "RecursionError" in caplog.text
 
 
+def test_a_server_that_knows_no_stream_options_is_asked_without() -> None:
+    refusal = Answer({"detail": [{"loc": ["body", "stream_options"], "msg": "Extra inputs are not permitted"}]}, 422)
+
+    def answer(path: str, body: dict[str, Any]) -> Answer | None:
+        return refusal if "stream_options" in body else answers(*EVENTS[:5], "[DONE]").get(path)
+
+    with fake(answer) as server:
+        servers = Servers(speculative=Server(url=server.url))
+        with closing(RemoteEngine(remote_pair(servers))) as engine:
+            for _ in range(2):
+                decoder = engine.decoder(Request.of("Say", initial_settings(engine.pair)))
+                assert run_alone(decoder).text == TEXT
+    assert ["stream_options" in body for body in server.bodies[CHAT]] == [True, False, False]
+
+
 def test_one_server_runs_alone() -> None:
     comparison = compare(None, answers())
     assert (comparison.plain.finish_reason, comparison.speculative.text) == ("absent", TEXT)
@@ -263,6 +281,8 @@ def test_a_server_is_found_from_what_people_paste() -> None:
 
 def test_models_are_named_where_there_are_several() -> None:
     with fake({"/v1/models": models("a", "b")}) as two:
+        with pytest.raises(ServerError, match=r"cannot be reached \(.*SSL"):
+            pair_at(two.url.replace("http:", "https:"))
         with pytest.raises(ServerError, match=r"several models \(a, b\); name one with --model\."):
             pair_at(two.url)
         with pytest.raises(ServerError, match=r"several models \(a, b\); name one with --plain-model\."):
@@ -422,7 +442,7 @@ def test_proxies_are_for_other_machines(monkeypatch: pytest.MonkeyPatch) -> None
             pair_at("http://model.invalid")
     with socket.socket() as deaf:  # has a port that nobody else gets, and does not listen
         deaf.bind(("127.0.0.1", 0))
-        with pytest.raises(ServerError, match="The speculative server cannot be reached"):
+        with pytest.raises(ServerError, match=r"The speculative server cannot be reached \(All connection attempts"):
             pair_at(f"http://127.0.0.1:{deaf.getsockname()[1]}")
 
 

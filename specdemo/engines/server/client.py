@@ -40,6 +40,7 @@ _STREAM_BYTES = 32 * 2**20  # for a stream; llama.cpp takes 1.5 kB per event, an
 _STREAM_EVENTS = 50_000  # in a stream; the smallest ones would still fill the memory
 _STREAM_SECONDS = 3600.0  # for a stream, however busy the server
 _KEPT_BYTES = 2**16  # of an answer's beginning, to quote from if it is no stream of events
+_OPTIONAL = "stream_options"  # asks for the number of tokens; some servers refuse it
 _QUOTED = 300  # characters quoted of a server's own words
 _ADDRESSES = r"\w+://[^\s\"'<>,;]+|\b\d+(?:\.\d+){3}(?::\d+)?\b"
 _PASTED = r"(?P<root>.*?)(?P<version>/v\d\w*(/.*?)?)?(/(chat/)?completions?|/models|/responses|/props|/health)?/*"
@@ -92,6 +93,7 @@ class Client:
         """
         self.side, self.key = side, key
         self._url, self._silence = server.url, server.silence_seconds
+        self._omitted = set[str]()  # fields that the server refuses
         value = key.value.strip()  # Windows line endings leave a \r
         if not (value.isascii() and value.isprintable()):
             raise UsageError(f"The API key contains an invalid character; set {key.variable} again.")
@@ -167,8 +169,10 @@ class Client:
 
     def words(self, said: object) -> str:
         """Return what a server said, on one line and without addresses, which visitors must not see."""
-        while isinstance(said, dict):
-            said = next((said[key] for key in ("error", "message", "detail") if said.get(key)), json.dumps(said))
+        while isinstance(said, dict) or (isinstance(said, list) and said and isinstance(said[0], dict)):
+            said = said[0] if isinstance(said, list) else said
+            keys = ("error", "message", "detail", "msg")
+            said = next((said[key] for key in keys if said.get(key)), json.dumps(said))
         text = said if isinstance(said, str) else json.dumps(said)
         if page := re.match(r"\s*<(?:.*?<title>(.*?)</title>)?", text[:_KEPT_BYTES], re.DOTALL | re.IGNORECASE):
             text = f"a web page, {page[1]!r}" if page[1] else "a web page"
@@ -194,11 +198,16 @@ class Client:
         reason may also close the connection or fall silent.
         """
         now, count, finished = asyncio.get_running_loop().time, 0, False
-        last = now() + _STREAM_SECONDS
+        last, body = now() + _STREAM_SECONDS, {name: body[name] for name in body if name not in self._omitted}
         try:
             async with self._answer("POST", path, _STREAM_BYTES, body) as (response, received, deadline):
                 if not response.is_success:
                     await response.aread()
+                    if _OPTIONAL in body and _OPTIONAL in received.text():
+                        self._omitted.add(_OPTIONAL)  # it is an older server
+                        async for event in self._events(path, body):
+                            yield event
+                        return
                     raise self._unusable(response.status_code, received.text())
                 response.headers["content-type"] = "text/event-stream"  # some servers call it plain text
                 async with aclosing(EventSource(response).aiter_sse()) as frames:
@@ -278,15 +287,16 @@ class Client:
                 received = _Bounded(response.stream, limit, self._too_long() if response.is_success else None)
                 response.stream = received
                 yield response, received, deadline
+        except (httpx.ConnectTimeout, httpx.ConnectError, httpx.ProxyError, httpx.UnsupportedProtocol) as error:
+            why = self.words(str(error) or "no connection in time")
+            raise self.error(f"cannot be reached ({why}); check that it is running, and its address.") from error
         except (TimeoutError, httpx.TimeoutException) as error:
             raise self.error(
                 f"has sent nothing for {self._silence:g} s; check whether it is still working, or raise "
                 "--server-timeout."
             ) from error
-        except (httpx.RemoteProtocolError, httpx.ReadError) as error:
-            raise self.error("broke its answer off; see its log, and run again.") from error
         except httpx.RequestError as error:
-            raise self.error("cannot be reached; check that it is running, and its address.") from error
+            raise self.error("broke its answer off; see its log, and run again.") from error
 
 
 class _Bounded(httpx.AsyncByteStream):

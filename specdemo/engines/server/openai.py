@@ -153,8 +153,11 @@ class OpenAIReader(Reader):
 
     def _text(self, choice: dict[str, Any]) -> str:
         delta = choice.get("delta") or choice.get("message") or {}
-        thought = _joined(delta.get("reasoning_content")) or _joined(delta.get("reasoning"))
-        said = _joined(choice.get("text")) or _joined(delta.get("content"))
+        content = delta.get("content")
+        parts = content if isinstance(content, list) else [content]
+        thoughts = [part["thinking"] for part in parts if isinstance(part, dict) and part.get("thinking")]
+        thought = _joined(delta.get("reasoning_content")) or _joined(delta.get("reasoning")) or _joined(thoughts)
+        said = _joined(choice.get("text")) or _joined(parts)
         text = thought if self._thinks or not thought else f"<think>{thought}"
         self._thinks = self._thinks or bool(thought)
         if self._thinks and said:
@@ -186,7 +189,7 @@ class OpenAIReader(Reader):
 def _joined(content: object) -> str:
     """Return the text of a message's content, which may come in parts."""
     if isinstance(content, dict):
-        content = content.get("text") or content.get("content") or content.get("thinking")
+        content = content.get("text") or content.get("content")
     return (
         "".join(map(_joined, content)) if isinstance(content, list) else content if isinstance(content, str) else ""
     )
