@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from specdemo.records import Outcome
+from specdemo.records import Outcome, outcomes_from_counts
 from specdemo.settings import Sampling
 
 Logits = npt.NDArray[np.float32]
@@ -206,9 +206,3 @@ def judge(proposed: Sequence[int], committed: Sequence[int], *, ended: bool = Fa
     if accepted != len(committed) - 1:
         return None
     return outcomes_from_counts(len(proposed), accepted)
-
-
-def outcomes_from_counts(proposed: int, accepted: int) -> list[Outcome]:
-    """Return outcomes from counts: accepted ones, one rejected, the rest discarded."""
-    left = proposed - accepted
-    return [Outcome.ACCEPTED] * accepted + [Outcome.REJECTED] * min(left, 1) + [Outcome.DISCARDED] * max(left - 1, 0)

@@ -149,7 +149,7 @@ class _ScriptedDecoder:
         return list(rounds)
 
     def finalized(self, run: Run) -> Run:
-        return run
+        return run.model_copy(update={"prompt_tokens": len(self._request.prompt.split())})
 
     def update_strategy(self, strategy: Strategy) -> bool:
         if not isinstance(strategy, Constant) or not isinstance(self._request.strategy, Constant):

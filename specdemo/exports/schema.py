@@ -48,8 +48,8 @@ def _run(data: dict[str, Any]) -> Run:
     # one by one, since a single call for a long run would stall a server's other threads
     prefill, *rounds = (Round.model_validate(each) for each in (data["prefill"], *data["rounds"]))
     for step in rounds:
-        if step.accepted > len(step.committed):
-            raise ValueError("a round commits fewer tokens than it accepts")
+        if step.contradicts_itself:
+            raise ValueError("a round's proposals contradict what it committed")
     return Run.model_validate({**data, "prefill": prefill, "rounds": rounds})
 
 

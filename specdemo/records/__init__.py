@@ -42,6 +42,7 @@ from specdemo.records.run import Spread as Spread
 from specdemo.records.run import StepCosts as StepCosts
 from specdemo.records.run import Token as Token
 from specdemo.records.run import Trial as Trial
+from specdemo.records.run import outcomes_from_counts as outcomes_from_counts
 from specdemo.settings import GenerationSettings
 
 TraceSource = Literal["measured", "replayed", "counts only", "reported", "bursts"]

@@ -86,10 +86,26 @@ class Round(Record):
             return max(len(self.committed) - 1, 0)
         return sum(token.verdict is Outcome.ACCEPTED for token in self.proposed)
 
+    @property
+    def contradicts_itself(self) -> bool:
+        """Whether outcomes are in an order that no verification gives, or more are accepted than committed."""
+        outcomes = [token.verdict for token in self.proposed or ()]
+        possible = outcomes_from_counts(len(outcomes), self.accepted)
+        # a text that ends within the proposals leaves those behind it unjudged
+        ended = [Outcome.ACCEPTED] * self.accepted + [Outcome.DISCARDED] * (len(outcomes) - self.accepted)
+        return bool(outcomes) and (outcomes not in (possible, ended) or self.accepted > len(self.committed))
+
+
+def outcomes_from_counts(proposed: int, accepted: int) -> list[Outcome]:
+    """Return outcomes from counts: accepted ones, one rejected, the rest discarded."""
+    left = proposed - accepted
+    return [Outcome.ACCEPTED] * accepted + [Outcome.REJECTED] * min(left, 1) + [Outcome.DISCARDED] * max(left - 1, 0)
+
 
 class Run(Record):
     """One side of a comparison. `prefill` commits the first token; its seconds are the time to first token.
 
+    `prompt_tokens` are those of its prompt, chat and template included; None if a server did not report them.
     Not `passes_known`: a server did not report which tokens came from one pass, so a round is what arrived together.
     A side without tokens has no such seconds: see `Run.without`.
     """
@@ -98,6 +114,7 @@ class Run(Record):
     rounds: tuple[Round, ...] = Field((), max_length=MOST)
     finish_reason: FinishReason
     passes_known: bool = True
+    prompt_tokens: Count | None = None
 
     @classmethod
     def without(cls, reason: Literal["failed", "absent", "cancelled"]) -> Self:

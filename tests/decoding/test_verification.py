@@ -20,11 +20,10 @@ from specdemo.decoding.verification import (
     entropy,
     greedy_choice,
     judge,
-    outcomes_from_counts,
     penalised,
     rejection_sample,
 )
-from specdemo.records import Outcome
+from specdemo.records import Outcome, outcomes_from_counts
 from specdemo.settings import Sampling
 
 A, R, D = Outcome.ACCEPTED, Outcome.REJECTED, Outcome.DISCARDED

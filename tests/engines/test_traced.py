@@ -115,6 +115,7 @@ def test_both_engines_write_the_same(traced: TracedEngine, engine: GenAIEngine, 
         expected = run_alone(engine.decoder(Request.of(prompt, theirs).plain))
         ours = plain(traced, prompt, repetition_penalty=penalty)
         assert (ours.token_ids, ours.text) == (expected.token_ids, expected.text)
+        assert ours.prompt_tokens == expected.prompt_tokens == engine.count_tokens(prompt)
 
 
 def test_both_engines_see_the_same_proposals(traced: TracedEngine, engine: GenAIEngine) -> None:

@@ -37,6 +37,18 @@ def test_what_is_written_is_what_is_read(comparison: Comparison) -> None:
     assert schema.from_json(json.loads(json.dumps(schema.to_json(comparison)))) == comparison
 
 
+@pytest.mark.parametrize(
+    "verdicts", [("rejected", "accepted"), ("accepted",) * 5, ("discarded", "rejected"), ("accepted", "rejected") * 2]
+)
+def test_proposals_that_contradict_what_was_committed_are_refused(verdicts: tuple[str, ...]) -> None:
+    written = schema.to_json(compared())
+    step = written["speculative"]["rounds"][0]
+    step["proposed"] = [{"id": None, "text": "", "verdict": verdict} for verdict in verdicts]
+    step["committed"] = step["committed"][:2]
+    with pytest.raises(ValueError, match="proposals contradict what it committed"):
+        schema.from_json(written)
+
+
 def test_object_has_the_documented_keys() -> None:
     comparison = compared()
     written = schema.to_json(comparison)
@@ -44,7 +56,9 @@ def test_object_has_the_documented_keys() -> None:
     known = {"pair", "prompt", "settings", "environment", "plain", "speculative", "trace_source", "summary"}
     assert known <= set(written)
     side = written["speculative"]
-    known = {"text", "token_ids", "prefill_seconds", "decode_seconds", "tokens_per_second", "finish_reason"}
+    known = {"text", "token_ids", "prefill_seconds", "decode_seconds", "tokens_per_second", "finish_reason"} | {
+        "prompt_tokens"
+    }
     assert known | {"prefill", "rounds"} <= set(side)
     step = side["rounds"][0]
     assert set(step) == {"proposed", "committed", "draft_seconds", "verify_seconds", "seconds", "source"}

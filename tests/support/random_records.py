@@ -2,7 +2,6 @@
 
 from hypothesis import strategies as st
 
-from specdemo.decoding.verification import outcomes_from_counts
 from specdemo.records import (
     Alternative,
     Comparison,
@@ -17,6 +16,7 @@ from specdemo.records import (
     Token,
     Trial,
     Turn,
+    outcomes_from_counts,
 )
 from specdemo.settings import GenerationSettings, RuntimeSettings
 

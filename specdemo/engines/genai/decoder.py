@@ -16,13 +16,12 @@ from time import perf_counter
 
 import openvino_genai
 
-from specdemo.decoding.verification import outcomes_from_counts
 from specdemo.engines.base import PREFILL_CHUNK, Arrival, Prefilling, RoundCounts
 from specdemo.engines.genai.pipelines import Pipelines, as_tensor, check_fits, generation_config, kind_of, read
 from specdemo.engines.genai.replay import Tracer
 from specdemo.engines.text import IncrementalText
 from specdemo.errors import OPENVINO_FAILURES, EngineError, PromptError
-from specdemo.records import DraftToken, FinishReason, Request, Round, Run, Token, TraceSource
+from specdemo.records import DraftToken, FinishReason, Request, Round, Run, Token, TraceSource, outcomes_from_counts
 from specdemo.strategies import Constant, Plain, Strategy
 
 request_ids = count(1)
@@ -110,8 +109,8 @@ class GenAIDecoder:
         return [self._traced(step, ended=self.finish_reason == "stop" and step is rounds[-1]) for step in rounds]
 
     def finalized(self, run: Run) -> Run:
-        """Return the run unchanged."""
-        return run
+        """Return the run with the length of its prompt."""
+        return run.model_copy(update={"prompt_tokens": len(self._prompt)})
 
     def update_strategy(self, strategy: Strategy) -> bool:
         """Return False: a request keeps the configuration it was added with."""

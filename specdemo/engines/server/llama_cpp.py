@@ -17,12 +17,11 @@ from contextlib import closing
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
-from specdemo.decoding.verification import outcomes_from_counts
 from specdemo.engines.base import Prefilling, messages
 from specdemo.engines.server.client import Client, Event
 from specdemo.engines.server.openai import HttpRequest, Reader, choose
 from specdemo.errors import ServerError
-from specdemo.records import MOST, TICK, DraftToken, Model, Outcome, Request, Round, Token
+from specdemo.records import MOST, TICK, DraftToken, Model, Outcome, Request, Round, Token, outcomes_from_counts
 
 _WINDOW = 64  # last tokens for a repetition penalty, if the context length is unknown; llama.cpp's own default
 

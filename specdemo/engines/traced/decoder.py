@@ -107,8 +107,8 @@ class TracedDecoder:
         return list(rounds)
 
     def finalized(self, run: Run) -> Run:
-        """Return the run unchanged."""
-        return run
+        """Return the run with the length of its prompt."""
+        return run.model_copy(update={"prompt_tokens": self._prompt_length})
 
     def update_strategy(self, strategy: Strategy) -> bool:
         """Update the drafter's strategy, if it can."""
