@@ -12,10 +12,8 @@ from itertools import islice
 from statistics import median
 from typing import NamedTuple
 
-import numpy as np
-
 from specdemo.engines import THOROUGH, Arrival, Batch, Thoroughness
-from specdemo.records import Record, Request, Trial
+from specdemo.records import Request, Trial
 from specdemo.warm_up import OtherLoad
 
 
@@ -24,21 +22,6 @@ class NamedRequest(NamedTuple):
 
     prompt: str
     request: Request
-
-
-class Latencies(Record):
-    """Latencies of one side's requests, in seconds: TTFT, its 99th percentile, and TPOT (None if unknown)."""
-
-    first: float
-    first_99: float
-    per_token: float | None
-
-
-class Latency(Record):
-    """Latencies of both sides at this concurrency."""
-
-    plain: Latencies
-    speculative: Latencies
 
 
 class Served(NamedTuple):
@@ -86,16 +69,14 @@ class Block(NamedTuple):
         return {(each.prompt, each.output) for each in self.served}
 
     @property
-    def latencies(self) -> Latencies:
-        first = [each.first for each in self.served]
-        rates = [(e.last - e.first) / (e.tokens - 1) for e in self.served if e.tokens > 1 and e.last > e.first]
-        return Latencies(
-            first=median(first), first_99=float(np.quantile(first, 0.99)), per_token=median(rates) if rates else None
-        )
+    def ttft(self) -> float:
+        """Median seconds from submission to the first token."""
+        return median(each.first for each in self.served)
 
-
-def latency(plain: Block, speculative: Block) -> Latency:
-    return Latency(plain=plain.latencies, speculative=speculative.latencies)
+    @property
+    def tpot(self) -> float:
+        """Median seconds per token after the first."""
+        return median((each.last - each.first) / max(each.tokens - 1, 1) for each in self.served)
 
 
 @dataclass

@@ -1,13 +1,12 @@
 """From rows to one report: figures of every variant, one conclusion, tables and charts, on the page and as files.
 
 The files are JSON, Markdown, CSV and one small HTML file that opens offline, light or dark. Names of prompts, models
-and files are foreign text, so each format escapes them in one function.
+and files are foreign text, so each format escapes every cell.
 """
 
 import csv
 import io
 import json
-import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -23,108 +22,95 @@ from markupsafe import Markup
 from pydantic import ValidationError
 
 from specdemo import metrics
-from specdemo.errors import FileError, UsageError, listed, quoted
-from specdemo.estimate import FORMULA, Interval, Pooled, pool
-from specdemo.experiments.plan import CONDITIONS
-from specdemo.experiments.rows import Result, Row
+from specdemo.errors import FileError, UsageError, capitalised, listed, quoted
+from specdemo.estimate import FORMULA, Pooled, pool
+from specdemo.experiments.plan import CONDITIONS, Variant
+from specdemo.experiments.rows import EngineFacts, Result, Row
 from specdemo.exports.html import text_of
 from specdemo.files import ASSETS, colours, json_value, read_bytes, write_json, write_text
 from specdemo.presentation.charts import base_figure, colour, plain_line
-from specdemo.records import Costs, Trial
+from specdemo.records import SIDES, Trial
 from specdemo.strategies import effective
 from specdemo.summary import milliseconds, number, percent, shared_words
+from specdemo.text import cell_csv, cell_markdown
 
-ALL_TASKS = "all tasks"
 _MOST_BYTES = 256 * 2**20  # of a report to compare with; 10,000 rows take about 100 MB
 _NAMED = 4  # of the settings that may be as fast
+_BUSY = 0.2  # of the processor: below it, intervals hardly widen
 _REACH = 2  # times the largest value: how far error bars may stretch an axis
+_LENGTHS = (500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 128_000)  # tokens of prompts, as SPEED-Bench's
 _BESIDE = (".md", ".csv", ".html")
-_LENGTHS = (500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 128_000)  # prompts, in tokens: as SPEED-Bench's
 
 
 # Figures.
 
 
 class Point(Pooled):
-    """Figures of one variant, over all its rows or some of them, such as a `part` named by a task.
+    """Figures of one variant, over all its rows or a `part` of them, such as a task.
 
-    Tokens per second are those of the speculative runs and of their plain neighbours. `first` and `per_token` are
-    plain and speculative TTFT and TPOT in seconds, means over the blocks of several requests at once. `predicted` is
-    the speedup that step costs and acceptance predict, which is not a measurement.
+    Tokens per second are those of the speculative runs and of their plain neighbours. `ttft` and `tpot` are plain and
+    speculative seconds, means over blocks of several requests at once. `predicted` is the speedup that step costs and
+    acceptance predict, which is not a measurement.
     """
 
     variant: str
-    values: dict[str, float | str]
-    part: str = ALL_TASKS
+    part: str = ""
     runs: int
     identical_runs: int
     tokens_per_second: float
     plain_tokens_per_second: float
-    first: tuple[float, float] | None = None
-    per_token: tuple[float, float] | None = None
+    ttft: tuple[float, float] | None = None
+    tpot: tuple[float, float] | None = None
     predicted: float | None = None
 
 
-def points(result: Result, *, fresh: bool = False, part: Callable[[Row], str] = lambda row: ALL_TASKS) -> list[Point]:
+def points(result: Result, *, fresh: bool = False, part: Callable[[Row], str] = lambda row: "") -> list[Point]:
     """Return the figures of every variant with a trial, in order, by part."""
     grouped: dict[tuple[str, str], list[tuple[Row, Trial]]] = {}
     for row in result.rows:
         if row.trial is not None and row.fresh == fresh:
-            grouped.setdefault((part(row), row.variant), []).append((row, row.trial))
-    parts = dict.fromkeys(each for each, _ in grouped)
-    asked = [(each, name) for name in result.variants for each in parts]
-    found = [_point(result, name, each, grouped[each, name]) for each, name in asked if (each, name) in grouped]
-    return found if fresh else _with_predictions(result, found)
+            grouped.setdefault((row.variant, part(row)), []).append((row, row.trial))
+    parts, predicted = dict.fromkeys(each for _, each in grouped), _predictions(result)
+    asked = [(name, each) for name in result.variants for each in parts if (name, each) in grouped]
+    return [_point(name, each, grouped[name, each], predicted.get(name)) for name, each in asked]
 
 
-def _point(result: Result, name: str, part: str, done: Sequence[tuple[Row, Trial]]) -> Point:
+def _point(name: str, part: str, done: Sequence[tuple[Row, Trial]], predicted: float | None) -> Point:
     rows, trials = zip(*done, strict=True)
     prompts: list[Hashable] = [row.prompt for row in rows]
-    latencies = [row.latency for row in rows if row.latency is not None]
-    sides = [(each.plain, each.speculative) for each in latencies]
-    per_token = [(plain.per_token, other.per_token) for plain, other in sides]
+    tokens = sum(trial.tokens for trial in trials)
     return Point(
         **pool(trials, prompts).model_dump(),
         variant=name,
-        values=result.variants[name].values,
         part=part,
         runs=len(trials),
         identical_runs=sum(trial.identical for trial in trials),
-        tokens_per_second=sum(trial.tokens for trial in trials) / sum(trial.seconds for trial in trials),
-        plain_tokens_per_second=sum(trial.tokens for trial in trials) / sum(trial.plain_seconds for trial in trials),
-        first=_means([(plain.first, other.first) for plain, other in sides]),
-        per_token=_means([(plain, other) for plain, other in per_token if plain is not None and other is not None]),
+        tokens_per_second=tokens / sum(trial.seconds for trial in trials),
+        plain_tokens_per_second=tokens / sum(trial.plain_seconds for trial in trials),
+        ttft=_means([row.ttft for row in rows]),
+        tpot=_means([row.tpot for row in rows]),
+        predicted=predicted,
     )
 
 
-def _means(pairs: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
-    return (fmean(plain for plain, _ in pairs), fmean(other for _, other in pairs)) if pairs else None
+def _means(pairs: Sequence[tuple[float, float] | None]) -> tuple[float, float] | None:
+    known = [pair for pair in pairs if pair is not None]
+    return (fmean(plain for plain, _ in known), fmean(other for _, other in known)) if known else None
 
 
-def _with_predictions(result: Result, found: list[Point]) -> list[Point]:
-    """Add predictions for lookaheads of a draft model with a KV cache, where nothing else varies."""
-    facts = next(iter(result.engines.values()), None)
-    settings = result.header.settings
-    if facts is None or facts.costs is None or settings.kv_cache != "on":
-        return found
-    if settings.strategy.drafter.sources != ("model",) or any(set(each.values) - _CHOSEN for each in found):
-        return found
-    mine = {each.variant for each in found if "lookahead" in each.values}
+def _predictions(result: Result) -> dict[str, float]:
+    """Predict lookaheads of a draft model with a KV cache, where nothing else varies."""
+    facts, settings = next(iter(result.engines.values()), None), result.header.settings
+    lookaheads = {name: each.values for name, each in result.variants.items() if {*each.values} == {"lookahead"}}
+    mine = {name: int(values["lookahead"]) for name, values in lookaheads.items()}
     trials = [row.trial for row in result.rows if row.variant in mine and row.trial is not None]
-    acceptance = pool(trials).token_acceptance if trials else None
-    prediction = None if acceptance is None else metrics.predict(facts.costs, acceptance)
-    if prediction is None:
-        return found
-    by_lookahead = dict(enumerate(prediction, 1))
-    return [
-        each.model_copy(update={"predicted": by_lookahead.get(int(each.values["lookahead"]))})
-        if each.variant in mine
-        else each
-        for each in found
-    ]
-
-
-_CHOSEN = {"lookahead", "threshold", "policy"}
+    model = settings.strategy.drafter.sources == ("model",) and settings.kv_cache == "on"
+    acceptance = pool(trials).token_acceptance if trials and model else None
+    if facts is None or facts.costs is None or acceptance is None:
+        return {}
+    prediction = metrics.predict(facts.costs, acceptance)
+    by_lookahead = dict(enumerate(prediction or (), 1))
+    return {name: by_lookahead[n] for name, n in mine.items() if n in by_lookahead}
 
 
 # The conclusion.
@@ -148,50 +134,42 @@ def conclude(result: Result) -> Conclusion:
     found = points(result)
     if not found:
         return Conclusion(None, "Nothing has been measured yet.")
-    places: dict[tuple[tuple[str, float | str], ...], list[Point]] = {}
+    places: dict[tuple[Any, ...], list[Point]] = {}
     for point in found:
-        place = tuple((axis, value) for axis, value in point.values.items() if axis in CONDITIONS)
-        places.setdefault(place, []).append(point)
-    if len(places) == 1:
-        best = max(found, key=_rounded).variant
-        return _choose(found, next((each for each in points(result, fresh=True) if each.variant == best), None))
-    return Conclusion(None, _where([max(each, key=_rounded) for each in places.values()]))
+        values = result.variants[point.variant].values
+        places.setdefault(tuple(values.get(axis) for axis in CONDITIONS), []).append(point)
+    if len(places) > 1:
+        return Conclusion(None, _where([max(each, key=_rounded) for each in places.values()]))
+    best = max(found, key=_rounded).variant
+    return _choose(found, next((each for each in points(result, fresh=True) if each.variant == best), None))
 
 
 def _choose(found: Sequence[Point], fresh: Point | None) -> Conclusion:
-    """Recommend the fastest setting if it clearly beats plain decoding; others may be as good."""
+    """Recommend the fastest setting if it beats plain decoding; others may be as good."""
     best = fresh or max(found, key=_rounded)
     name, speedup = best.variant, best.speedup
-    evidence = f"{speedup} in {best.runs} {'fresh ' if fresh else ''}{'runs' if best.runs > 1 else 'run'}"
+    evidence = f"{speedup} in {times(best.runs, 'fresh run' if fresh else 'run')}"
     outputs = "outputs identical" if best.identical else f"outputs identical in {best.identical_runs} of {best.runs}"
     if not speedup.has_interval:
         return Conclusion(None, f"Too few runs to be sure: the fastest so far is {name}, {evidence}, {outputs}.")
-    if speedup.call == "too noisy to call":
-        return Conclusion(
-            None,
-            f"Inconclusive: the runs of the fastest setting, {name}, differ too much ({speedup.ends} in {best.runs} "
-            "runs). Measure longer, or close other programs.",
-        )
-    if speedup.call not in ("faster", "probably faster"):
+    if speedup.strength == "noisy":
+        sentence = f"Inconclusive: the fastest setting, {name}, reached {evidence}."
+        return Conclusion(None, f"{sentence} Measure longer, or close other programs.")
+    if speedup.direction != "faster":
         clearly = "clearly " if speedup.middle > 1 else ""
-        return Conclusion(
-            None, f"No setting {clearly}beats plain decoding here: the best, {name}, reached {evidence}, {outputs}."
-        )
-    low = speedup.low or 0.0
-    equals = sorted(
-        (each for each in found if each.variant != name and (each.speedup.high or max(each.speedups)) >= low),
-        key=lambda each: -each.speedup.middle,
-    )
-    probably = "probably " if speedup.call != "faster" else ""
-    if not equals:
-        return Conclusion(name, f"Choose {name}, {probably}the fastest: {evidence}, {outputs}.")
-    names = ", ".join(each.variant for each in equals[:_NAMED])
-    more = f" and {len(equals) - _NAMED} more" if len(equals) > _NAMED else ""
-    return Conclusion(name, f"{name} is {probably}faster: {evidence}, {outputs}. As fast, perhaps: {names}{more}.")
+        sentence = f"No setting {clearly}beats plain decoding here: the best, {name}, reached {evidence}, {outputs}."
+        return Conclusion(None, sentence)
+    low, probably = speedup.low or 0.0, "probably " if speedup.strength == "probable" else ""
+    others = [each for each in found if each.variant != name and (each.speedup.high or max(each.speedups)) >= low]
+    equals = [each.variant for each in sorted(others, key=lambda each: -each.speedup.middle)]
+    more = [f"{len(equals) - _NAMED} more"] if len(equals) > _NAMED else []
+    as_fast = f" As fast, perhaps: {listed([*equals[:_NAMED], *more])}." if equals else ""
+    verb = f"{name} is {probably}faster" if probably or equals else f"choose {name}"
+    return Conclusion(name, capitalised(f"{verb}: {evidence}, {outputs}.{as_fast}"))
 
 
 _CALLS = {
-    "faster": "Speculation clearly pays:",
+    "faster": "speculation clearly pays:",
     "probably faster": "it probably pays:",
     "about even": "it makes little difference:",
     "probably slower": "it probably costs time:",
@@ -201,17 +179,15 @@ _CALLS = {
 
 
 def _where(best: Sequence[Point]) -> str:
-    """Say at which conditions the best setting of each gains, given these."""
+    """Say where speculation pays, given the best setting of each condition."""
     if not all(point.speedup.has_interval for point in best):
         first = max(best, key=_rounded)
         return f"Too few runs to be sure: speculation gains most at {first.variant} so far, {first.speedup}."
     parts = []
     for call, words in _CALLS.items():
         mine = [f"{point.variant} ({point.speedup.middle:.2f}×)" for point in best if point.speedup.call == call]
-        if mine:
-            parts.append(f"{words} {listed(mine)}")
-    sentence = "; ".join(parts)
-    return f"{sentence[:1].upper()}{sentence[1:]}."
+        parts += [f"{words} {listed(mine)}"] if mine else []
+    return f"{capitalised('; '.join(parts))}."
 
 
 def _rounded(point: Point) -> float:
@@ -223,7 +199,7 @@ def _rounded(point: Point) -> float:
 
 
 class Series(NamedTuple):
-    """Points of a chart. Without `low` and `high`, nothing is drawn that would suggest there is no uncertainty."""
+    """Points of a chart, perhaps with the `low` and `high` ends of intervals."""
 
     name: str
     x: Sequence[Any]
@@ -231,7 +207,6 @@ class Series(NamedTuple):
     low: Sequence[float | None] = ()
     high: Sequence[float | None] = ()
     hover: Sequence[str] = ()
-    dashed: bool = False
 
 
 class Chart(NamedTuple):
@@ -250,19 +225,19 @@ class Chart(NamedTuple):
         """The chart for Plotly."""
         figure = base_figure(hovermode="closest", barmode="group", showlegend=len(self.series) > 1)
         for index, series in enumerate(self.series):
+            known = bool(series.high) and None not in (*series.low, *series.high)  # bars of no height would mislead
             common = {
                 "x": [escape(x, quote=False) if isinstance(x, str) else x for x in series.x],  # Plotly reads markup
                 "y": list(series.y),
                 "name": escape(series.name, quote=False),
                 "text": [escape(text, quote=False) for text in series.hover or map(number, series.y)],
                 "hovertemplate": "%{x}: %{text}",
-                "error_y": _whiskers(series, colour(index)),
+                "error_y": _whiskers(series, colour(index)) if known else None,
             }
             if self.bars:
                 figure.add_bar(**common, marker_color=colour(index), textposition="none")
             else:
-                line = {"color": colour(index), "dash": "dot" if series.dashed else "solid"}
-                figure.add_scatter(**common, mode="lines" if series.dashed else "lines+markers", line=line)
+                figure.add_scatter(**common, mode="lines+markers", line={"color": colour(index)})
         if self.plain:
             plain_line(figure)
         most = _REACH * max((value or 0 for series in self.series for value in series.y), default=0)
@@ -273,9 +248,7 @@ class Chart(NamedTuple):
         return figure
 
 
-def _whiskers(series: Series, hue: str) -> dict[str, Any] | None:
-    if not series.high or None in (*series.low, *series.high):
-        return None
+def _whiskers(series: Series, hue: str) -> dict[str, Any]:
     up = [(high or 0) - (y or 0) for y, high in zip(series.y, series.high, strict=True)]
     down = [(y or 0) - (low or 0) for y, low in zip(series.y, series.low, strict=True)]
     return {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "thickness": 1.5, "color": hue}
@@ -341,51 +314,45 @@ def report(result: Result) -> Report:
 
 def _figures(point: Point) -> dict[str, Any]:
     speedup = point.speedup
-    left = {"speedup", "speedups", "values", "part", "first", "per_token"}
-    rest = point.model_dump(exclude=left)
-    return {
-        "variant": rest.pop("variant"),
-        "speedup": speedup.middle,
-        "low": speedup.low,
-        "high": speedup.high,
-        **rest,
-        **_sides("ttft", point.first),
-        **_sides("tpot", point.per_token),
-    }
-
-
-def _sides(name: str, seconds: tuple[float, float] | None) -> dict[str, float | None]:
-    plain, speculative = seconds or (None, None)
-    return {f"plain_{name}_seconds": plain, f"{name}_seconds": speculative}
+    figures = {"variant": point.variant, "speedup": speedup.middle, "low": speedup.low, "high": speedup.high}
+    figures |= point.model_dump(exclude={*figures, "speedups", "part", "ttft", "tpot"})
+    for name, pair in (("ttft", point.ttft), ("tpot", point.tpot)):
+        figures |= {f"{side}_{name}_seconds": pair and pair[index] for index, side in enumerate(SIDES)}
+    return figures
 
 
 def _measured_on(result: Result) -> Iterator[str]:
     """Yield the warning that the machine was busy, and on what and when this was measured."""
-    loads = [
-        row.trial.other_load for row in result.rows if row.trial is not None and row.trial.other_load is not None
-    ]
+    trials = [row.trial for row in result.rows if row.trial is not None]
+    loads = [trial.other_load for trial in trials if trial.other_load is not None]
     if loads and fmean(loads) > _BUSY:
         yield f"Other programs took {percent(fmean(loads))} of the processor, which widens the intervals."
     facts = next(iter(result.engines.values()), None)
     if facts is not None:
-        environment = facts.environment
-        threads = "" if environment.threads is None else f", {times(environment.threads, 'thread')}"
-        yield f"Measured on {result.date} on {environment.device}{threads}."
-    settings, prompts = result.header.settings, times(len(result.tasks), "prompt")
-    yield f"Settings, where they do not vary: {shared_words(settings)}; {prompts}, {times(len(result.rows), 'run')}."
+        threads = facts.environment.threads
+        cores = "" if threads is None else f", {times(threads, 'thread')}"
+        yield f"Measured on {result.date} on {facts.environment.device}{cores}."
+    prompts, runs = times(len(result.tasks), "prompt"), times(len(result.rows), "run")
+    yield f"Settings, where they do not vary: {shared_words(result.header.settings)}; {prompts}, {runs}."
 
 
-_BUSY = 0.2  # of the processor: below it, intervals hardly widen
+_COLUMNS = (
+    "speedup", "predicted", "τ", "α", "outputs", "tokens/s", "plain tokens/s", "TTFT", "plain TTFT", "TPOT",
+    "plain TPOT", "runs",
+)  # fmt: skip
 
 
 def _tables(result: Result, found: Sequence[Point]) -> dict[str, Table]:
-    tables = {"table": _table("Every variant", "variant", found)}
-    single = [row for row in result.rows if row.latency is None]
-    if len({row.task for row in single}) > 1:
-        tables["tasks"] = _table("By task", "task", points(result, part=lambda row: row.task), parts=True)
-    if len({_length(row) for row in single if row.prompt_tokens}) > 1:
-        by_length = [point for point in points(result, part=_length) if point.part]
-        tables["lengths"] = _table("By length of the prompt", "tokens of the prompt", by_length, parts=True)
+    tables = {"table": _table("Every variant", ("variant",), [(point.variant, *_cells(point)) for point in found])}
+    parts: tuple[tuple[str, str, str, Callable[[Row], str]], ...] = (
+        ("tasks", "By task", "task", lambda row: row.task),
+        ("lengths", "By length of the prompt", "tokens of the prompt", _length),
+    )
+    for name, title, column, part in parts:
+        split = [point for point in points(result, part=part) if point.part]
+        if len({point.part for point in split}) > 1:
+            rows = [(point.variant, point.part, point.speedup.call, *_cells(point)) for point in split]
+            tables[name] = _table(title, ("variant", column, "speculation"), rows)
     return tables
 
 
@@ -397,34 +364,24 @@ def _length(row: Row) -> str:
     return f"about {nearest:,}" if nearest > _LENGTHS[0] else f"up to {_LENGTHS[0]}"
 
 
-def _table(title: str, first: str, found: Sequence[Point], *, parts: bool = False) -> Table:
-    columns = ["variant", *([first] if parts else []), *_COLUMNS]
-    rows = [(point.variant, *([point.part] if parts else []), *_cells(point)) for point in found]
+def _table(title: str, first: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Table:
+    """Return a table without the columns in which there is nothing to show."""
+    columns = (*first, *_COLUMNS)
     shown = [index for index in range(len(columns)) if index == 0 or any(row[index] != "–" for row in rows)]
     return Table(title, [columns[index] for index in shown], [tuple(row[index] for index in shown) for row in rows])
 
 
-_COLUMNS = (
-    "speedup", "conclusion", "predicted", "τ", "α", "outputs", "tokens/s", "plain tokens/s", "TTFT", "plain TTFT",
-    "TPOT", "plain TPOT", "draft", "verify", "other", "runs",
-)  # fmt: skip
-
-
 def _cells(point: Point) -> tuple[str, ...]:
-    identical = "identical" if point.identical else f"{point.identical_runs} of {point.runs} identical"
-    shares = (point.draft_share, point.verify_share, point.other_share)
-    seconds = (pair[::-1] if pair is not None else (None, None) for pair in (point.first, point.per_token))
+    (plain_first, first), (plain_each, each) = point.ttft or (None, None), point.tpot or (None, None)
     return (
         str(point.speedup),
-        point.speedup.call if point.speedup.has_interval else "too few runs",
         number(point.predicted, "×"),
         number(point.mean_accepted_length),
         number(point.acceptance_rate),
-        identical,
+        "identical" if point.identical else f"{point.identical_runs} of {point.runs} identical",
         f"{point.tokens_per_second:.0f}",
         f"{point.plain_tokens_per_second:.0f}",
-        *(milliseconds(each) for pair in seconds for each in pair),
-        *("–" if share is None else percent(max(share, 0)) for share in shares),
+        *map(milliseconds, (first, plain_first, each, plain_each)),
         str(point.runs),
     )
 
@@ -434,130 +391,98 @@ def _notes(result: Result, found: Sequence[Point], best: str | None) -> Iterator
         yield f"Unfinished: {len(result.rows)} of {times(result.total, 'run')}."
     if best is not None:
         yield f"To use {best}: {options_of(result, best)}"
-    alone = any(row.latency is None for row in result.rows)
-    if alone:
+    together = sum(row.ttft is not None for row in result.rows)
+    if together < len(result.rows):
         yield f"Speedup: {FORMULA}."
-    if len(result.rows) > sum(row.latency is None for row in result.rows):
-        yield (
-            "Several requests at once: the same requests, speculatively and plainly, with as many running all the "
-            f"time. Speedup: {metrics.FORMULAS['load_speedup']}; {FORMULA}."
-        )
-    for name, text in (("α", "acceptance_rate"), ("τ", "mean_accepted_length")):
-        yield f"{name}: {metrics.FORMULAS[text]}."
-    problems: dict[str, list[str]] = {}
+    if together:
+        yield f"Speedup of several requests at once: {metrics.FORMULAS['load_speedup']}; {FORMULA}."
+    yield f"α: {metrics.FORMULAS['acceptance_rate']}. τ: {metrics.FORMULAS['mean_accepted_length']}."
+    problems: dict[str, dict[str, None]] = {}
     for row in result.rows:
         if row.problem is not None:
-            problems.setdefault(row.problem, []).append(row.variant)
+            problems.setdefault(row.problem, {})[row.variant] = None
     for problem, names in problems.items():
-        yield f"Left out for {', '.join(dict.fromkeys(names))}: {problem}"
+        yield f"Left out for {', '.join(names)}: {problem}"
     for name, facts in result.engines.items():
-        if facts.costs is not None:
-            yield f"Step costs, {name}: {_costs(facts.costs)}."
-        environment = facts.environment
-        if len(result.engines) > 1:
-            precision = f"{environment.inference_precision}, draft {environment.draft_inference_precision}"
-            yield f"{name}: precision {precision}, KV cache {environment.kv_cache_precision}."
+        used, costs = facts.environment, facts.costs
+        if len(result.engines) > 1 and not used.remote:
+            precisions = f"target {used.inference_precision}, draft {used.draft_inference_precision}"
+            yield f"Precision, {name}: {precisions}, KV cache {used.kv_cache_precision}."
+        if costs is not None:
+            passes = {n: metrics.verify_cost(costs, n) for n in (2, 5, 17)}  # of lookahead 1, 4 and 16
+            lengths = "".join(f", v({n}) = {cost:.2f}" for n, cost in passes.items() if cost is not None)
+            drafting = f", c = {number(metrics.draft_cost(costs))}"
+            yield f"Step costs, {name}: plain step {milliseconds(costs.plain_step)}{drafting}{lengths}."
     if any(point.predicted is not None for point in found):
-        yield (
-            f"Predicted: {metrics.FORMULAS['predicted_speedup']} with these step costs and a = "
-            f"{metrics.FORMULAS['token_acceptance']} of all runs."
-        )
+        formulas = metrics.FORMULAS
+        yield f"Predicted: {formulas['predicted_speedup']} with these costs and a = {formulas['token_acceptance']}."
     if any(variant.settings.do_sample for variant in result.variants.values()):
         yield "Sampling: another seed in every repeat. GenAI's acceptance does not keep the target's distribution."
-
-
-def _costs(costs: Costs) -> str:
-    drafting = "" if costs.draft_step is None else f", c = {number(metrics.draft_cost(costs))}"
-    passes = {n: metrics.verify_cost(costs, n) for n in (2, 5, 17)}  # at the shortest lookahead, 4, and the longest
-    lengths = "".join(f", v({n}) = {cost:.2f}" for n, cost in passes.items() if cost is not None)
-    return f"plain step {milliseconds(costs.plain_step)}{drafting}{lengths}"
 
 
 def options_of(result: Result, name: str) -> str:
     """Return a variant's strategy as command-line options."""
     settings = result.variants[name].settings
-    named = {"engine": settings.engine, "drafter": settings.drafter, "policy": settings.policy}
-    named |= {each: getattr(settings, each) for each in sorted(effective(type(settings.strategy), settings.engine))}
-    return " ".join(f"--{each.replace('_', '-')} {value}" for each, value in named.items() if value is not None)
+    names = ("engine", "drafter", "policy", *sorted(effective(type(settings.strategy), settings.engine)))
+    given = ((each, getattr(settings, each)) for each in names)
+    return " ".join(f"--{each.replace('_', '-')} {value}" for each, value in given if value is not None)
 
 
 def _charts(result: Result, found: Sequence[Point]) -> dict[str, Chart]:
     """Return speedups and τ along the longest axis of numbers, the other variants as bars, and v(n)."""
-    places = {
-        axis: {point.values[axis] for point in found if axis in point.values}
-        for point in found
-        for axis in point.values
-    }
-    axis = max(
-        (each for each in places if all(not isinstance(value, str) for value in places[each])),
-        key=lambda each: len(places[each]),
-        default=None,
-    )
-    along = [] if axis is None or len(places[axis]) < 2 else [point for point in found if axis in point.values]
-    others = [point for point in found if point not in along]
     charts: dict[str, Chart] = {}
-    remark = f"{metrics.FORMULAS['speedup'].capitalize()}; error bars: 95 % intervals."
-    if along and axis is not None:
-        lines: dict[str, list[Point]] = {}
-        for point in along:
-            rest = ", ".join(f"{each} {value}" for each, value in point.values.items() if each != axis)
-            lines.setdefault(rest, []).append(point)
-        series = [_series(name or "measured", axis, mine) for name, mine in lines.items()]
-        predicted = [point for point in along if point.predicted is not None]
-        if predicted:
-            x = [point.values[axis] for point in predicted]
-            series.append(Series("predicted", x, [point.predicted for point in predicted], dashed=True))
+    values = {point.variant: result.variants[point.variant].values for point in found}
+    axes: dict[str, set[float]] = {}
+    for each in values.values():
+        for name, value in each.items():
+            axes.setdefault(name, set()).update([] if isinstance(value, str) else [value])
+    axis = max(axes, key=lambda name: len(axes[name]), default="")
+    along = [point for point in found if axis in values[point.variant]] if len(axes.get(axis, ())) > 1 else []
+    remark = f"{capitalised(metrics.FORMULAS['speedup'])}; error bars: 95 % intervals."
+    lines: dict[str, list[Point]] = {}
+    for point in along:
+        rest = ", ".join(f"{name} {value}" for name, value in values[point.variant].items() if name != axis)
+        lines.setdefault(rest, []).append(point)
+    if along:
+        places = {name: [values[point.variant][axis] for point in mine] for name, mine in lines.items()}
+        series = [_series(name or "measured", places[name], mine) for name, mine in lines.items()]
+        if any(point.predicted is not None for point in along):
+            series.append(Series("predicted", places[""], [point.predicted for point in lines[""]]))
         charts["speedup"] = Chart(f"Speedup by {axis}", axis, "speedup", series, remark)
-        lengths = [
-            Series(name or "τ", [p.values[axis] for p in mine], [p.mean_accepted_length for p in mine])
-            for name, mine in lines.items()
-        ]
-        title = "Mean acceptance length τ"
-        charts["length"] = Chart(
-            title, axis, "τ", lengths, f"{metrics.FORMULAS['mean_accepted_length'].capitalize()}."
-        )
+        lengths = [Series(name or "τ", places[name], [p.mean_accepted_length for p in lines[name]]) for name in lines]
+        formula = f"{capitalised(metrics.FORMULAS['mean_accepted_length'])}."
+        charts["length"] = Chart("Mean acceptance length τ", axis, "τ", lengths, formula)
+    others = [point.variant for point in found if point not in along]
     if others:
-        by_task = points(result, part=lambda row: row.task)
-        tasks = len({point.part for point in by_task}) > 1
-        names = [point.variant for point in others]
-        series = (
-            [_series(name, None, [point for point in by_task if point.variant == name]) for name in names]
-            if tasks
-            else [_series("", None, others)]
-        )
-        charts["others"] = Chart("Speedup" + (" by task" if tasks else ""), "", "speedup", series, remark, bars=True)
+        bars = [point for point in points(result, part=lambda row: row.task) if point.variant in others]
+        tasks = len({point.part for point in bars}) > 1
+        if tasks:
+            apart = [(name, [point for point in bars if point.variant == name]) for name in others]
+            series = [_series(name, [point.part for point in mine], mine) for name, mine in apart]
+        else:
+            series = [_series("", others, bars)]
+        charts["others"] = Chart("Speedup by task" if tasks else "Speedup", "", "speedup", series, remark, bars=True)
     costs = {name: facts.costs for name, facts in result.engines.items() if facts.costs is not None}
     if costs:
-        charts["passes"] = Chart(
-            "Cost of a target pass over n tokens, v(n)",
-            "tokens",
-            "v(n)",
-            [
-                Series(name, lengths_, [metrics.verify_cost(each, n) for n in lengths_])
-                for name, each in costs.items()
-                if (lengths_ := range(1, len(each.verify) + 1))
-            ],
-            f"{metrics.FORMULAS['verify_cost'].capitalize()}.",
-        )
+        passes = [
+            Series(name, range(1, len(each.verify) + 1), [seconds / each.plain_step for seconds in each.verify])
+            for name, each in costs.items()
+        ]
+        formula = f"{capitalised(metrics.FORMULAS['verify_cost'])}."
+        charts["passes"] = Chart("Cost of a target pass, v(n)", "tokens n", "v(n)", passes, formula, plain=False)
     return charts
 
 
-def _series(name: str, axis: str | None, mine: Sequence[Point]) -> Series:
-    x = [point.values[axis] if axis is not None else point.part if name else point.variant for point in mine]
-    speedups: list[Interval] = [point.speedup for point in mine]
-    return Series(
-        name,
-        x,
-        [each.middle for each in speedups],
-        [each.low for each in speedups],
-        [each.high for each in speedups],
-        [f"{point.speedup}, outputs {'identical' if point.identical else 'differ'}" for point in mine],
-    )
+def _series(name: str, x: Sequence[Any], mine: Sequence[Point]) -> Series:
+    speedups = [point.speedup for point in mine]
+    hover = [f"{point.speedup}, outputs {'identical' if point.identical else 'differ'}" for point in mine]
+    middles, lows, highs = zip(*((each.middle, each.low, each.high) for each in speedups), strict=True)
+    return Series(name, x, middles, lows, highs, hover)
 
 
-def times(number_: int, noun: str) -> str:
+def times(count: int, noun: str) -> str:
     """Return a count with its noun, such as "1 prompt" or "3 prompts"."""
-    return f"{number_:,} {noun}{'s' * (number_ != 1)}"
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 # Comparing two reports.
@@ -580,6 +505,8 @@ def read_result(path: Path) -> Result:
 def joined(here: Result, there: Result, name: str) -> Result:
     """Return the rows of both results on the prompts in common; the other's variants are marked with its `name`.
 
+    Rows of several requests at once hold all prompts, so they are left out if the prompts differ.
+
     Raises:
         FileError: they have no prompt in common.
     """
@@ -587,29 +514,17 @@ def joined(here: Result, there: Result, name: str) -> Result:
     common = {task for task, text in texts[0].items() if texts[1].get(task) == text}
     if not common:
         raise FileError(f"{quoted(name)} has no prompt in common with this measurement; measure the same prompts.")
-    whole = len(common) == len(texts[0]) == len(texts[1])
-    kept = [
-        [row for row in each.rows if (whole if row.latency is not None else row.prompt in common)]
-        for each in (here, there)
-    ]
-    marked = {f"{key}, {name}": value for key, value in there.variants.items()}
-    return here.model_copy(
-        update={
-            "variants": {
-                **{
-                    key: value.model_copy(update={"values": {**value.values, "file": "this"}})
-                    for key, value in here.variants.items()
-                },
-                **{
-                    key: value.model_copy(update={"name": key, "values": {**value.values, "file": name}})
-                    for key, value in marked.items()
-                },
-            },
-            "rows": (*kept[0], *(row.model_copy(update={"variant": f"{row.variant}, {name}"}) for row in kept[1])),
-            "engines": {**here.engines, **{f"{key}, {name}": facts for key, facts in there.engines.items()}},
-            "total": here.total - len(here.rows) + len(kept[0]) + len(kept[1]),
-        }
-    )
+    common |= {""} if texts[0] == texts[1] else set()
+    rows: list[Row] = []
+    variants: dict[str, Variant] = {}
+    engines: dict[str, EngineFacts] = {}
+    for each, place, mark in ((here, "this", ""), (there, name, f", {name}")):
+        rows += [row.model_copy(update={"variant": row.variant + mark}) for row in each.rows if row.prompt in common]
+        for key, variant in each.variants.items():
+            variants[key + mark] = variant.model_copy(update={"values": variant.values | {"file": place}})
+        engines |= {key + mark: facts for key, facts in each.engines.items()}
+    changes = {"rows": tuple(rows), "variants": variants, "engines": engines}
+    return here.model_copy(update=changes | {"total": here.total - len(here.rows) + len(rows)})
 
 
 # Files.
@@ -617,25 +532,12 @@ def joined(here: Result, there: Result, name: str) -> Result:
 
 def to_markdown(report: Report) -> str:
     """Return the report as Markdown, without charts."""
-    lines = [f"# {_markdown(report.title)}", "", *(f"{_markdown(text)}\n" for text in report.opening)]
+    lines = [f"# {cell_markdown(report.title)}", "", *(f"{cell_markdown(text)}\n" for text in report.opening)]
     for index, table in enumerate(report.tables.values()):
-        lines += [f"## {_markdown(table.title)}", ""] if index else []
-        lines += [
-            _markdown_row(table.columns),
-            "|---" * len(table.columns) + "|",
-            *map(_markdown_row, table.rows),
-            "",
-        ]
-    return "\n".join([*lines, *(f"{_markdown(text)}\n" for text in report.notes)])
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(map(_markdown, cells)) + " |"
-
-
-def _markdown(text: str) -> str:
-    """Escape foreign text: no line breaks, columns, HTML, links or images."""
-    return re.sub(r"([\\|\[\]`])", r"\\\1", escape(" ".join(text.split()), quote=False))
+        head = ["| " + " | ".join(map(cell_markdown, row)) + " |" for row in (table.columns, *table.rows)]
+        lines += [f"## {cell_markdown(table.title)}", ""] if index else []
+        lines += [head[0], "|---" * len(table.columns) + "|", *head[1:], ""]
+    return "\n".join([*lines, *(f"{cell_markdown(text)}\n" for text in report.notes)])
 
 
 def to_csv(report: Report) -> str:
@@ -643,13 +545,9 @@ def to_csv(report: Report) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, list(report.figures[0]) if report.figures else [], lineterminator="\n")
     writer.writeheader()
-    writer.writerows({key: _cell(value) for key, value in row.items()} for row in report.figures)
+    for row in report.figures:
+        writer.writerow({key: cell_csv(value) if isinstance(value, str) else value for key, value in row.items()})
     return out.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    """Keep a spreadsheet from taking foreign text for a formula."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r", "\n") else value
 
 
 def to_html(report: Report) -> str:

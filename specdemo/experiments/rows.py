@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from specdemo.costs import measure_costs
 from specdemo.engines import BatchEngine, Engine
 from specdemo.errors import FileError, PromptError, RunError, SettingsError, SpecdemoError, quoted
-from specdemo.experiments.concurrent import Block, Latency, NamedRequest, latency, serve
+from specdemo.experiments.concurrent import Block, NamedRequest, serve
 from specdemo.experiments.plan import Group, Key, Plan, Stage, Variant
 from specdemo.experiments.suites import Task
 from specdemo.metrics import answer
@@ -50,7 +50,8 @@ _DIGITS = 4  # of a server's digest, so short that many addresses share it, and 
 class Row(Record):
     """One trial of a variant. Without it, `problem` gives the reason.
 
-    A block of several requests at once has no prompt of its own, and the `latency` of its requests.
+    A block of several requests at once has no prompt of its own; `ttft` and `tpot` are the medians of its requests,
+    plain and speculative, in seconds.
     """
 
     variant: str
@@ -60,7 +61,8 @@ class Row(Record):
     repeat: int
     fresh: bool = False
     trial: Trial | None
-    latency: Latency | None = None
+    ttft: tuple[float, float] | None = None
+    tpot: tuple[float, float] | None = None
     problem: str | None = None
 
     @property
@@ -506,7 +508,8 @@ def _blocks(plan: Plan, engine: Engine, group: Group, stop: Stop) -> Iterator[Ro
             repeat=group.repeat,
             fresh=group.fresh,
             trial=blocks[name].against(blocks[""]),
-            latency=latency(blocks[""], blocks[name]),
+            ttft=(blocks[""].ttft, blocks[name].ttft),
+            tpot=(blocks[""].tpot, blocks[name].tpot),
         )
 
 

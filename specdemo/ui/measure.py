@@ -13,7 +13,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from specdemo.engines import Engine
-from specdemo.errors import SettingsError, SpecdemoError
+from specdemo.errors import SettingsError, SpecdemoError, capitalised
 from specdemo.experiments import (
     PRESETS,
     Checkpoint,
@@ -61,7 +61,8 @@ def offered(preset: str, pair: ModelPair, values: Sequence[Any]) -> dict[str, An
         plan = _plan(preset, pair, [Task(name="", task="", prompt="")], 64, values)
     except SpecdemoError as error:
         return gr.update(choices=[], value=[], info=str(error))
-    return gr.update(choices=[*plan.variants], value=[*plan.variants], info=PRESETS[_OFFERED[preset]].help)
+    variants, info = [*plan.variants], capitalised(PRESETS[_OFFERED[preset]].help)
+    return gr.update(choices=variants, value=variants, info=info)
 
 
 def _plan(
@@ -311,7 +312,7 @@ def measure_tab(
     other.upload(other_name, other, against, **PRIVATE)
     minutes.change(start_label, minutes, start, **PRIVATE)
     gr.on(
-        [preset.change, pair.change],
+        [preset.change, pair.change, controls["engine"].change, controls["drafter"].change],
         lambda name, used, *values: offered(name, used, values),
         [preset, pair, *controls.values()],
         ticked,

@@ -83,7 +83,7 @@ def test_what_is_finished_stays_after_ctrl_c_and_after_a_failure_and_the_same_co
         broken.setattr(command, "run", breaking)
         assert main([*BENCH, "--json", str(out)], load=scripted) == code
     assert len(Result.model_validate_json(out.read_text()).rows) == 1
-    assert "Too few runs to be sure" in capsys.readouterr().out
+    assert "Unfinished: 1 of 4 runs." in capsys.readouterr().out
     assert main([*BENCH, "--json", str(out)], load=scripted) == 0
     assert len(Result.model_validate_json(out.read_text()).rows) == 4
     assert not list(tmp_path.glob("*.rows.jsonl*"))

@@ -71,10 +71,11 @@ def point(name: str, middle: float, spread: float | None = None, **values: float
 @pytest.mark.parametrize(
     ("found", "fresh", "best", "words"),
     [
-        ([("a", 1.5, 0.1), ("b", 1.2, 0.1)], None, "a", "Choose a, the fastest: 1.50× (95 % interval 1.40–1.60)"),
-        ([("a", 1.5, 0.1), ("b", 1.45, 0.1)], None, "a", "a is faster: 1.50×"),
+        ([("a", 1.5, 0.1), ("b", 1.2, 0.1)], None, "a", "Choose a: 1.50× (95 % interval 1.40–1.60)"),
+        ([("a", 1.5, 0.1), ("b", 1.45, 0.1)], None, "a", "A is faster: 1.50×"),
         ([("a", 1.5, 0.1), ("b", 1.2, 0.1)], ("a", 1.3, 0.05), "a", "in 6 fresh runs"),
         ([("a", 1.5, None)], None, None, "Too few runs to be sure: the fastest so far is a"),
+        ([("a", 1.2, 0.3)], None, "a", "A is probably faster: 1.20×"),
         ([("a", 0.9, 0.02), ("b", 0.8, 0.02)], None, None, "No setting beats plain decoding here: the best, a"),
         ([("a", 2.0, 1.9)], None, None, "Inconclusive"),
     ],
@@ -186,7 +187,7 @@ def test_foreign_text_is_neither_a_formula_nor_markup(tmp_path: Path) -> None:
         assert row["variant"].startswith("'")
         assert row["speedup"] == "-1.5", "a number stays one"
     text = to_markdown(made)
-    assert "<img" not in text
+    assert "<img" not in text.replace("\\<img", "")
     assert "[x](" not in text.replace("\\[x\\](", "")
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert [line.replace("\\|", "").count("|") for line in rows] == [2] * 3

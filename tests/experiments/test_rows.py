@@ -257,11 +257,11 @@ def test_several_requests_at_once_gain_less_and_are_compared_with_plain_ones_of_
     assert one.identical
     assert many.identical
     assert many.tokens_per_second > one.tokens_per_second
-    assert many.first is not None
-    assert one.first is not None
-    assert many.first[0] > one.first[0], "they wait for each other's prefill"
-    assert one.per_token is not None
-    assert one.per_token[1] < one.per_token[0]
+    assert many.ttft is not None
+    assert one.ttft is not None
+    assert many.ttft[0] > one.ttft[0], "they wait for each other's prefill"
+    assert one.tpot is not None
+    assert one.tpot[1] < one.tpot[0]
     assert one.mean_accepted_length == pytest.approx(many.mean_accepted_length, rel=0.1)
 
 
