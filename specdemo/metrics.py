@@ -6,7 +6,8 @@ and a draft guesses repetitions easily, so a speedup measured on one says little
 think between `<think>` and `</think>` before they answer.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
@@ -188,6 +189,57 @@ def per_position_acceptance(run: Run) -> list[float]:
     longest = max((len(step.proposed or ()) for step in run.rounds), default=0) if run.passes_known else 0
     accepted = [step.accepted for step in run.rounds]
     return [sum(count >= i for count in accepted) / len(accepted) for i in range(1, longest + 1)]
+
+
+def accepted_per_round(run: Run) -> dict[int, int]:
+    """Return how many rounds accepted 0, 1, 2, … proposals; empty if rounds are unknown."""
+    seen = Counter(step.accepted for step in run.rounds) if run.passes_known else Counter()
+    return {count: seen[count] for count in range(max(seen, default=-1) + 1)}
+
+
+_BLOCKS = (16, 32, 64, 128, 256, 512)  # tokens; the smallest with which a text has at most so many parts:
+_MOST_PARTS = 8
+_LEAST_ROUNDS = 3  # a part of fewer says nothing
+
+
+class Part(NamedTuple):
+    """The rounds that begin in a part of the text."""
+
+    name: str
+    rounds: int
+    acceptance_rate: float | None
+    mean_acceptance_length: float
+
+
+def by_position(run: Run) -> list[Part]:
+    """Return parts of equal length, at most eight."""
+    block = next((size for size in _BLOCKS if size * _MOST_PARTS >= decoded_tokens(run)), _BLOCKS[-1])
+    return _parts(run, lambda start: f"{start // block * block + 1}–{(start // block + 1) * block}")
+
+
+def by_thinking(run: Run) -> list[Part]:
+    """Return thinking and answer as parts; empty if the text does not think."""
+    border = thinking_tokens(run) - len(run.prefill.committed)
+    return _parts(run, lambda start: "thinking" if start < border else "answer") if border > 0 else []
+
+
+def _parts(run: Run, name_at: Callable[[int], str]) -> list[Part]:
+    """Group rounds by the name of where they begin, in tokens after the prefill's."""
+    found: dict[str, list[Round]] = {}
+    start = 0
+    for step in run.rounds if run.passes_known else ():
+        found.setdefault(name_at(start), []).append(step)
+        start += len(step.committed)
+    return [
+        Part(
+            name,
+            len(rounds),
+            running_acceptance(tuple(rounds))[-1],
+            sum(len(step.committed) for step in rounds) / len(rounds),
+        )
+        for name, rounds in found.items()
+        if len(rounds) >= _LEAST_ROUNDS
+    ]
 
 
 def first_divergence(comparison: Comparison) -> int | None:

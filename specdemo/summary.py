@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from specdemo import estimate, metrics
 from specdemo.errors import capitalised
-from specdemo.estimate import Direction, Interval, Pooled, Speedup, Strength
+from specdemo.estimate import Direction, Interval, Speedup, Strength
 from specdemo.metrics import FORMULAS
 from specdemo.records import (
     SIDES,
@@ -441,17 +441,8 @@ def _positions(run: Run) -> str:
 
 def _histogram(comparison: Comparison) -> str:
     """Format the rounds of the race that accepted 0, 1, 2, … proposals; a dash if rounds are unknown."""
-    race = estimate.race_of(comparison)
-    counts = {} if race is None else estimate.accepted_per_round([race])
+    counts = metrics.accepted_per_round(comparison.speculative)
     return " · ".join(f"{accepted}: {rounds}" for accepted, rounds in counts.items()) or "–"
-
-
-SPEED_COLUMNS = ("speedup", "α", "τ")
-
-
-def speed_cells(part: Pooled) -> tuple[str, str, str]:
-    """Return the cells of a table with `SPEED_COLUMNS`."""
-    return str(part.speedup), number(part.acceptance_rate), number(part.mean_accepted_length)
 
 
 def number(value: float | None, unit: str = "") -> str:
@@ -518,11 +509,6 @@ def disturbed(share: float | None, *, spoiled: bool = False) -> str:
             "allow, which cannot be."
         )
     return " ".join([*sentences, "Close them and run again."]) if sentences else ""
-
-
-def disturbed_trials(pooled: Pooled) -> str:
-    """Warn about trials that other programs disturbed; empty otherwise."""
-    return disturbed(pooled.other_load, spoiled=pooled.spoiled)
 
 
 def _of_outcomes(comparison: Comparison) -> Iterator[RunWarning]:

@@ -13,7 +13,7 @@ from specdemo.estimate import Interval, Speedup, of_comparison, of_trials, pool
 from specdemo.race import race
 from specdemo.records import Comparison, Costs, Trial
 from specdemo.settings import GenerationSettings
-from specdemo.trials import repeats, trials
+from specdemo.trials import repeats
 from tests.support.machines import MACHINES, simulated
 
 TRUTHS = (0.7, 0.97, 1.03, 1.5, 1.8)
@@ -242,43 +242,3 @@ def test_totals_alone_are_steps_of_their_own() -> None:
         assert found.middle == pytest.approx(2.1, rel=0.01)
         assert found.tokens_per_round is None
     assert (few.strength, many.call) == ("probable", "faster")
-
-
-SETTINGS = GenerationSettings(engine="traced", ignore_eos=True, max_new_tokens=129)
-
-
-def measured(engine: ScriptedEngine, number: int = 1) -> list[Trial]:
-    return [trial for trial in trials(engine, "Say", [SETTINGS] * number, None) if trial is not None]
-
-
-def test_a_draft_that_is_wrong_in_the_second_half_slows_only_that_down() -> None:
-    done = measured(ScriptedEngine(wrong=range(65, 400)))
-    first, *_, last = parts = estimate.by_position(done)
-    assert [part.name for part in parts[:2]] == ["1–16", "17–32"]
-    assert len(parts) <= 8
-    assert (first.acceptance_rate, last.acceptance_rate) == (1, 0)
-    assert first.speedup.middle > 2 > 1 > last.speedup.middle
-    assert (first.mean_accepted_length, last.mean_accepted_length) == (5, 1)
-    assert sum(part.rounds for part in parts) == done[0].rounds
-
-
-def test_accepted_tokens_per_round_are_counted_in_a_race_as_in_its_repeats() -> None:
-    *_, comparison = race(ScriptedEngine(wrong=(3, 8)), "Say", SETTINGS)
-    assert isinstance(comparison, Comparison)
-    (trial,) = measured(ScriptedEngine(wrong=(3, 8)))
-    counts = estimate.accepted_per_round([trial])
-    assert sum(counts.values()) == trial.rounds
-    assert sum(accepted * rounds for accepted, rounds in counts.items()) == trial.accepted
-    assert counts[4] > counts[2] >= 1
-    found = estimate.race_of(comparison)
-    assert found is not None
-    assert estimate.accepted_per_round([found]) == counts
-
-
-def test_thinking_and_answer_are_told_apart() -> None:
-    words = ("<think>", *[" hm"] * 40, "</think>", *[" so"] * 80)
-    trial = measured(ScriptedEngine(words=words, wrong=range(42)))[0]
-    thinking, answer = estimate.by_thinking([trial])
-    assert (trial.thinking, thinking.name, answer.name) == (42, "thinking", "answer")
-    assert thinking.speedup.middle < 1 < answer.speedup.middle
-    assert estimate.by_thinking(measured(ScriptedEngine())) == []

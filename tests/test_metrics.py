@@ -228,3 +228,34 @@ def test_passes_are_counted_up_to_the_same_tokens() -> None:
     assert metrics.passes_to(comparison.model_copy(update={"plain": fewer})) == (4, 2)
     unknown = comparison.speculative.model_copy(update={"passes_known": False})
     assert metrics.passes_to(comparison.model_copy(update={"speculative": unknown})) is None
+
+
+LONG = {"ignore_eos": True, "max_new_tokens": 129}
+
+
+def test_a_draft_that_is_wrong_in_the_second_half_lowers_only_that() -> None:
+    run = compare(ScriptedEngine(wrong=range(65, 400)), **LONG).speculative
+    first, *_, last = parts = metrics.by_position(run)
+    assert [part.name for part in parts[:2]] == ["1–16", "17–32"]
+    assert len(parts) <= 8
+    assert (first.acceptance_rate, last.acceptance_rate) == (1, 0)
+    assert (first.mean_acceptance_length, last.mean_acceptance_length) == (5, 1)
+    assert sum(part.rounds for part in parts) == len(run.rounds)
+
+
+def test_accepted_tokens_per_round_are_counted() -> None:
+    run = compare(ScriptedEngine(wrong=(3, 8)), **LONG).speculative
+    counts = metrics.accepted_per_round(run)
+    assert sum(counts.values()) == len(run.rounds)
+    assert sum(accepted * rounds for accepted, rounds in counts.items()) == sum(step.accepted for step in run.rounds)
+    assert counts[4] > counts[2] >= 1
+
+
+def test_thinking_and_answer_are_told_apart() -> None:
+    words = ("<think>", *[" hm"] * 40, "</think>", *[" so"] * 80)
+    run = compare(ScriptedEngine(words=words, wrong=range(42)), **LONG).speculative
+    assert metrics.thinking_tokens(run) == 42
+    thinking, answer = metrics.by_thinking(run)
+    assert (thinking.name, answer.name) == ("thinking", "answer")
+    assert thinking.mean_acceptance_length < 2 < answer.mean_acceptance_length
+    assert metrics.by_thinking(compare(ScriptedEngine()).speculative) == []

@@ -6,7 +6,7 @@ from specdemo import metrics
 from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
-from specdemo.estimate import of_trials, race_of
+from specdemo.estimate import of_comparison
 from specdemo.race import race
 from specdemo.records import Comparison, Costs, Request
 from specdemo.settings import GenerationSettings
@@ -52,8 +52,7 @@ def test_a_servers_burst_counts_as_its_tokens() -> None:
         for one, two in zip(rounds[::2], rounds[1::2], strict=True)
     )
     burst = single.model_copy(update={"plain": single.plain.model_copy(update={"rounds": bursts})})
-    trials_ = [race_of(comparison) for comparison in (single, burst)]
-    speedups = [of_trials([trial]).middle for trial in trials_ if trial is not None]
+    speedups = [found.middle for each in (single, burst) if (found := of_comparison(each)) is not None]
     assert speedups == [pytest.approx(metrics.speedup(single))] * 2
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import plotly.graph_objects as go
 
 from specdemo import metrics
-from specdemo.estimate import accepted_per_round, race_of
 from specdemo.records import Comparison, Run
 
 _LAYOUT: dict[str, Any] = {
@@ -164,19 +163,4 @@ def lookahead_figure(comparison: Comparison) -> go.Figure:
         figure.add_scatter(x=numbers, y=oracle, name="oracle", mode="markers", marker=style)
     figure.update_xaxes(title="round")
     figure.update_yaxes(title="tokens proposed")
-    return figure
-
-
-def accepted_figure(comparison: Comparison) -> go.Figure:
-    """Plot the race's rounds by number of accepted proposals: 0, 1, 2, …"""
-    race, figure = race_of(comparison), base_figure(showlegend=False, hovermode="closest")
-    counts = {} if race is None else accepted_per_round([race])
-    figure.add_bar(
-        x=list(counts),
-        y=list(counts.values()),
-        marker_color="var(--sd-accepted)",
-        hovertemplate="%{y} rounds accepted %{x}<extra></extra>",
-    )
-    figure.update_xaxes(title="tokens accepted", dtick=1)
-    figure.update_yaxes(title="rounds")
     return figure

@@ -6,9 +6,8 @@ from typing import Any
 import gradio as gr
 
 from specdemo import metrics
-from specdemo.estimate import accepted_per_round, by_position, by_thinking, race_of
-from specdemo.records import Comparison, Trial
-from specdemo.summary import SPEED_COLUMNS, number, speed_cells, walk_through
+from specdemo.records import Comparison, Run
+from specdemo.summary import number, walk_through
 from specdemo.ui.views import view
 
 Figure = dict[str, Any]
@@ -17,16 +16,16 @@ Figure = dict[str, Any]
 
 def anatomy(comparison: Comparison) -> dict[str, Any]:
     """Return what the tab shows of a run besides its rounds: sentences, tables and charts."""
-    run, timed = comparison.speculative, _timed(comparison)
+    run = comparison.speculative
     return {
         "walk": list(walk_through(comparison)),
         "passes": _passes(comparison),
-        "parts": _parts(timed),
+        "parts": _parts(run),
         "charts": {
             "confidence": _confidence(metrics.acceptance_by_confidence(run)),
             "lookahead": _lookahead(comparison),
             "accepted": _accepted(comparison),
-            "position": _position(timed),
+            "position": _position(run),
         },
     }
 
@@ -80,32 +79,18 @@ def _lookahead(comparison: Comparison) -> Figure:
 
 
 def _accepted(comparison: Comparison) -> Figure:
-    race = race_of(comparison)
-    counts = {} if race is None else accepted_per_round([race])
+    counts = metrics.accepted_per_round(comparison.speculative)
     axes = {"xaxis": {"title": "tokens accepted", "dtick": 1}}
     return figure("", "rounds", _bars(list(counts), list(counts.values())), **axes)
 
 
-def _position(timed: Sequence[Trial]) -> Figure:
-    """Plot speedup, with intervals, and α along the text, over the race and its repeats."""
-    parts = by_position(timed)
-    names, speedups = [part.name for part in parts], [part.speedup for part in parts]
-    bars = None
-    if all(each.low is not None and each.high is not None for each in speedups):
-        above = [(each.high or 0) - each.middle for each in speedups]
-        below = [each.middle - (each.low or 0) for each in speedups]
-        bars = {"array": above, "arrayminus": below, "color": "var(--sd-own)"}
-    texts = list(map(str, speedups))
-    line = _line("speedup", names, [each.middle for each in speedups], "own", error_y=bars, text=texts)
+def _position(run: Run) -> Figure:
+    """Plot τ and α along the text; both are counts, which no other program disturbs."""
+    parts = metrics.by_position(run)
+    names = [part.name for part in parts]
+    lengths = _line("τ", names, [part.mean_acceptance_length for part in parts], "own")
     rates = _line("α", names, [part.acceptance_rate for part in parts], "accepted", line={"dash": "dot"})
-    at_one = {"x0": 0, "x1": 1, "y0": 1, "y1": 1, "line": {"color": "var(--sd-ink)", "dash": "dash", "width": 1}}
-    return figure("tokens", "speedup, α", line, rates, shapes=[at_one])
-
-
-def _timed(comparison: Comparison) -> list[Trial]:
-    """Return the race and its repeats, without those whose steps were not timed."""
-    race = race_of(comparison)
-    return [trial for trial in (race, *comparison.repeats) if trial is not None and trial.round_steps]
+    return figure("tokens", "tokens per round τ, α", lengths, rates)
 
 
 def _passes(comparison: Comparison) -> dict[str, Any]:
@@ -130,7 +115,10 @@ def _passes(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _parts(timed: Sequence[Trial]) -> dict[str, Any] | None:
-    """Return speedup, α and τ of thinking and of the answer; None for a model that does not think."""
-    rows = [[part.name, *speed_cells(part)] for part in by_thinking(timed)]
-    return {"columns": ["part", *SPEED_COLUMNS], "rows": rows} if rows else None
+def _parts(run: Run) -> dict[str, Any] | None:
+    """Return α and τ of thinking and of the answer; None for a model that does not think."""
+    rows = [
+        [part.name, number(part.acceptance_rate), number(part.mean_acceptance_length)]
+        for part in metrics.by_thinking(run)
+    ]
+    return {"columns": ["part", "α", "τ"], "rows": rows} if rows else None

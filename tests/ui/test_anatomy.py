@@ -93,6 +93,6 @@ def test_rounds_by_tokens_accepted_and_the_speedup_along_the_text() -> None:
     assert sum(bars["y"]) == len(found.speculative.rounds)
     assert bars["y"][0] >= 41  # while it thinks, nothing is accepted
     line, rates = shown["charts"]["position"]["data"]
-    assert line["y"][0] < 1 < line["y"][-1]
+    assert line["y"][0] < 2 < line["y"][-1]
     assert (rates["name"], rates["y"][0], rates["y"][-1]) == ("α", 0, 1)
     assert [row[0] for row in shown["parts"]["rows"]] == ["thinking", "answer"]
