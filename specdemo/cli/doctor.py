@@ -36,7 +36,6 @@ _UNTRIED = {"GPU": "untried with specdemo; an EAGLE-3 head's target must be name
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command."""
     parser = commands.add_parser("doctor", help="describe this machine and what speculation can gain on it")
     parser.set_defaults(command=_doctor)
     parser.add_argument("--no-measure", action="store_true", help="do not measure step costs, and load nothing")
@@ -55,7 +54,6 @@ def _doctor(options: argparse.Namespace) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """Return versions, processor, memory and devices."""
     memory = psutil.virtual_memory()
     return {
         "specdemo": __version__,
@@ -80,7 +78,6 @@ def usable_processors() -> int | None:
 
 
 def installed(package: str) -> str | None:
-    """Return the version of a package; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -95,7 +92,6 @@ def _device(device: Device) -> dict[str, str | None]:
 
 
 def folders(directory: Path | None) -> dict[str, dict[str, Any]]:
-    """Return the folders for files, and the space in each."""
     places = {"cache": own_cache(), "models": models_dir(directory), "hub": hub_cache()}
     return {name: {"path": str(path), **_room(path)} for name, path in places.items()}
 
@@ -155,7 +151,6 @@ def allows(costs: Costs | None) -> list[dict[str, Any]]:
 
 
 def block(found: dict[str, Any]) -> Iterator[str]:
-    """Yield the findings as Markdown to paste."""
     yield "```text"
     packages = (f"{name} {number}" for name, number in found["packages"].items() if number is not None)
     yield f"specdemo {found['specdemo']}, Python {found['python']}, {found['system']}"

@@ -30,7 +30,6 @@ from specdemo.text import printable
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command and its subcommands."""
     parser = commands.add_parser("models", help="list, describe, check and download models")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     for name, action, help_ in (

@@ -57,8 +57,6 @@ Updates = dict[Component, Any]
 
 
 class ModelsCallbacks:
-    """Callbacks: widget values in, updates out."""
-
     def __init__(self, sessions: Sessions, registry: Registry, shown: ModelsWidgets, *, local: bool = False) -> None:
         self._local = local  # only this machine reaches the page, so its files may be added
         self._sessions = sessions
@@ -68,7 +66,6 @@ class ModelsCallbacks:
     def use(
         self, request: gr.Request, before: ModelPair, prompt: str, engine: Any, *values: Any
     ) -> Iterator[Updates]:
-        """Load the pair that the controls name."""
         chosen, was = dict(zip(PAIR_NAMES, values, strict=True)), values_of(before)
         if chosen["target"] != was["target"] and all(chosen[name] == was[name] for name in _DEFAULTED):
             # the page may not have received this target's defaults yet
@@ -78,7 +75,6 @@ class ModelsCallbacks:
     def use_entry(
         self, event: gr.EventData, request: gr.Request, before: ModelPair, prompt: str, engine: Any, *values: Any
     ) -> Iterator[Updates]:
-        """Load a pair from the catalogue on the devices that the controls name."""
         chosen = dict(zip(PAIR_NAMES, values, strict=True))
         try:
             names = self._registry.names_of(name_of(event))
@@ -129,20 +125,17 @@ class ModelsCallbacks:
         return news | dict(zip(shown.controls, values.values(), strict=True))
 
     def wait_in_queue(self) -> Updates:
-        """Return updates while a load waits in the queue."""
         return self._message(notice(WAITING), busy=True)
 
     def fetch(
         self, event: gr.EventData, request: gr.Request, target: str, listed: tuple[Choices, Choices]
     ) -> Iterator[Updates]:
-        """Download an entry's models, or the model that was looked up."""
         shown = self._shown
         for message in self._registry.download(str(request.session_hash), name_of(event)):
             yield {shown.progress: message, shown.cancel_download: gr.update(visible=True)}
         yield {shown.cancel_download: gr.update(visible=False)} | self.refresh(target, listed)
 
     def refresh(self, target: str, listed: tuple[Choices, Choices]) -> Updates:
-        """Return the current catalogue, and both lists of models."""
         return {self._shown.catalogue: self._registry.cards()} | self.update_lists(target, listed)
 
     def update_lists(self, target: str, listed: tuple[Choices, Choices]) -> Updates:
@@ -206,7 +199,6 @@ class ModelsCallbacks:
         return {shown.report: facts, shown.offer: offer, shown.use: gr.update(interactive=fits)}
 
     def look(self, event: gr.EventData) -> Iterator[str]:
-        """Look up a typed model on the Hub."""
         yield from self._registry.look(name_of(event))
 
 
@@ -371,7 +363,6 @@ def _widgets(
 
 
 def _adding(registry: Registry, *, local: bool) -> tuple[gr.Textbox, gr.Button, gr.HTML]:
-    """Build the widgets that add a file of this machine."""
     gr.HTML("<h2>Add a model file</h2>")
     if local:
         view("drop", elem_id="drop")

@@ -30,7 +30,6 @@ class Names(NamedTuple):
 
 
 def values_of(pair: ModelPair) -> dict[str, Any]:
-    """Return the values that identify this pair."""
     draft = pair.draft.name if pair.draft is not None else ""
     runtime = pair.runtime.model_dump()
     return {"target": pair.target.name, "draft": draft} | runtime | {"draft_device": runtime["draft_device"] or ""}
@@ -65,11 +64,9 @@ class Registry:
 
     @property
     def own_directory(self) -> bool:
-        """True if the user named a directory for models."""
         return self._directory is not None
 
     def models(self) -> dict[str, Model]:
-        """Return every model by name, the default pair's first."""
         first = [model for model in (self.default.target, self.default.draft) if model is not None]
         return {model.name: model for model in library(self._directory, first).models}
 
@@ -120,7 +117,6 @@ class Registry:
         return dict.fromkeys(own, "as the page was started") | {device.name: device.full_name for device in usable}
 
     def default_runtime(self, target: str) -> RuntimeSettings:
-        """Return the default runtime settings for a target."""
         return runtime_of(self.models().get(target))
 
     def names_of(self, entry_name: str) -> Names:
@@ -138,7 +134,6 @@ class Registry:
         return Names(target, draft[0] if draft else "")
 
     def cards(self) -> str:
-        """Return the catalogue as HTML."""
         able, unable = list[str](), list[str]()
         for entry in catalogue():  # weights that exceed all memory can only be swapped
             runs = entry.supported and entry.disk_bytes < memory_total()

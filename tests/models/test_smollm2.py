@@ -64,6 +64,7 @@ def test_it_writes_code_and_both_sides_agree(engine: Engine) -> None:
     settings = _settings(engine, max_new_tokens=64)
     (comparison,) = (done for done in race(engine, PROMPT, settings) if isinstance(done, Comparison))
     assert "def " in comparison.plain.text
+    assert 30 < (comparison.plain.prompt_tokens or 0) < 60, "those of the prompt, its frame and the system's message"
     assert "fib" in comparison.plain.text.lower()
     assert comparison.plain.token_ids == comparison.speculative.token_ids
     quantized = settings.engine == "traced" and multiplies_int8()
