@@ -15,17 +15,15 @@ such as a module's function or a `partial` of one.
 `run_limited` is for untrusted input: it does one piece of work within limits on memory, CPU time and elapsed time,
 two at once, and `result_of` waits for it.
 
-`Child` is the process itself, for several jobs. `program` runs another program in the same way.
+`Child` is the process itself, for several jobs.
 """
 
 import atexit
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from enum import Enum, auto
 from multiprocessing.connection import Connection
@@ -298,46 +296,6 @@ def result_of(work: Generator[Any, None, T]) -> T:
         except StopIteration as end:
             found: T = end.value
             return found
-
-
-class ProgramExit(NamedTuple):
-    """Exit status and complete output of a program."""
-
-    status: int
-    log: str
-
-
-def last_line(log: str) -> str:
-    """Return the last line of a program's output."""
-    return next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "nothing")
-
-
-def program(
-    arguments: Sequence[str],
-    stop: Callable[[], bool] = lambda: False,
-    environment: Mapping[str, str] | None = None,
-) -> Generator[ProgramExit | None]:
-    """Run another program; yield None from time to time, then its exit. `environment` extends this process's own.
-
-    `stop` is checked before each wait; once it returns True, the generator ends. In any case the program ends with
-    it.
-    """
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(
-            arguments, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **(environment or {})}
-        )
-        try:
-            while process.poll() is None:
-                if stop():
-                    return
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(_POLL_SECONDS)
-                yield None
-        finally:
-            process.kill()
-            process.wait()
-        log.seek(0)
-        yield ProgramExit(process.returncode, log.read())
 
 
 def _limited(limits: Limits, work: Callable[..., T], arguments: tuple[Any, ...]) -> Iterator[tuple[T]]:

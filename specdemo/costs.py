@@ -22,23 +22,22 @@ from time import perf_counter
 import numpy as np
 
 from specdemo.engines import Engine
-from specdemo.errors import PromptError, SettingsError, SpecdemoError
+from specdemo.errors import PromptError, SpecdemoError
 from specdemo.files import json_text, read_bytes, write_text
 from specdemo.models.devices import instruction_sets, processor
 from specdemo.models.places import own_cache, writable
-from specdemo.records import TIMED_LOOKAHEAD, Costs, Progress, Spread, StepCosts
+from specdemo.records import TIMED_LOOKAHEAD, Costs, Spread, StepCosts
 from specdemo.warm_up import WARM_UP_PROMPT, OtherLoad
 
 MAX_LOOKAHEAD = 16
 SHORTEST = 5
 """Passes up to this length are always measured."""
-CONTEXTS = (64, 256, 1024)
-"""Tokens of text before the measured steps, where the models' contexts allow it.
+CONTEXT = 64
+"""Tokens of text before the measured steps, as within a short answer.
 
-The first is within a short answer: passes over several tokens grow with the context faster than plain steps do.
+With more, passes over several tokens get slower faster than plain steps do.
 """
 _WORDS = WARM_UP_PROMPT.split()
-_ROOM = 200  # tokens an engine may decode to time its passes
 _LENGTHS = range(1, MAX_LOOKAHEAD + 2)
 _VISITED = (1, *_LENGTHS)  # plain steps twice, since all others are compared with them
 _WARM_UP = 2
@@ -65,10 +64,10 @@ def measure_costs(
     costs, began = None, perf_counter()
     for _ in range(_ATTEMPTS):
         load = OtherLoad(engine.thoroughness.load_seconds)
-        *_, last = (None, *measure_contexts(engine, CONTEXTS[:1], stop=stop, bound=bound))
-        if last is None or last.result is None or stop():
-            return None if last is None else last.result
-        costs = last.result.model_copy(update={"other_load": load.share()})
+        found = measure_once(engine, stop=stop, bound=bound)
+        if found is None or stop():
+            return found
+        costs = found.model_copy(update={"other_load": load.share()})
         if plausible(costs) or perf_counter() - began > bound:
             break
     if costs is None or costs.other_load is None:  # a simulated clock
@@ -113,74 +112,42 @@ def _place(engine: Engine) -> Path:
     return own_cache() / "costs" / f"{sha256(key.encode()).hexdigest()[:24]}.json"
 
 
-def measure_contexts(
-    engine: Engine,
-    contexts: Sequence[int] = CONTEXTS,
-    *,
-    stop: Callable[[], bool] = lambda: False,
-    bound: float = math.inf,
-) -> Iterator[Progress[Costs | None]]:
-    """Measure plain, draft and verification steps after texts of several lengths that fit the models' contexts.
+def measure_once(
+    engine: Engine, *, stop: Callable[[], bool] = lambda: False, bound: float = math.inf
+) -> Costs | None:
+    """Measure plain, draft and verification steps after a text.
 
     Passes over 1 to 17 tokens are visited repeatedly in different orders, so that the machine's drift favours none.
-    Once `stop` returns True, finished results stand. After `bound` seconds, the longest passes are left out, and
-    values that only some strategies use are measured once or not at all.
+    After `bound` seconds, the longest passes are left out, and values that only some strategies use are measured once
+    or not at all.
     """
     _seconds(engine, WARM_UP_PROMPT, 1, passes=1)  # the first pass may compile more, which is not to be measured
-    began = perf_counter()
+    began, text = perf_counter(), _text(engine, CONTEXT)
 
     def late() -> bool:
         return perf_counter() - began > bound
 
-    shortest, *longer = (_text(engine, tokens) for tokens in contexts)
-    texts = [shortest, *(text for text in longer if _fits(engine, text))]
-    visits = engine.thoroughness.visits
-    each = visits * len(_VISITED)
-    finished: list[StepCosts] = []
-    for index, text in enumerate(texts):
+    seconds: dict[int, list[float]] = {tokens: [] for tokens in _LENGTHS}
+    try:
         # First what every automatic choice needs; the remaining time goes to pass lengths.
-        yield Progress(index * each, len(texts) * each, None, _costs(finished))
-        if stop():
-            return
-        seconds: dict[int, list[float]] = {tokens: [] for tokens in _LENGTHS}
-        try:
-            rounds = [] if stop() else engine.draft_rounds(text, TIMED_LOOKAHEAD)
-            first = [] if late() or stop() else [step.seconds for step in engine.draft_rounds(text, 1)]
-            for done, tokens in enumerate(visits_in_order(visits, late)):
-                if stop():
-                    return
-                yield Progress(index * each + done, len(texts) * each, None, _costs(finished))
-                seconds[tokens] += (found := _seconds(engine, text, tokens, passes=_FEW))
-                if not found:  # this engine cannot time them
-                    return
-        except PromptError:  # longer ones do not fit either
-            return
-        draft = [step.seconds / TIMED_LOOKAHEAD for step in rounds]
-        finished.append(
-            StepCosts(
-                context=engine.count_tokens(text),
-                passes=tuple(map(spread, takewhile(bool, seconds.values()))),
-                draft=spread(draft) if draft else None,
-                first_draft=spread(first) if first else None,
-                rounds=tuple(rounds),
-            )
-        )
-    yield Progress(len(texts) * each, len(texts) * each, None, _costs(finished))
-
-
-def contexts_task(
-    engine: Engine, *, stop: Callable[[], bool], costs: Costs | None
-) -> Iterator[Progress[Costs | None]]:
-    """Run `measure_contexts` as a worker's task, which needs no earlier costs.
-
-    Raises:
-        SettingsError: the engine is remote; servers do not report step costs.
-    """
-    if engine.remote:
-        raise SettingsError(
-            "A server does not report what its steps cost; choose a pair on this machine to measure them."
-        )
-    return measure_contexts(engine, stop=stop)
+        rounds = [] if stop() else engine.draft_rounds(text, TIMED_LOOKAHEAD)
+        first = [] if late() or stop() else [step.seconds for step in engine.draft_rounds(text, 1)]
+        for tokens in visits_in_order(engine.thoroughness.visits, late):
+            found = [] if stop() else _seconds(engine, text, tokens, passes=_FEW)
+            if not found:  # or this engine cannot time them
+                return None
+            seconds[tokens] += found
+    except PromptError:  # longer than the model's context
+        return None
+    draft = [step.seconds / TIMED_LOOKAHEAD for step in rounds]
+    measured = StepCosts(
+        context=engine.count_tokens(text),
+        passes=tuple(map(spread, takewhile(bool, seconds.values()))),
+        draft=spread(draft) if draft else None,
+        first_draft=spread(first) if first else None,
+        rounds=tuple(rounds),
+    )
+    return Costs.of([measured])
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -189,20 +156,10 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(low=float(low), middle=float(middle), high=float(high))
 
 
-def _costs(finished: Sequence[StepCosts]) -> Costs | None:
-    return Costs.of(finished) if finished else None
-
-
 def _text(engine: Engine, tokens: int) -> str:
     """Return a text of about `tokens` tokens."""
     each = max(engine.count_tokens(" ".join(_WORDS)), 1)  # tokens of all words together
     return " ".join(islice(cycle(_WORDS), max(tokens * len(_WORDS) // each, len(_WORDS))))
-
-
-def _fits(engine: Engine, text: str) -> bool:
-    models = filter(None, (engine.pair.target, engine.pair.draft))
-    limit = min((model.context_length for model in models if model.context_length is not None), default=None)
-    return limit is None or engine.count_tokens(text) + _ROOM <= limit
 
 
 def visits_in_order(

@@ -108,17 +108,20 @@ _LONGEST_CAUSE = 1000  # characters shown; the log has everything
 _MEMORY = ("there is not enough memory", "free some, or choose a smaller model or a smaller cache size")
 _FILES = ("this process can open no more files", "raise the limit, as with ulimit -n 1024, and start it again")
 _DISK = ("the disk is full", "free some space")
+_THREADS = ("the system refuses another thread, or more memory", "raise its limits, or choose fewer threads")
 _BY_NUMBER = {
     errno.ENOMEM: _MEMORY,
     errno.EMFILE: _FILES,
     errno.ENFILE: _FILES,
     errno.ENOSPC: _DISK,
+    errno.EAGAIN: _THREADS,
     errno.EDQUOT: _DISK,
 }
 # OpenVINO reports a failed system call in its own words, without a number.
 _BY_WORDS = {
-    re.compile(r"bad_alloc|n.t allocate|out of .*memory|failed to allocate", re.IGNORECASE): _MEMORY,
+    re.compile(r"bad_alloc|n.t alloc|out of .*memory|failed to allocate", re.IGNORECASE): _MEMORY,
     re.compile(r"too many open files", re.IGNORECASE): _FILES,
+    re.compile(r"resource temporarily unavailable", re.IGNORECASE): _THREADS,
     re.compile(r"no space left|disk is full", re.IGNORECASE): _DISK,
 }
 

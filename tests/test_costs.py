@@ -1,6 +1,5 @@
 """Step costs from a quiet moment stand in for those that other programs spoiled."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ import specdemo.costs as step_costs
 from specdemo.costs import bounded, measure_costs, plausible, recall, remember
 from specdemo.engines.base import THOROUGH
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.records import Costs, Progress
+from specdemo.records import Costs
 from specdemo.warm_up import OtherLoad
 
 COSTS = Costs(plain_step=0.01, draft_step=0.002, verify=(0.01, 0.011), other_load=0.02)
@@ -46,11 +45,11 @@ def test_a_quiet_measurement_is_kept_and_a_busy_one_gives_way(load: list[float])
 def test_impossible_costs_are_measured_again(load: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     found = iter([(0.02, 0.01), (0.02, 0.012), (0.01, 0.011)])
 
-    def measured(*_: object, **__: object) -> Iterator[object]:
+    def measured(*_: object, **__: object) -> Costs:
         verify = next(found)
-        yield Progress(1, 1, None, COSTS.model_copy(update={"verify": verify, "plain_step": verify[0]}))
+        return COSTS.model_copy(update={"verify": verify, "plain_step": verify[0]})
 
-    monkeypatch.setattr(step_costs, "measure_contexts", measured)
+    monkeypatch.setattr(step_costs, "measure_once", measured)
     third = measure_costs(engine())
     assert third is not None
     assert third.verify == (0.01, 0.011)

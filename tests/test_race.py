@@ -1,11 +1,10 @@
 from collections.abc import Callable, Generator
 from functools import partial
-from itertools import count
 
 import pytest
 
 from specdemo import metrics
-from specdemo.costs import MAX_LOOKAHEAD, SHORTEST, measure_contexts, measure_costs, visits_in_order
+from specdemo.costs import MAX_LOOKAHEAD, SHORTEST, measure_costs, visits_in_order
 from specdemo.engines.base import THOROUGH
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, PromptError
@@ -182,37 +181,6 @@ def test_a_failing_afterthought_does_not_cost_the_result(monkeypatch: pytest.Mon
     *_, comparison = race(engine, "Say", LONG)
     assert isinstance(comparison, Comparison)
     assert comparison.draft_agreement is None
-
-
-def test_step_costs_after_texts_of_several_lengths() -> None:
-    engine = ScriptedEngine()
-    *states, last = measure_contexts(engine, (16, 256))
-    assert last.result is not None
-    assert [step.context for step in last.result.contexts] == [16, 256]
-    half = last.total // 2
-    assert [state.result is not None for state in states] == [state.done >= half for state in states]
-    assert (last.done, states[0].done, states[-1].total) == (last.total, 0, last.total)
-    first = last.result.contexts[0]
-    assert last.result.verify == tuple(spread.middle for spread in first.passes)
-    assert first.draft is not None
-    assert first.draft.low <= first.draft.middle <= first.draft.high
-
-
-def test_texts_that_the_models_cannot_read_are_left_out() -> None:
-    engine = ScriptedEngine()
-    small = engine.pair.target.model_copy(update={"context_length": 400})
-    engine.pair = engine.pair.model_copy(update={"draft": small})
-    *_, last = measure_contexts(engine, (16, 128, 256))
-    assert last.result is not None
-    assert [step.context for step in last.result.contexts] == [16, 128]
-
-
-def test_stopping_keeps_the_lengths_that_are_finished() -> None:
-    engine = ScriptedEngine()
-    asked, each = count(), engine.thoroughness.visits * (MAX_LOOKAHEAD + 2)
-    *_, last = measure_contexts(engine, (16, 256), stop=lambda: next(asked) > 1.5 * each)
-    assert last.result is not None
-    assert len(last.result.contexts) == 1
 
 
 def test_measuring_step_costs_takes_no_longer_than_it_may() -> None:
