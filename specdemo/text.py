@@ -1,7 +1,4 @@
-"""Foreign text for terminals and visitors: names, answers and messages are shown, never obeyed.
-
-Reports escape their own cells.
-"""
+"""Foreign text in each medium: names of files and servers, answers and messages are shown, never obeyed."""
 
 import re
 
@@ -22,6 +19,24 @@ def printable(text: str, *, lines: bool = False) -> str:
 def _escaped(found: re.Match[str]) -> str:
     code = ord(found[0])
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+
+def cell_csv(text: str) -> str:
+    """Return text for a cell of a CSV file: spreadsheets would compute what begins like a formula."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") and not _is_number(text) else text
+
+
+def cell_markdown(text: str) -> str:
+    """Return text for a cell of a Markdown table: no markup, no HTML, one line."""
+    return re.sub(r"([\\`*_\[\]<>|&~])", r"\\\1", " ".join(printable(text, lines=True).split()))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def without_folders(text: str) -> str:
