@@ -109,7 +109,7 @@ class Run:
     @property
     def mean_acceptance_length(self) -> float | None:
         """τ: committed tokens / target passes."""
-        return metrics.mean_accepted_length(self.comparison.speculative)
+        return metrics.mean_acceptance_length(self.comparison.speculative)
 
     @property
     def identical(self) -> bool:

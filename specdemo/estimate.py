@@ -353,7 +353,7 @@ class Pooled(Record):
     speedup: Interval
     speedups: tuple[float, ...]
     identical: bool
-    mean_accepted_length: float | None
+    mean_acceptance_length: float | None
     acceptance_rate: float | None
     token_acceptance: float | None
     draft_share: float | None
@@ -378,7 +378,7 @@ def pool(done: Sequence[Trial], prompts: Sequence[Hashable] | None = None) -> Po
         speedup=of_trials(done, prompts),
         speedups=tuple(trial.speedup for trial in done),
         identical=all(trial.identical for trial in done),
-        mean_accepted_length=sum(trial.run_tokens for trial in done) / rounds if rounds else None,
+        mean_acceptance_length=sum(trial.run_tokens for trial in done) / rounds if rounds else None,
         acceptance_rate=accepted / proposed if accepted is not None and proposed else None,
         token_acceptance=accepted / judged if accepted is not None and judged else None,
         draft_share=draft / seconds if draft is not None else None,

@@ -64,7 +64,7 @@ ROUNDS_TO_JUDGE = 12
 FORMULAS = {
     "speedup": "plain seconds / speculative seconds for the same number of new tokens, prefill excluded",
     "acceptance_rate": "accepted / proposed, over rounds whose proposals are known",
-    "mean_accepted_length": "committed tokens / target passes (plain decoding: 1)",
+    "mean_acceptance_length": "committed tokens / target passes (plain decoding: 1)",
     "per_position": "rounds that accepted at least i drafts / rounds",
     "accepted": "rounds that accepted exactly 0, 1, 2, … drafts",
     "prefill": "seconds from the request to its first token",
@@ -179,7 +179,7 @@ def running_acceptance(rounds: tuple[Round, ...]) -> list[float | None]:
     return [a / p if p else None for a, p in zip(accepted, proposed, strict=True)]
 
 
-def mean_accepted_length(run: Run) -> float | None:
+def mean_acceptance_length(run: Run) -> float | None:
     """Return τ: committed tokens per target pass, prefill excluded; None without passes, or if they are unknown."""
     return decoded_tokens(run) / len(run.rounds) if run.rounds and run.passes_known else None
 

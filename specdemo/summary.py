@@ -180,7 +180,7 @@ def _values(comparison: Comparison, speedup: Speedup | None) -> dict[str, Any]:
         **found,
         "plain_steps_per_round": speedup and speedup.plain_steps_per_round,
         "acceptance_rate": metrics.acceptance_rate(run),
-        "mean_acceptance_length": metrics.mean_accepted_length(run),
+        "mean_acceptance_length": metrics.mean_acceptance_length(run),
         "identical": metrics.identical(comparison) if comparison.both else None,
         "first_divergence": metrics.first_divergence(comparison),
     }
@@ -415,7 +415,7 @@ def figures(comparison: Comparison, speedup: Speedup | None) -> Iterator[Figure]
     yield both("time to first token (TTFT)", "prefill", metrics.prefill_seconds, milliseconds)
     rate = number(metrics.acceptance_rate(speculative))
     yield Figure("acceptance rate α", "", rate, FORMULAS["acceptance_rate"])
-    yield both("mean acceptance length τ", "mean_accepted_length", metrics.mean_accepted_length, number)
+    yield both("mean acceptance length τ", "mean_acceptance_length", metrics.mean_acceptance_length, number)
     yield Figure("acceptance by position i", "", _positions(speculative), FORMULAS["per_position"])
     yield Figure("rounds by tokens accepted", "", _histogram(comparison), FORMULAS["accepted"])
     costs, strategy = comparison.costs, comparison.settings.strategy

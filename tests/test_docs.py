@@ -65,7 +65,7 @@ def test_formulas_are_those_of_the_figures() -> None:
     for name in (
         "speedup",
         "acceptance_rate",
-        "mean_accepted_length",
+        "mean_acceptance_length",
         "per_position",
         "accepted",
         "draft_cost",

@@ -121,7 +121,7 @@ def test_on_a_steady_clock_it_is_the_ratio_of_seconds() -> None:
         found = of_comparison(comparison)
         assert found is not None
         assert found.middle == found.measured == pytest.approx(metrics.speedup(comparison))
-        assert found.tokens_per_round == pytest.approx(metrics.mean_accepted_length(comparison.speculative))
+        assert found.tokens_per_round == pytest.approx(metrics.mean_acceptance_length(comparison.speculative))
         assert found.plain_step == pytest.approx(engine.step)
         assert found.plain_steps_per_round == pytest.approx((found.tokens_per_round or 0) / found.middle)
     assert of_trials(more.repeats).middle == pytest.approx(metrics.speedup(once), rel=1e-3)  # of whole microseconds

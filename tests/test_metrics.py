@@ -28,7 +28,7 @@ def test_figures_of_a_known_run() -> None:
     assert [step.accepted for step in run.rounds] == [2, 1, 2]
     assert [len(step.committed) for step in run.rounds] == [3, 2, 3]
     assert metrics.acceptance_rate(run) == 5 / 6
-    assert metrics.mean_accepted_length(run) == 8 / 3
+    assert metrics.mean_acceptance_length(run) == 8 / 3
     assert metrics.per_position_acceptance(run) == [1.0, 2 / 3]
     assert metrics.decode_seconds(run) == 3 * (0.010 + 2 * 0.002 + 2 * 0.001)
     assert metrics.speedup(comparison) == pytest.approx(8 * 0.010 / (3 * 0.016))
@@ -38,7 +38,7 @@ def test_figures_of_a_known_run() -> None:
 
 def test_plain_decoding_has_unit_accepted_length_and_no_acceptance() -> None:
     plain = compare(ScriptedEngine()).plain
-    assert metrics.mean_accepted_length(plain) == 1
+    assert metrics.mean_acceptance_length(plain) == 1
     assert metrics.acceptance_rate(plain) is None
     assert metrics.per_position_acceptance(plain) == []
 

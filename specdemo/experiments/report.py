@@ -376,7 +376,7 @@ def _cells(point: Point) -> tuple[str, ...]:
     return (
         str(point.speedup),
         number(point.predicted, "×"),
-        number(point.mean_accepted_length),
+        number(point.mean_acceptance_length),
         number(point.acceptance_rate),
         "identical" if point.identical else f"{point.identical_runs} of {point.runs} identical",
         f"{point.tokens_per_second:.0f}",
@@ -396,7 +396,7 @@ def _notes(result: Result, found: Sequence[Point], best: str | None) -> Iterator
         yield f"Speedup: {FORMULA}."
     if together:
         yield f"Speedup of several requests at once: {metrics.FORMULAS['load_speedup']}; {FORMULA}."
-    yield f"α: {metrics.FORMULAS['acceptance_rate']}. τ: {metrics.FORMULAS['mean_accepted_length']}."
+    yield f"α: {metrics.FORMULAS['acceptance_rate']}. τ: {metrics.FORMULAS['mean_acceptance_length']}."
     problems: dict[str, dict[str, None]] = {}
     for row in result.rows:
         if row.problem is not None:
@@ -449,8 +449,10 @@ def _charts(result: Result, found: Sequence[Point]) -> dict[str, Chart]:
         if any(point.predicted is not None for point in along):
             series.append(Series("predicted", places[""], [point.predicted for point in lines[""]]))
         charts["speedup"] = Chart(f"Speedup by {axis}", axis, "speedup", series, remark)
-        lengths = [Series(name or "τ", places[name], [p.mean_accepted_length for p in lines[name]]) for name in lines]
-        formula = f"{capitalised(metrics.FORMULAS['mean_accepted_length'])}."
+        lengths = [
+            Series(name or "τ", places[name], [p.mean_acceptance_length for p in lines[name]]) for name in lines
+        ]
+        formula = f"{capitalised(metrics.FORMULAS['mean_acceptance_length'])}."
         charts["length"] = Chart("Mean acceptance length τ", axis, "τ", lengths, formula)
     others = [point.variant for point in found if point not in along]
     if others:

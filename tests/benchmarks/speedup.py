@@ -47,7 +47,7 @@ def main() -> None:
                     speedup = metrics.speedup(comparison)
                     assert speedup is not None
                     speedups.setdefault((draft, prompt, lookahead), []).append(speedup)
-                    lengths[draft, prompt, lookahead] = metrics.mean_accepted_length(comparison.speculative)
+                    lengths[draft, prompt, lookahead] = metrics.mean_acceptance_length(comparison.speculative)
                     identical[draft] &= metrics.identical(comparison)
     for draft, engine in engines.items():
         print(f"| {draft} | " + " | ".join(f"γ = {lookahead}" for lookahead in LOOKAHEADS) + " |")

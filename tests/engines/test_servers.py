@@ -73,8 +73,8 @@ def test_rounds_add_up_to_what_the_server_counts(served: RemoteEngine, llama_ser
 def test_both_servers_race(served: RemoteEngine) -> None:
     comparison = raced(served, max_new_tokens=40, ignore_eos=True)
     assert metrics.identical(comparison)
-    assert metrics.mean_accepted_length(comparison.plain) == 1
-    assert (metrics.mean_accepted_length(comparison.speculative) or 0) > 1
+    assert metrics.mean_acceptance_length(comparison.plain) == 1
+    assert (metrics.mean_acceptance_length(comparison.speculative) or 0) > 1
     assert comparison.trace_source == "reported"
     assert comparison.pair.target.server == "llama.cpp"
     assert "127.0.0.1" not in comparison.model_dump_json(), "addresses are nobody's business"

@@ -51,7 +51,7 @@ def measured(engine: ScriptedEngine | None = None, tasks: list[Task] = TASKS, **
 
 def point(name: str, middle: float, spread: float | None = None, **values: float | str) -> Point:
     ends = {} if spread is None else {"low": middle - spread, "high": middle + spread}
-    known = dict.fromkeys(("mean_accepted_length", "acceptance_rate", "token_acceptance"), 1.0)
+    known = dict.fromkeys(("mean_acceptance_length", "acceptance_rate", "token_acceptance"), 1.0)
     shares = dict.fromkeys(("draft_share", "verify_share", "other_share"), None)
     return Point(
         variant=name,

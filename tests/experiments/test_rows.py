@@ -68,7 +68,7 @@ def test_speedups_are_those_of_the_script_and_predictions_agree() -> None:
     for point in found:
         assert point.predicted is not None
         assert point.speedup.middle == pytest.approx(point.predicted, rel=0.05)
-        assert point.predicted <= (point.mean_accepted_length or 0) * 1.05
+        assert point.predicted <= (point.mean_acceptance_length or 0) * 1.05
     assert found[0].speedup.middle < found[1].speedup.middle < found[2].speedup.middle
 
 
@@ -262,7 +262,7 @@ def test_several_requests_at_once_gain_less_and_are_compared_with_plain_ones_of_
     assert many.ttft[0] > one.ttft[0], "they wait for each other's prefill"
     assert one.tpot is not None
     assert one.tpot[1] < one.tpot[0]
-    assert one.mean_accepted_length == pytest.approx(many.mean_accepted_length, rel=0.1)
+    assert one.mean_acceptance_length == pytest.approx(many.mean_acceptance_length, rel=0.1)
 
 
 def test_only_first_turns_are_asked_at_once() -> None:

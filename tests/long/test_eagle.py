@@ -127,7 +127,7 @@ def test_of_a_tree_only_what_it_committed_is_known(eagle: GenAIEngine) -> None:
     assert f"GenAI counts {counters.proposed} proposals" in " ".join(notes(counted))
     assert all(step.proposed is None for step in comparison.speculative.rounds)
     assert metrics.acceptance_rate(comparison.speculative) is None
-    length = metrics.mean_accepted_length(comparison.speculative)
+    length = metrics.mean_acceptance_length(comparison.speculative)
     assert length is not None
     assert length > 1
 
