@@ -1,0 +1,471 @@
+"""An hour of a hostile evening: what visitors, files and accidents may do to the app, counted.
+
+    python -m tests.benchmarks.siege [--clients 50] [--requests 2000] [--floods 200] [--files 3000] [--headers 3000]
+                                     [--kills 3] [--dropped 50] [--runs 500] [--seed 0]
+
+The app runs on this machine's loopback address on scripted engines; only growth is measured on the bundled pair.
+Prints one line of JSON, and ends with 1 if anything happened that must not: an attempt neither answered nor refused
+in a sentence, a traceback, somebody else's answer, memory that grew by 5 %, a server or an engine of 1.5 GB, or a
+front page that took 2 seconds.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import random
+import signal
+import sys
+import traceback
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from pathlib import Path
+from socket import create_connection
+from tempfile import TemporaryDirectory
+from threading import Event, Thread
+from time import monotonic, sleep
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import psutil
+
+from specdemo.engines import load_engine
+from specdemo.engines.base import PREFILL_CHUNK
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.errors import EngineError, SpecdemoError
+from specdemo.experiments.suites import read_tasks
+from specdemo.models.gguf import inspect_model
+from specdemo.models.pairs import bundled_pair
+from specdemo.presentation import schema
+from specdemo.race import race
+from specdemo.records import MOST_TURNS, Comparison, ModelPair, Phase, Slice
+from specdemo.settings import GenerationSettings
+from specdemo.strategies import EngineName
+from specdemo.worker import Worker
+from tests.support.browser import App, started
+from tests.support.mutants import header, mutants
+
+COUNTS = {"clients": 50, "requests": 2000, "floods": 200, "files": 3000, "headers": 3000}
+COUNTS |= {"kills": 3, "dropped": 50, "runs": 500}
+MOST_GROWTH, MOST_BYTES, MOST_SILENCE = 0.05, 1.5e9, 2.0
+SECONDS = 120  # after which an answer no longer counts as one
+API = "/gradio_api"
+EMOJI = "\N{GRINNING FACE}" * 2**17  # half a megabyte, in JSON and in Python
+NONSENSE: tuple[Any, ...] = (None, [], {}, "", "x" * 5000, "<b>", "\ud800", "a\0b", -1, 0.5, 10**30, ["a"], [["a"]])
+NONSENSE += ({"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}, {"value": "x", "__type__": "update"})
+CLOSED: tuple[str, ...] = ("/docs", "/logout", "/monitoring", "/openapi.json", "/pwa_icon/9999", "/specdemo/../../a")
+CLOSED += tuple(f"{path}{'a' * 300}" for path in ("/static/", "/assets/", "/svelte/", f"{API}/file=/"))
+CLOSED += tuple(
+    f"{API}/{path}" for path in ("deep_link", "file=http://192.0.2.1/", "file=/etc/passwd", "run/compare")
+)
+CLOSED += tuple(f"{API}/{path}" for path in ("proxy=http://192.0.2.1/", "heartbeat/a", "queue/data?session_hash=no"))
+CLOSED += tuple(f"{API}/{path}" for path in ("component_server", "process_recording", "upload_progress?upload_id=a"))
+JSON = {"Content-Type": "application/json"}
+
+
+@dataclass
+class Tally:
+    """All that was tried, and what came of it.
+
+    Each attempt is answered, or refused in a sentence; none is `unexplained`. `mixed_up` are answers that belong to
+    somebody else. `growth` is the share by which memory grew; `server_bytes` and `engine_bytes` are the largest that
+    the app's processes were; `silence` is the longest that anyone waited for its front page, in seconds.
+    """
+
+    tried: int = 0
+    answered: int = 0
+    refused: int = 0
+    unexplained: int = 0
+    tracebacks: int = 0
+    mixed_up: int = 0
+    growth: float = 0.0
+    server_bytes: int = 0
+    engine_bytes: int = 0
+    silence: float = 0.0
+
+    def add(self, other: "Tally") -> None:
+        """Add another part's counts; of other figures the larger one counts."""
+        for field in fields(self):
+            both, counted = (getattr(self, field.name), getattr(other, field.name)), field.name in _COUNTED
+            setattr(self, field.name, sum(both) if counted else max(both))
+
+    @property
+    def held(self) -> bool:
+        """Whether nothing happened that must not, but for figures that a busy machine alone can cause."""
+        wrong = self.unexplained + self.tracebacks + self.mixed_up
+        small = max(self.server_bytes, self.engine_bytes) < MOST_BYTES and self.growth < MOST_GROWTH
+        return wrong == 0 and self.answered + self.refused == self.tried and small
+
+
+_COUNTED = ("tried", "answered", "refused", "unexplained", "tracebacks", "mixed_up")
+
+
+def outcome(answered: bool, words: object = "") -> Tally:
+    """What came of one attempt: a refusal counts as explained if it has words."""
+    return Tally(1, answered, not answered and bool(words), not answered and not words)
+
+
+def answer_of(response: httpx.Response) -> Tally:
+    return outcome(response.is_success, response.text)
+
+
+# Visitors
+
+
+class Visitor:
+    """Whoever speaks the page's protocol, and may say anything."""
+
+    def __init__(self, http: httpx.Client) -> None:
+        self.http = http
+        config = self.http.get("/config").json()
+        self.values = {part["id"]: part["props"].get("value") for part in config["components"]}
+        self.events = {event["api_name"]: event for event in config["dependencies"] if event["backend_fn"]}
+
+    def beginning(self, event: dict[str, Any]) -> list[Any]:
+        return [self.values[part] for part in event["inputs"]]
+
+    def join(self, event: dict[str, Any], data: list[Any], event_data: Any = None, *, leave: bool = False) -> Tally:
+        """Send an event, and read its messages to the end, or leave when it begins."""
+        session = uuid4().hex
+        body = {"fn_index": event["id"], "data": data, "event_data": event_data, "session_hash": session}
+        sent = self.http.post(f"{API}/queue/join", content=json.dumps(body), headers=JSON)
+        if not sent.is_success:
+            return answer_of(sent)
+        with self.http.stream("GET", f"{API}/queue/data", params={"session_hash": session}) as stream:
+            for line in stream.iter_lines():
+                message = json.loads(line.removeprefix("data: ")) if line.startswith("data: ") else {}
+                if leave and message.get("msg") == "process_starts":
+                    return outcome(answered=True)
+                if message.get("msg") == "process_completed":
+                    return outcome(message["success"], message["output"].get("error"))
+        return outcome(answered=False)
+
+    def compare(self, prompt: str, tokens: int, *, leave: bool = False) -> Tally:
+        """A run over the public endpoint; the answer must be to this prompt, and of this length."""
+        settings = GenerationSettings(max_new_tokens=tokens, ignore_eos=True).model_dump()
+        sent = self.http.post(f"{API}/call/compare", json={"data": [prompt, *settings.values()]})
+        kind = data = ""
+        with self.http.stream("GET", f"{API}/call/compare/{sent.raise_for_status().json()['event_id']}") as stream:
+            for line in stream.iter_lines():
+                if leave:
+                    return outcome(answered=True)
+                kind = line.removeprefix("event: ") if line.startswith("event: ") else kind
+                data = line.removeprefix("data: ") if line.startswith("data: ") and kind == "complete" else data
+        if not data:
+            return outcome(answered=False)
+        [answer] = json.loads(data)
+        return Tally(1, 1, mixed_up=(answer["prompt"], len(answer["plain"]["token_ids"])) != (prompt, tokens))
+
+
+@contextmanager
+def visiting(url: str) -> Iterator[Visitor]:
+    with httpx.Client(base_url=url, timeout=SECONDS) as http:
+        yield Visitor(http)
+
+
+def crowd(url: str, clients: int, *, leave: bool = False) -> Iterator[Tally]:
+    """So many at once, each with a prompt and a length of its own; or with a long one, which they leave."""
+
+    def ask(number: int) -> Tally:
+        with visiting(url) as visitor:
+            return visitor.compare(f"Client {number}", 2000 if leave else 8 + number, leave=leave)
+
+    with ThreadPoolExecutor(max(clients, 1)) as pool:
+        yield from pool.map(ask, range(clients))
+    with visiting(url) as visitor:
+        yield visitor.compare("The one who stays", 9)
+
+
+def fuzz(visitor: Visitor, requests: int, seed: int) -> Iterator[Tally]:
+    """Nonsense to every event of the page and to Gradio's own endpoints; every hundredth is a good run."""
+    draw, events = random.Random(seed), list(visitor.events.values())
+    for number in range(1, requests + 1):
+        if number % 100 == 0:
+            yield visitor.compare(f"Good run {number}", 8 + number % 50)
+        elif draw.random() < 0.2:
+            body: Any = {name: draw.choice((*NONSENSE, 3, "a")) for name in ("fn_index", "data", "session_hash")}
+            body |= {"event_data": draw.choice(NONSENSE), "trigger_id": draw.choice(NONSENSE)}
+            text = json.dumps(draw.choice((body, *NONSENSE)))
+            text = draw.choice((text, text, text[: draw.randrange(len(text))], "[" * 50_000))
+            path = draw.choice(("queue/join", "run/predict", "call/compare", "call/v2/compare", "reset", "cancel"))
+            yield answer_of(visitor.http.post(f"{API}/{path}", content=text, headers=JSON))
+        else:
+            values = visitor.beginning(event := draw.choice(events))
+            for index in draw.sample(range(len(values)), min(len(values), draw.choice((1, 1, 2, 5)))):
+                values[index] = draw.choice(NONSENSE)
+            yield visitor.join(event, values, draw.choice((None, *NONSENSE, {"name": "x"}, {"kind": "gif"})))
+
+
+def flood(visitor: Visitor, times: int) -> Iterator[Tally]:
+    """Visitors who take all they can get, each attack so many times, from several clients at once."""
+    attacks: list[Callable[[Visitor, int], Tally]] = [unread, too_long, opened, forms, bombs, closed]
+    attacks.append(partial(drops, headers=list(mutants(times, times))))
+    with ThreadPoolExecutor(8) as pool:
+        for attack in attacks:
+            yield from pool.map(partial(attack, visitor), range(times))
+
+
+def unread(visitor: Visitor, number: int) -> Tally:
+    """An event whose long answer nobody fetches, in a new session."""
+    event = visitor.events["code"]
+    data = [EMOJI if value == visitor.values[event["inputs"][2]] else value for value in visitor.beginning(event)]
+    body = {"fn_index": event["id"], "data": data, "session_hash": uuid4().hex}
+    return answer_of(visitor.http.post(f"{API}/queue/join", json=body))
+
+
+def too_long(visitor: Visitor, number: int) -> Tally:
+    """Names, texts and values beyond their limits."""
+    bodies: tuple[dict[str, Any], ...] = (
+        {"session_hash": "a" * 2**19},
+        {"data": [EMOJI * 3]},
+        {"session_hash": ["a"]},
+        {"data": [[]] * 100_000},
+        {"event_data": {"a": [[]] * 250_000}},
+    )
+    body = {"fn_index": 1, "data": [], "session_hash": "a"} | bodies[number % len(bodies)]
+    return answer_of(visitor.http.post(f"{API}/queue/join", json=body))
+
+
+def opened(visitor: Visitor, number: int) -> Tally:
+    """A comparison with very many turns, or as many as there may be, opened by somebody who leaves or stays."""
+    turns = (20_000, MOST_TURNS)[number // 2 % 2]
+    saved = comparison() | {"history": [{"prompt": "a", "answer": "*b* " * 50}] * turns}
+    sent = visitor.http.post(f"{API}/upload", files={"files": ("race.json", json.dumps(saved).encode())})
+    if not sent.is_success:
+        return answer_of(sent)
+    file = {"path": sent.json()[0], "meta": {"_type": "gradio.FileData"}}
+    return visitor.join(visitor.events["open"], [file], leave=number % 2 == 0)
+
+
+def forms(visitor: Visitor, number: int) -> Tally:
+    """Forms that are none, or hold very many files, or are sent where none belongs."""
+    if number % 3 == 0:
+        return answer_of(visitor.http.post(f"{API}/upload", files=[("files", ("a.json", b"{}"))] * 1000))
+    path, size = ((f"{API}/upload", 2**20), (f"{API}/run/upload", 10 * 2**20))[number % 2]
+    return answer_of(visitor.http.post(path, content=bytes(size)))
+
+
+def bombs(visitor: Visitor, number: int) -> Tally:
+    """A run to share that is small as it is sent, and large or slow to draw; or nothing of the kind."""
+    text = json.dumps(comparison() | {"prompt": "\n" * (4 * 2**20)}).encode()
+    record = b64encode(gzip.compress((text, bytes(2**26), b"{}")[number % 3])).decode()
+    sent = {"kind": ("gif", "png", "html", ["gif"])[number // 3 % 4], "record": record}
+    return visitor.join(visitor.events["share"], [], sent, leave=number % 2 == 0)
+
+
+def closed(visitor: Visitor, number: int) -> Tally:
+    """A route that is closed, or that nobody knows."""
+    answer = visitor.http.request(("GET", "POST", "HEAD")[number % 3], CLOSED[number % len(CLOSED)])
+    return outcome(False, not answer.is_success or "session_not_found" in answer.text)
+
+
+def drops(visitor: Visitor, number: int, headers: list[bytes]) -> Tally:
+    """A model file dropped on the page: damaged, larger than the disk, broken off, or not sent by the page itself."""
+    path, content = f"/model/{number}.gguf", header() if number % 10 == 3 else headers[number]
+    if number % 5 in (0, 1):  # neither claim is true
+        claimed = (2**20, 2**50)[number % 5]
+        head = f"PUT {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {claimed}\r\n\r\n"
+        url = visitor.http.base_url
+        with create_connection((url.host, url.port), SECONDS) as connection:
+            connection.sendall(head.encode() + content)
+            said = b"" if number % 5 == 0 else b"".join(iter(partial(connection.recv, 2**16), b""))
+        return outcome(False, number % 5 == 0 or b'{"refused":"' in said)
+    if number % 5 == 2:
+        foreign = visitor.http.put(path, content=content, headers={"Origin": "https://evil.example"})
+        return outcome(False, foreign.status_code == 403)
+    found = visitor.http.put(path, content=content).json()
+    return outcome("path" in found, found.get("refused"))
+
+
+@contextmanager
+def watched(app: App, tally: Tally) -> Iterator[None]:
+    """Ask for the front page again and again meanwhile, and look at the memory of server and engine."""
+    over, server = Event(), psutil.Process(app.process.pid)
+
+    def ask() -> None:
+        while not over.wait(0.2):
+            began = monotonic()
+            with suppress(httpx.TransportError):
+                answered = httpx.get(app.url, timeout=SECONDS).is_success
+                tally.silence = max(tally.silence, monotonic() - began if answered else SECONDS)
+
+    def look() -> None:
+        while not over.wait(0.2):
+            with suppress(psutil.Error, StopIteration):
+                tally.server_bytes = max(tally.server_bytes, server.memory_info().rss)
+                tally.engine_bytes = max(tally.engine_bytes, app.engine().memory_info().rss)
+
+    threads = [Thread(target=work, daemon=True) for work in (ask, look)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+# Files
+
+
+def comparison() -> dict[str, Any]:
+    """A comparison as Share saves it."""
+    *_, found = race(ScriptedEngine(wrong=(4, 7)), "Say", GenerationSettings(num_assistant_tokens=3))
+    assert isinstance(found, Comparison)
+    return schema.to_json(found)
+
+
+PROMPTS = ({"question_id": 81, "category": "writing", "turns": ["Write a tale.", "Shorten it."]}, {"prompt": "Once"})
+DAMAGE: tuple[str, ...] = ("null", "true", "0", "-1", "5e-324", "1e999", "NaN", "[]", "{}", '"\\ud800"', "9" * 400)
+DAMAGE += ("[" * 5000 + "]" * 5000, '{"a":' * 5000 + "1" + "}" * 5000)
+
+
+def mutated(files: int, seed: int, folder: Path) -> Iterator[Tally]:
+    """So many damaged comparisons and suites of prompts."""
+    draw, path = random.Random(seed), folder / "mutated.json"
+    for number in range(files):
+        lines: list[Any] = [comparison()] if number % 2 == 0 else [*PROMPTS]
+        path.write_bytes(damaged(lines, draw))
+        yield read((lambda file: schema.from_text(file.read_bytes(), "open another"), read_tasks)[number % 2], path)
+
+
+def headers(files: int, seed: int, folder: Path) -> Iterator[Tally]:
+    """So many damaged GGUF files, as the Models tab and a start read them."""
+    path = folder / "mutated.gguf"
+    for content in mutants(files, seed):
+        path.write_bytes(content)
+        yield read(inspect_model, path)
+
+
+def read(work: Callable[[Path], object], path: Path) -> Tally:
+    try:
+        work(path)
+    except SpecdemoError as error:
+        return outcome(False, str(error))
+    except Exception:
+        traceback.print_exc()
+        return Tally(tried=1, tracebacks=1)
+    return outcome(answered=True)
+
+
+def damaged(lines: list[Any], draw: random.Random) -> bytes:
+    """JSON lines with some values replaced, left out or repeated, or with the text cut or changed."""
+    lines, raw = json.loads(json.dumps(lines)), []
+    for _ in range(draw.choice((0, 1, 1, 2, 5))):
+        value: Any
+        part: Any
+        key: Any
+        value, part, key = draw.choice(lines), None, None
+        while isinstance(value, dict | list) and value and (part is None or draw.random() < 0.85):
+            part, key = value, draw.choice(sorted(value)) if isinstance(value, dict) else draw.randrange(len(value))
+            value = part[key]
+        if part is not None and draw.random() < 0.3:
+            del part[key]
+        elif part is not None:
+            raw.append(draw.choice(DAMAGE))
+            part[key] = f"\x02{len(raw) - 1}\x02"  # stands for what is put there as it is
+    text = "\n".join(json.dumps(line) for line in lines)
+    for index, value in enumerate(raw):
+        text = text.replace(json.dumps(f"\x02{index}\x02"), value)
+    data = bytearray(text.encode())
+    if draw.random() < 0.2:
+        del data[draw.randrange(len(data)) :]
+    elif draw.random() < 0.2:
+        data[draw.randrange(len(data))] = draw.randrange(256)
+    return bytes(data)
+
+
+# Engines
+
+
+def load(name: EngineName, pair: ModelPair) -> ScriptedEngine:
+    """An engine slow enough to be killed at any moment of a run."""
+    sleep(0.2)
+    return ScriptedEngine(step=0.004, real_time=True)
+
+
+def kills(times: int) -> Iterator[Tally]:
+    """Kill or stop the engine's process in every phase of a run: it ends in a sentence, and the next is answered."""
+    pair, short = ScriptedEngine().pair, GenerationSettings(max_new_tokens=16, ignore_eos=True)
+    for how in [getattr(signal, name) for name in ("SIGKILL", "SIGSTOP") if hasattr(signal, name)] * times:
+        for moment in ("loading", "warming up", "prefilling", "racing"):
+            worker, words = Worker(load, patience=3), ""
+            try:
+                for event in worker.compare(pair, "word " * 3 * PREFILL_CHUNK, short):
+                    now = event.name if isinstance(event, Phase) else "racing" if isinstance(event, Slice) else None
+                    if now == moment:
+                        os.kill(worker.process_id, how)
+            except EngineError as error:
+                words = str(error)
+            yield outcome(False, words)
+            last = list(worker.compare(pair, "Say", short))[-1]
+            yield outcome(isinstance(last, Comparison) and last.prompt == "Say")
+            worker.close()
+
+
+def growth(runs: int) -> Iterator[Tally]:
+    """So many runs of the bundled pair, and by how much this process and the engine's grow meanwhile."""
+    worker, short, sizes = Worker(load_engine), GenerationSettings(max_new_tokens=16, ignore_eos=True), []
+    try:
+        for number in range(runs):
+            last = list(worker.compare(bundled_pair(), f"Once upon a time there were {number} foxes", short))[-1]
+            processes = [psutil.Process(process) for process in (os.getpid(), worker.process_id)]
+            parts = [part for process in processes for part in process.memory_maps(grouped=False)]
+            sizes.append(sum(part.rss for part in parts if part.size < 2**29))  # KV caches fill up to their size
+            yield outcome(isinstance(last, Comparison))
+    finally:
+        worker.close()
+    if sizes:  # from a fifth of the way on, when everything was used once, to the end
+        yield Tally(growth=sizes[-1] / sizes[len(sizes) // 5] - 1)
+
+
+def besieged(counts: dict[str, int], seed: int, folder: Path) -> Tally:
+    """All parts with these counts; the folder is for files."""
+    total, log = Tally(), folder / "log"
+    (folder / "models").mkdir()
+
+    def add(part: Iterator[Tally], name: str) -> None:
+        began, before = monotonic(), total.tried
+        for found in part:
+            total.add(found)
+        print(f"{name}: {total.tried - before} tried in {monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+
+    arguments = ("-m", "tests.support.scripted_app", folder / "models")
+    with started(folder, *arguments, log=log, SPACE_ID="somebody/specdemo") as app, watched(app, total):
+        add(crowd(app.url, counts["clients"]), "crowd")
+        with visiting(app.url) as visitor:
+            add(fuzz(visitor, counts["requests"], seed), "fuzz")
+            add(flood(visitor, counts["floods"]), "flood")
+        add(crowd(app.url, counts["dropped"], leave=True), "deserters")
+    said = log.read_text(encoding="utf-8", errors="replace")
+    total.tracebacks += said.count("Traceback (most recent call last)")
+    if total.tracebacks:
+        print(said, file=sys.stderr)
+    add(mutated(counts["files"], seed, folder), "files")
+    add(headers(counts["headers"], seed, folder), "headers")
+    add(kills(counts["kills"]), "kills")
+    add(growth(counts["runs"]), "growth")
+    return total
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, count in COUNTS.items():
+        parser.add_argument(f"--{name}", type=int, default=count)
+    parser.add_argument("--seed", type=int, default=0)
+    counts = vars(parser.parse_args(arguments))
+    seed, began = counts.pop("seed"), monotonic()
+    with TemporaryDirectory() as folder:
+        tally = besieged(counts, seed, Path(folder))
+    print(json.dumps(asdict(tally) | {"growth": round(tally.growth, 4), "seconds": round(monotonic() - began)}))
+    return 0 if tally.held and tally.silence < MOST_SILENCE else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

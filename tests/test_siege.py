@@ -1,0 +1,35 @@
+"""The benchmark of what the app withstands, in short."""
+
+import json
+
+import pytest
+
+from tests.benchmarks.siege import MOST_BYTES, MOST_SILENCE, Tally, main
+
+
+def test_the_app_withstands_a_short_siege(capfd: pytest.CaptureFixture[str]) -> None:
+    # the fourth flood draws a picture for 20 s; growth needs a model
+    few = {
+        "clients": 4,
+        "requests": 60,
+        "floods": 5,
+        "files": 60,
+        "headers": 100,
+        "kills": 0,
+        "dropped": 2,
+        "runs": 0,
+    }
+    code = main([f"--{name}={count}" for name, count in few.items()])
+    found = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert [found[name] for name in ("unexplained", "tracebacks", "mixed_up")] == [0, 0, 0]
+    assert found["tried"] == found["answered"] + found["refused"] > sum(few.values())
+    assert 0 < found["server_bytes"] < MOST_BYTES
+    assert 0 < found["engine_bytes"] < MOST_BYTES
+    assert code == 0 or found["silence"] >= MOST_SILENCE, "which a busy machine alone can cause"
+
+
+def test_a_siege_holds_only_if_each_attempt_is_accounted_for() -> None:
+    assert Tally(tried=3, answered=2, refused=1).held
+    assert not Tally(tried=3, answered=2).held
+    for wrong in ("unexplained", "tracebacks", "mixed_up", "growth"):
+        assert not Tally(**{wrong: 1}).held
