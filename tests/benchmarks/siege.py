@@ -39,9 +39,9 @@ from specdemo.engines.base import PREFILL_CHUNK
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, SpecdemoError
 from specdemo.experiments.suites import read_tasks
+from specdemo.exports import schema
 from specdemo.models.gguf import inspect_model
 from specdemo.models.pairs import bundled_pair
-from specdemo.presentation import schema
 from specdemo.race import race
 from specdemo.records import MOST_TURNS, Comparison, ModelPair, Phase, Slice
 from specdemo.settings import GenerationSettings
