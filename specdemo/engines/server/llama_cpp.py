@@ -57,7 +57,12 @@ class LlamaCpp:
         props = client.find("/props", refusals=(503,) if client.key.value else (401, 403, 503)) or {}
         if not isinstance(props.get("default_generation_settings"), dict):
             return None
-        found = cls(client, model)
+        try:
+            found = cls(client, model)
+        except ServerError:
+            if props.get("role") == "router":
+                raise
+            return None
         try:
             with closing(client.stream("/completion", found._body("a", 1))) as events, client.understanding():
                 reader = LlamaCppReader(next(events).at)
