@@ -196,14 +196,21 @@ FAILED: dict[str, tuple[Answer, str]] = {
 
 
 @pytest.mark.parametrize("what", FAILED)
-def test_a_failure_is_the_servers_own_reason_and_the_other_side_is_kept(what: str) -> None:
+def test_a_failure_is_the_servers_own_reason(what: str) -> None:
     answer, words = FAILED[what]
-    comparison = compare(answers(), {**answers(), CHAT: answer})
-    assert words in comparison.failures["speculative"]
-    assert comparison.failures["speculative"].startswith("The speculative server ")
-    assert not re.search(r"127\.0\.0|10\.0\.0", comparison.model_dump_json())
-    assert comparison.plain.text == TEXT
+    with pytest.raises(ServerError, match=r"^The speculative server ") as error:
+        run({**answers(), CHAT: answer})
+    assert words in str(error.value)
+    assert not re.search(r"127\.0\.0|10\.0\.0", str(error.value))
+
+
+def test_a_failure_keeps_the_text_and_the_other_side() -> None:
+    with mock.patch("specdemo.race.warm_up_sides", no_warm_up):
+        comparison = compare(answers(), {**answers(), CHAT: FAILED["error"][0]})
+    assert comparison.failures["speculative"].endswith("evicted")
+    assert (comparison.plain.text, comparison.speculative.text) == (TEXT, "The")
     assert comparison.speculative.finish_reason == "failed"
+    assert "127.0.0" not in comparison.model_dump_json()
 
 
 @pytest.mark.parametrize("mode", MISBEHAVING)
