@@ -43,7 +43,6 @@ ONLY_IN = {
 HANDS_ON = {
     "experiments",
     "records",
-    "strategies",
 }
 """Packages whose `__init__` hands on all that other packages use. Of the others, modules are imported by name."""
 

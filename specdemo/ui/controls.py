@@ -125,7 +125,7 @@ def choices_css() -> str:
 def classes(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> dict[str, list[str]]:
     """Return CSS classes by control, to hide unavailable choices and mark the controls that a run follows live."""
     able = strategies(engine, pair.draft_kind, drafter, policy)
-    moves = ["moves"] if any(engine in strategy.live for strategy in able) else []
+    moves = ["moves"] if any(strategy.name in ENGINES[engine].live for strategy in able) else []
     return {
         "drafter": _no(all_drafters(), drafters(pair, engine)),
         "policy": _no(all_policies(), policies(pair, engine, drafter)),

@@ -31,7 +31,7 @@ from specdemo.files import ASSETS
 from specdemo.models.devices import properties
 from specdemo.records import Costs
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.strategies import STRATEGIES, Strategy
+from specdemo.strategies import ENGINES, STRATEGIES, Strategy
 
 DRAFT, VOCABULARY = ASSETS / "smollm2-draft", 49152
 COSTS = {
@@ -87,7 +87,7 @@ def strategies() -> dict[str, Strategy]:
     """Every strategy of the traced engine, constant lookaheads several times."""
     found = {}
     for name, strategy in STRATEGIES.items():
-        if "traced" in strategy.engines:
+        if name in ENGINES["traced"].strategies:
             chosen = {"engine": "traced", "drafter": strategy.drafter.name, "policy": strategy.policy.name}
             for lookahead in (1, 2, 3, 4) if "num_assistant_tokens" in strategy.parameters() else (4,):
                 label = f"{name} {lookahead}" if "num_assistant_tokens" in strategy.parameters() else name

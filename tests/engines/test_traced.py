@@ -26,7 +26,7 @@ from specdemo.models.pairs import BUNDLED, bundled_pair
 from specdemo.race import race, run_alone
 from specdemo.records import Comparison, Costs, Outcome, Request, Round, Run, Spread, StepCosts
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.strategies import Planned, Strategy, strategies
+from specdemo.strategies import ENGINES, Planned, Strategy, strategies
 from specdemo.summary import notes
 from tests.conftest import PROMPTS
 from tests.support.folders import pair_from_folders
@@ -397,7 +397,7 @@ def test_a_draft_rests_in_plain_rounds(traced: TracedEngine, monkeypatch: pytest
 def test_a_strategy_follows_what_is_moved_if_it_says_so(traced: TracedEngine, strategy: type[Strategy]) -> None:
     settings = GenerationSettings(engine="traced", drafter=strategy.drafter.name, policy=strategy.policy.name)
     decoder = traced.decoder(Request.of(PROMPTS[0], settings), COSTS)
-    assert decoder.update_strategy(settings.strategy) == ("traced" in strategy.live)
+    assert decoder.update_strategy(settings.strategy) == (strategy.name in ENGINES["traced"].live)
 
 
 def test_reading_a_long_prompt_is_the_targets_time(traced: TracedEngine) -> None:

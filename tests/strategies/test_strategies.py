@@ -3,7 +3,7 @@
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import gradio as gr
@@ -24,6 +24,7 @@ from specdemo.race import race
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import (
+    CONSTANT,
     ENGINES,
     STRATEGIES,
     Drafter,
@@ -33,10 +34,10 @@ from specdemo.strategies import (
     Planned,
     Strategy,
     drafters,
+    engines_of,
     policies,
     shaping,
 )
-from specdemo.strategies.base import CONSTANT
 from specdemo.summary import shared_words
 from specdemo.ui import controls
 from specdemo.ui.compare import show_valid
@@ -54,8 +55,6 @@ class Parrot(Strategy):
     name = "parrot"
     drafter = PARROT
     policy = CONSTANT
-    engines = ("traced",)
-    live = ("traced",)
 
     @property
     def words(self) -> str:
@@ -68,6 +67,9 @@ class Parrot(Strategy):
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(STRATEGIES, Parrot.name, Parrot)
+    traced = ENGINES["traced"]
+    able = replace(traced, strategies=(*traced.strategies, Parrot.name), live=(*traced.live, Parrot.name))
+    monkeypatch.setitem(ENGINES, "traced", able)
 
 
 CHOSEN = {"engine": "traced", "drafter": "parrot", "num_assistant_tokens": 3}
@@ -137,7 +139,7 @@ def test_every_strategy_explains_itself(strategy: type[Strategy]) -> None:
 def test_every_strategy_is_named_by_settings_and_by_these_only(name: str) -> None:
     strategy = STRATEGIES[name]
     switch = {} if strategy.switch is None else {strategy.switch: 2}
-    chosen = {"engine": strategy.engines[0], "drafter": strategy.drafter.name, "policy": strategy.policy.name}
+    chosen = {"engine": engines_of(strategy)[0], "drafter": strategy.drafter.name, "policy": strategy.policy.name}
     assert type(GenerationSettings.checked(**chosen | switch).strategy) is strategy
     assert set(strategy.parameters()) <= set(Parameters.model_fields)
 
@@ -150,7 +152,7 @@ def test_code_exists_for_a_strategy_that_has_a_form_and_only_then(name: str, fla
     if "eagle3" in strategy.drafts and "model" not in strategy.drafts:
         pair = pair.model_copy(update={"draft": PAIR.target.model_copy(update={"head": "eagle3"})})
     switch = {} if strategy.switch is None else {strategy.switch: 2}
-    chosen = {"engine": strategy.engines[0], "drafter": strategy.drafter.name, "policy": strategy.policy.name}
+    chosen = {"engine": engines_of(strategy)[0], "drafter": strategy.drafter.name, "policy": strategy.policy.name}
     settings = GenerationSettings.checked(**chosen | switch)
     form = FLAVOURS[flavour].form(settings.strategy)
     if form is not None:
@@ -197,7 +199,7 @@ def table() -> str:
     ]
     for strategy in STRATEGIES.values():
         names = " ".join(f"`--{name.replace('_', '-')}`" for name in strategy.parameters())
-        chosen, engines = (strategy.drafter.name, strategy.policy.name), ", ".join(strategy.engines)
+        chosen, engines = (strategy.drafter.name, strategy.policy.name), ", ".join(engines_of(strategy))
         rows.append((*chosen, strategy.explanation(), engines, names, "yes" if strategy.samples else "no"))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 

@@ -1,15 +1,20 @@
-"""Declarations of engines, kinds of draft, servers and strategies, and the registry of strategies.
+"""Decoding strategies, and the engines and kinds of draft that can use them.
+
+To add a strategy, write its class here with `@register`, name it in the engines that run it, and add its proposer to
+`specdemo/decoding/`.
 
 A strategy is a frozen value whose fields are flat settings: `--num-assistant-tokens 4` is the field
-`num_assistant_tokens` of `Constant`. Its class declares everything else: its drafter, where it runs, why it is
-refused, and its form in other software. The page, terminal, sweep, benchmark, copied code and the docs' tables all
-derive from these declarations.
+`num_assistant_tokens` of `Constant`. Its class declares everything else: its drafter, which drafts support it, why it
+is refused, and its form in other software; an engine names the strategies it runs. The page, terminal, measurements,
+copied code and the docs' tables all derive from these declarations.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeVar
+
+from pydantic import BaseModel, Field
 
 from specdemo.errors import capitalised
 
@@ -33,13 +38,17 @@ class EngineInfo:
 
     `label` is its name among choices, `words` in a sentence. `lacks`: settings it does not support. `concurrent`: it
     serves several requests at once. `local`: models are loaded on this machine; `copies` of each. `samples_exactly`:
-    speculative sampling keeps the target's distribution, None if unknown.
+    speculative sampling keeps the target's distribution, None if unknown. `strategies` names those it runs, `heads`
+    those it runs with an EAGLE-3 head, `live` those whose changed settings it applies while decoding.
     """
 
     name: EngineName
     label: str
     words: str
     lacks: frozenset[str]
+    strategies: tuple[str, ...]
+    heads: tuple[str, ...] = ()
+    live: tuple[str, ...] = ()
     concurrent: bool = False
     local: bool = True
     copies: int = 1
@@ -56,6 +65,8 @@ ENGINES: dict[EngineName, EngineInfo] = {
             lacks=frozenset(
                 {"kv_cache", "alternatives", "max_assistant_tokens", "verification", "at_once"}
             ),  # its drafts have no cap
+            strategies=("constant", "tree", "confidence", "lookup"),
+            heads=("constant", "tree"),
             concurrent=True,
             copies=2,  # of the target for each side, of the draft also to replay its proposals
             samples_exactly=False,
@@ -65,6 +76,9 @@ ENGINES: dict[EngineName, EngineInfo] = {
             label="Traced: specdemo's own loop",
             words="traced engine",
             lacks=frozenset({"at_once"}),
+            strategies=("constant", "heuristic", "confidence", "auto", "lookup", "suffix", "both"),
+            heads=("constant", "heuristic", "confidence", "auto"),
+            live=("constant", "confidence", "suffix"),
             samples_exactly=True,
         ),
         EngineInfo(
@@ -73,6 +87,7 @@ ENGINES: dict[EngineName, EngineInfo] = {
             words="remote engine",
             # its drafts have no cap
             lacks=frozenset({"kv_cache", "alternatives", "max_assistant_tokens", "verification", "sequential"}),
+            strategies=("server",),
             concurrent=True,
             local=False,
         ),
@@ -211,11 +226,9 @@ class Strategy(ABC):
         what: name in messages; by default, the setting that distinguishes it from others.
         drafter, policy: values of the two settings that select it.
         switch: a third setting that selects it if above 0, if any.
-        engines: those that support it, the preferred one first.
-        drafts: kinds of draft that support it; `heads`: engines where an EAGLE-3 head does.
+        drafts: kinds of draft that support it.
         samples: whether the target may sample.
         needs_costs: whether it needs step costs, which require a KV cache.
-        live: engines that apply changed settings while decoding.
     """
 
     name: ClassVar[str]
@@ -223,12 +236,9 @@ class Strategy(ABC):
     drafter: ClassVar[Drafter]
     policy: ClassVar[Policy]
     switch: ClassVar[str | None] = None
-    engines: ClassVar[tuple[EngineName, ...]] = ()
     drafts: ClassVar[tuple[DraftKindName, ...]] = ("model", "translated", "eagle3")
-    heads: ClassVar[tuple[EngineName, ...]] = ("traced",)
     samples: ClassVar[bool] = True
     needs_costs: ClassVar[bool] = False
-    live: ClassVar[tuple[EngineName, ...]] = ()
 
     def __init_subclass__(cls) -> None:
         """Derive `what` from the drafter and the policy."""
@@ -262,7 +272,7 @@ class Strategy(ABC):
             return draft is None or DRAFT_KINDS[draft].copies
         if draft not in cls.drafts or engine not in DRAFT_KINDS[draft].engines:
             return False
-        return draft != "eagle3" or engine in cls.heads
+        return draft != "eagle3" or cls.name in ENGINES[engine].heads
 
     def contradiction(self) -> str | None:
         """Return why its settings contradict each other, or None."""
@@ -311,6 +321,362 @@ def register(strategy: Registered) -> Registered:
     return strategy
 
 
+_ANY: tuple[DraftKindName, ...] = ("model", "translated", "eagle3")
+_CONSTANT = (*_ANY, "dflash", "mtp")
+_NEVER_BELOW = 1e-30  # GenAI reads a threshold of 0 as unset
+_ASSISTANT_TOKENS = 20  # transformers' default limit for its assistant
+_HEURISTIC = Policy("heuristic", "Heuristic")
+_SERVER = Policy("server", "As the server was started")
+
+
+class DraftParameters(BaseModel):
+    """Settings of strategies with a draft model."""
+
+    num_assistant_tokens: int = Field(4, ge=1, le=16, title="Lookahead", description="tokens proposed per round")
+    assistant_confidence_threshold: float = Field(
+        0.4,
+        ge=0,
+        le=1,
+        title="Confidence threshold",
+        description="the draft stops proposing once its own probability falls below this",
+    )
+    max_assistant_tokens: int = Field(
+        20, ge=1, le=64, title="Most proposals", description="where the draft stops proposing, however confident"
+    )
+    tree_depth: int = Field(
+        0,
+        ge=0,
+        le=16,
+        title="Tree depth",
+        description="layers of an EAGLE-3 head's proposal tree; the lookahead caps its tokens; 0: a chain",
+    )
+    branching_factor: int = Field(
+        1,
+        ge=1,
+        le=16,
+        title="Branching factor",
+        description="likeliest tokens kept per node and per layer of the tree",
+    )
+
+
+@dataclass(frozen=True)
+class Plain(Strategy):
+    """The target alone: nothing is proposed."""
+
+    drafter = NO_DRAFTER
+
+    @property
+    def words(self) -> str:
+        return "plain"
+
+
+@dataclass(frozen=True)
+class Planned(Strategy):
+    """A lookahead for each round, planned in advance; after the last, nothing is proposed. For experiments only."""
+
+    lookaheads: tuple[int, ...]
+
+    drafter = DRAFT_MODEL
+
+    @property
+    def words(self) -> str:
+        return "planned lookahead"
+
+
+@register
+@dataclass(frozen=True)
+class Constant(Strategy):
+    """The draft proposes the same number of tokens in every round."""
+
+    num_assistant_tokens: int
+
+    name = "constant"
+    drafter = DRAFT_MODEL
+    policy = CONSTANT
+    drafts = _CONSTANT
+
+    @property
+    def words(self) -> str:
+        return f"lookahead {self.num_assistant_tokens}"
+
+    def genai(self) -> Fields:
+        return {"num_assistant_tokens": self.num_assistant_tokens}
+
+    def vllm(self) -> Fields:
+        return {"num_speculative_tokens": self.num_assistant_tokens}
+
+    def llama_cpp(self) -> list[str]:
+        """Return a cap only; llama.cpp's threshold is 0 unless given."""
+        return ["--spec-draft-n-max", str(self.num_assistant_tokens)]
+
+    def transformers(self) -> Fields:
+        """Return a constant schedule, without the assistant's default threshold."""
+        return {
+            "num_assistant_tokens": self.num_assistant_tokens,
+            "num_assistant_tokens_schedule": "constant",
+            "assistant_confidence_threshold": 0.0,
+        }
+
+
+@register
+@dataclass(frozen=True)
+class Tree(Strategy):
+    """An EAGLE-3 head proposes a tree of tokens, which the target verifies in one pass."""
+
+    tree_depth: int
+    branching_factor: int
+    num_assistant_tokens: int
+
+    name = "tree"
+    what = "a tree of proposals"
+    drafter = DRAFT_MODEL
+    policy = CONSTANT
+    switch = "tree_depth"
+    drafts = ("eagle3",)
+    samples = False
+
+    @property
+    def words(self) -> str:
+        return (
+            f"tree of depth {self.tree_depth}, branching {self.branching_factor}, {self.num_assistant_tokens} tokens"
+        )
+
+    def contradiction(self) -> str | None:
+        """Check that the tree holds at least one path."""
+        if self.num_assistant_tokens >= self.tree_depth:
+            return None
+        return "a tree needs a lookahead of at least its depth; raise num_assistant_tokens"
+
+    def unfit(self, draft: DraftKindName) -> str | None:
+        """Refuse draft models, which propose chains."""
+        if draft in self.drafts:
+            return None
+        return "Only an EAGLE-3 head can propose trees; set tree_depth to 0, or choose such a draft."
+
+    def genai(self) -> Fields:
+        return {
+            "num_assistant_tokens": self.num_assistant_tokens,
+            "tree_depth": self.tree_depth,
+            "branching_factor": self.branching_factor,
+        }
+
+
+@register
+@dataclass(frozen=True)
+class Heuristic(Strategy):
+    """Two more tokens after a fully accepted round, one fewer after any other, as in transformers."""
+
+    name = "heuristic"
+    drafter = DRAFT_MODEL
+    policy = _HEURISTIC
+
+    @property
+    def words(self) -> str:
+        return "heuristic lookahead"
+
+    def transformers(self) -> Fields:
+        return {"num_assistant_tokens_schedule": "heuristic", "assistant_confidence_threshold": 0.0}
+
+
+@register
+@dataclass(frozen=True)
+class Confidence(Strategy):
+    """The draft stops once its own probability of what it last proposed falls below a threshold, or at the cap."""
+
+    assistant_confidence_threshold: float
+    max_assistant_tokens: int | None = None  # None: the engine has no cap
+
+    name = "confidence"
+    drafter = DRAFT_MODEL
+    policy = CONFIDENCE
+    drafts = _ANY
+
+    @property
+    def words(self) -> str:
+        return f"confidence threshold {self.assistant_confidence_threshold:g}"
+
+    def genai(self) -> Fields:
+        """Return the threshold alone: GenAI has no cap."""
+        return {"assistant_confidence_threshold": self.assistant_confidence_threshold or _NEVER_BELOW}
+
+    def llama_cpp(self) -> list[str]:
+        """Return the threshold with the cap, or with its default."""
+        most = DraftParameters.model_fields["max_assistant_tokens"].default
+        cap = most if self.max_assistant_tokens is None else self.max_assistant_tokens
+        return ["--spec-draft-n-max", str(cap), "--spec-draft-p-min", f"{self.assistant_confidence_threshold:g}"]
+
+    def transformers(self) -> Fields:
+        """Return the threshold with a fixed cap, since the default schedule grows."""
+        return {
+            "num_assistant_tokens": self.max_assistant_tokens or _ASSISTANT_TOKENS,
+            "num_assistant_tokens_schedule": "constant",
+            "assistant_confidence_threshold": self.assistant_confidence_threshold,
+        }
+
+
+@register
+@dataclass(frozen=True)
+class Auto(Strategy):
+    """As many tokens as pay off, given step costs and what was accepted so far."""
+
+    max_assistant_tokens: int
+
+    name = "auto"
+    drafter = DRAFT_MODEL
+    policy = AUTOMATIC
+    needs_costs = True
+
+    @property
+    def words(self) -> str:
+        return "automatic lookahead"
+
+
+@register
+@dataclass(frozen=True)
+class ServerDefault(Strategy):
+    """However the server was configured to speculate when it was started."""
+
+    name = "server"
+    drafter = DRAFT_MODEL
+    policy = _SERVER
+    drafts = ("server",)
+
+    @property
+    def words(self) -> str:
+        return "the server's own lookahead"
+
+    def unfit(self, draft: DraftKindName) -> str | None:
+        """Refuse other drafts, which need a lookahead in each request."""
+        if draft in self.drafts:
+            return None
+        return "Policy server is for remote engines; choose policy constant."
+
+
+SUFFIX_TREE = Drafter("suffix", "Suffix tree", "suffix tree", "the suffix tree's proposals", ("suffix",))
+TOKENS_PER_MATCHED = 2
+"""Maximum tokens a suffix tree proposes per matched token."""
+
+
+class TextParameters(BaseModel):
+    """Settings of strategies that copy from text."""
+
+    max_ngram_size: int = Field(
+        3,
+        ge=1,
+        le=16,
+        title="N-gram size",
+        description="longest run of recent tokens to look up in the text so far",
+    )
+    remember: bool = Field(
+        False, title="Memory", description="let the suffix tree learn from the answers to earlier, other prompts"
+    )
+
+
+@register
+@dataclass(frozen=True)
+class Lookup(Strategy):
+    """Prompt lookup: copies what followed an earlier occurrence of the last few tokens."""
+
+    max_ngram_size: int
+    num_assistant_tokens: int
+
+    name = "lookup"
+    drafter = PROMPT_LOOKUP
+    policy = CONSTANT
+    drafts = ()
+
+    @property
+    def words(self) -> str:
+        return f"lookahead {self.num_assistant_tokens}, n-grams of up to {self.max_ngram_size}"
+
+    def genai(self) -> Fields:
+        return {"num_assistant_tokens": self.num_assistant_tokens, "max_ngram_size": self.max_ngram_size}
+
+    def vllm(self) -> Fields:
+        """Return vLLM's n-gram method."""
+        return {
+            "method": "ngram",
+            "prompt_lookup_min": 1,
+            "prompt_lookup_max": self.max_ngram_size,
+            "num_speculative_tokens": self.num_assistant_tokens,
+        }
+
+    def llama_cpp(self) -> list[str]:
+        """Return llama.cpp's simplest n-gram method, whose n-grams have exactly this size."""
+        flags = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", str(self.max_ngram_size)]
+        return [*flags, "--spec-ngram-simple-size-m", str(self.num_assistant_tokens)]
+
+    def transformers(self) -> Fields:
+        """Return prompt lookup decoding's arguments."""
+        return {
+            "prompt_lookup_num_tokens": self.num_assistant_tokens,
+            "max_matching_ngram_size": self.max_ngram_size,
+        }
+
+
+@register
+@dataclass(frozen=True)
+class Suffix(Strategy):
+    """Suffix decoding: proposes what most often followed the last tokens before, as long as counts make it likely."""
+
+    assistant_confidence_threshold: float
+    max_assistant_tokens: int
+    remember: bool = False
+
+    name = "suffix"
+    drafter = SUFFIX_TREE
+    policy = CONFIDENCE
+    drafts = ()
+
+    @property
+    def words(self) -> str:
+        memory = ", remembering earlier answers" if self.remember else ""
+        return f"confidence threshold {self.assistant_confidence_threshold:g}{memory}"
+
+    def vllm(self) -> Fields:
+        """Return vLLM's suffix decoding, which by default caches up to 10,000 answers."""
+        return {
+            "method": "suffix",
+            "num_speculative_tokens": self.max_assistant_tokens,
+            "suffix_decoding_min_token_prob": self.assistant_confidence_threshold,
+            "suffix_decoding_max_spec_factor": float(TOKENS_PER_MATCHED),
+            **({} if self.remember else {"suffix_decoding_max_cached_requests": 0}),
+        }
+
+    def llama_cpp(self) -> list[str]:
+        """Return llama.cpp's n-gram cache, which also counts, but has its own thresholds."""
+        return ["--spec-type", "ngram-cache", "--spec-draft-n-max", str(self.max_assistant_tokens)]
+
+
+@register
+@dataclass(frozen=True)
+class Both(Strategy):
+    """In every round the draft, the suffix tree or nothing: what pays most."""
+
+    max_ngram_size: int
+    max_assistant_tokens: int
+
+    name = "both"
+    drafter = BOTH
+    policy = AUTOMATIC
+    drafts = ("model",)
+    needs_costs = True
+
+    @property
+    def words(self) -> str:
+        return f"automatic lookahead, matches of up to {self.max_ngram_size}"
+
+    def unfit(self, draft: DraftKindName) -> str | None:
+        """Refuse translated drafts and heads, which are slow to catch up."""
+        if draft in self.drafts:
+            return None
+        return "Both sources need a draft with the target's tokenizer; choose drafter model or lookup."
+
+
+class Parameters(TextParameters, DraftParameters):
+    """Settings of all strategies."""
+
+
 def drafters() -> dict[str, Drafter]:
     """Return all drafters by name."""
     return {strategy.drafter.name: strategy.drafter for strategy in STRATEGIES.values()}
@@ -336,8 +702,13 @@ def strategies(
     """Yield the strategies an engine supports with this kind of draft (None: target alone) and these settings."""
     for strategy in STRATEGIES.values():
         named = drafter in (None, strategy.drafter.name) and policy in (None, strategy.policy.name)
-        if named and engine in strategy.engines and strategy.proposes(draft, engine):
+        if named and strategy.name in ENGINES[engine].strategies and strategy.proposes(draft, engine):
             yield strategy
+
+
+def engines_of(strategy: type[Strategy]) -> tuple[EngineName, ...]:
+    """Return the engines that run a strategy, in display order."""
+    return tuple(name for name, engine in ENGINES.items() if strategy.name in engine.strategies)
 
 
 def shaping() -> frozenset[str]:
@@ -357,8 +728,8 @@ def refusal(strategy: Strategy, engine: EngineName, *, sampling: bool = False, k
     what = strategy.what if strategy.switch is None else f"{strategy.what} ({strategy.switch} above 0)"
     if strategy.needs_costs and not kv_cache:
         return f"{what} needs the step costs of a KV cache, so kv_cache must be on"
-    if engine not in strategy.engines:
-        other = "policy server" if engine == "server" else f"the {strategy.engines[0]} engine"
+    if strategy.name not in ENGINES[engine].strategies:
+        other = "policy server" if engine == "server" else f"the {engines_of(type(strategy))[0]} engine"
         return f"the {engine} engine does not support {what}; choose {other}"
     if sampling and not strategy.samples:
         return f"{what} needs greedy decoding; set do_sample to false"
