@@ -5,8 +5,8 @@ is the limit. So v(n) grows slowly at first and then faster, with cliffs where a
 with the draft's cost c it decides whether speculation can pay off. Both grow with the context, since attention reads
 all of it.
 
-Beside other programs v(n) can come out at anything from 0.4 to 2.5. So what was measured in a quiet moment is kept
-for this pair, engine and machine, and stands in for what a busy one would give.
+Beside other programs such short measurements can come out at almost anything, and predictions with them. So what was
+measured in a quiet moment is kept for this pair, engine and machine, and stands in for what a busy one would give.
 """
 
 import json
@@ -48,7 +48,7 @@ BOUND_SECONDS = 5.0
 """Limit for measuring steps after a single text, for slow or busy machines."""
 
 
-_QUIET = 0.1  # share of the processor that others took: below it, repeated measurements agreed within a tenth
+_QUIET = 0.1  # share of the processor that others took; hand-set: what a desktop does at rest
 _BELOW = 0.9  # of v(1): a pass over several tokens cannot take clearly less than one over a single token
 _ATTEMPTS = 3  # then the machine is busy
 _MOST_BYTES = 2**20

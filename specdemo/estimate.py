@@ -48,7 +48,7 @@ _STATE_SECONDS = 0.125e-3  # per seconds of a plain step
 _LOAD = 0.25  # per share of the processor that other programs took: wide passes lost up to a fifth beside them
 ENOUGH = 6  # prompts, from which on they count as a sample of prompts
 _COSTS = 0.12  # of step costs from another moment: v(2) was 1.12 to 1.46 in a dozen fresh processes
-_COSTS_LOAD = 0.5  # per share that others took while step costs were measured: v(n) was 0.4 to 2.5 beside them
+_COSTS_LOAD = 0.5  # per share that others took while step costs were measured; hand-set: then they decide little
 
 FORMULA = (
     "tokens per round × seconds of a plain step / seconds of a round, whose seconds are averages of medians over "

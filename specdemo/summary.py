@@ -32,28 +32,18 @@ from specdemo.records import (
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import ENGINES, SOURCES, Tree
 
-_BUSY = 0.2  # of the processor's time: below it, races beside other programs and quiet ones agreed within 5 %
+_BUSY = 0.2  # of the processor's time; hand-set: below it the interval says enough, and no one need close anything
 _APART = 0.05  # relative: above it, the headline says what it counts besides the seconds shown
 _EXACT = 1.2  # within this factor of 1×, a second decimal matters
 _SLOW = 0.3  # plain steps: a draft step below this is not to blame for a lack of gain
-_FIRM = 64  # tokens: a shorter answer has too few steps for a firm result
+_FIRM = 64  # tokens; hand-set: a shorter answer makes about 25 rounds, with which intervals are wide
 _POSITIONS = 16  # of a proposal whose acceptance is listed
 _EXPERTS = ("moe", "mixtral", "gpt_oss", "deepseek_v2", "deepseek_v3", "dbrx", "llama4", "jamba")
 """Substrings of the architecture names of mixture-of-experts models."""
 _UNCOMPRESSED = ("f32", "f16", "bf16", "F32", "F16", "BF16")
 """Stored weight precisions, in folders and GGUF files, for which activations are not quantized."""
 
-Kind = Literal[
-    "fault",
-    "disturbed",
-    "warming up",
-    "nothing accepted",
-    "counts differ",
-    "no gain possible",
-    "draft device",
-    "loop",
-]
-_CHIPS: dict[Kind, str] = {
+_CHIPS = {
     "fault": "outputs differ: a fault",
     "disturbed": "other programs disturbed this",
     "warming up": "still warming up",
@@ -69,12 +59,11 @@ _CHIPS: dict[Kind, str] = {
 class RunWarning(NamedTuple):
     """A warning: its kind, and the reason in sentences."""
 
-    kind: Kind
+    kind: str
     reason: str
 
     @property
     def chip(self) -> str:
-        """Warning in a few words."""
         return _CHIPS[self.kind]
 
 
@@ -814,25 +803,18 @@ def run_words(comparison: Comparison) -> str:
 
 def shared_words(settings: GenerationSettings) -> str:
     """Describe settings without the decoding strategy, which experiments vary."""
-    return ", ".join([settings.strategy.drafter.words, ENGINES[settings.engine].words, common_words(settings)])
-
-
-def common_words(settings: GenerationSettings) -> str:
-    """Describe settings without strategy, drafter and engine."""
-    penalty = f", repetition penalty {settings.repetition_penalty:g}" if settings.repetition_penalty != 1 else ""
-    sampling = "greedy"
+    how = ["greedy"]
     if settings.do_sample:
-        sampling = (
-            f"sampling at temperature {settings.temperature:g}, top-p {settings.top_p:g}, top-k {settings.top_k}"
-        )
-        penalty += f", seed {settings.seed}"
-    return f"{sampling}{penalty}, {length_words(settings)}"
-
-
-def length_words(settings: GenerationSettings) -> str:
-    """Describe settings as `common_words` does, but without sampling, which temperature sweeps vary."""
-    cache = ["no KV cache"] if settings.kv_cache == "off" else []
-    return ", ".join([*cache, f"at most {settings.max_new_tokens} tokens"])
+        how = [f"sampling at temperature {settings.temperature:g}", f"top-p {settings.top_p:g}"]
+        how.append(f"top-k {settings.top_k}")
+    if settings.repetition_penalty != 1:
+        how.append(f"repetition penalty {settings.repetition_penalty:g}")
+    if settings.do_sample:
+        how.append(f"seed {settings.seed}")
+    if settings.kv_cache == "off":
+        how.append("no KV cache")
+    words = (settings.strategy.drafter.words, ENGINES[settings.engine].words, *how)
+    return ", ".join([*words, f"at most {settings.max_new_tokens} tokens"])
 
 
 def is_chat(pair: ModelPair, settings: GenerationSettings) -> bool:
