@@ -370,6 +370,9 @@ def test_counts_are_believed_only_as_far_as_they_are_complete() -> None:
         with pytest.raises(ServerError, match="unknown format; name its kind with --server"):
             run({**found, "/completion": Answer(stream=stream)}, kind="llama.cpp")
     assert run({"/props": PROPS, CHAT: answers()[CHAT]}, model="tiny").text == TEXT, "what lists no models"
+    busy = Answer(stream=TWO, begins=lambda: Event().wait(2))
+    with pytest.raises(ServerError, match="has sent nothing"):
+        run({**answers(), **found, "/completion": busy})
     with pytest.raises(ServerError, match="perhaps still loading"):
         run({**answers(), "/props": Answer({"error": {"message": "Loading model"}}, 503)})
     with pytest.raises(ServerError, match="requires a valid API key"):

@@ -65,6 +65,10 @@ class Key(NamedTuple):
     value: str = ""
 
 
+class SilentError(ServerError):
+    """A server has sent nothing for too long."""
+
+
 class Event(NamedTuple):
     """A part of an answer, with its arrival time by `perf_counter`."""
 
@@ -291,10 +295,8 @@ class Client:
             why = self.words(str(error) or "no connection in time")
             raise self.error(f"cannot be reached ({why}); check that it is running, and its address.") from error
         except (TimeoutError, httpx.TimeoutException) as error:
-            raise self.error(
-                f"has sent nothing for {self._silence:g} s; check whether it is still working, or raise "
-                "--server-timeout."
-            ) from error
+            advice = "check whether it is still working, or raise --server-timeout."
+            raise SilentError(str(self.error(f"has sent nothing for {self._silence:g} s; {advice}"))) from error
         except httpx.RequestError as error:
             raise self.error("broke its answer off; see its log, and run again.") from error
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from specdemo.engines.base import Prefilling, messages
-from specdemo.engines.server.client import Client, Event
+from specdemo.engines.server.client import Client, Event, SilentError
 from specdemo.engines.server.openai import HttpRequest, Reader, choose
 from specdemo.errors import ServerError
 from specdemo.records import MOST, TICK, DraftToken, Model, Outcome, Request, Round, Token, outcomes_from_counts
@@ -64,9 +64,12 @@ class LlamaCpp:
                 raise
             return None
         try:
-            with closing(client.stream("/completion", found._body("a", 1))) as events, client.understanding():
+            body = {**found._body("a", 1), "ignore_eos": True}
+            with closing(client.stream("/completion", body)) as events, client.understanding():
                 reader = LlamaCppReader(next(events).at)
                 news = [one for event in events for one in reader.on_event(event)] + [*reader.end()]
+        except SilentError:  # it is busy
+            raise
         except ServerError:
             return None
         return found if any(isinstance(one, Round) for one in news) else None
