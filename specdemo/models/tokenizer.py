@@ -21,7 +21,7 @@ from specdemo.errors import GGUFError
 from specdemo.models.gguf import Header, read_array
 from specdemo.models.gguf_keys import SPLITS, begins_with_token
 
-_NO_LIMIT = np.int32(2**31 - 1)
+_NO_LIMIT = np.int32(2**30)  # GenAI adds to it the tokens at the beginning, so 2**31 - 1 would overflow
 _USER_DEFINED = 4  # among the types of tokens
 
 
@@ -93,15 +93,19 @@ def _split(model: openvino.Model, patterns: tuple[str, ...]) -> None:
 
 
 def _begin(model: openvino.Model, token: int) -> None:
-    """Begin each text with a token, unless special tokens are not asked for: GenAI finds this operation for that."""
-    (merging,) = (node for node in model.get_ordered_ops() if node.get_type_name() == "BPETokenizer")
-    readers = [list(merging.output(index).get_target_inputs()) for index in range(3)]
-    begin = [opset.constant(np.array(values, np.int32)).output(0) for values in ([0], [1], [token])]
+    """Begin each text with a token, unless special tokens are not asked for.
+
+    GenAI finds this operation for that, and the text's own segment by the subtraction of its truncation.
+    """
+    (dense,) = (node for node in model.get_ordered_ops() if node.get_type_name() == "RaggedToDense")
+    length = dense.input_value(3).get_node().input_value(0).get_node()  # of each text: its end minus its beginning
+    begin = [opset.constant(np.array(values, np.int32)).output(0) for values in (0, 1, [token])]
     segments = opset.constant(np.zeros(2, np.int32)).output(0)
-    outputs = _create("CombineSegments", [*begin, *(merging.output(index) for index in range(3)), segments], {})
-    for index, inputs in enumerate(readers):
-        for reader in inputs:
-            reader.replace_source_output(outputs[index])
+    outputs = _create("CombineSegments", [*begin, *(dense.input_value(index) for index in range(3)), segments], {})
+    for index in range(3):
+        dense.input(index).replace_source_output(outputs[index])
+    length.input(0).replace_source_output(outputs[1])
+    length.input(1).replace_source_output(outputs[0])
 
 
 def _show(model: openvino.Model, shown: set[int]) -> None:

@@ -67,6 +67,21 @@ def test_text_is_split_as_the_file_says(pre: str, tmp_path: Path) -> None:
             assert ours.encode(text) == theirs, text
 
 
+@pytest.mark.openvino
+@pytest.mark.parametrize(
+    ("pre", "key", "begins"), [("llama-bpe", None, True), ("llama-bpe", False, False), ("smollm", True, True)]
+)
+def test_a_text_begins_as_the_file_says_but_parts_of_a_chat_do_not(
+    pre: str, key: bool | None, begins: bool, tmp_path: Path
+) -> None:
+    more: dict[str, bool | int | float | str] = {} if key is None else {"tokenizer.ggml.add_bos_token": key}
+    ours = tokenizer(gguf_files.write(tmp_path / "tiny.gguf", pre=pre, more=more))
+    begin = gguf_files.vocabulary().index("<|im_start|>")
+    assert (ours.encode("Hi")[0] == begin) == begins
+    chat = ours.encode_prompt(Request.of("Hi", GenerationSettings(apply_chat_template=True)))
+    assert chat.count(begin) == 2, "one for each message of the template"
+
+
 def test_the_rules_differ() -> None:
     assert len({SPLITS[pre] for pre in ("llama-bpe", "qwen2", "tekken", "smollm", "gpt-2", "default")}) == 6
 
