@@ -40,6 +40,7 @@ _EVEN = 1.5  # "about even" needs an interval within this factor of 1×; a wider
 _PART = 0.25  # seconds: longer than a time slice, shorter than most disturbances
 _LEAST_PARTS = 4  # the error of fewer would be a guess
 _PART_STEPS = 4  # at least, on average: a median of fewer is no median
+_MOST = 3.5  # standard error; a factor of a thousand either way says nothing, and files may hold any numbers
 _UNKNOWN = 0.5  # standard error of a side with too few steps for parts: a factor of 2.7 either way
 # Standard errors (of the logarithm) that no race shows, from repeated quiet races of both bundled pairs: the same
 # request was 1.8 or 2.3 times as fast, depending on what its process had done before; short steps vary the most.
@@ -138,6 +139,7 @@ def _error_of_sums(above: _Floats, below: _Floats) -> float:
 
 
 def _interval(middle: float, error: float) -> Interval:
+    error = min(error, _MOST)
     return Interval(middle=math.exp(middle), low=math.exp(middle - Z * error), high=math.exp(middle + Z * error))
 
 

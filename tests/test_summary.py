@@ -5,6 +5,7 @@ from io import StringIO
 from typing import Any
 
 import pytest
+from hypothesis import given
 from rich.console import Console
 
 from specdemo import metrics, summary
@@ -17,6 +18,7 @@ from specdemo.records import NOT_USED, Comparison, Costs, Move, WarmUp
 from specdemo.settings import GenerationSettings
 from specdemo.summary import between, call, summarise, times, warnings
 from tests.support.machines import MACHINES, simulated
+from tests.support.random_records import comparisons
 
 LONG = {"ignore_eos": True, "max_new_tokens": 65}
 COSTS = Costs(plain_step=0.01, draft_step=0.001, verify=(0.01, 0.011, 0.012, 0.013, 0.014))
@@ -174,6 +176,15 @@ def test_the_gravest_warning_comes_first_and_kinds_are_few() -> None:
         "disturbed", "no gain possible", "loop",
     ]  # fmt: skip
     assert len(summary._CHIPS) <= 8
+
+
+@given(comparisons)
+def test_any_record_has_a_summary(comparison: Comparison) -> None:
+    """Anyone may have written a file."""
+    found = summarise(comparison, costs=COSTS)
+    assert found.headline
+    text = json.dumps(found.to_dict(), allow_nan=False)
+    assert json.loads(text)["headline"] == found.headline
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ With `--out`, every comparison is kept with its truth, and `--table FOLDER` esti
 import argparse
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from multiprocessing import get_context
@@ -133,17 +134,20 @@ def measure(name: str, arguments: argparse.Namespace, until: float) -> Iterator[
             return {setting: truth(engine, *chosen, arguments.truth) for setting, chosen in variants.items()}
 
         before = truths()
-        while monotonic() < until:
+        while True:  # at least once
             found: list[tuple[str, str, Comparison]] = []
             for load, share in LOADS.items():
                 with beside(share):
                     for setting, chosen in variants.items():
                         found.append((setting, load, compared(engine, *chosen)))
+                        print(f"{name}, {setting}, {load}", file=sys.stderr, flush=True)
             after = truths()
             for setting, load, comparison in found:
                 plain, speculative = (sum(sides) for sides in zip(before[setting], after[setting], strict=True))
                 yield Raced(name, load, plain / speculative, with_costs(comparison, costs))
             before = after
+            if monotonic() > until:
+                return
 
 
 def with_costs(comparison: Comparison, costs: Costs | None) -> Comparison:
