@@ -275,8 +275,17 @@ def _seconds_label(comparison: Comparison, speedup: Speedup | None, seconds: dic
     if comparison.repeats:
         more.append(_number(len(comparison.repeats), "repeat"))
     if speedup.expected is not None:
-        more.append("counts with step costs from a quiet moment")
+        more.append(_counts_words(comparison))
     return f"{label}; the headline is an estimate ({', '.join(more)})"
+
+
+def _counts_words(comparison: Comparison) -> str:
+    """Name the estimate from counts, and when its step costs were measured."""
+    return f"counts with step costs {'from a quiet moment' if _quiet(comparison.costs) else 'measured apart'}"
+
+
+def _quiet(costs: Costs | None) -> bool:
+    return costs is not None and costs.other_load is not None and costs.other_load <= _BUSY
 
 
 def _difference(speedup: Speedup | None, seconds: dict[Side, float]) -> str:
@@ -301,9 +310,9 @@ def _number(count: int, what: str) -> str:
 
 
 def _ceiling(comparison: Comparison) -> str:
-    """Describe the speedup of a perfect draft on this machine; empty if steps were not measured."""
+    """Describe the speedup of a perfect draft on this machine; empty if its step costs are unknown or spoiled."""
     settings = comparison.settings
-    if comparison.costs is None or settings.kv_cache == "off":
+    if comparison.costs is None or settings.kv_cache == "off" or (comparison.costs.other_load or 0.0) > _BUSY:
         return ""
     found = metrics.ceiling(comparison.costs, free=not settings.strategy.drafter.model)
     if found is None:
@@ -340,7 +349,7 @@ def _evidence(comparison: Comparison, speedup: Speedup, *, disturbed: bool) -> s
     measured = f"{steps} of {runs}" + ("" if speedup.measured is None else f" give {speedup.measured:.2f}×")
     parts = [measured if speedup.measured is not None else f"{measured} give an impossible figure, left out"]
     if speedup.expected is not None:
-        parts.append(f"counts with step costs from a quiet moment {speedup.expected:.2f}×")
+        parts.append(f"{_counts_words(comparison)} {speedup.expected:.2f}×")
     advice = ""
     if speedup.strength in ("noisy", "probable") and not disturbed:
         short = metrics.common_tokens(comparison) < _FIRM
@@ -543,7 +552,7 @@ def _of_counters(comparison: Comparison) -> Iterator[RunWarning]:
 def _of_steps(comparison: Comparison) -> Iterator[RunWarning]:
     """Warn if speculation could gain nothing even if every proposal were accepted, and name the steps to blame."""
     costs, by_model = comparison.costs, comparison.settings.strategy.drafter.model
-    if costs is None:
+    if costs is None or (costs.other_load or 0.0) > _BUSY:
         return
     free, drafted, cost = metrics.ceiling(costs, free=True), metrics.ceiling(costs), metrics.draft_cost(costs)
     slower = "Even if every proposal were accepted, plain decoding would be faster:"
