@@ -302,10 +302,10 @@ def find_divergence(engine: Engine, comparison: Comparison) -> Divergence | None
     request = Request.of(comparison.prompt, comparison.settings, comparison.history).plain
     try:
         together, other = (
-            engine.log_probabilities(request, before, [*last, *_id(token)], apart=False)
+            engine.log_probabilities(request, before, [*last, *_id(token)], one_by_one=False)
             for token in (plain, speculative)
         )
-        apart = engine.log_probabilities(request, before, [*last, *_id(plain)], apart=True)
+        apart = engine.log_probabilities(request, before, [*last, *_id(plain)], one_by_one=True)
     except (SpecdemoError, RuntimeError):
         return None
     if together is None or other is None or apart is None:

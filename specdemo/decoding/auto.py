@@ -151,7 +151,7 @@ class AutoPolicy:
             self.estimates.judge(step.probabilities, len(step.probabilities), step.accepted)
         self._reckon()
 
-    def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
+    def proposes_more(self, proposed: int, confidence: Callable[[], float]) -> bool:
         """Whether another proposal pays off."""
         if not proposed:
             self._reach, self._stated = 1.0, []

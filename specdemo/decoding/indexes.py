@@ -119,7 +119,7 @@ class SuffixTree:
         for token in tokens:
             self._add(token)
 
-    def follow(self, nodes: Sequence[int], token: int) -> list[int]:
+    def advance(self, nodes: Sequence[int], token: int) -> list[int]:
         """Advance another text's nodes, of its last 0, 1, 2, … tokens, by one token, as far as the tree has them."""
         found = [0]
         for node in nodes[: self.longest]:
@@ -199,7 +199,7 @@ class SuffixIndex:
         self._own.read(text[self._read :])
         if self.earlier is not None:
             for token in text[self._read :]:
-                self._nodes = self.earlier.follow(self._nodes, token)
+                self._nodes = self.earlier.advance(self._nodes, token)
         self._read, limit = len(text), min(limit, self._most)
         found = max(self._continuations(limit), key=_expected, default=NO_MATCH)
         return [found] if found.tokens else []

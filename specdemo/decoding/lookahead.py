@@ -21,7 +21,7 @@ _HEURISTIC_GAIN, _HEURISTIC_LOSS = 2, 1
 class LookaheadPolicy(Protocol):
     """Decides before each draft step of a request, and learns from each round's outcome."""
 
-    def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
+    def proposes_more(self, proposed: int, confidence: Callable[[], float]) -> bool:
         """Whether to propose another token after `proposed` ones in this round.
 
         `confidence` computes the draft's probability of its last proposal, and is called only if needed.
@@ -54,7 +54,7 @@ class ConstantPolicy(_Fixed):
 
     lookahead: int
 
-    def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
+    def proposes_more(self, proposed: int, confidence: Callable[[], float]) -> bool:
         return proposed < self.lookahead
 
     def update_strategy(self, strategy: Strategy) -> bool:
@@ -72,7 +72,7 @@ class ConfidencePolicy(_Fixed):
     threshold: float
     cap: int | None = None
 
-    def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
+    def proposes_more(self, proposed: int, confidence: Callable[[], float]) -> bool:
         """Whether the last proposal was likely enough; an unlikely one is still verified."""
         return not proposed or ((self.cap is None or proposed < self.cap) and confidence() >= self.threshold)
 
@@ -94,7 +94,7 @@ class PlannedPolicy(_Fixed):
     lookaheads: Sequence[int]
     round: int = -1
 
-    def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
+    def proposes_more(self, proposed: int, confidence: Callable[[], float]) -> bool:
         """Whether this round's lookahead is not reached yet."""
         if not proposed:
             self.round += 1
@@ -107,7 +107,7 @@ class HeuristicPolicy(_Rigid):
 
     lookahead: int = HEURISTIC_START
 
-    def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
+    def proposes_more(self, proposed: int, confidence: Callable[[], float]) -> bool:
         return proposed < self.lookahead
 
     def learn(self, proposed: int, accepted: int) -> None:
@@ -182,6 +182,6 @@ def propose(
     `choose` returns the next proposal after those of this round; `confidence` is the draft's probability of one.
     """
     proposals: list[Proposed] = []
-    while len(proposals) < limit and policy.goes_on(len(proposals), lambda: confidence(proposals[-1])):
+    while len(proposals) < limit and policy.proposes_more(len(proposals), lambda: confidence(proposals[-1])):
         proposals.append(choose(proposals))
     return proposals

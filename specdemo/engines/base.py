@@ -161,11 +161,11 @@ class Engine(Protocol):
         """
 
     def log_probabilities(
-        self, request: Request, before: Sequence[int], tokens: Sequence[int], *, apart: bool
+        self, request: Request, before: Sequence[int], tokens: Sequence[int], *, one_by_one: bool
     ) -> list[float] | None:
         """Return the target's log-probability of each token, after the prompt and the tokens `before`.
 
-        Computed in one pass over all tokens or, if `apart`, one pass per token. None if the engine cannot tell.
+        Computed in one pass over all tokens or, if `one_by_one`, one pass per token. None if the engine cannot tell.
         """
 
     def counters(self, request: Request, wrote: Sequence[int], *, reload: bool) -> Counters | None:

@@ -230,12 +230,12 @@ _LEAST = 1e-12  # least probability, to keep logarithms finite
 
 
 def log_probabilities(
-    target: ModelSequence, start: Sequence[int], tokens: Sequence[int], sampling: Sampling, *, apart: bool
+    target: ModelSequence, start: Sequence[int], tokens: Sequence[int], sampling: Sampling, *, one_by_one: bool
 ) -> list[float]:
-    """Return the log-probability of each token after `start`, from one pass or, if `apart`, one pass per token."""
+    """Return the log-probability of each token after `start`, from one pass or, if `one_by_one`, a pass each."""
     text = [*start, *tokens]
     ends = range(len(start), len(text))
-    rows = (target.logits(text[:end])[0] for end in ends) if apart else target.logits(text[:-1], len(tokens))
+    rows = (target.logits(text[:end])[0] for end in ends) if one_by_one else target.logits(text[:-1], len(tokens))
     return [
         math.log(max(float(distribution(row, sampling, set(text[:end]))[text[end]]), _LEAST))
         for row, end in zip(rows, ends, strict=True)

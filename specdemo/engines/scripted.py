@@ -97,10 +97,10 @@ class ScriptedEngine:
         return [DraftRound(seconds=lookahead * self.draft)]
 
     def log_probabilities(
-        self, request: Request, before: Sequence[int], tokens: Sequence[int], *, apart: bool
+        self, request: Request, before: Sequence[int], tokens: Sequence[int], *, one_by_one: bool
     ) -> list[float] | None:
-        """Return equal log-probabilities; passes `apart` differ by `rounding`."""
-        return [math.log(0.5) + self.rounding * apart for _ in tokens]
+        """Return equal log-probabilities; passes `one_by_one` differ by `rounding`."""
+        return [math.log(0.5) + self.rounding * one_by_one for _ in tokens]
 
     def counters(self, request: Request, wrote: Sequence[int], *, reload: bool) -> Counters | None:
         return None
@@ -216,20 +216,20 @@ class ScriptedBatch:
         self._extra = extra
         self._real_time = real_time
         self._seconds = 0.0
-        self._flying: dict[int, _Flight] = {}
+        self._running: dict[int, _Running] = {}
 
     def now(self) -> float:
         return self._seconds
 
     def submit(self, number: int, request: Request) -> None:
         """Start a request; its prefill is part of the next pass."""
-        self._flying[number] = _Flight(self._engine, request)
+        self._running[number] = _Running(self._engine, request)
 
     def receive(self) -> Sequence[Arrival]:
         """Decode one round of every request in flight."""
-        rounds = {number: next(flight.rounds) for number, flight in self._flying.items()}
-        decoding = [step for number, step in rounds.items() if not self._flying[number].prefilling]
-        passed = sum(step.seconds for number, step in rounds.items() if self._flying[number].prefilling)
+        rounds = {number: next(running.rounds) for number, running in self._running.items()}
+        decoding = [step for number, step in rounds.items() if not self._running[number].prefilling]
+        passed = sum(step.seconds for number, step in rounds.items() if self._running[number].prefilling)
         if decoding:
             tokens = sum(1 + len(step.proposed or ()) for step in decoding)
             passed += max(step.draft_seconds or 0.0 for step in decoding)
@@ -243,21 +243,21 @@ class ScriptedBatch:
         return None
 
     def close(self) -> None:
-        for flight in self._flying.values():
-            flight.rounds.close()
-        self._flying = {}
+        for running in self._running.values():
+            running.rounds.close()
+        self._running = {}
 
     def _arrival(self, number: int, step: Round) -> Arrival:
-        flight = self._flying[number]
-        counts = () if flight.prefilling else (RoundCounts(len(step.proposed or ()), step.accepted),)
-        flight.prefilling = False
-        if flight.decoder.finish_reason is not None:
-            del self._flying[number]
+        running = self._running[number]
+        counts = () if running.prefilling else (RoundCounts(len(step.proposed or ()), step.accepted),)
+        running.prefilling = False
+        if running.decoder.finish_reason is not None:
+            del self._running[number]
         ids = tuple(token.id for token in step.committed if token.id is not None)
-        return Arrival(number, self._seconds, len(ids), ids, counts, flight.decoder.finish_reason)
+        return Arrival(number, self._seconds, len(ids), ids, counts, running.decoder.finish_reason)
 
 
-class _Flight:
+class _Running:
     def __init__(self, engine: Engine, request: Request) -> None:
         self.decoder = engine.decoder(request)
         self.rounds = rounds_of(self.decoder)

@@ -46,7 +46,7 @@ def rate(policy: LookaheadPolicy, draft: Iterator[tuple[bool, float]], costs: Co
     committed, seconds = 0, 0.0
     while committed < tokens:
         proposed: list[tuple[bool, float]] = []
-        while len(proposed) < 16 and policy.goes_on(len(proposed), partial(_confidence, proposed)):
+        while len(proposed) < 16 and policy.proposes_more(len(proposed), partial(_confidence, proposed)):
             proposed.append(next(draft))
         accepted = next((n for n, (right, _) in enumerate(proposed) if not right), len(proposed))
         policy.learn(len(proposed), accepted)
@@ -92,7 +92,7 @@ def test_a_draft_as_slow_as_its_target_is_not_used() -> None:
 def test_it_stops_before_a_cliff_that_does_not_pay() -> None:
     policy = AutoPolicy(CLIFF, 16)
     rate(policy, independent(0.7), CLIFF, 300)
-    proposed = next(n for n in count() if not policy.goes_on(n, lambda: 0.9))
+    proposed = next(n for n in count() if not policy.proposes_more(n, lambda: 0.9))
     assert 1 <= proposed <= 3  # a fourth proposal would need the pass over five tokens
 
 
@@ -101,7 +101,7 @@ def test_it_keeps_to_its_cap_and_to_what_was_measured() -> None:
         costs = Costs(plain_step=PLAIN, draft_step=1e-6, verify=(PLAIN,) * passes_)
         policy = AutoPolicy(costs, cap)
         rate(policy, independent(1.0), costs, 200)
-        assert next(n for n in count() if not policy.goes_on(n, lambda: 0.999)) == expected
+        assert next(n for n in count() if not policy.proposes_more(n, lambda: 0.999)) == expected
 
 
 def test_the_same_verdicts_give_the_same_lookaheads() -> None:
@@ -127,10 +127,10 @@ def test_the_oracle_is_planned_and_followed() -> None:
     plan = passes(agrees, None, len(agrees))
     policy, proposed = PlannedPolicy(plan.lookaheads), []
     for lookahead in plan.lookaheads:
-        proposed.append(next(n for n in count() if not policy.goes_on(n, lambda: 0.0)))
+        proposed.append(next(n for n in count() if not policy.proposes_more(n, lambda: 0.0)))
         policy.learn(lookahead, lookahead)
     assert tuple(proposed) == plan.lookaheads
-    assert not policy.goes_on(0, lambda: 1.0)
+    assert not policy.proposes_more(0, lambda: 1.0)
 
 
 def test_predicted_best_is_what_simulation_finds() -> None:
@@ -160,7 +160,7 @@ def test_it_begins_with_what_was_learnt_while_costs_were_measured() -> None:
         rate(AutoPolicy(Costs.of([timed]), 16), useless(), COSTS, 127) == untaught
     )  # without outcomes, nothing is learnt
     policy = AutoPolicy(taught([(True, 0.9)] * 30), 16)
-    assert next(n for n in count() if not policy.goes_on(n, lambda: 0.9)) > 4
+    assert next(n for n in count() if not policy.proposes_more(n, lambda: 0.9)) > 4
 
 
 EVEN = Costs(plain_step=1.0, draft_step=0.1, verify=(1.0,) * 17)
@@ -168,7 +168,7 @@ FOUND = Match(3, (1, 2, 3, 4), (1.0, 1.0, 1.0, 1.0), "suffix")
 
 
 def drafted(policy: AutoPolicy, accepted: int, proposed: int = 4) -> None:
-    policy.goes_on(0, lambda: 0.5)
+    policy.proposes_more(0, lambda: 0.5)
     policy.learn(proposed, accepted)
 
 
@@ -215,5 +215,5 @@ def test_one_request_begins_with_what_the_last_one_taught() -> None:
     taught_ = AutoPolicy(EVEN, 16)
     rate(taught_, independent(0.95), EVEN, 400)
     later, fresh = AutoPolicy(EVEN, 16, taught_.estimates), AutoPolicy(EVEN, 16)
-    first = [next(n for n in count() if not one.goes_on(n, lambda: 0.6)) for one in (later, fresh)]
+    first = [next(n for n in count() if not one.proposes_more(n, lambda: 0.6)) for one in (later, fresh)]
     assert first[0] > first[1]

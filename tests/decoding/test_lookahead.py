@@ -17,7 +17,7 @@ def policy(**settings: Any) -> LookaheadPolicy:
 
 def proposed(policy: LookaheadPolicy, probabilities: list[float]) -> int:
     """How many tokens are proposed by a draft with these probabilities."""
-    return next(n for n in count() if not policy.goes_on(n, partial(probabilities.__getitem__, n - 1)))
+    return next(n for n in count() if not policy.proposes_more(n, partial(probabilities.__getitem__, n - 1)))
 
 
 def test_a_constant_lookahead_is_constant() -> None:
@@ -66,8 +66,8 @@ def test_a_policy_that_needs_no_probability_asks_for_none() -> None:
     def refuse() -> float:
         pytest.fail("probabilities take time to compute")
 
-    assert policy(num_assistant_tokens=2).goes_on(1, refuse)
-    assert policy(policy="heuristic").goes_on(1, refuse)
+    assert policy(num_assistant_tokens=2).proposes_more(1, refuse)
+    assert policy(policy="heuristic").proposes_more(1, refuse)
 
 
 def test_passes_by_hand() -> None:

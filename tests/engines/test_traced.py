@@ -367,10 +367,10 @@ def test_confidence_is_the_probability_that_is_shown(traced: TracedEngine, monke
     told: list[float] = []
 
     class Listening(ConstantPolicy):
-        def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
+        def proposes_more(self, proposed: int, confidence: Callable[[], float]) -> bool:
             if proposed:
                 told.append(confidence())
-            return super().goes_on(proposed, confidence)
+            return super().proposes_more(proposed, confidence)
 
     monkeypatch.setattr("specdemo.engines.traced.engine.policy_for", lambda strategy, costs, estimates: Listening(3))
     run = run_alone(traced.decoder(Request.of(PROMPTS[0], settings())))

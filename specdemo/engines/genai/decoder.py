@@ -181,7 +181,7 @@ class GenAIBatch:
         self._pipelines = pipelines
         self._kind = kind_of(strategy)
         self._pipeline = pipelines.get(self._kind)
-        self._flying: dict[int, _Flight] = {}
+        self._running: dict[int, _Running] = {}
 
     def now(self) -> float:
         return perf_counter()
@@ -194,7 +194,7 @@ class GenAIBatch:
             handle = self._pipeline.add_request(next(request_ids), prompt, config)
         except OPENVINO_FAILURES as error:
             raise self._failure(error) from error
-        self._flying[number] = _Flight(handle, request)
+        self._running[number] = _Running(handle, request)
 
     def receive(self) -> Sequence[Arrival]:
         """Run one step: a round of every request in flight, and the prefill of new ones."""
@@ -203,14 +203,14 @@ class GenAIBatch:
         except OPENVINO_FAILURES as error:
             raise self._failure(error) from error
         at, arrived = self.now(), []
-        for number, flight in list(self._flying.items()):
-            output = read(flight.handle)
-            check_fits(flight.handle, self._pipelines.pair.runtime.cache_size)
+        for number, running in list(self._running.items()):
+            output = read(running.handle)
+            check_fits(running.handle, self._pipelines.pair.runtime.cache_size)
             if output.ids or output.finish_reason is not None:
-                rounds = flight.rounds(len(output.ids), output.finish_reason)
+                rounds = running.rounds(len(output.ids), output.finish_reason)
                 arrived.append(Arrival(number, at, len(output.ids), output.ids, rounds, output.finish_reason))
             if output.finish_reason is not None:
-                del self._flying[number]
+                del self._running[number]
         return arrived
 
     def cache_bytes(self) -> int | None:
@@ -219,10 +219,10 @@ class GenAIBatch:
         return int(metrics.cache_usage / 100 * metrics.cache_size_in_bytes)
 
     def close(self) -> None:
-        flying, self._flying = self._flying, {}
-        for flight in flying.values():
-            flight.handle.cancel()
-        if not flying:
+        left, self._running = self._running, {}
+        for running in left.values():
+            running.handle.cancel()
+        if not left:
             return
         try:
             self._pipeline.step()
@@ -230,12 +230,12 @@ class GenAIBatch:
             self._pipelines.discard(self._kind)
 
     def _failure(self, error: BaseException) -> EngineError:
-        self._flying = {}
+        self._running = {}
         self._pipelines.discard(self._kind)
         return EngineError.of(error)
 
 
-class _Flight:
+class _Running:
     """A request in flight."""
 
     def __init__(self, handle: "openvino_genai.GenerationHandle", request: Request) -> None:

@@ -84,7 +84,7 @@ class GenAIEngine:
                 yield step.seconds
 
     def log_probabilities(
-        self, request: Request, before: Sequence[int], tokens: Sequence[int], *, apart: bool
+        self, request: Request, before: Sequence[int], tokens: Sequence[int], *, one_by_one: bool
     ) -> list[float] | None:
         """Return the log-probabilities of an echoed prompt, or of plain decoding if it generates the same tokens.
 
@@ -95,13 +95,13 @@ class GenAIEngine:
         if request.sampling.repetition_penalty != 1:
             start = [*self.pipelines.tokenizer.encode_prompt(request), *before]
             sequence = self.pipelines.target_model().sequence(len(start) + len(tokens))
-            return log_probabilities(sequence, start, tokens, request.sampling, apart=apart)
+            return log_probabilities(sequence, start, tokens, request.sampling, one_by_one=one_by_one)
         pipeline = self.pipelines.get("plain")
         config = generation_config(pipeline, request.plain)
         ids, text = self.pipelines.tokenizer.encode_prompt(request), [*before, *tokens]
-        config.logprobs, config.echo, config.ignore_eos = 1, not apart, True
-        config.max_new_tokens = len(text) if apart else 1
-        handle = pipeline.add_request(next(request_ids), as_tensor(ids if apart else [*ids, *text]), config)
+        config.logprobs, config.echo, config.ignore_eos = 1, not one_by_one, True
+        config.max_new_tokens = len(text) if one_by_one else 1
+        handle = pipeline.add_request(next(request_ids), as_tensor(ids if one_by_one else [*ids, *text]), config)
         output = Output((), (), None)
         try:
             while output.finish_reason is None:
@@ -112,7 +112,7 @@ class GenAIEngine:
         except OPENVINO_FAILURES as error:
             self.pipelines.discard("plain")
             raise EngineError.of(error) from error
-        judged = slice(-len(tokens), None) if apart else slice(-len(tokens) - 1, -1)  # an echo ends in a new token
+        judged = slice(-len(tokens), None) if one_by_one else slice(-len(tokens) - 1, -1)  # an echo ends anew
         return list(output.logarithms[judged]) if output.ids[judged] == tuple(tokens) else None
 
     def count_tokens(self, text: str) -> int:

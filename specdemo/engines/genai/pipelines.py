@@ -21,11 +21,11 @@ from specdemo.models.pairs import require_draft
 from specdemo.records import FinishReason, ModelPair, Request
 from specdemo.strategies import Plain, Strategy
 
-Kind = Literal["plain", "model", "lookup"]
+PipelineKind = Literal["plain", "model", "lookup"]
 """A pipeline's mode: the target alone, a draft model, or prompt lookup."""
 
 
-def kind_of(strategy: Strategy) -> Kind:
+def kind_of(strategy: Strategy) -> PipelineKind:
     """Return the kind of pipeline for a strategy."""
     if isinstance(strategy, Plain):
         return "plain"
@@ -60,7 +60,7 @@ class Pipelines:
         if pair.head is not None:
             check_head_device(pair.runtime.device)
         self._device, self._draft_device = pair.runtime.device, draft_device(pair.runtime)
-        self._loaded: dict[Kind, openvino_genai.ContinuousBatchingPipeline] = {}
+        self._loaded: dict[PipelineKind, openvino_genai.ContinuousBatchingPipeline] = {}
         self._draft_model: LanguageModel | None = None
         self._target_model: LanguageModel | None = None
         self.tokenizer = Tokenizer(pair.target)
@@ -69,7 +69,7 @@ class Pipelines:
         if not lazy:
             self.get("plain")
 
-    def get(self, kind: Kind) -> openvino_genai.ContinuousBatchingPipeline:
+    def get(self, kind: PipelineKind) -> openvino_genai.ContinuousBatchingPipeline:
         """Return the pipeline of this kind, built if necessary."""
         self._target_model = None
         if kind not in self._loaded:
@@ -86,7 +86,7 @@ class Pipelines:
         """
         return self.tokenizer.text_of(ids) if self.pair.target.in_parts else as_tensor(ids)
 
-    def generate(self, kind: Kind, request: Request) -> tuple[Any, str | None]:
+    def generate(self, kind: PipelineKind, request: Request) -> tuple[Any, str | None]:
         """Generate a whole answer at once, with counters. Also return its text if it has no ids.
 
         Raises:
@@ -98,7 +98,7 @@ class Pipelines:
         result = pipeline.generate([prompt], [config])[0]
         return result, result.m_generation_ids[0] if isinstance(prompt, str) else None
 
-    def discard(self, kind: Kind) -> None:
+    def discard(self, kind: PipelineKind) -> None:
         """Drop a failed pipeline; it is rebuilt when next needed."""
         self._loaded.pop(kind, None)
 
@@ -120,7 +120,7 @@ class Pipelines:
         self._loaded.clear()
         self._draft_model = self._target_model = None
 
-    def _build(self, kind: Kind) -> openvino_genai.ContinuousBatchingPipeline:
+    def _build(self, kind: PipelineKind) -> openvino_genai.ContinuousBatchingPipeline:
         target, device, runtime = self.pair.target, self._device, self.pair.runtime
         options: dict[str, Any] = dict(properties(runtime, device))
         if kind == "model":

@@ -109,7 +109,7 @@ class Tracer:
 
     def prefill(self, step: Round) -> Round:
         """Follow the request's first round, which has no proposals."""
-        return self._follow(step)
+        return self._advance(step)
 
     def round(self, step: Round, *, ended: bool) -> Round:
         """Return the request's next round with its proposals. `ended`: whether the text ended in it.
@@ -121,7 +121,7 @@ class Tracer:
         outcomes = judge([token for token, _ in proposals], committed, ended=ended)
         if outcomes is not None:
             step = step.model_copy(update={"proposed": self._judged(step, proposals, outcomes)})
-        return self._follow(step)
+        return self._advance(step)
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
         """Return whether the draft would have proposed each token so far, except the first."""
@@ -133,7 +133,7 @@ class Tracer:
 
         return draft_agreement(self._draft, self._context, self._prompt_length + 1, self._sampling, choose)
 
-    def _follow(self, step: Round) -> Round:
+    def _advance(self, step: Round) -> Round:
         committed = step.ids
         self._replay.commit(committed)
         self._context += committed

@@ -79,7 +79,7 @@ class RemoteEngine:
         return []
 
     def log_probabilities(
-        self, request: Request, before: Sequence[int], tokens: Sequence[int], *, apart: bool
+        self, request: Request, before: Sequence[int], tokens: Sequence[int], *, one_by_one: bool
     ) -> list[float] | None:
         return None
 

@@ -150,12 +150,12 @@ class TracedEngine:
             yield perf_counter() - began
 
     def log_probabilities(
-        self, request: Request, before: Sequence[int], tokens: Sequence[int], *, apart: bool
+        self, request: Request, before: Sequence[int], tokens: Sequence[int], *, one_by_one: bool
     ) -> list[float] | None:
         """Return log-probabilities from the target's logits, with the request's repetition penalty."""
         start = [*self._tokenizer.encode_prompt(request), *before]
         sequence = self._model("plain").sequence(len(start) + len(tokens), kv_cache=request.kv_cache)
-        return log_probabilities(sequence, start, tokens, request.sampling, apart=apart)
+        return log_probabilities(sequence, start, tokens, request.sampling, one_by_one=one_by_one)
 
     def count_tokens(self, text: str) -> int:
         return len(self._tokenizer.encode(text))
