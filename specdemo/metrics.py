@@ -72,17 +72,10 @@ FORMULAS = {
     "time_per_token": "decode seconds / tokens after the first",
     "draft_cost": "seconds of one draft step / seconds of one plain target step",
     "verify_cost": "seconds of a target pass over n tokens / seconds over one",
-    "expected_length": "(1 − a^(γ+1)) / (1 − a)",
     "predicted_speedup": "τ / (d(γ) + v(γ+1)), where d(γ) is what γ draft steps take, in plain steps (the first "
-    "takes longer)",
+    "takes longer), and v counts as 1 at least",
     "token_acceptance": "accepted / (accepted + rejected), over judged proposals",
-    "throughput": "tokens of all requests / seconds, from the first submission until the last counted request ended, "
-    "with as many requests running all the time",
-    "user_throughput": "tokens after a request's first / seconds since that, the median of the requests",
-    "latency": "seconds from a request's submission until its first and its last token, median / 99th percentile of "
-    "the requests",
     "load_speedup": "speculative tokens/s / plain tokens/s of the same repeat, with the same requests",
-    "batch": "requests that a target pass advanced, on average",
 }
 
 
@@ -107,13 +100,11 @@ def seconds_of_tokens(run: Run) -> tuple[float, ...]:
 
 
 def tokens_per_second(run: Run) -> float | None:
-    """Return the decoded tokens per second on the side's own clock, prefill excluded."""
     seconds = decode_seconds(run)
     return decoded_tokens(run) / seconds if seconds > 0 else None
 
 
 def time_per_token(run: Run) -> float | None:
-    """Return the decode seconds per token after the first."""
     tokens = decoded_tokens(run)
     return decode_seconds(run) / tokens if tokens else None
 
@@ -135,7 +126,6 @@ def seconds_to(run: Run, tokens: int) -> float:
 
 
 def common_tokens(comparison: Comparison) -> int:
-    """Return the number of decoded tokens that both sides reached."""
     return min(decoded_tokens(comparison.plain), decoded_tokens(comparison.speculative))
 
 
@@ -275,7 +265,6 @@ def _token_at(run: Run, character: int) -> int:
 
 
 def identical(comparison: Comparison) -> bool:
-    """Whether the outputs agree in every compared token."""
     return first_divergence(comparison) is None
 
 

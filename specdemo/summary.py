@@ -241,7 +241,6 @@ def _sentence(comparison: Comparison, speedup: Speedup | None, seconds: dict[Sid
 
 
 def _nothing(comparison: Comparison) -> str:
-    """Say that nothing was proposed, or nothing accepted."""
     drafter = comparison.settings.strategy.drafter
     if any(step.proposed is None or step.proposed for step in comparison.speculative.rounds):
         return f"Not one of {drafter.proposals} was accepted, so speculation could only cost time."
@@ -358,7 +357,6 @@ def _evidence(comparison: Comparison, speedup: Speedup, *, disturbed: bool) -> s
 
 
 def _makeup(comparison: Comparison) -> str:
-    """Describe the acceptance rate, and the costs of drafting and verifying."""
     settings, costs = comparison.settings, comparison.costs
     drafter, lookahead = settings.strategy.drafter, settings.strategy.fixed_lookahead
     sentences = []
@@ -380,7 +378,6 @@ def _makeup(comparison: Comparison) -> str:
 
 
 def _shares(run: Run) -> str:
-    """Describe the rounds by source of proposals, and how many proposals were accepted."""
     parts = []
     for source, name in SOURCES.items():
         rounds = [step for step in run.rounds if step.source == source]
@@ -444,12 +441,10 @@ def _histogram(comparison: Comparison) -> str:
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """Format a number with two decimals; a dash if unknown."""
     return "–" if value is None else f"{value:.2f}{unit}"
 
 
 def percent(share: float) -> str:
-    """Format a share from 0 to 1 in whole per cent."""
     return f"{share * 100:.0f} %"
 
 
@@ -459,7 +454,6 @@ def parameters(count: int) -> str:
 
 
 def milliseconds(seconds: float | None) -> str:
-    """Format seconds as milliseconds with two decimals; a dash if unknown."""
     return "–" if seconds is None else f"{seconds * 1000:.2f} ms"
 
 
@@ -467,7 +461,6 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def warnings(comparison: Comparison, speedup: Speedup | None = None) -> Iterator[RunWarning]:
-    """Yield the warnings about a comparison, at most one of each kind."""
     if reason := fault(comparison):
         yield RunWarning("fault", reason)
     impossible = speedup is not None and speedup.measured is None
@@ -537,7 +530,6 @@ def _of_outcomes(comparison: Comparison) -> Iterator[RunWarning]:
 
 
 def _of_counters(comparison: Comparison) -> Iterator[RunWarning]:
-    """Warn if GenAI's counters differ from the replay over the same tokens."""
     counters, ours = comparison.counters, metrics.proposed_and_accepted(comparison.speculative)
     if counters is None or ours is None or not counters.same or ours == (counters.proposed, counters.accepted):
         return
@@ -590,7 +582,6 @@ def _of_device(comparison: Comparison) -> Iterator[RunWarning]:
 
 
 def agreement(comparison: Comparison) -> str:
-    """Describe whether outputs are identical, and over how many tokens."""
     if not comparison.both:
         return "one side only"
     index = metrics.first_divergence(comparison)
@@ -601,7 +592,6 @@ def agreement(comparison: Comparison) -> str:
 
 
 def made_by(comparison: Comparison) -> str:
-    """Describe the pair, device and settings behind a result."""
     return f"{comparison.pair.name} on {comparison.environment.device}: {run_words(comparison)}."
 
 
@@ -639,7 +629,6 @@ def notes(comparison: Comparison) -> Iterator[str]:
 
 
 def _counted(comparison: Comparison, counters: Counters) -> str:
-    """Describe GenAI's own counters, and whether they agree with the figures shown."""
     counts = f"GenAI counts {counters.proposed} proposals, {counters.rejected} rejected"
     ours = metrics.proposed_and_accepted(comparison.speculative)
     if not counters.same:
@@ -658,7 +647,6 @@ def _counted(comparison: Comparison, counters: Counters) -> str:
 
 
 def moved_to(move: Move) -> str:
-    """Describe a setting's new value in two words."""
     if move.num_assistant_tokens is not None:
         return f"lookahead {move.num_assistant_tokens}"
     return f"threshold {move.assistant_confidence_threshold:.2f}"
@@ -827,7 +815,6 @@ def shared_words(settings: GenerationSettings) -> str:
 
 
 def is_chat(pair: ModelPair, settings: GenerationSettings) -> bool:
-    """Check if prompts are chat messages."""
     return pair.target.chat_template and settings.apply_chat_template
 
 
@@ -858,6 +845,5 @@ def pieces(step: Round, side: Side = "speculative") -> Iterator[Piece]:
 
 
 def pieces_of(run: Run, side: Side = "speculative") -> Iterator[Piece]:
-    """Yield the pieces of a whole run, starting with its prefill."""
     for step in (run.prefill, *run.rounds):
         yield from pieces(step, side)
