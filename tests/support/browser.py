@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 FLAGS += ["--js-flags=--expose-gc", "--enable-precise-memory-info"]
 WAIT = 60_000
-TABS = ("Compare", "Anatomy", "Tune", "Benchmark", "Load", "Models")
+TABS = ("Compare", "Anatomy", "Measure", "Models")
 BRIEF = "/?max_new_tokens=48"
 """The page for runs that are exact but for their last tokens (see `scripted_app`)."""
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -185,7 +185,7 @@ def messages(page: Page) -> str:
 
 def repeated(page: Page) -> None:
     """Wait until a finished run has been repeated unwatched, and the page rests."""
-    expect(page.locator(".grounds")).to_contain_text(re.compile(r"\d repeat"))
+    expect(page.locator(".screen .range")).to_contain_text(re.compile(r"\d repeat"))
     rests(page)
 
 
@@ -237,7 +237,7 @@ def choose(page: Page, **names: str) -> None:
 def finalized(page: Page) -> None:
     """Wait until layout and charts have followed the window."""
     page.wait_for_function("""() => [...document.querySelectorAll('.screen .chart')].every(chart => !chart.offsetWidth
-        || Math.abs(chart.querySelector('.main-svg').clientWidth - chart.clientWidth) < 2)""")
+        || Math.abs(chart.querySelector('canvas').width / devicePixelRatio - chart.clientWidth) < 2)""")
 
 
 def is_no_wider_than(page: Page, width: int) -> bool:
