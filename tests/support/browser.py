@@ -117,9 +117,9 @@ def installed() -> str | None:
 
 def open_tab(page: Page, name: str) -> None:
     """Open a tab, which a narrow window may have put into the menu of further tabs."""
-    tab = page.get_by_role("tab", name=name, exact=True)
-    if tab.is_visible():
-        tab.click()
+    tab = page.get_by_role("tab", name=name, exact=True).filter(visible=True)
+    if tab.count():
+        tab.first.click()
     else:
         page.get_by_role("button", name="More tabs").click()
         page.locator(".overflow-dropdown").get_by_role("button", name=name, exact=True).click()

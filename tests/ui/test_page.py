@@ -284,14 +284,6 @@ def test_stop_keeps_what_there_is_and_enter_says_why_it_does_nothing(visit: Visi
     expect(page.locator("#stop")).to_be_hidden()
 
 
-def test_a_reload_during_a_run_says_that_it_ended(visit: Visit) -> None:
-    page = visit(LONG)
-    start(page)
-    page.wait_for_selector(".race[data-state=playing]")
-    page.reload()
-    expect(page.locator("#keys")).to_contain_text("reloaded during a run")
-
-
 def test_a_lookahead_moved_while_it_runs_is_followed(visit: Visit) -> None:
     page = visit("/#engine=traced&max_new_tokens=2000")
     start(page)
