@@ -16,7 +16,7 @@ from specdemo.models.devices import draft_device, properties
 from specdemo.models.library import Format, Origin, origin
 from specdemo.records import ModelPair, Request
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import DRAFT_KINDS, Lookup, ServerDefault, Strategy, Tree
+from specdemo.strategies import DRAFT_KINDS, DRAFT_MODEL, Lookup, ServerDefault, Strategy, Tree
 from specdemo.text import printable
 
 _PORT = "8000"
@@ -67,7 +67,7 @@ def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: st
     if isinstance(strategy, ServerDefault):
         raise SettingsError("The server's own speculation settings are unknown; choose a pair on this machine.")
     if software.form(strategy) is None:
-        if strategy.fixed_lookahead is not None and not isinstance(strategy, Tree):  # so the drafter is unsupported
+        if strategy.drafter is not DRAFT_MODEL:
             words = strategy.drafter.words
             raise SettingsError(f"{software.title} has no equivalent of {words}; choose another drafter.")
         raise SettingsError(f"{software.title} cannot decode with {strategy.words}; choose a constant lookahead.")

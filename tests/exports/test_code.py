@@ -166,7 +166,7 @@ def test_what_settings_become() -> None:
 def test_what_cannot_be_reproduced_is_said(flavour: str) -> None:
     with pytest.raises(SettingsError, match="cannot decode with automatic lookahead"):
         written(flavour, engine="traced", policy="auto")
-    with pytest.raises(SettingsError, match="has no equivalent of draft model and prompt lookup; choose another"):
+    with pytest.raises(SettingsError, match="has no equivalent of draft model and suffix tree; choose another"):
         written(flavour, engine="traced", drafter="both")
     alone = PAIR.model_copy(update={"draft": None})
     with pytest.raises(SettingsError, match="no draft model"):
