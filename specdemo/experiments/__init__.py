@@ -3,8 +3,6 @@
 from specdemo.experiments.plan import Axes, Plan, Variant, grid
 from specdemo.experiments.presets import PRESETS, Preset
 from specdemo.experiments.report import (
-    CHARTS,
-    TABLES,
     Chart,
     Point,
     Report,
@@ -25,9 +23,7 @@ from specdemo.experiments.rows import Checkpoint, Header, Loaded, Result, Row, r
 from specdemo.experiments.suites import Task, chosen_tasks, typed_tasks
 
 __all__ = [
-    "CHARTS",
     "PRESETS",
-    "TABLES",
     "Axes",
     "Chart",
     "Checkpoint",

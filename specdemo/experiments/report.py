@@ -282,10 +282,6 @@ class Report:
     figures: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
 
 
-CHARTS = ("speedup", "others", "length", "passes")
-TABLES = ("table", "tasks", "lengths")
-
-
 def report(result: Result) -> Report:
     """Return the report of a result, finished or not."""
     found, conclusion = points(result), conclude(result)

@@ -213,7 +213,7 @@ def test_a_measurement_in_the_browser(visit: Visit) -> None:
     page.click("#measure-start")
     expect(page.locator("#measure-board tbody tr").first).to_be_visible(timeout=60_000)
     expect(page.locator("#measure-reports")).to_be_visible(timeout=60_000)
-    expect(page.locator("#measure-board [data-place=opening]")).to_contain_text("identical")
+    expect(page.locator("#measure-board .card").first).to_contain_text("identical")
     page.click("#measure-use")
     expect(page.locator("#run")).to_be_visible()
 
@@ -232,6 +232,7 @@ def test_a_measurement_in_the_browser(visit: Visit) -> None:
 def test_the_best_setting_of_the_prompt_in_view_is_found_and_set(visit: Visit) -> None:
     page = visit("/#engine=traced&max_new_tokens=64&ignore_eos=true")
     page.fill("#prompt textarea", "Tell me about foxes")
+    page.click("#open-finding button")
     page.click("#find")
     expect(page.locator("#message")).to_contain_text("Set: policy auto reached", timeout=60_000)
     expect(page.locator("#prompt textarea")).to_have_value("Tell me about foxes")
