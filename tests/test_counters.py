@@ -59,30 +59,6 @@ def test_a_replay_agrees_with_genai(engine: GenAIEngine, settings: dict[str, Any
     assert schema.from_json(schema.to_json(comparison)).counters == counters
 
 
-def test_totals_where_no_replay_is_possible(engine: GenAIEngine) -> None:
-    comparison = with_counters(engine, compare(engine, do_sample=True, policy="confidence"))
-    assert metrics.acceptance_rate(comparison.speculative) is None
-    assert comparison.counters is not None
-    assert comparison.counters.proposed >= comparison.counters.rejected > 0
-    assert "in another run of this request" in note(comparison)
-    assert "counts differ" not in kinds(comparison)
-
-
-def test_other_counts_are_a_warning_with_both(engine: GenAIEngine) -> None:
-    comparison = with_counters(engine, compare(engine))
-    assert comparison.counters is not None
-    proposed, accepted = metrics.proposed_and_accepted(comparison.speculative) or (0, 0)
-    other = comparison.counters.model_copy(update={"proposed": proposed + 4})
-    wrong = comparison.model_copy(update={"counters": other})
-    (warning,) = [each for each in warnings(wrong) if each.kind == "counts differ"]
-    assert f"{proposed + 4} proposals, {accepted + 4} accepted" in warning.reason
-    assert f"have {proposed}, {accepted} accepted" in warning.reason
-    assert f"specdemo counts {proposed}, {proposed - accepted} rejected" in note(wrong)
-    another_text = wrong.model_copy(update={"counters": other.model_copy(update={"same": False})})
-    assert "counts differ" not in kinds(another_text)
-    assert "whose text differs" in note(another_text)
-
-
 def test_nothing_is_counted_of_lookup_and_plain_decoding(engine: GenAIEngine) -> None:
     comparison = compare(engine, drafter="lookup")
     assert with_counters(engine, comparison) == comparison

@@ -268,12 +268,6 @@ def slow_start(engines: Engines) -> Iterator[Phase]:
     sleep(0.5)
 
 
-def test_whoever_comes_early_hears_what_the_first_job_does() -> None:
-    worker = Worker(load, slow_start, tick_seconds=TICK)
-    assert phases(worker, PAIR)[:2] == ["loading", "converting"]
-    worker.close()
-
-
 def test_loading_is_reported_and_can_be_broken_off(worker: Worker) -> None:
     compare(worker)
     cancelled = Event()
@@ -285,16 +279,6 @@ def test_loading_is_reported_and_can_be_broken_off(worker: Worker) -> None:
     assert [phase.name for phase in seen] == ["loading"] * len(seen)
     assert seen[1].seconds > seen[0].seconds == 0
     assert compare(worker).plain.finish_reason == "length"
-
-
-def test_leaving_while_a_pair_loads_breaks_the_load_off(worker: Worker) -> None:
-    progress = worker.run(Prepare("genai", ENDLESS))
-    assert isinstance(progress, Generator)
-    assert next(progress).name == "loading"
-    began = perf_counter()
-    progress.close()
-    assert compare(worker).plain.finish_reason == "length"
-    assert perf_counter() - began < 20
 
 
 def test_an_engine_that_hangs_is_ended_after_a_stop() -> None:
@@ -326,12 +310,6 @@ def test_leaving_an_engine_that_hangs_returns_at_once_and_the_engine_is_ended() 
 def silent_work(engine: Engine, *, stop: Callable[[], bool], costs: Costs | None) -> Iterator[str]:
     sleep(0.5)
     yield "done"
-
-
-def test_silent_seconds_are_told_so_that_a_caller_can_be_closed(worker: Worker) -> None:
-    list(worker.run(Prepare("genai", PAIR)))
-    *silence, last = worker.run(WithEngine("genai", PAIR, silent_work))
-    assert (set(silence), last) == ({None}, "done")
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from rich.console import Console
 from specdemo.cli import compare as compare_module
 from specdemo.cli import main
 from specdemo.cli.commands import build_parser
-from specdemo.cli.options import chosen_pair, chosen_settings, raced_settings
+from specdemo.cli.options import chosen_pair, raced_settings
 from specdemo.cli.terminal import print_report, progress_bar
 from specdemo.costs import measure_costs
 from specdemo.engines.base import Engine
@@ -79,23 +79,6 @@ def test_json_on_standard_output_is_one_object_and_nothing_else(tmp_path: Path) 
     assert all(step["seconds"] > 0 for step in steps)
 
 
-@pytest.mark.openvino
-def test_the_traced_engine_tells_every_probability(loaded: EngineFactory, capsys: pytest.CaptureFixture[str]) -> None:
-    ids = []
-    for kv_cache in ("on", "off"):
-        options = f"--max-new-tokens 48 --ignore-eos --engine traced --kv-cache {kv_cache} --json -"
-        assert main(["compare", PROMPTS[0], *options.split()], load=loaded) == 0
-        data = json.loads(capsys.readouterr().out)
-        assert (data["summary"]["identical"], data["trace_source"]) == (True, "measured")
-        assert None not in data["plain"]["token_probabilities"] + data["speculative"]["token_probabilities"]
-        drafts = [draft for step in data["speculative"]["rounds"] for draft in step["proposed"]]
-        assert drafts
-        assert None not in [draft[f"{side}_probability"] for draft in drafts for side in ("draft", "target")]
-        assert None not in [step["draft_seconds"] for step in data["speculative"]["rounds"]]
-        ids.append(data["speculative"]["token_ids"])
-    assert ids[0] == ids[1]
-
-
 def test_repeats_are_counted_where_the_speedup_is_quoted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.json"
     shared = [tmp_path / f"run.{kind}" for kind in ("html", "gif", "png")]
@@ -114,27 +97,6 @@ def test_repeats_are_counted_where_the_speedup_is_quoted(tmp_path: Path, capsys:
     assert main(["compare", "Say", "--gif", str(tmp_path)], load=often_right) == 2
     with pytest.raises(SystemExit):
         main(["compare", "Say", "--repeats", "-1"])
-
-
-@pytest.mark.openvino
-def test_both_texts_and_the_figures_are_printed(
-    loaded: EngineFactory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "run.json"
-    options = ["--drafter", "lookup", "--max-new-tokens", "48", "--json", str(path), "--sequential"]
-    assert main(["compare", PROMPTS[1], *options], load=loaded) == 0
-    printed = capsys.readouterr().out
-    for words in (
-        "plain",
-        "speculative",
-        "accepted proposal",
-        "correction or bonus",
-        "Identical output, 48 tokens",
-        "speedup",
-        "acceptance rate",
-    ):
-        assert words in printed
-    assert json.loads(path.read_text())["settings"]["sequential"] is True
 
 
 @pytest.mark.openvino
@@ -166,17 +128,6 @@ def test_errors_are_one_sentence_and_an_exit_code(
     assert complaint.startswith("specdemo: ")
     assert message in complaint
     assert "Traceback" not in captured.err
-
-
-@pytest.mark.openvino
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")
-def test_a_result_that_cannot_be_written_is_printed_all_the_same(
-    loaded: EngineFactory, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["compare", "x", "--max-new-tokens", "4", "--json", "/dev/full"], load=loaded) == 1
-    captured = capsys.readouterr()
-    assert "4 tokens compared" in captured.out
-    assert "Cannot write '/dev/full' (No space left on device); choose another path." in captured.err
 
 
 @pytest.mark.parametrize(
@@ -219,19 +170,6 @@ def test_progress_into_a_pipe_is_a_line_for_each_thing(capsys: pytest.CaptureFix
     assert capsys.readouterr().err.splitlines() == ["specdemo: measuring, 0 of 40", "specdemo: hardware"]
 
 
-def test_formulas_are_printed_where_they_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", "Say", "--repeats", "6"], load=often_right) == 0
-    brief = " ".join(capsys.readouterr().out.split())
-    assert "1.82× faster. Each round yields 4.00 tokens and takes as long as 2.20 normal steps." in brief
-    assert "--explain says why" in brief
-    assert "bootstrap" not in brief
-    assert main(["compare", "Say", "--repeats", "6", "--explain"], load=often_right) == 0
-    long = " ".join(capsys.readouterr().out.split())
-    assert "bootstrap" in long
-    assert "timed steps of the race and 6 repeats" in long
-    assert "A perfect draft, whose every guess is right, would reach" in long
-
-
 def test_help_names_the_defaults_of_the_pair(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -247,14 +185,6 @@ def test_help_names_the_defaults_of_the_pair(
     with pytest.raises(SystemExit):
         main(["compare", "--help", "--target", "nothing"])
     assert "tokens proposed per round (default: 4)" in " ".join(capsys.readouterr().out.split())
-
-
-def test_only_methods_that_an_engine_has_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["bench", "--help"])
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "traced auto" in printed
-    assert "genai auto" not in printed
 
 
 def test_a_port_in_use_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -306,31 +236,6 @@ def test_every_setting_is_an_option_with_its_explanation(capsys: pytest.CaptureF
     for name, field in {**GenerationSettings.model_fields, **RuntimeSettings.model_fields}.items():
         assert f"--{name.replace('_', '-')}" in help_
         assert str(field.description) in help_
-
-
-def test_options_are_listed_by_topic(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        build_parser().parse_args(["compare", "--help"])
-    blocks = [block.split(":\n", 1) for block in capsys.readouterr().out.split("\n\n") if ":\n" in block]
-    listed = dict(blocks)
-    for topic, option in {
-        "what proposes, and how much": "--num-assistant-tokens",
-        "how tokens are chosen": "--temperature",
-        "the answer": "--max-new-tokens",
-        "the pair": "--target",
-        "how models are loaded": "--device",
-        "servers instead of a pair": "--plain-url",
-    }.items():
-        assert f"  {option} " in listed[topic], topic
-
-
-def test_what_is_on_to_begin_with_can_be_switched_off() -> None:
-    off = ["--no-apply-chat-template", "--no-enable-thinking", "--no-model-cache", "--no-dynamic-split-fuse"]
-    options = build_parser().parse_args(["compare", "Say", *off])
-    pair = chosen_pair(options)
-    settings = chosen_settings(options, pair)
-    assert not any([settings.apply_chat_template, settings.enable_thinking])
-    assert not any([pair.runtime.model_cache, pair.runtime.dynamic_split_fuse])
 
 
 def test_terminal_settings_are_the_page_settings() -> None:

@@ -99,7 +99,7 @@ def ends() -> int:
 def isolated(work: Callable[[], int]) -> str:
     failure = Failure(FileError, "This run cannot be drawn", "share it as JSON")
     try:
-        result_of(run_limited(work, name="work", failure=failure, limits=Limits(200 * MB, 1, 3.0)))
+        result_of(run_limited(work, name="work", failure=failure, limits=Limits(200 * MB, 1, 15.0)))
     except SpecdemoError as error:
         return shown(error)
     return "nothing was told"
