@@ -142,7 +142,10 @@ def words_of(error: BaseException | None) -> str:
         if isinstance(each, SpecdemoError):
             lines += [str(each), each._cause]
         else:
-            lines.append(f"{type(each).__name__}: {each}".removesuffix(": "))
+            # the sentence names a file already, perhaps shortened
+            known = isinstance(each, OSError) and each.errno is not None
+            words = f"[Errno {each.errno}] {each.strerror}" if isinstance(each, OSError) and known else str(each)
+            lines.append(f"{type(each).__name__}: {words}".removesuffix(": "))
     return "\n".join(filter(None, lines))[:_LONGEST_CAUSE].strip()
 
 

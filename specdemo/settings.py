@@ -51,7 +51,7 @@ class _Settings(BaseModel):
         try:
             return cls(**values)
         except ValidationError as error:
-            raise SettingsError(_sentence(cls, error)) from error
+            raise SettingsError(_sentence(cls, error)) from None  # the sentence says everything
 
 
 @dataclass(frozen=True)
