@@ -4,9 +4,12 @@ Two tokenizers are compared by every token of their vocabularies, or by examples
 a vocabulary from the detokenizer, and some drafts are published without one, since only the target needs it.
 """
 
+import os
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdemo.errors import OPENVINO_FAILURES, LoadError, PairError, SettingsError, capitalised
@@ -44,6 +47,7 @@ _SERVED = "This model is on a server; choose the remote engine (server)."
 _NOT_SERVED = "The remote engine decodes only what servers have; choose the genai engine."
 
 
+_TAIL = 2**18  # bytes at the end of a tokenizer's XML, with its ids and chat template
 _PADDED = 0.98
 """Least part of the larger vocabulary: Qwen2.5 has 151,936 tokens up to 3B and 152,064 above, of which 151,665 mean
 something. The tokenizers decide; this only orders the list of drafts."""
@@ -280,16 +284,27 @@ def _genai_ids(target: Model, draft: Model | None) -> str | None:
     return _other_ids(target, draft) if is_converted(target) and is_converted(draft) else None
 
 
-@lru_cache(maxsize=64)
 def _other_ids(target: Model, draft: Model) -> str | None:
-    for name in ("bos", "eos", "pad"):
-        ours, theirs = (getattr(_tokenizer(model), f"get_{name}_token_id")() for model in (target, draft))
-        if ours != theirs:
+    ours, theirs = (_special_ids(folder_of(model)) for model in (target, draft))
+    for name in ours.keys() & theirs.keys():
+        if ours[name] != theirs[name]:
             return (
-                f"GenAI takes a draft only if its {name} token is the target's, but these are {theirs} and {ours}; "
-                "choose the traced engine, which needs the same vocabulary only."
+                f"GenAI takes a draft only if its {name} token is the target's, but these are {theirs[name]} and "
+                f"{ours[name]}; choose the traced engine, which needs the same vocabulary only."
             )
     return None
+
+
+def _special_ids(folder: Path) -> dict[str, str]:
+    """Return the ids of special tokens at the end of a tokenizer's XML.
+
+    Asked itself, GenAI 2026.4 now and then crashes for a tokenizer without a detokenizer.
+    """
+    with suppress(OSError), (folder / "openvino_tokenizer.xml").open("rb") as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - _TAIL, 0))
+        end = file.read().decode(errors="replace")
+        return dict(re.findall(r'<(bos|eos|pad)_token_id value="(\d+)"', end))
+    return {}
 
 
 def _translated(difference: str | None) -> str | None:
