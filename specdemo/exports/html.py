@@ -14,7 +14,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from specdemo.exports.gif import moving_picture
-from specdemo.exports.schema import to_json
+from specdemo.exports.schema import to_json, unpack
 from specdemo.files import ASSETS, json_text
 from specdemo.records import Comparison
 from specdemo.summary import summarise
@@ -69,3 +69,13 @@ FILE_KINDS = {
     "html": FileKind("one HTML file that replays the race offline", "text/html", replay),
     "gif": FileKind("the race as an animation", "image/gif", moving_picture),
 }
+FILE_BYTES = 10 * 2**20  # of a run as JSON; 2,048 tokens a side take about 5 MB
+
+
+def make_file(kind: str, record: str) -> bytes:
+    """Make a file of this kind from a run as sent by the page.
+
+    Raises:
+        FileError: it is not a run, or too large.
+    """
+    return FILE_KINDS[kind].make(unpack(record, FILE_BYTES))

@@ -14,7 +14,8 @@ from markupsafe import Markup
 
 from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
 from specdemo.exports.code import FLAVOURS, code
-from specdemo.exports.html import FILE_KINDS
+from specdemo.exports.html import FILE_KINDS, make_file
+from specdemo.exports.schema import from_text
 from specdemo.files import is_text
 from specdemo.models.checks import with_tokenizers_compared
 from specdemo.models.pairs import bundled_prompts, default_drafter
@@ -42,11 +43,21 @@ from specdemo.ui.controls import (
     start_values,
     visibility,
 )
-from specdemo.ui.events import ENGINE, FILES, PRIVATE, QUIET, Stop, check_session
+from specdemo.ui.feed import end_event
 from specdemo.ui.parts import alert, code_html, examples_html, notice
 from specdemo.ui.server import sent
-from specdemo.ui.session import FinishedRun, Sessions, Update
-from specdemo.ui.uploads import meanwhile, open_apart, share_apart
+from specdemo.ui.session import (
+    ENGINE,
+    FILES,
+    PRIVATE,
+    QUIET,
+    FinishedRun,
+    Sessions,
+    Stop,
+    Update,
+    check_session,
+    in_child,
+)
 from specdemo.ui.views import script, view
 
 
@@ -111,9 +122,10 @@ class CompareCallbacks:
         """Make the file that a Share button requests; yield updates of message and file."""
         kind, record = sent(event, "kind"), sent(event, "record")
         try:
-            if kind not in FILE_KINDS or not isinstance(record, str):
+            if not isinstance(kind, str) or kind not in FILE_KINDS or not isinstance(record, str):
                 raise FileError("The page received something unexpected; reload it.")
-            content = yield from meanwhile(share_apart(kind, record), [gr.skip(), ""])
+            words = {"what": "This run cannot be drawn", "otherwise": "share it as JSON"}
+            content = yield from in_child(make_file, kind, record, waiting=[gr.skip(), ""], **words)
         except FileError as error:
             yield [alert(error), ""]
             return
@@ -134,7 +146,9 @@ class CompareCallbacks:
         """Show the comparison of an uploaded file; yield updates of race view and message."""
         waiting = [gr.skip(), notice("Reading the file …")]
         try:
-            yield _outputs((yield from meanwhile(open_apart(data), waiting)))
+            words = {"what": "This file cannot be read", "otherwise": "open one saved with Share"}
+            comparison = yield from in_child(from_text, data, words["otherwise"], waiting=waiting, **words)
+            yield _outputs(Update(end_event(comparison), ""))
         except FileError as error:
             yield [gr.skip(), alert(error)]
 

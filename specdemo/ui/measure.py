@@ -23,10 +23,12 @@ from specdemo.experiments import (
     Result,
     Task,
     Variant,
+    chosen_tasks,
     conclude,
     fastest,
     joined,
     points,
+    read_result,
     report,
     run,
     typed_tasks,
@@ -39,10 +41,19 @@ from specdemo.summary import percent
 from specdemo.ui.boards import BOARD, EMPTY, report_board
 from specdemo.ui.compare import APPLIED, FIND, QUICK, CompareTab, apply_setting
 from specdemo.ui.controls import NAMES, settings_from
-from specdemo.ui.events import PRIVATE, WAITING, Stop, check_session, job_buttons, job_updates, on_engine
 from specdemo.ui.parts import alert, notice
-from specdemo.ui.session import Sessions, with_chat_cache
-from specdemo.ui.uploads import meanwhile, measurement_apart, tasks_apart
+from specdemo.ui.session import (
+    PRIVATE,
+    WAITING,
+    Sessions,
+    Stop,
+    check_session,
+    in_child,
+    job_buttons,
+    job_updates,
+    on_engine,
+    with_chat_cache,
+)
 from specdemo.ui.views import heading, script, view
 from specdemo.worker import WithEngine, WithLoader
 
@@ -106,11 +117,16 @@ class MeasureCallbacks:
         kept = [gr.skip()] * 4
         typed = [line.strip() for line in text.splitlines() if line.strip()]
         waiting = [notice("Reading the prompts …"), *kept, *busy]
+        reading: dict[str, Any] = {"waiting": waiting, "what": "This file cannot be read"}
         try:
             tasks = typed_tasks(typed)
             if file is not None or not typed:
-                tasks = yield from meanwhile(tasks_apart(file, pair.target.prompts, int(limit)), waiting)
-            there = None if other is None else (yield from meanwhile(measurement_apart(other), waiting))
+                path, words = Path(file) if file is not None else None, "choose one with fewer prompts"
+                chosen = partial(chosen_tasks, path, pair.target.prompts, int(limit))
+                tasks = chosen() if file is None else (yield from in_child(chosen, otherwise=words, **reading))
+            there = None
+            if other is not None:
+                there = yield from in_child(read_result, Path(other), otherwise="choose a smaller one", **reading)
             plan = _plan(preset, pair, tasks, int(tokens), values, minutes=minutes)
             variants = {name: variant for name, variant in plan.variants.items() if name in ticked}
             if not variants:

@@ -15,11 +15,10 @@ from specdemo.models.pairs import bundled_prompts
 from specdemo.records import Model, ModelPair
 from specdemo.ui.compare import CompareTab
 from specdemo.ui.controls import RUNTIME, STRATEGY, Control, control, engines_for, start_values
-from specdemo.ui.events import ENGINE, PRIVATE, QUIET, WAITING, Stop
 from specdemo.ui.parts import alert, header_html, notice, report_html
 from specdemo.ui.registry import PAIR_NAMES, Names, Registry, runtime_of, values_of
 from specdemo.ui.server import sent
-from specdemo.ui.session import Sessions
+from specdemo.ui.session import ENGINE, PRIVATE, QUIET, WAITING, Sessions, Stop
 from specdemo.ui.views import view
 
 Choices = list[tuple[str, str]]

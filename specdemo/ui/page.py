@@ -24,14 +24,13 @@ from specdemo.records import ModelPair
 from specdemo.settings import RuntimeSettings
 from specdemo.ui.compare import ANATOMY, COMPARE, CompareCallbacks, CompareTab, api_description, compare_tab
 from specdemo.ui.controls import NAMES, STRATEGY, choices_css, default_values, settings_from_link, start_values
-from specdemo.ui.events import ENGINE, PRIVATE
 from specdemo.ui.gate import only_here
 from specdemo.ui.measure import measure_tab
 from specdemo.ui.models import ModelsTab, models_tab
 from specdemo.ui.parts import alert, header_html
 from specdemo.ui.registry import PAIR_NAMES, Names, Registry, values_of
 from specdemo.ui.server import SESSIONS, Page, application, listening, visitors_files
-from specdemo.ui.session import Sessions, Visitors, initial_pair
+from specdemo.ui.session import ENGINE, PRIVATE, Sessions, Visitors, initial_pair
 from specdemo.ui.views import StyleLayers, head, script, theme
 from specdemo.worker import EngineFactory, Prepare, Worker
 

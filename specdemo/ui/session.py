@@ -1,54 +1,56 @@
-"""Visitors' use of the engine, free of widgets: runs, repeats, loading and measurements, and how to stop them."""
+"""Visitors' use of the engine: runs, repeats, loading, measurements, their files, and how to stop them."""
 
 import json
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from functools import partial
 from threading import Event
 from time import monotonic
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
+import gradio as gr
+
+from specdemo.child import Failure, Limits, run_limited
 from specdemo.engines import Engine
 from specdemo.engines.base import check_prompt
-from specdemo.errors import ServerError, SpecdemoError
+from specdemo.errors import FileError, ServerError, SpecdemoError
 from specdemo.exports import schema
 from specdemo.files import json_text
 from specdemo.metrics import answer
 from specdemo.race import LiveSettings
-from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Side, Turn
+from specdemo.records import Comparison, Costs, ModelPair, Phase, Progress, Request, Side, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import DRAFT_KINDS, EngineName
 from specdemo.summary import is_chat
 from specdemo.trials import confirmed
 from specdemo.ui.feed import Feed, end_event
-from specdemo.ui.parts import alert, describe, notice, phase_words
+from specdemo.ui.parts import alert, describe, notice, phase_words, progress_html
 from specdemo.worker import IfLoaded, Job, Prepare, WithEngine, Worker
 
 
 class Visitors:
-    """Activities in progress, by visitor and name."""
+    """Activities in progress, by visitor and name. Two of one name may overlap, such as repeats of two runs."""
 
     def __init__(self) -> None:
-        self._cancelled: dict[tuple[str, str], Event] = {}
+        self._busy: list[tuple[str, str, Event]] = []
 
     @contextmanager
     def busy(self, visitor: str, activity: str) -> Iterator[Event]:
         """Register an activity; its event is set when the visitor stops it."""
-        event = self._cancelled[visitor, activity] = Event()
+        one = visitor, activity, Event()
+        self._busy.append(one)
         try:
-            yield event
+            yield one[2]
         finally:
-            self._cancelled.pop((visitor, activity), None)
+            self._busy.remove(one)
 
-    def event(self, visitor: str, activity: str) -> Event | None:
-        """Return the event of an activity in progress, if there is one."""
-        return self._cancelled.get((visitor, activity))
+    def events(self, visitor: str, activity: str) -> list[Event]:
+        return [event for *name, event in [*self._busy] if name == [visitor, activity]]
 
     def stop(self, visitor: str, activity: str) -> None:
-        """Stop an activity of this visitor, if it is in progress."""
-        event = self.event(visitor, activity)
-        if event is not None:
+        for event in self.events(visitor, activity):
             event.set()
 
 
@@ -155,9 +157,9 @@ class Sessions:
 
     def move(self, visitor: str, settings: GenerationSettings) -> None:
         """Change the live settings of this visitor's run, if there is one, from its next round on."""
-        event = self._visitors.event(visitor, "run")
-        if event is not None:
-            self._worker.move(event, LiveSettings(*(getattr(settings, name) for name in LiveSettings._fields)))
+        live = LiveSettings(*(getattr(settings, name) for name in LiveSettings._fields))
+        for event in self._visitors.events(visitor, "run"):
+            self._worker.move(event, live)
 
     def repeat(
         self, visitor: str, pair: ModelPair, finished: FinishedRun
@@ -270,3 +272,117 @@ def with_prefix_cache(pair: ModelPair) -> ModelPair:
         return pair
     runtime = pair.runtime.model_copy(update={"enable_prefix_caching": True})
     return pair.model_copy(update={"runtime": runtime})
+
+
+T = TypeVar("T")
+FILE_LIMITS = Limits()
+
+
+def in_child(
+    work: Callable[..., T], *arguments: Any, waiting: list[Any], what: str, otherwise: str
+) -> Generator[list[Any], None, T]:
+    """Return the result of work on a visitor's file, done in a process of its own within limits.
+
+    Until then, yield copies of `waiting`, so that Gradio notices who has left; it removes an update's value when it
+    sends it. `work` stands in a module that imports little.
+
+    Raises:
+        SpecdemoError: the work raised it, or a FileError that begins with `what` and ends with `otherwise`.
+    """
+    failure = Failure(FileError, what, otherwise)
+    steps = run_limited(work, *arguments, name="specdemo file", failure=failure, limits=FILE_LIMITS)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+        yield deepcopy(waiting)
+
+
+Stop = Callable[[gr.Request], None]  # stops one of a visitor's activities
+# Options of events: those that show their own progress, and those that run immediately, outside the queue.
+QUIET: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
+PRIVATE: dict[str, Any] = {**QUIET, "queue": False}
+# One job of the engine at a time: two would distort each other\'s clocks.
+ENGINE: dict[str, Any] = {"concurrency_id": "engine", "concurrency_limit": 1}
+# Reading and drawing, each in a process of its own, which ends when its visitor leaves.
+FILES: dict[str, Any] = {"concurrency_id": "files", "concurrency_limit": 2}
+WAITING = "Waiting for the machine …"
+
+
+def on_engine(button: gr.Button, callback: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
+    """Connect a button to a job of the engine, and return the event.
+
+    The first output shows messages: until the job's first, that it waits for others.
+    """
+    button.click(partial(notice, WAITING), outputs=outputs[0], **PRIVATE)
+    return button.click(callback, inputs, outputs, **QUIET, **ENGINE)
+
+
+def check_session(session_open: bool) -> None:
+    """Check that the server still holds this visitor's pair and chat, which it keeps only for the latest visitors.
+
+    Raises:
+        gr.Error: the session has expired, and its state is that of a new visitor.
+    """
+    if not session_open:
+        raise gr.Error("This session has expired. Reload the page.", print_exception=False)
+
+
+_UPDATE_SECONDS = 1.0  # each update takes time from an engine on this machine
+
+
+class JobUpdate(NamedTuple):
+    """Updates of message and board, and the job's latest state."""
+
+    message: Any
+    board: Any
+    state: Any
+
+
+def job_updates(
+    sessions: Sessions,
+    visitor: str,
+    activity: str,
+    job: Job,
+    show: Callable[[Any], str],
+    kept: str = "finished results are kept",
+) -> Iterator[JobUpdate]:
+    """Yield updates while a job runs, and at its end.
+
+    If it stops or fails, finished results stay on the board, as the message says with `kept`.
+    """
+    state: Progress[Any] | None = None
+    due = 0.0
+    try:
+        for progress in sessions.measure(visitor, activity, job):
+            if progress is None:
+                yield JobUpdate(gr.skip(), gr.skip(), state)
+                continue
+            if isinstance(progress, Phase):
+                yield JobUpdate(describe(progress), gr.skip(), state)
+                continue
+            state = progress
+            if monotonic() >= due:
+                due = monotonic() + _UPDATE_SECONDS
+                yield JobUpdate(_progress(state), show(state), state)
+    except SpecdemoError as error:
+        yield JobUpdate(alert(error), show(state) if state is not None else gr.skip(), state)
+        return
+    if state is None:
+        yield JobUpdate(notice("Stopped before anything was measured."), gr.skip(), None)
+        return
+    stopped = state.done < state.total
+    message = notice(f"Stopped after {state.done} of {state.total}; {kept}.") if stopped else ""
+    yield JobUpdate(message, show(state), state)
+
+
+def _progress(state: Progress[Any]) -> str:
+    text = f"{state.doing.capitalize()}: {state.done} of {state.total}"
+    return progress_html(text, state.done, state.total, state.seconds_left)
+
+
+def job_buttons(label: str, *, busy: bool) -> list[dict[str, Any]]:
+    """Return updates of the button that starts work, and of the one that stops it."""
+    return [gr.update(interactive=not busy, value="Working …" if busy else label), gr.update(visible=busy)]

@@ -21,7 +21,6 @@ from specdemo.records import Comparison, Slice
 from specdemo.settings import GenerationSettings
 from specdemo.summary import summarise
 from specdemo.ui.feed import Feed, end_event
-from specdemo.ui.uploads import show_file
 from tests.support.machines import MACHINES, simulated
 from tests.support.random_records import comparisons
 
@@ -147,19 +146,19 @@ def test_a_record_of_absurd_figures_is_refused(place: tuple[str | int, ...] | st
         part = part[step]
     part[last] = value
     with pytest.raises(FileError, match="not a comparison of schema 2"):
-        show_file(json.dumps(changed).encode())
+        schema.from_text(json.dumps(changed).encode(), "open another")
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b"\xff", b'{"schema": 2}', b"[" * 100_000], ids=repr)
 def test_another_file_is_refused(data: bytes) -> None:
     with pytest.raises(FileError, match="not a comparison of schema 2; open one saved with Share"):
-        show_file(data)
+        schema.from_text(data, "open another")
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
 def test_a_number_that_is_none_is_refused(number: str) -> None:
     with pytest.raises(FileError, match="not a comparison of schema 2"):
-        show_file(json.dumps(SAVED | {"other_load": 0.123}).replace("0.123", number).encode())
+        schema.from_text(json.dumps(SAVED | {"other_load": 0.123}).replace("0.123", number).encode(), "open another")
 
 
 def test_what_the_page_sends_is_unpacked_within_a_limit() -> None:

@@ -21,9 +21,8 @@ from specdemo.settings import GenerationSettings
 from specdemo.ui.boards import EMPTY
 from specdemo.ui.compare import QUICK
 from specdemo.ui.controls import start_values
-from specdemo.ui.events import job_updates
 from specdemo.ui.measure import MeasureCallbacks, offered, outcome, with_current
-from specdemo.ui.session import with_chat_cache
+from specdemo.ui.session import job_updates, with_chat_cache
 from specdemo.worker import Job, Prepare, WithEngine, WithLoader
 from tests.support.browser import Visit, open_tab, set_slider
 from tests.support.browser import run as run_page

@@ -1,21 +1,33 @@
 """Visitors' use of the engine, with neither widgets nor an engine."""
 
+import gzip
+import json
+import subprocess
+import sys
+from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
 import gradio as gr
+import psutil
+import pytest
 
+from specdemo.child import Limits, result_of
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.errors import LoadError
+from specdemo.errors import FileError, LoadError
+from specdemo.exports.html import make_file
+from specdemo.exports.schema import to_json
 from specdemo.models.pairs import bundled_pair
-from specdemo.records import ModelPair, Turn
+from specdemo.race import race
+from specdemo.records import Comparison, ModelPair, Turn
 from specdemo.settings import GenerationSettings
+from specdemo.ui import session
 from specdemo.ui.compare import CompareCallbacks
 from specdemo.ui.controls import start_values
 from specdemo.ui.models import ModelsCallbacks
 from specdemo.ui.registry import PAIR_NAMES, values_of
-from specdemo.ui.session import Sessions, Update, initial_pair
+from specdemo.ui.session import Sessions, Update, Visitors, in_child, initial_pair
 from specdemo.worker import IfLoaded, Prepare, WithEngine
 
 
@@ -123,3 +135,69 @@ def test_a_pair_is_loaded_in_an_engine_that_can_run_it() -> None:
             )
         )
     assert loaded == ["genai", "traced"]
+
+
+def test_a_stop_ends_all_that_a_visitor_does_of_that_name_and_nothing_else() -> None:
+    visitors = Visitors()
+    with visitors.busy("me", "repeat") as first, visitors.busy("you", "repeat") as yours:
+        with visitors.busy("me", "repeat") as second:
+            pass
+        visitors.stop("me", "repeat")
+        assert (first.is_set(), second.is_set(), yours.is_set()) == (True, False, False)
+    visitors.stop("you", "repeat")
+    assert not yours.is_set()
+
+
+WORDS = {"what": "This run cannot be drawn", "otherwise": "share it as JSON"}
+
+
+def saved() -> dict[str, Any]:
+    """A comparison as Share saves it."""
+    *_, comparison = race(ScriptedEngine(wrong=(4, 7)), "Say", GenerationSettings(num_assistant_tokens=3))
+    assert isinstance(comparison, Comparison)
+    return to_json(comparison)
+
+
+def packed(comparison: dict[str, Any]) -> str:
+    return b64encode(gzip.compress(json.dumps(comparison).encode())).decode()
+
+
+LONG = {"prompt": "\n" * 2**22}
+
+
+def test_a_run_is_drawn_in_a_process_of_its_own_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = in_child(make_file, "gif", packed(saved()), waiting=[{"value": "Wait"}], **WORDS)
+    assert next(made)[0].pop("value") == "Wait"  # as Gradio does when it sends an update
+    assert next(made)[0].pop("value") == "Wait"
+    assert result_of(made).startswith(b"GIF8")
+    monkeypatch.setattr(session, "FILE_LIMITS", Limits(seconds=3))
+    assert len(packed(saved() | LONG)) < 50_000
+    with pytest.raises(FileError, match="cannot be drawn: it took longer than 3 s; share it as JSON"):
+        result_of(in_child(make_file, "gif", packed(saved() | LONG), waiting=[], **WORDS))
+
+
+def test_whoever_leaves_ends_the_process_that_reads_for_them() -> None:
+    before = set(psutil.Process().children())
+    work = in_child(make_file, "gif", packed(saved() | LONG), waiting=["still"], **WORDS)
+    assert [next(work), next(work)] == [["still"], ["still"]]
+    [process] = [
+        one for one in psutil.Process().children() if one not in before and "spawn_main" in str(one.cmdline())
+    ]
+    work.close()
+    psutil.wait_procs([process], timeout=10)
+    assert not process.is_running()
+
+
+def test_such_a_process_loads_neither_the_page_nor_openvino() -> None:
+    code = "import specdemo.exports.html, specdemo.exports.schema, specdemo.experiments, sys\n"
+    code += "sys.exit(bool({'gradio', 'openvino', 'specdemo.ui.page'} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_page_shows_why_a_file_is_refused() -> None:
+    *_, (_, message) = CompareCallbacks(mock.Mock()).open(b"[1]")
+    assert "not a comparison" in message
+    kinds: tuple[Any, ...] = (["gif"], {}, None, "exe")
+    for kind in kinds:
+        *_, (message, _) = CompareCallbacks(mock.Mock()).share(gr.EventData(None, {"kind": kind, "record": "a"}))
+        assert "something unexpected" in message
