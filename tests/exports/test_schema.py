@@ -146,19 +146,21 @@ def test_a_record_of_absurd_figures_is_refused(place: tuple[str | int, ...] | st
         part = part[step]
     part[last] = value
     with pytest.raises(FileError, match="not a comparison of schema 2"):
-        schema.from_text(json.dumps(changed).encode(), "open another")
+        schema.from_text(json.dumps(changed).encode(), "open one saved with Share")
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b"\xff", b'{"schema": 2}', b"[" * 100_000], ids=repr)
 def test_another_file_is_refused(data: bytes) -> None:
     with pytest.raises(FileError, match="not a comparison of schema 2; open one saved with Share"):
-        schema.from_text(data, "open another")
+        schema.from_text(data, "open one saved with Share")
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
 def test_a_number_that_is_none_is_refused(number: str) -> None:
     with pytest.raises(FileError, match="not a comparison of schema 2"):
-        schema.from_text(json.dumps(SAVED | {"other_load": 0.123}).replace("0.123", number).encode(), "open another")
+        schema.from_text(
+            json.dumps(SAVED | {"other_load": 0.123}).replace("0.123", number).encode(), "open one saved with Share"
+        )
 
 
 def test_what_the_page_sends_is_unpacked_within_a_limit() -> None:
