@@ -36,7 +36,7 @@ ABOVE = 1.1
 """A speedup above this multiple of τ is impossible: a round reads the weights at least once, as a plain step does.
 Clocks and caches explain a tenth."""
 _LITTLE = 0.05  # within this of 1×, an uncertain side is not worth naming
-_EVEN = 1.5  # "about even" needs an interval within this factor of 1×; a wider one says nothing
+_EVEN = 1.75  # "about even" needs an interval within this factor of 1×; hand-set: a wider one says nothing
 _PART = 0.25  # seconds: longer than a time slice, shorter than most disturbances
 _LEAST_PARTS = 4  # the error of fewer would be a guess
 _PART_STEPS = 4  # at least, on average: a median of fewer is no median
