@@ -28,7 +28,6 @@ from specdemo.records.run import MOST_IN_FLIGHT as MOST_IN_FLIGHT
 from specdemo.records.run import SIDES as SIDES
 from specdemo.records.run import TIMED_LOOKAHEAD as TIMED_LOOKAHEAD
 from specdemo.records.run import Alternative as Alternative
-from specdemo.records.run import Block as Block
 from specdemo.records.run import Costs as Costs
 from specdemo.records.run import DraftRound as DraftRound
 from specdemo.records.run import DraftToken as DraftToken
@@ -36,7 +35,6 @@ from specdemo.records.run import FinishReason as FinishReason
 from specdemo.records.run import Outcome as Outcome
 from specdemo.records.run import Round as Round
 from specdemo.records.run import Run as Run
-from specdemo.records.run import ServedRequest as ServedRequest
 from specdemo.records.run import Side as Side
 from specdemo.records.run import Spread as Spread
 from specdemo.records.run import StepCosts as StepCosts
