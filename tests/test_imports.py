@@ -25,7 +25,7 @@ LAYERS = [  # each may import what stands before it, or in its own layer
     {"specdemo.estimate"},
     {"specdemo.summary"},
     {"specdemo.models"},
-    {"specdemo.presentation", "specdemo.exports"},
+    {"specdemo.exports"},
     {"specdemo.engines"},
     {"specdemo.costs", "specdemo.race", "specdemo.trials", "specdemo.warm_up"},
     {"specdemo.experiments"},

@@ -134,12 +134,12 @@ export class Chart {
       if (trace.orientation === "h" || trace.hoverinfo === "skip") return [];
       const near = this.points[index].map(([at, value], number) => ({ at, value, number, far: Math.abs(this.place(at, 0)[0] - x) }))
         .filter(({ value }) => value !== null).sort((one, other) => one.far - other.far)[0];
-      return near && near.far < NEAR ? [{ ...near, text: trace.text?.[near.number] ?? label(Number(near.value)), name: plain(trace.name ?? "") }] : [];
+      return near && near.far < NEAR ? [{ ...near, text: trace.text?.[near.number] ?? label(Number(near.value)), name: trace.name ?? "" }] : [];
     });
     const nearest = Math.min(...found.map(({ far }) => far));
     const lines = found.filter(({ far }) => far <= nearest + 1);
     const words = span === null ? "" : `round ${span}`;
-    this.tip.textContent = lines.length ? [`${title(this.figure.layout.xaxis)} ${this.names ? plain(String(lines[0].at)) : label(Number(lines[0].at))}`.trim(),
+    this.tip.textContent = lines.length ? [`${title(this.figure.layout.xaxis)} ${this.names ? String(lines[0].at) : label(Number(lines[0].at))}`.trim(),
       ...lines.map(({ name, text }) => [name, text].filter(Boolean).join(": "))].join("\n") : words;
     this.tip.hidden = !this.tip.textContent;
     this.tip.style.left = `${Math.min(x + 12, this.element.offsetWidth - this.tip.offsetWidth - 4)}px`;
@@ -153,7 +153,7 @@ export class Chart {
     if (!width || !height || !pen) return;
     Object.assign(canvas, { width: width * devicePixelRatio, height: height * devicePixelRatio });
     const { data, layout } = this.figure;
-    const named = data.filter(({ name, showlegend }) => name && showlegend !== false).map(({ name }) => plain(name));
+    const named = data.filter(({ name, showlegend }) => name && showlegend !== false).map(({ name }) => name);
     canvas.setAttribute("aria-label", `${title(layout.yaxis)} by ${title(layout.xaxis) || "kind"}: ${named.join(", ")}`);
     pen.scale(devicePixelRatio, devicePixelRatio);
     pen.font = `12px ${this.style.fontFamily}`;
@@ -330,7 +330,7 @@ export class Chart {
       this.stroke({ color: "var(--sd-line)", width: 1 }, [[box.x, top], [box.x + box.width, top]]);
       this.write(label(y), box.x - 6, top + 4, "right");
     }
-    const places = this.names?.map((name) => [plain(name), name]) ?? ticks(...span.x, layout.xaxis?.dtick).map((x) => [label(x), x]);
+    const places = this.names?.map((name) => [name, name]) ?? ticks(...span.x, layout.xaxis?.dtick).map((x) => [label(x), x]);
     for (const [text, x] of places) this.write(text, this.place(x, 0)[0], box.y + box.height + 16, "center");
     this.write(title(layout.xaxis), box.x + box.width / 2, box.y + box.height + 31, "center");
     for (const y of layout.yaxis2?.tickvals ?? []) this.write(label(y), box.x + box.width + 6, this.place(0, y, "y2")[1] + 4, "left");
@@ -346,7 +346,7 @@ export class Chart {
   legend(named) {
     let left = this.box.x;
     for (const name of named) {
-      const { marker, line } = this.figure.data.find((trace) => plain(trace.name ?? "") === name);
+      const { marker, line } = this.figure.data.find((trace) => trace.name === name);
       this.pen.fillStyle = this.resolve(marker?.color ?? line.color);
       this.pen.fillRect(left, 6, 12, 12);
       this.write(name, left + 17, 16, "left");
@@ -376,8 +376,6 @@ export class Chart {
 const title = (axis) => axis?.title?.text ?? axis?.title ?? "";
 /** @param {number} value */
 const label = (value) => String(Number(value.toPrecision(3)));
-/** A text without markup, some of which Plotly renders. @param {string} text */
-const plain = (text) => new DOMParser().parseFromString(text, "text/html").body.textContent ?? "";
 
 /**
  * Round numbers in a range.

@@ -9,13 +9,11 @@ import io
 import json
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from math import log
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-import plotly.graph_objects as go
 from jinja2 import Environment as Jinja
 from jinja2 import StrictUndefined
 from markupsafe import Markup
@@ -26,9 +24,9 @@ from specdemo.errors import FileError, UsageError, capitalised, listed, quoted
 from specdemo.estimate import FORMULA, Pooled, pool
 from specdemo.experiments.plan import CONDITIONS, Variant
 from specdemo.experiments.rows import EngineFacts, Result, Row
+from specdemo.exports.charts import AT_ONE, Figure, bars, colour, figure, line, whiskers
 from specdemo.exports.html import text_of
 from specdemo.files import ASSETS, colours, json_value, read_bytes, write_json, write_text
-from specdemo.presentation.charts import base_figure, colour, plain_line
 from specdemo.records import SIDES, Trial
 from specdemo.strategies import effective
 from specdemo.summary import milliseconds, number, percent, shared_words
@@ -221,37 +219,20 @@ class Chart(NamedTuple):
     plain: bool = True
 
     @property
-    def figure(self) -> go.Figure:
-        """The chart for Plotly."""
-        figure = base_figure(hovermode="closest", barmode="group", showlegend=len(self.series) > 1)
+    def figure(self) -> Figure:
+        traces = []
         for index, series in enumerate(self.series):
-            known = bool(series.high) and None not in (*series.low, *series.high)  # bars of no height would mislead
-            common = {
-                "x": [escape(x, quote=False) if isinstance(x, str) else x for x in series.x],  # Plotly reads markup
-                "y": list(series.y),
-                "name": escape(series.name, quote=False),
-                "text": [escape(text, quote=False) for text in series.hover or map(number, series.y)],
-                "hovertemplate": "%{x}: %{text}",
-                "error_y": _whiskers(series, colour(index)) if known else None,
-            }
-            if self.bars:
-                figure.add_bar(**common, marker_color=colour(index), textposition="none")
-            else:
-                figure.add_scatter(**common, mode="lines+markers", line={"color": colour(index)})
-        if self.plain:
-            plain_line(figure)
+            look: dict[str, Any] = {"text": list(series.hover or map(number, series.y))}
+            if series.high and None not in (*series.low, *series.high):  # bars of no height would mislead
+                middle, low, high = ([value or 0 for value in ends] for ends in (series.y, series.low, series.high))
+                look["error_y"] = whiskers(middle, low, high, colour(index))
+            draw = bars if self.bars else line
+            traces.append(draw(series.name, list(series.x), list(series.y), colour(index), **look))
+        layout: dict[str, Any] = {"shapes": [AT_ONE]} if self.plain else {}
         most = _REACH * max((value or 0 for series in self.series for value in series.y), default=0)
-        if any((value or 0) > most for series in self.series for value in series.high):
-            figure.update_yaxes(range=[0, most])  # so that values stay readable; hovering shows the whole interval
-        figure.update_xaxes(title=self.x)
-        figure.update_yaxes(title=self.y)
-        return figure
-
-
-def _whiskers(series: Series, hue: str) -> dict[str, Any]:
-    up = [(high or 0) - (y or 0) for y, high in zip(series.y, series.high, strict=True)]
-    down = [(y or 0) - (low or 0) for y, low in zip(series.y, series.low, strict=True)]
-    return {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "thickness": 1.5, "color": hue}
+        if any((value or 0) > most for series in self.series for value in series.high):  # keep values readable
+            layout["yaxis"] = {"title": self.y, "range": [0, most]}
+        return figure(self.x, self.y, *traces, **layout)
 
 
 class Table(NamedTuple):
@@ -567,9 +548,9 @@ def to_html(report: Report) -> str:
     )
 
 
-def _plot(figure: go.Figure) -> Markup:
+def _plot(figure: Figure) -> Markup:
     """Return a figure as JSON that is safe inside a script."""
-    return Markup(json.dumps(figure.to_plotly_json()).replace("<", "\\u003c"))
+    return Markup(json.dumps(figure).replace("<", "\\u003c"))
 
 
 def write(report: Report, path: Path) -> list[Path]:

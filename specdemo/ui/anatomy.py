@@ -1,17 +1,14 @@
 """The Anatomy tab: one run round by round, drawn by the browser from its record, and what follows from the rounds."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import gradio as gr
 
 from specdemo import metrics
+from specdemo.exports.charts import Figure, bars, figure, line
 from specdemo.records import Comparison, Run
 from specdemo.summary import number, walk_through
 from specdemo.ui.views import view
-
-Figure = dict[str, Any]
-"""A chart: the part of Plotly's figure format that `chart.js` draws."""
 
 
 def anatomy(comparison: Comparison) -> dict[str, Any]:
@@ -35,35 +32,18 @@ def anatomy_view() -> gr.HTML:
     return view("anatomy")
 
 
-def figure(x: str, y: str, *traces: Figure, **layout: Any) -> Figure:
-    """Return a chart with titled axes."""
-    axes = {"xaxis": {"title": x}, "yaxis": {"title": y}}
-    return {"data": list(traces), "layout": axes | layout}
-
-
-def _bars(x: Sequence[Any], y: Sequence[Any], **style: Any) -> Figure:
-    return {"type": "bar", "x": x, "y": y, "marker": {"color": "var(--sd-accepted)"}, **style}
-
-
-def _line(name: str, x: Sequence[Any], y: Sequence[Any], colour: str, **style: Any) -> Figure:
-    line = {"color": f"var(--sd-{colour})"} | style.pop("line", {})
-    return {"type": "scatter", "name": name, "x": x, "y": y, "line": line, "mode": "lines+markers", **style}
-
-
 def _confidence(bins: dict[int, tuple[int, int]]) -> Figure:
     """Plot the share of judged proposals that were accepted, by the draft's probability in tenths."""
-    bars = _bars(
+    shares = bars(
+        "judged proposals",
         [(low + 0.5) / 10 for low in bins],
         [accepted / judged for accepted, judged in bins.values()],
         text=[f"{accepted} of {judged} accepted" for accepted, judged in bins.values()],
         width=0.1,
-        name="judged proposals",
     )
-    right = _line(
-        "perfect calibration", [0, 1], [0, 1], "plain", line={"dash": "dot"}, mode="lines", hoverinfo="skip"
-    )
+    right = line("perfect calibration", [0, 1], [0, 1], "plain", line={"dash": "dot"}, mode="lines", hoverinfo="skip")
     axes = {"xaxis": {"title": "draft's probability", "range": [0, 1]}}
-    return figure("", "accepted / judged", bars, right, **axes)
+    return figure("", "accepted / judged", shares, right, **axes)
 
 
 def _lookahead(comparison: Comparison) -> Figure:
@@ -71,25 +51,25 @@ def _lookahead(comparison: Comparison) -> Figure:
     rounds = comparison.speculative.rounds
     numbers = list(range(1, len(rounds) + 1))
     chosen = [None if step.proposed is None else len(step.proposed) for step in rounds]
-    traces = [_line("this run", numbers, chosen, "plain", line={"shape": "hv"})]
+    traces = [line("this run", numbers, chosen, "plain", line={"shape": "hv"})]
     oracle = metrics.oracle_lookaheads(comparison)
     if oracle is not None:
-        traces.append(_line("oracle", numbers, oracle, "own", mode="markers"))
+        traces.append(line("oracle", numbers, oracle, "own", mode="markers"))
     return figure("round", "tokens proposed", *traces)
 
 
 def _accepted(comparison: Comparison) -> Figure:
     counts = metrics.accepted_per_round(comparison.speculative)
     axes = {"xaxis": {"title": "tokens accepted", "dtick": 1}}
-    return figure("", "rounds", _bars(list(counts), list(counts.values())), **axes)
+    return figure("", "rounds", bars("", list(counts), list(counts.values())), **axes)
 
 
 def _position(run: Run) -> Figure:
     """Plot τ and α along the text; both are counts, which no other program disturbs."""
     parts = metrics.by_position(run)
     names = [part.name for part in parts]
-    lengths = _line("τ", names, [part.mean_acceptance_length for part in parts], "own")
-    rates = _line("α", names, [part.acceptance_rate for part in parts], "accepted", line={"dash": "dot"})
+    lengths = line("τ", names, [part.mean_acceptance_length for part in parts], "own")
+    rates = line("α", names, [part.acceptance_rate for part in parts], "accepted", line={"dash": "dot"})
     return figure("tokens", "tokens per round τ, α", lengths, rates)
 
 

@@ -20,8 +20,7 @@ def board(*parts: Part) -> str:
 def report_board(report: Report) -> str:
     """Return a report as a board."""
     charts = [
-        {"title": chart.title, "figure": chart.figure.to_plotly_json(), "remark": chart.remark}
-        for chart in report.charts.values()
+        {"title": chart.title, "figure": chart.figure, "remark": chart.remark} for chart in report.charts.values()
     ]
     tables = [
         {"title": table.title, "columns": list(table.columns), "rows": list(table.rows), "remark": table.remark}

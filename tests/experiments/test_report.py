@@ -135,15 +135,14 @@ def test_charts_have_numbers_along_an_axis_and_others_as_bars() -> None:
     ends = zip(shown.low, shown.y, shown.high, strict=True)
     assert all((low or 0) < (y or 0) < (high or 0) for low, y, high in ends)
     assert [series.name for series in charts["others"].series] == ["threshold 0.3", "policy auto"]
-    assert "&lt;img" in charts["others"].figure.to_json()
     assert list(charts["passes"].series[0].x)[:3] == [1, 2, 3]
 
 
 def test_a_chart_without_intervals_has_no_error_bars_and_a_long_one_leaves_values_readable() -> None:
     bare = Chart("", "", "", [Series("a", [1, 2], [1.0, 2.0], [None, None], [None, None])]).figure
-    assert bare.data[0].error_y.array is None
+    assert "error_y" not in bare["data"][0]
     long = Chart("", "", "", [Series("a", [1, 2], [1.0, 2.0], [0.5, 1.0], [1.2, 90.0])]).figure
-    assert list(long.layout.yaxis.range) == [0, 4]
+    assert long["layout"]["yaxis"]["range"] == [0, 4]
 
 
 def test_prompts_of_several_lengths_have_a_table_of_their_own() -> None:

@@ -45,7 +45,7 @@ def test_a_typed_prompt_is_raced_and_the_page_shows_the_run(visit: Visit) -> Non
     expect(page.locator(".tip")).to_contain_text("draft's probability 0.")
     expect(page.locator(".tip")).to_contain_text("(replayed)")
     repeated(page)  # whose news would be taken for the next run's
-    page.click("#more button")
+    page.click("#open-advanced button")
     page.check("#engine input[value=traced]")
     page.check("#policy input[value=heuristic]")
     run(page)

@@ -1,0 +1,40 @@
+"""Charts as data: the part of Plotly's figure format that `chart.js` draws, so that Plotly reads them, too.
+
+Colours name variables of the style sheet, so that one figure serves light and dark.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+Figure = dict[str, Any]
+_COLOURS = ("own", "accepted", "rejected", "plain", "refused", "mute", "ink")
+AT_ONE = {"x0": 0, "x1": 1, "y0": 1, "y1": 1, "line": {"color": "var(--sd-ink)", "dash": "dash", "width": 1}}
+"""A line at 1, where speculation is as fast as plain decoding."""
+
+
+def figure(x: str, y: str, *traces: Figure, **layout: Any) -> Figure:
+    """Return a chart with titled axes; `layout` may replace them."""
+    return {"data": list(traces), "layout": {"xaxis": {"title": x}, "yaxis": {"title": y}} | layout}
+
+
+def bars(name: str, x: Sequence[Any], y: Sequence[Any], colour: str = "accepted", **style: Any) -> Figure:
+    """Return bars; several such traces stand side by side."""
+    return {"type": "bar", "name": name, "x": x, "y": y, "marker": {"color": f"var(--sd-{colour})"}, **style}
+
+
+def line(name: str, x: Sequence[Any], y: Sequence[Any], colour: str, **style: Any) -> Figure:
+    """Return points on a line."""
+    look = {"color": f"var(--sd-{colour})"} | style.pop("line", {})
+    return {"type": "scatter", "name": name, "x": x, "y": y, "line": look, "mode": "lines+markers", **style}
+
+
+def colour(number: int) -> str:
+    """Return the name of the colour of one of several strategies."""
+    return _COLOURS[number % len(_COLOURS)]
+
+
+def whiskers(middle: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str) -> Figure:
+    """Return error bars from the ends of intervals."""
+    above = [end - value for end, value in zip(high, middle, strict=True)]
+    below = [value - end for end, value in zip(low, middle, strict=True)]
+    return {"array": above, "arrayminus": below, "color": f"var(--sd-{colour})"}
