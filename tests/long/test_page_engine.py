@@ -9,8 +9,6 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from specdemo.models.catalogue import catalogue, find
-from specdemo.models.pairs import bundled_prompts
-from specdemo.records import SIDES, Turn
 from tests.support.browser import (
     WAIT,
     App,
@@ -153,5 +151,3 @@ def test_a_pair_that_cannot_be_loaded_leaves_the_one_before_in_use(visit: Visit)
     assert downloaded(page) == before
     run(page)
     assert downloaded(page).pair == before.pair
-
-
