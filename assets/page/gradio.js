@@ -1,5 +1,5 @@
 // Everything that depends on how Gradio builds its page: its markup, its buttons' texts, its words about the queue.
-// No other script does. `tests/long/test_page_gradio.py` has a test for each, which says what a new release changed.
+// No other script does. `tests/ui/test_page_gradio.py` has a test for each, which says what a new release changed.
 
 const PATIENCE = 5000; // milliseconds
 const RUN = "#run";

@@ -48,7 +48,7 @@ def take(page: Page, url: str, folder: Path) -> None:
     page.goto(url)
     page.wait_for_selector("#run:not([disabled])")
     photograph(page, folder, "0-before")
-    page.select_option(".speed", "20")
+    page.locator(".speed").evaluate("e => { e.value = '20'; e.dispatchEvent(new Event('change')); }")
     start(page)
     page.wait_for_function("document.querySelectorAll('.pane.plain .text [data-index]').length > 20", timeout=120_000)
     page.click(".toggle")
