@@ -36,6 +36,7 @@ from specdemo.experiments import (
     read_result,
     report,
     run,
+    times,
     typed_tasks,
 )
 from specdemo.models.converted import convert_pair
@@ -129,10 +130,8 @@ def _run(plan: Plan, load: EngineFactory, json: str | None, compared: Callable[[
     path = None if json in (None, "-") else Path(json or "")
     checkpoint = None if path is None else Checkpoint(beside(path, ".rows.jsonl"))
     limit = "" if plan.minutes is None else f", for about {plan.minutes:g} min; --minutes M goes on longer"
-    print(
-        f"specdemo: {len(plan.variants)} variants, {len(plan.tasks)} prompts, up to {plan.total} runs{limit}",
-        file=sys.stderr,
-    )
+    what = f"{times(len(plan.variants), 'variant')}, {times(len(plan.tasks), 'prompt')}"
+    print(f"specdemo: {what}, up to {times(plan.total, 'run')}{limit}", file=sys.stderr)
     show_conversion(convert_pair(plan.pair))
     result = None
     try:

@@ -373,7 +373,7 @@ class _Run:
                 self.rows[row.key] = row
                 if self.checkpoint is not None:
                     self.checkpoint.add(row)
-                yield self.progress(row.variant)
+                yield self.progress("measuring")
             enough = True
 
     def trials(self, engine: Engine, costs: Costs | None, group: Group, stop: Stop) -> Iterator[Row]:

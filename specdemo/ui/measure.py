@@ -31,6 +31,7 @@ from specdemo.experiments import (
     read_result,
     report,
     run,
+    times,
     typed_tasks,
     write,
 )
@@ -146,8 +147,9 @@ class MeasureCallbacks:
         def show(progress: Progress[Result]) -> str:
             return report_board(report(shown(progress.result))) if progress.result.measured else EMPTY
 
-        prompts = f"{len(variants)} variants, {len(tasks)} prompts, about {minutes:g} min after loading. {WAITING}"
-        yield [notice(prompts), EMPTY, gr.update(visible=False), None, gr.update(visible=False), *busy]
+        what = f"{times(len(variants), 'variant')}, {times(len(tasks), 'prompt')}"
+        told = notice(f"{what}, about {minutes:g} min after loading. {WAITING}")
+        yield [told, EMPTY, gr.update(visible=False), None, gr.update(visible=False), *busy]
         job = WithLoader(pair, partial(run, plan, checkpoint=checkpoint, fastest=fastest))
         state = None
         for update in job_updates(self._sessions, str(request.session_hash), "measure", job, show):

@@ -54,7 +54,7 @@ def test_standard_output_is_one_object_and_nothing_else(
 
 def test_it_says_what_it_will_do_before_it_loads_anything(capsys: pytest.CaptureFixture[str]) -> None:
     def refuse(name: EngineName, pair: ModelPair) -> ScriptedEngine:
-        assert "2 variants, 1 prompts, up to" in capsys.readouterr().err
+        assert "2 variants, 1 prompt, up to" in capsys.readouterr().err
         raise EngineError("stopped here")
 
     assert main([*TUNE[:-4], "--minutes", "3"], load=refuse) == 1

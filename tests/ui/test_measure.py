@@ -70,7 +70,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_measurement_says_how_long_it_takes_shows_what_it_measures_and_offers_the_best() -> None:
     first, *_, last = updates = measured(["traced constant", "traced auto"])
-    assert "2 variants, 1 prompts, about 1 min after loading" in first[0]
+    assert "2 variants, 1 prompt, about 1 min after loading" in first[0]
     boards = [json.loads(update[1]) for update in updates if isinstance(update[1], str)]
     assert boards[0] == json.loads(EMPTY), "nothing of an earlier one stays"
     assert "traced constant" in str(boards[-1])
