@@ -103,6 +103,7 @@ def _rebuilt(kind: type[SpecdemoError], arguments: tuple[Any, ...], state: dict[
 
 OPENVINO_FAILURES = (RuntimeError, MemoryError)
 """Exceptions of OpenVINO's Python bindings: a `bad_alloc` becomes a MemoryError."""
+_FILES_AT_ONCE = 8  # OpenVINO opens a model's files side by side, and has closed some when it reports one
 _LONGEST_CAUSE = 1000  # characters shown; the log has everything
 
 _MEMORY = ("there is not enough memory", "free some, or choose a smaller model or a smaller cache size")
@@ -159,14 +160,18 @@ def known_cause(error: BaseException) -> tuple[str, str] | None:
         for words, known in _BY_WORDS.items():
             if words.search(str(each)):
                 return known
-    return None if _can_open() else _FILES  # OpenVINO only says that a file cannot be opened
+    return None if _can_open(_FILES_AT_ONCE) else _FILES  # OpenVINO only says that a file cannot be opened
 
 
-def _can_open() -> bool:
+def _can_open(files: int) -> bool:
+    opened = list[int]()
     try:
-        os.close(os.open(os.devnull, os.O_RDONLY))
+        opened += (os.open(os.devnull, os.O_RDONLY) for _ in range(files))
     except OSError:
         return False
+    finally:
+        for each in opened:
+            os.close(each)
     return True
 
 

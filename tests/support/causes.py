@@ -118,7 +118,7 @@ def main() -> None:
         cases: dict[str, Callable[[], str]] = {
             **{
                 f"ulimit -n {most}": partial(command, COMPARE, partial(limit, resource.RLIMIT_NOFILE, most))
-                for most in (4, 6, 8)
+                for most in (6, 8)
             },
             **{
                 f"{size} MB of address space{' (traced)' * (line is traced)}": partial(
