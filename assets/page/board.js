@@ -70,10 +70,7 @@ export class Board {
 
 /** The catalogue, whose buttons become events of the widget. */
 export class Catalogue {
-  /**
-   * @param {HTMLElement} place
-   * @param {(event: string, data: object) => void} trigger
-   */
+  /** @param {HTMLElement} place @param {(event: string, data: object) => void} trigger */
   constructor(place, trigger) {
     this.list = /** @type {HTMLElement} */ (place.querySelector(".list"));
     this.html = "";

@@ -15,10 +15,7 @@ const NEAR = 40; // pixels from the pointer within which a point is named
 const DRAG = 8; // pixels from which a movement is a zoom and not a click
 
 export class Chart {
-  /**
-   * @param {HTMLElement} element
-   * @param {Figure} figure
-   */
+  /** @param {HTMLElement} element @param {Figure} figure */
   constructor(element, figure = { data: [], layout: {} }) {
     this.element = element;
     this.figure = figure;
@@ -66,11 +63,7 @@ export class Chart {
     this.redrawSoon();
   }
 
-  /**
-   * Add a vertical line with a word at the top.
-   * @param {number} x
-   * @param {string} text
-   */
+  /** Add a vertical line with a word at the top. @param {number} x @param {string} text */
   mark(x, text) {
     this.marks.push({ x, text });
     this.redrawSoon();
@@ -200,23 +193,14 @@ export class Chart {
     this.span.y = layout.yaxis?.range?.[1] ?? most;
   }
 
-  /**
-   * @param {any} x
-   * @param {number} y
-   * @param {"y" | "y2"} axis
-   * @returns {[number, number]}
-   */
+  /** @param {any} x @param {number} y @param {"y" | "y2"} axis @returns {[number, number]} */
   place(x, y, axis = "y") {
     const { box, span: { x: [from, to] } } = this;
     const at = this.names?.includes(x) ? this.names.indexOf(x) + 0.5 : x;
     return [box.x + (box.width * (at - from)) / (to - from), box.y + box.height * (1 - y / this.span[axis])];
   }
 
-  /**
-   * @param {any} trace
-   * @param {number} index
-   * @param {Map<any, number>} stack
-   */
+  /** @param {any} trace @param {number} index @param {Map<any, number>} stack */
   bars(trace, index, stack) {
     const stacked = this.figure.layout.barmode === "stack";
     const groups = stacked ? [index] : this.figure.data.flatMap(({ type }, number) => (type === "bar" ? [number] : []));
@@ -255,12 +239,7 @@ export class Chart {
     }
   }
 
-  /**
-   * @param {any} spread
-   * @param {number} at
-   * @param {number} y
-   * @param {number} left
-   */
+  /** @param {any} spread @param {number} at @param {number} y @param {number} left */
   interval(spread, at, y, left) {
     const above = spread?.array?.[at];
     if (!above) return;
@@ -276,20 +255,14 @@ export class Chart {
     this.stroke(line, [y0, y1].map((share) => this.place(x, share * this.span.y)));
   }
 
-  /**
-   * @param {number} x
-   * @param {string} text
-   */
+  /** @param {number} x @param {string} text */
   marked(x, text) {
     const [left, bottom] = this.place(x, 0);
     this.stroke({ color: "var(--sd-ink)", width: 1, dash: "dot" }, [[left, bottom], [left, this.box.y]]);
     this.write(text, left + 3, this.box.y + 10, "left");
   }
 
-  /**
-   * @param {any} trace
-   * @param {Point[]} all
-   */
+  /** @param {any} trace @param {Point[]} all */
   line({ line, marker, mode = "lines", yaxis, error_y: spread, text }, all) {
     const points = all.filter(([, y]) => y !== null && y !== undefined);
     const places = points.map(([x, y]) => this.place(x, Number(y), yaxis));
@@ -307,10 +280,7 @@ export class Chart {
     });
   }
 
-  /**
-   * @param {{ color: string, width?: number, dash?: string }} style
-   * @param {[number, number][]} corners
-   */
+  /** @param {{ color: string, width?: number, dash?: string }} style @param {[number, number][]} corners */
   stroke({ color, width = 2, dash = "" }, corners) {
     const { pen } = this;
     pen.strokeStyle = this.resolve(color);
@@ -354,12 +324,7 @@ export class Chart {
     }
   }
 
-  /**
-   * @param {string} text
-   * @param {number} x
-   * @param {number} y
-   * @param {CanvasTextAlign} align
-   */
+  /** @param {string} text @param {number} x @param {number} y @param {CanvasTextAlign} align */
   write(text, x, y, align, colour = "var(--sd-mute)") {
     this.pen.fillStyle = this.resolve(colour);
     this.pen.textAlign = align;
@@ -377,12 +342,7 @@ const title = (axis) => axis?.title?.text ?? axis?.title ?? "";
 /** @param {number} value */
 const label = (value) => String(Number(value.toPrecision(3)));
 
-/**
- * Round numbers in a range.
- * @param {number} from
- * @param {number} to
- * @param {number} [least] distance
- */
+/** Round numbers in a range. @param {number} from @param {number} to @param {number} [least] distance */
 export function ticks(from, to, least = 0) {
   const rough = Math.max((to - from) / TICKS, 1e-12);
   const power = 10 ** Math.floor(Math.log10(rough));

@@ -1,9 +1,6 @@
 // Files and texts for the reader: compressed, saved, copied and shared.
 
-/**
- * @param {GenericTransformStream} transform
- * @param {Blob} blob
- */
+/** @param {GenericTransformStream} transform @param {Blob} blob */
 function through(transform, blob) {
   return new Response(blob.stream().pipeThrough(transform));
 }
@@ -25,12 +22,7 @@ function bytesOf(base64) {
   return Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
 }
 
-/**
- * Hand a file to the reader.
- * @param {BlobPart} content
- * @param {string} type
- * @param {string} name
- */
+/** Hand a file to the reader. @param {BlobPart} content @param {string} type @param {string} name */
 function save(content, type, name) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([content], { type }));
@@ -39,11 +31,7 @@ function save(content, type, name) {
   URL.revokeObjectURL(link.href);
 }
 
-/**
- * Copy a text; the button shows for a moment that it is done.
- * @param {Element} button
- * @param {string} text
- */
+/** Copy a text; the button shows for a moment that it is done. @param {Element} button @param {string} text */
 export async function copy(button, text) {
   try {
     await navigator.clipboard.writeText(text); // browsers allow this on https and localhost only
@@ -76,11 +64,7 @@ export class Share {
     closesItself(menu);
   }
 
-  /**
-   * @param {string} kind
-   * @param {string} run
-   * @param {(event: string, data: object) => void} trigger
-   */
+  /** @param {string} kind @param {string} run @param {(event: string, data: object) => void} trigger */
   async request(kind, run, trigger) {
     if (this.menu.ariaBusy === "true") return;
     this.menu.ariaBusy = "true";
@@ -88,10 +72,7 @@ export class Share {
   }
 }
 
-/**
- * Save the file that the server made, given as JSON; empty if it failed.
- * @param {string} text
- */
+/** Save the file that the server made, given as JSON; empty if it failed. @param {string} text */
 export function saveMade(text) {
   for (const menu of document.querySelectorAll(".share")) menu.ariaBusy = "false";
   if (!text) return;

@@ -28,10 +28,7 @@ const VIEWS = {
   race: mountRace,
 };
 
-/**
- * @param {string} name
- * @param {Widget} widget
- */
+/** @param {string} name @param {Widget} widget */
 export function mount(name, widget) {
   const view = VIEWS[name](widget);
   widget.watch("value", () => view.receive(widget.props.value));
@@ -43,10 +40,7 @@ let finished = null;
 /** @type {Stored<boolean | null>} */
 const RUNNING = new Stored("specdemo-running", (value) => (value === true ? value : null), null, () => sessionStorage);
 
-/**
- * The race, with the reader's last runs and the presenting mode.
- * @param {Widget} widget
- */
+/** The race, with the reader's last runs and the presenting mode. @param {Widget} widget */
 function mountRace({ element, trigger }) {
   const race = new Race(element, trigger);
   race.root.addEventListener("finished", (event) => { finished = /** @type {CustomEvent} */ (event).detail; });

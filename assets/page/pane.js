@@ -8,11 +8,7 @@ import { Markdown, addToTip, renderRound, tipOf } from "./rounds.js";
 /** @typedef {{ prompt: string, answer: string }} Turn */
 
 export class Pane {
-  /**
-   * @param {HTMLElement} element
-   * @param {HTMLElement} tip
-   * @param {SideName} side
-   */
+  /** @param {HTMLElement} element @param {HTMLElement} tip @param {SideName} side */
   constructor(element, tip, side) {
     this.side = side;
     this.source = "measured"; // of the proposals
@@ -36,12 +32,7 @@ export class Pane {
     this.text.addEventListener("keydown", (event) => this.move(event));
   }
 
-  /**
-   * Show the earlier turns of a chat, then the prompt.
-   * @param {string} prompt
-   * @param {boolean} chat
-   * @param {Turn[]} history
-   */
+  /** Show the earlier turns of a chat, then the prompt. @param {string} prompt @param {boolean} chat @param {Turn[]} history */
   reset(prompt, chat, history = []) {
     this.hide();
     this.following = true;
@@ -75,10 +66,7 @@ export class Pane {
     this.status.hidden = !text;
   }
 
-  /**
-   * The text that a Copy button copies: a code block, or the whole answer.
-   * @param {HTMLElement} button
-   */
+  /** The text that a Copy button copies: a code block, or the whole answer. @param {HTMLElement} button */
   copied(button) {
     const { block } = button.dataset;
     const place = button.closest(".answer") ?? this.text;
@@ -96,11 +84,7 @@ export class Pane {
     this.following = scrollTop + clientHeight >= scrollHeight - 40;
   }
 
-  /**
-   * Append rounds that became visible, `ms` into the run.
-   * @param {Timed[]} rounds
-   * @param {number} ms
-   */
+  /** Append rounds that became visible, `ms` into the run. @param {Timed[]} rounds @param {number} ms */
   append(rounds, ms) {
     const last = rounds.at(-1);
     if (!last) return this.clock(ms);
@@ -123,10 +107,7 @@ export class Pane {
     return /** @type {HTMLElement} */ (this.text.lastElementChild);
   }
 
-  /**
-   * @param {Timed | null} round
-   * @param {number} ms
-   */
+  /** @param {Timed | null} round @param {number} ms */
   show(round, ms) {
     for (const fact of this.facts) {
       const name = fact.dataset.fact;
@@ -204,10 +185,7 @@ function tokensIn(place) {
   return new Set([...pieces].map((piece) => piece.dataset.index)).size;
 }
 
-/**
- * @param {"rate" | "alpha"} name
- * @param {number | null | undefined} value
- */
+/** @param {"rate" | "alpha"} name @param {number | null | undefined} value */
 export function formatted(name, value) {
   if (value === null || value === undefined) return "–";
   if (name === "alpha") return `${Math.round(100 * value)} %`;

@@ -19,10 +19,7 @@ const FIRST_SLICE_MS = 450; // expected until slices have been seen to arrive
 const LATE = 1.15; // play a little slower than slices arrive, so that the text does not pause
 
 export class Player {
-  /**
-   * @param {(player: Player, rewound: boolean) => void} onDraw
-   * @param {() => void} onEnd
-   */
+  /** @param {(player: Player, rewound: boolean) => void} onDraw @param {() => void} onEnd */
   constructor(onDraw, onEnd) {
     this.onDraw = onDraw;
     this.onEnd = onEnd;
@@ -50,11 +47,7 @@ export class Player {
     Object.assign(this, { receivedTo: 0, receivedAt: performance.now(), interval: FIRST_SLICE_MS, rate: 0 });
   }
 
-  /**
-   * @param {SideName} name
-   * @param {Round[]} rounds
-   * @param {boolean} done
-   */
+  /** @param {SideName} name @param {Round[]} rounds @param {boolean} done */
   add(name, rounds, done) {
     this.sides[name].timeline.push(rounds);
     this.sides[name].done = done;

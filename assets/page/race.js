@@ -63,10 +63,7 @@ const CHARTS = {
 };
 
 export class Race {
-  /**
-   * @param {HTMLElement} element
-   * @param {(event: string, data: object) => void} trigger fires an event of the widget
-   */
+  /** @param {HTMLElement} element @param {(event: string, data: object) => void} trigger fires an event of the widget */
   constructor(element, trigger = () => {}) {
     /** @param {string} selector */
     const find = (selector) => /** @type {HTMLElement} */ (element.querySelector(selector));

@@ -108,10 +108,7 @@ export function renderRound(timed, { side, source = "measured", markdown = null 
   return element;
 }
 
-/**
- * A round as chips, each with the probabilities of draft and target.
- * @param {Round} round
- */
+/** A round as chips, each with the probabilities of draft and target. @param {Round} round */
 export function renderChips(round) {
   const accepted = acceptedIn(round);
   const drafts = round.proposed ?? round.committed.slice(0, accepted).map(({ id, text }) => ({ id, text, verdict: "accepted" }));

@@ -27,11 +27,7 @@ function linked() {
   return new URLSearchParams(`${location.search.slice(1)}&${location.hash.slice(1)}`);
 }
 
-/**
- * The address for these settings, with the open tab unless it is the first.
- * @param {Texts} settings
- * @param {string | null} tab
- */
+/** The address for these settings, with the open tab unless it is the first. @param {Texts} settings @param {string | null} tab */
 function address(settings, tab) {
   const all = new URLSearchParams(settings);
   all.delete(TAB);
@@ -73,10 +69,7 @@ export function rememberPair(defaults, values) {
   remember(names, names.map((name) => base[name]), ...names.map((name) => chosen[name]));
 }
 
-/**
- * The initial settings as JSON: from the address if it has any, else those last used in this tab, else in any tab.
- * @param {string[]} names
- */
+/** The initial settings as JSON: from the address if it has any, else those last used in this tab, else in any tab. @param {string[]} names */
 export function recall(names) {
   gradio.explainWaiting();
   followTabs();

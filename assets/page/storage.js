@@ -45,10 +45,7 @@ export class Stored {
     }
   }
 
-  /**
-   * @param {T} value
-   * @returns {boolean} whether there was room
-   */
+  /** @param {T} value @returns {boolean} whether there was room */
   write(value) {
     try {
       if (value === null) this.place().removeItem(this.key);
@@ -63,8 +60,5 @@ export class Stored {
 /** @param {unknown} value */
 export const isText = (value) => typeof value === "string";
 
-/**
- * @param {unknown} value
- * @returns {value is Record<string, unknown>}
- */
+/** @param {unknown} value @returns {value is Record<string, unknown>} */
 export const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
