@@ -100,12 +100,10 @@ CONCURRENT: tuple[EngineName, ...] = tuple(name for name, engine in ENGINES.item
 
 
 def supports(engine: EngineName, setting: str) -> bool:
-    """Whether an engine supports a setting."""
     return setting not in ENGINES[engine].lacks
 
 
 def engines_with(setting: str) -> tuple[EngineName, ...]:
-    """Return the engines that support a setting."""
     return tuple(engine for engine in ENGINES if supports(engine, setting))
 
 
@@ -213,7 +211,6 @@ class Drafter:
 
     @property
     def model(self) -> bool:
-        """Whether a draft model takes part."""
         return "model" in self.sources
 
 
@@ -241,7 +238,6 @@ class Strategy(ABC):
     needs_costs: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
-        """Derive `what` from the drafter and the policy."""
         if "what" not in vars(cls) and hasattr(cls, "policy"):
             cls.what = f"policy {cls.policy.name}" if cls.drafter is DRAFT_MODEL else f"drafter {cls.drafter.name}"
 
@@ -257,12 +253,10 @@ class Strategy(ABC):
 
     @classmethod
     def explanation(cls) -> str:
-        """Return a one-sentence explanation for users."""
         return (cls.__doc__ or "").partition("\n")[0]
 
     @classmethod
     def parameters(cls) -> tuple[str, ...]:
-        """Return the names of its settings."""
         return tuple(field.name for field in fields(cls))
 
     @classmethod
@@ -448,7 +442,6 @@ class Tree(Strategy):
         return "a tree needs a lookahead of at least its depth; raise num_assistant_tokens"
 
     def unfit(self, draft: DraftKindName) -> str | None:
-        """Refuse draft models, which propose chains."""
         if draft in self.drafts:
             return None
         return "Only an EAGLE-3 head can propose trees; set tree_depth to 0, or choose such a draft."
@@ -593,7 +586,6 @@ class Lookup(Strategy):
         return {"num_assistant_tokens": self.num_assistant_tokens, "max_ngram_size": self.max_ngram_size}
 
     def vllm(self) -> Fields:
-        """Return vLLM's n-gram method."""
         return {
             "method": "ngram",
             "prompt_lookup_min": 1,
@@ -607,7 +599,6 @@ class Lookup(Strategy):
         return [*flags, "--spec-ngram-simple-size-m", str(self.num_assistant_tokens)]
 
     def transformers(self) -> Fields:
-        """Return prompt lookup decoding's arguments."""
         return {
             "prompt_lookup_num_tokens": self.num_assistant_tokens,
             "max_matching_ngram_size": self.max_ngram_size,
@@ -678,12 +669,10 @@ class Parameters(TextParameters, DraftParameters):
 
 
 def drafters() -> dict[str, Drafter]:
-    """Return all drafters by name."""
     return {strategy.drafter.name: strategy.drafter for strategy in STRATEGIES.values()}
 
 
 def policies() -> dict[str, Policy]:
-    """Return all policies by name."""
     return {strategy.policy.name: strategy.policy for strategy in STRATEGIES.values()}
 
 

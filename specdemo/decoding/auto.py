@@ -115,7 +115,6 @@ class Estimates:
 
 
 def _shares(match: Match) -> list[float]:
-    """Return each token's share of counts after those before it."""
     return [chance / before for chance, before in zip(match.chances, (1.0, *match.chances), strict=False)]
 
 
@@ -152,7 +151,6 @@ class AutoPolicy:
         self._reckon()
 
     def proposes_more(self, proposed: int, confidence: Callable[[], float]) -> bool:
-        """Whether another proposal pays off."""
         if not proposed:
             self._reach, self._stated = 1.0, []
             self._probing = self._needed[0] > 1

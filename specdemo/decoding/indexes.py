@@ -72,7 +72,6 @@ class NgramIndex:
         self._read = 0  # tokens whose n-grams are indexed
 
     def find(self, text: Sequence[int], limit: int) -> Match:
-        """Return the same tokens as `look_up`."""
         limit = min(limit, self._most)
         for end in range(self._read + 1, len(text)):  # not the last token: nothing has followed it yet
             for size, ends in enumerate(self._ends[:end], 1):
@@ -102,7 +101,6 @@ class SuffixTree:
     """
 
     def __init__(self, longest: int = LONGEST_MATCH) -> None:
-        """Create a tree for matches of at most `longest` tokens."""
         self.longest = longest
         self._children: dict[int, int] = {}  # by node and token
         self._count, self._followed = [0], [0]  # occurrences, and those followed by a token
@@ -111,11 +109,9 @@ class SuffixTree:
         """Nodes of the last 0, 1, 2, … tokens read."""
 
     def begin(self) -> None:
-        """Start another text."""
         self.end = [0]
 
     def read(self, tokens: Iterable[int]) -> None:
-        """Append tokens to the text."""
         for token in tokens:
             self._add(token)
 
@@ -195,7 +191,6 @@ class SuffixIndex:
         return max(self.matches(text, limit), key=_expected, default=NO_MATCH)
 
     def matches(self, text: Sequence[int], limit: int) -> list[Match]:
-        """Return the best continuation of the trees."""
         self._own.read(text[self._read :])
         if self.earlier is not None:
             for token in text[self._read :]:
@@ -205,7 +200,6 @@ class SuffixIndex:
         return [found] if found.tokens else []
 
     def update_strategy(self, strategy: Strategy) -> bool:
-        """Change the threshold and the cap."""
         if not isinstance(strategy, Suffix):
             return False
         self._threshold, self._most = strategy.assistant_confidence_threshold, strategy.max_assistant_tokens
@@ -219,7 +213,6 @@ class SuffixIndex:
 
 
 def _expected(match: Match) -> float:
-    """Return the expected number of accepted tokens, by counts."""
     return sum(match.chances)
 
 

@@ -58,7 +58,6 @@ class ConstantPolicy(_Fixed):
         return proposed < self.lookahead
 
     def update_strategy(self, strategy: Strategy) -> bool:
-        """Change the lookahead."""
         if not isinstance(strategy, Constant):
             return False
         self.lookahead = strategy.num_assistant_tokens
@@ -77,7 +76,6 @@ class ConfidencePolicy(_Fixed):
         return not proposed or ((self.cap is None or proposed < self.cap) and confidence() >= self.threshold)
 
     def update_strategy(self, strategy: Strategy) -> bool:
-        """Change the threshold and the cap."""
         if not isinstance(strategy, Confidence):
             return False
         self.threshold, self.cap = strategy.assistant_confidence_threshold, strategy.max_assistant_tokens

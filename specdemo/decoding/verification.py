@@ -66,7 +66,6 @@ def distribution(logits: Logits, sampling: Sampling, seen: Collection[int]) -> P
 
 
 def greedy_choice(logits: Logits, sampling: Sampling, seen: Collection[int]) -> int:
-    """Return the likeliest token."""
     return int(penalised(logits, seen, sampling.repetition_penalty).argmax())
 
 

@@ -167,14 +167,12 @@ class LanguageModel:
         return self.cached(capacity) if kv_cache else Uncached(self.cached(capacity))
 
     def cached(self, capacity: int) -> Cached:
-        """Return a new sequence with a cache."""
         if not self.paged:
             return Stateful(self._compiled)
         return Paged(self._compiled, capacity, dict(self._fixed), self.layout or "joined")
 
     @property
     def vocabulary(self) -> int:
-        """Number of logits at each position."""
         return int(self._compiled.outputs[0].get_partial_shape()[-1].get_length())
 
 

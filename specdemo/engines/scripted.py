@@ -90,7 +90,6 @@ class ScriptedEngine:
             yield self.step + (tokens - 1) * self.extra
 
     def count_tokens(self, text: str) -> int:
-        """Return the number of words."""
         return len(text.split())
 
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
@@ -210,7 +209,6 @@ class ScriptedBatch:
     in_passes = True
 
     def __init__(self, engine: Engine, step: float, extra: float, *, real_time: bool = False) -> None:
-        """With `real_time`, sleep for as long as the clock says."""
         self._engine = engine
         self._step = step
         self._extra = extra

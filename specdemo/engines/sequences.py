@@ -47,7 +47,6 @@ class Cached(ABC):
 
     @property
     def cached(self) -> "Cached":
-        """This sequence."""
         return self
 
     def states(self, first: int, last: int) -> States:
@@ -55,7 +54,6 @@ class Cached(ABC):
         return self._states[first:last]
 
     def _note(self, request: openvino.InferRequest, past: int, count: int) -> None:
-        """Keep the hidden states of the last pass."""
         if not self._shows:
             return
         found = request.get_output_tensor(1).data
@@ -96,7 +94,6 @@ class Cached(ABC):
         return kept
 
     def keep(self, tokens: int) -> None:
-        """Drop all but the first tokens."""
         del self._fed[tokens:]
         self._rollback(len(self._fed))
 

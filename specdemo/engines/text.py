@@ -133,11 +133,9 @@ class Tokenizer:
         return [token for part in text.split(mark) for token in self._encode_part(part)]
 
     def _encode_part(self, text: str) -> list[int]:
-        """Return the ids of a text without leading special tokens."""
         return [int(token) for token in self._tokenizer.encode(text, add_special_tokens=False).input_ids.data[0]]
 
     def _cut(self, text: str) -> list[str]:
-        """Split a text into parts that hold no special token."""
         special = self._special
         if special is None:
             return [text]
@@ -152,7 +150,6 @@ class Tokenizer:
 
     @cached_property
     def _special(self) -> re.Pattern[str] | None:
-        """All special tokens, as the tokenizer itself finds them."""
         patterns = special_patterns(folder_of(self._model))
         try:
             return re.compile("|".join(patterns)) if patterns else None

@@ -157,7 +157,6 @@ class Divergence(Record):
 
     @property
     def gap(self) -> float:
-        """Difference of the two log-probabilities, absolute."""
         least = 1e-12
         return abs(log(max(self.plain.probability, least)) - log(max(self.speculative.probability, least)))
 
@@ -184,7 +183,6 @@ class Counters(Record):
 
     @property
     def accepted(self) -> int:
-        """Number of accepted proposals."""
         return self.proposed - self.rejected
 
 
@@ -223,5 +221,4 @@ class Comparison(Record):
         return bool(self.plain.tokens and self.speculative.tokens)
 
     def side(self, side: Side) -> Run:
-        """Return the run of one side."""
         return self.plain if side == "plain" else self.speculative

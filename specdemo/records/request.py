@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from specdemo.records.base import Count, Record
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, Weights
@@ -60,14 +60,6 @@ class Model(Record):
     server: ServerKind | None = None
     form: Weights = "auto"
     path: Path | None = Field(None, exclude=True, repr=False)  # never leaves this machine
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_earlier(cls, data: Any) -> Any:
-        """Accept records of earlier versions, which knew one kind of head."""
-        if isinstance(data, dict) and data.get("eagle3") and "head" not in data:
-            return data | {"head": "eagle3"}
-        return data
 
     @property
     def eagle3(self) -> bool:
@@ -142,7 +134,6 @@ class Request:
 
     @classmethod
     def of(cls, prompt: str, settings: GenerationSettings, history: tuple[Turn, ...] = ()) -> Self:
-        """Create the request that settings describe."""
         return cls(
             prompt=prompt,
             strategy=settings.strategy,

@@ -123,7 +123,6 @@ class Run(Record):
 
     @property
     def tokens(self) -> tuple[Token, ...]:
-        """Every committed token, the prefill's first."""
         return tuple(token for step in (self.prefill, *self.rounds) for token in step.committed)
 
     @property
@@ -207,7 +206,6 @@ class Costs(Record):
 
     @property
     def drafted(self) -> tuple[DraftRound, ...]:
-        """Timed rounds that have outcomes."""
         return tuple(step for context in self.contexts[:1] for step in context.rounds if step.probabilities)
 
     @classmethod

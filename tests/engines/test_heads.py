@@ -284,9 +284,3 @@ def test_targets_with_linear_attention_take_a_constant_lookahead_without_prefix_
     caching = pair_of(linear(target), draft, runtime=RuntimeSettings(enable_prefix_caching=True))
     with pytest.raises(SettingsError, match="without prefix caching; switch prefix caching off"):
         check_strategy(caching, "genai", Constant(4), Sampling())
-
-
-def test_records_of_earlier_versions_know_eagle_heads() -> None:
-    written = {"name": "x", "architecture": "llama", "parameters": 1, "weights": "int8", "eagle3": True}
-    assert Model.model_validate(written).head == "eagle3"
-    assert Model.model_validate({**written, "eagle3": False}).head is None

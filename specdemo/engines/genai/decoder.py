@@ -43,7 +43,6 @@ class GenAIDecoder:
 
     @property
     def speculates(self) -> bool:
-        """Whether this decoder's rounds hold proposals."""
         return self._kind != "plain"
 
     @property

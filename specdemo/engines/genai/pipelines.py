@@ -159,7 +159,6 @@ class Pipelines:
 
 
 def scheduler_config(pair: ModelPair) -> openvino_genai.SchedulerConfig:
-    """Return GenAI's scheduler settings for a pair."""
     config = openvino_genai.SchedulerConfig()
     config.cache_size = pair.runtime.cache_size
     config.enable_prefix_caching = pair.runtime.enable_prefix_caching

@@ -69,7 +69,6 @@ class TracedDecoder:
         self.finish_reason: FinishReason | None = None
 
     def rounds(self) -> Generator[Prefilling | Round]:
-        """Tokenise, prefill both models, and decode."""
         self._text = self._tokenizer.encode_prompt(self._request)
         self._prompt_length = len(self._text)
         self._words = IncrementalText(self._tokenizer.decode, self._text)
@@ -103,7 +102,6 @@ class TracedDecoder:
         return self._drafter.propose(self._text, wanted - 1)
 
     def with_proposals(self, rounds: Sequence[Round]) -> list[Round]:
-        """Return the rounds unchanged: they are complete."""
         return list(rounds)
 
     def finalized(self, run: Run) -> Run:
@@ -111,7 +109,6 @@ class TracedDecoder:
         return run.model_copy(update={"prompt_tokens": self._prompt_length})
 
     def update_strategy(self, strategy: Strategy) -> bool:
-        """Update the drafter's strategy, if it can."""
         return self._update_strategy(strategy)
 
     def draft_agreement(self) -> tuple[bool, ...] | None:

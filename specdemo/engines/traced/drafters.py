@@ -40,7 +40,6 @@ class Proposal:
 
     @property
     def probability(self) -> float | None:
-        """The draft's probability of the token."""
         return None if self.distribution is None else float(self.distribution()[self.id])
 
 
@@ -101,7 +100,6 @@ class ModelDrafter:
             self._columns[tokens] = np.arange(len(tokens))
 
     def read(self, text: Sequence[int]) -> None:
-        """Prefill the draft's cache."""
         if self._fits(text):
             self._sequence.logits(text)
 
@@ -121,7 +119,6 @@ class ModelDrafter:
         return propose(self._policy, limit, choose, _confidence)
 
     def learn(self, proposed: int, accepted: int) -> None:
-        """Pass the outcome on to the policy."""
         self._policy.learn(proposed, accepted)
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
@@ -174,11 +171,9 @@ class TextDrafter:
         self._vocabulary = vocabulary
 
     def read(self, text: Sequence[int]) -> None:
-        """Index the prompt."""
         self._index.find(text, 0)
 
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
-        """Return the tokens found."""
         found = self._index.find(text, limit)
         return [certain(token, self._vocabulary) for token in found.tokens]
 
@@ -221,11 +216,9 @@ class SourcesDrafter:
         return [replace(proposal, source="model") for proposal in self._drafter.propose(text, limit)]
 
     def learn(self, proposed: int, accepted: int) -> None:
-        """Pass the outcome on to the policy."""
         self._policy.learn(proposed, accepted, copy=self._copied)
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
-        """Return the draft's agreement."""
         return self._drafter.agreement(text, first)
 
 
@@ -244,7 +237,6 @@ class TranslatingDrafter:
         self._ours = ours
 
     def read(self, text: Sequence[int]) -> None:
-        """Prefill the draft's cache."""
         if their_text := self._theirs.encode(self._ours.decode(text)):
             self._drafter.read(their_text)
 
