@@ -11,9 +11,11 @@ measured in a quiet moment is kept for this pair, engine and machine, and stands
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from hashlib import sha256
+from importlib.metadata import version
 from itertools import accumulate, cycle, islice, takewhile
 from pathlib import Path
 from random import Random
@@ -21,12 +23,17 @@ from time import perf_counter
 
 import numpy as np
 
+from specdemo.decoding.best import best_lookahead
 from specdemo.engines import Engine
 from specdemo.errors import PromptError, SpecdemoError
 from specdemo.files import json_text, read_bytes, write_text
-from specdemo.models.devices import instruction_sets, processor
+from specdemo.models.devices import PROPERTIES_VARIABLE, instruction_sets, processor
+from specdemo.models.folder import agreement_per_step
+from specdemo.models.pairs import pair_settings
 from specdemo.models.places import own_cache, writable
-from specdemo.records import TIMED_LOOKAHEAD, Costs, Spread, StepCosts
+from specdemo.records import TIMED_LOOKAHEAD, Costs, ModelPair, Spread, StepCosts
+from specdemo.settings import GenerationSettings
+from specdemo.strategies import ENGINES, Constant, EngineName
 from specdemo.warm_up import WARM_UP_PROMPT, OtherLoad
 
 MAX_LOOKAHEAD = 16
@@ -75,7 +82,7 @@ def measure_costs(
     if plausible(costs) and costs.other_load <= _QUIET:
         remember(engine, costs)
         return costs
-    return recall(engine) or bounded(costs)
+    return recall(engine.name, engine.pair) or bounded(costs)
 
 
 def plausible(costs: Costs) -> bool:
@@ -91,25 +98,53 @@ def bounded(costs: Costs) -> Costs:
 def remember(engine: Engine, costs: Costs) -> None:
     """Keep step costs from a quiet moment for this pair, engine and machine; without a writable folder, do not."""
     with suppress(SpecdemoError):
-        place = _place(engine)
+        place = _place(engine.name, engine.pair)
         writable(place.parent, "Step costs")
         write_text(json_text(costs.model_dump(mode="json")), place)
 
 
-def recall(engine: Engine) -> Costs | None:
+def recall(engine: EngineName, pair: ModelPair) -> Costs | None:
     """Return the step costs kept from a quiet moment, if any."""
-    if engine.remote:
+    if not ENGINES[engine].local:
         return None
     with suppress(SpecdemoError, ValueError):
-        return Costs.model_validate_json(read_bytes(_place(engine), _MOST_BYTES, "step costs"))
+        return Costs.model_validate_json(read_bytes(_place(engine, pair), _MOST_BYTES, "step costs"))
     return None
 
 
-def _place(engine: Engine) -> Path:
+def _place(engine: EngineName, pair: ModelPair) -> Path:
     """Return the file of this pair, engine, software and machine; all of them decide what a step costs."""
-    facts = engine.pair.model_dump(mode="json"), engine.environment.model_dump(mode="json")
-    key = json.dumps([type(engine).__name__, *facts, processor(), instruction_sets()], sort_keys=True)
+    software = [version(name) for name in ("openvino", "openvino-genai")]
+    machine = [processor(), instruction_sets(), os.cpu_count(), os.environ.get(PROPERTIES_VARIABLE)]
+    key = json.dumps(
+        [engine, pair.model_dump(mode="json", exclude={"translated"}), software, machine], sort_keys=True
+    )
     return own_cache() / "costs" / f"{sha256(key.encode()).hexdigest()[:24]}.json"
+
+
+def predicted(pair: ModelPair, engine: EngineName) -> tuple[int, float] | None:
+    """Return the lookahead that should be fastest here, and its speedup: 0 and 1.0 where plain decoding is.
+
+    From step costs of a quiet moment and the agreement that the draft's folder states; None where one is unknown.
+    """
+    costs = recall(engine, pair)
+    if costs is None or pair.draft is None or pair.draft.path is None:
+        return None
+    agreement = agreement_per_step(pair.draft.path)
+    return best_lookahead(agreement, costs) if agreement else None
+
+
+def start_settings(pair: ModelPair, engine: EngineName | None = None) -> GenerationSettings:
+    """Return the settings with which the page starts: the pair's defaults, at the lookahead that is best here.
+
+    Raises:
+        SettingsError: the engine does not support them.
+    """
+    settings = pair_settings(pair) if engine is None else pair_settings(pair, engine=engine)
+    found = predicted(pair, settings.engine)
+    if found is None or not isinstance(settings.strategy, Constant):
+        return settings
+    return settings.model_copy(update={"num_assistant_tokens": max(found[0], 1)})
 
 
 def measure_once(

@@ -31,12 +31,11 @@ from typing import Any
 import psutil
 
 from specdemo.child import Child, Failure, Sign, send_all
-from specdemo.costs import measure_costs, recall
+from specdemo.costs import measure_costs, recall, start_settings
 from specdemo.engines import Engine
 from specdemo.errors import EngineError, SettingsError, SpecdemoError
 from specdemo.models.checks import check_strategy
 from specdemo.models.converted import convert_pair
-from specdemo.models.pairs import start_settings
 from specdemo.race import LiveSettings, RaceEvent, race
 from specdemo.records import Costs, ModelPair, Phase, Turn
 from specdemo.settings import GenerationSettings
@@ -91,7 +90,7 @@ class Engines:
         if calibrate and self._costs.get(name) is None:
             yield Phase("calibrating")
             self._costs[name] = measure_costs(self._engine, stop=self.stop)
-        return self._engine, self._costs.get(name) or recall(self._engine)
+        return self._engine, self._costs.get(name) or recall(engine, pair)
 
     def has(self, engine: EngineName, pair: ModelPair) -> bool:
         """Check if this pair is loaded in this engine."""

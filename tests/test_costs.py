@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 import specdemo.costs as step_costs
-from specdemo.costs import bounded, measure_costs, plausible, recall, remember
+from specdemo.costs import bounded, measure_costs, plausible, predicted, recall, remember, start_settings
 from specdemo.engines.base import THOROUGH
 from specdemo.engines.scripted import ScriptedEngine
+from specdemo.models.pairs import bundled_pair, pair_settings
 from specdemo.records import Costs
 from specdemo.warm_up import OtherLoad
 
@@ -28,10 +29,10 @@ def engine(extra: float = 0.001) -> ScriptedEngine:
 
 
 def test_a_quiet_measurement_is_kept_and_a_busy_one_gives_way(load: list[float]) -> None:
-    assert recall(engine()) is None
+    assert recall("traced", engine().pair) is None
     quiet = measure_costs(engine())
     assert quiet is not None
-    assert recall(engine()) == quiet
+    assert recall("traced", engine().pair) == quiet
     load[:] = [0.6]
     assert measure_costs(engine(extra=0.005)) == quiet
     other = engine()
@@ -39,7 +40,7 @@ def test_a_quiet_measurement_is_kept_and_a_busy_one_gives_way(load: list[float])
     busy = measure_costs(other)
     assert busy is not None
     assert busy.other_load == 0.6
-    assert recall(other) is None  # nothing quiet was measured of it
+    assert recall("traced", other.pair) is None  # nothing quiet was measured of it
 
 
 def test_impossible_costs_are_measured_again(load: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,9 +70,27 @@ def test_a_damaged_file_or_folder_is_no_obstacle(load: list[float], tmp_path: Pa
     remember(engine(), COSTS)
     (file,) = (tmp_path / "costs").iterdir()
     file.write_text("{")
-    assert recall(engine()) is None
+    assert recall("traced", engine().pair) is None
     file.unlink()
     (tmp_path / "costs").rmdir()
     (tmp_path / "costs").write_text("a file")
     remember(engine(), COSTS)
-    assert recall(engine()) is None
+    assert recall("traced", engine().pair) is None
+
+
+@pytest.mark.parametrize(("agreement", "speedup", "best"), [(0.9, 4.686 / 2.5, 5), (0.5, 1.5 / 1.3, 1), (0.1, 1, 0)])
+def test_the_page_starts_at_the_lookahead_that_costs_and_agreement_predict(
+    load: list[float], monkeypatch: pytest.MonkeyPatch, agreement: float, speedup: float, best: int
+) -> None:
+    pair = bundled_pair()
+    assert start_settings(pair, "traced") == pair_settings(pair, engine="traced")
+    monkeypatch.setattr(step_costs, "agreement_per_step", lambda _: (agreement,) * 8)
+    known = engine()
+    known.pair = pair
+    assert measure_costs(known) is not None
+    found = predicted(pair, "traced")  # τ / (0.2 γ + 1 + 0.1 γ)
+    assert found is not None
+    assert found[0] == best
+    assert found[1] == pytest.approx(speedup, rel=1e-3)
+    assert start_settings(pair, "traced").num_assistant_tokens == max(best, 1)
+    assert predicted(pair, "genai") is None

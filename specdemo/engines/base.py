@@ -31,7 +31,7 @@ from specdemo.records import (
     Side,
     TraceSource,
 )
-from specdemo.strategies import Strategy
+from specdemo.strategies import EngineName, Strategy
 
 PREFILL_CHUNK = 512
 """Prompt tokens prefilled at once. Larger chunks were no faster and make progress coarser."""
@@ -117,6 +117,10 @@ class Engine(Protocol):
     A `remote` engine is decoded by servers, which do not wait to be asked for the next round, so two requests cannot
     take turns. `sides` are the sides that it can decode.
     """
+
+    @property
+    def name(self) -> EngineName:
+        """Its name among the settings."""
 
     @property
     def remote(self) -> bool:

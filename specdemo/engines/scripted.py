@@ -41,7 +41,7 @@ from specdemo.records import (
     Token,
     TraceSource,
 )
-from specdemo.strategies import Constant, Plain, Strategy
+from specdemo.strategies import Constant, EngineName, Plain, Strategy
 
 WRONG = " um"
 _OTHER_LOOKAHEAD = 4  # for policies that choose their own
@@ -64,6 +64,7 @@ class ScriptedEngine:
     prefill: float = 0.05
     real_time: bool = False
     remote: bool = False
+    name: EngineName = "traced"
     sides: tuple[Side, ...] = SIDES
     fails_at: int | None = None
     diverges_at: int | None = None

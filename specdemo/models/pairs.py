@@ -17,7 +17,7 @@ from specdemo.models.hub import local_folder
 from specdemo.models.places import is_writable
 from specdemo.records import Model, ModelPair, Prompts
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.strategies import DRAFT_KINDS, EngineName
+from specdemo.strategies import DRAFT_KINDS
 
 BUNDLED = ASSETS / "story-pair"
 PAIR_VARIABLE = "SPECDEMO_PAIR"
@@ -89,15 +89,6 @@ def pair_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
         SettingsError: one is out of its range, or they contradict each other.
     """
     return initial_settings(pair, **{"drafter": default_drafter(pair)} | chosen)
-
-
-def start_settings(pair: ModelPair, engine: EngineName | None = None) -> GenerationSettings:
-    """Return the settings with which the page starts: the pair's defaults, or those for an engine.
-
-    Raises:
-        SettingsError: the engine does not support them.
-    """
-    return pair_settings(pair) if engine is None else pair_settings(pair, engine=engine)
 
 
 def default_drafter(pair: ModelPair) -> str:

@@ -38,6 +38,7 @@ from specdemo.ui.controls import (
     explanation,
     first_policy,
     initially,
+    lookahead_info,
     policies,
     settings_from,
     start_values,
@@ -226,6 +227,7 @@ def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
     for name, value in values.items():
         updates[name]["value"] = value
     updates["policy"]["info"] = explanation(pair, engine, drafter, policy)
+    updates["num_assistant_tokens"]["info"] = lookahead_info(pair, engine)
     for name, chosen in classes(pair, engine, drafter, policy).items():
         updates[name]["elem_classes"] = chosen
     return [gr.update(**update) for update in updates.values()]
@@ -410,6 +412,8 @@ def _controls(
             )
         if "policy" in names:
             made["policy"].info = explanation(first, start["engine"], start["drafter"], start["policy"])
+        if "num_assistant_tokens" in names:
+            made["num_assistant_tokens"].info = lookahead_info(first, start["engine"])
 
     with gr.Column(elem_id="at-hand", elem_classes="controls"):
         add(*AT_HAND)

@@ -6,8 +6,9 @@ from typing import Any, Literal
 import gradio as gr
 from pydantic.fields import FieldInfo
 
+from specdemo.costs import predicted, start_settings
 from specdemo.errors import SettingsError
-from specdemo.models.pairs import default_drafter, initial_settings, pair_settings, start_settings
+from specdemo.models.pairs import default_drafter, initial_settings, pair_settings
 from specdemo.race import LiveSettings
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings, choices
@@ -92,6 +93,16 @@ def explanation(pair: ModelPair, engine: EngineName, drafter: str, policy: str) 
     """Return the chosen strategy's one-sentence explanation."""
     chosen = strategies(engine, pair.draft_kind, drafter, policy)
     return next((strategy.explanation() for strategy in chosen), FIELDS["policy"].description)
+
+
+def lookahead_info(pair: ModelPair, engine: EngineName) -> str | None:
+    """Return the lookahead's description, and which is best here by known step costs and the draft's agreement."""
+    description, found = FIELDS["num_assistant_tokens"].description, predicted(pair, engine)
+    if found is None:
+        return description
+    lookahead, _ = found
+    best = f"{lookahead} is best here" if lookahead else "here plain decoding is faster"
+    return f"{description}; {best} by measured costs"
 
 
 AT_HAND = LiveSettings._fields

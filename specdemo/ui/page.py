@@ -16,10 +16,11 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 
+from specdemo.costs import start_settings
 from specdemo.engines import load_engine
 from specdemo.errors import SettingsError, SpecdemoError
 from specdemo.exports.html import PAGE
-from specdemo.models.pairs import bundled_prompts, start_settings
+from specdemo.models.pairs import bundled_prompts
 from specdemo.records import ModelPair
 from specdemo.settings import RuntimeSettings
 from specdemo.ui.compare import ANATOMY, COMPARE, CompareCallbacks, CompareTab, api_description, compare_tab
@@ -159,8 +160,8 @@ def _remember(
     models.in_use.change(None, models.in_use, js=pair_js)
 
     def restored(saved: str) -> list[Any]:
-        start = restore(registry, saved)
-        values = [start.prompt, *start.controls, start.message, start.pair, start.header, *start.pair_controls]
+        found = restore(registry, saved, start)
+        values = [found.prompt, *found.controls, found.message, found.pair, found.header, *found.pair_controls]
         return [*values, gr.update(interactive=True), True]
 
     saved = gr.Textbox(visible=False)
@@ -187,8 +188,11 @@ class StartValues(NamedTuple):
     pair_controls: list[Any]
 
 
-def restore(registry: Registry, saved: str) -> StartValues:
-    """Return the initial values of the page; `saved` is a JSON object of strings, or empty."""
+def restore(registry: Registry, saved: str, built: dict[str, Any]) -> StartValues:
+    """Return the initial values of the page; `saved` is a JSON object of strings, or empty.
+
+    `built`: the controls' values in the page as it was built, perhaps before step costs were measured.
+    """
     values, damaged = _read(saved)
     pair, wrong = _pair(registry, {name: values[name] for name in PAIR_NAMES if name in values})
     start = start_values(registry.default)
@@ -199,7 +203,7 @@ def restore(registry: Registry, saved: str) -> StartValues:
     error = damaged or wrong or wrong_setting
     return StartValues(
         prompt=values.get("prompt", bundled_prompts(pair.target.prompts)[0] if other else gr.skip()),
-        controls=[gr.skip() if value == start[name] else value for name, value in settings],
+        controls=[gr.skip() if value == built[name] else value for name, value in settings],
         message=alert(error) if error is not None else gr.skip(),
         pair=pair if other else gr.skip(),
         header=header_html(pair) if other else gr.skip(),

@@ -35,7 +35,7 @@ def test_the_page_begins_with_them(pair: ModelPair) -> None:
     assert start == GenerationSettings().model_dump() | BEGUN
     assert settings_from(pair, start) == GenerationSettings(**BEGUN)
     assert settings_from(pair, start | {"repetition_penalty": 1.0}).repetition_penalty == 1
-    untouched = restore(Registry(pair, Visitors()), "{}")
+    untouched = restore(Registry(pair, Visitors()), "{}", start_values(pair))
     assert untouched.controls == [gr.skip()] * len(NAMES)
 
 

@@ -71,7 +71,7 @@ def test_settings_travel_in_a_link() -> None:
 
 
 def test_a_stored_value_that_is_not_one_becomes_a_message() -> None:
-    start = restore(SHELF, '{"prompt": "Say", "top_k": "7", "seed": "none"}')
+    start = restore(SHELF, '{"prompt": "Say", "top_k": "7", "seed": "none"}', start_values(SHELF.default))
     assert "Seed (seed) should be a valid integer" in start.message
     assert start.prompt == "Say"
     assert dict(zip(NAMES, start.controls, strict=True)) == dict.fromkeys(NAMES, gr.skip()) | {"top_k": 7}
@@ -79,13 +79,15 @@ def test_a_stored_value_that_is_not_one_becomes_a_message() -> None:
 
 @pytest.mark.parametrize("saved", ["", "{}"])
 def test_nothing_stored_changes_nothing(saved: str) -> None:
-    start = restore(SHELF, saved)
+    start = restore(SHELF, saved, start_values(SHELF.default))
     assert [*start.controls, *start.pair_controls] == [gr.skip()] * (len(NAMES) + len(PAIR_NAMES))
     assert (start.prompt, start.message, start.pair, start.header) == (gr.skip(),) * 4
 
 
 def test_stored_values_are_restored() -> None:
-    start = restore(SHELF, '{"prompt": "Say", "top_k": "7", "draft": "", "cache_size": "2"}')
+    start = restore(
+        SHELF, '{"prompt": "Say", "top_k": "7", "draft": "", "cache_size": "2"}', start_values(SHELF.default)
+    )
     assert (start.prompt, start.message) == ("Say", gr.skip())
     assert dict(zip(NAMES, start.controls, strict=True)) == dict.fromkeys(NAMES, gr.skip()) | {
         "top_k": 7,
@@ -110,7 +112,7 @@ def test_stored_values_are_restored() -> None:
     ],
 )
 def test_a_pair_that_cannot_be_used_becomes_a_message(saved: str, reason: str) -> None:
-    start = restore(SHELF, saved)
+    start = restore(SHELF, saved, start_values(SHELF.default))
     assert "The link&#39;s pair cannot be used." in start.message
     assert reason in start.message
     assert start.pair == gr.skip()
@@ -120,7 +122,7 @@ def test_visitors_may_choose_the_device_that_the_page_was_started_with() -> None
     runtime = PAIR.runtime.model_copy(update={"device": "MULTI:CPU(2)"})
     registry = Registry(PAIR.model_copy(update={"runtime": runtime}), Visitors())
     assert next(iter(registry.devices())) == "MULTI:CPU(2)"
-    start = restore(registry, '{"cache_size": "2", "draft_device": "CPU"}')
+    start = restore(registry, '{"cache_size": "2", "draft_device": "CPU"}', start_values(registry.default))
     assert (start.message, start.pair.runtime.device) == (gr.skip(), "MULTI:CPU(2)")
 
 

@@ -14,6 +14,7 @@ from gradio.state_holder import SessionState
 
 from specdemo.models.pairs import bundled_pair
 from specdemo.ui.compare import CompareCallbacks
+from specdemo.ui.controls import start_values
 from specdemo.ui.measure import suite_name
 from specdemo.ui.models import name_of
 from specdemo.ui.page import build_page, restore
@@ -140,7 +141,7 @@ def test_a_forged_event_names_no_entry_of_the_catalogue(data: Any) -> None:
 
 @pytest.mark.parametrize("saved", ["null", "[1]", "{", '{"seed": 1}', '{"prompt": "\\ud800"}', "[" * 100_000])
 def test_a_forged_beginning_is_passed_over(saved: str) -> None:
-    start = restore(Registry(bundled_pair(), Visitors()), saved)
+    start = restore(Registry(bundled_pair(), Visitors()), saved, start_values(bundled_pair()))
     assert "cannot be read" in start.message
 
 

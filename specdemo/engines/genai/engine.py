@@ -25,7 +25,7 @@ from specdemo.models.checks import check_concurrent, check_request
 from specdemo.models.devices import describe_environment
 from specdemo.records import SIDES, Costs, Counters, DraftRound, ModelPair, Request
 from specdemo.settings import Sampling
-from specdemo.strategies import Constant, Lookup, Plain, Strategy
+from specdemo.strategies import Constant, EngineName, Lookup, Plain, Strategy
 
 _MOST_TOKENS = 200  # per series of passes: enough for eleven passes over seventeen tokens
 _DRAFTED_TOKENS = 64  # while draft steps are timed
@@ -35,6 +35,7 @@ _NGRAM = 3
 class GenAIEngine:
     """A pair loaded in GenAI pipelines."""
 
+    name: EngineName = "genai"
     remote = False
     sides = SIDES
 

@@ -28,7 +28,7 @@ from specdemo.records import (
     Side,
 )
 from specdemo.settings import Sampling
-from specdemo.strategies import Plain, Strategy
+from specdemo.strategies import EngineName, Plain, Strategy
 from specdemo.version import __version__
 
 KEY_VARIABLE = "SPECDEMO_API_KEY"
@@ -38,6 +38,7 @@ PLAIN_KEY_VARIABLE = "SPECDEMO_PLAIN_API_KEY"
 class RemoteEngine:
     """Decodes a pair on its servers."""
 
+    name: EngineName = "server"
     remote = True
 
     def __init__(self, pair: ModelPair, *, thoroughness: Thoroughness = THOROUGH) -> None:

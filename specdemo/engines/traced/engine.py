@@ -38,7 +38,7 @@ from specdemo.models.devices import (
 )
 from specdemo.records import SIDES, Costs, Counters, DraftRound, Model, ModelPair, Request
 from specdemo.settings import RuntimeSettings
-from specdemo.strategies import Constant, Plain, Strategy
+from specdemo.strategies import Constant, EngineName, Plain, Strategy
 
 _Role = Literal["plain", "speculative", "draft"]
 """Owner of a cache: both sides of a race share the target, each with its own text."""
@@ -56,6 +56,7 @@ EXACT_LAYOUTS: tuple[Layout, ...] = ("empty", "padded")
 class TracedEngine:
     """A pair loaded in our own loop."""
 
+    name: EngineName = "traced"
     remote = False
     sides = SIDES
 
