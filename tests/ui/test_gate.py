@@ -4,6 +4,8 @@ import asyncio
 import json
 import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -476,3 +478,5 @@ def test_a_proxy_of_the_environment_is_never_asked_for_the_page(monkeypatch: pyt
         monkeypatch.setenv(name, "socks5://192.0.2.1:1080")
     with running() as (_, http):
         assert http.get("/config").status_code == 200
+    code = "import specdemo.ui.page"  # Gradio makes a client when it is imported
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
