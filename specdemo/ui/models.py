@@ -145,7 +145,7 @@ class ModelsCallbacks:
             news[shown] = gr.skip() if choices == before else gr.update(choices=choices)
         return news
 
-    def fit_to_target(self, target: str, listed: tuple[Choices, Choices]) -> Updates:
+    def fit_to_target(self, target: str | None, listed: tuple[Choices, Choices]) -> Updates:
         """Return the drafts that fit a target, and its default runtime settings, except for the devices.
 
         A path that was typed becomes one of the models first.
@@ -153,7 +153,9 @@ class ModelsCallbacks:
         shown = self._shown
         controls = dict(zip(PAIR_NAMES, shown.controls, strict=True))
         news: Updates = {}
-        if self._local and Path(target.strip(" \"'")).expanduser().is_absolute():
+        target = target or ""  # an emptied list sends None
+        typed = target.strip(" \"'")
+        if self._local and (typed.startswith("~/") or Path(typed).is_absolute()):
             try:
                 target = self._registry.add(target)
                 news[shown.message] = notice(f"{target} is now among your models.")
