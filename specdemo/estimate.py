@@ -346,11 +346,7 @@ def _averaged(estimates: Sequence[tuple[float, float]]) -> Interval:
 
 
 class Pooled(Record):
-    """A summary of trials with the same settings. Shares are of the speculative runs' seconds.
-
-    `speedups` are those of whole trials, drawn beside the estimate. `other_load` is the median share of the machine's
-    processor time that other processes took.
-    """
+    """A summary of trials with the same settings. `speedups` are those of whole trials."""
 
     speedup: Interval
     speedups: tuple[float, ...]
@@ -358,10 +354,6 @@ class Pooled(Record):
     mean_acceptance_length: float | None
     acceptance_rate: float | None
     token_acceptance: float | None
-    draft_share: float | None
-    verify_share: float | None
-    other_share: float | None
-    other_load: float | None = None
 
 
 def pool(done: Sequence[Trial], prompts: Sequence[Hashable] | None = None) -> Pooled:
@@ -369,13 +361,9 @@ def pool(done: Sequence[Trial], prompts: Sequence[Hashable] | None = None) -> Po
 
     `prompts`, one per trial: see `of_trials`.
     """
-    seconds = sum(trial.run_seconds for trial in done)
-    draft = total([trial.draft_seconds for trial in done])
-    verify = total([trial.verify_seconds for trial in done])
-    accepted = total([trial.accepted for trial in done])
-    proposed, judged = (total([getattr(trial, name) for trial in done]) for name in ("proposed", "judged"))
-    rounds = total([trial.rounds for trial in done])
-    loads = [trial.other_load for trial in done if trial.other_load is not None]
+    accepted, proposed, judged, rounds = (
+        _total([getattr(trial, name) for trial in done]) for name in ("accepted", "proposed", "judged", "rounds")
+    )
     return Pooled(
         speedup=of_trials(done, prompts),
         speedups=tuple(trial.speedup for trial in done),
@@ -383,14 +371,10 @@ def pool(done: Sequence[Trial], prompts: Sequence[Hashable] | None = None) -> Po
         mean_acceptance_length=sum(trial.run_tokens for trial in done) / rounds if rounds else None,
         acceptance_rate=accepted / proposed if accepted is not None and proposed else None,
         token_acceptance=accepted / judged if accepted is not None and judged else None,
-        draft_share=draft / seconds if draft is not None else None,
-        verify_share=verify / seconds if verify is not None else None,
-        other_share=1 - (draft + verify) / seconds if draft is not None and verify is not None else None,
-        other_load=float(np.median(loads)) if loads else None,
     )
 
 
-def total(seconds: Sequence[float | None]) -> float | None:
+def _total(counts: Sequence[int | None]) -> int | None:
     """Return the sum; None if any part is unknown."""
-    known = [value for value in seconds if value is not None]
-    return sum(known) if len(known) == len(seconds) else None
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None

@@ -7,7 +7,7 @@ think between `<think>` and `</think>` before they answer.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
@@ -66,7 +66,6 @@ FORMULAS = {
     "acceptance_rate": "accepted / proposed, over rounds whose proposals are known",
     "mean_acceptance_length": "committed tokens / target passes (plain decoding: 1)",
     "per_position": "rounds that accepted at least i drafts / rounds",
-    "accepted": "rounds that accepted exactly 0, 1, 2, … drafts",
     "prefill": "seconds from the request to its first token",
     "tokens_per_second": "tokens after the first / decode seconds",
     "time_per_token": "decode seconds / tokens after the first",
@@ -204,30 +203,19 @@ class Part(NamedTuple):
 def by_position(run: Run) -> list[Part]:
     """Return parts of equal length, at most eight."""
     block = next((size for size in _BLOCKS if size * _MOST_PARTS >= decoded_tokens(run)), _BLOCKS[-1])
-    return _parts(run, lambda start: f"{start // block * block + 1}–{(start // block + 1) * block}")
-
-
-def by_thinking(run: Run) -> list[Part]:
-    """Return thinking and answer as parts; empty if the text does not think."""
-    border = thinking_tokens(run) - len(run.prefill.committed)
-    return _parts(run, lambda start: "thinking" if start < border else "answer") if border > 0 else []
-
-
-def _parts(run: Run, name_at: Callable[[int], str]) -> list[Part]:
-    """Group rounds by the name of where they begin, in tokens after the prefill's."""
-    found: dict[str, list[Round]] = {}
+    found: dict[int, list[Round]] = {}
     start = 0
     for step in run.rounds if run.passes_known else ():
-        found.setdefault(name_at(start), []).append(step)
+        found.setdefault(start // block * block, []).append(step)
         start += len(step.committed)
     return [
         Part(
-            name,
+            f"{first + 1}–{first + block}",
             len(rounds),
             running_acceptance(tuple(rounds))[-1],
             sum(len(step.committed) for step in rounds) / len(rounds),
         )
-        for name, rounds in found.items()
+        for first, rounds in found.items()
         if len(rounds) >= _LEAST_ROUNDS
     ]
 
@@ -409,16 +397,6 @@ def loop(ids: Sequence[int | str]) -> Loop | None:
 
 
 _BEGIN, _END = "<think>", "</think>"
-
-
-def thinking_tokens(run: Run) -> int:
-    """Return the number of tokens up to the end of thinking; all while it lasts, 0 without."""
-    text = ""
-    for number, token in enumerate(run.tokens, 1):
-        text += token.text
-        if _END in text:
-            return number
-    return len(run.tokens) if text.lstrip().startswith(_BEGIN) else 0
 
 
 def answer(text: str) -> str:

@@ -19,7 +19,6 @@ from specdemo.records import (
     SIDES,
     Comparison,
     Costs,
-    Counters,
     Divergence,
     ModelPair,
     Move,
@@ -274,17 +273,8 @@ def _seconds_label(comparison: Comparison, speedup: Speedup | None, seconds: dic
     if comparison.repeats:
         more.append(_number(len(comparison.repeats), "repeat"))
     if speedup.expected is not None:
-        more.append(_counts_words(comparison))
+        more.append("counts with step costs")
     return f"{label}; the headline is an estimate ({', '.join(more)})"
-
-
-def _counts_words(comparison: Comparison) -> str:
-    """Name the estimate from counts, and when its step costs were measured."""
-    return f"counts with step costs {'from a quiet moment' if _quiet(comparison.costs) else 'measured apart'}"
-
-
-def _quiet(costs: Costs | None) -> bool:
-    return costs is not None and costs.other_load is not None and costs.other_load <= _BUSY
 
 
 def _difference(speedup: Speedup | None, seconds: dict[Side, float]) -> str:
@@ -348,7 +338,7 @@ def _evidence(comparison: Comparison, speedup: Speedup, *, disturbed: bool) -> s
     measured = f"{steps} of {runs}" + ("" if speedup.measured is None else f" give {speedup.measured:.2f}×")
     parts = [measured if speedup.measured is not None else f"{measured} give an impossible figure, left out"]
     if speedup.expected is not None:
-        parts.append(f"{_counts_words(comparison)} {speedup.expected:.2f}×")
+        parts.append(f"counts with step costs {speedup.expected:.2f}×")
     advice = ""
     if speedup.strength in ("noisy", "probable") and not disturbed:
         short = metrics.common_tokens(comparison) < _FIRM
@@ -362,8 +352,6 @@ def _makeup(comparison: Comparison) -> str:
     sentences = []
     if (rate := metrics.acceptance_rate(comparison.speculative)) is not None:
         sentences.append(f"The target accepted {percent(rate)} of {drafter.proposals}.")
-    if len(drafter.sources) > 1:
-        sentences.append(_shares(comparison.speculative))
     parts = []
     guess = None if costs is None or not drafter.model else metrics.draft_cost(costs)
     check = None if costs is None or lookahead is None else metrics.verify_cost(costs, lookahead + 1)
@@ -375,21 +363,6 @@ def _makeup(comparison: Comparison) -> str:
     if parts:
         sentences.append(f"{capitalised('; '.join(parts))}, measured apart from this run.")
     return " ".join(sentences)
-
-
-def _shares(run: Run) -> str:
-    parts = []
-    for source, name in SOURCES.items():
-        rounds = [step for step in run.rounds if step.source == source]
-        if rounds:
-            accepted, proposed = (sum(each) for each in zip(*map(_counts, rounds), strict=True))
-            of_them = f"{accepted} of {proposed} accepted"
-            parts.append(f"{name} guessed in {len(rounds)} of {len(run.rounds)} rounds ({of_them})")
-    return f"{capitalised('; '.join(parts))}." if parts else ""
-
-
-def _counts(step: Round) -> tuple[int, int]:
-    return step.accepted, len(step.proposed or ())
 
 
 # Figures
@@ -412,7 +385,6 @@ def figures(comparison: Comparison, speedup: Speedup | None) -> Iterator[Figure]
     yield Figure("acceptance rate α", "", rate, FORMULAS["acceptance_rate"])
     yield both("mean acceptance length τ", "mean_acceptance_length", metrics.mean_acceptance_length, number)
     yield Figure("acceptance by position i", "", _positions(speculative), FORMULAS["per_position"])
-    yield Figure("rounds by tokens accepted", "", _histogram(comparison), FORMULAS["accepted"])
     costs, strategy = comparison.costs, comparison.settings.strategy
     if costs is None:
         return
@@ -432,12 +404,6 @@ def _positions(run: Run) -> str:
     if len(shown) < len(rates):
         shown.append(f"{'0 %' if not rates[len(shown)] else '…'} from {len(shown) + 1} on")
     return " · ".join(shown) or "–"
-
-
-def _histogram(comparison: Comparison) -> str:
-    """Format the rounds of the race that accepted 0, 1, 2, … proposals; a dash if rounds are unknown."""
-    counts = metrics.accepted_per_round(comparison.speculative)
-    return " · ".join(f"{accepted}: {rounds}" for accepted, rounds in counts.items()) or "–"
 
 
 def number(value: float | None, unit: str = "") -> str:
@@ -599,8 +565,6 @@ def notes(comparison: Comparison) -> Iterator[str]:
     """Yield the source of the proposals, and everything else that qualifies the figures."""
     pair, settings = comparison.pair, comparison.settings
     yield _SOURCES[comparison.trace_source]
-    if (counters := comparison.counters) is not None:
-        yield _counted(comparison, counters)
     if pair.translated and settings.strategy.drafter.model:
         yield (
             "Target and draft have different tokenizers: the draft's text was re-encoded for the target, "
@@ -608,9 +572,7 @@ def notes(comparison: Comparison) -> Iterator[str]:
         )
     if pair.target.weights not in _UNCOMPRESSED:
         asked, used = pair.runtime.dynamic_quantization, comparison.environment.dynamic_quantization
-        if used.startswith("groups") and metrics.identical(comparison):
-            yield _QUANTIZED_ALIKE.format(groups=used)
-        elif asked in ("off", "auto"):
+        if asked in ("off", "auto") and not used.startswith("groups"):
             yield _NOT_QUANTIZED
     if any(name in pair.target.architecture.lower() for name in _EXPERTS):
         yield (
@@ -626,24 +588,6 @@ def notes(comparison: Comparison) -> Iterator[str]:
         yield f"Settings were changed while it ran: {moves}. The figures cover several settings together."
     if comparison.history:
         yield "Both sides read the same earlier turns, with the target's own answers."
-
-
-def _counted(comparison: Comparison, counters: Counters) -> str:
-    counts = f"GenAI counts {counters.proposed} proposals, {counters.rejected} rejected"
-    ours = metrics.proposed_and_accepted(comparison.speculative)
-    if not counters.same:
-        fit = ", in another run of this request, whose text differs."
-    elif ours is None:
-        fit = ", in another run of this request; in this one they are unknown."
-    elif ours == (counters.proposed, counters.accepted):
-        fit = "; specdemo counts the same."
-    else:
-        fit = f"; specdemo counts {ours[0]}, {ours[0] - ours[1]} rejected."
-    work = counters.processed / counters.proposed if counters.proposed else 0
-    return (
-        f"{counts}{fit} The last round is left out. The draft computed {work:.2f} tokens per proposal and took "
-        f"{counters.draft_share:.2f} of the target's time."
-    )
 
 
 def moved_to(move: Move) -> str:
@@ -678,10 +622,6 @@ _NOT_QUANTIZED = (
     "Activations are not quantized (dynamic quantization is off), so that outputs stay identical. That makes steps "
     "slower: plain ones of SmolLM2 took 1.1 to 1.5 times as long on two cores of an AMD EPYC. Runtime in the Models "
     "tab has the switch."
-)
-_QUANTIZED_ALIKE = (
-    "Activations are quantized in {groups} (dynamic quantization), so that passes over several tokens cost less. "
-    "Both outputs are identical all the same."
 )
 _QUANTIZED = (
     " Since the weights are stored as {weights}, activations are quantized, too, in {groups}, which magnifies such "
@@ -740,47 +680,6 @@ def _remedy(comparison: Comparison) -> str:
         "in f32 throughout (--precision f32 --kv-cache-precision f32), outputs diverge less often."
         + (_QUANTIZED.format(weights=weights, groups=precision.dynamic_quantization) if quantized else "")
     )
-
-
-def walk_through(comparison: Comparison) -> Iterator[str]:
-    """Explain the algorithm in a few sentences, illustrated by a round of this run."""
-    traced = [
-        (number, step)
-        for number, step in enumerate(comparison.speculative.rounds, 1)
-        if step.proposed and None not in {draft.id for draft in step.proposed}
-    ]
-    if not traced:
-        yield "The proposals of this run are unknown, so no round can serve as an example."
-        return
-    mixed = [(number, step) for number, step in traced if 0 < step.accepted < len(step.proposed or ())]
-    number, step = (mixed or traced)[0]
-    drafts, accepted = step.proposed or (), step.accepted
-    who = SOURCES[step.source or comparison.settings.strategy.drafter.sources[0]]
-    words = ", ".join(_quoted(draft.text) for draft in drafts)
-    yield (
-        f"Take round {number}. First {who} proposed {_number(len(drafts), 'token')}: {words}. "
-        "Then the target read all of them in a single pass, which shows what it would have written itself."
-    )
-    added = "".join(token.text for token in step.committed[accepted:])
-    good = f"It accepted {', '.join(_quoted(draft.text) for draft in drafts[:accepted]) or 'none'}"
-    refused = next((draft for draft in drafts if draft.verdict is Outcome.REJECTED), None)
-    if refused is not None:
-        odds = ""
-        if refused.draft_probability is not None and refused.target_probability is not None:
-            odds = f" (draft {refused.draft_probability:.2f}, target {refused.target_probability:.2f})"
-        rest = len(drafts) - accepted - 1
-        after = f" The {rest} after it {'was' if rest == 1 else 'were'} discarded unjudged." if rest else ""
-        wrote = f"rejected {_quoted(refused.text)}{odds}, and wrote {_quoted(added)}, the correction token, instead."
-        yield f"{good}, {wrote}{after}"
-    elif added:
-        yield f"{good}, the whole proposal, and added {_quoted(added)}, the bonus token, which the same pass yields."
-    if comparison.settings.do_sample and ENGINES[comparison.settings.engine].samples_exactly:
-        yield (
-            "When sampling, a proposal x is accepted with probability min(1, p(x) / q(x)), where p is the target's "
-            "distribution and q the draft's; a rejected one is replaced by a draw from max(0, p − q), normalized. "
-            "The output then follows exactly the target's distribution (Leviathan et al. 2023)."
-        )
-    yield f"So one target pass committed {_number(len(step.committed), 'token')}."
 
 
 def _quoted(text: str) -> str:
@@ -842,8 +741,3 @@ def pieces(step: Round, side: Side = "speculative") -> Iterator[Piece]:
             yield Piece(draft.text.replace("\n", "↵"), "rejected")
     for token in step.committed[step.accepted :]:
         yield Piece(token.text, "plain" if side == "plain" else "own")
-
-
-def pieces_of(run: Run, side: Side = "speculative") -> Iterator[Piece]:
-    for step in (run.prefill, *run.rounds):
-        yield from pieces(step, side)

@@ -11,8 +11,7 @@ from time import perf_counter
 from specdemo import metrics
 from specdemo.engines import Engine
 from specdemo.errors import PairError, SettingsError, SpecdemoError
-from specdemo.estimate import ENOUGH, total
-from specdemo.metrics import thinking_tokens
+from specdemo.estimate import ENOUGH
 from specdemo.models.checks import check_strategy
 from specdemo.race import run_alone, with_counters
 from specdemo.records import Comparison, Costs, ModelPair, Outcome, Request, Round, Run, Trial, Turn
@@ -108,13 +107,10 @@ def _trial(before: Comparison, after: Comparison, other_load: float | None) -> T
         rounds=len(run.rounds) if run.passes_known else None,
         run_tokens=metrics.decoded_tokens(run),
         run_seconds=metrics.decode_seconds(run),
-        draft_seconds=total([step.draft_seconds for step in run.rounds]),
-        verify_seconds=total([step.verify_seconds for step in run.rounds]),
         proposed=len(outcomes) if reported else None,
         accepted=accepted if reported else None,
         judged=accepted + outcomes.count(Outcome.REJECTED) if reported else None,
         other_load=other_load,
-        thinking=thinking_tokens(run),
         plain_steps=tuple(tuple(map(_rounded, metrics.seconds_of_tokens(side.plain))) for side in (before, after)),
         round_steps=tuple(_step(step) for step in run.rounds),
     )

@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from specdemo import metrics
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.metrics import Loop, break_even, ceiling, expected_length, loop, predict
+from specdemo.metrics import Loop, ceiling, expected_length, loop, predict
 from specdemo.race import race
-from specdemo.records import Comparison, Costs, DraftToken, Outcome, Round, Run, Spread, StepCosts, Token
+from specdemo.records import Comparison, Costs, DraftToken, Outcome, Round, Run, Token
 from specdemo.settings import GenerationSettings
 from tests.support.proposals import proposals
-from tests.support.random_records import comparisons, rounds, runs
+from tests.support.random_records import comparisons, runs
 
 
 def compare(engine: ScriptedEngine, **settings: Any) -> Comparison:
@@ -34,19 +34,6 @@ def test_figures_of_a_known_run() -> None:
     assert metrics.speedup(comparison) == pytest.approx(8 * 0.010 / (3 * 0.016))
     assert metrics.tokens_per_second(run) == 8 / metrics.decode_seconds(run)
     assert metrics.identical(comparison)
-
-
-def test_plain_decoding_has_unit_accepted_length_and_no_acceptance() -> None:
-    plain = compare(ScriptedEngine()).plain
-    assert metrics.mean_acceptance_length(plain) == 1
-    assert metrics.acceptance_rate(plain) is None
-    assert metrics.per_position_acceptance(plain) == []
-
-
-def test_divergence_is_found_at_its_token() -> None:
-    comparison = compare(ScriptedEngine(diverges_at=4))
-    assert metrics.first_divergence(comparison) == 4
-    assert not metrics.identical(comparison)
 
 
 def test_a_longer_output_differs_where_the_shorter_ended_unless_that_was_cancelled() -> None:
@@ -85,14 +72,6 @@ def test_every_figure_is_within_its_bounds(comparison: Comparison) -> None:
         assert all(rate is None or 0 <= rate <= 1 for rate in running)
     index = metrics.first_divergence(comparison)
     assert index is None or comparison.plain.token_ids[:index] == comparison.speculative.token_ids[:index]
-
-
-@given(st.lists(rounds(), min_size=1).map(tuple))
-def test_running_acceptance_ends_at_the_acceptance_rate(steps: tuple[Round, ...]) -> None:
-    run = Run(prefill=Round(committed=(Token(id=0, text=""),), seconds=1), rounds=steps, finish_reason="length")
-    rate = metrics.acceptance_rate(run)
-    if rate is not None:
-        assert metrics.running_acceptance(steps)[-1] == rate
 
 
 def test_acceptance_counts_only_rounds_whose_proposals_are_known() -> None:
@@ -136,27 +115,6 @@ def test_predictions_by_hand() -> None:
     assert max(always) == always[1]  # the cliff at four tokens
 
 
-def test_nothing_pays_when_nothing_is_accepted() -> None:
-    prediction = predict(COSTS, 0.0)
-    assert prediction is not None
-
-
-def test_prompt_lookup_drafts_at_no_cost_and_an_unknown_draft_predicts_nothing() -> None:
-    unknown = COSTS.model_copy(update={"draft_step": None})
-    assert predict(unknown, 0.5) is None
-    lookup = predict(unknown, 0.5, free=True)
-    assert lookup is not None
-
-
-def test_costs_without_contexts_are_read_and_written() -> None:
-    old = {"plain_step": 0.01, "draft_step": None, "verify": [0.01, 0.02]}
-    assert Costs.model_validate(old).contexts == ()
-    spread = Spread(low=1, middle=2, high=3)
-    costs = Costs.of([StepCosts(context=16, passes=(spread, spread), draft=None)])
-    assert (costs.plain_step, costs.draft_step, costs.verify) == (2, None, (2, 2))
-    assert Costs.model_validate_json(costs.model_dump_json()) == costs
-
-
 def test_a_rounds_first_draft_step_is_told_from_the_later_ones() -> None:
     assert COSTS.later_draft_step == COSTS.draft_step  # nothing is known of the first
     costs = COSTS.model_copy(update={"first_draft_step": 0.005})
@@ -190,14 +148,6 @@ def test_a_prediction_never_exceeds_what_a_round_writes() -> None:
     assert ceiling(Costs(plain_step=1, draft_step=0.1, verify=(1, 1.1, 1.2, 4))) == pytest.approx((3 / 1.4, 2))
 
 
-def test_break_even_is_where_the_prediction_is_one() -> None:
-    for lookahead, needed in enumerate(break_even(COSTS), 1):
-        if needed is not None:
-            found = predict(COSTS, needed)
-            assert found is not None
-            assert found[lookahead - 1] == pytest.approx(1, abs=0.01)
-
-
 @pytest.mark.parametrize(
     ("ids", "found"),
     [
@@ -211,14 +161,6 @@ def test_break_even_is_where_the_prediction_is_one() -> None:
 )
 def test_loops(ids: list[int], found: Loop | None) -> None:
     assert loop(ids) == found
-
-
-@given(st.lists(st.integers(0, 3), max_size=80))
-def test_a_loop_is_what_it_says(ids: list[int]) -> None:
-    found = loop(ids)
-    if found is not None:
-        assert ids[found.start :][: -found.period] == ids[found.start + found.period :]
-        assert len(ids) - found.start >= max(24, 4 * found.period)
 
 
 def test_passes_are_counted_up_to_the_same_tokens() -> None:
@@ -241,21 +183,3 @@ def test_a_draft_that_is_wrong_in_the_second_half_lowers_only_that() -> None:
     assert (first.acceptance_rate, last.acceptance_rate) == (1, 0)
     assert (first.mean_acceptance_length, last.mean_acceptance_length) == (5, 1)
     assert sum(part.rounds for part in parts) == len(run.rounds)
-
-
-def test_accepted_tokens_per_round_are_counted() -> None:
-    run = compare(ScriptedEngine(wrong=(3, 8)), **LONG).speculative
-    counts = metrics.accepted_per_round(run)
-    assert sum(counts.values()) == len(run.rounds)
-    assert sum(accepted * rounds for accepted, rounds in counts.items()) == sum(step.accepted for step in run.rounds)
-    assert counts[4] > counts[2] >= 1
-
-
-def test_thinking_and_answer_are_told_apart() -> None:
-    words = ("<think>", *[" hm"] * 40, "</think>", *[" so"] * 80)
-    run = compare(ScriptedEngine(words=words, wrong=range(42)), **LONG).speculative
-    assert metrics.thinking_tokens(run) == 42
-    thinking, answer = metrics.by_thinking(run)
-    assert (thinking.name, answer.name) == ("thinking", "answer")
-    assert thinking.mean_acceptance_length < 2 < answer.mean_acceptance_length
-    assert metrics.by_thinking(compare(ScriptedEngine()).speculative) == []

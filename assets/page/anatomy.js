@@ -47,9 +47,7 @@ export class Anatomy {
     const { prefill, rounds } = record.speculative;
     this.find(".anatomy").dataset.state = "full";
     this.find(".about").replaceChildren(paragraph(`${record.summary.made_by} ${rounds.length} rounds, proposals ${record.trace_source}.`));
-    this.find(".explanation").replaceChildren(...anatomy.walk.map(paragraph));
     board(this.find(".passes .table"), [anatomy.passes]);
-    board(this.find(".parts"), anatomy.parts ? [anatomy.parts] : []);
     for (const name of CHARTS) this.charts[name].show(anatomy.charts[name]);
     if (run === this.run) return;
     Object.assign(this, { run, prompt: record.prompt, rounds: [prefill, ...rounds], at: 0, lit: null });

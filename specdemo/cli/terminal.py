@@ -23,7 +23,7 @@ from specdemo.experiments import Report, write
 from specdemo.experiments import Table as Listed
 from specdemo.files import write_json
 from specdemo.records import Comparison, Model, Run
-from specdemo.summary import Figure, PieceKind, pieces_of, prompt_of, summarise
+from specdemo.summary import Figure, PieceKind, pieces, prompt_of, summarise
 from specdemo.text import printable
 
 STYLES: dict[PieceKind, str] = {
@@ -85,7 +85,7 @@ def print_comparison(console: Console, comparison: Comparison, *, explained: boo
 def coloured(run: Run) -> Text:
     """Return the run's text with each token in the style of its outcome, including rejected proposals."""
     text = Text()
-    for piece in pieces_of(run):
+    for piece in (piece for step in (run.prefill, *run.rounds) for piece in pieces(step)):
         crossed = piece.kind == "rejected"  # not every terminal can strike through
         text.append(f"~{piece.text}~" if crossed else piece.text, STYLES[piece.kind])
     return text

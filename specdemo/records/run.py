@@ -228,8 +228,7 @@ class Trial(Record):
     excluded. Values that the engine does not report are None. `other_load` is the share of the machine's processor
     time that other processes took. `plain_steps` are the seconds of every plain step of the run before and the run
     after; `round_steps` are tokens committed, tokens proposed (-1 if unknown) and seconds of every speculative round.
-    Both are empty in older files. `thinking` counts the speculative run's tokens up to the end of thinking, including
-    the prefill's.
+    Both are empty in older files.
     """
 
     tokens: Count
@@ -239,13 +238,10 @@ class Trial(Record):
     rounds: Count | None
     run_tokens: Count
     run_seconds: Seconds
-    draft_seconds: Share | None = None
-    verify_seconds: Share | None = None
     proposed: Count | None = None
     accepted: Count | None = None
     judged: Count | None = None
     other_load: Probability | None = None
-    thinking: Count | None = None
     plain_steps: tuple[tuple[Seconds, ...], ...] = Field((), max_length=2)
     round_steps: tuple[tuple[Count, int, Seconds], ...] = Field((), max_length=MOST)
 

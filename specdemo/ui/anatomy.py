@@ -7,17 +7,15 @@ import gradio as gr
 from specdemo import metrics
 from specdemo.exports.charts import Figure, bars, figure, line
 from specdemo.records import Comparison, Run
-from specdemo.summary import number, walk_through
+from specdemo.summary import number
 from specdemo.ui.views import view
 
 
 def anatomy(comparison: Comparison) -> dict[str, Any]:
-    """Return what the tab shows of a run besides its rounds: sentences, tables and charts."""
+    """Return what the tab shows of a run besides its rounds: a table and charts."""
     run = comparison.speculative
     return {
-        "walk": list(walk_through(comparison)),
         "passes": _passes(comparison),
-        "parts": _parts(run),
         "charts": {
             "confidence": _confidence(metrics.acceptance_by_confidence(run)),
             "lookahead": _lookahead(comparison),
@@ -93,12 +91,3 @@ def _passes(comparison: Comparison) -> dict[str, Any]:
         if known
         else "The passes of other lookaheads are known only for a draft model in greedy decoding.",
     }
-
-
-def _parts(run: Run) -> dict[str, Any] | None:
-    """Return α and τ of thinking and of the answer; None for a model that does not think."""
-    rows = [
-        [part.name, number(part.acceptance_rate), number(part.mean_acceptance_length)]
-        for part in metrics.by_thinking(run)
-    ]
-    return {"columns": ["part", "α", "τ"], "rows": rows} if rows else None
