@@ -28,9 +28,6 @@ export class Anatomy {
     this.charts = Object.fromEntries(CHARTS.map((name) => [name, new Chart(find(`.chart.${name}`))]));
     this.steps.addEventListener("pointerover", ({ target }) => this.light(Number(stepAt(target)?.dataset.number) || null));
     this.steps.addEventListener("pointerleave", () => this.light(null));
-    for (const button of /** @type {NodeListOf<HTMLElement>} */ (element.querySelectorAll("[data-zoom]"))) {
-      button.addEventListener("click", () => this.zoom(Number(button.dataset.zoom)));
-    }
     find(".back").addEventListener("click", () => this.go(this.at - 1));
     find(".forward").addEventListener("click", () => this.go(this.at + 1));
     this.steps.addEventListener("keydown", (event) => this.key(event));
@@ -71,7 +68,6 @@ export class Anatomy {
     const data = known
       ? [row("draft", base, drafts, "rejected"), row("verify", base.map((from, index) => from + drafts[index]), rounds.map(({ verify_seconds }) => ms(verify_seconds)), "accepted")]
       : [row("round", base, rounds.map(({ seconds }) => ms(seconds)), "plain")];
-    this.timeline.zoomed = null;
     this.timeline.show({ data, layout: { xaxis: { title: "speculative clock, ms" } } });
   }
 
@@ -94,7 +90,6 @@ export class Anatomy {
       element.classList.toggle("ahead", index > this.at);
     });
     if (scroll) this.reveal(steps[this.at]);
-    this.keepInView();
     this.mark();
     this.find(".place").textContent = `round ${this.at + 1} of ${steps.length}`;
     const parts = [["prompt", this.prompt], ["", textOf(this.rounds.slice(0, this.at + 1))], ["now", textOf([this.rounds[this.at + 1]])]];
@@ -124,29 +119,6 @@ export class Anatomy {
     const rounds = [{ number: this.at + 1, opacity: 0.2 }, { number: this.lit ?? 0, opacity: 0.35 }];
     this.timeline.lit = rounds.flatMap(({ number, opacity }) => (this.spans[number - 1] ? [{ ...this.spans[number - 1], opacity }] : []));
     this.timeline.redrawSoon();
-  }
-
-  /** Zoom the timeline by a factor around the current round; 0: show the whole run. @param {number} factor */
-  zoom(factor) {
-    const span = this.spans[this.at];
-    if (!factor || !span) return this.timeline.zoom(null);
-    const [from, to] = this.range();
-    const [half, middle] = [((to - from) * factor) / 2, (span.from + span.to) / 2];
-    this.timeline.zoom([Math.max(middle - half, 0), middle + half]);
-  }
-
-  /** @returns {[number, number]} */
-  range() {
-    return this.timeline.zoomed ?? [0, this.spans.at(-1)?.to ?? 1];
-  }
-
-  /** Scroll a zoomed timeline to the current round. */
-  keepInView() {
-    const span = this.spans[this.at];
-    const [from, to] = this.range();
-    if (!span || !this.timeline.zoomed || (span.from >= from && span.to <= to)) return;
-    const middle = (span.from + span.to) / 2;
-    this.timeline.zoom([middle - (to - from) / 2, middle + (to - from) / 2]);
   }
 }
 

@@ -1,6 +1,6 @@
 // One chart on a canvas: lines, steps, bars (grouped, stacked, or spans of time), intervals, a second axis. It reads the
 // part of Plotly's figure format that it draws, so that Python code and notebooks can use either. Points can be added
-// while a run plays; hovering names the values; dragging zooms, and a double click shows everything again.
+// while a run plays; hovering names the values.
 // No imports: a report holds this file as it is.
 
 /** @typedef {{ data: any[], layout: any }} Figure colours name variables of the style sheet */
@@ -12,7 +12,6 @@ const TICKS = 5;
 const GROUP = 0.84; // width of a group of bars, as a share of the distance between groups
 const REDRAW_MS = 100; // at most ten drawings a second: the engine may need the processor
 const NEAR = 40; // pixels from the pointer within which a point is named
-const DRAG = 8; // pixels from which a movement is a zoom and not a click
 
 export class Chart {
   /** @param {HTMLElement} element @param {Figure} figure */
@@ -22,7 +21,6 @@ export class Chart {
     /** @type {Point[][]} */ this.points = [];
     /** @type {{ x: number, text: string }[]} */ this.marks = []; // vertical lines with a word
     /** @type {{ from: number, to: number, opacity: number }[]} */ this.lit = []; // ranges of x that stand out
-    /** @type {Range | null} */ this.zoomed = null;
     this.canvas = element.appendChild(document.createElement("canvas"));
     this.canvas.setAttribute("role", "img");
     this.canvas.style.cssText = "position: absolute; inset: 0; width: 100%; height: 100%";
@@ -53,7 +51,6 @@ export class Chart {
   reset() {
     this.points = this.figure.data.map(() => []);
     this.marks = [];
-    this.zoomed = null;
     this.redrawSoon();
   }
 
@@ -66,12 +63,6 @@ export class Chart {
   /** Add a vertical line with a word at the top. @param {number} x @param {string} text */
   mark(x, text) {
     this.marks.push({ x, text });
-    this.redrawSoon();
-  }
-
-  /** Show a range of x; null: everything. @param {Range | null} range */
-  zoom(range) {
-    this.zoomed = range;
     this.redrawSoon();
   }
 
@@ -89,28 +80,15 @@ export class Chart {
 
   listen() {
     const { canvas } = this;
-    /** @type {number | null} */ let from = null;
     canvas.addEventListener("pointermove", (event) => this.hover(event.offsetX, event.offsetY));
     canvas.addEventListener("pointerleave", () => { this.tip.hidden = true; this.onPoint(null, false); });
-    canvas.addEventListener("pointerdown", ({ offsetX }) => { from = offsetX; });
-    canvas.addEventListener("pointerup", ({ offsetX, offsetY }) => {
-      const moved = from === null ? 0 : Math.abs(offsetX - from);
-      if (moved >= DRAG && !this.names) this.zoom(/** @type {Range} */ ([this.valueAt(Math.min(offsetX, from ?? 0)), this.valueAt(Math.max(offsetX, from ?? 0))]));
-      else this.onPoint(this.spanAt(offsetX, offsetY), true);
-      from = null;
-    });
-    canvas.addEventListener("dblclick", () => this.zoom(null));
-  }
-
-  /** @param {number} pixel */
-  valueAt(pixel) {
-    const [from, to] = this.span.x;
-    return from + (Math.min(Math.max((pixel - this.box.x) / this.box.width, 0), 1)) * (to - from);
+    canvas.addEventListener("click", ({ offsetX, offsetY }) => this.onPoint(this.spanAt(offsetX, offsetY), true));
   }
 
   /** The data of the span of time at a place, if there is one. @param {number} x @param {number} y */
   spanAt(x, y) {
-    const at = this.valueAt(x);
+    const [from, to] = this.span.x;
+    const at = from + ((x - this.box.x) / this.box.width) * (to - from);
     for (const [row, { base, x: lengths, customdata, orientation }] of this.figure.data.entries()) {
       if (orientation !== "h" || Math.floor(((y - this.box.y) / this.box.height) * this.figure.data.length) !== row) continue;
       const index = base.findIndex((/** @type {number} */ start, /** @type {number} */ i) => start <= at && at <= start + lengths[i]);
@@ -177,7 +155,7 @@ export class Chart {
     this.names = all.some(([x]) => typeof x === "string") ? [...new Set(all.map(([x]) => x))] : null;
     const bars = data.some(({ type, orientation }) => type === "bar" && orientation !== "h");
     const end = this.names ? this.names.length : all.reduce((most, [x]) => Math.max(most, x), 1e-9) + (bars && !layout.xaxis?.range ? 0.5 : 0);
-    this.span.x = this.zoomed ?? layout.xaxis?.range ?? [0, end];
+    this.span.x = layout.xaxis?.range ?? [0, end];
     this.span.y2 = layout.yaxis2?.range?.[1] ?? 1;
     let most = Math.max(1e-9, ...(layout.shapes ?? []).map((/** @type {any} */ { y0 }) => y0));
     const stack = new Map();

@@ -55,7 +55,7 @@ function enter(event) {
 }
 
 /** Say something beside the prompt for a while. @param {string} text */
-export function note(text) {
+function note(text) {
   const place = document.querySelector("#keys p");
   if (!place) return;
   const before = place.textContent === text ? null : place.textContent;
@@ -76,46 +76,14 @@ function oneStop({ target }) {
   }
 }
 
-/** Hide Gradio's message about a lost connection, which it shows while the browser leaves the page. */
-function leaving() {
-  document.body.classList.add("leaving");
-  setTimeout(() => document.body.classList.remove("leaving"), PATIENCE); // the reader may have stayed
-}
-
 /** Install the handlers that must work as soon as the page is there. */
 export function begin() {
   document.addEventListener("keydown", enter, true);
   document.addEventListener("focusin", oneStop);
-  addEventListener("beforeunload", leaving);
-}
-
-/** Explain in words why Run is still disabled, and the state of the queue. */
-export function explainWaiting() {
-  explainStart();
-  explainQueue();
-}
-
-/** Run is disabled until the server answers. A browser opens six connections to a host, and each run holds one. */
-function explainStart() {
-  const run = /** @type {HTMLButtonElement} */ (find(RUN));
-  const stalled = document.createElement("p");
-  stalled.setAttribute("role", "status");
-  stalled.className = "stalled";
-  stalled.textContent = "Waiting for the server. If this page is open in six or more tabs of this browser, "
-    + "it has no connection left: stop runs in other tabs, or close some.";
-  const off = () => run.disabled && run.textContent?.trim() === "Run"; // and not "Running …"
-  const timer = setTimeout(() => off() && find("#actions").after(stalled), PATIENCE);
-  const watch = new MutationObserver(() => {
-    if (off()) return;
-    clearTimeout(timer);
-    stalled.remove();
-    watch.disconnect();
-  });
-  watch.observe(run, { attributes: true, childList: true, characterData: true, subtree: true });
 }
 
 /** Put Gradio's queue status, such as "queue: 2/3 | 4.0/13.6s", into words. */
-function explainQueue() {
+export function explainQueue() {
   const message = find("#message");
   const explain = () => {
     const text = /** @type {HTMLElement | null} */ (message.querySelector(".progress-text"));

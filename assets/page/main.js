@@ -1,13 +1,12 @@
 // The page's views by name, each mounted on the element that Gradio made for it.
 
 import { Anatomy } from "./anatomy.js";
-import { Examples, presenting } from "./ask.js";
+import { Examples } from "./ask.js";
 import { Board, Catalogue } from "./board.js";
 import { Drop } from "./drop.js";
 import * as gradio from "./gradio.js";
 import { Past } from "./past.js";
 import { Race } from "./race.js";
-import { Stored } from "./storage.js";
 
 /**
  * Gradio's arguments to a view's script.
@@ -37,21 +36,17 @@ export function mount(name, widget) {
 
 /** The run that the race shows. @type {import("./race.js").Finished | null} */
 let finished = null;
-/** @type {Stored<boolean | null>} */
-const RUNNING = new Stored("specdemo-running", (value) => (value === true ? value : null), null, () => sessionStorage);
 
-/** The race, with the reader's last runs and the presenting mode. @param {Widget} widget */
+/** The race, with the reader's last runs; the key P enlarges it for an audience. @param {Widget} widget */
 function mountRace({ element, trigger }) {
   const race = new Race(element, trigger);
   race.root.addEventListener("finished", (event) => { finished = /** @type {CustomEvent} */ (event).detail; });
   new Past(/** @type {HTMLElement} */ (element.querySelector(".past")), race).last();
-  if (RUNNING.read()) gradio.note("The page was reloaded during a run, which ended it.");
-  RUNNING.write(null);
-  gradio.watchRun((busy) => {
-    race.asked(busy);
-    RUNNING.write(busy || null);
+  gradio.watchRun((busy) => race.asked(busy));
+  document.addEventListener("keydown", ({ key, target, ctrlKey, metaKey, altKey }) => {
+    const typing = target instanceof Element && target.closest("input, textarea, select");
+    if (key === "p" && !typing && !ctrlKey && !metaKey && !altKey) document.body.classList.toggle("presenting");
   });
-  presenting(race);
   return race;
 }
 

@@ -1,7 +1,7 @@
-// The reader's last runs, kept in this browser only: to reopen and search, and to compare those of one prompt.
+// The reader's last runs, kept in this browser only: to reopen, and to compare those of one prompt.
 
 import { pack, unpack } from "./files.js";
-import { Stored, isObject, isText } from "./storage.js";
+import { isObject, isText, keep, recalled } from "./storage.js";
 
 /** @typedef {import("./race.js").Race} Race */
 /** @typedef {import("./race.js").Finished} Finished */
@@ -10,11 +10,12 @@ import { Stored, isObject, isText } from "./storage.js";
 
 const MOST_RUNS = 40; // what browsers have room for, 5 MB, at about 100 kB a long run
 const MOST_ROWS = 6; // of the table beside the controls
-const RESET = "The runs kept in this browser were damaged, so their list was reset.";
+const [RUNS, SHOWN] = ["specdemo-runs", "specdemo-run"]; // SHOWN: of this tab, shown again after a reload, whatever other tabs ran since
 
-/** The valid runs in a kept value; null if it is not a list. @param {unknown} value */
-export function runsIn(value) {
-  return Array.isArray(value) ? /** @type {Kept[]} */ (value.filter(isRun)) : null;
+/** The kept runs, the latest first. @returns {Kept[]} */
+export function keptRuns() {
+  const runs = recalled(RUNS);
+  return Array.isArray(runs) ? runs.filter(isRun) : [];
 }
 
 /** @param {unknown} value */
@@ -35,6 +36,9 @@ export function rowOf({ record: { pair, prompt, settings, summary } }) {
   };
 }
 
+/** The run that this tab shows, or the last of all tabs. @param {Kept[]} runs */
+const latestOf = (runs) => runs.find(({ run }) => run === recalled(SHOWN, "sessionStorage")) ?? runs[0];
+
 export class Past {
   /**
    * Shows the kept runs in `element`, those of the current prompt beside the controls, and plays them in `race`.
@@ -44,47 +48,36 @@ export class Past {
   constructor(element, race) {
     this.element = element;
     this.race = race;
-    this.kept = new Stored("specdemo-runs", runsIn, /** @type {Kept[]} */ ([]));
-    /** The run that this tab shows, and shows again after a reload, whatever other tabs ran since. */
-    this.shown = new Stored("specdemo-run", (value) => (isText(value) ? String(value) : null), "", () => sessionStorage);
     this.list = /** @type {HTMLElement} */ (element.querySelector("ol"));
-    this.search = /** @type {HTMLInputElement} */ (element.querySelector("input[type=search]"));
-    this.none = /** @type {HTMLElement} */ (element.querySelector(".none"));
-    race.root.addEventListener("finished", (event) => this.keep(/** @type {CustomEvent} */ (event).detail));
-    this.search.addEventListener("input", () => this.draw());
+    race.root.addEventListener("finished", (event) => this.add(/** @type {CustomEvent} */ (event).detail));
     element.querySelector(".forget")?.addEventListener("click", () => this.write([]));
     this.list.addEventListener("click", (event) => this.clicked(event));
-    addEventListener("storage", ({ key }) => key === this.kept.key && this.draw()); // another tab's
+    addEventListener("storage", ({ key }) => key === RUNS && this.draw()); // another tab's
     this.draw();
   }
 
   /** Store as many as the browser has room for. @param {Kept[]} runs */
   write(runs) {
     let kept = runs.slice(0, MOST_RUNS);
-    while (!this.kept.write(kept) && kept.length) kept = kept.slice(0, -1);
+    while (!keep(RUNS, kept) && kept.length) kept = kept.slice(0, -1);
     this.draw(kept);
   }
 
   /** @param {Finished} finished */
-  async keep(finished) {
+  async add(finished) {
     const { run, record: { prompt, summary: { headline, made_by } } } = finished;
-    this.shown.write(run);
+    keep(SHOWN, run, "sessionStorage");
     const packed = await pack(JSON.stringify(finished));
-    const runs = this.kept.read();
+    const runs = keptRuns();
     const when = runs.find((other) => other.run === run)?.when ?? Date.now();
-    this.kept.reset = false;
     const others = runs.filter((other) => other.run !== run);
     this.write([{ run, when, prompt, headline, made_by, row: rowOf(finished), packed }, ...others].sort((a, b) => b.when - a.when));
   }
 
   /** @param {Kept[]} runs */
-  draw(runs = this.kept.read()) {
-    const wanted = this.search.value.trim().toLowerCase();
-    const found = runs.filter(({ prompt, headline, made_by }) => `${prompt} ${headline} ${made_by}`.toLowerCase().includes(wanted));
-    this.element.hidden = !runs.length && !this.kept.reset;
-    this.list.replaceChildren(...found.map((run) => this.row(run)));
-    this.none.textContent = this.kept.reset ? RESET : runs.length ? "No runs match." : "No runs yet.";
-    this.none.hidden = found.length > 0 && !this.kept.reset;
+  draw(runs = keptRuns()) {
+    this.element.hidden = !runs.length;
+    this.list.replaceChildren(...runs.map((run) => this.row(run)));
     this.compare(runs);
   }
 
@@ -103,7 +96,7 @@ export class Past {
 
   /** The last run of each setting with the prompt of the latest run, once there are two; the fastest stands out. @param {Kept[]} runs */
   compare(runs) {
-    const latest = runs.find(({ run }) => run === this.shown.read()) ?? runs[0];
+    const latest = latestOf(runs);
     /** @type {Map<string, Row>} */
     const rows = new Map();
     for (const { row } of runs) if (row.group === latest?.row.group && !rows.has(row.setting)) rows.set(row.setting, row);
@@ -123,24 +116,27 @@ export class Past {
     if (!(target instanceof Element)) return;
     const run = /** @type {HTMLElement | null} */ (target.closest("li"))?.dataset.run ?? "";
     if (target.closest(".open")) this.open(run);
-    if (target.closest(".drop")) this.write(this.kept.read().filter((other) => other.run !== run));
+    if (target.closest(".drop")) this.forget(run);
+  }
+
+  /** @param {string} run */
+  forget(run) {
+    this.write(keptRuns().filter((other) => other.run !== run));
   }
 
   /** A kept run; if it cannot be unpacked, nothing, and it is dropped. @param {string} run @returns {Promise<Finished | null>} */
   async finished(run) {
     try {
-      return JSON.parse(await unpack(this.kept.read().find((other) => other.run === run)?.packed ?? ""));
+      return JSON.parse(await unpack(keptRuns().find((other) => other.run === run)?.packed ?? ""));
     } catch {
-      this.kept.reset = true;
-      this.write(this.kept.read().filter((other) => other.run !== run));
+      this.forget(run);
       return null;
     }
   }
 
   /** Show this tab's last run at its end, or the last of all tabs; unless something has run on this page. */
   async last() {
-    const runs = this.kept.read();
-    const latest = runs.find(({ run }) => run === this.shown.read()) ?? runs[0];
+    const latest = latestOf(keptRuns());
     const finished = latest && (await this.finished(latest.run));
     if (this.race.request || !finished) return;
     this.race.open(finished);
@@ -149,7 +145,7 @@ export class Past {
 
   /** @param {string} run */
   async open(run) {
-    this.shown.write(run);
+    keep(SHOWN, run, "sessionStorage");
     const finished = await this.finished(run);
     if (!finished) return;
     this.race.open(finished);

@@ -3,7 +3,6 @@
 
 import { Chart } from "./chart.js";
 import { Share, closesItself } from "./files.js";
-import { Intro } from "./intro.js";
 import { Pane, duration } from "./pane.js";
 import { Player } from "./player.js";
 import { SIDES } from "./rounds.js";
@@ -73,7 +72,6 @@ export class Race {
     const tip = find(".tip");
     this.panes = { plain: new Pane(find(".pane.plain"), tip, "plain"), speculative: new Pane(find(".pane.speculative"), tip, "speculative") };
     this.player = new Player((player, rewound) => this.draw(player, rewound), () => this.ended());
-    this.intro = new Intro(this.root);
     find(".toggle").addEventListener("click", () => this.toggle());
     find(".skip").addEventListener("click", () => this.player.skip());
     const speed = /** @type {HTMLSelectElement} */ (find(".speed"));
@@ -163,7 +161,6 @@ export class Race {
     this.root.classList.toggle("chat", isChat(request));
     this.root.dataset.state = "waiting";
     this.root.dataset.tone = "";
-    this.intro.show(false);
     this.find(".figures").replaceChildren();
     if (this.find(".conclusion").getBoundingClientRect().top < 0) scrollTo({ top: 0 });
     this.clear();
@@ -278,7 +275,7 @@ export class Race {
     this.find(".bars").title = summary.seconds_label;
     this.find(".agreement").textContent = summary.agreement && `${summary.identical ? "✓" : "≠"} ${summary.agreement}`;
     this.find(".agreement").dataset.identical = String(summary.identical);
-    this.find(".grounds").replaceChildren(...summary.why.map(paragraph), terms(summary.figures));
+    this.find(".grounds").replaceChildren(...summary.why.map(paragraph));
     this.find(".figures").replaceChildren(tiles(summary.figures), ...summary.notes.map(paragraph));
     this.finish(summary.seconds, summary.difference);
     if (this.marked === this.run) return;
@@ -328,15 +325,6 @@ export function paragraph(text) {
   const element = document.createElement("p");
   const [sentences, ...commands] = text.split("\n");
   element.append(sentences, ...commands.flatMap((command) => [document.createElement("br"), Object.assign(document.createElement("code"), { textContent: command })]));
-  return element;
-}
-
-/** Each figure's name, with its formula on hover. @param {Summary["figures"]} figures */
-function terms(figures) {
-  const element = Object.assign(document.createElement("p"), { className: "terms" });
-  element.append("Formulas on hover: ", ...figures.flatMap(({ name, formula }, index) => [
-    index ? " · " : "", Object.assign(document.createElement("dfn"), { title: formula, textContent: name }),
-  ]));
   return element;
 }
 

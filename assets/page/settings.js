@@ -4,7 +4,7 @@
 
 import { copy } from "./files.js";
 import * as gradio from "./gradio.js";
-import { Stored, isObject, isText } from "./storage.js";
+import { isObject, isText, keep, recalled } from "./storage.js";
 
 const KEY = "specdemo-settings";
 const TAB = "tab"; // the page's open tab, in the address
@@ -12,14 +12,6 @@ const PAUSE_MS = 300; // after the last key; Safari refuses more than 100 new ad
 /** @type {ReturnType<typeof setTimeout> | undefined} */ let soon;
 /** @typedef {Record<string, string>} Texts */
 
-/** @param {unknown} value @returns {Texts | null} */
-export function textsIn(value) {
-  if (!isObject(value)) return null;
-  return /** @type {Texts} */ (Object.fromEntries(Object.entries(value).filter(([, text]) => isText(text))));
-}
-
-const HERE = new Stored(KEY, textsIn, /** @type {Texts | null} */ (null), () => sessionStorage);
-const ANYWHERE = new Stored(KEY, textsIn, /** @type {Texts | null} */ (null), () => localStorage);
 /** @type {Texts | undefined} */ let current; // differences from the defaults, once anything was remembered
 
 /** The settings in the address after "#", or after "?" if typed by hand. */
@@ -52,7 +44,8 @@ export function remember(names, defaults, ...values) {
   clearTimeout(soon);
   soon = setTimeout(() => {
     history.replaceState(null, "", address(changed, linked().get(TAB)));
-    for (const place of [HERE, ANYWHERE]) place.write(changed);
+    keep(KEY, changed);
+    keep(KEY, changed, "sessionStorage");
   }, PAUSE_MS);
 }
 
@@ -71,13 +64,12 @@ export function rememberPair(defaults, values) {
 
 /** The initial settings as JSON: from the address if it has any, else those last used in this tab, else in any tab. @param {string[]} names */
 export function recall(names) {
-  gradio.explainWaiting();
+  gradio.explainQueue();
   followTabs();
   const link = linked();
-  const found = names.some((name) => link.has(name)) ? Object.fromEntries(link) : HERE.read() ?? ANYWHERE.read() ?? {};
-  const reset = HERE.reset || ANYWHERE.reset;
-  const usable = Object.entries(found).filter(([name]) => names.includes(name));
-  return reset ? "{reset" : JSON.stringify(Object.fromEntries(usable)); // invalid JSON makes the page report the reset
+  const found = names.some((name) => link.has(name)) ? Object.fromEntries(link) : recalled(KEY, "sessionStorage") ?? recalled(KEY);
+  const usable = Object.entries(isObject(found) ? found : {}).filter(([name, text]) => names.includes(name) && isText(text));
+  return JSON.stringify(Object.fromEntries(usable));
 }
 
 /** The open tab is part of the address: Back returns to the tab before, and a link opens the one it names. */

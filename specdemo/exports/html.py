@@ -22,7 +22,7 @@ from specdemo.summary import summarise
 PAGE = ASSETS / "page"
 STYLES = ("tokens.css", "race.css", "boards.css")
 """The page's style sheets, in order; `gradio.css` arranges Gradio's components and is not needed in files."""
-_MODULES = ("chart.js", "files.js", "intro.js", "pane.js", "player.js", "race.js", "rounds.js", "storage.js")
+_MODULES = ("chart.js", "files.js", "pane.js", "player.js", "race.js", "rounds.js")
 
 
 def text_of(name: str) -> str:

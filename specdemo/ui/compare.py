@@ -337,10 +337,6 @@ def compare_tab(
     return tab
 
 
-def _prepare_after(callbacks: CompareCallbacks, inputs: list[Any], event: Any) -> Any:
-    return event.then(callbacks.prepare, inputs, **PRIVATE)
-
-
 def _ask(pair: gr.State, first: ModelPair) -> tuple[gr.Textbox, _Buttons, _Chat]:
     """Build the prompt with a menu of examples, the buttons, and the switch that continues a chat."""
     shown = bundled_prompts(first.target.prompts)[0]

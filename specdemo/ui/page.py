@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 
 from specdemo.costs import start_settings
 from specdemo.engines import load_engine
-from specdemo.errors import SettingsError, SpecdemoError
+from specdemo.errors import SpecdemoError
 from specdemo.exports.html import PAGE
 from specdemo.models.pairs import bundled_prompts
 from specdemo.records import ModelPair
@@ -193,14 +193,14 @@ def restore(registry: Registry, saved: str, built: dict[str, Any]) -> StartValue
 
     `built`: the controls' values in the page as it was built, perhaps before step costs were measured.
     """
-    values, damaged = _read(saved)
+    values = _read(saved)
     pair, wrong = _pair(registry, {name: values[name] for name in PAIR_NAMES if name in values})
     start = start_values(registry.default)
     named = {name: values[name] for name in NAMES if name in values}
     other = pair != registry.default
     own = not other and not named.keys() & STRATEGY  # a link without a strategy leaves it to this page
     settings, wrong_setting = settings_from_link(pair, named, start if own else default_values(registry.default))
-    error = damaged or wrong or wrong_setting
+    error = wrong or wrong_setting
     return StartValues(
         prompt=values.get("prompt", bundled_prompts(pair.target.prompts)[0] if other else gr.skip()),
         controls=[gr.skip() if value == built[name] else value for name, value in settings],
@@ -211,12 +211,12 @@ def restore(registry: Registry, saved: str, built: dict[str, Any]) -> StartValue
     )
 
 
-def _read(saved: str) -> tuple[dict[str, str], SpecdemoError | None]:
-    """Return the saved values, or none and the error."""
+def _read(saved: str) -> dict[str, str]:
+    """Return the saved values; none if a client has sent something else."""
     try:
-        return _SAVED.validate_json(saved or "{}"), None
+        return _SAVED.validate_json(saved or "{}")
     except ValidationError:
-        return {}, SettingsError("This browser's saved values cannot be read, so the page begins with its defaults.")
+        return {}
 
 
 def _pair(registry: Registry, named: dict[str, str]) -> tuple[ModelPair, SpecdemoError | None]:

@@ -35,18 +35,12 @@ test("points, marks, another run, another figure", () => {
   assert.ok(texts().includes("a"));
 });
 
-test("zoom is kept while points arrive, and the pointer names the nearest values", () => {
+test("the pointer names the nearest values", () => {
   const one = chart(FIGURE);
   one.add([[[1, 3], [9, 4]], [[1, 1], [9, 2.5]]]);
-  one.zoom([0, 2]);
-  one.add([[[10, 1]], []]);
   one.flush();
-  assert.deepEqual(one.span.x, [0, 2]);
   one.hover(one.place(1, 0)[0], 50);
   assert.equal(one.tip.textContent, "round 1\naccepted: 3\nplain: 1");
-  one.zoom(null);
-  one.flush();
-  assert.equal(one.span.x[1], 10.5);
 });
 
 test("spans of time are found under the pointer", () => {

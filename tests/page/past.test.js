@@ -2,10 +2,9 @@ import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 import { comparison, load, show, until } from "./support.js";
 
-const { Stored, isText } = await load("storage.js");
-const { Past, rowOf, runsIn } = await load("past.js");
+const { keep, recalled } = await load("storage.js");
+const { Past, keptRuns, rowOf } = await load("past.js");
 const { pack } = await load("files.js");
-const { textsIn } = await load("settings.js");
 const TABLE = '<div id="own-runs"><table><tbody></tbody></table></div>';
 
 beforeEach(() => { localStorage.clear(); sessionStorage.clear(); });
@@ -32,40 +31,28 @@ function past() {
   return { element, opened, past: new Past(element, race), race };
 }
 
-test("what was written is read, and anything else is reset", () => {
-  const one = new Stored("key", (value) => (isText(value) ? value : null), "nothing");
-  assert.equal(one.read(), "nothing");
-  one.write("text");
-  assert.equal(one.read(), "text");
-  for (const wrong of ["{", "[1, 2]", "7", "null"]) {
-    localStorage.setItem("key", wrong);
-    one.reset = false;
-    assert.deepEqual([one.read(), one.reset, localStorage.getItem("key")], ["nothing", true, '"nothing"'], wrong);
-  }
-  const refusing = new Stored("key", () => null, "nothing", () => { throw new Error("denied"); });
-  assert.deepEqual([refusing.read(), refusing.write("text")], ["nothing", false]); // a browser that keeps nothing is no error
+test("what was kept is read again, and anything that is not JSON, or not allowed, is nothing", () => {
+  assert.equal(recalled("key"), null);
+  assert.equal(keep("key", ["text"]), true);
+  assert.deepEqual([recalled("key"), recalled("key", "sessionStorage")], [["text"], null]);
+  localStorage.setItem("key", "{");
+  assert.equal(recalled("key"), null);
+  assert.deepEqual([recalled("key", "noStorage"), keep("key", 1, "noStorage")], [null, false]); // a browser that keeps nothing is no error
 });
 
-test("of a list of runs and of settings, what is usable stays", async () => {
+test("of kept runs, what is usable stays, and a new one is added", async () => {
   await kept(finished("a", 4, 1.5));
-  const [run] = JSON.parse(localStorage.getItem("specdemo-runs"));
-  assert.equal(runsIn({}), null);
-  assert.deepEqual(runsIn([1, run, { ...run, when: "yesterday" }, { ...run, row: null }, null]), [run]);
-  assert.deepEqual(textsIn({ prompt: "Say", seed: 3 }), { prompt: "Say" });
+  const [run] = keptRuns();
+  localStorage.setItem("specdemo-runs", JSON.stringify([1, run, { ...run, when: "yesterday" }, { ...run, row: null }, null]));
+  const { element, race } = past();
+  assert.deepEqual(keptRuns(), [run]);
+  localStorage.setItem("specdemo-runs", "{");
+  race.root.dispatchEvent(new CustomEvent("finished", { detail: finished("b", 4, 1.5) }));
+  await until(() => element.querySelector("li")?.dataset.run === "b");
+  assert.deepEqual(keptRuns().map(({ run: name }) => name), ["b"]);
 });
 
-for (const wrong of ['"x"', "[1,2,3]", "{"]) {
-  test(`a result is kept, and the reset is said, where the browser held ${wrong}`, async () => {
-    localStorage.setItem("specdemo-runs", wrong);
-    const { element, race } = past();
-    assert.match(element.querySelector(".none").textContent, /was reset/);
-    race.root.dispatchEvent(new CustomEvent("finished", { detail: finished("b", 4, 1.5) }));
-    await until(() => element.querySelectorAll("li").length === 1);
-    assert.equal(JSON.parse(localStorage.getItem("specdemo-runs"))[0].run, "b");
-  });
-}
-
-test("a run is opened; one that cannot be unpacked is forgotten, and that is said", async () => {
+test("a run is opened; one that cannot be unpacked is forgotten", async () => {
   await kept(finished("a", 4, 1.5));
   const { element, opened, past: runs } = past();
   await runs.open("a");
@@ -73,7 +60,6 @@ test("a run is opened; one that cannot be unpacked is forgotten, and that is sai
   localStorage.setItem("specdemo-runs", localStorage.getItem("specdemo-runs").replace(/"packed":"[^"]*"/, '"packed":"no base64"'));
   await runs.open("a");
   assert.equal(element.querySelectorAll("li").length, 0);
-  assert.match(element.querySelector(".none").textContent, /was reset/);
 });
 
 test("this tab's run comes back, whatever another has run since", async () => {

@@ -39,7 +39,6 @@ test("a finished run is its record alone: text, conclusion, figures, and what ex
     "1.5× faster", "between 1.4× and 1.6× faster", "Because.", "disturbed", "✓ identical output", "a pair, lookahead 4.",
   ]);
   assert.equal(view.find(".grounds code").textContent, "python -m specdemo");
-  assert.equal(view.find(".grounds dfn").title, "accepted / proposed");
   assert.match(text(view, "figures"), /acceptance rate α0\.50accepted \/ proposedRecorded\./);
   assert.equal(view.find(".why").open, false);
   assert.deepEqual(seen, ["a"]);
@@ -102,12 +101,4 @@ test("moves of settings are marked on both charts where they begin", () => {
   view.player.skip();
   const marks = Object.values(view.charts).map((chart) => chart.marks);
   assert.deepEqual(marks, [[{ x: 0, text: "lookahead 7" }], [{ x: 0.5, text: "lookahead 7" }]]);
-});
-
-test("the drawings are dismissed once, and found again", () => {
-  race().find(".dismiss").click();
-  const again = race();
-  assert.equal(again.intro.element.hidden, true);
-  again.find(".how").click();
-  assert.equal(again.intro.element.hidden, false);
 });
