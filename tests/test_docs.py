@@ -67,7 +67,6 @@ def test_formulas_are_those_of_the_figures() -> None:
         "acceptance_rate",
         "mean_acceptance_length",
         "per_position",
-        "accepted",
         "draft_cost",
         "verify_cost",
     ):
