@@ -19,10 +19,6 @@ FAILURE = Failure(NetworkError, "It ended", "try again")
 Work = Callable[..., Iterator[int]]
 
 
-def numbers(count: int) -> Iterator[int]:
-    yield from range(count)
-
-
 def refuses() -> Iterator[int]:
     yield 1
     raise FetchError("It cannot be had; ask another.")
@@ -31,16 +27,6 @@ def refuses() -> Iterator[int]:
 def stumbles() -> Iterator[int]:
     yield 1
     raise ZeroDivisionError("by hand")
-
-
-def runs_out() -> Iterator[int]:
-    yield 1
-    raise MemoryError("bad_alloc")
-
-
-def divides() -> Iterator[int]:
-    yield 1
-    os.kill(os.getpid(), signal.SIGFPE)
 
 
 def leaves() -> Iterator[int]:
@@ -76,10 +62,6 @@ def gone(process_id: int) -> bool:
     return True
 
 
-def test_what_the_work_yields_arrives_in_its_order() -> None:
-    assert heard(numbers, 5) == [0, 1, 2, 3, 4]
-
-
 def test_an_error_of_the_work_is_raised_here() -> None:
     with pytest.raises(FetchError, match="ask another"):
         heard(refuses)
@@ -89,9 +71,7 @@ def test_an_error_of_the_work_is_raised_here() -> None:
     ("work", "reason", "cause"),
     [
         (stumbles, "It ended; try again", "ZeroDivisionError: by hand"),
-        (runs_out, "there is not enough memory; free some", "MemoryError: bad_alloc"),
         (is_killed, r"it was ended by SIGKILL \(as the system does where memory runs out\); try again", ""),
-        (divides, r"it was ended by SIGFPE \(a division by zero within a library such as OpenVINO\)", ""),
         (leaves, "it ended with exit code 3; try again", ""),
     ],
 )
@@ -100,7 +80,7 @@ def test_a_child_that_ends_before_its_work_is_reported_with_the_cause(work: Work
         heard(work)
     assert failed.value.cause == cause
     assert failed.value.ended
-    assert not cause or "in stumbles" in failed.value.trace or "in runs_out" in failed.value.trace
+    assert not cause or "in stumbles" in failed.value.trace
 
 
 def test_silence_is_told_and_stop_ends_the_child() -> None:
@@ -120,12 +100,11 @@ def test_whoever_leaves_ends_the_child_and_its_children() -> None:
     assert gone(process_id)
 
 
-@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "sys.exit()"])
-def test_no_child_outlives_its_parent(end: str) -> None:
+def test_no_child_outlives_its_parent() -> None:
     program = (
         "import os, signal, sys; from specdemo.child import run_child; from tests.test_child import FAILURE, sleeps\n"
         "messages = run_child(sleeps, name='child', failure=FAILURE)\n"
-        f"print(next(m for m in messages if m is not None), flush=True)\n{end}"
+        "print(next(m for m in messages if m is not None), flush=True)\nos.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert gone(int(done.stdout))
@@ -204,24 +183,3 @@ def interrupts_itself() -> Iterator[int]:
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such signal")
 def test_ctrl_c_does_not_reach_children() -> None:
     assert heard(interrupts_itself) == [1]
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="has no such signal")
-@pytest.mark.parametrize("seconds", [0.15, 1.0, 2.5])
-def test_ctrl_c_leaves_no_traceback_at_any_moment_of_a_command(seconds: float) -> None:
-    code = "import sys; sys.argv = ['specdemo', 'compare', 'Say', '--repeats', '0']; print(flush=True)\n"
-    code += "from specdemo.__main__ import main; sys.exit(main())"
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()  # Python has started
-        sleep(seconds)
-        os.killpg(process.pid, signal.SIGINT)
-        said = process.communicate(timeout=60)[0]
-    assert "Traceback" not in said
-    assert process.returncode in (0, 130, -signal.SIGINT)

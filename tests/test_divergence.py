@@ -70,15 +70,6 @@ def test_a_tree_on_a_cpu_carries_the_warning_that_trees_differ() -> None:
         assert ("openvino issue 38079" in told) is warned
 
 
-def test_in_f32_throughout_no_other_precision_is_advised() -> None:
-    comparison = compared(ScriptedEngine(diverges_at=5, rounding=0.02))
-    exact = {"inference_precision": "f32", "kv_cache_precision": "f32"}
-    environment = comparison.environment.model_copy(update=exact)
-    reason = divergence_reason(comparison.model_copy(update={"environment": environment}))
-    assert reason.endswith("so no other precision avoids it.")
-    assert "--precision f32" not in reason
-
-
 def test_nothing_is_sought_where_nothing_parts_or_nobody_can_tell() -> None:
     assert compared(ScriptedEngine()).divergence is None
     parted = compared(ScriptedEngine(diverges_at=5))
@@ -96,21 +87,6 @@ def test_nothing_is_sought_where_nothing_parts_or_nobody_can_tell() -> None:
 @pytest.mark.openvino
 @pytest.mark.parametrize("one_by_one", [False, True])
 def test_engines_give_the_same_probabilities(engine: GenAIEngine, traced: TracedEngine, one_by_one: bool) -> None:
-    request = Request.of(PROMPTS[0], GenerationSettings(max_new_tokens=20, ignore_eos=True)).plain
-    run = run_alone(traced.decoder(request))
-    before, tokens = run.token_ids[:8], run.token_ids[8:16]
-    expected = [token.probability for token in run.tokens[8:16]]
-    for each in (engine, traced):
-        found = each.log_probabilities(request, before, tokens, one_by_one=one_by_one)
-        assert found is not None
-        assert [math.exp(logarithm) for logarithm in found] == pytest.approx(expected, rel=1e-2)
-    other = engine.log_probabilities(request, before, [*tokens[:-1], 5], one_by_one=True)
-    assert other is None  # plain decoding writes something else
-
-
-@pytest.mark.openvino
-@pytest.mark.parametrize("one_by_one", [False, True])
-def test_they_do_so_under_a_repetition_penalty(engine: GenAIEngine, traced: TracedEngine, one_by_one: bool) -> None:
     settings = GenerationSettings(repetition_penalty=1.3, max_new_tokens=20, ignore_eos=True)
     request = Request.of(PROMPTS[0], settings).plain
     run = run_alone(traced.decoder(request))

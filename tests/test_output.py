@@ -25,11 +25,6 @@ def test_a_file_and_standard_output_hold_the_same(tmp_path: Path, capsys: pytest
     assert text.endswith("}\n")
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SpecdemoError, match=r"nowhere.*choose another path"):
-        write_text("text", tmp_path / "nowhere" / "out.txt")
-
-
 @contextmanager
 def full_disk(most: int) -> Iterator[None]:
     """A process that can write no file above this size."""

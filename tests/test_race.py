@@ -4,10 +4,10 @@ from functools import partial
 import pytest
 
 from specdemo import metrics
-from specdemo.costs import MAX_LOOKAHEAD, SHORTEST, measure_costs, visits_in_order
+from specdemo.costs import MAX_LOOKAHEAD, SHORTEST, measure_costs
 from specdemo.engines.base import THOROUGH
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.errors import EngineError, PromptError
+from specdemo.errors import EngineError
 from specdemo.exports import schema
 from specdemo.race import LiveSettings, RaceEvent, race, run_alone
 from specdemo.records import Comparison, Phase, Request, Round, Slice
@@ -41,14 +41,6 @@ def test_the_side_whose_clock_is_behind_is_advanced_by_at_least_a_slice() -> Non
         if lap.finish_reason:
             running.remove(lap.side)
     assert not running
-
-
-def test_laps_make_up_the_comparison() -> None:
-    *progress, comparison = race(ScriptedEngine(wrong=(4, 9)), "Say", LONG)
-    assert isinstance(comparison, Comparison)
-    for side in ("plain", "speculative"):
-        rounds = [step for lap in laps(progress) if lap.side == side for step in lap.rounds]
-        assert rounds == [comparison.side(side).prefill, *comparison.side(side).rounds]
 
 
 def test_a_lookahead_moved_during_a_run_counts_from_the_next_round() -> None:
@@ -92,41 +84,6 @@ def test_clocks_are_the_same_whatever_the_slices() -> None:
     assert sliced.speculative == run_alone(engine.decoder(Request.of("Say", LONG)))
 
 
-@pytest.mark.parametrize("rounds_before_stop", [0, 1, 7])
-def test_stop_is_obeyed_within_one_round(rounds_before_stop: int) -> None:
-    engine = ScriptedEngine()
-    left = [rounds_before_stop]
-
-    def stop() -> bool:  # asked once before each round after the prefills
-        if not seen_prefills():
-            return False
-        left[0] -= 1
-        return left[0] < 0
-
-    seen: list[Slice] = []
-
-    def seen_prefills() -> bool:
-        return len(seen) >= 2
-
-    comparison = None
-    for item in race(engine, "Say", LONG, stop=stop):
-        if isinstance(item, Slice):
-            seen.append(item)
-        if isinstance(item, Comparison):
-            comparison = item
-    assert comparison is not None
-    assert len(comparison.plain.rounds) + len(comparison.speculative.rounds) <= rounds_before_stop
-    assert comparison.plain.finish_reason == comparison.speculative.finish_reason == "cancelled"
-    assert engine.requests == 0
-
-
-def test_stopped_before_the_first_token_there_is_no_comparison() -> None:
-    engine = ScriptedEngine()
-    progress = list(race(engine, "Say", LONG, stop=lambda: True))
-    assert progress == [Phase("warming up", 1, 2)]
-    assert engine.requests == 0
-
-
 def test_a_failing_engine_frees_both_requests_and_the_next_race_works() -> None:
     engine = ScriptedEngine(fails_at=40)
     with pytest.raises(EngineError, match="run again"):
@@ -147,11 +104,6 @@ def test_leaving_a_race_frees_both_requests() -> None:
     assert engine.requests == 0
 
 
-def test_an_empty_prompt_is_refused() -> None:
-    with pytest.raises(PromptError, match="empty"):
-        list(race(ScriptedEngine(), " \n", LONG))
-
-
 def test_step_costs_of_a_known_engine_are_measured_exactly() -> None:
     engine = ScriptedEngine(step=0.010, draft=0.002, extra=0.001, thoroughness=THOROUGH)
     costs = measure_costs(engine)
@@ -159,17 +111,6 @@ def test_step_costs_of_a_known_engine_are_measured_exactly() -> None:
     assert metrics.draft_cost(costs) == pytest.approx(0.2)
     passes = [metrics.verify_cost(costs, n) for n in range(1, MAX_LOOKAHEAD + 2)]
     assert passes == pytest.approx([1 + (n - 1) * 0.1 for n in range(1, MAX_LOOKAHEAD + 2)])
-
-
-def test_slow_steps_are_visited_twice() -> None:
-    lengths = list(visits_in_order(6, enough=0))
-    assert {lengths.count(length) for length in range(2, MAX_LOOKAHEAD + 2)} == {2}
-
-
-def test_measuring_step_costs_can_be_stopped() -> None:
-    engine = ScriptedEngine()
-    assert measure_costs(engine, stop=lambda: True) is None
-    assert engine.requests == 0
 
 
 def test_a_failing_afterthought_does_not_cost_the_result(monkeypatch: pytest.MonkeyPatch) -> None:

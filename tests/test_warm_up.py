@@ -5,7 +5,6 @@ from dataclasses import replace
 from specdemo import warm_up as module
 from specdemo.engines.base import THOROUGH, Decoder, Thoroughness
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.errors import EngineError
 from specdemo.race import race
 from specdemo.records import Costs, Phase, Request, Side, WarmUp
 from specdemo.settings import GenerationSettings
@@ -68,12 +67,6 @@ def test_warming_up_ends_even_if_there_is_always_something_to_gain() -> None:
     assert engine.requests == 0
 
 
-def test_stopping_leaves_no_request_behind() -> None:
-    engine = ScriptedEngine()
-    assert list(warm_up(engine, {"plain": REQUEST.plain}, stop=lambda: True)) == [Phase("warming up", 1, 1)]
-    assert engine.requests == 0
-
-
 def test_what_was_steady_a_moment_ago_is_only_looked_at() -> None:
     engine = ScriptedEngine(thoroughness=WARM)
     full = warmed(engine)[1]
@@ -103,22 +96,8 @@ def test_a_pause_that_only_slows_the_first_request_costs_one_more_look() -> None
     assert all(warm.steady for warm in found.values())
 
 
-def test_a_warm_up_that_was_stopped_counts_for_nothing() -> None:
-    engine = ScriptedEngine(thoroughness=THOROUGH)
-    list(warm_up(engine, {"plain": REQUEST.plain}, stop=lambda: True))
-    assert warmed(engine)[1]["plain"].seconds >= 1.5
-
-
 def test_a_race_after_the_pair_was_prepared_begins_at_once() -> None:
     engine, settings = ScriptedEngine(), GenerationSettings()
     assert list(module.prepare(engine, settings))
     phases = [progress for progress in race(engine, "Say", settings) if isinstance(progress, Phase)]
     assert phases == [Phase("warming up", 1, 2), Phase("warming up", 2, 2)]
-
-
-def test_what_cannot_be_prepared_says_so_in_the_race() -> None:
-    class Failing(ScriptedEngine):
-        def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-            raise EngineError()
-
-    assert list(module.prepare(Failing(), GenerationSettings())) == [Phase("warming up", 1, 2)]

@@ -3,7 +3,7 @@
 import os
 import resource
 import signal
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -14,7 +14,7 @@ from time import perf_counter, sleep
 import psutil
 import pytest
 
-from specdemo.engines.base import THOROUGH, Decoder, Engine
+from specdemo.engines.base import THOROUGH, Decoder
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, LoadError, PromptError
 from specdemo.race import race
@@ -22,7 +22,7 @@ from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Slice
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 from specdemo.warm_up import steady_before
-from specdemo.worker import Engines, IfLoaded, Prepare, WithEngine, Worker
+from specdemo.worker import IfLoaded, Prepare, WithEngine, Worker
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=2000)
 SHORT = GenerationSettings(max_new_tokens=8)
@@ -102,15 +102,6 @@ def test_cancelling_ends_within_a_round(worker: Worker) -> None:
     assert compare(worker).plain.finish_reason == "length"
 
 
-def test_leaving_frees_the_engine(worker: Worker) -> None:
-    progress = worker.compare(PAIR, "Say", LONG)
-    assert isinstance(progress, Generator)
-    while not isinstance(next(progress), Slice):
-        pass
-    progress.close()
-    assert compare(worker).plain.finish_reason == "length"
-
-
 def test_idle_work_gives_way_to_whoever_needs_the_engine(worker: Worker) -> None:
     compare(worker)
     endless = IfLoaded(WithEngine("genai", PAIR, partial(race, prompt="Say", settings=LONG)))
@@ -136,16 +127,11 @@ def test_an_error_in_the_child_is_raised_here_and_the_next_run_works(worker: Wor
     assert compare(worker).plain.finish_reason == "length"
 
 
-@pytest.mark.parametrize(
-    ("number", "means"), [(signal.SIGKILL, "memory runs out"), (signal.SIGFPE, "division by zero")]
-)
-def test_a_child_that_dies_is_reported_with_its_signal_and_started_anew(
-    worker: Worker, number: signal.Signals, means: str
-) -> None:
-    with pytest.raises(EngineError, match=rf"ended by {number.name} \(.*{means}.*\); run again"):  # noqa: PT012
+def test_a_child_that_dies_is_reported_with_its_signal_and_started_anew(worker: Worker) -> None:
+    with pytest.raises(EngineError, match=r"ended by SIGFPE \(.*division by zero.*\); run again"):  # noqa: PT012
         for item in worker.compare(PAIR, "Say", LONG):
             if isinstance(item, Slice):
-                os.kill(worker.process_id, number)
+                os.kill(worker.process_id, signal.SIGFPE)
     assert compare(worker).plain.finish_reason == "length"
 
 
@@ -263,11 +249,6 @@ def test_a_pair_that_is_prepared_unasked_is_loaded_to_the_end(worker: Worker) ->
     assert list(worker.run_idle(IfLoaded(Prepare("genai", PAIR)))) == []
 
 
-def slow_start(engines: Engines) -> Iterator[Phase]:
-    yield Phase("converting")
-    sleep(0.5)
-
-
 def test_loading_is_reported_and_can_be_broken_off(worker: Worker) -> None:
     compare(worker)
     cancelled = Event()
@@ -307,29 +288,12 @@ def test_leaving_an_engine_that_hangs_returns_at_once_and_the_engine_is_ended() 
     worker.close()
 
 
-def silent_work(engine: Engine, *, stop: Callable[[], bool], costs: Costs | None) -> Iterator[str]:
-    sleep(0.5)
-    yield "done"
-
-
 @pytest.fixture
 def impatient() -> Iterator[Worker]:
     worker = Worker(load, patience=2, silence=3, tick_seconds=TICK)
     compare(worker)
     yield worker
     worker.close()
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="has no such signal")
-def test_a_process_that_is_stopped_in_the_midst_of_a_race_is_replaced(impatient: Worker) -> None:
-    began = 0.0
-    with pytest.raises(EngineError, match="no longer answered; run again"):  # noqa: PT012
-        for event in impatient.compare(PAIR, "Say", LONG):
-            if isinstance(event, Slice) and not began:
-                began = perf_counter()
-                os.kill(impatient.process_id, signal.SIGSTOP)
-    assert perf_counter() - began < 10
-    assert compare(impatient).plain.finish_reason == "length"
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="has no such signal")

@@ -22,7 +22,7 @@ from specdemo.engines.base import BRIEF
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError
-from specdemo.exports.code import FLAVOURS, bash, code, command, powershell
+from specdemo.exports.code import FLAVOURS, bash, code, powershell
 from specdemo.models.catalogue import find
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import inspect_model
@@ -82,34 +82,11 @@ def test_the_lines_for_a_model_in_parts_write_what_the_engine_writes(capfd: pyte
     assert "--draft_source_model" in code("ovms", pair, settings, "abc", local=True)
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_python_compiles_and_commands_keep_their_words(flavour: str) -> None:
-    lines = written(flavour, num_assistant_tokens=7)
-    if lines.startswith(("import", "from")):
-        compile(lines, flavour, "exec")
-        assert repr(PROMPT) in lines
-        assert "num_assistant_tokens = 7" in lines
-        return
-    command, request = (shlex.split(part, comments=True) for part in lines.strip().split("\n\n"))
-    body = json.loads(request[-1])
-    assert body["prompt"] == PROMPT
-    assert ("7" in command or '"num_speculative_tokens": 7' in " ".join(command)) != ("num_assistant_tokens" in body)
-
-
 def requested(flavour: str, pair: ModelPair = PAIR, **chosen: Any) -> tuple[str, dict[str, Any]]:
     """Path and body of a request to a server."""
     words = shlex.split(written(flavour, pair, **chosen).strip().split("\n\n")[1], comments=True)
     body: dict[str, Any] = json.loads(words[-1])
     return words[1].removeprefix("http://localhost:8000"), body
-
-
-def test_a_threshold_of_0_is_one() -> None:
-    """GenAI takes 0 to mean "not set", so engine, server and code use a value next to 0."""
-    chosen: dict[str, Any] = {"policy": "confidence", "assistant_confidence_threshold": 0}
-    settings = GenerationSettings.checked(**chosen)
-    assert settings.strategy.genai() == {"assistant_confidence_threshold": 1e-30}
-    assert "config.assistant_confidence_threshold = 1e-30" in written("genai", **chosen)
-    assert requested("ovms", **chosen)[1]["assistant_confidence_threshold"] == 1e-30
 
 
 def test_no_default_of_the_software_changes_what_is_sampled() -> None:
@@ -137,11 +114,6 @@ def test_a_server_is_asked_to_chat_only_where_the_target_can(flavour: str, prefi
     assert (path, "prompt" in body, "chat_template_kwargs" in body) == (f"{prefix}/chat/completions", False, False)
     assert body["messages"] == [{"role": "user", "content": PROMPT}]
     assert requested(flavour, CHAT, enable_thinking=False)[1]["chat_template_kwargs"] == {"enable_thinking": False}
-
-
-def test_a_rendered_template_has_its_special_tokens() -> None:
-    assert "tokenizer(prompt, add_special_tokens=False, " in written("transformers", CHAT)
-    assert "add_special_tokens" not in written("transformers")
 
 
 def test_what_settings_become() -> None:
@@ -257,22 +229,6 @@ def read_by_powershell(line: str) -> list[str]:
         found.append(text)
         place += 2
     return found
-
-
-def test_a_line_that_every_shell_reads_alike_is_written_once() -> None:
-    line = ["llama-server", "--port", "8080", "-m", "models/a.gguf"]
-    assert list(command(line)) == ["llama-server --port 8080 -m models/a.gguf"]
-    first, second = command(["ovms", "--model_name", "the king's draft"])
-    assert shlex.split(first) == ["ovms", "--model_name", "the king's draft"]
-    assert second == "# in PowerShell: ovms --model_name 'the king''s draft'"
-
-
-def test_the_terminal_prints_it(capfd: pytest.CaptureFixture[str], tiny: ModelPair) -> None:
-    assert tiny.draft is not None
-    files = ["--target", str(tiny.target.path), "--draft", str(tiny.draft.path)]
-    assert main(["code", PROMPT, "--to", "llama.cpp", "--num-assistant-tokens", "3", *files]) == 0
-    assert f"--spec-draft-model {tiny.draft.path} --spec-draft-n-max 3" in capfd.readouterr().out
-    assert main(["code", PROMPT, "--engine", "traced", "--policy", "auto"]) == 2
 
 
 @pytest.mark.openvino
@@ -405,10 +361,3 @@ def test_a_catalogues_model_is_named_by_its_repository(monkeypatch: pytest.Monke
     monkeypatch.setattr("specdemo.models.library.source_of", lambda model: original)
     assert "vllm serve someone/model" in code("vllm", tiny, GenerationSettings(), PROMPT)
     assert "from_pretrained('someone/model')" in code("transformers", tiny, GenerationSettings(), PROMPT)
-
-
-def test_threads_are_for_processors_only() -> None:
-    runtime = RuntimeSettings(inference_num_threads=3, draft_device="GPU", model_cache=False)
-    lines = written("genai", PAIR.model_copy(update={"runtime": runtime}))
-    assert "'CPU', scheduler_config=scheduler, INFERENCE_NUM_THREADS='3'" in lines
-    assert "draft_model('scripted', 'GPU')" in lines
