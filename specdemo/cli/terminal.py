@@ -31,7 +31,6 @@ STYLES: dict[PieceKind, str] = {
     "rejected": "strike dark_orange",
     "own": "bold blue",
 }
-_SAME = ("target", "draft")  # the same in every row of a report, and in its title
 
 _INTERVAL = "95 % interval"
 _MORE = "--explain says why, with formulas."
@@ -105,10 +104,7 @@ def print_report(console: Console, report: Report) -> None:
     for sentence in report.opening:
         console.print(Text(sentence))
     for number, table in enumerate(report.tables.values()):
-        shown = [index for index, column in enumerate(table.columns) if column not in _SAME]
-        rows = [tuple(row[index] for index in shown) for row in table.rows]
-        title = table.title if number else report.title
-        console.print(_table(Listed(title, [table.columns[index] for index in shown], rows)))
+        console.print(_table(table if number else table._replace(title=report.title)))
     for note in report.notes:
         console.print(Text(note, "dim"))
 

@@ -9,7 +9,6 @@ import io
 import json
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import log
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ from specdemo import metrics
 from specdemo.errors import FileError, UsageError, capitalised, listed, quoted
 from specdemo.estimate import FORMULA, Pooled, pool
 from specdemo.experiments.plan import CONDITIONS, Variant
-from specdemo.experiments.rows import EngineFacts, Result, Row
+from specdemo.experiments.rows import Result, Row
 from specdemo.exports.charts import AT_ONE, Figure, bars, colour, figure, line, whiskers
 from specdemo.exports.html import text_of
 from specdemo.files import ASSETS, colours, json_value, read_bytes, write_json, write_text
@@ -36,7 +35,6 @@ _MOST_BYTES = 256 * 2**20  # of a report to compare with; 10,000 rows take about
 _NAMED = 4  # of the settings that may be as fast
 _BUSY = 0.2  # of the processor: below it, intervals hardly widen
 _REACH = 2  # times the largest value: how far error bars may stretch an axis
-_LENGTHS = (500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 128_000)  # tokens of prompts, as SPEED-Bench's
 _BESIDE = (".md", ".csv", ".html")
 
 
@@ -196,43 +194,12 @@ def _rounded(point: Point) -> float:
 # The report.
 
 
-class Series(NamedTuple):
-    """Points of a chart, perhaps with the `low` and `high` ends of intervals."""
-
-    name: str
-    x: Sequence[Any]
-    y: Sequence[float | None]
-    low: Sequence[float | None] = ()
-    high: Sequence[float | None] = ()
-    hover: Sequence[str] = ()
-
-
 class Chart(NamedTuple):
-    """Lines or bars, with a title and a sentence on how to read them; `plain`: a reference line at 1."""
+    """A figure for `chart.js`, with a title and a sentence on how to read it."""
 
     title: str
-    x: str
-    y: str
-    series: Sequence[Series]
-    remark: str = ""
-    bars: bool = False
-    plain: bool = True
-
-    @property
-    def figure(self) -> Figure:
-        traces = []
-        for index, series in enumerate(self.series):
-            look: dict[str, Any] = {"text": list(series.hover or map(number, series.y))}
-            if series.high and None not in (*series.low, *series.high):  # bars of no height would mislead
-                middle, low, high = ([value or 0 for value in ends] for ends in (series.y, series.low, series.high))
-                look["error_y"] = whiskers(middle, low, high, colour(index))
-            draw = bars if self.bars else line
-            traces.append(draw(series.name, list(series.x), list(series.y), colour(index), **look))
-        layout: dict[str, Any] = {"shapes": [AT_ONE]} if self.plain else {}
-        most = _REACH * max((value or 0 for series in self.series for value in series.y), default=0)
-        if any((value or 0) > most for series in self.series for value in series.high):  # keep values readable
-            layout["yaxis"] = {"title": self.y, "range": [0, most]}
-        return figure(self.x, self.y, *traces, **layout)
+    figure: Figure
+    remark: str
 
 
 class Table(NamedTuple):
@@ -241,7 +208,6 @@ class Table(NamedTuple):
     title: str
     columns: Sequence[str]
     rows: Sequence[tuple[str, ...]]
-    remark: str = ""
 
 
 @dataclass(frozen=True)
@@ -321,24 +287,11 @@ _COLUMNS = (
 
 def _tables(result: Result, found: Sequence[Point]) -> dict[str, Table]:
     tables = {"table": _table("Every variant", ("variant",), [(point.variant, *_cells(point)) for point in found])}
-    parts: tuple[tuple[str, str, str, Callable[[Row], str]], ...] = (
-        ("tasks", "By task", "task", lambda row: row.task),
-        ("lengths", "By length of the prompt", "tokens of the prompt", _length),
-    )
-    for name, title, column, part in parts:
-        split = [point for point in points(result, part=part) if point.part]
-        if len({point.part for point in split}) > 1:
-            rows = [(point.variant, point.part, point.speedup.call, *_cells(point)) for point in split]
-            tables[name] = _table(title, ("variant", column, "speculation"), rows)
+    split = points(result, part=lambda row: row.task)
+    if len({point.part for point in split}) > 1:
+        rows = [(point.variant, point.part, point.speedup.call, *_cells(point)) for point in split]
+        tables["tasks"] = _table("By task", ("variant", "task", "speculation"), rows)
     return tables
-
-
-def _length(row: Row) -> str:
-    """Return the nearest of the usual lengths; empty if unknown."""
-    if not row.prompt_tokens:
-        return ""
-    nearest = min(_LENGTHS, key=lambda length: abs(log((row.prompt_tokens or 1) / length)))
-    return f"about {nearest:,}" if nearest > _LENGTHS[0] else f"up to {_LENGTHS[0]}"
 
 
 def _table(title: str, first: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Table:
@@ -364,16 +317,17 @@ def _cells(point: Point) -> tuple[str, ...]:
 
 
 def _notes(result: Result, found: Sequence[Point], best: str | None) -> Iterator[str]:
+    formulas = metrics.FORMULAS
     if not result.complete:
         yield f"Unfinished: {len(result.rows)} of {times(result.total, 'run')}."
     if best is not None:
         yield f"To use {best}: {options_of(result, best)}"
-    together = sum(row.ttft is not None for row in result.rows)
-    if together < len(result.rows):
+    together = {row.ttft is not None for row in result.rows}
+    if False in together:
         yield f"Speedup: {FORMULA}."
-    if together:
-        yield f"Speedup of several requests at once: {metrics.FORMULAS['load_speedup']}; {FORMULA}."
-    yield f"α: {metrics.FORMULAS['acceptance_rate']}. τ: {metrics.FORMULAS['mean_acceptance_length']}."
+    if True in together:
+        yield f"Speedup of several requests at once: {formulas['load_speedup']}; {FORMULA}."
+    yield f"α: {formulas['acceptance_rate']}. τ: {formulas['mean_acceptance_length']}."
     problems: dict[str, dict[str, None]] = {}
     for row in result.rows:
         if row.problem is not None:
@@ -381,20 +335,13 @@ def _notes(result: Result, found: Sequence[Point], best: str | None) -> Iterator
     for problem, names in problems.items():
         yield f"Left out for {', '.join(names)}: {problem}"
     for name, facts in result.engines.items():
-        used, costs = facts.environment, facts.costs
-        if len(result.engines) > 1 and not used.remote:
-            precisions = f"target {used.inference_precision}, draft {used.draft_inference_precision}"
-            yield f"Precision, {name}: {precisions}, KV cache {used.kv_cache_precision}."
-        if costs is not None:
+        if (costs := facts.costs) is not None:
             passes = {n: metrics.verify_cost(costs, n) for n in (2, 5, 17)}  # of lookahead 1, 4 and 16
             lengths = "".join(f", v({n}) = {cost:.2f}" for n, cost in passes.items() if cost is not None)
             drafting = f", c = {number(metrics.draft_cost(costs))}"
             yield f"Step costs, {name}: plain step {milliseconds(costs.plain_step)}{drafting}{lengths}."
     if any(point.predicted is not None for point in found):
-        formulas = metrics.FORMULAS
         yield f"Predicted: {formulas['predicted_speedup']} with these costs and a = {formulas['token_acceptance']}."
-    if any(variant.settings.do_sample for variant in result.variants.values()):
-        yield "Sampling: another seed in every repeat. GenAI's acceptance does not keep the target's distribution."
 
 
 def options_of(result: Result, name: str) -> str:
@@ -406,57 +353,77 @@ def options_of(result: Result, name: str) -> str:
 
 
 def _charts(result: Result, found: Sequence[Point]) -> dict[str, Chart]:
-    """Return speedups and τ along the longest axis of numbers, the other variants as bars, and v(n)."""
-    charts: dict[str, Chart] = {}
+    """Return speedups and τ along the longest axis of numbers, and the other variants as bars."""
     values = {point.variant: result.variants[point.variant].values for point in found}
     axes: dict[str, set[float]] = {}
     for each in values.values():
         for name, value in each.items():
             axes.setdefault(name, set()).update([] if isinstance(value, str) else [value])
     axis = max(axes, key=lambda name: len(axes[name]), default="")
-    along = [point for point in found if axis in values[point.variant]] if len(axes.get(axis, ())) > 1 else []
-    remark = f"{capitalised(metrics.FORMULAS['speedup'])}; error bars: 95 % intervals."
     lines: dict[str, list[Point]] = {}
-    for point in along:
-        rest = ", ".join(f"{name} {value}" for name, value in values[point.variant].items() if name != axis)
-        lines.setdefault(rest, []).append(point)
-    if along:
+    for point in found if len(axes.get(axis, ())) > 1 else ():
+        if axis in values[point.variant]:
+            rest = ", ".join(f"{name} {value}" for name, value in values[point.variant].items() if name != axis)
+            lines.setdefault(rest, []).append(point)
+    charts: dict[str, Chart] = {}
+    remark = f"{capitalised(metrics.FORMULAS['speedup'])}; error bars: 95 % intervals."
+    if lines:
         places = {name: [values[point.variant][axis] for point in mine] for name, mine in lines.items()}
-        series = [_series(name or "measured", places[name], mine) for name, mine in lines.items()]
-        if any(point.predicted is not None for point in along):
-            series.append(Series("predicted", places[""], [point.predicted for point in lines[""]]))
-        charts["speedup"] = Chart(f"Speedup by {axis}", axis, "speedup", series, remark)
+        speedups = [
+            _trace(line, name or "measured", places[name], mine, at) for at, (name, mine) in enumerate(lines.items())
+        ]
+        predicted = [point.predicted for point in lines.get("", ())]
+        if any(predicted):
+            speedups.append(line("predicted", places[""], predicted, colour(len(lines))))
         lengths = [
-            Series(name or "τ", places[name], [p.mean_acceptance_length for p in lines[name]]) for name in lines
+            line(name or "τ", places[name], [point.mean_acceptance_length for point in mine], colour(at))
+            for at, (name, mine) in enumerate(lines.items())
         ]
         formula = f"{capitalised(metrics.FORMULAS['mean_acceptance_length'])}."
-        charts["length"] = Chart("Mean acceptance length τ", axis, "τ", lengths, formula)
-    others = [point.variant for point in found if point not in along]
+        charts["speedup"] = Chart(f"Speedup by {axis}", _speedups(axis, speedups), remark)
+        charts["length"] = Chart("Mean acceptance length τ", figure(axis, "τ", *lengths, shapes=[AT_ONE]), formula)
+    along = {point.variant for mine in lines.values() for point in mine}
+    others = [point for point in points(result, part=lambda row: row.task) if point.variant not in along]
     if others:
-        bars = [point for point in points(result, part=lambda row: row.task) if point.variant in others]
-        tasks = len({point.part for point in bars}) > 1
-        if tasks:
-            apart = [(name, [point for point in bars if point.variant == name]) for name in others]
-            series = [_series(name, [point.part for point in mine], mine) for name, mine in apart]
+        names = list(dict.fromkeys(point.variant for point in others))
+        apart = [[point for point in others if point.variant == name] for name in names]
+        if len({point.part for point in others}) > 1:
+            traces = [
+                _trace(bars, name, [point.part for point in mine], mine, at)
+                for at, (name, mine) in enumerate(zip(names, apart, strict=True))
+            ]
+            charts["others"] = Chart("Speedup by task", _speedups("", traces), remark)
         else:
-            series = [_series("", others, bars)]
-        charts["others"] = Chart("Speedup by task" if tasks else "Speedup", "", "speedup", series, remark, bars=True)
-    costs = {name: facts.costs for name, facts in result.engines.items() if facts.costs is not None}
-    if costs:
-        passes = [
-            Series(name, range(1, len(each.verify) + 1), [seconds / each.plain_step for seconds in each.verify])
-            for name, each in costs.items()
-        ]
-        formula = f"{capitalised(metrics.FORMULAS['verify_cost'])}."
-        charts["passes"] = Chart("Cost of a target pass, v(n)", "tokens n", "v(n)", passes, formula, plain=False)
+            charts["others"] = Chart("Speedup", _speedups("", [_trace(bars, "", names, others, 0)]), remark)
     return charts
 
 
-def _series(name: str, x: Sequence[Any], mine: Sequence[Point]) -> Series:
+def _trace(draw: Callable[..., Figure], name: str, x: Sequence[Any], mine: Sequence[Point], at: int) -> Figure:
+    """Return speedups as a line or bars, with error bars if all have intervals: those of no height would mislead."""
     speedups = [point.speedup for point in mine]
+    ends = [(each.low, each.high) for each in speedups if each.low is not None and each.high is not None]
+    middles, look = [each.middle for each in speedups], {}
+    if len(ends) == len(speedups):
+        lows, highs = zip(*ends, strict=True)
+        look = {"error_y": whiskers(middles, lows, highs, colour(at))}
     hover = [f"{point.speedup}, outputs {'identical' if point.identical else 'differ'}" for point in mine]
-    middles, lows, highs = zip(*((each.middle, each.low, each.high) for each in speedups), strict=True)
-    return Series(name, x, middles, lows, highs, hover)
+    return draw(name, list(x), middles, colour(at), text=hover, **look)
+
+
+def _speedups(axis: str, traces: Sequence[Figure]) -> Figure:
+    """Return a chart of speedups with a line at 1; error bars stretch it only as far as values stay readable."""
+    most = _REACH * max(value for trace in traces for value in trace["y"] if value is not None)
+    reached = max(
+        (
+            y + up
+            for trace in traces
+            if "error_y" in trace
+            for y, up in zip(trace["y"], trace["error_y"]["array"], strict=True)
+        ),
+        default=0,
+    )
+    yaxis = {"title": "speedup"} | ({"range": [0, most]} if reached > most else {})
+    return figure(axis, "", *traces, shapes=[AT_ONE], yaxis=yaxis)
 
 
 def times(count: int, noun: str) -> str:
@@ -484,26 +451,22 @@ def read_result(path: Path) -> Result:
 def joined(here: Result, there: Result, name: str) -> Result:
     """Return the rows of both results on the prompts in common; the other's variants are marked with its `name`.
 
-    Rows of several requests at once hold all prompts, so they are left out if the prompts differ.
-
     Raises:
         FileError: they have no prompt in common.
     """
-    texts = [{task.name: (task.before, task.prompt) for task in each.tasks} for each in (here, there)]
-    common = {task for task, text in texts[0].items() if texts[1].get(task) == text}
+    mine, other = ({task.name: (task.before, task.prompt) for task in each.tasks} for each in (here, there))
+    common = {task for task in mine if other.get(task) == mine[task]}
     if not common:
         raise FileError(f"{quoted(name)} has no prompt in common with this measurement; measure the same prompts.")
-    common |= {""} if texts[0] == texts[1] else set()
+    common |= {""} if mine == other else set()  # several requests at once hold all prompts
     rows: list[Row] = []
     variants: dict[str, Variant] = {}
-    engines: dict[str, EngineFacts] = {}
     for each, place, mark in ((here, "this", ""), (there, name, f", {name}")):
         rows += [row.model_copy(update={"variant": row.variant + mark}) for row in each.rows if row.prompt in common]
         for key, variant in each.variants.items():
             variants[key + mark] = variant.model_copy(update={"values": variant.values | {"file": place}})
-        engines |= {key + mark: facts for key, facts in each.engines.items()}
-    changes = {"rows": tuple(rows), "variants": variants, "engines": engines}
-    return here.model_copy(update=changes | {"total": here.total - len(here.rows) + len(rows)})
+    total = here.total - len(here.rows) + len(rows)
+    return here.model_copy(update={"rows": tuple(rows), "variants": variants, "total": total})
 
 
 # Files.
@@ -541,16 +504,15 @@ def to_html(report: Report) -> str:
             dark=colours(dark=True),
             script=Markup(text_of("chart.js")),
             opening=report.opening,
-            plots=[(chart.title, name, _plot(chart.figure), chart.remark) for name, chart in report.charts.items()],
+            # safe inside a script
+            plots=[
+                (chart.title, name, Markup(json.dumps(chart.figure).replace("<", "\\u003c")), chart.remark)
+                for name, chart in report.charts.items()
+            ],
             tables=report.tables.values(),
             notes=report.notes,
         )
     )
-
-
-def _plot(figure: Figure) -> Markup:
-    """Return a figure as JSON that is safe inside a script."""
-    return Markup(json.dumps(figure).replace("<", "\\u003c"))
 
 
 def write(report: Report, path: Path) -> list[Path]:

@@ -3,6 +3,7 @@
 A measurement lasts about as long as its slider says. Measuring the same again adds runs to those before.
 """
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,9 +27,7 @@ from specdemo.experiments import (
     chosen_tasks,
     conclude,
     fastest,
-    joined,
     points,
-    read_result,
     report,
     run,
     times,
@@ -39,7 +38,6 @@ from specdemo.models.places import own_cache, writable
 from specdemo.records import Costs, ModelPair, Progress
 from specdemo.settings import GenerationSettings
 from specdemo.summary import percent
-from specdemo.ui.boards import BOARD, EMPTY, report_board
 from specdemo.ui.compare import APPLIED, FIND, QUICK, CompareTab, apply_setting
 from specdemo.ui.controls import NAMES, settings_from
 from specdemo.ui.parts import alert, notice
@@ -61,6 +59,23 @@ from specdemo.worker import WithEngine, WithLoader
 _SUITE = Markup("<p>Prompts from {}.</p>")
 _CHECKPOINTS = 50  # measurements whose rows are kept to add to; each takes at most a few megabytes
 _OFFERED = {preset.title: name for name, preset in PRESETS.items() if name != "measure"}
+
+
+EMPTY = "[]"
+
+
+def board(progress: Progress[Result]) -> str:
+    """Return the report so far as a board's update: parts, each shown on a card of its own by `board.js`."""
+    if not progress.result.measured:
+        return EMPTY
+    made = report(progress.result)
+    parts = [
+        {"title": "Conclusion", "paragraphs": made.opening},
+        *(chart._asdict() for chart in made.charts.values()),
+        *(table._asdict() for table in made.tables.values()),
+        {"title": "About these figures", "paragraphs": made.notes},
+    ]
+    return json.dumps(parts, ensure_ascii=False)
 
 
 def start_label(minutes: float) -> str:
@@ -101,7 +116,6 @@ class MeasureCallbacks:
         session_open: bool,
         pair: ModelPair,
         file: str | None,
-        other: str | None,
         preset: str,
         ticked: list[str],
         text: str,
@@ -125,9 +139,6 @@ class MeasureCallbacks:
                 path, words = Path(file) if file is not None else None, "choose one with fewer prompts"
                 chosen = partial(chosen_tasks, path, pair.target.prompts, int(limit))
                 tasks = chosen() if file is None else (yield from in_child(chosen, otherwise=words, **reading))
-            there = None
-            if other is not None:
-                there = yield from in_child(read_result, Path(other), otherwise="choose a smaller one", **reading)
             plan = _plan(preset, pair, tasks, int(tokens), values, minutes=minutes)
             variants = {name: variant for name, variant in plan.variants.items() if name in ticked}
             if not variants:
@@ -139,20 +150,12 @@ class MeasureCallbacks:
         except SpecdemoError as error:
             yield [alert(error), *kept, *idle]
             return
-        name = Path(other or "").name
-
-        def shown(result: Result) -> Result:
-            return result if there is None else joined(result, there, name)
-
-        def show(progress: Progress[Result]) -> str:
-            return report_board(report(shown(progress.result))) if progress.result.measured else EMPTY
-
         what = f"{times(len(variants), 'variant')}, {times(len(tasks), 'prompt')}"
         told = notice(f"{what}, about {minutes:g} min after loading. {WAITING}")
         yield [told, EMPTY, gr.update(visible=False), None, gr.update(visible=False), *busy]
         job = WithLoader(pair, partial(run, plan, checkpoint=checkpoint, fastest=fastest))
         state = None
-        for update in job_updates(self._sessions, str(request.session_hash), "measure", job, show):
+        for update in job_updates(self._sessions, str(request.session_hash), "measure", job, board):
             state = update.state
             yield [update.message, update.board, *kept[1:], *busy]
         if state is None or not state.result.measured:
@@ -163,7 +166,7 @@ class MeasureCallbacks:
         setting = None if best is None else state.result.variants[best].settings
         try:
             with TemporaryDirectory() as folder:
-                paths = write(report(shown(state.result)), Path(folder) / "specdemo-measurement.json")
+                paths = write(report(state.result), Path(folder) / "specdemo-measurement.json")
                 files = gr.update(value=list(map(str, paths)), visible=True)
                 yield [gr.skip(), gr.skip(), files, setting, use, *idle]  # Gradio copies them before it asks for more
         except SpecdemoError as error:
@@ -274,10 +277,6 @@ def suite_name(path: str | None) -> str:
     return str(_SUITE.format(Path(path).name if path else "the bundled suite, unless you type some"))
 
 
-def other_name(path: str | None) -> str:
-    return str(Markup("<p>Compared with {}.</p>").format(Path(path).name)) if path else ""
-
-
 def measure_tab(
     sessions: Sessions,
     session_open: gr.State,
@@ -313,21 +312,19 @@ def measure_tab(
                 file = gr.UploadButton(
                     "Your own suite", file_types=[".jsonl", ".json"], elem_id="measure-suite", scale=0
                 )
-                other = gr.UploadButton("Compare with", file_types=[".json"], elem_id="measure-against", scale=0)
-            suite, against = gr.HTML(suite_name(None), elem_id="measure-suite-name"), gr.HTML()
+            suite = gr.HTML(suite_name(None), elem_id="measure-suite-name")
             message = gr.HTML(elem_id="measure-message", elem_classes="message")
-        board = view("board", markup=BOARD, elem_id="measure-board")
+        board = view("board", markup='<div class="board race"></div>', elem_id="measure-board")
         files = gr.File(
             label="Reports: JSON, Markdown, CSV, and HTML that opens offline",
             visible=False,
             elem_id="measure-reports",
         )
     best = gr.State(None)
-    inputs = [session_open, pair, file, other, preset, ticked, text, limit, tokens, minutes, adds, *controls.values()]
+    inputs = [session_open, pair, file, preset, ticked, text, limit, tokens, minutes, adds, *controls.values()]
     on_engine(start, callbacks.measure, inputs, [message, board, files, best, use, start, halt])
     halt.click(stop("measure"), **PRIVATE)
     file.upload(suite_name, file, suite, **PRIVATE)
-    other.upload(other_name, other, against, **PRIVATE)
     minutes.change(start_label, minutes, start, **PRIVATE)
     gr.on(
         [preset.change, pair.change, controls["engine"].change, controls["drafter"].change],

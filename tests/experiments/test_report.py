@@ -4,7 +4,6 @@ import csv
 import io
 import json
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -33,7 +32,8 @@ from specdemo.experiments import (
     to_markdown,
     write,
 )
-from specdemo.experiments.report import Chart, Report, Series, _choose, _where, options_of, to_csv
+from specdemo.experiments.report import Report, _choose, _speedups, _trace, _where, options_of, to_csv
+from specdemo.exports.charts import bars, line
 from specdemo.settings import GenerationSettings
 
 PAIR = ScriptedEngine().pair
@@ -52,7 +52,6 @@ def measured(engine: ScriptedEngine | None = None, tasks: list[Task] = TASKS, **
 def point(name: str, middle: float, spread: float | None = None, **values: float | str) -> Point:
     ends = {} if spread is None else {"low": middle - spread, "high": middle + spread}
     known = dict.fromkeys(("mean_acceptance_length", "acceptance_rate", "token_acceptance"), 1.0)
-    shares = dict.fromkeys(("draft_share", "verify_share", "other_share"), None)
     return Point(
         variant=name,
         values=values,
@@ -64,7 +63,6 @@ def point(name: str, middle: float, spread: float | None = None, **values: float
         tokens_per_second=1,
         plain_tokens_per_second=1,
         **known,
-        **shares,
     )
 
 
@@ -130,25 +128,16 @@ def test_a_report_holds_what_the_script_says() -> None:
 
 def test_charts_have_numbers_along_an_axis_and_others_as_bars() -> None:
     charts = report(measured(lookaheads=(1, 4, 8), thresholds=(0.3,), policies=("auto",))).charts
-    shown, predicted = charts["speedup"].series
-    assert (list(shown.x), predicted.name) == ([1, 4, 8], "predicted")
-    ends = zip(shown.low, shown.y, shown.high, strict=True)
-    assert all((low or 0) < (y or 0) < (high or 0) for low, y, high in ends)
-    assert [series.name for series in charts["others"].series] == ["threshold 0.3", "policy auto"]
-    assert list(charts["passes"].series[0].x)[:3] == [1, 2, 3]
+    shown, predicted = charts["speedup"].figure["data"]
+    assert (shown["x"], predicted["name"]) == ([1, 4, 8], "predicted")
+    assert all(0 < down < y for down, y in zip(shown["error_y"]["arrayminus"], shown["y"], strict=True))
+    assert [trace["name"] for trace in charts["others"].figure["data"]] == ["threshold 0.3", "policy auto"]
 
 
 def test_a_chart_without_intervals_has_no_error_bars_and_a_long_one_leaves_values_readable() -> None:
-    bare = Chart("", "", "", [Series("a", [1, 2], [1.0, 2.0], [None, None], [None, None])]).figure
-    assert "error_y" not in bare["data"][0]
-    long = Chart("", "", "", [Series("a", [1, 2], [1.0, 2.0], [0.5, 1.0], [1.2, 90.0])]).figure
-    assert long["layout"]["yaxis"]["range"] == [0, 4]
-
-
-def test_prompts_of_several_lengths_have_a_table_of_their_own() -> None:
-    long = Task(name="long", task="tales", prompt="word " * 4100)
-    table = report(measured(tasks=[TASKS[0], long], lookaheads=(2,))).tables["lengths"]
-    assert {row[1] for row in table.rows} == {"up to 500", "about 4,000"}
+    assert "error_y" not in _trace(bars, "a", ["a", "b"], [point("a", 1.0), point("b", 2.0, 0.5)], 0)
+    wide = _trace(line, "a", [1, 2], [point("a", 1.0, 0.2), point("b", 2.0, 90)], 0)
+    assert _speedups("lookahead", [wide])["layout"]["yaxis"]["range"] == [0, 4]
 
 
 def test_two_reports_are_joined_on_the_prompts_in_common(tmp_path: Path) -> None:
@@ -212,12 +201,3 @@ def test_the_html_opens_offline_and_draws_its_charts(browser: BrowserContext, tm
     expect(page.locator("h1")).to_contain_text("Measurement of")
     expect(page.locator(".chart").first.locator("svg, canvas").first).to_be_visible()
     assert errors == []
-
-
-def test_points_do_not_depend_on_the_order_of_rows() -> None:
-    result = measured(lookaheads=(1, 4))
-    rows = list(result.rows)
-    Random(1).shuffle(rows)
-    shuffled = points(result.model_copy(update={"rows": tuple(rows)}))
-    for one, other in zip(points(result), shuffled, strict=True):
-        assert one.speedup.middle == pytest.approx(other.speedup.middle, rel=0.02)

@@ -18,10 +18,9 @@ from specdemo.experiments import PRESETS, Loaded, Plan, Result, fastest, grid, r
 from specdemo.experiments.plan import Axes
 from specdemo.records import Phase, Progress
 from specdemo.settings import GenerationSettings
-from specdemo.ui.boards import EMPTY
 from specdemo.ui.compare import QUICK
 from specdemo.ui.controls import start_values
-from specdemo.ui.measure import MeasureCallbacks, offered, outcome, with_current
+from specdemo.ui.measure import EMPTY, MeasureCallbacks, offered, outcome, with_current
 from specdemo.ui.session import job_updates, with_chat_cache
 from specdemo.worker import Job, Prepare, WithEngine, WithLoader
 from tests.support.browser import Visit, open_tab, set_slider
@@ -57,9 +56,7 @@ def measured(
 ) -> list[list[Any]]:
     """Every update of message, board, files, best setting, its button, start and stop."""
     callbacks = MeasureCallbacks(Sessions(error))  # type: ignore[arg-type]
-    return list(
-        callbacks.measure(VISITOR, True, ENGINE.pair, None, None, preset, ticked, "Say", 1, 40, 1, adds, *VALUES)
-    )
+    return list(callbacks.measure(VISITOR, True, ENGINE.pair, None, preset, ticked, "Say", 1, 40, 1, adds, *VALUES))
 
 
 @pytest.fixture(autouse=True)
