@@ -26,7 +26,6 @@ import numpy.typing as npt
 
 from specdemo import metrics
 from specdemo.records import Comparison, Record, Run, Trial
-from specdemo.strategies import Tree
 
 Z = 1.96
 """Standard errors on either side of a 95 % interval."""
@@ -272,8 +271,8 @@ def expected(comparison: Comparison) -> Expected | None:
     """Return what a race's own rounds would take with its step costs; None without those of every kind of round."""
     costs, settings = comparison.costs, comparison.settings
     strategy, rounds = settings.strategy, comparison.speculative.rounds
-    # a tree's proposals are no steps in a row, and step costs are measured with a KV cache
-    if costs is None or isinstance(strategy, Tree) or settings.kv_cache == "off" or not rounds:
+    # step costs are measured with a KV cache
+    if costs is None or settings.kv_cache == "off" or not rounds:
         return None
     if not comparison.speculative.passes_known or any(step.proposed is None for step in rounds):
         return None

@@ -138,11 +138,6 @@ class GenerationSettings(Parameters, _Chosen):
     repetition_penalty: float = Field(
         1.0, ge=1, le=2, title="Repetition penalty", description="above 1 makes tokens already seen less likely"
     )
-    verification: Literal["token", "block"] = Field(
-        "token",
-        title="Verification",
-        description="when sampling, proposals are judged token by token or as a block; both keep the distribution",
-    )
     seed: int = Field(0, ge=0, le=2**31 - 1, title="Seed", description="of the random draws when sampling")
     kv_cache: Literal["on", "off"] = Field(
         "on",
@@ -172,18 +167,9 @@ class GenerationSettings(Parameters, _Chosen):
     @property
     def strategy(self) -> Strategy:
         """Decoding strategy named by the flat settings."""
-        strategy = self._named
+        strategy = strategy_of(self.drafter, self.policy)
         assert strategy is not None, "checked below"
         return strategy(*map(self._effective, strategy.parameters()))
-
-    @property
-    def _named(self) -> type[Strategy] | None:
-        return strategy_of(self.drafter, self.policy, self._switched)
-
-    @property
-    def _switched(self) -> list[type[Strategy]]:
-        """Strategies chosen by a setting of their own."""
-        return [one for one in STRATEGIES.values() if one.switch is not None and getattr(self, one.switch)]
 
     def _effective(self, name: str) -> Any:
         """Return the value of a setting, or None if the engine does not support it."""
@@ -196,26 +182,18 @@ class GenerationSettings(Parameters, _Chosen):
 
     @model_validator(mode="after")
     def _can_be_done(self) -> Self:
-        reason = self._contradiction() or refusal(
-            self.strategy, self.engine, sampling=self.do_sample, kv_cache=self.kv_cache == "on"
-        )
+        reason = self._contradiction() or refusal(self.strategy, self.engine, kv_cache=self.kv_cache == "on")
         if reason is not None:
             raise ValueError(reason)
         return self
 
     def _contradiction(self) -> str | None:
         """Explain why two flat settings contradict each other; None if they do not."""
-        if strategy_of(self.drafter, self.policy, ()) is None:
+        if strategy_of(self.drafter, self.policy) is None:
             able = " or ".join(
                 strategy.policy.name for strategy in STRATEGIES.values() if strategy.drafter.name == self.drafter
             )
             return f"drafter {self.drafter} needs policy {able}; change one of the two"
-        if self._named is None:
-            other = self._switched[0]
-            return (
-                f"{other.what} needs drafter {other.drafter.name} and policy {other.policy.name}; set these, or set "
-                f"{other.switch} to 0"
-            )
         for name in type(self).model_fields:
             value = getattr(self, name)
             if not supports(self.engine, name) and value != type(self).model_fields[name].default:

@@ -10,7 +10,7 @@ copied code and the docs' tables all derive from these declarations.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -62,11 +62,9 @@ ENGINES: dict[EngineName, EngineInfo] = {
             "genai",
             label="OpenVINO GenAI",
             words="GenAI engine",
-            lacks=frozenset(
-                {"kv_cache", "alternatives", "max_assistant_tokens", "verification", "at_once"}
-            ),  # its drafts have no cap
-            strategies=("constant", "tree", "confidence", "lookup"),
-            heads=("constant", "tree"),
+            lacks=frozenset({"kv_cache", "alternatives", "max_assistant_tokens", "at_once"}),
+            strategies=("constant", "confidence", "lookup"),
+            heads=("constant",),
             concurrent=True,
             copies=2,  # of the target for each side, of the draft also to replay its proposals
             samples_exactly=False,
@@ -85,8 +83,7 @@ ENGINES: dict[EngineName, EngineInfo] = {
             "server",
             label="A server",
             words="remote engine",
-            # its drafts have no cap
-            lacks=frozenset({"kv_cache", "alternatives", "max_assistant_tokens", "verification", "sequential"}),
+            lacks=frozenset({"kv_cache", "alternatives", "max_assistant_tokens", "sequential"}),
             strategies=("server",),
             concurrent=True,
             local=False,
@@ -222,9 +219,7 @@ class Strategy(ABC):
         name: short name, such as "lookup".
         what: name in messages; by default, the setting that distinguishes it from others.
         drafter, policy: values of the two settings that select it.
-        switch: a third setting that selects it if above 0, if any.
         drafts: kinds of draft that support it.
-        samples: whether the target may sample.
         needs_costs: whether it needs step costs, which require a KV cache.
     """
 
@@ -232,9 +227,7 @@ class Strategy(ABC):
     what: ClassVar[str]
     drafter: ClassVar[Drafter]
     policy: ClassVar[Policy]
-    switch: ClassVar[str | None] = None
     drafts: ClassVar[tuple[DraftKindName, ...]] = ("model", "translated", "eagle3")
-    samples: ClassVar[bool] = True
     needs_costs: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
@@ -267,10 +260,6 @@ class Strategy(ABC):
         if draft not in cls.drafts or engine not in DRAFT_KINDS[draft].engines:
             return False
         return draft != "eagle3" or cls.name in ENGINES[engine].heads
-
-    def contradiction(self) -> str | None:
-        """Return why its settings contradict each other, or None."""
-        return None
 
     def unfit(self, draft: DraftKindName) -> str | None:
         """Return why this kind of draft cannot propose this way on any engine, as a sentence, or None."""
@@ -337,20 +326,6 @@ class DraftParameters(BaseModel):
     max_assistant_tokens: int = Field(
         20, ge=1, le=64, title="Most proposals", description="where the draft stops proposing, however confident"
     )
-    tree_depth: int = Field(
-        0,
-        ge=0,
-        le=16,
-        title="Tree depth",
-        description="layers of an EAGLE-3 head's proposal tree; the lookahead caps its tokens; 0: a chain",
-    )
-    branching_factor: int = Field(
-        1,
-        ge=1,
-        le=16,
-        title="Branching factor",
-        description="likeliest tokens kept per node and per layer of the tree",
-    )
 
 
 @dataclass(frozen=True)
@@ -362,19 +337,6 @@ class Plain(Strategy):
     @property
     def words(self) -> str:
         return "plain"
-
-
-@dataclass(frozen=True)
-class Planned(Strategy):
-    """A lookahead for each round, planned in advance; after the last, nothing is proposed. For experiments only."""
-
-    lookaheads: tuple[int, ...]
-
-    drafter = DRAFT_MODEL
-
-    @property
-    def words(self) -> str:
-        return "planned lookahead"
 
 
 @register
@@ -409,48 +371,6 @@ class Constant(Strategy):
             "num_assistant_tokens": self.num_assistant_tokens,
             "num_assistant_tokens_schedule": "constant",
             "assistant_confidence_threshold": 0.0,
-        }
-
-
-@register
-@dataclass(frozen=True)
-class Tree(Strategy):
-    """An EAGLE-3 head proposes a tree of tokens, which the target verifies in one pass."""
-
-    tree_depth: int
-    branching_factor: int
-    num_assistant_tokens: int
-
-    name = "tree"
-    what = "a tree of proposals"
-    drafter = DRAFT_MODEL
-    policy = CONSTANT
-    switch = "tree_depth"
-    drafts = ("eagle3",)
-    samples = False
-
-    @property
-    def words(self) -> str:
-        return (
-            f"tree of depth {self.tree_depth}, branching {self.branching_factor}, {self.num_assistant_tokens} tokens"
-        )
-
-    def contradiction(self) -> str | None:
-        """Check that the tree holds at least one path."""
-        if self.num_assistant_tokens >= self.tree_depth:
-            return None
-        return "a tree needs a lookahead of at least its depth; raise num_assistant_tokens"
-
-    def unfit(self, draft: DraftKindName) -> str | None:
-        if draft in self.drafts:
-            return None
-        return "Only an EAGLE-3 head can propose trees; set tree_depth to 0, or choose such a draft."
-
-    def genai(self) -> Fields:
-        return {
-            "num_assistant_tokens": self.num_assistant_tokens,
-            "tree_depth": self.tree_depth,
-            "branching_factor": self.branching_factor,
         }
 
 
@@ -560,9 +480,6 @@ class TextParameters(BaseModel):
         title="N-gram size",
         description="longest run of recent tokens to look up in the text so far",
     )
-    remember: bool = Field(
-        False, title="Memory", description="let the suffix tree learn from the answers to earlier, other prompts"
-    )
 
 
 @register
@@ -612,7 +529,6 @@ class Suffix(Strategy):
 
     assistant_confidence_threshold: float
     max_assistant_tokens: int
-    remember: bool = False
 
     name = "suffix"
     drafter = SUFFIX_TREE
@@ -621,8 +537,7 @@ class Suffix(Strategy):
 
     @property
     def words(self) -> str:
-        memory = ", remembering earlier answers" if self.remember else ""
-        return f"confidence threshold {self.assistant_confidence_threshold:g}{memory}"
+        return f"confidence threshold {self.assistant_confidence_threshold:g}"
 
     def vllm(self) -> Fields:
         """Return vLLM's suffix decoding, which by default caches up to 10,000 answers."""
@@ -631,7 +546,7 @@ class Suffix(Strategy):
             "num_speculative_tokens": self.max_assistant_tokens,
             "suffix_decoding_min_token_prob": self.assistant_confidence_threshold,
             "suffix_decoding_max_spec_factor": float(TOKENS_PER_MATCHED),
-            **({} if self.remember else {"suffix_decoding_max_cached_requests": 0}),
+            "suffix_decoding_max_cached_requests": 0,
         }
 
     def llama_cpp(self) -> list[str]:
@@ -676,13 +591,10 @@ def policies() -> dict[str, Policy]:
     return {strategy.policy.name: strategy.policy for strategy in STRATEGIES.values()}
 
 
-def strategy_of(drafter: str, policy: str, switched: Collection[type[Strategy]]) -> type[Strategy] | None:
-    """Return the strategy named by flat settings, or None. `switched`: strategies whose switch is on."""
-    for strategy in STRATEGIES.values():
-        chosen = [strategy] if strategy.switch is not None else []
-        if (strategy.drafter.name, strategy.policy.name) == (drafter, policy) and chosen == [*switched]:
-            return strategy
-    return None
+def strategy_of(drafter: str, policy: str) -> type[Strategy] | None:
+    """Return the strategy named by flat settings, or None."""
+    named = (one for one in STRATEGIES.values() if (one.drafter.name, one.policy.name) == (drafter, policy))
+    return next(named, None)
 
 
 def strategies(
@@ -710,19 +622,16 @@ def effective(strategy: type[Strategy], engine: EngineName) -> frozenset[str]:
     return frozenset(name for name in strategy.parameters() if supports(engine, name))
 
 
-def refusal(strategy: Strategy, engine: EngineName, *, sampling: bool = False, kv_cache: bool = True) -> str | None:
+def refusal(strategy: Strategy, engine: EngineName, *, kv_cache: bool = True) -> str | None:
     """Return why no pair can be decoded this way, naming the settings, or None."""
-    if type(strategy) not in STRATEGIES.values():  # plain decoding and experimental strategies
+    if type(strategy) not in STRATEGIES.values():  # plain decoding
         return None
-    what = strategy.what if strategy.switch is None else f"{strategy.what} ({strategy.switch} above 0)"
     if strategy.needs_costs and not kv_cache:
-        return f"{what} needs the step costs of a KV cache, so kv_cache must be on"
+        return f"{strategy.what} needs the step costs of a KV cache, so kv_cache must be on"
     if strategy.name not in ENGINES[engine].strategies:
         other = "policy server" if engine == "server" else f"the {engines_of(type(strategy))[0]} engine"
-        return f"the {engine} engine does not support {what}; choose {other}"
-    if sampling and not strategy.samples:
-        return f"{what} needs greedy decoding; set do_sample to false"
-    return strategy.contradiction()
+        return f"the {engine} engine does not support {strategy.what}; choose {other}"
+    return None
 
 
 def pair_refusal(
@@ -736,8 +645,8 @@ def pair_refusal(
     """Return why a pair with this draft cannot be decoded this way, or None.
 
     `penalty`: a repetition penalty applies to tokens that a head may lack. With an EAGLE-3 head, GenAI 2026.4 refuses
-    a confidence threshold in `generate()` and silently ignores it when stepped. It ignores a repetition penalty in
-    trees; in chains it fails on prompt tokens that the head lacks.
+    a confidence threshold in `generate()` and silently ignores it when stepped. A repetition penalty fails on
+    prompt tokens that the head lacks.
     """
     if type(strategy) not in STRATEGIES.values() or draft is None:
         return None

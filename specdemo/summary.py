@@ -29,7 +29,7 @@ from specdemo.records import (
     Trial,
 )
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import ENGINES, SOURCES, Tree
+from specdemo.strategies import ENGINES, SOURCES
 
 _BUSY = 0.2  # of the processor's time; hand-set: below it the interval says enough, and no one need close anything
 _APART = 0.05  # relative: above it, the headline says what it counts besides the seconds shown
@@ -579,8 +579,6 @@ def notes(comparison: Comparison) -> Iterator[str]:
             "The target is a mixture of experts. A pass over several tokens reads the experts that each of them "
             "needs, so it costs more than in other models, and speculation gains less, or nothing."
         )
-    if isinstance(settings.strategy, Tree) and comparison.environment.device == "CPU":
-        yield f"{TREES}."
     if pair.runtime.enable_prefix_caching:
         yield "Prefix caching is on: prefill counts only tokens that earlier texts had not left in the KV cache."
     if comparison.moves:
@@ -608,7 +606,6 @@ _SOURCES = {
     "bursts": "The server does not report its rounds. Each chunk of text that arrived at once is shown as a round; "
     "tokens are divided among chunks by length, so only their total is exact.",
 }
-TREES = "Outputs of EAGLE-3 trees are known to differ on CPUs (openvino issue 38079)"
 SAMPLING_CAVEAT = (
     "When sampling with a draft model, openvino-genai 2026.4 does not keep the target's distribution: its acceptance "
     "rule compares the draft's probability with the probability of a different token. The output is biased, not just "
@@ -653,9 +650,8 @@ def fault(comparison: Comparison) -> str:
     found, settings = comparison.divergence, comparison.settings
     if found is None or found.near_tie or settings.do_sample or not ENGINES[settings.engine].local:
         return ""
-    tree = f" {TREES}." if isinstance(settings.strategy, Tree) else ""
     reported = "Please report it with the run's JSON file, which holds all that reproduces it."
-    return f"{_candidates(found)} So this is no tie: engine or model is at fault.{tree} {reported}"
+    return f"{_candidates(found)} So this is no tie: engine or model is at fault. {reported}"
 
 
 def _candidates(found: Divergence) -> str:

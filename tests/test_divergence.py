@@ -13,7 +13,7 @@ from specdemo.exports import schema
 from specdemo.race import find_divergence, race, run_alone
 from specdemo.records import Alternative, Comparison, Divergence, Request
 from specdemo.settings import GenerationSettings, Sampling
-from specdemo.summary import divergence_reason, notes, summarise
+from specdemo.summary import divergence_reason, summarise
 from tests.conftest import PROMPTS
 
 
@@ -55,19 +55,6 @@ def test_what_rounding_cannot_explain_is_a_fault() -> None:
     assert "no tie: engine or model is at fault" in warning.reason
     assert len([paragraph for paragraph in found.why if "at fault" in paragraph]) == 1
     assert found.why[-1] == "Outputs differ from token 6 on."
-
-
-def test_a_tree_on_a_cpu_carries_the_warning_that_trees_differ() -> None:
-    comparison = compared(ScriptedEngine())
-    tree = comparison.settings.model_copy(update={"tree_depth": 2})
-    on_cpu = comparison.environment.model_copy(update={"device": "CPU"})
-    for settings, environment, warned in (
-        (tree, on_cpu, True),
-        (tree, comparison.environment, False),
-        (comparison.settings, on_cpu, False),
-    ):
-        told = " ".join(notes(comparison.model_copy(update={"settings": settings, "environment": environment})))
-        assert ("openvino issue 38079" in told) is warned
 
 
 def test_nothing_is_sought_where_nothing_parts_or_nobody_can_tell() -> None:

@@ -13,7 +13,6 @@ from specdemo.strategies import (
     Lookup,
     ServerDefault,
     Strategy,
-    Tree,
 )
 
 
@@ -27,10 +26,6 @@ from specdemo.strategies import (
         ({"assistant_confidence_threshold": 1.5}, r"Confidence threshold .* less than or equal to 1, got 1.5"),
         ({"drafter": "lookup", "policy": "confidence"}, "Drafter lookup needs policy constant"),
         ({"drafter": "both", "policy": "confidence"}, "Drafter both needs policy auto"),
-        ({"tree_depth": 3, "policy": "confidence"}, "A tree of proposals needs drafter model and policy constant"),
-        ({"tree_depth": 3, "drafter": "lookup"}, "A tree of proposals needs drafter model and policy constant"),
-        ({"tree_depth": 3, "do_sample": True}, "tree_depth above 0.* needs greedy decoding; set do_sample to false"),
-        ({"tree_depth": 3, "engine": "traced"}, "does not support a tree .*; choose the genai engine"),
         ({"lookahead": 3}, "There is no setting called 'lookahead'; choose from engine, drafter"),
         ({"num_assistant_tokens": "many"}, "should be a valid integer"),
         ({"temperature": float("nan")}, "Temperature"),
@@ -46,7 +41,6 @@ def test_a_wrong_value_is_one_sentence(values: dict[str, Any], message: str) -> 
     ("values", "strategy"),
     [
         ({}, Constant(num_assistant_tokens=7)),
-        ({"tree_depth": 2, "branching_factor": 3}, Tree(tree_depth=2, branching_factor=3, num_assistant_tokens=7)),
         ({"engine": "traced", "policy": "heuristic"}, Heuristic()),
         ({"policy": "confidence"}, Confidence(assistant_confidence_threshold=0.6, max_assistant_tokens=None)),
         (
@@ -66,12 +60,6 @@ def test_a_wrong_value_is_one_sentence(values: dict[str, Any], message: str) -> 
 def test_settings_name_a_way(values: dict[str, Any], strategy: Strategy) -> None:
     named = {"num_assistant_tokens": 7, "max_ngram_size": 5, "assistant_confidence_threshold": 0.6, **values}
     assert GenerationSettings.checked(**named).strategy == strategy
-
-
-def test_a_strategy_declares_whether_it_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Constant, "samples", False)
-    with pytest.raises(SettingsError, match="Policy constant needs greedy decoding"):
-        GenerationSettings.checked(do_sample=True)
 
 
 def test_text_from_a_link_is_understood() -> None:

@@ -23,7 +23,7 @@ from specdemo.strategies import STRATEGIES, ServerKind, effective, shaping
 
 URL_VARIABLE = "SPECDEMO_URL"
 PLAIN_URL_VARIABLE = "SPECDEMO_PLAIN_URL"
-_OF_SAMPLING = ("temperature", "top_p", "top_k", "verification")  # the seed is ignored too, but harmless in a script
+_OF_SAMPLING = ("temperature", "top_p", "top_k")  # the seed is ignored too, but harmless in a script
 
 Commands = Any
 """Return type of `ArgumentParser.add_subparsers`, which is private to argparse."""

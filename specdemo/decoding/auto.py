@@ -178,26 +178,24 @@ class AutoPolicy:
     def update_strategy(self, strategy: Strategy) -> bool:
         return False
 
-    def judged(self, matches: Sequence[Match], committed: Sequence[int]) -> None:
-        """Learn from what a round committed after these matches, proposed or not."""
-        for match in matches:
-            self.estimates.judge_copy(match, committed)
-
-    def copied(self, matches: Sequence[Match]) -> Match:
-        """Return the copy to propose, cut where it stops paying off; `NO_MATCH` leaves the round to the draft.
+    def copied(self, match: Match) -> Match:
+        """Return what to propose of a copy, cut where it stops paying off; `NO_MATCH` leaves the round to the draft.
 
         A round is worth its expected tokens less what its time would earn otherwise.
         """
-        best, worth = NO_MATCH, 1 - self._rate * self._passes[0]
+        most = min(len(match.tokens), self.cap)
+        if not most:
+            return NO_MATCH
+        worth = 1 - self._rate * self._passes[0]
         if self._needed[0] <= 1:
             worth = max(worth, self._best.tokens - self._rate * self._best.steps)
-        for match in matches:
-            most = min(len(match.tokens), self.cap)
-            values = 1 + self.estimates.chances(match)[:most].cumsum() - self._rate * self._passes[1 : most + 1]
-            k = int(values.argmax()) if most else 0
-            if most and values[k] > worth:
-                best, worth = match._replace(tokens=match.tokens[: k + 1], chances=match.chances[: k + 1]), values[k]
-        return best
+        values = 1 + self.estimates.chances(match)[:most].cumsum() - self._rate * self._passes[1 : most + 1]
+        k = int(values.argmax())
+        return (
+            match._replace(tokens=match.tokens[: k + 1], chances=match.chances[: k + 1])
+            if values[k] > worth
+            else NO_MATCH
+        )
 
     def _reckon(self) -> None:
         """Compute, for each number of proposals, the reach above which more pay off; above 1, they never do."""

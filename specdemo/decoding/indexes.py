@@ -43,9 +43,6 @@ class TextIndex(Protocol):
     def find(self, text: Sequence[int], limit: int) -> Match:
         """Return at most `limit` tokens that may follow the text, which extends the previous one."""
 
-    def matches(self, text: Sequence[int], limit: int) -> list[Match]:
-        """Return the best match of each source that has one."""
-
     def update_strategy(self, strategy: Strategy) -> bool:
         """Follow this strategy from now on; return False, changing nothing, if that is impossible."""
 
@@ -84,17 +81,13 @@ class NgramIndex:
                 return Match(size, tuple(text[start : start + limit]))
         return NO_MATCH
 
-    def matches(self, text: Sequence[int], limit: int) -> list[Match]:
-        found = self.find(text, limit)
-        return [found] if found.tokens else []
-
     def update_strategy(self, strategy: Strategy) -> bool:
         """Return False: neither engine changes prompt lookup within a request."""
         return False
 
 
 class SuffixTree:
-    """All runs of at most `longest + 1` tokens of one or more texts, with counts.
+    """All runs of at most `longest + 1` tokens of a text, with counts.
 
     A node is a run. It knows its likeliest successor (the latest if tied) and the run without its first token. So
     adding a token takes `longest + 1` dictionary lookups, and finding a proposed one takes one step.
@@ -108,29 +101,16 @@ class SuffixTree:
         self.end = [0]
         """Nodes of the last 0, 1, 2, … tokens read."""
 
-    def begin(self) -> None:
-        self.end = [0]
-
     def read(self, tokens: Iterable[int]) -> None:
         for token in tokens:
             self._add(token)
 
-    def advance(self, nodes: Sequence[int], token: int) -> list[int]:
-        """Advance another text's nodes, of its last 0, 1, 2, … tokens, by one token, as far as the tree has them."""
-        found = [0]
-        for node in nodes[: self.longest]:
-            child = self._children.get(node * _TOKENS + token)
-            if child is None:
-                break
-            found.append(child)
-        return found
-
-    def continuation(self, nodes: Sequence[int], size: int, limit: int, threshold: float) -> Match:
-        """Return the most frequent continuation of the last `size` tokens of a text at these nodes.
+    def continuation(self, size: int, limit: int, threshold: float) -> Match:
+        """Return the most frequent continuation of the text's last `size` tokens.
 
         It has at most `limit` tokens, and ends where its probability would fall below the threshold.
         """
-        node, chance = nodes[size], 1.0
+        node, chance = self.end[size], 1.0
         tokens, chances = list[int](), list[float]()
         while len(tokens) < limit and self._followed[node]:
             child = self._likeliest[node]
@@ -164,23 +144,12 @@ class SuffixTree:
 
 
 class SuffixIndex:
-    """Continuations from a text's own suffix tree and a tree of earlier texts."""
+    """Continuations from a text's suffix tree."""
 
-    def __init__(
-        self,
-        threshold: float,
-        most: int = TOKENS,
-        *,
-        remembers: bool = False,
-        longest: int = LONGEST_MATCH,
-    ) -> None:
+    def __init__(self, threshold: float, most: int = TOKENS, *, longest: int = LONGEST_MATCH) -> None:
         """Return continuations of at most `most` tokens with at least the threshold's probability."""
-        self.remembers = remembers
-        self.earlier: SuffixTree | None = None
-        """Tree of earlier answers, if they are remembered."""
         self._threshold, self._most = threshold, most
-        self._own = SuffixTree(longest)
-        self._nodes = [0]  # in the tree of earlier answers
+        self._tree = SuffixTree(longest)
         self._read = 0
 
     def find(self, text: Sequence[int], limit: int) -> Match:
@@ -188,16 +157,10 @@ class SuffixIndex:
 
         A continuation's length is limited in proportion to its match.
         """
-        return max(self.matches(text, limit), key=_expected, default=NO_MATCH)
-
-    def matches(self, text: Sequence[int], limit: int) -> list[Match]:
-        self._own.read(text[self._read :])
-        if self.earlier is not None:
-            for token in text[self._read :]:
-                self._nodes = self.earlier.advance(self._nodes, token)
+        self._tree.read(text[self._read :])
         self._read, limit = len(text), min(limit, self._most)
         found = max(self._continuations(limit), key=_expected, default=NO_MATCH)
-        return [found] if found.tokens else []
+        return found if found.tokens else NO_MATCH
 
     def update_strategy(self, strategy: Strategy) -> bool:
         if not isinstance(strategy, Suffix):
@@ -206,38 +169,12 @@ class SuffixIndex:
         return True
 
     def _continuations(self, limit: int) -> Iterable[Match]:
-        for tree, nodes in ((self._own, self._own.end), (self.earlier, self._nodes)):
-            if tree is not None:
-                for size in range(len(nodes) - 1, 0, -1):
-                    yield tree.continuation(nodes, size, min(limit, TOKENS_PER_MATCHED * size), self._threshold)
+        for size in range(len(self._tree.end) - 1, 0, -1):
+            yield self._tree.continuation(size, min(limit, TOKENS_PER_MATCHED * size), self._threshold)
 
 
 def _expected(match: Match) -> float:
     return sum(match.chances)
-
-
-class Memory:
-    """Answers to earlier prompts, as a second tree for new requests; never an answer to the same prompt.
-
-    Otherwise a repeated prompt, as in every measurement, would be answered by copying its last answer.
-    """
-
-    _KEPT = 64  # answers kept
-
-    def __init__(self) -> None:
-        self._texts: list[tuple[tuple[int, ...], Sequence[int]]] = []  # prompts, and texts that keep growing
-
-    def open(self, text: Sequence[int]) -> SuffixTree:
-        """Return a tree of the answers to other prompts, and remember this text's answer from now on."""
-        prompt, tree, longest = tuple(text), SuffixTree(), dict[tuple[int, ...], Sequence[int]]()
-        for other, whole in self._texts:
-            longest[other] = max(longest.pop(other, ()), whole, key=len)
-        for other, whole in longest.items():
-            if other != prompt:
-                tree.begin()
-                tree.read(whole[len(other) :])
-        self._texts = [*list(longest.items())[1 - self._KEPT :], (prompt, text)]
-        return tree
 
 
 @singledispatch
@@ -253,8 +190,7 @@ def _(strategy: Lookup) -> TextIndex:
 
 @index_of.register
 def _(strategy: Suffix) -> TextIndex:
-    most, remembers = strategy.max_assistant_tokens, strategy.remember
-    return SuffixIndex(strategy.assistant_confidence_threshold, most, remembers=remembers)
+    return SuffixIndex(strategy.assistant_confidence_threshold, strategy.max_assistant_tokens)
 
 
 @index_of.register

@@ -12,9 +12,9 @@ from typing import Protocol, TypeVar
 from specdemo.decoding.auto import AutoPolicy, Estimates
 from specdemo.errors import SettingsError
 from specdemo.records import Costs
-from specdemo.strategies import Auto, Both, Confidence, Constant, Heuristic, Planned, Strategy
+from specdemo.strategies import Auto, Both, Confidence, Constant, Heuristic, Strategy
 
-HEURISTIC_START = 5
+_HEURISTIC_START = 5
 _HEURISTIC_GAIN, _HEURISTIC_LOSS = 2, 1
 
 
@@ -83,27 +83,10 @@ class ConfidencePolicy(_Fixed):
 
 
 @dataclass
-class PlannedPolicy(_Fixed):
-    """A planned lookahead for each round, then none.
-
-    With the oracle's lookaheads, speculation is as fast as the draft's agreement with the target allows.
-    """
-
-    lookaheads: Sequence[int]
-    round: int = -1
-
-    def proposes_more(self, proposed: int, confidence: Callable[[], float]) -> bool:
-        """Whether this round's lookahead is not reached yet."""
-        if not proposed:
-            self.round += 1
-        return self.round < len(self.lookaheads) and proposed < self.lookaheads[self.round]
-
-
-@dataclass
 class HeuristicPolicy(_Rigid):
     """Two more tokens after a fully accepted round, one fewer after any other, as in transformers."""
 
-    lookahead: int = HEURISTIC_START
+    lookahead: int = _HEURISTIC_START
 
     def proposes_more(self, proposed: int, confidence: Callable[[], float]) -> bool:
         return proposed < self.lookahead
@@ -142,11 +125,6 @@ def _(strategy: Confidence, costs: Costs | None = None, estimates: Estimates | N
 @policy_for.register
 def _(strategy: Heuristic, costs: Costs | None = None, estimates: Estimates | None = None) -> LookaheadPolicy:
     return HeuristicPolicy()
-
-
-@policy_for.register
-def _(strategy: Planned, costs: Costs | None = None, estimates: Estimates | None = None) -> LookaheadPolicy:
-    return PlannedPolicy(strategy.lookaheads)
 
 
 @policy_for.register(Auto)

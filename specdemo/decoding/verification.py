@@ -134,53 +134,6 @@ def rejection_sample(
     return Verification(len(proposed), draw(next(remaining), random.random()))
 
 
-def block_chances(
-    proposed: Sequence[int], drafts: Sequence[Probabilities], targets: Sequence[Probabilities]
-) -> tuple[list[float], list[Probabilities]]:
-    """Return, for each prefix length i ≥ 1, the probability that block verification takes it if asked.
-
-    Also return, for each length from 0 on, the unnormalised distribution of the token that follows it.
-
-    With p₀ = 1 and pᵢ = min(1, pᵢ₋₁ · p(xᵢ) / q(xᵢ)), that probability is Sᵢ / (Sᵢ + 1 − pᵢ), where Sᵢ is the sum of
-    max(0, pᵢ · p − q) over the next token, and pₙ for the whole block (Sun et al. 2024, arXiv 2403.10444, algorithm
-    2).
-    """
-    joint, chances, residuals = 1.0, list[float](), list[Probabilities]()
-    for length in range(len(proposed) + 1):
-        if length:
-            token, q = proposed[length - 1], drafts[length - 1]
-            joint = min(1.0, joint * targets[length - 1][token] / q[token])
-        if length == len(proposed):
-            chances.append(joint)
-            residuals.append(targets[length])
-            break
-        residual = np.maximum(joint * targets[length] - drafts[length], 0)
-        left = float(residual.sum())
-        if length:
-            chances.append(left / (left + 1 - joint) if left + 1 - joint > 0 else 1.0)
-        residuals.append(residual if left else targets[length])  # all zero: the distributions are equal
-    return chances if proposed else [], residuals
-
-
-def block_verify(
-    proposed: Sequence[int], drafts: Iterable[Probabilities], targets: Iterable[Probabilities], random: Uniform
-) -> Verification:
-    """Verify sampled proposals as a block: the same distribution, and no fewer accepted on average.
-
-    A prefix can be accepted although one of its tokens would have been rejected alone, if later ones make up for it.
-
-    Args:
-        proposed: n token ids, each drawn from its draft distribution.
-        drafts: n distributions q.
-        targets: n + 1 distributions p, each given the proposals before it.
-        random: the source of random numbers.
-    """
-    chances, residuals = block_chances(proposed, list(drafts), list(targets))
-    taken = [length for length, chance in enumerate(chances, 1) if random.random() < chance]
-    accepted = max(taken, default=0)
-    return Verification(accepted, draw(residuals[accepted] / residuals[accepted].sum(), random.random()))
-
-
 def judge(proposed: Sequence[int], committed: Sequence[int], *, ended: bool = False) -> list[Outcome] | None:
     """Return the outcomes on proposals, given the tokens committed in the same round.
 

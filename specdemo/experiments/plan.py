@@ -21,7 +21,7 @@ from specdemo.experiments.suites import Task
 from specdemo.models.checks import check_concurrent, check_strategy, with_tokenizers_compared
 from specdemo.records import MOST_IN_FLIGHT, ModelPair, Record
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.strategies import CONCURRENT, ENGINES, STRATEGIES, EngineName, Strategy, strategies, supports
+from specdemo.strategies import CONCURRENT, ENGINES, EngineName, strategies, supports
 
 ALL = "all"  # stands for every policy or strategy that the pair supports
 MOST_VARIANTS = 500  # bounds a table and its charts; the widest useful grid has about 60
@@ -177,9 +177,7 @@ def _choices(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> Itera
             raise SettingsError("Thresholds and policies are part of a strategy; leave one of them out.")
         yield from (_Alternative("lookahead", n, {"num_assistant_tokens": n}) for n in axes.lookaheads)
         return
-    able = [
-        each for each in strategies(settings.engine, pair.draft_kind, settings.drafter) if _switched(each, settings)
-    ]
+    able = [*strategies(settings.engine, pair.draft_kind, settings.drafter)]
     asked = axes.lookaheads or axes.thresholds or axes.policies
     if asked and not able:
         check_strategy(pair, settings.engine, settings.strategy, settings.sampling)
@@ -207,12 +205,6 @@ def _choices(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> Itera
             yield _Alternative("policy", name, {"policy": name}, optional=name not in axes.policies)
 
 
-def _switched(strategy: type[Strategy], settings: GenerationSettings) -> bool:
-    """Check if the settings' switch, such as a tree's depth, selects this strategy, or no switch is on."""
-    on = {name for each in STRATEGIES.values() if (name := each.switch) is not None and getattr(settings, name)}
-    return strategy.switch in on if on else strategy.switch is None
-
-
 def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, dict[str, Any]]:
     """Return every strategy that the pair supports, as changes of settings by names such as `traced auto`.
 
@@ -225,8 +217,6 @@ def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, dict[s
             name: GenerationSettings.model_fields[name].default for name, _ in settings if not supports(engine, name)
         }
         for strategy in strategies(engine, pair.draft_kind):
-            if strategy.switch is not None:
-                continue
             changes = {**lacking, "engine": engine, "drafter": strategy.drafter.name, "policy": strategy.policy.name}
             try:
                 chosen = GenerationSettings.checked(**dict(settings) | changes)

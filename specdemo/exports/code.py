@@ -16,7 +16,7 @@ from specdemo.models.devices import draft_device, properties
 from specdemo.models.library import Format, Origin, origin
 from specdemo.records import ModelPair, Request
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import DRAFT_KINDS, DRAFT_MODEL, Lookup, ServerDefault, Strategy, Tree
+from specdemo.strategies import DRAFT_KINDS, DRAFT_MODEL, Lookup, ServerDefault, Strategy
 from specdemo.text import printable
 
 _PORT = "8000"
@@ -198,9 +198,7 @@ _BOTH: tuple[Format, ...] = ("transformers", "gguf")
 
 FLAVOURS: dict[str, Software] = {
     "genai": Software("OpenVINO GenAI", lambda strategy: strategy.genai(), _IR, _IR, _genai, _HEADS),
-    "ovms": Software(  # its requests have no fields of trees
-        "OpenVINO Model Server", lambda one: None if isinstance(one, Tree) else one.genai(), _IR, _IR, _ovms, _HEADS
-    ),
+    "ovms": Software("OpenVINO Model Server", lambda one: one.genai(), _IR, _IR, _ovms, _HEADS),
     "vllm": Software("vLLM", lambda strategy: strategy.vllm(), _BOTH, ("transformers",), _vllm),
     "llama.cpp": Software("llama.cpp", lambda strategy: strategy.llama_cpp(), ("gguf",), ("gguf",), _llama_cpp),
     "transformers": Software(

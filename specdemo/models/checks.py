@@ -19,7 +19,7 @@ from specdemo.models.devices import in_units, memory_free, memory_needed
 from specdemo.models.pairs import check_target, require_draft
 from specdemo.records import Model, ModelPair, Record, Request
 from specdemo.settings import Sampling
-from specdemo.strategies import DRAFT_KINDS, ENGINES, LOCAL, EngineName, Plain, Strategy, Tree, pair_refusal
+from specdemo.strategies import DRAFT_KINDS, ENGINES, LOCAL, EngineName, Plain, Strategy, pair_refusal
 
 if TYPE_CHECKING:
     import openvino_genai
@@ -220,7 +220,7 @@ def check_strategy(pair: ModelPair, engine: EngineName, strategy: Strategy, samp
     if not strategy.drafter.model and pair.draft_kind != "server":
         return
     require_draft(pair)
-    lacking = isinstance(strategy, Tree) or (pair.draft and pair.draft.vocabulary) != pair.target.vocabulary
+    lacking = (pair.draft and pair.draft.vocabulary) != pair.target.vocabulary
     penalty = sampling.repetition_penalty != 1 and lacking
     reason = pair_refusal(strategy, pair.draft_kind, engine, sampling=sampling.do_sample, penalty=penalty)
     if reason is not None:

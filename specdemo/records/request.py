@@ -130,7 +130,6 @@ class Request:
     enable_thinking: bool = True
     kv_cache: bool = True
     alternatives: int = 0
-    verification: Literal["token", "block"] = "token"
 
     @classmethod
     def of(cls, prompt: str, settings: GenerationSettings, history: tuple[Turn, ...] = ()) -> Self:
@@ -145,7 +144,6 @@ class Request:
             enable_thinking=settings.enable_thinking,
             kv_cache=settings.kv_cache == "on",
             alternatives=settings.alternatives,
-            verification=settings.verification,
         )
 
     @property

@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import count, islice
+from itertools import count
 
 import numpy as np
 import pytest
 
 from specdemo.decoding.auto import AutoPolicy, Estimates
 from specdemo.decoding.indexes import NO_MATCH, Match
-from specdemo.decoding.lookahead import ConstantPolicy, LookaheadPolicy, PlannedPolicy, policy_for
+from specdemo.decoding.lookahead import ConstantPolicy, LookaheadPolicy, policy_for
 from specdemo.errors import SettingsError
-from specdemo.metrics import passes, predict
+from specdemo.metrics import predict
 from specdemo.records import Costs, DraftRound, Spread, StepCosts
 from specdemo.settings import GenerationSettings
 
@@ -122,17 +122,6 @@ def test_settings_that_exclude_it(wrong: dict[str, str]) -> None:
         GenerationSettings.checked(**{"engine": "traced", "policy": "auto", **wrong})
 
 
-def test_the_oracle_is_planned_and_followed() -> None:
-    agrees = [right for right, _ in islice(independent(0.6), 200)]
-    plan = passes(agrees, None, len(agrees))
-    policy, proposed = PlannedPolicy(plan.lookaheads), []
-    for lookahead in plan.lookaheads:
-        proposed.append(next(n for n in count() if not policy.proposes_more(n, lambda: 0.0)))
-        policy.learn(lookahead, lookahead)
-    assert tuple(proposed) == plan.lookaheads
-    assert not policy.proposes_more(0, lambda: 1.0)
-
-
 def test_predicted_best_is_what_simulation_finds() -> None:
     prediction = predict(COSTS, 0.8)
     assert prediction is not None
@@ -176,29 +165,29 @@ def test_a_copy_that_proves_right_is_proposed_and_one_that_proves_wrong_is_not()
     right, wrong = AutoPolicy(EVEN, 16), AutoPolicy(EVEN, 16)
     for _ in range(20):
         for policy, committed in ((right, [1, 2, 3, 4, 5]), (wrong, [9])):
-            policy.judged([FOUND], committed)
+            policy.estimates.judge_copy(FOUND, committed)
             drafted(policy, 2)
-    assert (right.copied([FOUND]), wrong.copied([FOUND])) == (FOUND, NO_MATCH)
-    assert right.copied([]) == NO_MATCH
+    assert (right.copied(FOUND), wrong.copied(FOUND)) == (FOUND, NO_MATCH)
+    assert right.copied(NO_MATCH) == NO_MATCH
 
 
 def test_the_draft_proposes_where_its_rounds_earn_more() -> None:
     policy = AutoPolicy(EVEN, 16)
     for _ in range(40):
-        policy.judged([FOUND], [1, 2, 9])
+        policy.estimates.judge_copy(FOUND, [1, 2, 9])
         drafted(policy, 0)
-    assert policy.copied([FOUND]).tokens
+    assert policy.copied(FOUND).tokens
     for _ in range(80):
         drafted(policy, 4)
-    assert policy.copied([FOUND]) == NO_MATCH
+    assert policy.copied(FOUND) == NO_MATCH
 
 
 def test_a_copy_is_no_longer_than_pays_off() -> None:
     steep = AutoPolicy(EVEN.model_copy(update={"verify": (1.0, 1.0, 1.0, *(3.0 * n for n in range(3, 17)))}), 16)
     for _ in range(30):
-        steep.judged([FOUND], [1, 2, 3, 4, 5])
+        steep.estimates.judge_copy(FOUND, [1, 2, 3, 4, 5])
         drafted(steep, 0)
-    assert steep.copied([FOUND]).tokens == (1, 2)
+    assert steep.copied(FOUND).tokens == (1, 2)
 
 
 def test_likelier_copies_are_judged_likelier() -> None:

@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 from specdemo.decoding.indexes import (
     NO_MATCH,
     Match,
-    Memory,
     NgramIndex,
     SuffixIndex,
-    SuffixTree,
     look_up,
 )
 from specdemo.strategies import TOKENS_PER_MATCHED, Constant, Suffix
@@ -86,22 +84,6 @@ def test_the_tree_proposes_what_counting_anew_does(
         assert found.chances == pytest.approx(reference.chances)
 
 
-@settings(max_examples=200)
-@given(st.lists(texts, max_size=3), texts, longest, limits, thresholds)
-def test_a_tree_of_other_texts_takes_part(
-    others: list[list[int]], text: list[int], longest: int, limit: int, threshold: float
-) -> None:
-    index = SuffixIndex(threshold, longest=longest)
-    index.earlier = SuffixTree(longest)
-    for other in others:
-        index.earlier.begin()
-        index.earlier.read(other)
-    found = index.find(text, limit)
-    own, earlier = (slowly(read, text, longest, limit, threshold) for read in ([text], others))
-    reference = best([*own, *earlier])
-    assert (found.size, found.tokens) == (reference.size, reference.tokens)
-
-
 @given(texts, limits, st.sampled_from([0.3, 0.6]))
 def test_a_continuation_is_as_likely_as_asked_and_never_longer(text: list[int], limit: int, threshold: float) -> None:
     found = SuffixIndex(threshold, most=4).find(text, limit)
@@ -124,31 +106,3 @@ def test_a_threshold_can_be_moved_during_a_request() -> None:
     assert index.find(text, 8).tokens == (3, 1)
     assert not index.update_strategy(Constant(4))
     assert not NgramIndex(3).update_strategy(Constant(4))
-
-
-def test_memory_holds_answers_to_other_prompts_only() -> None:
-    memory, index = Memory(), SuffixIndex(0.1)
-    first, second = [1, 2, 3], [4, 5, 6]
-    assert tokens_of(memory, first, [3]) == ()
-    first += [7, 8, 9]  # its answer grows after it was opened
-    assert tokens_of(memory, [1, 2, 3], [7]) == ()
-    assert tokens_of(memory, second, [7]) == (8, 9)
-    second += [7, 8, 0]
-    assert tokens_of(memory, [1, 2, 3], [7]) == (8, 0)
-    assert index.find([7, 7], 1).tokens == (7,)
-
-
-def test_memory_holds_the_longest_answer_to_a_prompt_once() -> None:
-    """A race asks its prompt many times, and a warm-up breaks its answer off."""
-    memory, long = Memory(), [1, 2, 3]
-    memory.open(long)
-    long += [7, 8, 9]
-    for _ in range(99):
-        memory.open([1, 2, 3])
-    assert tokens_of(memory, [5], [7]) == (8, 9)
-
-
-def tokens_of(memory: Memory, prompt: list[int], text: list[int]) -> tuple[int, ...]:
-    index = SuffixIndex(0.1)
-    index.earlier = memory.open(prompt)
-    return index.find(text, 4).tokens

@@ -16,10 +16,9 @@ from specdemo.engines.traced import TracedEngine
 from specdemo.errors import FolderError, PairError, PromptError, SettingsError
 from specdemo.models.folder import inspect_folder
 from specdemo.models.pairs import BUNDLED, bundled_pair
-from specdemo.race import race, run_alone, with_counters
-from specdemo.records import Comparison, Outcome, Request, Run
+from specdemo.race import run_alone
+from specdemo.records import Outcome, Request, Run
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.summary import notes
 from tests.support.folders import pair_from_folders
 from tests.support.proposals import proposals
 
@@ -30,9 +29,6 @@ PROMPT = "Does speculative decoding help"
 SHAPES: dict[str, dict[str, Any]] = {
     "chain 1": {"num_assistant_tokens": 1},
     "chain 5": {"num_assistant_tokens": 5},
-    "tree": {"num_assistant_tokens": 8, "tree_depth": 3, "branching_factor": 3},
-    "tree of one branch": {"num_assistant_tokens": 4, "tree_depth": 4},
-    "largest tree": {"num_assistant_tokens": 16, "tree_depth": 16, "branching_factor": 16},
 }
 every_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 
@@ -97,8 +93,7 @@ def test_rounds_agree_with_the_counters_of_genai(eagle: GenAIEngine, shape: dict
     assert sizes == list(counters.raw_metrics.m_batch_sizes), "a step is a round"
     judged = run.rounds[:-1]  # GenAI leaves out the round in which the request ends
     assert sum(step.accepted for step in judged) == counters.get_num_accepted_tokens()
-    if "tree_depth" not in shape:
-        assert sum(len(proposals(step)) for step in judged) == counters.get_num_draft_tokens()
+    assert sum(len(proposals(step)) for step in judged) == counters.get_num_draft_tokens()
 
 
 def test_of_a_chain_the_counts_are_known(eagle: GenAIEngine) -> None:
@@ -112,24 +107,6 @@ def test_of_a_chain_the_counts_are_known(eagle: GenAIEngine) -> None:
     assert 0 < rate < 1
     drafts = [draft for step in run.rounds for draft in proposals(step)]
     assert all((draft.id is None) == (draft.verdict is not Outcome.ACCEPTED) for draft in drafts)
-
-
-def test_of_a_tree_only_what_it_committed_is_known(eagle: GenAIEngine) -> None:
-    *_, comparison = race(eagle, PROMPT, chosen(**SHAPES["tree"]))
-    assert isinstance(comparison, Comparison)
-    assert comparison.trace_source == "counts only"
-    assert comparison.draft_agreement is None
-    assert metrics.identical(comparison)
-    counters = with_counters(eagle, comparison).counters
-    assert counters is not None
-    assert (counters.same, counters.proposed > counters.accepted > 0) == (True, True)
-    counted = comparison.model_copy(update={"counters": counters})
-    assert f"GenAI counts {counters.proposed} proposals" in " ".join(notes(counted))
-    assert all(step.proposed is None for step in comparison.speculative.rounds)
-    assert metrics.acceptance_rate(comparison.speculative) is None
-    length = metrics.mean_acceptance_length(comparison.speculative)
-    assert length is not None
-    assert length > 1
 
 
 def test_end_of_text_stops_it(tmp_path: Path, eagle: GenAIEngine) -> None:
@@ -152,7 +129,7 @@ def test_prompt_lookup_and_sampling_work_too(eagle: GenAIEngine) -> None:
 
 
 def test_a_run_can_be_stopped_and_another_begun(eagle: GenAIEngine) -> None:
-    settings = chosen(max_new_tokens=400, **SHAPES["tree"])
+    settings = chosen(max_new_tokens=400, num_assistant_tokens=5)
     run_alone(eagle.decoder(Request.of(PROMPT, settings)), rounds=3)
     assert not eagle.pipelines.get("model").has_non_finished_requests()
     assert speculate(eagle).token_ids == plain(eagle).token_ids
@@ -175,23 +152,11 @@ def test_step_costs_are_measured(eagle: GenAIEngine) -> None:
             {"repetition_penalty": 1.2},
             "does not support a repetition penalty; set repetition_penalty to 1, or choose",
         ),
-        ({"tree_depth": 3, "num_assistant_tokens": 2}, "lookahead of at least its depth; raise num_assistant_tokens"),
-        ({"tree_depth": 3, "do_sample": True}, "needs greedy decoding; set do_sample to false"),
-        ({"tree_depth": 3, "drafter": "lookup"}, "needs drafter model"),
-        ({"tree_depth": 3, "policy": "confidence"}, "needs drafter model and policy constant"),
-        ({"tree_depth": 3, "engine": "traced"}, "does not support a tree of proposals"),
-        ({"tree_depth": 17}, "Tree depth"),
-        ({"branching_factor": 0}, "Branching factor"),
     ],
 )
 def test_what_does_not_go_together(eagle: GenAIEngine, values: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         eagle.decoder(Request.of(PROMPT, chosen(**values)))
-
-
-def test_only_a_head_proposes_trees(engine: GenAIEngine) -> None:
-    with pytest.raises(SettingsError, match="Only an EAGLE-3 head can propose trees; set tree_depth to 0"):
-        engine.decoder(Request.of(PROMPT, chosen(**SHAPES["tree"])))
 
 
 def test_a_prompt_of_one_token(eagle: GenAIEngine) -> None:

@@ -20,7 +20,6 @@ from specdemo.decoding.verification import (
     Probabilities,
     Uniform,
     Verification,
-    block_verify,
     distribution,
     draw,
     rejection_sample,
@@ -216,13 +215,6 @@ def test_four_tokens_have_exactly_the_joint_distribution_of_plain_sampling(strat
     plain, speculative = joint(halves(**strategy).plain), joint(halves(**strategy))
     assert sum(plain.values()) == pytest.approx(1)
     assert speculative == pytest.approx(plain)
-
-
-def test_proposals_are_judged_as_a_block_if_asked() -> None:
-    with mock.patch("specdemo.engines.traced.decoder.block_verify", wraps=block_verify) as judging:
-        rounds = [*rounds_of(scripted_decoder(halves(verification="block", max_new_tokens=9)))]
-    assert judging.call_count == len(rounds)
-    assert sum(len(step.committed) for step in rounds) == 9
 
 
 def test_both_sources_take_part_in_that() -> None:

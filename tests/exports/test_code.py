@@ -125,7 +125,7 @@ def test_what_settings_become() -> None:
         "llama.cpp", **suffix
     )
     assert '"suffix_decoding_max_cached_requests": 0' in written("vllm", **suffix)
-    assert '"method": "suffix"' in written("vllm", remember=True, **suffix)
+    assert '"method": "suffix"' in written("vllm", **suffix)
     assert '"method": "ngram", "prompt_lookup_min": 1' in written("vllm", drafter="lookup")
     assert "--per-request-spec-decode-metrics" not in written("vllm")  # only recent versions have it
     assert '"seed": 3' in written("vllm", do_sample=True, seed=3)

@@ -31,7 +31,6 @@ from specdemo.strategies import (
     Fields,
     Parameters,
     Plain,
-    Planned,
     Strategy,
     drafters,
     engines_of,
@@ -129,7 +128,7 @@ def test_measurements_try_it() -> None:
     assert "genai parrot" not in found
 
 
-@pytest.mark.parametrize("strategy", [*STRATEGIES.values(), Plain, Planned], ids=lambda strategy: strategy.__name__)
+@pytest.mark.parametrize("strategy", [*STRATEGIES.values(), Plain], ids=lambda strategy: strategy.__name__)
 def test_every_strategy_explains_itself(strategy: type[Strategy]) -> None:
     assert strategy.explanation().endswith(".")
     assert strategy.drafter.words
@@ -138,9 +137,8 @@ def test_every_strategy_explains_itself(strategy: type[Strategy]) -> None:
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_is_named_by_settings_and_by_these_only(name: str) -> None:
     strategy = STRATEGIES[name]
-    switch = {} if strategy.switch is None else {strategy.switch: 2}
     chosen = {"engine": engines_of(strategy)[0], "drafter": strategy.drafter.name, "policy": strategy.policy.name}
-    assert type(GenerationSettings.checked(**chosen | switch).strategy) is strategy
+    assert type(GenerationSettings.checked(**chosen).strategy) is strategy
     assert set(strategy.parameters()) <= set(Parameters.model_fields)
 
 
@@ -148,18 +146,14 @@ def test_every_strategy_is_named_by_settings_and_by_these_only(name: str) -> Non
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_code_exists_for_a_strategy_that_has_a_form_and_only_then(name: str, flavour: str) -> None:
     strategy = STRATEGIES[name]
-    pair = PAIR
-    if "eagle3" in strategy.drafts and "model" not in strategy.drafts:
-        pair = pair.model_copy(update={"draft": PAIR.target.model_copy(update={"head": "eagle3"})})
-    switch = {} if strategy.switch is None else {strategy.switch: 2}
     chosen = {"engine": engines_of(strategy)[0], "drafter": strategy.drafter.name, "policy": strategy.policy.name}
-    settings = GenerationSettings.checked(**chosen | switch)
+    settings = GenerationSettings.checked(**chosen)
     form = FLAVOURS[flavour].form(settings.strategy)
     if form is not None:
-        assert str([*form][-1]).split(".")[0] in code(flavour, pair, settings, "Say")
+        assert str([*form][-1]).split(".")[0] in code(flavour, PAIR, settings, "Say")
         return
     with pytest.raises(SettingsError):
-        code(flavour, pair, settings, "Say")
+        code(flavour, PAIR, settings, "Say")
 
 
 def test_every_parameter_shapes_a_strategy() -> None:
@@ -194,24 +188,20 @@ def test_the_documents_table_is_what_strategies_declare(monkeypatch: pytest.Monk
 def table() -> str:
     """Every strategy in Markdown."""
     rows: list[tuple[str, ...]] = [
-        ("`--drafter`", "`--policy`", "what it does", "engines", "settings", "sampling"),
-        ("---",) * 6,
+        (
+            "`--drafter`",
+            "`--policy`",
+            "what it does",
+            "engines",
+            "settings",
+        ),
+        ("---",) * 5,
     ]
     for strategy in STRATEGIES.values():
         names = " ".join(f"`--{name.replace('_', '-')}`" for name in strategy.parameters())
         chosen, engines = (strategy.drafter.name, strategy.policy.name), ", ".join(engines_of(strategy))
-        rows.append((*chosen, strategy.explanation(), engines, names, "yes" if strategy.samples else "no"))
+        rows.append((*chosen, strategy.explanation(), engines, names))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def test_how_samples_are_judged_has_no_effect_in_greedy_decoding() -> None:
-    settings = GenerationSettings.checked(engine="traced", verification="block")
-    with pytest.raises(UsageError, match="--verification has no effect in greedy decoding"):
-        check_effect(Namespace(verification="block"), [settings])
-    with pytest.raises(
-        SettingsError, match="The genai engine does not support verification block; choose the traced"
-    ):
-        GenerationSettings.checked(verification="block")
 
 
 class LastToken:
@@ -220,9 +210,6 @@ class LastToken:
     def find(self, text: Sequence[int], limit: int) -> Match:
         many = min(limit, 3)
         return Match(1, (text[-1],) * many, (0.5,) * many, "lookup")
-
-    def matches(self, text: Sequence[int], limit: int) -> list[Match]:
-        return [self.find(text, limit)]
 
     def update_strategy(self, strategy: Strategy) -> bool:
         return isinstance(strategy, Parrot)

@@ -141,8 +141,7 @@ class GenAIDecoder:
     def _proposed(self, tokens: Sequence[Token], wanted: int) -> tuple[DraftToken, ...] | None:
         """Return a round's proposals before any replay: with a constant lookahead, their number.
 
-        Verdicts describe a chain: of a tree, one path is accepted, and the others are not reported. After an
-        end-of-text token it is unknown whether the draft proposed it, so the counts are unknown, too.
+        After an end-of-text token it is unknown whether the draft proposed it, so the counts are unknown, too.
         """
         if not self.speculates:
             return ()

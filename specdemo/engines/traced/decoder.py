@@ -15,7 +15,6 @@ from specdemo.decoding.verification import (
     Probabilities,
     Uniform,
     Verification,
-    block_verify,
     distribution,
     entropy,
     greedy_choice,
@@ -157,8 +156,7 @@ class TracedDecoder:
         ids = [proposal.id for proposal in proposals]
         if self._sampling.do_sample:
             drafts = (proposal.distribution() for proposal in proposals if proposal.distribution)
-            verify = block_verify if self._request.verification == "block" else rejection_sample
-            return verify(ids, drafts, self._distributions(ids, logits), self._random)
+            return rejection_sample(ids, drafts, self._distributions(ids, logits), self._random)
         for index, row in enumerate(logits):
             choice = greedy_choice(row, self._sampling, self._seen(ids[:index]))
             if index == len(ids) or choice != ids[index]:

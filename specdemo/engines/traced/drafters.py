@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from specdemo.decoding.auto import AutoPolicy
-from specdemo.decoding.indexes import Match, TextIndex
+from specdemo.decoding.indexes import NO_MATCH, TextIndex
 from specdemo.decoding.lookahead import LookaheadPolicy, propose
 from specdemo.decoding.verification import (
     Logits,
@@ -197,7 +197,7 @@ class SourcesDrafter:
         self._policy = policy
         self._index = index
         self._vocabulary = vocabulary
-        self._found, self._length = list[Match](), 0  # of this round's text, and that text's length
+        self._found, self._length = NO_MATCH, 0  # of this round's text, and that text's length
         self._copied = False
 
     def read(self, text: Sequence[int]) -> None:
@@ -207,8 +207,8 @@ class SourcesDrafter:
 
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
         """Return a copy or the draft's proposals, if any."""
-        self._policy.judged(self._found, text[self._length :])
-        self._found, self._length = self._index.matches(text, self._policy.cap), len(text)
+        self._policy.estimates.judge_copy(self._found, text[self._length :])
+        self._found, self._length = self._index.find(text, self._policy.cap), len(text)
         copy = self._policy.copied(self._found)
         self._copied = bool(copy.tokens)
         if self._copied:

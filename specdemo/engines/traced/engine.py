@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Literal
 
 from specdemo.decoding.auto import AutoPolicy, Estimates
-from specdemo.decoding.indexes import Memory, SuffixIndex, index_of
+from specdemo.decoding.indexes import index_of
 from specdemo.decoding.lookahead import policy_for
 from specdemo.decoding.verification import Uniform
 from specdemo.engines.base import THOROUGH, Decoder, Thoroughness, rounds_of
@@ -82,7 +82,6 @@ class TracedEngine:
         self._draft: LanguageModel | None = None
         self._own_tokens: Tokens | None = None
         self._head: HeadModel | None = None
-        self._memory = Memory()
         self._estimates = dict[str, Estimates]()  # by strategy
         self._kept: dict[_Role, list[ModelSequence]] = {}
         self._draft_tokenizer: Tokenizer | None = None
@@ -208,8 +207,6 @@ class TracedEngine:
             index = index_of(strategy)
 
             def open_index(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Proposer:
-                if isinstance(index, SuffixIndex) and index.remembers:
-                    index.earlier = self._memory.open(text)
                 return TextDrafter(index, vocabulary)
 
             return open_index, index.update_strategy
