@@ -61,7 +61,6 @@ export class Share {
       else if (button.dataset.file === "json") save(run, "application/json", "specdemo-comparison.json");
       else this.request(button.dataset.file ?? "", run, trigger);
     });
-    closesItself(menu);
   }
 
   /** @param {string} kind @param {string} run @param {(event: string, data: object) => void} trigger */

@@ -15,29 +15,13 @@ export function button(id) {
 }
 
 /** Click a button if it exists and is enabled. @param {string} id */
-export function press(id) {
+function press(id) {
   /** @type {HTMLButtonElement | null} */ (document.querySelector(`#${id}:not([disabled])`))?.click();
-}
-
-/** The text of the prompt. */
-export function prompt() {
-  return /** @type {HTMLTextAreaElement} */ (find(PROMPT)).value;
 }
 
 /** Set the prompt as if the text had been typed. @param {string} text */
 export function setPrompt(text) {
-  type(PROMPT, text);
-}
-
-/** Add a model as if its path had been typed. @param {string} path */
-export function addModel(path) {
-  type("#model-path :is(textarea, input)", path);
-  setTimeout(() => press("add-model")); // once Gradio has the path
-}
-
-/** @param {string} selector @param {string} text */
-function type(selector, text) {
-  const area = /** @type {HTMLTextAreaElement} */ (find(selector));
+  const area = /** @type {HTMLTextAreaElement} */ (find(PROMPT));
   area.value = text;
   area.dispatchEvent(new Event("input", { bubbles: true }));
 }

@@ -3,7 +3,6 @@
 import { Anatomy } from "./anatomy.js";
 import { Examples } from "./ask.js";
 import { Board, Catalogue } from "./board.js";
-import { Drop } from "./drop.js";
 import * as gradio from "./gradio.js";
 import { Past } from "./past.js";
 import { Race } from "./race.js";
@@ -22,7 +21,6 @@ const VIEWS = {
   anatomy: mountAnatomy,
   board: ({ element }) => new Board(element),
   catalogue: ({ element, trigger }) => new Catalogue(element, trigger),
-  drop: ({ element }) => new Drop(element),
   examples: ({ element }) => new Examples(element),
   race: mountRace,
 };

@@ -79,7 +79,7 @@ export class Race {
     const discarded = /** @type {HTMLInputElement} */ (find(".discarded-shown"));
     discarded.addEventListener("change", () => this.root.classList.toggle("with-discarded", discarded.checked));
     element.querySelector(".rounds")?.addEventListener("click", () => trigger("select", {}));
-    closesItself(/** @type {HTMLDetailsElement} */ (find(".why")));
+    for (const menu of element.querySelectorAll("details.menu")) closesItself(/** @type {HTMLDetailsElement} */ (menu));
     const share = /** @type {HTMLDetailsElement | null} */ (element.querySelector(".share"));
     if (share) new Share(share, () => this.finished?.record, trigger);
     this.run = "";

@@ -16,7 +16,7 @@ from specdemo.errors import FolderError, ModelError, UnknownNameError, UsageErro
 from specdemo.files import ASSETS, is_text
 from specdemo.models.catalogue import Entry, Source, catalogue
 from specdemo.models.converted import folder_of, is_converted
-from specdemo.models.folder import content_digest, inspect_folder, own_head
+from specdemo.models.folder import inspect_folder, own_head
 from specdemo.models.gguf import LIMITS, inspect_gguf, inspect_limited, inspect_model, is_gguf
 from specdemo.models.hub import cached_folders, local_folder
 from specdemo.models.pairs import bundled_models
@@ -122,26 +122,10 @@ def add_model(place: str, directory: Path | None = None, *, limits: Limits = LIM
     folder = writable(models_dir(directory), "Models", "name another folder with --models-dir")
     link = folder / path.name
     if link.exists() and not link.samefile(path):
-        raise _another(path)
+        raise UsageError(f"Your models folder has another {path.name!r}; rename the file and add it again.")
     if not link.exists():
         link_or_copy(path, link)
     return find_model(path.name, directory)
-
-
-def keep_model(file: Path, directory: Path | None = None, *, limits: Limits = LIMITS) -> Path:
-    """Move a generated GGUF file into the user's models directory, unless it is there already.
-
-    Raises:
-        ModelError: it is not a usable model.
-        UsageError: another model has its name there.
-    """
-    _check(file, limits)
-    kept = models_dir(directory) / file.name
-    if not kept.exists():
-        file.replace(kept)
-    elif content_digest(kept) != content_digest(file):
-        raise _another(file)
-    return kept
 
 
 def _check(place: Path, limits: Limits) -> None:
@@ -152,10 +136,6 @@ def _check(place: Path, limits: Limits) -> None:
     """
     failure = Failure(ModelError, f"{quoted(place.name)} cannot be read", "choose another model")
     result_of(inspect_limited(place, failure, read=resolve, limits=limits))
-
-
-def _another(file: Path) -> UsageError:
-    return UsageError(f"Your models folder has another {file.name!r}; rename the file and add it again.")
 
 
 def models_in(directory: Path) -> tuple[list[Model], list[Unusable]]:

@@ -57,7 +57,6 @@ _FRONT = re.compile(
 _READ = re.compile(r"/config/?|/gradio_api/(info|app_id)/?|/gradio_api/file=(/|[A-Za-z]:[/\\]).+")  # no URLs
 _MESSAGES = re.compile(r"/gradio_api/(?:queue/data|call/(?:v2/)?compare/([\w-]{1,64}))")
 _EVENT = re.compile(r"/gradio_api/(queue/join|run/predict|cancel|reset|call/(v2/)?compare)/?")
-_MODEL = re.compile(r"""/model/[^./\\<>:"|?*\x00-\x1f][^/\\<>:"|?*\x00-\x1f]{0,200}\.(?i:gguf)""")
 _EXPIRED = 'data: {"msg":"unexpected_error","message":"This session has expired. Reload the page.",'
 _EXPIRED += '"session_not_found":true,"success":false}\n\n'
 
@@ -112,7 +111,7 @@ class Gate:
 
     `names`: what the page is called, `*.example.org` for all subdomains; None if it cannot know. `trusted`: names in
     browsers' addresses, even if a proxy rewrites `Host`. `root`: the path below which a proxy has the page.
-    `by_address`: False if every request comes from one proxy. `local`: only this machine reaches the page.
+    `by_address`: False if every request comes from one proxy.
     """
 
     def __init__(
@@ -124,11 +123,10 @@ class Gate:
         root: str = "",
         auth: bool = False,
         by_address: bool = True,
-        local: bool = False,
         known: Callable[[int], bool] = lambda event: True,
     ) -> None:
         self._app, self._names, self._trusted, self._root = app, names, trusted, root.rstrip("/")
-        self._auth, self._by_address, self._local, self._known = auth, by_address, local, known
+        self._auth, self._by_address, self._known = auth, by_address, known
         self._sessions: dict[str, _Session] = {}
         self._open, self._changes, self._minute = Counter[str](), Counter[str](), 0.0
 
@@ -203,7 +201,7 @@ class Gate:
         self._changes[address] += cost
         return not cost or self._changes[address] <= A_MINUTE
 
-    def _route(self, method: str, path: str, address: str | None) -> tuple[ASGIApp, int | None, bool]:
+    def _route(self, method: str, path: str, address: str | None) -> tuple[ASGIApp, int, bool]:
         """Return what answers on a route, its largest body, and whether it is open before signing in.
 
         Raises:
@@ -221,8 +219,6 @@ class Gate:
             return self._app, BODY_BYTES, True
         if method == "POST" and path == f"{_API}/upload":
             return self._app, FILE_BYTES + 4096, False  # a form around the file
-        if method == "PUT" and self._local and _MODEL.fullmatch(path):
-            return self._app, None, False
         raise _UNKNOWN
 
     def _foreign(self, method: str, headers: Headers) -> bool:

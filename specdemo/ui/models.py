@@ -303,7 +303,7 @@ def models_tab(
     """
     with gr.Tab("Models") as tab:
         with gr.Column(elem_id="adding", visible=local):
-            place, add, added = _adding(registry, local=local)
+            place, add, added = _adding(registry)
         shown = _widgets(registry, pair, header, added, compare)
     callbacks = ModelsCallbacks(sessions, registry, shown, local=local)
     target, draft, *_ = shown.controls
@@ -363,10 +363,8 @@ def _widgets(
     )
 
 
-def _adding(registry: Registry, *, local: bool) -> tuple[gr.Textbox, gr.Button, gr.HTML]:
+def _adding(registry: Registry) -> tuple[gr.Textbox, gr.Button, gr.HTML]:
     gr.HTML("<h2>Add a model file</h2>")
-    if local:
-        view("drop", elem_id="drop")
     with gr.Row(elem_classes="controls"):
         place = gr.Textbox(
             label="Path",

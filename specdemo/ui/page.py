@@ -69,7 +69,6 @@ def serve(
                 auth=auth,
                 ready=lambda: worker.responsive,
                 sessions=sessions,
-                models_dir=models_dir,
                 middleware=[Middleware(StyleLayers)],
                 **look(),
             )

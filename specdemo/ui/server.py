@@ -3,7 +3,6 @@
 Of Gradio's undocumented names this uses two, `Blocks.process_api` and `Blocks.get_config_file`.
 """
 
-import asyncio
 import errno
 import logging
 import os
@@ -12,7 +11,6 @@ import shutil
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,7 +23,6 @@ from uuid import uuid4
 import gradio as gr
 import uvicorn
 from anyio import open_file
-from anyio.to_thread import run_sync
 from gradio.exceptions import InvalidPathError
 from starlette.applications import Starlette
 from starlette.datastructures import UploadFile
@@ -36,12 +33,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from specdemo.child import Limits
-from specdemo.errors import SpecdemoError, UsageError
+from specdemo.errors import UsageError
 from specdemo.files import is_text
-from specdemo.models.library import keep_model
-from specdemo.models.places import models_dir, writable
-from specdemo.ui.gate import UNDER_WAY, UNREADABLE, Gate, Refused, default_host, is_loopback, only_here
+from specdemo.ui.gate import UNDER_WAY, UNREADABLE, Gate, Refused, default_host, is_loopback
 
 SESSIONS = 200  # visitors whose chat and pair are kept; a page with one engine is slow for ten at once
 FILES = 100
@@ -166,56 +160,6 @@ async def upload(request: Request) -> Response:
     return JSONResponse([str(path)])
 
 
-_LIMITS = Limits()
-DROPPED = ".dropped-"  # hidden, so that a file is not listed before it is complete
-
-
-class Drops:
-    """Model files dropped on the page; actual models are kept in the user's models directory.
-
-    `PUT /model/NAME` responds with the file's path there, or with the reason for a refusal. One at a time, so that no
-    two share the disk's room or take the same name.
-    """
-
-    def __init__(
-        self, directory: Path | None = None, free_bytes: int = FREE_BYTES, *, limits: Limits = _LIMITS
-    ) -> None:
-        self._directory, self._free_bytes, self._busy = directory, free_bytes, asyncio.Lock()
-        self._keep = partial(keep_model, directory=directory, limits=limits)
-        for left in models_dir(directory).glob(f"{DROPPED}*"):
-            if all(file.stat().st_mtime < time() - FILE_SECONDS for file in left.iterdir()):
-                shutil.rmtree(left, ignore_errors=True)  # of a server that was killed
-
-    @property
-    def route(self) -> Route:
-        return Route("/model/{name}", self._dropped, methods=["PUT"])
-
-    async def _dropped(self, request: Request) -> Response:
-        """Answer with status 200 even to refuse, since browsers log any other as an error of the page."""
-        if self._busy.locked():
-            return JSONResponse({"refused": "Another file is being copied; drop this one when that is done."})
-        try:
-            async with self._busy:
-                folder = await run_sync(writable, models_dir(self._directory), "Models")
-                if shutil.disk_usage(folder).free < int(request.headers["content-length"]) + self._free_bytes:
-                    raise UsageError(
-                        f"There is no room for this file in {folder}; free some, or give the file's path."
-                    )
-                with TemporaryDirectory(prefix=DROPPED, dir=folder, ignore_cleanup_errors=True) as place:
-                    file = Path(place, request.path_params["name"])
-                    async with await open_file(file, "wb") as out:
-                        async for piece in request.stream():
-                            await out.write(piece)
-                    kept = await run_sync(self._keep, file)
-        except SpecdemoError as error:
-            return JSONResponse({"refused": str(error)})
-        except OSError as error:
-            return JSONResponse({"refused": f"The file cannot be written ({error.strerror}); give its path instead."})
-        except (ClientDisconnect, KeyError):
-            return JSONResponse({"refused": "The file did not arrive whole; drop it again."})
-        return JSONResponse({"path": str(kept)})
-
-
 async def _unreadable(request: Request, error: Exception) -> Response:
     _log.warning("refused %s: %r", request.url.path, error)
     return UNREADABLE.response
@@ -230,7 +174,6 @@ def application(
     auth: tuple[str, str] | None = None,
     ready: Callable[[], bool] = lambda: True,
     sessions: int = SESSIONS,
-    models_dir: Path | None = None,
     middleware: Sequence[Middleware] = (),
     **look: Any,
 ) -> Starlette:
@@ -243,7 +186,7 @@ def application(
     os.environ |= {"GRADIO_ANALYTICS_MAX_EVENTS": "1", "GRADIO_ANALYTICS_CACHE_FREQUENCY": str(10**9)}
     address, space = host or default_host(), os.environ.get("SPACE_HOST")
     own = [*allowed_hosts, *filter(None, [space])]
-    local, root = only_here(host, allowed_hosts), os.environ.get("GRADIO_ROOT_PATH", "")
+    root = os.environ.get("GRADIO_ROOT_PATH", "")
     gate = Middleware(
         Gate,
         names=[*_LOOPBACK, address, *own] if allowed_hosts or is_loopback(address) else None,
@@ -251,7 +194,6 @@ def application(
         root=urlsplit(root).path,
         auth=auth is not None,
         by_address=space is None,  # where all visitors come through one proxy
-        local=local,
         known=lambda event: event in page.fns,
     )
 
@@ -261,8 +203,6 @@ def application(
         return PlainTextResponse("The engine's process does not respond; it is replaced within a minute.\n", 503)
 
     own_routes = [Route("/readyz", readyz), Route(f"{_API}/upload", upload, methods=["POST"]), *routes]
-    if local:
-        own_routes.append(Drops(models_dir).route)
     page.max_threads, page.state_session_capacity = THREADS, sessions
     page.queue(max_size=UNDER_WAY, api_open=False)  # nothing runs outside the queue
     # what Gradio's routes raise for names that it does not know

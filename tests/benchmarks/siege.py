@@ -24,7 +24,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
-from socket import create_connection
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
 from time import monotonic, sleep
@@ -48,7 +47,7 @@ from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 from specdemo.worker import Worker
 from tests.support.browser import App, started
-from tests.support.mutants import header, mutants
+from tests.support.mutants import mutants
 
 COUNTS = {"clients": 50, "requests": 2000, "floods": 200, "files": 3000, "headers": 3000}
 COUNTS |= {"kills": 3, "dropped": 50, "runs": 500}
@@ -204,7 +203,6 @@ def fuzz(visitor: Visitor, requests: int, seed: int) -> Iterator[Tally]:
 def flood(visitor: Visitor, times: int) -> Iterator[Tally]:
     """Visitors who take all they can get, each attack so many times, from several clients at once."""
     attacks: list[Callable[[Visitor, int], Tally]] = [unread, too_long, opened, forms, bombs, closed]
-    attacks.append(partial(drops, headers=list(mutants(times, times))))
     with ThreadPoolExecutor(8) as pool:
         for attack in attacks:
             yield from pool.map(partial(attack, visitor), range(times))
@@ -262,24 +260,6 @@ def closed(visitor: Visitor, number: int) -> Tally:
     """A route that is closed, or that nobody knows."""
     answer = visitor.http.request(("GET", "POST", "HEAD")[number % 3], CLOSED[number % len(CLOSED)])
     return outcome(False, not answer.is_success or "session_not_found" in answer.text)
-
-
-def drops(visitor: Visitor, number: int, headers: list[bytes]) -> Tally:
-    """A model file dropped on the page: damaged, larger than the disk, broken off, or not sent by the page itself."""
-    path, content = f"/model/{number}.gguf", header() if number % 10 == 3 else headers[number]
-    if number % 5 in (0, 1):  # neither claim is true
-        claimed = (2**20, 2**50)[number % 5]
-        head = f"PUT {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {claimed}\r\n\r\n"
-        url = visitor.http.base_url
-        with create_connection((url.host, url.port), SECONDS) as connection:
-            connection.sendall(head.encode() + content)
-            said = b"" if number % 5 == 0 else b"".join(iter(partial(connection.recv, 2**16), b""))
-        return outcome(False, number % 5 == 0 or b'{"refused":"' in said)
-    if number % 5 == 2:
-        foreign = visitor.http.put(path, content=content, headers={"Origin": "https://evil.example"})
-        return outcome(False, foreign.status_code == 403)
-    found = visitor.http.put(path, content=content).json()
-    return outcome("path" in found, found.get("refused"))
 
 
 @contextmanager

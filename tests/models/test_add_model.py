@@ -1,29 +1,17 @@
 """Adding a model of one's own to the models directory."""
 
-import os
 import shutil
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from starlette.applications import Starlette
-from starlette.testclient import TestClient
 
 from specdemo.child import Limits
 from specdemo.errors import FolderError, ModelError, SpecdemoError, UsageError
-from specdemo.models.gguf import LIMITS
 from specdemo.models.library import add_model, library
 from specdemo.models.pairs import BUNDLED, bundled_pair
 from specdemo.ui.registry import Registry
-from specdemo.ui.server import DROPPED, Drops
 from specdemo.ui.session import Visitors
 from tests.support import gguf_files
-
-
-def drops(directory: Path, free_bytes: int = 0, limits: Limits = LIMITS) -> TestClient:
-    """A page that takes files into this directory."""
-    return TestClient(Starlette(routes=[Drops(directory, free_bytes, limits=limits).route]))
 
 
 @pytest.fixture
@@ -87,56 +75,8 @@ def test_the_page_gets_the_name_under_which_it_is_listed(file: Path, tmp_path: P
     assert registry.folder == directory
 
 
-def test_a_dropped_file_is_kept_if_it_is_a_model(file: Path, tmp_path: Path, directory: Path) -> None:
-    page = drops(directory)
-    for _ in range(2):  # again is no mistake
-        kept = page.put("/model/mine.gguf", content=file.read_bytes()).json()
-        assert kept == {"path": str(directory / "mine.gguf")}
-    assert (directory / "mine.gguf").read_bytes() == file.read_bytes()
-    assert add_model(str(directory / "mine.gguf"), directory).name == "mine.gguf"
-    other = gguf_files.write(tmp_path / "other.gguf", "qwen2", "Q8_0").read_bytes()
-    for name, content, reason in (
-        ("mine.gguf", other, "has another 'mine.gguf'; rename the file"),
-        ("bad.gguf", b"GGUF", "bad.gguf"),
-        ("half.gguf", file.read_bytes()[:5000], "half.gguf"),
-    ):
-        assert reason in page.put(f"/model/{name}", content=content).json()["refused"]
-    assert [path.name for path in directory.iterdir()] == ["mine.gguf"]
-
-
-def test_no_file_is_taken_that_would_fill_the_disk(directory: Path) -> None:
-    refused = drops(directory, 2**63).put("/model/a.gguf", content=b"GGUF")
-    assert "There is no room for this file" in refused.json()["refused"]
-
-
-def test_one_file_arrives_at_a_time(file: Path, directory: Path) -> None:
-    page = drops(directory)
-    others = []
-
-    def slowly() -> Iterator[bytes]:
-        others.append(page.put("/model/second.gguf", content=file.read_bytes()).json())
-        yield file.read_bytes()
-
-    size = {"content-length": str(file.stat().st_size)}
-    assert "path" in page.put("/model/first.gguf", content=slowly(), headers=size).json()
-    assert others == [{"refused": "Another file is being copied; drop this one when that is done."}]
-    assert "path" in page.put("/model/second.gguf", content=file.read_bytes()).json()
-
-
-def test_a_file_that_was_half_here_when_its_server_was_killed_is_deleted(directory: Path) -> None:
-    for age, name in ((7200, "old"), (0, "arriving")):
-        place = directory / f"{DROPPED}{name}"
-        place.mkdir(parents=True)
-        (place / "half.gguf").touch()
-        os.utime(place / "half.gguf", (time.time() - age,) * 2)
-    Drops(directory)
-    assert [path.name for path in directory.iterdir()] == [f"{DROPPED}arriving"]
-
-
 def test_a_file_is_read_within_limits(file: Path, directory: Path) -> None:
     none = Limits(seconds=-1.0)
-    refused = drops(directory, limits=none).put("/model/mine.gguf", content=file.read_bytes()).json()["refused"]
-    assert "'mine.gguf' cannot be read: it took longer than" in refused
-    with pytest.raises(ModelError, match="longer than"):
+    with pytest.raises(ModelError, match=r"'tiny.gguf' cannot be read: it took longer than"):
         add_model(str(file), directory, limits=none)
-    assert list(directory.iterdir()) == []
+    assert not directory.exists()

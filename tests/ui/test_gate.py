@@ -200,16 +200,6 @@ def test_requests_have_a_size() -> None:
     assert page.get("/config?" + "a" * 5000).status_code == 414
 
 
-def test_a_model_is_sent_to_a_page_of_this_machine_alone() -> None:
-    large, here = bytes(BODY_BYTES + 1), client(local=True)
-    assert here.put("/model/my model.Q4_1.gguf", content=large).text == "done"
-    assert client().put("/model/a.gguf", content=b"a").status_code == 404
-    assert here.put("/model/a.gguf", content=b"a", headers={"Origin": EVIL}).status_code == 403
-    hidden_or_elsewhere = (".gguf", ".a.gguf", "a%2Fb.gguf", "..%2Fa.gguf", "a%5Cb.gguf")
-    for name in (*hidden_or_elsewhere, "a.bin", "a%00.gguf", "b" * 300 + ".gguf"):
-        assert here.put(f"/model/{name}", content=b"a").status_code == 404, name
-
-
 @pytest.mark.parametrize(
     ("event", "status"),
     [

@@ -1,24 +1,50 @@
-"""The page with real models: `serve`, in headless Chromium. `tests/long` has more."""
+"""The page with real models and a Hub on this machine: `serve`, in headless Chromium."""
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from gradio_client import Client
 from playwright.sync_api import Page, expect
 
 from specdemo.exports import schema
+from specdemo.models.catalogue import find
 from specdemo.records import SIDES, Outcome
-from tests.support.browser import App, Visit, downloaded, repeated, run, started
+from tests.support.browser import (
+    WAIT,
+    App,
+    Visit,
+    card,
+    choose,
+    downloaded,
+    models_tab,
+    open_tab,
+    repeated,
+    run,
+    set_slider,
+    start,
+    started,
+)
+from tests.support.folders import FIXTURES
+from tests.support.hub import Hub
 from tests.support.proposals import proposals
 
 pytestmark = [pytest.mark.openvino, pytest.mark.browser]
 
 
+ENTRY = find("qwen3-8b")
+NAMES = [str(source.repository) for source in ENTRY.sources]
+
+
 @pytest.fixture(scope="module")
-def app(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    """`serve`, as on a Space."""
-    with started(tmp_path_factory.mktemp("elsewhere"), "-m", "tests.support.hurried", "serve") as app:
-        yield app
+def app(chromium: str, models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    """`serve`, as on a Space, with models of a user's own, and tiny ones under the names of the entry's on a Hub."""
+    there = {name: FIXTURES / "qwen3" / role for name, role in zip(NAMES, ("target", "draft"), strict=True)}
+    with Hub(there) as hub:
+        places: dict[str, Any] = {"SPECDEMO_MODELS": str(models_dir), "HF_ENDPOINT": hub.url}
+        with started(tmp_path_factory.mktemp("elsewhere"), "-m", "tests.support.hurried", "serve", **places) as app:
+            yield app
 
 
 def test_a_typed_prompt_is_raced_and_the_page_shows_the_run(visit: Visit) -> None:
@@ -76,3 +102,37 @@ def test_the_endpoint_returns_the_same_comparison(app: App) -> None:
         with pytest.raises(Exception, match=message):
             client.predict(prompt=prompt, api_name="/compare")
     assert list(client.view_api(return_format="dict")["named_endpoints"]) == ["/compare"]
+
+
+def test_a_killed_engine_is_told_and_the_next_run_works(visit: Visit, app: App) -> None:
+    page = visit("/?ignore_eos=true&engine=traced&max_new_tokens=1900")
+    start(page)
+    # before it begins, nobody would miss the engine; and its 1,900 tokens take longer than this
+    expect(page.locator(".reason")).to_contain_text("Live.")
+    app.engine().kill()
+    expect(page.locator("#message [role=alert]")).to_contain_text("process died", timeout=WAIT)
+    page.wait_for_selector(".race[data-state=failed]")
+    expect(page.locator(".race .share")).to_be_hidden()
+    set_slider(page, "max_new_tokens", 32)
+    run(page)
+    assert len(downloaded(page).plain.token_ids) == 32
+
+
+def test_a_pair_of_the_catalogue_is_fetched_and_used_and_one_that_fails_leaves_it_in_use(visit: Visit) -> None:
+    page, name = models_tab(visit("/?max_new_tokens=32")), " + ".join(NAMES)
+    button = card(page, ENTRY.name).locator("button")
+    button.click()
+    expect(page.locator("#download")).to_have_text(f"{ENTRY.title} is on this machine.")
+    expect(button).to_have_text("Use this pair")
+    button.click()
+    expect(page.locator("#header")).to_contain_text(name)
+    open_tab(page, "Models")
+    choose(page, target="refused/target")
+    page.click("#use")
+    alert = page.locator("#pair-message [role=alert]")
+    expect(alert).to_contain_text("OpenVINO")
+    expect(alert).to_contain_text(f"{name} is still in use.")
+    expect(page.locator("#header")).to_contain_text(name)
+    open_tab(page, "Compare")
+    run(page)
+    assert downloaded(page).pair.name == name

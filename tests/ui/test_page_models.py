@@ -1,7 +1,6 @@
 """The Models tab as a visitor meets it: real models, scripted engines, headless Chromium."""
 
 import shutil
-from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -114,41 +113,6 @@ def test_a_target_in_parts_drafts_with_its_own_head_and_with_nothing_else(visit:
         assert downloaded(page).settings.drafter == "model"
     finally:
         shutil.rmtree(folder)
-
-
-_FILE = """([name, text]) => {
-    const files = new DataTransfer();
-    files.items.add(new File([Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0))], name));
-    return files;
-}"""
-
-
-def drop(page: Page, name: str, content: bytes) -> None:
-    """Drop a file onto the place for models."""
-    files = page.evaluate_handle(_FILE, [name, b64encode(content).decode()])
-    page.dispatch_event("#drop .landing", "drop", {"dataTransfer": files})
-
-
-def test_a_dropped_model_file_is_added_chosen_and_used(visit: Visit, models_dir: Path, tmp_path: Path) -> None:
-    page = visit()
-    models_tab(page)
-    expect(page.locator("#drop .landing")).to_be_visible()
-    drop(page, "README.md", b"Hello")
-    said = page.locator("#drop [role=status]")
-    expect(said).to_have_text("Drop one GGUF file. For a folder, give its path.")
-    drop(page, "bad.gguf", b"GGUF")
-    expect(said).to_contain_text("bad.gguf")
-    content = gguf_files.write(tmp_path / "dropped.gguf", "llama", "Q8_0").read_bytes()
-    try:
-        drop(page, "dropped.gguf", content)
-        expect(page.locator("#add-message")).to_contain_text("dropped.gguf is now among your models")
-        expect(page.locator("#target input")).to_have_value("dropped.gguf")
-        assert (models_dir / "dropped.gguf").read_bytes() == content
-        page.click("#use")
-        expect(page.get_by_role("tab", name="Compare")).to_have_attribute("aria-selected", "true")
-        expect(page.locator("#header")).to_contain_text("dropped.gguf")
-    finally:
-        (models_dir / "dropped.gguf").unlink(missing_ok=True)
 
 
 def test_a_path_typed_as_the_target_is_taken(visit: Visit, models_dir: Path, tmp_path: Path) -> None:
