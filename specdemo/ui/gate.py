@@ -184,7 +184,7 @@ class Gate:
         if "transfer-encoding" in headers:
             raise Refused(411, "The request has no length; send Content-Length.")
         length = headers.get("content-length", "0")
-        if most is not None and (not length.isdecimal() or len(length) > 18 or int(length) > most):
+        if not length.isdecimal() or len(length) > 18 or int(length) > most:
             raise Refused(413, f"The request is too large; send at most {most:,} bytes.")
         if len(scope["query_string"]) > 4096:
             raise Refused(414, "The address is too long; send at most 4,096 characters after the ?.")
