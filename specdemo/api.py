@@ -7,15 +7,14 @@
         print(run.speedup)
 
 A pair's engines run in a separate process, as on the page: a crash there ends one measurement and not the notebook.
-Settings have the same names as on the page and in the terminal, and default to the pair's own.
+Settings have the same names as on the page and in the terminal, and default to the pair's own. Expected errors are
+`SpecdemoError`s whose message says what to do.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from html import escape
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from specdemo import estimate, metrics
@@ -60,13 +59,12 @@ class Pair:
 
     def costs(self) -> Costs | None:
         """Return step costs in the default engine; None if they cannot be measured."""
-        found = [*self.work(WithEngine(self.settings().engine, self.models, _costs))]
-        return next((each for each in found if isinstance(each, Costs)), None)
+        *_, found = self.work(WithEngine(self.settings().engine, self.models, _costs))
+        return found if isinstance(found, Costs) else None
 
     def work(self, job: Job) -> Iterator[Any]:
         """Run a job in the pair's process and yield its events; closing the iterator ends it."""
-        if self._worker is None:
-            self._worker = Worker(self._engines)
+        self._worker = self._worker or Worker(self._engines)
         yield from (message for message in self._worker.run(job) if message is not None)
 
     def close(self) -> None:
@@ -77,14 +75,8 @@ class Pair:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        with suppress(Exception):
-            self.close()
 
     def __repr__(self) -> str:
         return f"<Pair {self.models.name}>"
@@ -121,11 +113,7 @@ class Run:
         return schema.to_json(self.comparison)
 
     def save(self, path: str | Path) -> Path:
-        """Write the file that the suffix names: .json, or one to share, such as .html.
-
-        Raises:
-            SpecdemoError: there is no such kind of file, or it cannot be written.
-        """
+        """Write the file that the suffix names: .json, or one to share, such as .html."""
         path = Path(path)
         kind = path.suffix.lower().removeprefix(".")
         if kind != "json" and kind not in FILE_KINDS:
@@ -144,11 +132,7 @@ class Run:
 
 
 def open_run(path: str | Path) -> Run:
-    """Read a run from a JSON file written by the page, the terminal or `Run.save`.
-
-    Raises:
-        FileError: the file cannot be read, or is not a comparison.
-    """
+    """Read a run from a JSON file written by the page, the terminal or `Run.save`."""
     text = read_bytes(Path(path), _MOST_BYTES, "a JSON file of a comparison")
     return Run(schema.from_text(text, "choose another file"))
 
@@ -167,9 +151,6 @@ def load(
     A model is named as by `specdemo models list`, or by a folder, a GGUF file or its id on the Hub, from which it is
     downloaded if necessary. Without a target, the page's initial pair is used; None for the draft lets prompt lookup
     propose. `url` and `plain_url` name servers instead. `runtime` are runtime settings, such as `precision`.
-
-    Raises:
-        SpecdemoError: there is no such model, or the models do not fit each other.
     """
     if url is not None or plain_url is not None:
         if target is not None:
@@ -193,16 +174,16 @@ def load(
 def _model(name: str, directory: Path | None, entry: Entry | None) -> Model:
     """Return a model by any of its names, downloading it from the Hub if necessary."""
     folder = None if entry is None else entry_folders(entry, directory)[0]
-    if folder is None:
-        try:
-            return resolve(name, directory)
-        except UnknownNameError:
-            if entry is None and "/" not in name:
-                raise
-        *_, last = download(name) if entry is None else download_source(entry.target)
-        folder = last.result
-    assert folder is not None, "nobody stops the download"
-    return _at(folder, directory)
+    if folder is not None:
+        return _at(folder, directory)
+    try:
+        return resolve(name, directory)
+    except UnknownNameError:
+        if entry is None and "/" not in name:
+            raise
+    *_, last = download(name) if entry is None else download_source(entry.target)
+    assert last.result is not None, "nobody stops the download"
+    return _at(last.result, directory)
 
 
 def _at(folder: Path, directory: Path | None) -> Model:
@@ -223,9 +204,6 @@ def compare(
     Chat models get the prompt as a message after the turns of `history`. More `repeats` narrow the speedup's
     interval; None chooses their number as the page does. `on_event` is called with each `Phase`, such as loading,
     with each `Slice` of decoded rounds, and with the comparison after each repeat.
-
-    Raises:
-        SpecdemoError: the comparison cannot be run, or failed; the message says what to do.
     """
     chosen = pair.settings(**settings)
     work = partial(_compared, prompt=prompt, settings=chosen, history=tuple(history), number=repeats)
@@ -256,9 +234,6 @@ def experiment(
     `prompts` are texts, a `Path` to JSON lines, or by default the bundled suite, of which at most `limit` are used.
     `chosen` are what varies, such as `lookaheads=[2, 4]` or `strategies=["all"]`, and settings. `path` is a .json
     file to write, with the tables and an HTML report next to it. `on_progress` is called after every run.
-
-    Raises:
-        SpecdemoError: it cannot be measured, or failed; the message says what to do.
     """
     if preset not in PRESETS:
         raise UsageError(f"There is no preset {quoted(preset)}; {suggestion(preset, [*PRESETS])}.")

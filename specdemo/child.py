@@ -64,7 +64,7 @@ class Sign(Enum):
 
 
 class Child:
-    """A process that runs `main(connection, *arguments)`.
+    """A `process` that runs `main(connection, *arguments)`.
 
     It ends when `end` is called or when this process ends, however that happens: no child outlives its parent.
     """
@@ -74,10 +74,10 @@ class Child:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         # not a daemon in multiprocessing's sense, since those may not have children
-        self._process = context.Process(target=_run, args=(main, theirs, arguments), name=name)
+        self.process = context.Process(target=_run, args=(main, theirs, arguments), name=name)
         try:
             with _STARTING, _uninterrupted(), _script_hidden():
-                self._process.start()
+                self.process.start()
         except OSError:
             self._connection.close()
             raise
@@ -86,20 +86,10 @@ class Child:
         atexit.register(self.end)
 
     @property
-    def alive(self) -> bool:
-        """True while the process runs."""
-        return self._process.is_alive()
-
-    @property
-    def process_id(self) -> int:
-        assert self._process.pid is not None
-        return self._process.pid
-
-    @property
     def ending(self) -> str:
-        """How the process ended, such as "it was ended by SIGKILL (…)", waiting for it if necessary."""
-        self._process.join(_PATIENCE)
-        code = self._process.exitcode
+        """How the process ended, such as "it was ended by SIGKILL (…)"."""
+        self.process.join(_PATIENCE)
+        code = self.process.exitcode
         if code is None:
             return "it no longer answered"
         if code >= 0:
@@ -132,18 +122,14 @@ class Child:
         except OSError as error:
             raise EOFError from error
 
-    def kill(self) -> None:
-        """Kill the process, so that its readers find it gone; `end` must still be called."""
-        self._process.kill()
-
     def end(self) -> None:
         """End the process at once, whatever it is doing."""
         atexit.unregister(self.end)
-        self._process.terminate()
-        self._process.join(_PATIENCE)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
+        self.process.terminate()
+        self.process.join(_PATIENCE)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
         self._connection.close()
 
 
@@ -185,9 +171,8 @@ class Failure(NamedTuple):
     what: str
     otherwise: str
 
-    def error(self, reason: str, cause: str = "") -> SpecdemoError:
-        """Return the error that gives this reason."""
-        error = self.kind(f"{self.what}: {reason}; {self.otherwise}.").because(cause)
+    def error(self, reason: str) -> SpecdemoError:
+        error = self.kind(f"{self.what}: {reason}; {self.otherwise}.")
         error.ended = True
         return error
 
@@ -215,9 +200,8 @@ def run_child(
     name: str,
     failure: Failure,
     stop: Callable[[], bool] = lambda: False,
-    poll_seconds: float = _POLL_SECONDS,
 ) -> Generator[Any]:
-    """Yield what `work(*arguments)` yields in a child process, and None after each silence of `poll_seconds`.
+    """Yield what `work(*arguments)` yields in a child process, and None after each short silence.
 
     `stop` is checked before each wait; once it returns True, the generator ends. In any case the child ends with it.
 
@@ -231,7 +215,7 @@ def run_child(
     try:
         while not stop():
             try:
-                message = child.receive(poll_seconds)
+                message = child.receive(_POLL_SECONDS)
             except EOFError:
                 raise failure.error(child.ending) from None
             if isinstance(message, SpecdemoError):
@@ -313,20 +297,19 @@ def _restrict(limits: Limits) -> None:
         import resource
     except ImportError:  # Windows
         return
+
+    def lower(what: int, limit: int) -> None:
+        _, most = resource.getrlimit(what)
+        limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
+        resource.setrlimit(what, (limit, most))  # a process at its hard limit of processor time gets a bare SIGKILL
+
     os.nice(_NICE)
     used = resource.getrusage(resource.RUSAGE_SELF)
     seconds = int(used.ru_utime + used.ru_stime) + 1 + limits.processor_seconds
-    _lower(resource, resource.RLIMIT_CPU, seconds)
+    lower(resource.RLIMIT_CPU, seconds)
     with suppress(OSError):  # only Linux reports it
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-        _lower(resource, resource.RLIMIT_AS, pages * resource.getpagesize() + limits.memory)
-
-
-def _lower(resource: Any, what: int, limit: int) -> None:
-    """Lower a limit of this process, unless it is lower already."""
-    _, most = resource.getrlimit(what)
-    limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
-    resource.setrlimit(what, (limit, most))  # a process at its hard limit of processor time gets a bare SIGKILL
+        lower(resource.RLIMIT_AS, pages * resource.getpagesize() + limits.memory)
 
 
 def _once(

@@ -16,7 +16,7 @@ import errno
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from multiprocessing import get_context
@@ -51,7 +51,7 @@ _BUSY = 0.02  # of a core: a waiting process uses less
 _POLL_SECONDS = 0.05  # how soon a Stop reaches the child
 TICK_SECONDS = 1.0  # between reports that there is no news
 _LOADING_GRACE = 0.5  # seconds after a Stop: only ending the process stops OpenVINO while it compiles a model
-_GRACE = 30.0  # seconds after a Stop: longer than a round takes
+GRACE = 30.0  # seconds after a Stop: longer than a round takes
 _UNMOVED = (0.0, 0.0)  # a lookahead of 0 stands for no change
 
 
@@ -93,11 +93,9 @@ class Engines:
         return self._engine, self._costs.get(name) or recall(engine, pair)
 
     def has(self, engine: EngineName, pair: ModelPair) -> bool:
-        """Check if this pair is loaded in this engine."""
         return self._engine is not None and self._name == (engine, pair)
 
     def close(self) -> None:
-        """Free the loaded engine."""
         if self._engine is not None:
             self._engine.close()
         self._engine = self._name = None
@@ -116,7 +114,6 @@ class WithEngine:
     calibrate: bool = True
 
     def __call__(self, engines: Engines) -> Iterator[Any]:
-        """Load and calibrate if necessary, then work."""
         engine, costs = yield from engines.using(self.engine, self.pair, calibrate=self.calibrate)
         if not engines.stop():
             yield from self.work(engine, stop=engines.stop, costs=costs)
@@ -135,7 +132,6 @@ class Prepare:
     settings: GenerationSettings | None = None
 
     def __call__(self, engines: Engines) -> Iterator[Any]:
-        """Load, warm up and calibrate if necessary."""
         settings = self.settings or self._initial()
         first = settings is not None and needs_costs(settings)
         engine, costs = yield from engines.using(self.engine, self.pair, calibrate=first)
@@ -184,7 +180,6 @@ class WithLoader:
     work: Callable[..., Iterator[Any]]
 
     def __call__(self, engines: Engines) -> Iterator[Any]:
-        """Free the loaded engine, then work."""
         engines.close()
         yield from converting(self.pair)
 
@@ -211,15 +206,11 @@ def converting(pair: ModelPair) -> Iterator[Phase]:
         yield Phase("converting", seconds=seconds)
 
 
-def beat(pulse: Any) -> None:
+def _beat(pulse: Any) -> None:
     """Beat this pulse, a shared number, for as long as the process runs."""
-
-    def beats() -> None:
-        while True:
-            pulse.value += 1
-            sleep(_EVERY)
-
-    Thread(target=beats, daemon=True).start()
+    while True:
+        pulse.value += 1
+        sleep(_EVERY)
 
 
 def serve(
@@ -232,7 +223,7 @@ def serve(
     pulse: Any,
 ) -> None:
     """Do jobs in the child until the parent is gone. What failed to load is retried."""
-    beat(pulse)
+    Thread(target=_beat, args=(pulse,), daemon=True).start()
 
     def moved() -> LiveSettings | None:
         lookahead, threshold = controls
@@ -262,36 +253,22 @@ def _guarded(job: Job, engines: Engines) -> Iterator[Any]:
         raise
 
 
-@dataclass
-class _Vitals:
-    """A process's activity so far: beats, seconds of CPU time, and bytes read."""
-
-    at: float = field(default_factory=monotonic)
-    beats: int = -1
-    seconds: float = 0.0
-    read: int = 0
-
-    @classmethod
-    def of(cls, process: psutil.Process, beats: int) -> "_Vitals":
-        times, read = process.cpu_times(), 0
-        with suppress(AttributeError, psutil.AccessDenied):  # not all systems report it
-            read = process.io_counters().read_chars
-        return cls(beats=beats, seconds=times.user + times.system, read=read)
-
-    def works_since(self, before: "_Vitals") -> bool:
-        """Check if the process computed or read since then."""
-        return self.seconds - before.seconds > _BUSY * (self.at - before.at) or self.read > before.read
+def _work_of(process: psutil.Process) -> tuple[float, int]:
+    """Return a process's seconds of CPU time and bytes read so far."""
+    times, read = process.cpu_times(), 0
+    with suppress(AttributeError, psutil.AccessDenied):  # not all systems report it
+        read = process.io_counters().read_chars
+    return times.user + times.system, read
 
 
 class Watch:
     """Watchdog for one process, which it ends when it hangs."""
 
-    def __init__(self, process_id: int, pulse: Any, end: Callable[[], None], patience: float, silence: float) -> None:
+    def __init__(self, process_id: int, pulse: Any, end: Callable[[], None]) -> None:
         """Call `end`, once, when the process hangs."""
         self._process_id = process_id
         self._pulse = pulse
         self._end = end
-        self._patience, self._silence = patience, silence
         self._over = ThreadEvent()
         self._clock = self._alive = self._worked = 0.0
         self._job: float | None = None  # when a job last reported
@@ -301,31 +278,32 @@ class Watch:
     @property
     def responsive(self) -> bool:
         """True if the process has made progress in the last seconds."""
-        return not self.hung and self._clock - self._alive < self._patience / 2
+        return not self.hung and self._clock - self._alive < PATIENCE / 2
 
     def reported(self, *, over: bool = False) -> None:
         """Note that a job began, reported something, or is over."""
         self._job = None if over else self._clock
 
     def close(self) -> None:
-        """Stop watching."""
         self._over.set()
 
     def _watch(self) -> None:
         with suppress(psutil.Error):  # it is gone, as its readers will notice
             process = psutil.Process(self._process_id)
-            before = _Vitals()
+            at, beats, seconds, read = monotonic(), -1, 0.0, 0
             while not self._over.wait(_EVERY):
-                now = _Vitals.of(process, self._pulse.value)
-                works = now.works_since(before)
-                self._clock += min(now.at - before.at, 2 * _EVERY)  # more: this process was stopped or asleep, too
-                if works or now.beats != before.beats:
+                before, at = at, monotonic()
+                passed = min(at - before, 2 * _EVERY)  # more: this process was stopped or asleep, too
+                self._clock += passed
+                before_seconds, before_read = seconds, read
+                seconds, read = _work_of(process)
+                if seconds - before_seconds > _BUSY * passed or read > before_read:
+                    self._alive = self._worked = self._clock
+                elif self._pulse.value != beats:
                     self._alive = self._clock
-                if works:
-                    self._worked = self._clock
-                before = now
-                stuck = self._job is not None and self._clock - max(self._job, self._worked) > self._silence
-                if stuck or self._clock - self._alive > self._patience:
+                beats = self._pulse.value
+                stuck = self._job is not None and self._clock - max(self._job, self._worked) > SILENCE
+                if stuck or self._clock - self._alive > PATIENCE:
                     self.hung = True
                     self._end()
                     return
@@ -350,23 +328,12 @@ class Worker:
         self,
         load: EngineFactory,
         first: Job | None = None,
-        *,
-        grace_seconds: float = _GRACE,
-        patience: float = PATIENCE,
-        silence: float = SILENCE,
-        tick_seconds: float = TICK_SECONDS,
     ) -> None:
-        """Start the child. `load` is called there and must be picklable; `first` is a job to prepare with.
-
-        A child that stays silent for `grace_seconds` after a Stop is ended, and so is one that hangs: see `jobs`.
-        """
-        self._patience, self._silence, self._tick = patience, silence, tick_seconds
+        """Start the child. `load` is called there and must be picklable; `first` is a job to prepare with."""
         self._factory = load
         self._first = first
-        self._grace = grace_seconds
         self._busy = Lock()
-        self._counting = Lock()
-        self._waiting = 0  # jobs in line behind the current one
+        self._line = list[ThreadEvent]()  # jobs waiting for the current one to end
         self._current: ThreadEvent | None = None
         with _starting():
             self._start()
@@ -400,9 +367,12 @@ class Worker:
             SpecdemoError: the job raised it, or the child died or had to be ended.
         """
         cancelled = cancelled or ThreadEvent()
-        with self._in_line():
-            while not self._busy.acquire(timeout=self._tick):
+        self._line.append(cancelled)
+        try:
+            while not self._busy.acquire(timeout=TICK_SECONDS):
                 yield None
+        finally:
+            self._line.remove(cancelled)
         yield from self._do(job, cancelled, cancelled.is_set)
 
     def run_idle(self, job: Job, cancelled: ThreadEvent | None = None) -> Iterator[Any]:
@@ -414,24 +384,14 @@ class Worker:
             SpecdemoError: the job raised it, or the child died or had to be ended.
         """
         cancelled = cancelled or ThreadEvent()
-        if not self._waiting and self._busy.acquire(blocking=False):
-            yield from self._do(job, cancelled, lambda: cancelled.is_set() or self._waiting > 0)
-
-    @contextmanager
-    def _in_line(self) -> Iterator[None]:
-        with self._counting:
-            self._waiting += 1
-        try:
-            yield
-        finally:
-            with self._counting:
-                self._waiting -= 1
+        if not self._line and self._busy.acquire(blocking=False):
+            yield from self._do(job, cancelled, lambda: cancelled.is_set() or bool(self._line))
 
     def _do(self, job: Job, cancelled: ThreadEvent, unwanted: Callable[[], bool]) -> Iterator[Any]:
         """Do a job, whose turn it is, until it is done or `unwanted`."""
         left = False
         try:
-            if self._watch.hung or not self._child.alive:
+            if self._watch.hung or not self._child.process.is_alive():
                 self.close()
                 with _starting():
                     self._start()
@@ -467,12 +427,12 @@ class Worker:
 
     @property
     def process_id(self) -> int:
-        return self._child.process_id
+        return self._child.process.pid or 0
 
     @property
     def responsive(self) -> bool:
         """True if the child makes progress, or is gone and the next job will start another."""
-        return self._watch.responsive or not self._child.alive
+        return self._watch.responsive or not self._child.process.is_alive()
 
     def close(self) -> None:
         self._watch.close()
@@ -487,7 +447,7 @@ class Worker:
             serve, self._factory, self._first, self._stop, self._ready, self._moved, pulse, name="specdemo engine"
         )
         self._first = None  # a restarted child loads what its next job needs
-        self._watch = Watch(self._child.process_id, pulse, self._child.kill, self._patience, self._silence)
+        self._watch = Watch(self.process_id, pulse, self._child.process.kill)
 
     def _messages(self, cancelled: ThreadEvent, unwanted: Callable[[], bool]) -> Iterator[Any]:
         """Yield the child's messages until its job is done; after a second without any, the phase again, or None."""
@@ -511,7 +471,7 @@ class Worker:
                 else:
                     phase = message
                 yield message
-            elif now - ticked >= self._tick:
+            elif now - ticked >= TICK_SECONDS:
                 ticked = now
                 yield replace(phase, seconds=now - began) if phase is not None else None
             if not unwanted():
@@ -522,9 +482,9 @@ class Worker:
                 if cancelled.is_set() and now - cancelled_at > _LOADING_GRACE:
                     self.close()
                     return
-            elif now - max(cancelled_at, reported) > self._grace:
+            elif now - max(cancelled_at, reported) > GRACE:
                 self.close()
-                raise _ENDED.error(f"it did not stop within {self._grace:g} s and was ended")
+                raise _ENDED.error(f"it did not stop within {GRACE:g} s and was ended")
 
     def _forget(self) -> None:
         """Discard what the child reported of its first job, if nobody received it."""

@@ -89,7 +89,7 @@ def test_silence_is_told_and_stop_ends_the_child() -> None:
     def heard_and_then_silence() -> bool:
         return any(seen) and seen[-1] is None
 
-    seen.extend(run_child(sleeps, name="child", failure=FAILURE, stop=heard_and_then_silence, poll_seconds=0.05))
+    seen.extend(run_child(sleeps, name="child", failure=FAILURE, stop=heard_and_then_silence))
     assert gone(next(filter(None, seen)))
 
 

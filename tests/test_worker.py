@@ -14,6 +14,7 @@ from time import perf_counter, sleep
 import psutil
 import pytest
 
+from specdemo import worker as module
 from specdemo.engines.base import THOROUGH, Decoder
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, LoadError, PromptError
@@ -65,9 +66,16 @@ def load(name: EngineName, pair: ModelPair) -> ScriptedEngine:
 TICK = 0.1  # seconds between reports that there is no news
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick_ticks() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "TICK_SECONDS", TICK)
+        yield
+
+
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    worker = Worker(load, tick_seconds=TICK)
+    worker = Worker(load)
     yield worker
     worker.close()
 
@@ -144,9 +152,8 @@ def test_a_child_that_dies_between_two_jobs_costs_at_most_one_run(worker: Worker
         assert compare(worker).plain.finish_reason == "length"
 
 
-def test_a_message_that_a_stopped_process_does_not_read_blocks_nobody() -> None:
-    worker = Worker(load, patience=2, silence=3, tick_seconds=TICK)
-    compare(worker)
+def test_a_message_that_a_stopped_process_does_not_read_blocks_nobody(impatient: Worker) -> None:
+    worker = impatient
     os.kill(worker.process_id, signal.SIGSTOP)
     began, ticks = perf_counter(), 0
     with pytest.raises(EngineError, match="no longer answered"):  # noqa: PT012
@@ -156,11 +163,10 @@ def test_a_message_that_a_stopped_process_does_not_read_blocks_nobody() -> None:
             assert perf_counter() - began < 10
     assert ticks > 5
     assert compare(worker).plain.finish_reason == "length"
-    worker.close()
 
 
 def test_a_process_that_cannot_be_started_is_an_error_with_its_cause_and_is_tried_again() -> None:
-    worker = Worker(load, tick_seconds=TICK)
+    worker = Worker(load)
     compare(worker)
     worker.close()
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -262,8 +268,9 @@ def test_loading_is_reported_and_can_be_broken_off(worker: Worker) -> None:
     assert compare(worker).plain.finish_reason == "length"
 
 
-def test_an_engine_that_hangs_is_ended_after_a_stop() -> None:
-    worker = Worker(load, grace_seconds=0.5, tick_seconds=TICK)
+def test_an_engine_that_hangs_is_ended_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GRACE", 0.5)
+    worker = Worker(load)
     cancelled = Event()
     with pytest.raises(EngineError, match=r"did not stop within 0\.5 s and was ended; run again"):  # noqa: PT012
         for phase in worker.run(WithEngine("genai", HUNG, partial(race, prompt="Say", settings=SHORT)), cancelled):
@@ -273,8 +280,11 @@ def test_an_engine_that_hangs_is_ended_after_a_stop() -> None:
     worker.close()
 
 
-def test_leaving_an_engine_that_hangs_returns_at_once_and_the_engine_is_ended() -> None:
-    worker = Worker(load, grace_seconds=2, tick_seconds=TICK)
+def test_leaving_an_engine_that_hangs_returns_at_once_and_it_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "GRACE", 2)
+    worker = Worker(load)
     hung = worker.run(WithEngine("genai", HUNG, partial(race, prompt="Say", settings=SHORT)))
     assert isinstance(hung, Generator)
     while (phase := next(hung)).name == "loading" or not phase.seconds:
@@ -289,8 +299,10 @@ def test_leaving_an_engine_that_hangs_returns_at_once_and_the_engine_is_ended() 
 
 
 @pytest.fixture
-def impatient() -> Iterator[Worker]:
-    worker = Worker(load, patience=2, silence=3, tick_seconds=TICK)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+    monkeypatch.setattr(module, "PATIENCE", 2)
+    monkeypatch.setattr(module, "SILENCE", 3)
+    worker = Worker(load)
     compare(worker)
     yield worker
     worker.close()

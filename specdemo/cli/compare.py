@@ -13,10 +13,9 @@ from specdemo.cli.options import (
     add_settings,
     check_effect,
     check_file,
-    check_json,
     chosen_pair,
-    count,
     raced_settings,
+    whole,
 )
 from specdemo.cli.terminal import announced, interruptible, print_comparison, safe_console, show_conversion
 from specdemo.costs import measure_costs
@@ -31,6 +30,7 @@ from specdemo.race import race
 from specdemo.records import Comparison, Phase
 from specdemo.settings import GenerationSettings
 from specdemo.trials import MOST_SECONDS, REPEAT_SECONDS, confirmed
+from specdemo.worker import needs_costs
 
 
 def add_to(commands: Commands) -> None:
@@ -45,7 +45,7 @@ def _add_compare(commands: Commands) -> None:
     parser.add_argument("prompt", metavar="PROMPT")
     parser.add_argument(
         "--repeats",
-        type=count,
+        type=whole(0),
         metavar="N",
         help="runs after the first, for an interval of the speedup (default: as many as fit into "
         f"{REPEAT_SECONDS:.0f} s, or {ENOUGH} if they fit into {MOST_SECONDS:.0f} s)",
@@ -72,7 +72,7 @@ def _compare(options: argparse.Namespace) -> None:
     pair = chosen_pair(options)
     settings = raced_settings(options, pair)
     check_effect(options, [settings])
-    check_json(options.json)
+    check_file(options.json)
     for name in html.FILE_KINDS:
         check_file(getattr(options, name))
     check_strategy(pair, settings.engine, settings.strategy, settings.sampling)
@@ -82,8 +82,7 @@ def _compare(options: argparse.Namespace) -> None:
     comparison = None
     try:
         with closing(engine), announced("measuring step costs") as announce, interruptible() as stop:
-            varying = settings.strategy.fixed_lookahead is None or settings.strategy.needs_costs
-            costs = measure_costs(engine, stop=stop) if varying else None
+            costs = measure_costs(engine, stop=stop) if needs_costs(settings) else None
             for progress in race(engine, options.prompt, settings, costs=costs, stop=stop):
                 if isinstance(progress, Comparison):
                     comparison = progress

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from specdemo import metrics
 from specdemo.api import Pair
-from specdemo.cli.options import Commands, add_json, add_pair, check_json, chosen_pair
+from specdemo.cli.options import Commands, add_json, add_pair, check_file, chosen_pair
 from specdemo.errors import SpecdemoError
 from specdemo.files import write_json
 from specdemo.metrics import break_even, predict
@@ -44,7 +44,7 @@ def add_to(commands: Commands) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> None:
-    check_json(options.json)
+    check_file(options.json)
     found = machine() | {"folders": folders(options.models_dir), "models": models(options.models_dir)}
     found |= speculation(chosen_pair(options), measure=not options.no_measure)
     if options.json != "-":

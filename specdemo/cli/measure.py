@@ -14,11 +14,11 @@ from specdemo.cli.options import (
     add_pair,
     add_settings,
     check_effect,
-    check_json,
+    check_file,
     chosen,
     chosen_pair,
     numbers,
-    positive,
+    whole,
 )
 from specdemo.cli.terminal import interruptible, progress_bar, show_conversion
 from specdemo.errors import UsageError
@@ -71,7 +71,7 @@ def _add(commands: Commands, preset: Preset) -> None:
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="prompts as JSON lines")
     parser.add_argument(
         "--limit",
-        type=positive,
+        type=whole(1),
         metavar="N",
         help=f"at most N prompts of a suite, from all tasks in turn (default: {preset.limit or 'all'})",
     )
@@ -84,7 +84,7 @@ def _add(commands: Commands, preset: Preset) -> None:
         group.add_argument(f"--{name}", *_ALIASES.get(name, []), metavar="LIST", help=_HELP[name] + shown)
     parser.add_argument(
         "--repeats",
-        type=positive,
+        type=whole(1),
         help=f"runs per variant and prompt (default: {preset.repeats}, or as --minutes allow)",
     )
     limit = "none" if preset.minutes is None else f"{preset.minutes:g}, without --repeats"
@@ -99,7 +99,7 @@ def _add(commands: Commands, preset: Preset) -> None:
 def _measure(options: argparse.Namespace, preset: Preset) -> None:
     pair = chosen_pair(options)
     settings = preset.settings(pair, **chosen(options, GenerationSettings))
-    check_json(options.json)
+    check_file(options.json)
     if options.texts and options.prompts is not None:
         raise UsageError("Prompts come from the command line or from a file; leave one of them out.")
     limit = preset.limit if options.limit is None and options.prompts is None else options.limit

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 
 from specdemo import records
-from specdemo.cli.options import Commands, add_json, add_models_dir, check_json
+from specdemo.cli.options import Commands, add_json, add_models_dir, check_file
 from specdemo.cli.terminal import show_conversion
 from specdemo.errors import FetchError, PairError, UsageError
 from specdemo.files import write_json
@@ -78,7 +78,7 @@ _ARGUMENTS = {
 
 
 def _list(options: argparse.Namespace) -> None:
-    check_json(options.json)
+    check_file(options.json)
     found = library(options.models_dir)
     pairs = [(entry, entry_folders(entry, options.models_dir)) for entry in catalogue()]
     if options.json != "-":
@@ -97,7 +97,7 @@ def _list(options: argparse.Namespace) -> None:
 
 
 def _info(options: argparse.Namespace) -> None:
-    check_json(options.json)
+    check_file(options.json)
     entry = next((entry for entry in catalogue() if entry.name == options.name), None)
     described: Entry | Model = entry or resolve(options.name, options.models_dir)
     if options.json != "-":
@@ -110,7 +110,7 @@ def _info(options: argparse.Namespace) -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
-    check_json(options.json)
+    check_file(options.json)
     RuntimeSettings.checked(cache_size=options.cache_size)
     target, draft = (name and resolve(name, options.models_dir) for name in (options.target, options.draft))
     show_conversion(convert_models([target, draft]))

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic.fields import FieldInfo
 
 from specdemo.engines.server import remote_pair
-from specdemo.errors import SpecdemoError, UsageError, quoted
+from specdemo.errors import UsageError, quoted
 from specdemo.models.checks import fitting_draft
 from specdemo.models.library import library, resolve
 from specdemo.models.pairs import default_drafter, default_pair, initial_runtime, initial_settings, pair_of
@@ -29,26 +29,15 @@ Commands = Any
 """Return type of `ArgumentParser.add_subparsers`, which is private to argparse."""
 
 
-def add_settings(
-    parser: argparse.ArgumentParser,
-    settings: type[GenerationSettings | RuntimeSettings],
-    without: Collection[str] = (),
-) -> None:
-    """Add one option per field, by topic. Unset ones stay out of the namespace, so that defaults live in the class.
-
-    `--help` shows the defaults of the pair on the command line, or else of the default pair.
-    """
-    defaults = _defaults(settings) if {"-h", "--help"} & {*sys.argv[1:]} else {}
+def add_settings(parser: argparse.ArgumentParser, settings: type[GenerationSettings | RuntimeSettings]) -> None:
+    """Add one option per field, by topic. Unset ones stay out of the namespace: defaults live in the class."""
     groups: dict[str, Any] = {}
     for name, field in settings.model_fields.items():
-        if name in without:
-            continue
         topic = _topic(settings, name)
         if topic not in groups:
             groups[topic] = parser.add_argument_group(topic)
         flag = "--" + name.replace("_", "-")
-        value = defaults.get(name, field.default)
-        default = "" if value in (None, False) else f" (default: {value})"
+        default = "" if field.default in (None, False) else f" (default: {field.default})"
         help_ = f"{field.description}{default}".replace("%", "%%")
         groups[topic].add_argument(flag, dest=name, default=argparse.SUPPRESS, help=help_, **_kind(field))
 
@@ -62,34 +51,12 @@ def _topic(settings: type[GenerationSettings | RuntimeSettings], name: str) -> s
     return "what proposes, and how much" if name in shaping() | {"engine", "drafter", "policy"} else "the answer"
 
 
-def _defaults(settings: type[GenerationSettings | RuntimeSettings]) -> dict[str, Any]:
-    """Return the defaults of the target after `--target`, or of the default pair; empty if it cannot be used."""
-    names = dict(zip(sys.argv, sys.argv[1:], strict=False))
-    directory = names.get("--models-dir")
-    try:
-        if "--target" in names:
-            target = resolve(names["--target"], None if directory is None else Path(directory))
-        else:
-            target = default_pair().target
-        runtime = initial_runtime(target)
-        if settings is RuntimeSettings:
-            return runtime.model_dump()
-        return initial_settings(pair_of(target, runtime=runtime)).model_dump()
-    except SpecdemoError:
-        return {}
-
-
 def chosen_settings(options: argparse.Namespace, pair: ModelPair, **defaults: Any) -> GenerationSettings:
-    """Return the settings given as options, completed by `defaults` and then by the pair's initial ones.
-
-    Raises:
-        SettingsError: a setting is out of range.
-    """
+    """Return the settings given as options, completed by `defaults` and then by the pair's initial ones."""
     return initial_settings(pair, **defaults | chosen(options, GenerationSettings))
 
 
 def add_pair(parser: argparse.ArgumentParser) -> None:
-    """Add options for a pair and how it is loaded."""
     which, known_by = "NAME|DIR|FILE", "a model's name, a folder or a GGUF file"
     default = "(default: SmolLM2 if it is on this machine, else the story pair's)"
     group = parser.add_argument_group("the pair")
@@ -119,7 +86,7 @@ def add_servers(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--server", choices=get_args(ServerKind), help="kind of the servers (default: detected)")
     group.add_argument(
         "--server-timeout",
-        type=positive,
+        type=whole(1),
         default=SILENCE_SECONDS,
         metavar="SECONDS",
         help=f"how long a server may send nothing (default: {SILENCE_SECONDS:g})",
@@ -248,27 +215,16 @@ def _where(name: str) -> str:
 
 
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add the option for machine-readable output."""
     parser.add_argument("--json", metavar="PATH", help=f"write {what} as JSON; - for standard output")
 
 
-def check_json(path: str | None) -> None:
-    """Check that JSON can be written there, before the run rather than after it.
-
-    Raises:
-        UsageError: it cannot.
-    """
-    if path != "-":
-        check_file(path)
-
-
 def check_file(path: str | None) -> None:
-    """Check that a file can be written there.
+    """Check that a file can be written there, before the run rather than after it; `-` is standard output.
 
     Raises:
         UsageError: it cannot.
     """
-    if path is not None and (not path or Path(path).is_dir() or not Path(path).parent.is_dir()):
+    if path not in (None, "-") and (not path or Path(path).is_dir() or not Path(path).parent.is_dir()):
         raise UsageError(f"Cannot write a file at {quoted(path)}; choose another path.")
 
 
@@ -291,28 +247,17 @@ def chosen(options: argparse.Namespace, settings: type[GenerationSettings | Runt
 N = TypeVar("N", int, float)
 
 
-def positive(text: str) -> int:
-    """Parse a whole number above 0, for argparse."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not positive")
-    return value
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Return a parser of whole numbers within these limits, for argparse."""
 
+    def number(text: str) -> int:
+        value = int(text)
+        if value < least or (most is not None and value > most):
+            limits = f"{least} or more" if most is None else f"from {least} to {most}"
+            raise argparse.ArgumentTypeError(f"{value} is not possible; give {limits}")
+        return value
 
-def count(text: str) -> int:
-    """Parse a whole number from 0 on, for argparse."""
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{value} is negative")
-    return value
-
-
-def port(text: str) -> int:
-    """Parse a port's number, for argparse."""
-    value = int(text)
-    if not 1 <= value <= 65535:
-        raise argparse.ArgumentTypeError(f"{value} is not a port; give one from 1 to 65535")
-    return value
+    return number
 
 
 def numbers(text: str, kind: Callable[[str], N]) -> list[N]:

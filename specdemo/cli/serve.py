@@ -3,7 +3,7 @@
 import argparse
 import re
 
-from specdemo.cli.options import Commands, add_pair, chosen_pair, port
+from specdemo.cli.options import Commands, add_pair, chosen_pair, whole
 from specdemo.cli.signals import importing
 from specdemo.errors import UsageError
 
@@ -17,7 +17,7 @@ def add_to(commands: Commands) -> None:
     )
     parser.add_argument(
         "--port",
-        type=port,
+        type=whole(1, 65535),
         metavar="PORT",
         help="port to listen on (default: $GRADIO_SERVER_PORT, or the first free from 7860 on)",
     )

@@ -5,6 +5,7 @@ Nothing is loaded before an engine is: OpenVINO alone takes more than a second.
 
 import specdemo.telemetry  # noqa: F401 (before `openvino`)
 from specdemo.engines.base import THOROUGH, Arrival, Batch, BatchEngine, Decoder, Engine, Thoroughness, rounds_of
+from specdemo.errors import OPENVINO_FAILURES, LoadError
 from specdemo.records import ModelPair, Side
 from specdemo.strategies import EngineName
 
@@ -33,14 +34,17 @@ def load_engine(
     """
     if side == "plain":
         pair = pair.model_copy(update={"draft": None})
-    if name == "genai":
-        from specdemo.engines.genai.engine import GenAIEngine
+    try:
+        if name == "genai":
+            from specdemo.engines.genai.engine import GenAIEngine
 
-        return GenAIEngine(pair, lazy=side is not None, thoroughness=thoroughness)
-    if name == "traced":
-        from specdemo.engines.traced.engine import TracedEngine
+            return GenAIEngine(pair, lazy=side is not None, thoroughness=thoroughness)
+        if name == "traced":
+            from specdemo.engines.traced.engine import TracedEngine
 
-        return TracedEngine(pair, thoroughness=thoroughness)
+            return TracedEngine(pair, thoroughness=thoroughness)
+    except OPENVINO_FAILURES as error:  # such as its CPU plugin's, which may need memory or a thread to start at all
+        raise LoadError.of(error, f"OpenVINO cannot load {pair.name}", "check its installation") from error
     from specdemo.engines.server import RemoteEngine
 
     return RemoteEngine(pair, thoroughness=thoroughness)

@@ -33,6 +33,7 @@ from uuid import uuid4
 import httpx
 import psutil
 
+from specdemo import worker as engine_process
 from specdemo.engines import load_engine
 from specdemo.engines.base import PREFILL_CHUNK
 from specdemo.engines.scripted import ScriptedEngine
@@ -373,9 +374,10 @@ def load(name: EngineName, pair: ModelPair) -> ScriptedEngine:
 def kills(times: int) -> Iterator[Tally]:
     """Kill or stop the engine's process in every phase of a run: it ends in a sentence, and the next is answered."""
     pair, short = ScriptedEngine().pair, GenerationSettings(max_new_tokens=16, ignore_eos=True)
+    engine_process.PATIENCE = 3.0  # seconds, so that hanging is noticed sooner
     for how in [getattr(signal, name) for name in ("SIGKILL", "SIGSTOP") if hasattr(signal, name)] * times:
         for moment in ("loading", "warming up", "prefilling", "racing"):
-            worker, words = Worker(load, patience=3), ""
+            worker, words = Worker(load), ""
             try:
                 for event in worker.compare(pair, "word " * 3 * PREFILL_CHUNK, short):
                     now = event.name if isinstance(event, Phase) else "racing" if isinstance(event, Slice) else None
