@@ -10,43 +10,7 @@ import { SIDES } from "./rounds.js";
 /** @typedef {import("./rounds.js").SideName} SideName */
 /** @typedef {import("./rounds.js").Timed} Timed */
 /** @typedef {{ prefill: import("./rounds.js").Round, rounds: import("./rounds.js").Round[], finish_reason: string }} Run */
-/**
- * A comparison as specdemo writes it to files; before its end, without sides and summary.
- * @typedef {object} Comparison
- * @property {any} pair
- * @property {string} prompt
- * @property {import("./pane.js").Turn[]} history
- * @property {any} settings
- * @property {Run} plain
- * @property {Run} speculative
- * @property {string} trace_source
- * @property {any[]} moves
- * @property {Summary} summary
- */
-/**
- * @typedef {object} Summary
- * @property {string} headline
- * @property {"faster" | "slower" | "same"} direction
- * @property {"clear" | "probable" | "even" | "noisy" | "none"} strength of the conclusion
- * @property {string} range of the headline, in a clause
- * @property {string} refined by how many repeats
- * @property {string} sentence
- * @property {string} certain what holds whatever disturbed the clocks
- * @property {{ chip: string, reason: string }[]} warnings gravest first
- * @property {string[]} why paragraphs
- * @property {Partial<Record<SideName, number>>} seconds of both sides in this race
- * @property {string} seconds_label
- * @property {string} difference between them, in words
- * @property {string} agreement
- * @property {boolean | null} identical
- * @property {number | null} first_divergence
- * @property {string} made_by
- * @property {string[]} notes
- * @property {{ name: string, plain: string, speculative: string, formula: string }[]} figures
- * @property {number | null} speedup
- * @property {number | null} acceptance_rate
- * @property {number | null} mean_acceptance_length
- */
+/** A comparison as `exports/schema.py` writes it; before its end, without sides and summary. @typedef {any} Comparison */
 /** @typedef {{ run: string, record: Comparison, anatomy: any }} Finished */
 
 const axis = (/** @type {string} */ title) => ({ title });
@@ -283,7 +247,7 @@ export class Race {
     for (const pane of Object.values(this.panes)) pane.mark(summary.first_divergence);
   }
 
-  /** Show the times on the bars at the finish, and the difference in words. @param {Summary["seconds"]} seconds @param {string} difference */
+  /** Show the times on the bars at the finish, and the difference in words. @param {Record<string, number>} seconds @param {string} difference */
   finish(seconds, difference) {
     const longest = Math.max(...Object.values(seconds));
     for (const side of SIDES) {
@@ -330,7 +294,7 @@ export function paragraph(text) {
 
 const WIDE = 12; // characters that fit one column
 
-/** The figures as tiles. @param {Summary["figures"]} figures */
+/** The figures as tiles. @param {{ name: string, plain: string, speculative: string, formula: string }[]} figures */
 function tiles(figures) {
   const list = document.createElement("dl");
   for (const { name, plain, speculative, formula } of figures) {

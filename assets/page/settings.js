@@ -7,7 +7,6 @@ import * as gradio from "./gradio.js";
 import { isObject, isText, keep, recalled } from "./storage.js";
 
 const KEY = "specdemo-settings";
-const TAB = "tab"; // the page's open tab, in the address
 const PAUSE_MS = 300; // after the last key; Safari refuses more than 100 new addresses in 30 seconds
 /** @type {ReturnType<typeof setTimeout> | undefined} */ let soon;
 /** @typedef {Record<string, string>} Texts */
@@ -19,11 +18,9 @@ function linked() {
   return new URLSearchParams(`${location.search.slice(1)}&${location.hash.slice(1)}`);
 }
 
-/** The address for these settings, with the open tab unless it is the first. @param {Texts} settings @param {string | null} tab */
-function address(settings, tab) {
+/** The address for these settings. @param {Texts} settings */
+function address(settings) {
   const all = new URLSearchParams(settings);
-  all.delete(TAB);
-  if (tab) all.set(TAB, tab);
   return all.size ? `${location.pathname}#${all}` : location.pathname;
 }
 
@@ -35,7 +32,6 @@ function address(settings, tab) {
  */
 export function remember(names, defaults, ...values) {
   const changed = current ?? Object.fromEntries(linked());
-  delete changed[TAB];
   names.forEach((name, index) => {
     if (values[index] === defaults[index] || values[index] === null || values[index] === undefined) delete changed[name];
     else changed[name] = String(values[index]);
@@ -43,7 +39,7 @@ export function remember(names, defaults, ...values) {
   current = changed;
   clearTimeout(soon);
   soon = setTimeout(() => {
-    history.replaceState(null, "", address(changed, linked().get(TAB)));
+    history.replaceState(null, "", address(changed));
     keep(KEY, changed);
     keep(KEY, changed, "sessionStorage");
   }, PAUSE_MS);
@@ -65,25 +61,10 @@ export function rememberPair(defaults, values) {
 /** The initial settings as JSON: from the address if it has any, else those last used in this tab, else in any tab. @param {string[]} names */
 export function recall(names) {
   gradio.explainQueue();
-  followTabs();
   const link = linked();
   const found = names.some((name) => link.has(name)) ? Object.fromEntries(link) : recalled(KEY, "sessionStorage") ?? recalled(KEY);
   const usable = Object.entries(isObject(found) ? found : {}).filter(([name, text]) => names.includes(name) && isText(text));
   return JSON.stringify(Object.fromEntries(usable));
-}
-
-/** The open tab is part of the address: Back returns to the tab before, and a link opens the one it names. */
-function followTabs() {
-  const tabs = new gradio.Tabs((tab) => {
-    if ((linked().get(TAB) ?? "") !== tab) history.pushState(null, "", address(current ?? Object.fromEntries(linked()), tab));
-  });
-  const named = () => linked().get(TAB) ?? "";
-  addEventListener("popstate", () => {
-    const tab = named();
-    tabs.open(tab);
-    if (current) history.replaceState(null, "", address(current, tab)); // the settings stay as they are
-  });
-  if (named()) tabs.open(named());
 }
 
 /** @param {string} lines */

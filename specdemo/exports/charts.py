@@ -23,13 +23,11 @@ def bars(name: str, x: Sequence[Any], y: Sequence[Any], colour: str = "accepted"
 
 
 def line(name: str, x: Sequence[Any], y: Sequence[Any], colour: str, **style: Any) -> Figure:
-    """Return points on a line."""
     look = {"color": f"var(--sd-{colour})"} | style.pop("line", {})
     return {"type": "scatter", "name": name, "x": x, "y": y, "line": look, "mode": "lines+markers", **style}
 
 
 def colour(number: int) -> str:
-    """Return the name of the colour of one of several strategies."""
     return _COLOURS[number % len(_COLOURS)]
 
 

@@ -53,7 +53,6 @@ class _Text:
 
 
 def moving_picture(comparison: Comparison) -> bytes:
-    """Return the race from start to conclusion."""
     texts, said = {side: _Text(comparison, side) for side in SIDES}, summarise(comparison)
     seconds, moving = max(text.done[-1] for text in texts.values()), round(_WATCH_SECONDS * _FRAMES)
     times = [*(seconds * number / moving for number in range(moving)), None]

@@ -26,12 +26,10 @@ _MODULES = ("chart.js", "files.js", "pane.js", "player.js", "race.js", "rounds.j
 
 
 def text_of(name: str) -> str:
-    """Read one of the page's files."""
     return (PAGE / name).read_text(encoding="utf-8")
 
 
 def replay(comparison: Comparison) -> bytes:
-    """Return the HTML file that replays a comparison."""
     page = Environment(autoescape=True, undefined=StrictUndefined).from_string(text_of("replay.html"))
     said = summarise(comparison)
     environment = [(name.replace("_", " "), value) for name, value in comparison.environment if value is not None]

@@ -63,8 +63,6 @@ from specdemo.ui.views import script, view
 
 
 class CompareCallbacks:
-    """Callbacks that need the engine."""
-
     def __init__(self, sessions: Sessions, *, local: bool = False) -> None:
         """Show paths only if `local`: only this machine reaches the page."""
         self._sessions = sessions
@@ -135,7 +133,6 @@ class CompareCallbacks:
         yield ["", json.dumps(made)]
 
     def code(self, flavour: str, pair: ModelPair, prompt: str, *values: Any) -> list[str]:
-        """Return the settings as code: updates of message and lines."""
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
             lines = code(flavour, with_tokenizers_compared(pair), settings, prompt, local=self._local)
@@ -179,12 +176,10 @@ class CompareCallbacks:
 
 
 def _outputs(update: Update) -> list[Any]:
-    """Return the values of race view and message."""
     return [gr.skip() if update.feed is None else update.feed, update.message]
 
 
 def api_description() -> str:
-    """Return the endpoint's description, with all its parameters."""
     lines = [f"{name}: {field.description}" for name, field in FIELDS.items()]
     return "\n".join(
         ["Compare plain and speculative decoding of a prompt; returns a JSON object of schema 2.", *lines]
@@ -192,7 +187,6 @@ def api_description() -> str:
 
 
 def buttons(state: Literal["idle", "waiting", "running"]) -> list[dict[str, Any]]:
-    """Return updates of Run, Stop and Leave."""
     labels = {"idle": "Run", "waiting": "Starting …", "running": "Running …"}
     return [
         gr.update(value=labels[state], interactive=state == "idle"),
@@ -207,7 +201,6 @@ def wait_in_queue() -> list[Any]:
 
 
 def leave_queue() -> list[Any]:
-    """Return updates of message and buttons when a visitor has left the queue."""
     return [notice("You have left the queue."), *buttons("idle")]
 
 
@@ -257,8 +250,6 @@ _MAIN = ("drafter", "max_ngram_size", "max_new_tokens")
 
 
 class CompareTab(NamedTuple):
-    """Widgets of the Compare tab that other tabs and the page use."""
-
     prompt: gr.Textbox
     message: gr.HTML
     controls: dict[str, Control]
@@ -271,8 +262,6 @@ class CompareTab(NamedTuple):
 
 
 class FindButtons(NamedTuple):
-    """Buttons that start and stop the search for the best setting, and the time it may take."""
-
     start: gr.Button
     stop: gr.Button
     effort: gr.Radio
@@ -375,7 +364,6 @@ def _panel(name: str, title: str) -> None:
 def _as_code(
     callbacks: CompareCallbacks, pair: gr.State, prompt: gr.Textbox, controls: dict[str, Control], message: gr.HTML
 ) -> None:
-    """Build the widgets that copy the settings as code for other software."""
     with gr.Row(elem_id="as-code"):
         names = [(software.title, name) for name, software in FLAVOURS.items()]
         flavour = gr.Dropdown(

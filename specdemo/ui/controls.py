@@ -90,7 +90,6 @@ def visibility(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
 
 
 def explanation(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> str | None:
-    """Return the chosen strategy's one-sentence explanation."""
     chosen = strategies(engine, pair.draft_kind, drafter, policy)
     return next((strategy.explanation() for strategy in chosen), FIELDS["policy"].description)
 
@@ -115,12 +114,10 @@ def engines_for(pair: ModelPair) -> tuple[EngineName, ...]:
 
 
 def drafters(pair: ModelPair, engine: EngineName) -> set[str]:
-    """Return the drafters that an engine supports with this pair."""
     return {strategy.drafter.name for strategy in strategies(engine, pair.draft_kind)}
 
 
 def policies(pair: ModelPair, engine: EngineName, drafter: str) -> set[str]:
-    """Return the policies that an engine supports with this pair and drafter."""
     return {strategy.policy.name for strategy in strategies(engine, pair.draft_kind, drafter)}
 
 
@@ -149,13 +146,11 @@ def _no(all_: Iterable[str], able: Collection[str]) -> list[str]:
 
 
 def initially(pair: ModelPair) -> dict[str, bool]:
-    """Return which controls a new visitor sees."""
     start = start_values(pair)
     return visibility(pair, start["engine"], start["drafter"], start["policy"])
 
 
 def start_values(pair: ModelPair) -> dict[str, Any]:
-    """Return the initial values of a pair's controls."""
     return start_settings(pair).model_dump()
 
 
@@ -165,7 +160,6 @@ def default_values(pair: ModelPair) -> dict[str, Any]:
 
 
 def first_policy(able: Collection[str]) -> str:
-    """Return the default policy among those available."""
     return "constant" if "constant" in able or not able else next(iter(able))
 
 

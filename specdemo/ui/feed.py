@@ -16,8 +16,6 @@ from specdemo.ui.anatomy import anatomy
 
 
 class Feed:
-    """Events of one run."""
-
     def __init__(
         self, pair: ModelPair, prompt: str, settings: GenerationSettings, history: Sequence[Turn] = ()
     ) -> None:
@@ -40,7 +38,6 @@ class Feed:
         return len(self._lines)
 
     def add(self, piece: Slice) -> None:
-        """Append the rounds of a slice."""
         self._append(
             "slice",
             side=piece.side,

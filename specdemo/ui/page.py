@@ -83,14 +83,12 @@ def serve(
 
 
 def routes() -> list[BaseRoute]:
-    """Return the routes of static files, our own."""
     return [
         Mount("/specdemo", StaticFiles(directory=PAGE)),
     ]
 
 
 def look() -> dict[str, Any]:
-    """Return the options of `application` for the page's style."""
     return {
         "theme": theme(),
         "css": choices_css(),
@@ -219,7 +217,6 @@ def _read(saved: str) -> dict[str, str]:
 
 
 def _pair(registry: Registry, named: dict[str, str]) -> tuple[ModelPair, SpecdemoError | None]:
-    """Return the named pair, or the default pair and the error."""
     if not named:
         return registry.default, None
     start = values_of(registry.default)

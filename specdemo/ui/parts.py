@@ -32,7 +32,6 @@ _PROGRESS = Markup(
 
 
 def describe(phase: Phase) -> str:
-    """Return a phase as HTML."""
     return notice(phase_words(phase))
 
 
@@ -53,12 +52,10 @@ def progress_html(text: str, done: float, total: float, seconds_left: float | No
 
 
 def notice(text: str) -> str:
-    """Return a status message as HTML."""
     return str(Markup('<p role="status">{}</p>').format(text))
 
 
 def code_html(lines: str) -> str:
-    """Return lines of code as HTML."""
     return str(Markup('<pre role="status" tabindex="0">{}</pre>').format(lines))
 
 
@@ -76,7 +73,6 @@ _HEADER = Markup('<header><h1>specdemo</h1><span title="{0}">{0}</span></header>
 
 
 def header_html(pair: ModelPair) -> str:
-    """Return the page's header: the pair's name, its models and their devices."""
     if pair.target.server is not None:
         return str(_HEADER.format(f"{pair.name} · remote engine: {SERVERS[pair.target.server]}"))
     runtime = pair.runtime
@@ -103,7 +99,6 @@ _MEASURED = Markup(" <small>{:.2f}×</small>")
 
 
 def examples_html(pair: ModelPair) -> str:
-    """Return prompts that suit the pair, each as a button."""
     prompts, (measured, where) = bundled_prompts(pair.target.prompts), _measured(pair)
     if not all(prompt in measured for prompt in prompts):
         return str(_entries(prompts, {}))
@@ -249,7 +244,6 @@ def offer_html(name: str, size: int | None = None) -> str:
 
 
 def download_html(repository: str, progress: Progress[Path | None]) -> str:
-    """Return the progress of a download."""
     text = f"{repository}: {in_units(progress.done)} of {in_units(progress.total)}"
     return progress_html(text, progress.done, progress.total, progress.seconds_left)
 
@@ -270,7 +264,6 @@ def table_html(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
 
 
 def report_html(report: PairReport) -> str:
-    """Return facts about a pair, without loading it."""
     models = [model for model in (report.target, report.draft) if model is not None]
     rows = zip(_ROWS, *map(_values, models), strict=True)
     table = table_html(("", "target", "draft")[: len(models) + 1], rows)

@@ -13,47 +13,22 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from specdemo.exports.html import PAGE, STYLES, text_of
 
 _COLOURS = {
-    "body_background_fill": "bg",
-    "body_text_color": "ink",
-    "body_text_color_subdued": "mute",
-    "background_fill_primary": "card",
-    "background_fill_secondary": "bg",
-    "border_color_primary": "line",
-    "color_accent": "own",
-    "color_accent_soft": "own-soft",
-    "block_background_fill": "card",
-    "block_border_color": "line",
-    "block_info_text_color": "mute",
-    "block_title_text_color": "ink",
-    "block_label_text_color": "mute",
-    "input_background_fill": "bg",
-    "input_border_color": "line",
-    "input_border_color_focus": "own",
-    "slider_color": "own",
-    "checkbox_background_color": "card",
-    "checkbox_background_color_selected": "own",
-    "checkbox_border_color": "mute",
-    "checkbox_border_color_selected": "own",
-    "checkbox_label_background_fill": "bg",
-    "checkbox_label_background_fill_hover": "own-soft",
-    "checkbox_label_background_fill_selected": "own-soft",
-    "checkbox_label_border_color": "line",
-    "checkbox_label_border_color_selected": "own",
-    "checkbox_label_text_color": "ink",
-    "checkbox_label_text_color_selected": "ink",
-    "button_primary_background_fill": "own",
-    "button_primary_background_fill_hover": "own",
-    "button_primary_border_color": "own",
-    "button_primary_text_color": "card",
-    "button_secondary_background_fill": "card",
-    "button_secondary_background_fill_hover": "bg",
-    "button_secondary_border_color": "line",
-    "button_secondary_text_color": "ink",
-    "button_cancel_background_fill": "rejected",
-    "button_cancel_background_fill_hover": "rejected",
-    "button_cancel_border_color": "rejected",
-    "button_cancel_text_color": "card",
+    "bg": "body_background_fill background_fill_secondary input_background_fill checkbox_label_background_fill "
+    "button_secondary_background_fill_hover",
+    "card": "background_fill_primary block_background_fill checkbox_background_color button_primary_text_color "
+    "button_secondary_background_fill button_cancel_text_color",
+    "ink": "body_text_color block_title_text_color checkbox_label_text_color checkbox_label_text_color_selected "
+    "button_secondary_text_color",
+    "mute": "body_text_color_subdued block_info_text_color block_label_text_color checkbox_border_color",
+    "line": "border_color_primary block_border_color input_border_color checkbox_label_border_color "
+    "button_secondary_border_color",
+    "own": "color_accent input_border_color_focus slider_color checkbox_background_color_selected "
+    "checkbox_border_color_selected checkbox_label_border_color_selected button_primary_background_fill "
+    "button_primary_background_fill_hover button_primary_border_color",
+    "own-soft": "color_accent_soft checkbox_label_background_fill_hover checkbox_label_background_fill_selected",
+    "rejected": "button_cancel_background_fill button_cancel_background_fill_hover button_cancel_border_color",
 }
+"""Variables of Gradio's theme by the colour of `tokens.css` that each has."""
 _SHAPES = {
     "block_radius": "12px",
     "block_border_width": "1px",
@@ -75,7 +50,7 @@ _SHAPES = {
 def theme() -> gr.themes.Base:
     """Return the theme; one set of names serves light and dark, since the variables change with the mode."""
     base = gr.themes.Base(font=["system-ui", "Segoe UI", "sans-serif"], font_mono=["ui-monospace", "monospace"])
-    colours = {name: f"var(--sd-{colour})" for name, colour in _COLOURS.items()}
+    colours = {name: f"var(--sd-{colour})" for colour, names in _COLOURS.items() for name in names.split()}
     variables = inspect.signature(base.set).parameters
     dark = {f"{name}_dark": value for name, value in colours.items() if f"{name}_dark" in variables}
     return base.set(**colours, **dark, **_SHAPES)
@@ -117,7 +92,6 @@ def head() -> str:
 
 
 def heading(title: str, explanation: str) -> gr.HTML:
-    """Return the heading of a tab's section."""
     return gr.HTML(f"<h2>{title}</h2><p>{explanation}</p>")
 
 
@@ -133,7 +107,6 @@ class StyleLayers:
     """
 
     def __init__(self, app: ASGIApp) -> None:
-        """Wrap this application."""
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,9 +1,7 @@
 """The parts of Gradio's page that `assets/page/gradio.js` depends on: each test says what a new release changed."""
 
-from urllib.parse import parse_qs, urlsplit
-
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from tests.support.browser import BRIEF, Visit, downloaded, open_tab, repeated, run
 
@@ -27,11 +25,6 @@ STYLED = [
 """Gradio's markup that `assets/page/gradio.css` arranges."""
 
 
-def in_address(page: Page, name: str) -> list[str]:
-    """A setting's value in the address, after its #."""
-    return parse_qs(urlsplit(page.url).fragment).get(name, [])
-
-
 def test_the_prompt_its_keys_and_its_examples(visit: Visit) -> None:
     page = visit(BRIEF)
     page.fill(PROMPT, "One")
@@ -48,21 +41,6 @@ def test_the_prompt_its_keys_and_its_examples(visit: Visit) -> None:
     expect(page.locator(PROMPT)).to_have_value(text)  # a script of ours can set it
     expect(page.locator(".examples .list")).to_be_hidden()
     page.wait_for_function("text => new URLSearchParams(location.hash.slice(1)).get('prompt') === text", arg=text)
-
-
-def test_tabs_are_in_the_address_and_back_returns_to_the_one_before(visit: Visit) -> None:
-    page = visit(BRIEF)
-    for name in ("Anatomy", "Measure"):
-        open_tab(page, name)
-        page.wait_for_function(f"location.hash.includes('tab={name.lower()}')")
-    page.go_back()
-    expect(page.get_by_role("tab", name="Anatomy", exact=True)).to_have_attribute("aria-selected", "true")
-    page.reload()
-    expect(page.get_by_role("tab", name="Anatomy", exact=True)).to_have_attribute("aria-selected", "true")
-    page.go_back()
-    expect(page.get_by_role("tab", name="Compare", exact=True)).to_have_attribute("aria-selected", "true")
-    assert in_address(page, "tab") == []
-    expect(page.locator("#run")).to_be_enabled()
 
 
 def test_each_tab_of_the_browser_keeps_its_own_prompt_and_run(visit: Visit) -> None:
