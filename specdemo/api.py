@@ -22,8 +22,11 @@ from specdemo.engines import Engine, load_engine
 from specdemo.engines.server import remote_pair
 from specdemo.errors import UnknownNameError, UsageError, quoted
 from specdemo.estimate import Speedup
-from specdemo.experiments import PRESETS, Axes, Report, chosen_tasks, fastest, report, typed_tasks, write
-from specdemo.experiments import run as measure
+from specdemo.experiments.plan import Axes
+from specdemo.experiments.presets import PRESETS
+from specdemo.experiments.report import Report, fastest, report, write
+from specdemo.experiments.rows import run as measure
+from specdemo.experiments.suites import chosen_tasks, typed_tasks
 from specdemo.exports import schema
 from specdemo.exports.html import FILE_KINDS
 from specdemo.files import json_file, read_bytes, write_bytes

@@ -40,10 +40,7 @@ ONLY_IN = {
     "openvino_genai": {"specdemo.engines", "specdemo.models"},
     "gradio": {"specdemo.ui", "app"},
 }
-HANDS_ON = {
-    "experiments",
-    "records",
-}
+HANDS_ON = {"records"}
 """Packages whose `__init__` hands on all that other packages use. Of the others, modules are imported by name."""
 
 MODULES = sorted([*ROOT.glob("specdemo/**/*.py"), ROOT / "app.py"])

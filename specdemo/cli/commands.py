@@ -9,7 +9,7 @@ from typing import NoReturn
 from specdemo.cli import compare, doctor, measure, models, serve
 from specdemo.engines import load_engine
 from specdemo.errors import capitalised
-from specdemo.experiments import PRESETS
+from specdemo.experiments.presets import PRESETS
 from specdemo.version import __version__
 from specdemo.worker import EngineFactory
 

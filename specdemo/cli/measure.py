@@ -22,23 +22,11 @@ from specdemo.cli.options import (
 )
 from specdemo.cli.terminal import interruptible, progress_bar, show_conversion
 from specdemo.errors import UsageError
-from specdemo.experiments import (
-    PRESETS,
-    Axes,
-    Checkpoint,
-    Plan,
-    Preset,
-    Result,
-    beside,
-    chosen_tasks,
-    fastest,
-    joined,
-    read_result,
-    report,
-    run,
-    times,
-    typed_tasks,
-)
+from specdemo.experiments.plan import Axes, Plan
+from specdemo.experiments.presets import PRESETS, Preset
+from specdemo.experiments.report import beside, fastest, joined, read_result, report, times
+from specdemo.experiments.rows import Checkpoint, Result, run
+from specdemo.experiments.suites import chosen_tasks, typed_tasks
 from specdemo.models.converted import convert_pair
 from specdemo.settings import GenerationSettings
 from specdemo.worker import EngineFactory

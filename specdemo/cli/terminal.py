@@ -19,8 +19,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from specdemo.cli.signals import on_interrupt
-from specdemo.experiments import Report, write
-from specdemo.experiments import Table as Listed
+from specdemo.experiments.report import Report, write
+from specdemo.experiments.report import Table as Listed
 from specdemo.files import write_json
 from specdemo.records import Comparison, Model, Run
 from specdemo.summary import Figure, PieceKind, pieces, prompt_of, summarise

@@ -124,8 +124,8 @@ def grid(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> dict[str,
     found: dict[str, Variant] = {}
     refused: SpecdemoError | None = None
     for alternatives in combinations:
+        variant = _variant(pair, settings, alternatives)
         try:
-            variant = _variant(pair, settings, alternatives)
             _check(pair, variant)
             found[variant.name] = variant
         except (PairError, SettingsError) as error:
@@ -172,36 +172,24 @@ def _check(pair: ModelPair, variant: Variant) -> None:
 
 def _choices(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> Iterator[_Alternative]:
     """Yield lookaheads, thresholds and policies of the settings' engine and drafter."""
+    numbers = {"num_assistant_tokens": axes.lookaheads, "assistant_confidence_threshold": axes.thresholds}
     if axes.strategies:  # which name their policy
         if axes.thresholds or axes.policies:
             raise SettingsError("Thresholds and policies are part of a strategy; leave one of them out.")
         yield from (_Alternative("lookahead", n, {"num_assistant_tokens": n}) for n in axes.lookaheads)
         return
     able = [*strategies(settings.engine, pair.draft_kind, settings.drafter)]
-    asked = axes.lookaheads or axes.thresholds or axes.policies
-    if asked and not able:
-        check_strategy(pair, settings.engine, settings.strategy, settings.sampling)
-    for n in axes.lookaheads:
-        GenerationSettings.checked(num_assistant_tokens=n)
-    for threshold in axes.thresholds:
-        GenerationSettings.checked(assistant_confidence_threshold=threshold)
     policies = {each.policy.name: each for each in able}
     unknown = next((name for name in axes.policies if name != ALL and name not in policies), None)
     if unknown is not None:
         raise SettingsError(f"There is no policy {quoted(unknown)} here; choose from {listed([*policies])}.")
-    for axis, setting, numbers in (
-        ("lookahead", "num_assistant_tokens", axes.lookaheads),
-        ("threshold", "assistant_confidence_threshold", axes.thresholds),
-    ):
+    for axis, setting in (("lookahead", "num_assistant_tokens"), ("threshold", "assistant_confidence_threshold")):
         for each in able:
-            if setting in each.parameters():
-                for value in numbers:
-                    yield _Alternative(
-                        axis, value, {"policy": each.policy.name, setting: value}, optional=len(able) > 1
-                    )
+            for value in numbers[setting] if setting in each.parameters() else ():
+                changes = {"policy": each.policy.name, setting: value}
+                yield _Alternative(axis, value, changes, optional=len(able) > 1)
     for name, each in policies.items():
-        numbered = {"num_assistant_tokens", "assistant_confidence_threshold"} & {*each.parameters()}
-        if name in axes.policies or (ALL in axes.policies and not numbered):
+        if name in axes.policies or (ALL in axes.policies and not numbers.keys() & {*each.parameters()}):
             yield _Alternative("policy", name, {"policy": name}, optional=name not in axes.policies)
 
 

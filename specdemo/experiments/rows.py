@@ -4,8 +4,8 @@ A row is a trial: a speculative run between two plain runs of the same prompt. I
 run and its neighbours are affected almost equally, so they are compared with each other, never with distant runs.
 With several requests at once, a row is a block of them, compared with the plain block of the same repeat.
 
-A checkpoint is a file of JSON lines: a header, then facts about engines and finished rows. A crash can truncate only
-the last line, which is dropped when the file is reopened. A lock keeps a second run out.
+A checkpoint is a file of JSON lines: the experiment's digest, then facts about engines and finished rows. A
+crash can truncate only the last line, which is dropped when the file is reopened. A lock keeps a second run out.
 """
 
 import hashlib
@@ -112,21 +112,8 @@ class Header(Record):
 
     @property
     def digest(self) -> str:
-        """Name for the checkpoint of this experiment."""
+        """Name of this experiment, in its checkpoint. Dumps leave out paths."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
-
-    def differences(self, earlier: Self) -> list[str]:
-        """Describe how an earlier header differs."""
-        pair, earlier_pair = (each.pair.model_dump(mode="json", exclude={"runtime"}) for each in (self, earlier))
-        same = {
-            "another pair": pair == earlier_pair,  # dumps leave out paths
-            "other model files": self.models == earlier.models,
-            "other servers": self.servers == earlier.servers,
-            "other settings": (self.settings, self.pair.runtime) == (earlier.settings, earlier.pair.runtime),
-            "other things to vary": self.variants == earlier.variants,
-            "other prompts": self.prompts == earlier.prompts,
-        }
-        return [difference for difference, equal in same.items() if not equal]
 
 
 class Result(Record):
@@ -155,7 +142,7 @@ class Result(Record):
         return any(row.trial is not None for row in self.rows)
 
 
-class _Line(Record):
+class Line(Record):
     """A line after the header: a finished row, or facts about an engine."""
 
     row: Row | None = None
@@ -205,22 +192,17 @@ class Checkpoint:
             FileError: the file holds rows of another experiment, or cannot be read.
             SpecdemoError: the file cannot be written.
         """
-        lines, name = self._lines(), quoted(self.path.name)
+        lines, name, saved = self._lines(), quoted(self.path.name), Saved()
         if not lines:
-            self._write(f"{header.model_dump_json()}\n", "w")
-            return Saved()
-        try:
-            differences = header.differences(Header.model_validate_json(lines[0]))
-        except ValidationError:
-            differences = ["a header from another version"]
-        if differences:
+            self._write(f'"{header.digest}"\n', "w")
+        elif lines[0] != f'"{header.digest}"':
             raise FileError(
-                f"{name} holds rows of a run with {', '.join(differences)}; choose another output path, or delete it."
+                f"{name} holds rows of another pair, of other settings, prompts or things to vary; choose another "
+                "output path, or delete it."
             )
-        saved = Saved()
         for number, line in enumerate(lines[1:], 2):
             try:
-                found = _Line.model_validate_json(line)
+                found = Line.model_validate_json(line)
             except ValidationError as error:
                 raise FileError(f"Line {number} of {name} is damaged; delete that line or the file.") from error
             if found.row is not None:
@@ -229,11 +211,8 @@ class Checkpoint:
                 saved.facts[found.engine] = found.facts
         return saved
 
-    def add(self, row: Row) -> None:
-        self._write(f"{_Line(row=row).model_dump_json()}\n", "a")
-
-    def add_facts(self, engine: str, facts: EngineFacts) -> None:
-        self._write(f"{_Line(engine=engine, facts=facts).model_dump_json()}\n", "a")
+    def add(self, line: Line) -> None:
+        self._write(f"{line.model_dump_json()}\n", "a")
 
     def delete(self) -> None:
         """Remove the file, once its rows are saved elsewhere."""
@@ -372,7 +351,7 @@ class _Run:
             for row in measured:
                 self.rows[row.key] = row
                 if self.checkpoint is not None:
-                    self.checkpoint.add(row)
+                    self.checkpoint.add(Line(row=row))
                 yield self.progress("measuring")
             enough = True
 
@@ -423,26 +402,23 @@ class _Run:
 
     def costs(self, stage: Stage, engine: Engine) -> Generator[Progress[Result], None, Costs | None]:
         """Measure step costs once per session; blocks do not need them."""
-        if self.loaded is not None:
-            costs = self.loaded.costs
-        elif (facts := self.facts.get(stage.session)) is not None and facts.costs is not None:
-            costs = facts.costs
-        elif all(group.task is None for group in stage.groups):
-            costs = None
-        else:
-            yield self.progress("measuring step costs")
-            costs = measure_costs(engine, stop=self.stop)
         before = self.facts.get(stage.session)
         if before is not None and before.environment != engine.environment:
             raise FileError(
                 "The rows so far were measured with other versions or settings of OpenVINO; choose another output "
                 "path, or delete the file that ends in .rows.jsonl."
             )
+        costs = None if before is None else before.costs
+        if self.loaded is not None:
+            costs = self.loaded.costs
+        elif costs is None and any(group.task is not None for group in stage.groups):
+            yield self.progress("measuring step costs")
+            costs = measure_costs(engine, stop=self.stop)
         facts = EngineFacts(environment=engine.environment, costs=costs)
         if facts != before:
             self.facts[stage.session] = facts
             if self.checkpoint is not None:
-                self.checkpoint.add_facts(stage.session, facts)
+                self.checkpoint.add(Line(engine=stage.session, facts=facts))
         return costs
 
     def close(self) -> None:

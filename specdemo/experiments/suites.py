@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import AliasChoices, Field, ValidationError
 
@@ -22,17 +22,10 @@ from specdemo.errors import FileError, quoted
 from specdemo.files import ASSETS, json_value, read_bytes
 from specdemo.records import Prompts, Record
 
-
-class Limits(NamedTuple):
-    """Size limits for prompt files, enough for SPEED-Bench's prompts of 32,000 tokens."""
-
-    bytes: int = 128 * 2**20
-    lines: int = 10_000
-    line: int = 2**20
-    """Maximum characters per line."""
-
-
-_LIMITS = Limits()
+# Limits of a file, enough for SPEED-Bench's prompts of 32,000 tokens.
+MOST_BYTES = 128 * 2**20
+MOST_LINES = 10_000
+MOST_CHARACTERS = 2**20  # of a line
 _KINDS = "an object with prompt, or with task_id and prompt, or with question_id, category and turns"
 _Name = Annotated[str, Field(max_length=200)]
 
@@ -72,20 +65,20 @@ def typed_tasks(prompts: Sequence[str]) -> list[Task]:
     return [Task(name=f"prompt {number}", task="prompts", prompt=prompt) for number, prompt in enumerate(prompts, 1)]
 
 
-def read_tasks(path: Path, limits: Limits = _LIMITS) -> list[Task]:
+def read_tasks(path: Path) -> list[Task]:
     """Read the prompts of a JSON Lines file; later turns of a chat follow its first. Duplicate names are numbered.
 
     Raises:
         FileError: the file is missing or empty, or a line has an unsupported format.
     """
-    data = read_bytes(path, limits.bytes, "a file of JSON lines")
+    data = read_bytes(path, MOST_BYTES, "a file of JSON lines")
     # what PowerShell's `>` writes has a mark at its beginning
     encoding = "utf-16" if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
     try:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
         raise FileError(f"Cannot read {quoted(path.name)} as text; save it as UTF-8.") from error
-    tasks = [task for number, line in _lines(path, text, limits) for task in _tasks(path, number, line)]
+    tasks = [task for number, line in _lines(path, text) for task in _tasks(path, number, line)]
     if not tasks:
         raise FileError(f"{quoted(path.name)} holds no prompts; write one JSON object per line.")
     seen: Counter[str] = Counter()
@@ -125,16 +118,16 @@ def limited(tasks: Sequence[Task], limit: int | None) -> list[Task]:
     return [tasks[index] for index in sorted(kept)]
 
 
-def _lines(path: Path, text: str, limits: Limits) -> Iterator[tuple[int, str]]:
+def _lines(path: Path, text: str) -> Iterator[tuple[int, str]]:
     """Yield the non-blank lines, numbered from 1."""
     # not `splitlines`: JSON strings may contain other line separators
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    if len(lines) > limits.lines:
-        raise FileError(f"{quoted(path.name)} holds more than {limits.lines:,} prompts; choose a file with fewer.")
+    if len(lines) > MOST_LINES:
+        raise FileError(f"{quoted(path.name)} holds more than {MOST_LINES:,} prompts; choose a file with fewer.")
     for number, line in lines:
-        if len(line) > limits.line:
+        if len(line) > MOST_CHARACTERS:
             raise FileError(
-                f"Line {number} of {quoted(path.name)} is longer than {limits.line:,} characters; shorten it."
+                f"Line {number} of {quoted(path.name)} is longer than {MOST_CHARACTERS:,} characters; shorten it."
             )
         yield number, line
 

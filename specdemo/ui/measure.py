@@ -15,25 +15,11 @@ from markupsafe import Markup
 
 from specdemo.engines import Engine
 from specdemo.errors import SettingsError, SpecdemoError, capitalised
-from specdemo.experiments import (
-    PRESETS,
-    Checkpoint,
-    Header,
-    Loaded,
-    Plan,
-    Result,
-    Task,
-    Variant,
-    chosen_tasks,
-    conclude,
-    fastest,
-    points,
-    report,
-    run,
-    times,
-    typed_tasks,
-    write,
-)
+from specdemo.experiments.plan import Plan, Variant
+from specdemo.experiments.presets import PRESETS
+from specdemo.experiments.report import conclude, fastest, points, report, times, write
+from specdemo.experiments.rows import Checkpoint, Header, Loaded, Result, run
+from specdemo.experiments.suites import Task, chosen_tasks, typed_tasks
 from specdemo.models.places import own_cache, writable
 from specdemo.records import Costs, ModelPair, Progress
 from specdemo.settings import GenerationSettings

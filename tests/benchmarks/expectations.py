@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from specdemo.engines import load_engine
-from specdemo.experiments import PRESETS, Task, points, run
-from specdemo.experiments.rows import Load
+from specdemo.experiments.presets import PRESETS
+from specdemo.experiments.report import points
+from specdemo.experiments.rows import Load, run
+from specdemo.experiments.suites import Task
 from specdemo.files import ASSETS
 from specdemo.models.converted import convert_pair
 from specdemo.models.devices import instruction_sets

@@ -12,7 +12,7 @@ from specdemo.cli import main
 from specdemo.cli import measure as command
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
-from specdemo.experiments import Result, run
+from specdemo.experiments.rows import Result, run
 from specdemo.records import ModelPair, Progress
 from specdemo.strategies import EngineName
 

@@ -13,7 +13,7 @@ from specdemo.engines import load_engine
 from specdemo.engines.base import BRIEF
 from specdemo.engines.genai import GenAIEngine
 from specdemo.errors import FolderError, PairError, PromptError, SettingsError
-from specdemo.experiments import Axes, grid
+from specdemo.experiments.plan import Axes, grid
 from specdemo.models.checks import check_engine, check_pair, check_strategy, drafts_for, is_recommended
 from specdemo.models.folder import inspect_folder, own_head
 from specdemo.models.library import library

@@ -19,9 +19,12 @@ from specdemo.costs import measure_costs
 from specdemo.engines.base import BRIEF
 from specdemo.engines.server import RemoteEngine, remote_pair
 from specdemo.errors import PromptError, ServerError, SettingsError
-from specdemo.experiments import PRESETS, Loaded, points, run, typed_tasks
 from specdemo.experiments.concurrent import NamedRequest, serve
 from specdemo.experiments.plan import available
+from specdemo.experiments.presets import PRESETS
+from specdemo.experiments.report import points
+from specdemo.experiments.rows import Loaded, run
+from specdemo.experiments.suites import typed_tasks
 from specdemo.models.pairs import initial_settings
 from specdemo.race import race, run_alone
 from specdemo.records import Comparison, Request, Server, Servers

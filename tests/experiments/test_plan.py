@@ -7,8 +7,9 @@ import pytest
 
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError
-from specdemo.experiments import PRESETS, Axes, Plan, Task, grid
-from specdemo.experiments.plan import FRESH, MOST_VARIANTS, available
+from specdemo.experiments.plan import FRESH, MOST_VARIANTS, Axes, Plan, available, grid
+from specdemo.experiments.presets import PRESETS
+from specdemo.experiments.suites import Task
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 

@@ -12,27 +12,30 @@ from playwright.sync_api import BrowserContext, expect
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import FileError, UsageError
 from specdemo.estimate import Interval
-from specdemo.experiments import (
-    Axes,
-    Plan,
+from specdemo.experiments.plan import Axes, Plan, grid
+from specdemo.experiments.report import (
     Point,
-    Result,
+    Report,
     Table,
-    Task,
+    _choose,
+    _speedups,
+    _trace,
+    _where,
     beside,
     conclude,
     fastest,
-    grid,
     joined,
+    options_of,
     points,
     read_result,
     report,
-    run,
+    to_csv,
     to_html,
     to_markdown,
     write,
 )
-from specdemo.experiments.report import Report, _choose, _speedups, _trace, _where, options_of, to_csv
+from specdemo.experiments.rows import Result, run
+from specdemo.experiments.suites import Task
 from specdemo.exports.charts import bars, line
 from specdemo.settings import GenerationSettings
 

@@ -1,12 +1,11 @@
 import json
 from pathlib import Path
-from time import process_time
 from typing import get_args
 
 import pytest
 
 from specdemo.errors import FileError
-from specdemo.experiments.suites import Limits, Task, bundled_tasks, chosen_tasks, limited, read_tasks
+from specdemo.experiments.suites import Task, bundled_tasks, chosen_tasks, limited, read_tasks
 from specdemo.records import Prompts
 
 
@@ -23,7 +22,7 @@ def test_every_known_format_is_read(tmp_path: Path) -> None:
         {"task_id": "HumanEval/0", "prompt": "def f():", "entry_point": "f", "test": "assert f"},
         "",
         {"prompt": "Once"},
-        {"prompt": "Twice", "task": "openings"},
+        {"prompt": ["Twice", "Thrice"], "task": "openings"},
     )
     assert read_tasks(path) == [
         Task(name="81", task="writing", prompt="Write a tale."),
@@ -31,6 +30,7 @@ def test_every_known_format_is_read(tmp_path: Path) -> None:
         Task(name="HumanEval/0", task="HumanEval", prompt="def f():"),
         Task(name="4", task="prompts", prompt="Once"),
         Task(name="5", task="openings", prompt="Twice"),
+        Task(name="5, turn 2", task="openings", prompt="Thrice", before=("Twice",)),
     ]
 
 
@@ -47,10 +47,6 @@ def test_only_a_line_feed_ends_a_line_and_a_mark_of_byte_order_is_passed_over(tm
     [
         ("{", "Line 2 of 'prompts.jsonl' is not JSON"),
         ("[1]", "Line 2 of 'prompts.jsonl' does not fit"),
-        ({"turns": []}, "Line 2 of 'prompts.jsonl' has no prompt"),
-        ({"prompt": " "}, "Line 2 of 'prompts.jsonl' has no prompt"),
-        ({"prompt": 3}, "Line 2 of 'prompts.jsonl' does not fit"),
-        ({"question_id": 1}, "Line 2 of 'prompts.jsonl' has no prompt"),
         ({"turns": [" "]}, "Line 2 of 'prompts.jsonl' has no prompt"),
         ({"prompt": ["x", 3]}, "does not fit; write .* turns"),
         ({"prompt": []}, "has no prompt; write .* turns"),
@@ -73,11 +69,6 @@ def test_names_used_again_are_numbered(tmp_path: Path) -> None:
     assert [task.name for task in tasks] == ["1", "1, turn 2", "1 (2)", "1, turn 2 (2)", "1 (2) (2)"]
 
 
-def test_a_prompt_given_as_a_list_is_read_as_turns(tmp_path: Path) -> None:
-    first, second = read_tasks(written(tmp_path, {"prompt": ["Say.", "Again."]}))
-    assert (first.prompt, second.prompt, second.before) == ("Say.", "Again.", ("Say.",))
-
-
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
 def test_what_windows_writes_is_read(encoding: str, tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
@@ -96,23 +87,17 @@ def test_files_without_prompts(tmp_path: Path) -> None:
     assert str(tmp_path) not in str(refused.value), "a visitor is not told where the server keeps files"
 
 
-def test_a_file_has_limits(tmp_path: Path) -> None:
+def test_a_file_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, *({"prompt": "x" * 50} for _ in range(5)))
-    for limits, message in (
-        (Limits(line=10), "Line 1 of 'prompts.jsonl' is longer than 10 characters; shorten it"),
-        (Limits(lines=4), "holds more than 4 prompts; choose a file with fewer"),
-        (Limits(bytes=10), "is larger than 0 MB; choose a smaller file"),
+    for limit, most, message in (
+        ("CHARACTERS", 10, "Line 1 of 'prompts.jsonl' is longer than 10 characters; shorten it"),
+        ("LINES", 4, "holds more than 4 prompts; choose a file with fewer"),
+        ("BYTES", 10, "is larger than 0 MB; choose a smaller file"),
     ):
-        with pytest.raises(FileError, match=message):
-            read_tasks(path, limits)
-
-
-def test_names_are_told_apart_without_comparing_every_two(tmp_path: Path) -> None:
-    limits = Limits(lines=30_000)
-    path = written(tmp_path, *({"prompt": "x"} for _ in range(limits.lines)))
-    began = process_time()
-    assert len(read_tasks(path, limits)) == limits.lines
-    assert process_time() - began < 2, "0.1 s; comparing every two takes 7 s"
+        with monkeypatch.context() as patched:
+            patched.setattr(f"specdemo.experiments.suites.MOST_{limit}", most)
+            with pytest.raises(FileError, match=message):
+                read_tasks(path)
 
 
 @pytest.mark.parametrize("kind", get_args(Prompts))
@@ -147,8 +132,3 @@ def test_suites_that_people_compare_by_are_read_with_all_turns(tmp_path: Path) -
     assert (first.name, first.task, first.before) == ("b3", "low_entropy", ())
     assert (second.name, second.prompt, second.before) == ("b3, turn 2", "Again.", (first.prompt,))
     assert chosen_tasks(path, "base", None) == chosen_tasks(path, "chat", None, turns=False) == [first]
-
-
-def test_a_checkpoint_of_prompts_without_turns_is_as_before() -> None:
-    task = Task(name="1", task="tales", prompt="Say")
-    assert task.model_dump_json(exclude_defaults=True) == '{"name":"1","task":"tales","prompt":"Say"}'

@@ -14,8 +14,11 @@ from playwright.sync_api import expect
 from specdemo.costs import measure_costs
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
-from specdemo.experiments import PRESETS, Loaded, Plan, Result, fastest, grid, run, typed_tasks
-from specdemo.experiments.plan import Axes
+from specdemo.experiments.plan import Axes, Plan, grid
+from specdemo.experiments.presets import PRESETS
+from specdemo.experiments.report import fastest
+from specdemo.experiments.rows import Loaded, Result, run
+from specdemo.experiments.suites import typed_tasks
 from specdemo.records import Phase, Progress
 from specdemo.settings import GenerationSettings
 from specdemo.ui.compare import QUICK
