@@ -71,7 +71,6 @@ def machine() -> dict[str, Any]:
 
 
 def usable_processors() -> int | None:
-    """Return the number of logical CPUs available to this process, if known; a container may allow less time."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count()
@@ -106,7 +105,6 @@ def _room(path: Path) -> dict[str, Any]:
 
 
 def models(directory: Path | None) -> list[str] | str:
-    """Return the names of the models on this machine, or why they cannot be listed."""
     try:
         return [model.name for model in library(directory).models]
     except SpecdemoError as error:

@@ -64,8 +64,6 @@ class Source(Record):
 
 
 class Published(Record):
-    """A published measurement, in words, with its source."""
-
     text: str
     url: str
 
@@ -98,7 +96,6 @@ class Entry(Record):
 
     @property
     def disk_bytes(self) -> int:
-        """Estimated size on disk of both models."""
         return sum(source.disk_bytes for source in self.sources)
 
     @property
@@ -114,11 +111,6 @@ def catalogue() -> tuple[Entry, ...]:
 
 
 def find(name: str) -> Entry:
-    """Return the pair with this name.
-
-    Raises:
-        UnknownNameError: there is none.
-    """
     entries = {entry.name: entry for entry in catalogue()}
     if name not in entries:
         raise UnknownNameError(f"The catalogue has no {quoted(name)}; {suggestion(name, list(entries))}.")

@@ -17,7 +17,7 @@ from specdemo.models.catalogue import catalogue
 from specdemo.models.converted import folder_of, is_converted
 from specdemo.models.devices import in_units, memory_free, memory_needed
 from specdemo.models.pairs import check_target, require_draft
-from specdemo.records import Model, ModelPair, Record, Request
+from specdemo.records import Model, ModelPair, Record
 from specdemo.settings import Sampling
 from specdemo.strategies import DRAFT_KINDS, ENGINES, LOCAL, EngineName, Plain, Strategy, pair_refusal
 
@@ -91,12 +91,7 @@ class PairReport(Record):
 
 
 def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairReport:
-    """Compare the tokenizers, and the memory needed with what is free; `cache_size` is in GB.
-
-    Raises:
-        FolderError, PairError: the target cannot generate text.
-        LoadError: OpenVINO cannot load a tokenizer.
-    """
+    """Compare the tokenizers, and the memory needed with what is free; `cache_size` is in GB."""
     check_target(target)
     free = memory_free()
     if target.server is not None:
@@ -109,7 +104,16 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
     for name in LOCAL:
         needed = memory_needed(target.weight_bytes or 0, (draft and draft.weight_bytes) or 0, cache_size, name)
         refusal = _cannot(name, target, draft, difference)
-        remark = refusal or _translated(difference) or _unread(unread) or _too_large(needed, free)
+        remark = refusal
+        if remark is None and difference is not None:
+            remark = "In greedy decoding only: the draft's tokenizer is another, so its text is re-encoded."
+        elif remark is None and unread is not None:
+            remark = f"{unread.name!r} is converted when it is first used; the tokenizers are compared then."
+        elif remark is None and needed > free:
+            remark = (
+                f"It may need {in_units(needed)} of memory, but only {in_units(free)} is free; "
+                "choose a smaller cache size or a smaller pair."
+            )
         engines.append(EngineReport(engine=name, can_run=refusal is None, memory_needed=needed, reason=remark))
     return PairReport(
         target=target,
@@ -165,13 +169,11 @@ def is_recommended(draft: Model, target: Model) -> bool:
 
 
 def fitting_draft(target: Model, models: Iterable[Model]) -> Model | None:
-    """Return the draft that a target begins with, on the page and in the terminal: the first that is recommended."""
     return next((model for model in drafts_for(target, models) if is_recommended(model, target)), None)
 
 
 @cache
 def _paired() -> frozenset[tuple[str, str]]:
-    """Return the names of each draft and target that the catalogue pairs."""
     pairs = ((entry.draft, entry.target) for entry in catalogue() if entry.draft is not None and entry.supported)
     return frozenset(
         (draft.name or draft.repository or "", target.name or target.repository or "") for draft, target in pairs
@@ -179,11 +181,7 @@ def _paired() -> frozenset[tuple[str, str]]:
 
 
 def check_engine(pair: ModelPair, engine: EngineName) -> None:
-    """Check that an engine can load a pair whose `translated` is set.
-
-    Raises:
-        PairError: it cannot.
-    """
+    """Check that an engine can load a pair whose `translated` is set."""
     if (pair.target.server is None) != ENGINES[engine].local:
         raise PairError(_SERVED if ENGINES[engine].local else _NOT_SERVED)
     refusal = _cannot(engine, pair.target, pair.draft, _TRANSLATED if pair.translated else None)
@@ -194,21 +192,8 @@ def check_engine(pair: ModelPair, engine: EngineName) -> None:
         raise SettingsError(f"GenAI decodes with {kind.noun} without prefix caching; switch prefix caching off.")
 
 
-def check_request(pair: ModelPair, engine: EngineName, request: Request) -> None:
-    """Check that an engine can decode a request with this pair.
-
-    Raises:
-        PairError, SettingsError: it cannot.
-    """
-    check_strategy(pair, engine, request.strategy, request.sampling)
-
-
 def check_strategy(pair: ModelPair, engine: EngineName, strategy: Strategy, sampling: Sampling) -> None:
-    """Check that an engine can decode this pair with a strategy.
-
-    Raises:
-        PairError, SettingsError: it cannot.
-    """
+    """Check that an engine can decode this pair with a strategy."""
     check_engine(pair, engine)
     if engine == "genai" and pair.target.linear_attention and not isinstance(strategy, Plain):
         if pair.runtime.enable_prefix_caching:
@@ -228,11 +213,7 @@ def check_strategy(pair: ModelPair, engine: EngineName, strategy: Strategy, samp
 
 
 def check_concurrent(pair: ModelPair, engine: EngineName, strategy: Strategy, sampling: Sampling) -> None:
-    """Check that an engine can decode several requests at once with this pair.
-
-    Raises:
-        PairError, SettingsError: it cannot.
-    """
+    """Check that an engine can decode several requests at once with this pair."""
     check_strategy(pair, engine, strategy, sampling)
     kind = DRAFT_KINDS[pair.draft_kind or "model"]
     if pair.target.in_parts or (strategy.drafter.model and not kind.concurrent):
@@ -241,11 +222,7 @@ def check_concurrent(pair: ModelPair, engine: EngineName, strategy: Strategy, sa
 
 
 def with_tokenizers_compared(pair: ModelPair) -> ModelPair:
-    """Return the pair with `translated` set by comparing its tokenizers; unchanged while a file is not converted.
-
-    Raises:
-        LoadError: OpenVINO cannot load a tokenizer.
-    """
+    """Return the pair with `translated` set by comparing its tokenizers; unchanged while a file is not converted."""
     target, draft = pair.target, pair.draft
     if draft is None or draft.head or draft.path is None or not all(map(is_converted, (target, draft))):
         return pair
@@ -281,10 +258,8 @@ def _genai_ids(target: Model, draft: Model | None) -> str | None:
     """Return why GenAI refuses two models of one vocabulary: it wants the same ids of special tokens, too."""
     if draft is None or draft.head or draft.path is None or target.path is None:
         return None
-    return _other_ids(target, draft) if is_converted(target) and is_converted(draft) else None
-
-
-def _other_ids(target: Model, draft: Model) -> str | None:
+    if not all(map(is_converted, (target, draft))):
+        return None
     ours, theirs = (_special_ids(folder_of(model)) for model in (target, draft))
     for name in ours.keys() & theirs.keys():
         if ours[name] != theirs[name]:
@@ -305,27 +280,6 @@ def _special_ids(folder: Path) -> dict[str, str]:
         end = file.read().decode(errors="replace")
         return dict(re.findall(r'<(bos|eos|pad)_token_id value="(\d+)"', end))
     return {}
-
-
-def _translated(difference: str | None) -> str | None:
-    if difference is None:
-        return None
-    return "In greedy decoding only: the draft has a different tokenizer, so its text is re-encoded for the target."
-
-
-def _unread(model: Model | None) -> str | None:
-    if model is None:
-        return None
-    return f"{model.name!r} is converted when it is first used; the tokenizers are compared then."
-
-
-def _too_large(needed: int, free: int) -> str | None:
-    if needed <= free:
-        return None
-    return (
-        f"It may need {in_units(needed)} of memory, but only {in_units(free)} is free; "
-        "choose a smaller cache size or a smaller pair."
-    )
 
 
 def _tokenizer(model: Model) -> "openvino_genai.Tokenizer":
@@ -354,11 +308,7 @@ def vocabulary_of(tokenizer: "openvino_genai.Tokenizer") -> dict[bytes, int] | N
 
 
 def check_tokenizers(target: "openvino_genai.Tokenizer", draft: "openvino_genai.Tokenizer") -> None:
-    """Check that a draft's ids mean the same to the target.
-
-    Raises:
-        PairError: they do not.
-    """
+    """Check that a draft's ids mean the same to the target."""
     ours, theirs = vocabulary_of(target), vocabulary_of(draft)
     if ours is not None and theirs is not None:
         check_vocabularies(ours, theirs)
@@ -376,9 +326,6 @@ def check_vocabularies(target: dict[bytes, int], draft: dict[bytes, int]) -> Non
 
     A model may have a few added tokens that its partner lacks; an id that stands for two texts makes every proposal
     meaningless.
-
-    Raises:
-        PairError: the tokenizers differ.
     """
     by_id = {id_: text for text, id_ in target.items()}
     clash = next((id_ for text, id_ in draft.items() if by_id.get(id_, text) != text), None)

@@ -17,7 +17,7 @@ import json
 import re
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import Header, Tensor, check_readable, read_header, type_number, vocabulary_of
 from specdemo.models.gguf_keys import rope_factors
 from specdemo.models.places import link_or_copy
-from specdemo.models.tokenizer import check_merges, repair_tokenizer
+from specdemo.models.tokenizer import change, check_merges, repair_tokenizer
 from specdemo.settings import WeightsForm
 
 _DECOMPRESSION = {"Convert", "Subtract", "Multiply", "Reshape", "Transpose"}
@@ -52,12 +52,7 @@ _STEP = 2**24  # bytes converted at once, for the same reason
 
 
 def store(path: Path, work: Path, form: WeightsForm) -> None:
-    """Convert a file into a folder that does not exist yet.
-
-    Raises:
-        GGUFError: the file cannot be read.
-        ConversionError: openvino-genai refused it.
-    """
+    """Convert a file into a folder that does not exist yet."""
     header = read_header(path)
     check_readable(header)
     check_merges(path, header)
@@ -82,22 +77,11 @@ def store(path: Path, work: Path, form: WeightsForm) -> None:
         if form == "int8":
             store_as_int8(model)
 
-    rewrite(work, repair)
+    change(work, "openvino_model", repair)
     repair_tokenizer(work, path, header)
     for name, content in (("config", configuration(header)), ("generation_config", ends(header))):
         (work / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     inspect_folder(work)
-
-
-def rewrite(folder: Path, change: Callable[[openvino.Model], None]) -> None:
-    model = openvino.Core().read_model(folder / "openvino_model.xml")
-    change(model)
-    changed = folder / "changed"
-    openvino.save_model(model, changed / "openvino_model.xml", compress_to_fp16=False)
-    del model  # which keeps the file open
-    for written in changed.iterdir():
-        written.replace(folder / written.name)
-    changed.rmdir()
 
 
 def configuration(header: Header) -> dict[str, Any]:
@@ -162,7 +146,6 @@ def with_halves(path: Path, header: Header, copy: Path) -> bool:
 
 
 def _stored_as(tensor: Tensor) -> str:
-    """Return the type that a tensor has in a copy for the reader."""
     if len(tensor.shape) > 1:
         return "F16" if tensor.type in ("F32", "BF16") else tensor.type
     return "F32"
@@ -181,7 +164,6 @@ def _row(tensor: Tensor, offset: int) -> bytes:
 
 
 def _converted(part: np.ndarray[Any, np.dtype[np.uint8]], tensor: Tensor) -> np.ndarray[Any, Any]:
-    """Return a part of a tensor's bytes as they are stored in a copy."""
     kind = _stored_as(tensor)
     if kind == tensor.type:
         return part
@@ -293,8 +275,8 @@ def _scales_and_minima(tensor: Tensor, raw: np.ndarray[Any, Any]) -> tuple[Halve
     return exact.reshape(rows, -1), (unit[:, 1:] * minima).reshape(rows, -1)
 
 
-def join_products(model: openvino.Model) -> int:
-    """Join matrix products that read the same input, in place; return how many products that saves.
+def join_products(model: openvino.Model) -> None:
+    """Join matrix products that read the same input, in place.
 
     Weights stored alike are stacked along their rows, biases too, and the product is split after them. Every output
     is the same sum as before, so the model's results do not change.
@@ -306,13 +288,9 @@ def join_products(model: openvino.Model) -> int:
             bias = _bias_of(product, rows)
             key = (source.get_node().get_friendly_name(), source.get_index(), bias is None, _form(weights, rows))
             alike[key].append(_Product(product, weights, rows, bias))
-    left_out = 0
     for products in alike.values():
         if len(products) > 1:
             _join(products)
-            left_out += len(products) - 1
-    model.validate_nodes_and_infer_types()
-    return left_out
 
 
 class _Product(NamedTuple):
@@ -325,7 +303,6 @@ class _Product(NamedTuple):
 
     @property
     def end(self) -> Any:
-        """Node whose output others read."""
         return self.bias[0] if self.bias is not None else self.node
 
 
@@ -356,7 +333,6 @@ def _bias_of(product: Any, rows: int) -> tuple[Any, Any] | None:
 
 
 def _form(node: Any, rows: int) -> Any:
-    """Return how weights are stored and unpacked, apart from the number of rows and their values."""
     shape = node.get_output_shape(0)
     own = bool(shape) and shape[0] == rows
     values = b"" if own or node.get_type_name() != "Constant" else node.data.tobytes()
@@ -365,7 +341,6 @@ def _form(node: Any, rows: int) -> Any:
 
 
 def _stacked(nodes: Sequence[Any], rows: Sequence[int]) -> Any:
-    """Return the same unpacking of all their rows."""
     first = nodes[0]
     kind, inputs = first.get_type_name(), [_unpacked(node) for node in nodes]
     if kind == "Constant":
@@ -392,8 +367,8 @@ def _constant(values: np.ndarray[Any, Any], shape: Sequence[int], kind: openvino
     return opset.constant(tensor, shared_memory=False)
 
 
-def store_as_int8(model: openvino.Model) -> int:
-    """Store weights of four bits, or of more than eight, as int8 in groups, in place; return how many matrices.
+def store_as_int8(model: openvino.Model) -> None:
+    """Store weights of four bits, or of more than eight, as int8 in groups, in place.
 
     Each group of a row has one scale, so that its largest weight is 127. Four bits become eight for processors on
     which these are multiplied faster.
@@ -409,8 +384,6 @@ def store_as_int8(model: openvino.Model) -> int:
         converted = opset.convert(stored, kind) if kind != openvino.Type.f16 else stored
         for reader in replaced:
             reader.replace_source_output(converted.output(0))
-    model.validate_nodes_and_infer_types()
-    return len(places)
 
 
 def _as_int8(weights: Any) -> Any:
@@ -455,7 +428,6 @@ def _constant_values(node: Any, rows: slice) -> Floats:
 
 
 def _products(model: openvino.Model) -> Iterator[tuple[Any, Any]]:
-    """Yield matrix products with weights, and the node that ends their unpacking."""
     for node in model.get_ordered_ops():
         if node.get_type_name() == "MatMul":
             for index in range(node.get_input_size()):
@@ -465,7 +437,6 @@ def _products(model: openvino.Model) -> Iterator[tuple[Any, Any]]:
 
 
 def _constants(node: Any) -> list[Any]:
-    """Return the constants that are unpacked to a product's weights."""
     if node.get_type_name() == "Constant":
         return [node]
     return [constant for each in _unpacked(node) for constant in _constants(each)]

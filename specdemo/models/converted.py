@@ -33,11 +33,7 @@ _STALE_SECONDS = 24 * 3600  # no conversion takes as long
 
 
 def folder_of(model: Model) -> Path:
-    """Return the folder of OpenVINO IR to load: the model's own, or the conversion of its GGUF file.
-
-    Raises:
-        LoadError: it is not converted yet, or the model was read from JSON, which never holds paths.
-    """
+    """Return the folder of OpenVINO IR to load: the model's own, or the conversion of its GGUF file."""
     if model.path is None:
         raise LoadError(f"The folder of {model.name!r} on this machine is unknown; choose it.")
     folder = converted_folder(model.path, form_of(model)) if model.path.is_file() else model.path
@@ -95,11 +91,7 @@ def conversions() -> Path:
 
 
 def file_digest(path: Path) -> str:
-    """Return the SHA-256 digest of a file's content, recomputed only if its size or time has changed.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Return the SHA-256 digest of a file's content, recomputed only if its size or time has changed."""
     stored = recorded_digest(path)
     if stored is not None:
         return stored
@@ -181,7 +173,6 @@ def _check_disk(model: Model) -> None:
 
 
 def _convert(path: Path, scratch: Path, form: WeightsForm) -> Iterator[None]:
-    """Run the conversion in the child process, which alone loads OpenVINO."""
     os.dup2(2, 1)  # keep the reader's prints out of our output
     yield None
     convert_here(path, scratch, form)
@@ -191,10 +182,6 @@ def convert_here(path: Path, scratch: Path, form: WeightsForm) -> None:
     """Convert in this process, in a scratch folder on the cache's disk, and move the result to its place.
 
     The reader prints to standard output.
-
-    Raises:
-        GGUFError: the file cannot be read.
-        ConversionError: openvino-genai refused it.
     """
     from specdemo.models import convert
 

@@ -7,7 +7,6 @@ knows fewer.
 OpenVINO is imported where it is asked, since listing models does without.
 """
 
-import hashlib
 import logging
 import os
 import platform
@@ -52,23 +51,22 @@ def multiplies_int8() -> bool:
 
 
 def instruction_sets() -> list[str]:
-    flags = _flags()
+    """Return the names of those that Linux and numpy report."""
+    flags = set[str]()
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        flags = {word for line in lines if line.startswith(("flags", "Feat")) for word in line.split()}
+    extensions = np.show_config(mode="dicts")["SIMD Extensions"]
+    flags |= {_NUMPY[name] for name in (*extensions["baseline"], *extensions["found"]) if name in _NUMPY}
     return [name for name, words in INSTRUCTION_SETS.items() if words & flags]
 
 
 def processor() -> str:
-    """Return the processor's name, or its architecture if the system reports no more."""
     named = ""
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         named = next((line.partition(":")[2] for line in lines if line.startswith("model name")), "")
     return named.strip() or platform.processor() or platform.machine()
-
-
-def machine_name() -> str:
-    """Return an id of this processor and its instruction sets, which vary between machines of one name."""
-    described = [platform.machine(), processor(), str(os.cpu_count()), *instruction_sets()]
-    return hashlib.sha256("\n".join(described).encode()).hexdigest()[:16]
 
 
 def memory_needed(target_bytes: int, draft_bytes: int, cache_gb: int, engine: EngineName) -> int:
@@ -96,18 +94,6 @@ def in_units(amount: float) -> str:
             return f"{amount:.0f} {unit}"
         amount /= 1000
     return f"{amount:.1f} GB"
-
-
-def _flags() -> set[str]:
-    """Return the processor's features in lower case, as far as Linux and numpy report them."""
-    found = set[str]()
-    with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        found = next(
-            (set(line.partition(":")[2].split()) for line in lines if line.startswith(("flags", "Feat"))), found
-        )
-    extensions = np.show_config(mode="dicts")["SIMD Extensions"]
-    return found | {_NUMPY[name] for name in (*extensions["baseline"], *extensions["found"]) if name in _NUMPY}
 
 
 _NPU = (
@@ -144,11 +130,7 @@ def devices() -> list[Device]:
 
 
 def check_devices(runtime: RuntimeSettings) -> None:
-    """Check both devices of a pair: one of this machine by any OpenVINO name, or AUTO.
-
-    Raises:
-        DeviceError: this machine has no such device, or it lacks what both engines need.
-    """
+    """Check both devices of a pair: one of this machine by any OpenVINO name, or AUTO."""
     import openvino
 
     available = openvino.Core().available_devices
@@ -164,11 +146,7 @@ def check_devices(runtime: RuntimeSettings) -> None:
 
 
 def check_head_device(device: str) -> None:
-    """Check that an EAGLE-3 head's target can run there: GenAI queries properties only real devices have.
-
-    Raises:
-        DeviceError: the device is virtual.
-    """
+    """Check that an EAGLE-3 head's target can run there: GenAI queries properties only real devices have."""
     if device == "AUTO":
         raise DeviceError("The target of an EAGLE-3 head cannot run on AUTO; choose a device, such as CPU.")
 
@@ -230,11 +208,7 @@ def properties(runtime: RuntimeSettings, device: str) -> dict[str, str]:
 
 
 def _given_properties() -> dict[str, str]:
-    """Return properties from the environment, such as SCHEDULING_CORE_TYPE=PCORE_ONLY.
-
-    Raises:
-        UsageError: the variable does not hold a list of properties.
-    """
+    """Return properties from the environment, such as SCHEDULING_CORE_TYPE=PCORE_ONLY."""
     pairs = [part.partition("=") for part in os.environ.get(PROPERTIES_VARIABLE, "").split()]
     for name, equals, value in pairs:
         if not (name and equals and value):
@@ -246,13 +220,11 @@ _CRASH = "OpenVINO 2026.4.1 crashes when it compiles a model in bf16 for one thr
 
 
 def _crashes_on_one_thread() -> bool:
-    """Whether compiling uncompressed weights in bf16 for one thread divides by zero (SIGFPE) on this processor."""
     return "AMX BF16" in instruction_sets()
 
 
 @cache
 def _computes_in_bf16_on_one_thread(asked: tuple[tuple[str, str], ...]) -> bool:
-    """Whether a model compiled with these properties on the CPU computes in bf16 and on one thread."""
     used = _probe("CPU", {name: value for name, value in asked if name != "CACHE_DIR"})
     alone = used.get("INFERENCE_PRECISION_HINT") == "bf16" and used.get("INFERENCE_NUM_THREADS") == "1"
     if alone and dict(asked).get("INFERENCE_PRECISION_HINT") is None:
@@ -262,7 +234,6 @@ def _computes_in_bf16_on_one_thread(asked: tuple[tuple[str, str], ...]) -> bool:
 
 @cache
 def _can_cache(folder: Path) -> bool:
-    """Whether compiled models can be cached in a folder; logs a warning once if not."""
     can = is_writable(folder)
     if not can:
         logging.getLogger(__name__).warning(
@@ -270,11 +241,6 @@ def _can_cache(folder: Path) -> bool:
             quoted(str(folder)),
         )
     return can
-
-
-def properties_in_use(runtime: RuntimeSettings, device: str) -> dict[str, str]:
-    """Return the properties that a model compiled this way reports, which may differ from those requested."""
-    return _probe(device, properties(runtime.model_copy(update={"model_cache": False}), device))
 
 
 def _probe(device: str, asked: dict[str, str]) -> dict[str, str]:
@@ -297,10 +263,11 @@ def _probe(device: str, asked: dict[str, str]) -> dict[str, str]:
 def describe_environment(pair: ModelPair, target_runtime: RuntimeSettings | None = None) -> Environment:
     """Return the environment in which this pair is loaded, its target perhaps with other settings than the draft."""
     runtime = target_runtime or pair.runtime
-    names = (runtime.device, draft_device(runtime))
-    sides = [(runtime, names[0]), (draft_runtime(pair.runtime), names[1])]
-    target = properties_in_use(*sides[0])
-    draft = target if sides[0] == sides[1] else properties_in_use(*sides[1])
+
+    def used(runtime: RuntimeSettings, device: str) -> dict[str, str]:  # may differ from the properties requested
+        return _probe(device, properties(runtime.model_copy(update={"model_cache": False}), device))
+
+    target, draft = used(runtime, runtime.device), used(draft_runtime(pair.runtime), draft_device(runtime))
     return Environment(
         specdemo=__version__,
         python=platform.python_version(),
@@ -308,7 +275,7 @@ def describe_environment(pair: ModelPair, target_runtime: RuntimeSettings | None
         openvino_genai=version("openvino-genai"),
         openvino_tokenizers=version("openvino-tokenizers"),
         device=_full_name(runtime.device, target),
-        draft_device=_full_name(names[1], draft),
+        draft_device=_full_name(draft_device(runtime), draft),
         inference_precision=target.get("INFERENCE_PRECISION_HINT", "unknown"),
         kv_cache_precision=target.get("KV_CACHE_PRECISION", "unknown"),
         draft_inference_precision=draft.get("INFERENCE_PRECISION_HINT", "unknown"),
@@ -324,6 +291,5 @@ def _groups(size: str | None) -> str:
 
 
 def _full_name(device: str, used: dict[str, str]) -> str:
-    """Return the device's full name; for a virtual one, also the device it chose."""
     chosen = used.get("EXECUTION_DEVICES", device).strip("()")
     return device_name(device) if chosen == device else f"{device}: {device_name(chosen)}"

@@ -49,9 +49,6 @@ def inspect_folder(path: Path, *, draft: bool = False) -> Model:
 
     Without `config.json` the context length is unknown, and the vocabulary is the network's number of logits. A head
     needs no tokenizer: it uses its target's.
-
-    Raises:
-        FolderError: the folder is missing, empty, incomplete or not OpenVINO IR; the message says which.
     """
     try:
         stamps = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in _files(path))
@@ -90,7 +87,6 @@ def files_digest(path: Path) -> str:
 
 
 def content_digest(file: Path) -> bytes:
-    """Return a digest of a file's size and of short pieces spread over its length."""
     size, digest = file.stat().st_size, hashlib.sha256()
     digest.update(str(size).encode())
     with file.open("rb") as opened:
@@ -165,11 +161,7 @@ def _read(path: Path, draft: bool) -> Model:
 
 
 def own_head(model: Model) -> Model:
-    """Return the multi-token-prediction head in a model's folder; it has the model's tokens.
-
-    Raises:
-        FolderError: its network is damaged.
-    """
+    """Return the multi-token-prediction head in a model's folder; it has the model's tokens."""
     assert model.in_parts, "others have none"
     assert model.path is not None, "it was read from its folder"
     sizes = _sizes(_read_network(model.path, _HEAD))
@@ -273,6 +265,5 @@ def _read_network(path: Path, stem: str) -> _Network:
 
 
 def _name_precision(sizes: Counter[str]) -> str:
-    """Return the usual name of the element type that most weights have."""
     kind = sizes.most_common(1)[0][0] if sizes else "unknown"
     return {"u8": "int8", "i8": "int8", "u4": "int4", "i4": "int4"}.get(kind, kind)

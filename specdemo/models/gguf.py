@@ -15,6 +15,7 @@ import stat
 import struct
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,7 +81,6 @@ class Tensor(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Size in the file; only for types that the reader supports."""
         weights, size = _BLOCKS[self.type]
         return prod(self.shape) // weights * size
 
@@ -107,53 +107,31 @@ class Header(NamedTuple):
 
     @property
     def family(self) -> str:
-        """Architecture given in the file.
-
-        Raises:
-            GGUFError: it is not a text.
-        """
         return self.text("general.architecture") or "unknown"
 
     @property
     def alignment(self) -> int:
-        """Alignment of offsets, in bytes.
-
-        Raises:
-            GGUFError: it is invalid.
-        """
         value = self.integer("general.alignment", _MOST_ALIGNMENT)
         if value is not None and (value < 1 or value & (value - 1)):
             raise self._wrong("general.alignment", value, "a power of two")
         return value or _ALIGNMENT
 
     def integer(self, key: str, most: int = 2**31 - 1) -> int | None:
-        """Return a whole number of the metadata, from 0 to `most`; None if absent.
-
-        Raises:
-            GGUFError: the value is something else.
-        """
+        """Return a whole number of the metadata, from 0 to `most`; None if absent."""
         value = self.metadata.get(key)
         if value is not None and (type(value) is not int or not 0 <= value <= most):
             raise self._wrong(key, value, f"a whole number up to {most}")
         return value
 
     def number(self, key: str) -> float | None:
-        """Return a finite number of the metadata; None if absent.
-
-        Raises:
-            GGUFError: the value is something else.
-        """
+        """Return a finite number of the metadata; None if absent."""
         value = self.metadata.get(key)
         if value is not None and (type(value) not in (int, float) or not math.isfinite(value)):
             raise self._wrong(key, value, "a number")
         return value
 
     def text(self, key: str) -> str | None:
-        """Return a text of the metadata; None if absent.
-
-        Raises:
-            GGUFError: the value is something else.
-        """
+        """Return a text of the metadata; None if absent."""
         value = self.metadata.get(key)
         if value is not None and not isinstance(value, str):
             raise self._wrong(key, value, "a text")
@@ -177,11 +155,7 @@ def is_gguf(path: Path) -> bool:
 
 
 def read_header(path: Path) -> Header:
-    """Read a file's metadata and table of tensors.
-
-    Raises:
-        GGUFError: it cannot be read, is not a GGUF file, ends before its header does, or makes no sense.
-    """
+    """Read a file's metadata and table of tensors."""
     name = path.name
     try:
         regular = stat.S_ISREG(path.stat().st_mode)  # a pipe would wait for its other end
@@ -310,32 +284,23 @@ def inspect_gguf(path: Path) -> Model:
     """Describe the model in a GGUF file, from its own metadata.
 
     The result, even a refusal, is cached until the file changes.
-
-    Raises:
-        GGUFError: it is not a GGUF file, is incomplete, or is of a kind that openvino-genai's reader does not
-            support.
     """
     try:
         state = path.stat()
     except OSError as error:
         raise GGUFError(f"The file {quoted(str(path))} cannot be read ({error.strerror}); check the path.") from error
-    stamp = (path, state.st_size, state.st_mtime_ns)
-    if stamp not in _inspected:
-        while len(_inspected) >= _MOST_INSPECTED:
-            _inspected.pop(next(iter(_inspected)), None)
-        try:
-            _inspected[stamp] = describe(path, state.st_size)
-        except GGUFError as error:
-            _inspected[stamp] = str(error)
-    found = _inspected[stamp]
+    found = _inspected(path, state.st_size, state.st_mtime_ns)
     if isinstance(found, str):
         raise GGUFError(found)
     return found
 
 
-_MOST_INSPECTED = 1024
-_inspected: dict[tuple[Path, int, int], Model | str] = {}
-"""Models, or why they are refused, by path, size and time; the oldest entries are dropped."""
+@lru_cache(maxsize=1024)
+def _inspected(path: Path, size: int, modified: int) -> Model | str:
+    try:
+        return describe(path, size)
+    except GGUFError as error:
+        return str(error)
 
 
 def inspect_model(path: Path) -> Model:
@@ -363,9 +328,6 @@ def inspect_limited(
     """Describe the model there in a separate process, within limits; yields while it runs.
 
     A malicious file may aim to exhaust the reader's memory or time.
-
-    Raises:
-        ModelError: it cannot be used, or that of `failure` if it exceeds the limits.
     """
     mapped = sum(file.stat().st_size for file in ([place] if place.is_file() else place.glob("*.gguf")))
     limits = limits._replace(memory=limits.memory + mapped)
@@ -373,7 +335,6 @@ def inspect_limited(
 
 
 def describe(path: Path, size: int) -> Model:
-    """Describe the model in a file of this size, without the cache."""
     if path.name != path.name.encode(errors="replace").decode():
         raise GGUFError(f"The name of {quoted(path.name)} is not valid text; rename the file.")
     header = read_header(path)
@@ -408,11 +369,7 @@ def vocabulary_of(header: Header) -> int | None:
 
 
 def check_readable(header: Header) -> None:
-    """Check that openvino-genai's reader supports the file.
-
-    Raises:
-        GGUFError: it does not; the message names what is unsupported.
-    """
+    """Check that openvino-genai's reader supports the file."""
     name, family = header.file, header.family
     if family not in FAMILIES:
         raise GGUFError(

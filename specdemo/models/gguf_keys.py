@@ -173,7 +173,6 @@ def _positions(header: "Header") -> str | None:
 
 
 def begins_with_token(header: "Header") -> bool:
-    """Whether a prompt without a chat template begins with the file's token for that."""
     given = header.metadata.get("tokenizer.ggml.add_bos_token")
     wanted = given if isinstance(given, bool) else header.text("tokenizer.ggml.pre") in _BEGINS
     return bool(wanted) and header.integer("tokenizer.ggml.bos_token_id") is not None

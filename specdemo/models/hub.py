@@ -84,10 +84,6 @@ def download(
 
     `stop` is checked five times a second. Once it returns True, the download ends and can be resumed later; so it
     does if the caller goes away or the connection is lost. The model is read within `limits`.
-
-    Raises:
-        FetchError: the model could not be fetched; the message says why and what to do.
-        FolderError: the repository lacks a file needed to run the model.
     """
     repository, _, gguf = repository.partition(":")
     cache = hub_cache()
@@ -129,17 +125,15 @@ def download(
 def _inspect_limited(place: Path, limits: Limits) -> Generator[None, None, Model]:
     """Inspect a download in a separate process, within limits; yields while it runs.
 
-    A refused model is not kept, and not downloaded again.
-
-    Raises:
-        ModelError: it cannot be used.
+    A refused file is not kept.
     """
     failure = Failure(ModelError, f"{place.name!r} cannot be read and was deleted", "choose another model")
     try:
         return (yield from inspect_limited(place, failure, limits=limits))
     except ModelError as error:
         if place.is_file():
-            _quarantine(place, str(error))
+            place.resolve().unlink(missing_ok=True)
+            place.unlink(missing_ok=True)
         elif error.ended:
             (place / "openvino_model.xml").unlink(missing_ok=True)  # so that no listing reads it
         raise
@@ -195,19 +189,6 @@ def cached_folder(repository: str, revision: str = "main", cache: Path | None = 
     return None
 
 
-def cached_file(repository: str, file: str, cache: Path | None = None) -> Path | None:
-    snapshots = _storage_of(repository, cache or hub_cache()) / "snapshots"
-    return next((path for path in sorted(snapshots.glob(f"*/{glob.escape(file)}")) if path.is_file()), None)
-
-
-def local_file(source: Source) -> Path | None:
-    assert source.repository is not None
-    assert source.file is not None
-    packaged = packaged_file(source) if source.package is not None else None
-    cached = cached_file(source.repository, source.file)
-    return packaged or (cached if cached is not None and is_right(source, cached) else None)
-
-
 def local_folder(source: Source, directory: Path | None = None) -> Path | None:
     """Return a catalogue model's complete folder or GGUF file on this machine, or None; works offline.
 
@@ -219,7 +200,10 @@ def local_folder(source: Source, directory: Path | None = None) -> Path | None:
     if source.format == "openvino":
         return cached_folder(source.repository)
     if source.format == "gguf":
-        return local_file(source)
+        assert source.file is not None
+        snapshots = _storage_of(source.repository, hub_cache()) / "snapshots"
+        places = [*_packaged(source), *sorted(snapshots.glob(f"*/{glob.escape(source.file)}"))]
+        return next((path for path in places if path.is_file() and is_right(source, path)), None)
     folder = exported_folder(source, directory)
     with suppress(ModelError):
         _ = inspect_model(folder)
@@ -227,14 +211,13 @@ def local_folder(source: Source, directory: Path | None = None) -> Path | None:
     return None
 
 
-def packaged_file(source: Source) -> Path | None:
-    """Return the source's file from its installed package; files with another digest do not count."""
-    assert source.package is not None
-    found: list[Path] = []
-    with suppress(PackageNotFoundError):  # the package is not imported: its dependencies may be missing
-        name = source.package.partition("==")[0]
-        found = [Path(str(file.locate())) for file in files(name) or () if file.name == source.file]
-    return next((path for path in found if path.is_file() and is_right(source, path)), None)
+def _packaged(source: Source) -> list[Path]:
+    """Return the files of this name in the source's package, if it is installed."""
+    if source.package is not None:
+        with suppress(PackageNotFoundError):  # the package is not imported: its dependencies may be missing
+            name = source.package.partition("==")[0]
+            return [Path(str(file.locate())) for file in files(name) or () if file.name == source.file]
+    return []
 
 
 def is_right(source: Source, path: Path) -> bool:
@@ -250,26 +233,11 @@ def _storage_of(repository: str, cache: Path) -> Path:
 
 
 def _existing(folder: Path) -> Path:
-    """Return the folder, or its closest existing ancestor."""
     return next(each for each in (folder, *folder.parents) if each.is_dir())
 
 
 def _partial_of(blobs: Path, file: RemoteFile) -> Path:
     return blobs / f"{file.etag}.incomplete"
-
-
-def _quarantine(link: Path, reason: str) -> None:
-    """Delete an unusable file of the cache, leaving the reason in its place, so that it is not fetched again."""
-    content = link.resolve()
-    refusal = _refusal_of(content)
-    link.unlink(missing_ok=True)
-    content.unlink(missing_ok=True)
-    if content.parent.name == "blobs":
-        refusal.write_text(reason, encoding="utf-8")
-
-
-def _refusal_of(content: Path) -> Path:
-    return content.with_name(f"{content.name}.refused")
 
 
 def fetch(
@@ -278,10 +246,6 @@ def fetch(
     """Yield a `Plan`, a `FileStart` for each file, then the folder, or the GGUF file if one was named.
 
     At most `free` bytes may be fetched.
-
-    Raises:
-        FetchError: the download failed.
-        ModelError: it was fetched before, and refused.
     """
     try:
         yield from _fetch(repository, gguf, revision, cache, free)
@@ -309,9 +273,6 @@ def _fetch(
             continue
         etag = sibling.lfs.sha256 if sibling.lfs is not None else sibling.blob_id
         assert etag is not None, "asked for with the files' metadata"
-        refusal = _refusal_of(blobs / etag)
-        if refusal.is_file():
-            raise ModelError(refusal.read_text(encoding="utf-8", errors="replace"))
         here = [path.stat().st_size for path in (blobs / etag, blobs / f"{etag}.incomplete") if path.is_file()]
         files.append(RemoteFile(sibling.rfilename, sibling.size or 0, etag, here[0] if here else 0))
     if not any(file.name == gguf or (gguf is None and file.name.endswith(WEIGHTS)) for file in files):

@@ -33,15 +33,11 @@ from specdemo.records import Model, Record
 
 
 class Unusable(Record):
-    """A folder or file among the user's models that cannot be run as a model, and why."""
-
     name: str
     reason: str
 
 
 class Library(Record):
-    """All models, and what cannot be used. Names are unique."""
-
     models: tuple[Model, ...]
     unusable: tuple[Unusable, ...] = ()
 
@@ -53,9 +49,6 @@ def library(directory: Path | None = None, first: Sequence[Model] = ()) -> Libra
     """Return all models on this machine; `directory` replaces the user's own models directory.
 
     Models given as `first` come first, under their names.
-
-    Raises:
-        FolderError: the given directory does not exist.
     """
     offered, _ = _usable(
         (source.name, path)
@@ -84,13 +77,7 @@ def _places(models: Iterable[Model]) -> Iterator[Model]:
 
 
 def resolve(name: str | Path, directory: Path | None = None) -> Model:
-    """Return the model at a path, if it exists or looks like one, else the model of this name.
-
-    Raises:
-        FolderError: the folder holds no complete model, or it is another kind of file.
-        GGUFError: the file is not a GGUF file, or an unsupported one.
-        UnknownNameError: there is neither.
-    """
+    """Return the model at a path, if it exists or looks like one, else the model of this name."""
     path, name = Path(name), str(name)
     if path.is_file():
         if path.suffix.lower() != ".gguf" and not is_gguf(path):
@@ -108,17 +95,13 @@ def add_model(place: str, directory: Path | None = None, *, limits: Limits = LIM
     """Link (or copy) a GGUF file or a folder into the user's models directory; return the model as listed there.
 
     It is first read within `limits`.
-
-    Raises:
-        ModelError: it is not a usable model.
-        UsageError: another model has its name there.
-        SpecdemoError: the directory is not writable.
     """
     path = Path(place.strip().strip("\"'")).expanduser()
     if not place.strip() or not path.is_absolute() or not path.exists():
         raise UsageError(f"There is no file or folder {quoted(place)}; give its whole path on this machine.")
     path = path.resolve()
-    _check(path, limits)
+    failure = Failure(ModelError, f"{quoted(path.name)} cannot be read", "choose another model")
+    result_of(inspect_limited(path, failure, read=resolve, limits=limits))
     folder = writable(models_dir(directory), "Models", "name another folder with --models-dir")
     link = folder / path.name
     if link.exists() and not link.samefile(path):
@@ -128,24 +111,11 @@ def add_model(place: str, directory: Path | None = None, *, limits: Limits = LIM
     return find_model(path.name, directory)
 
 
-def _check(place: Path, limits: Limits) -> None:
-    """Check, in a separate process, that a file or folder is a usable model.
-
-    Raises:
-        ModelError: it is not.
-    """
-    failure = Failure(ModelError, f"{quoted(place.name)} cannot be read", "choose another model")
-    result_of(inspect_limited(place, failure, read=resolve, limits=limits))
-
-
 def models_in(directory: Path) -> tuple[list[Model], list[Unusable]]:
     """Return the models in a directory, one or two levels deep (`name`, `organisation/name`), and what is unusable.
 
     GGUF files may be three levels deep, as `organisation/name/file`. Hidden folders are skipped: a conversion in
     progress uses one.
-
-    Raises:
-        FolderError: there is no such directory.
     """
     if not directory.is_dir():
         raise FolderError(f"There is no directory {quoted(str(directory))}; give the one that holds your models.")
@@ -154,11 +124,7 @@ def models_in(directory: Path) -> tuple[list[Model], list[Unusable]]:
 
 
 def find_model(name: str, directory: Path | None = None) -> Model:
-    """Return the model of this name.
-
-    Raises:
-        UnknownNameError: there is none, or it cannot be used.
-    """
+    """Return the model of this name."""
     found = library(directory)
     model = found.named(name)
     if model is not None:

@@ -25,11 +25,7 @@ _FIRST_CHOICE = "smollm2"
 
 
 def bundled_pair(**runtime: Any) -> ModelPair:
-    """Return the bundled pair, in f32 by default, where its outputs are identical.
-
-    Raises:
-        SettingsError: a runtime setting is out of its range.
-    """
+    """Return the bundled pair, in f32 by default, where its outputs are identical."""
     return _initial_pair(*bundled_models(), runtime=runtime)
 
 
@@ -64,11 +60,6 @@ def _is(path: Path, source: Source) -> bool:
 
 
 def initial_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
-    """Return a pair's default settings, apart from those `chosen`.
-
-    Raises:
-        SettingsError: one is out of its range, or they contradict each other.
-    """
     begin = default_settings(pair.target).generation
     if "engine" not in chosen and _gains_traced(pair):
         with suppress(SettingsError):  # what is chosen needs the other engine
@@ -83,11 +74,6 @@ def _gains_traced(pair: ModelPair) -> bool:
 
 
 def pair_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
-    """Return a pair's default settings, with prompt lookup if it has no draft, apart from those `chosen`.
-
-    Raises:
-        SettingsError: one is out of its range, or they contradict each other.
-    """
     return initial_settings(pair, **{"drafter": default_drafter(pair)} | chosen)
 
 
@@ -142,12 +128,7 @@ def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettin
 
 
 def check_target(model: Model) -> None:
-    """Check that a model can generate text.
-
-    Raises:
-        FolderError: it has no detokenizer.
-        PairError: it is a head.
-    """
+    """Check that a model can generate text."""
     if model.head is not None:
         noun = DRAFT_KINDS[model.head].noun
         raise PairError(f"{model.name!r} is {noun}, which cannot generate text on its own; choose it as the draft.")
@@ -156,11 +137,6 @@ def check_target(model: Model) -> None:
 
 
 def require_draft(pair: ModelPair) -> Model:
-    """Return the pair's draft.
-
-    Raises:
-        PairError: it has none.
-    """
     if pair.draft is None:
         raise PairError("This pair has no draft model; add one, or choose prompt lookup.")
     return pair.draft

@@ -45,7 +45,6 @@ def hub_cache() -> Path:
 
 
 def models_dir(given: Path | None = None) -> Path:
-    """Return the user's models directory: the one given, else SPECDEMO_MODELS, else one in our cache."""
     if given is not None:
         return given
     named = os.environ.get(MODELS_VARIABLE)
@@ -57,11 +56,7 @@ def own_cache() -> Path:
 
 
 def writable(folder: Path, what: str, advice: str = "set XDG_CACHE_HOME to a writable folder") -> Path:
-    """Return the folder, created if necessary, checked to be writable; `what` is to be saved there.
-
-    Raises:
-        SpecdemoError: it is not writable.
-    """
+    """Return the folder, created if necessary, checked to be writable; `what` is to be saved there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
@@ -92,7 +87,6 @@ def link_or_copy(source: Path, link: Path) -> None:
 
 
 def expanded(path: str) -> Path:
-    """Expand a path from the environment, or from another program's settings."""
     return Path(os.path.expandvars(path)).expanduser()
 
 
@@ -213,7 +207,6 @@ def listed(folder: Path) -> list[Path]:
 
 
 def modified(path: Path) -> float:
-    """Return when a file or folder was last changed; 0 if that cannot be read."""
     with suppress(OSError):
         return path.stat().st_mtime
     return 0.0

@@ -26,8 +26,6 @@ _USER_DEFINED = 4  # among the types of tokens
 
 
 def repair_tokenizer(folder: Path, file: Path, header: Header) -> None:
-    """Change a converted file's tokenizer and detokenizer in place."""
-
     def tokenizer(model: openvino.Model) -> None:
         remove_limit(model)
         _split(model, SPLITS[header.text("tokenizer.ggml.pre") or "default"])
@@ -57,11 +55,7 @@ def change(folder: Path, stem: str, how: Callable[[openvino.Model], None]) -> No
 
 
 def check_merges(file: Path, header: Header) -> None:
-    """Check that every merge makes a token; the reader ends in "map::at" otherwise.
-
-    Raises:
-        GGUFError: one does not.
-    """
+    """Check that every merge makes a token; the reader ends in "map::at" otherwise."""
     tokens = set(read_array(file, header.metadata.get("tokenizer.ggml.tokens")))
     for merge in read_array(file, header.metadata.get("tokenizer.ggml.merges")):
         left, _, right = merge.partition(b" ")

@@ -138,7 +138,6 @@ class ModelsCallbacks:
         return {self._shown.catalogue: self._registry.cards()} | self.update_lists(target, listed)
 
     def update_lists(self, target: str, listed: tuple[Choices, Choices]) -> Updates:
-        """Return the lists that have changed since they were last sent."""
         now = model_choices(self._registry.models(), target)
         news: Updates = {self._shown.listed: now}
         for shown, choices, before in zip(self._shown.controls, now, listed, strict=False):
@@ -204,7 +203,6 @@ class ModelsCallbacks:
 
 
 def _defaults(target: Model | None) -> dict[str, Any]:
-    """Return the default runtime settings for a target, except for the devices."""
     return runtime_of(target).model_dump(include=set(_DEFAULTED))
 
 
@@ -377,7 +375,6 @@ def _adding(registry: Registry) -> tuple[gr.Textbox, gr.Button, gr.HTML]:
 
 
 def _connect_use(callbacks: ModelsCallbacks, shown: ModelsWidgets, stop: Stop) -> Any:
-    """Connect both kinds of button that use a pair; return the event of the catalogue's."""
     progress = [shown.message, shown.use, shown.cancel]
     inputs = [shown.pair, shown.prompt, shown.settings["engine"], *shown.controls]
     settings = [shown.prompt, *shown.settings.values()]
@@ -391,7 +388,6 @@ def _connect_use(callbacks: ModelsCallbacks, shown: ModelsWidgets, stop: Stop) -
 def _connect_downloads(
     callbacks: ModelsCallbacks, shown: ModelsWidgets, sent: list[Any], lists: list[Any], stop: Stop
 ) -> Any:
-    """Connect the buttons that look models up and download them; return the event of a download."""
     shown.offer.select(callbacks.look, outputs=shown.offer, **QUIET)
     shown.cancel_download.click(stop, **PRIVATE)
     return gr.on(

@@ -56,7 +56,6 @@ class Registry:
         directory: Path | None = None,
         downloads: bool = True,
     ) -> None:
-        """Use the user's models in `directory`. Without `downloads`, visitors cannot download models."""
         self.default = default
         self.downloads = downloads
         self._visitors = visitors
@@ -75,15 +74,9 @@ class Registry:
         return models_dir(self._directory)
 
     def add(self, place: str) -> str:
-        """Add a file or folder of this machine to the user's models; return its name in the list.
-
-        Raises:
-            SpecdemoError: it cannot be added.
-        """
         return add_model(place, self._directory).name
 
     def elsewhere(self, name: str) -> str:
-        """Return the error message for a name that no model on this machine has."""
         missing = f"Unknown model {quoted(name)}"
         if not of_hub(name):
             return f"{missing}; choose one from the list."
@@ -92,11 +85,7 @@ class Registry:
         return f"{missing}; on this page's machine, run: specdemo models download {name}"
 
     def choose(self, names: Names, runtime: dict[str, Any]) -> ModelPair:
-        """Return the pair with these names and runtime settings.
-
-        Raises:
-            SpecdemoError: there is no such model, or a setting or device cannot be used.
-        """
+        """Return the pair with these names and runtime settings."""
         models = self.models()
         for name in (names.target, *filter(None, [names.draft])):
             if name not in models:
@@ -120,11 +109,7 @@ class Registry:
         return runtime_of(self.models().get(target))
 
     def names_of(self, entry_name: str) -> Names:
-        """Return the names of a catalogue entry's models.
-
-        Raises:
-            UnknownNameError: there is no such entry, or not all of it is on this machine.
-        """
+        """Return the names of a catalogue entry's models."""
         entry = find(entry_name)
         by_path = {model.path: name for name, model in self.models().items()}
         names = [by_path.get(folder) for folder in entry_folders(entry, self._directory)]
@@ -149,7 +134,6 @@ class Registry:
         return offer_html(name) if self.downloads and of_hub(name) else ""
 
     def look(self, name: str) -> Iterator[str]:
-        """Look up a model on the Hub; yield messages, then the offer to download its missing files."""
         if not self.offer(name):
             return
         yield notice("Contacting the Hub …")
@@ -184,11 +168,7 @@ class Registry:
 
 
 def _downloads(name: str, stop: Callable[[], bool]) -> Iterator[tuple[str, Iterator[Progress[Path | None]]]]:
-    """Yield the source and the progress of each necessary download.
-
-    Raises:
-        UnknownNameError: the catalogue has no such entry.
-    """
+    """Yield the source and the progress of each necessary download."""
     if of_hub(name):
         yield name, download(name, stop=stop)
         return

@@ -1,16 +1,12 @@
 """Adding a model of one's own to the models directory."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
 from specdemo.child import Limits
 from specdemo.errors import FolderError, ModelError, SpecdemoError, UsageError
-from specdemo.models.library import add_model, library
-from specdemo.models.pairs import BUNDLED, bundled_pair
-from specdemo.ui.registry import Registry
-from specdemo.ui.session import Visitors
+from specdemo.models.library import add_model
 from tests.support import gguf_files
 
 
@@ -29,12 +25,6 @@ def test_a_file_is_linked_and_listed(file: Path, directory: Path) -> None:
     assert (model.name, model.path) == ("tiny.gguf", directory / "tiny.gguf")
     assert (directory / "tiny.gguf").samefile(file)
     assert add_model(str(file), directory) == model, "again is no mistake"
-
-
-def test_a_folder_is_linked_and_listed(tmp_path: Path, directory: Path) -> None:
-    folder = shutil.copytree(BUNDLED / "draft", tmp_path / "mine")
-    assert add_model(str(folder), directory).name == "mine"
-    assert "mine" in [model.name for model in library(directory).models]
 
 
 def test_where_links_are_not_allowed_it_is_copied(
@@ -65,14 +55,6 @@ def test_what_cannot_be_added_says_why(file: Path, tmp_path: Path, directory: Pa
     (tmp_path / "file").touch()
     with pytest.raises(SpecdemoError, match="name another folder with --models-dir"):
         add_model(str(file), tmp_path / "file" / "models")
-
-
-def test_the_page_gets_the_name_under_which_it_is_listed(file: Path, tmp_path: Path, directory: Path) -> None:
-    registry = Registry(bundled_pair(), Visitors(), directory=directory)
-    assert registry.add(str(file)) == "tiny.gguf"
-    copy = shutil.copy(file, tmp_path / "a copy.gguf")
-    assert registry.add(str(copy)) in registry.models()
-    assert registry.folder == directory
 
 
 def test_a_file_is_read_within_limits(file: Path, directory: Path) -> None:

@@ -31,10 +31,6 @@ def decode(engine: Engine, *, plain: bool = False, **values: Any) -> Run:
     return run_alone(engine.decoder(request.plain if plain else request))
 
 
-def test_every_fixture_is_tested() -> None:
-    assert {path.name for path in FIXTURES.iterdir() if (path / "target").is_dir()} == {*FAMILIES, "eagle3"}
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_traced_greedy_speculation_writes_what_plain_decoding_writes(family: str) -> None:
     engine = TracedEngine(pair_of(family), thoroughness=BRIEF)

@@ -36,16 +36,6 @@ def test_the_bundled_pair_is_described() -> None:
     assert pair.runtime.precision == "f32"
 
 
-def test_the_bundled_pair_is_found_from_any_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert bundled_pair().target.path == BUNDLED / "target"
-
-
-def test_missing_folder() -> None:
-    with pytest.raises(FolderError, match="no folder '/nowhere'; check the path"):
-        inspect_folder(Path("/nowhere"))
-
-
 def test_empty_folder(tmp_path: Path) -> None:
     with pytest.raises(FolderError, match=r"contains no OpenVINO model; export it with: optimum-cli"):
         inspect_folder(tmp_path)
@@ -112,12 +102,6 @@ def test_damaged_config(copy: Path, content: str | bytes) -> None:
         inspect_folder(copy)
 
 
-def test_what_a_folder_tells_beside() -> None:
-    model = inspect_folder(BUNDLED / "draft")
-    assert (model.vocabulary, model.chat_template, model.detokenizer) == (4096, False, True)
-    assert model.weight_bytes == (BUNDLED / "draft" / "openvino_model.bin").stat().st_size
-
-
 @pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json", "openvino_tokenizer.xml"])
 def test_a_chat_template_is_found_wherever_genai_looks(copy: Path, place: str) -> None:
     file = copy / place
@@ -165,11 +149,6 @@ def test_vocabularies_that_differ() -> None:
         check_vocabularies(words, {(b"other" if i == 7 else word): i for word, i in words.items()})
     with pytest.raises(PairError, match="100 tokens versus 50"):
         check_vocabularies(words, {word: i for word, i in words.items() if i < 50})
-
-
-@pytest.mark.parametrize("device", ["CPU", "CPU.0", "AUTO"])
-def test_devices_of_this_machine(device: str) -> None:
-    check_devices(RuntimeSettings(device=device))
 
 
 @pytest.mark.parametrize("device", ["TPU", "cpu", "CPU.7", "CPU(9)", "MULTI:CPU(999999)", "AUTO:" + "CPU," * 9999])

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import struct
 from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
@@ -15,8 +14,7 @@ from openvino import opset13 as opset
 
 from specdemo.cli import main
 from specdemo.engines.language_model import LanguageModel
-from specdemo.errors import ConversionError, FolderError, GGUFError, LoadError, UnknownNameError
-from specdemo.experiments.plan import available
+from specdemo.errors import ConversionError, GGUFError, LoadError, UnknownNameError
 from specdemo.models import convert
 from specdemo.models import converted as conversion
 from specdemo.models.checks import check_pair
@@ -32,7 +30,7 @@ from specdemo.models.converted import (
 from specdemo.models.gguf import inspect_gguf, read_header
 from specdemo.models.library import library, resolve
 from specdemo.models.pairs import bundled_models, pair_of
-from specdemo.settings import GenerationSettings, RuntimeSettings, WeightsForm
+from specdemo.settings import RuntimeSettings, WeightsForm
 from tests.support import gguf_files
 from tests.support.hurried import load_briefly
 
@@ -70,13 +68,6 @@ def test_a_file_tells_what_it_holds(family: str, tmp_path: Path) -> None:
     assert model.weight_bytes == model.parameters * 34 // 32 + vectors
 
 
-@pytest.mark.parametrize("length", [3, 20, 300, 3_000])
-def test_a_header_that_is_cut_short(file: Path, length: int) -> None:
-    file.write_bytes(file.read_bytes()[:length])
-    with pytest.raises(GGUFError, match=r"is incomplete; download or copy it again|is not a readable GGUF file"):
-        inspect_gguf(file)
-
-
 def test_weights_that_are_cut_short(file: Path) -> None:
     whole = file.read_bytes()
     file.write_bytes(whole[:-40_000])
@@ -90,26 +81,6 @@ def test_what_is_no_gguf_file(tmp_path: Path, content: bytes) -> None:
     file.write_bytes(content)
     with pytest.raises(GGUFError, match=r"'other.gguf' is not a readable GGUF file; choose another file"):
         inspect_gguf(file)
-
-
-@pytest.mark.parametrize("version", [1, 9, 3 << 24])
-def test_a_version_that_is_not_read(file: Path, version: int) -> None:
-    content = file.read_bytes()
-    file.write_bytes(content[:4] + struct.pack("<I", version) + content[8:])
-    with pytest.raises(GGUFError, match=f"in version {version} of GGUF"):
-        inspect_gguf(file)
-
-
-def test_a_count_that_cannot_be(file: Path) -> None:
-    content = file.read_bytes()
-    file.write_bytes(content[:8] + struct.pack("<QQ", 2**60, 2**60) + content[24:])
-    with pytest.raises(GGUFError):
-        inspect_gguf(file)
-
-
-def test_no_such_file(tmp_path: Path) -> None:
-    with pytest.raises(GGUFError, match=r"nothing.gguf' cannot be read \(No such file.*\); check the path"):
-        resolve(str(tmp_path / "nothing.gguf"))
 
 
 def test_families_that_are_not_read(tmp_path: Path) -> None:
@@ -148,21 +119,6 @@ def test_a_file_is_a_model_wherever_one_is_named(file: Path, tmp_path: Path) -> 
         resolve("bad.gguf", models)
 
 
-def test_a_copy_has_its_own_name(file: Path, tmp_path: Path) -> None:
-    models = tmp_path / "models"
-    models.mkdir()
-    for name in ("first.gguf", "second.gguf"):
-        shutil.copy(file, models / name)
-    assert {"first.gguf", "second.gguf"} <= {model.name for model in library(models).models}
-    assert resolve("second.gguf", models).path == models / "second.gguf"
-
-
-def test_what_is_no_model_is_named(tmp_path: Path) -> None:
-    (tmp_path / "README.md").write_text("Hello")
-    with pytest.raises(FolderError, match=r"^'README.md' is not a model; give a GGUF file or an OpenVINO folder.$"):
-        resolve(str(tmp_path / "README.md"))
-
-
 @pytest.mark.parametrize(("name", "meant"), [("qwn3", "qwen3-8b"), ("story-pair/targt", "story-pair/target")])
 def test_an_unknown_name_is_compared_with_others(name: str, meant: str) -> None:
     with pytest.raises(UnknownNameError, match=rf"^Unknown model '{name}'. Did you mean {meant}\?$"):
@@ -188,11 +144,6 @@ def test_before_it_is_converted(file: Path) -> None:
     report = check_pair(model, bundled_models()[1])
     assert (report.fits, report.same_tokenizer) == (True, None)
     assert "is converted when it is first used" in (report.reason or "")
-
-
-def test_what_a_pair_can_do_is_told_before_it_is_converted(file: Path) -> None:
-    pair = pair_of(inspect_gguf(file), bundled_models()[1], runtime=RuntimeSettings())
-    assert "traced constant" in available(pair, GenerationSettings(engine="traced"))
 
 
 def test_a_digest_is_computed_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +284,7 @@ def test_joined_products_compute_the_same(
     file = gguf_files.write(tmp_path / "tiny.gguf", family, kind)
     joined = converted_here(file)
     ours, count = logits(joined), products(joined)
-    monkeypatch.setattr(convert, "join_products", lambda model: 0)
+    monkeypatch.setattr(convert, "join_products", lambda model: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
     apart = converted_here(file)
     assert apart != joined
@@ -350,7 +301,9 @@ def test_only_weights_that_are_stored_alike_are_joined() -> None:
     half = opset.convert(opset.constant(whole[2].astype(np.float16)), openvino.Type.f32)
     results = [*plain, opset.matmul(x, half, False, True)]
     model = openvino.Model([opset.result(node) for node in results], [x])
-    assert join_products(model) == 1
+    join_products(model)
+    products = [node for node in model.get_ordered_ops() if node.get_type_name() == "MatMul"]
+    assert len(products) == 2
     request = openvino.Core().compile_model(model, "CPU", EXACT).create_infer_request()
     given = random.normal(size=(3, 32)).astype(np.float32)
     found = list(request.infer([given]).values())
@@ -364,7 +317,7 @@ def test_groups_of_int8_divide_a_row(columns: int, size: int) -> None:
     weights = np.random.default_rng(0).normal(size=(5, columns)).astype(np.float32)
     x = opset.parameter([-1, columns], openvino.Type.f32)
     model = openvino.Model([opset.result(opset.matmul(x, opset.constant(weights), False, True))], [x])
-    assert store_as_int8(model) == 1
+    store_as_int8(model)
     nodes = model.get_ordered_ops()
     (stored,) = (node for node in nodes if node.get_output_element_type(0) == openvino.Type.i8)
     assert tuple(stored.get_output_shape(0)) == (5, columns // size, size)
@@ -386,12 +339,3 @@ def test_the_processor_decides_on_the_form(
     assert folder_of(given) == folder
     assert conversion.stored_form(given) == f"{'exact weights' if fast else 'int8 in groups of 64'} (as set)"
     assert not is_converted(target), "the other form is none of this one"
-
-
-@pytest.mark.openvino
-def test_the_terminal_takes_a_form(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    file = gguf_files.write(tmp_path / "tiny.gguf", "llama", "Q4_1")
-    options = ["--drafter", "lookup", "--max-new-tokens", "8", "--ignore-eos", "--json", "-", "--weights", "int8"]
-    assert main(["compare", "Hi", "--target", str(file), *options], load=load_briefly) == 0
-    assert json.loads(capfd.readouterr().out)["pair"]["runtime"]["weights"] == "int8"
-    assert converted_folder(file, "int8") is not None

@@ -17,7 +17,6 @@ from specdemo.files import ASSETS
 from specdemo.models import converted as conversion
 from specdemo.models.converted import convert_here, converted_folder
 from specdemo.models.gguf import inspect_gguf
-from specdemo.models.gguf_keys import SPLITS
 from specdemo.records import Model, Request
 from specdemo.settings import GenerationSettings
 from tests.support import gguf_files, llama
@@ -82,10 +81,6 @@ def test_a_text_begins_as_the_file_says_but_parts_of_a_chat_do_not(
     assert chat.count(begin) == 2, "one for each message of the template"
 
 
-def test_the_rules_differ() -> None:
-    assert len({SPLITS[pre] for pre in ("llama-bpe", "qwen2", "tekken", "smollm", "gpt-2", "default")}) == 6
-
-
 FREQUENCIES = np.geomspace(1, 16, 32).astype(np.float32)
 
 
@@ -148,15 +143,14 @@ def test_the_bundled_draft_reads_long_prompts_whole() -> None:
 @pytest.mark.openvino
 @pytest.mark.parametrize("kind", ["F16", "BF16"])
 def test_vectors_of_two_bytes_are_converted(kind: str, tmp_path: Path) -> None:
-    ones = {name: array * np.float32(1.5) if array.ndim == 1 else array for name, array in _weights("qwen3").items()}
+    ones = {
+        name: array * np.float32(1.5) if array.ndim == 1 else array
+        for name, array in gguf_files.weights("qwen3").items()
+    }
     narrow = gguf_files.write(tmp_path / "narrow.gguf", "qwen3", "F16", vectors=kind, arrays=ones)
     wide = gguf_files.write(tmp_path / "wide.gguf", "qwen3", "F16", arrays=ones)
     found = [(converted(file) / "openvino_model.bin").read_bytes() for file in (narrow, wide)]
     assert found[0] == found[1]
-
-
-def _weights(family: str) -> dict[str, np.ndarray[Any, Any]]:
-    return gguf_files.weights(family)
 
 
 def expert(arrays: dict[str, np.ndarray[Any, Any]]) -> None:

@@ -2,12 +2,9 @@
 
 import json
 import os
-import tempfile
 from pathlib import Path
-from time import perf_counter
 
 import pytest
-from hypothesis import example, given
 
 from specdemo.errors import GGUFError, ModelError
 from specdemo.models import gguf
@@ -19,10 +16,9 @@ from tests.support import mutants
 EACH = pytest.mark.parametrize("content", mutants.SEEDS.values(), ids=mutants.SEEDS)
 
 
-def read(content: bytes) -> None:
-    """Read a file of this content to the end, as a listing and a conversion do."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "mutant.gguf"
+def test_any_file_is_read_or_refused(tmp_path: Path) -> None:
+    for place, content in enumerate(mutants.mutants(600)):
+        file = tmp_path / f"{place}.gguf"
         file.write_bytes(content)
         try:
             model = describe(file, len(content))
@@ -30,17 +26,8 @@ def read(content: bytes) -> None:
             json.dumps([configuration(header), ends(header), json.loads(model.model_dump_json())], allow_nan=False)
         except GGUFError as error:
             said = str(error)
-        else:
-            return
-    assert len(said) < 1000
-    assert said.endswith(".")
-
-
-def test_the_valid_file_is_read(tmp_path: Path) -> None:
-    file = tmp_path / "valid.gguf"
-    file.write_bytes(mutants.header())
-    model = inspect_gguf(file)
-    assert (model.architecture, model.context_length, model.vocabulary) == ("llama", 512, 4)
+            if len(said) >= 1000 or not said.endswith("."):
+                pytest.fail(said)
 
 
 @EACH
@@ -49,24 +36,6 @@ def test_a_mutant_is_refused(content: bytes, tmp_path: Path) -> None:
     file.write_bytes(content)
     with pytest.raises(GGUFError, match=r"^'mutant.gguf' .*(download|choose|join|rename)"):
         inspect_gguf(file)
-
-
-@given(content=mutants.files())
-@example(content=mutants.header())
-def test_any_file_is_read_or_refused(content: bytes) -> None:
-    read(content)
-
-
-def test_many_bytes_of_nothing_are_refused_at_once(tmp_path: Path) -> None:
-    """96 MB of zeros, which would be four million tensors without names, dimensions or weights."""
-    file = tmp_path / "zeros.gguf"
-    with file.open("wb") as stream:
-        stream.write(mutants.header((), (), tensors=4_000_000)[:24])
-        stream.truncate(96 * 2**20)
-    began = perf_counter()
-    with pytest.raises(GGUFError, match="claims 4000000 tensors"):
-        inspect_gguf(file)
-    assert perf_counter() - began < 1
 
 
 def test_a_refusal_is_remembered_until_the_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

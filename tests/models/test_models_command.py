@@ -9,12 +9,10 @@ import pytest
 
 from specdemo.cli import main
 from specdemo.models.catalogue import catalogue
-from specdemo.models.pairs import BUNDLED
 from tests.support.hub import Hub
 from tests.support.hurried import load_briefly
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-FAMILIES = ("gpt2", "qwen3")
 DOLLY = {
     "OpenVINO/dolly-v2-7b-int8-ov": FIXTURES / "llama" / "target",
     "OpenVINO/dolly-v2-3b-int4-ov": FIXTURES / "llama" / "draft",
@@ -86,13 +84,6 @@ def test_check_a_good_pair(capsys: pytest.CaptureFixture[str]) -> None:
     assert "genai engine: can run this pair" in text
 
 
-def test_check_a_mismatched_pair(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("check", "story-pair/target", FIXTURES / "llama" / "draft") == 0
-    text = capsys.readouterr().out
-    assert "genai engine: cannot run this pair: Target and draft have different tokenizers" in text
-    assert "traced engine: can run this pair" in text
-
-
 def test_check_what_no_engine_can_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fast = Path(shutil.copytree(FIXTURES / "llama" / "draft", tmp_path / "fast"))
     for file in fast.glob("openvino_detokenizer.*"):
@@ -100,15 +91,6 @@ def test_check_what_no_engine_can_run(tmp_path: Path, capsys: pytest.CaptureFixt
     assert run("check", "story-pair/target", fast, "--json", tmp_path / "report.json") == 1
     assert "choose a draft of the target's family" in capsys.readouterr().err
     assert json.loads((tmp_path / "report.json").read_text())["fits"] is False
-
-
-@pytest.mark.parametrize(
-    ("action", "written"), [("list", "catalogue and models"), ("info", "the description"), ("check", "the report")]
-)
-def test_help_says_what_is_written_as_json(action: str, written: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        run(action, "--help")
-    assert f"write {written} as JSON" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.openvino
@@ -153,19 +135,3 @@ def test_errors_are_one_sentence_and_an_exit_code(
 ) -> None:
     assert run(*arguments) == code
     assert message in capsys.readouterr().err
-
-
-@pytest.mark.openvino
-@pytest.mark.parametrize("family", FAMILIES)
-def test_compare_each_architecture_by_name(family: str, capsys: pytest.CaptureFixture[str]) -> None:
-    names = ["--models-dir", str(FIXTURES), "--target", f"{family}/target", "--draft", f"{family}/draft"]
-    options = ["--engine", "traced", "--max-new-tokens", "12", "--ignore-eos", "--precision", "f32", "--json", "-"]
-    assert main(["compare", "Does it help", *names, *options], load=load_briefly) == 0
-    data = json.loads(capsys.readouterr().out)
-    assert data["summary"]["identical"] is True
-    assert data["pair"]["name"] == f"{family}/target + {family}/draft"
-
-
-def test_the_bundled_folder_keeps_its_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("info", BUNDLED / "target") == 0
-    assert "target" in capsys.readouterr().out

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from specdemo.cli import main
 from specdemo.errors import DeviceError, SpecdemoError, UsageError
 from specdemo.models import devices
 from specdemo.models.converted import file_digest
@@ -13,7 +12,6 @@ from specdemo.models.devices import PROPERTIES_VARIABLE, properties
 from specdemo.models.library import library
 from specdemo.models.places import writable
 from specdemo.settings import RuntimeSettings
-from tests.support.hurried import load_briefly
 
 
 @pytest.fixture
@@ -36,21 +34,9 @@ def test_compiled_models_are_not_cached_where_nothing_can_be_written(
         writable(no_cache / "rows", "Rows")
 
 
-@pytest.mark.openvino
-def test_the_bundled_pair_starts_without_a_cache(no_cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", "The old king", "--max-new-tokens", "8", "--json", "-"], load=load_briefly) == 0
-    assert '"story-pair"' in capfd.readouterr().out
-
-
 def test_digests_need_no_cache(no_cache: Path) -> None:
     assert file_digest(no_cache) == hashlib.sha256(b"").hexdigest()
     assert library().models
-
-
-def test_a_writable_folder_is_made_and_left_empty(tmp_path: Path) -> None:
-    folder = writable(tmp_path / "a" / "b", "Rows")
-    assert folder.is_dir()
-    assert not list(folder.iterdir())
 
 
 def test_properties_of_the_cpu_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

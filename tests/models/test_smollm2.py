@@ -1,6 +1,5 @@
 """The pair that people see first: SmolLM2 from its package, where that is installed."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from specdemo.cli import main
 from specdemo.engines import load_engine
 from specdemo.engines.base import BRIEF, Engine
 from specdemo.metrics import proposed_and_accepted
 from specdemo.models.catalogue import find
-from specdemo.models.checks import is_recommended
 from specdemo.models.converted import convert_pair, traced_runtime
 from specdemo.models.devices import multiplies_int8
 from specdemo.models.gguf import inspect_gguf
@@ -31,7 +28,6 @@ from specdemo.race import race, run_alone
 from specdemo.records import Comparison, Request
 from specdemo.settings import GenerationSettings
 from specdemo.summary import notes
-from tests.support.hurried import load_briefly
 
 FILE = local_folder(find("smollm2").target)
 pytestmark = [
@@ -86,15 +82,6 @@ def test_its_head_predicts_what_it_writes(monkeypatch: pytest.MonkeyPatch) -> No
     assert accepted > proposed * 0.4 > 0
 
 
-def test_its_name_is_enough(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    options = ["--target", "SmolLM2-135M-Instruct", "--drafter", "lookup", "--max-new-tokens", "16", "--json", "-"]
-    assert main(["compare", PROMPT, *options], load=load_briefly) == 0
-    told = json.loads(capfd.readouterr().out)
-    assert told["pair"]["target"]["name"] == "SmolLM2-135M-Instruct"
-    assert told["pair"]["runtime"]["dynamic_quantization"] == "auto"
-    assert told["settings"]["engine"] == ("traced" if multiplies_int8() else "genai")
-
-
 def test_a_copy_of_its_file_begins_like_it(tmp_path: Path) -> None:
     copy = Path(shutil.copy(str(FILE), tmp_path / "mine.gguf"))
     assert default_settings(inspect_gguf(copy)) == find("smollm2").begin
@@ -122,13 +109,6 @@ def test_it_starts_in_the_traced_engine_where_that_quantizes(
         "on" if engine == "traced" else pair.runtime.dynamic_quantization
     )
     assert initial_settings(pair).engine == engine
-
-
-def test_its_draft_is_recommended() -> None:
-    pair = default_pair()
-    assert pair.draft is not None
-    assert is_recommended(pair.draft, pair.target)
-    assert not is_recommended(pair.target, pair.target)
 
 
 def test_the_first_example_is_answered_in_well_formed_markdown(engine: Engine) -> None:

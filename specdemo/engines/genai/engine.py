@@ -21,7 +21,7 @@ from specdemo.engines.genai.pipelines import (
 )
 from specdemo.engines.language_model import log_probabilities
 from specdemo.errors import OPENVINO_FAILURES, EngineError
-from specdemo.models.checks import check_concurrent, check_request
+from specdemo.models.checks import check_concurrent, check_strategy
 from specdemo.models.devices import describe_environment
 from specdemo.records import SIDES, Costs, Counters, DraftRound, ModelPair, Request
 from specdemo.settings import Sampling
@@ -56,7 +56,7 @@ class GenAIEngine:
         Raises:
             PairError, SettingsError: the pair cannot be decoded with the request's strategy.
         """
-        check_request(self.pair, "genai", request)
+        check_strategy(self.pair, "genai", request.strategy, request.sampling)
         return GenAIDecoder(self.pipelines, request)
 
     def batch(self, strategy: Strategy) -> Batch:

@@ -12,7 +12,7 @@ from specdemo.engines.server.decoder import Dialect, RemoteBatch, RemoteDecoder
 from specdemo.engines.server.llama_cpp import LlamaCpp
 from specdemo.engines.server.openai import OpenAI
 from specdemo.errors import UsageError
-from specdemo.models.checks import check_request, check_strategy
+from specdemo.models.checks import check_strategy
 from specdemo.records import (
     NOT_USED,
     SIDES,
@@ -54,7 +54,7 @@ class RemoteEngine:
         self.environment = _environment([dialect for _, dialect in self._connections.values()])
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-        check_request(self.pair, "server", request)
+        check_strategy(self.pair, "server", request.strategy, request.sampling)
         return RemoteDecoder(*self._of(request.strategy), request)
 
     def batch(self, strategy: Strategy) -> Batch:

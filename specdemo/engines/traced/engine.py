@@ -27,7 +27,7 @@ from specdemo.engines.text import Tokenizer
 from specdemo.engines.traced.decoder import OpenDrafter, TracedDecoder, UpdateStrategy
 from specdemo.engines.traced.drafters import ModelDrafter, Proposer, SourcesDrafter, TextDrafter, TranslatingDrafter
 from specdemo.errors import PairError
-from specdemo.models.checks import check_engine, check_request
+from specdemo.models.checks import check_engine, check_strategy
 from specdemo.models.converted import folder_of, traced_runtime
 from specdemo.models.devices import (
     check_devices,
@@ -107,7 +107,7 @@ class TracedEngine:
             lookahead
                 lacks step costs.
         """
-        check_request(self.pair, "traced", request)
+        check_strategy(self.pair, "traced", request.strategy, request.sampling)
         plain = isinstance(request.strategy, Plain)
         drafter, update = (None, _never) if plain else self._drafter(request, costs)
         if self.thoroughness.fixed_lengths and request.kv_cache:
