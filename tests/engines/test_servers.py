@@ -79,6 +79,7 @@ def test_both_servers_race(served: RemoteEngine) -> None:
     assert metrics.mean_acceptance_length(comparison.plain) == 1
     assert (metrics.mean_acceptance_length(comparison.speculative) or 0) > 1
     assert comparison.trace_source == "reported"
+    assert 0 < (comparison.plain.prompt_tokens or 0) == comparison.speculative.prompt_tokens
     assert comparison.pair.target.server == "llama.cpp"
     assert "127.0.0.1" not in comparison.model_dump_json(), "addresses are nobody's business"
 

@@ -94,7 +94,8 @@ class RemoteDecoder:
             with self._client.understanding():
                 rounds = self._reader.finalized(rounds)
         passes_known = self._reader.trace_source != "bursts"
-        return run.model_copy(update={"prefill": rounds[0], "rounds": rounds[1:], "passes_known": passes_known})
+        known = {"passes_known": passes_known, "prompt_tokens": self._reader.prompt_tokens}
+        return run.model_copy(update={"prefill": rounds[0], "rounds": rounds[1:], **known})
 
     def update_strategy(self, strategy: Strategy) -> bool:
         return False  # a sent request cannot be changed

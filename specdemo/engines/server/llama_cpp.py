@@ -144,6 +144,7 @@ class LlamaCppReader(Reader):
         """Yield completed rounds; a round is complete once the next one begins."""
         data = event.data
         if (progress := data.get("prompt_progress")) is not None:
+            self.prompt_tokens = progress["total"]
             yield Prefilling(progress["processed"], progress["total"])
             return
         text, last = data.get("content") or "", self._last

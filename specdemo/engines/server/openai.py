@@ -15,6 +15,7 @@ from specdemo.strategies import SERVERS
 
 _LETTERS_PER_TOKEN = 4  # of English, for texts whose length in tokens is only estimated
 _PREFIXES = ("/v1", "/v3", "")  # where servers have the protocol; OpenVINO Model Server: v3
+_MOST_COUNTED = 2**31  # tokens; more is nonsense
 _SURROGATES = "\ud800", "\udbff"  # the first half of a character beyond 16 bits, which some servers split
 
 
@@ -26,6 +27,7 @@ class Reader:
     def __init__(self, began: float) -> None:
         self.began = began
         self.finish_reason: FinishReason | None = None
+        self.prompt_tokens: int | None = None
 
     def on_event(self, event: Event) -> Iterator[Prefilling | Round]:
         """Yield the rounds completed by this event."""
@@ -139,8 +141,9 @@ class OpenAIReader(Reader):
     def on_event(self, event: Event) -> Iterator[Prefilling | Round]:
         """Yield the event as a round if it holds text."""
         usage = event.data.get("usage")
-        if isinstance(usage, dict) and isinstance(total := usage.get("completion_tokens"), int) and total > 0:
-            self._total = total
+        if isinstance(usage, dict):
+            self._total = _count(usage.get("completion_tokens")) or self._total
+            self.prompt_tokens = _count(usage.get("prompt_tokens")) or self.prompt_tokens
         choice = next(iter(event.data.get("choices") or ()), None) or {}
         if reason := choice.get("finish_reason"):
             self.finish_reason = "length" if reason == "length" else "stop"
@@ -184,6 +187,11 @@ class OpenAIReader(Reader):
             committed = tuple(Token(id=None, text=text) for text in texts)
             found.append(step.model_copy(update={"committed": committed}))
         return tuple(found)
+
+
+def _count(value: object) -> int | None:
+    """Return a server's number if it can be one of tokens."""
+    return value if isinstance(value, int) and 0 < value <= _MOST_COUNTED else None
 
 
 def _joined(content: object) -> str:
