@@ -18,21 +18,17 @@ export class Anatomy {
     this.find = find;
     this.steps = find(".steps");
     this.at = 0;
-    /** @type {number | null} */ this.lit = null;
     this.run = ""; // that is shown
     this.prompt = "";
     /** @type {Round[]} */ this.rounds = []; // the prefill first
     /** @type {{ from: number, to: number }[]} */ this.spans = []; // of each round, in milliseconds
     this.timeline = new Chart(find(".chart.timeline"));
-    this.timeline.onPoint = (number, chosen) => (chosen && number ? this.go(number - 1) : this.light(number, true));
     this.charts = Object.fromEntries(CHARTS.map((name) => [name, new Chart(find(`.chart.${name}`))]));
-    this.steps.addEventListener("pointerover", ({ target }) => this.light(Number(stepAt(target)?.dataset.number) || null));
-    this.steps.addEventListener("pointerleave", () => this.light(null));
     find(".back").addEventListener("click", () => this.go(this.at - 1));
     find(".forward").addEventListener("click", () => this.go(this.at + 1));
     this.steps.addEventListener("keydown", (event) => this.key(event));
     this.steps.addEventListener("click", ({ target }) => {
-      const chosen = stepAt(target);
+      const chosen = target instanceof Element && target.closest(".step");
       if (chosen) this.go([...this.steps.children].indexOf(chosen));
     });
   }
@@ -47,7 +43,7 @@ export class Anatomy {
     board(this.find(".passes .table"), [anatomy.passes]);
     for (const name of CHARTS) this.charts[name].show(anatomy.charts[name]);
     if (run === this.run) return;
-    Object.assign(this, { run, prompt: record.prompt, rounds: [prefill, ...rounds], at: 0, lit: null });
+    Object.assign(this, { run, prompt: record.prompt, rounds: [prefill, ...rounds], at: 0 });
     this.steps.replaceChildren(...rounds.map(step));
     this.draw(rounds);
     this.find(".so-far").textContent = this.prompt + textOf([prefill]);
@@ -63,7 +59,7 @@ export class Anatomy {
     const ms = (/** @type {number | null | undefined} */ seconds) => 1000 * (seconds ?? 0);
     const base = this.spans.map(({ from }) => from);
     /** @type {(name: string, starts: number[], x: number[], colour: string) => any} */
-    const row = (name, starts, x, colour) => ({ type: "bar", orientation: "h", name, base: starts, x, customdata: rounds.map((_, index) => index + 1), marker: { color: `var(--sd-${colour})` } });
+    const row = (name, starts, x, colour) => ({ type: "bar", orientation: "h", name, base: starts, x, marker: { color: `var(--sd-${colour})` } });
     const drafts = rounds.map(({ draft_seconds }) => ms(draft_seconds));
     const data = known
       ? [row("draft", base, drafts, "rejected"), row("verify", base.map((from, index) => from + drafts[index]), rounds.map(({ verify_seconds }) => ms(verify_seconds)), "accepted")]
@@ -89,42 +85,13 @@ export class Anatomy {
       element.classList.toggle("current", index === this.at);
       element.classList.toggle("ahead", index > this.at);
     });
-    if (scroll) this.reveal(steps[this.at]);
-    this.mark();
+    if (scroll) this.steps.scrollTop = steps[this.at].offsetTop - this.steps.offsetTop - this.steps.clientHeight / 2;
+    this.timeline.light(this.spans[this.at]);
     this.find(".place").textContent = `round ${this.at + 1} of ${steps.length}`;
     const parts = [["prompt", this.prompt], ["", textOf(this.rounds.slice(0, this.at + 1))], ["now", textOf([this.rounds[this.at + 1]])]];
     this.find(".so-far").replaceChildren(...parts.map(([className, textContent]) => Object.assign(document.createElement("span"), { className, textContent })));
     this.find(".so-far").scrollTop = 1e9;
   }
-
-  /** @param {HTMLElement} element */
-  reveal(element) {
-    this.steps.scrollTop = element.offsetTop - this.steps.offsetTop - this.steps.clientHeight / 2;
-  }
-
-  /** Highlight the round under the pointer in the list and on the timeline; null: none. @param {number | null} number */
-  light(number, scroll = false) {
-    if (number === this.lit) return;
-    this.lit = number;
-    this.steps.querySelector(".lit")?.classList.remove("lit");
-    const element = number && this.steps.children[number - 1];
-    if (element instanceof HTMLElement) {
-      element.classList.add("lit");
-      if (scroll) this.reveal(element);
-    }
-    this.mark();
-  }
-
-  mark() {
-    const rounds = [{ number: this.at + 1, opacity: 0.2 }, { number: this.lit ?? 0, opacity: 0.35 }];
-    this.timeline.lit = rounds.flatMap(({ number, opacity }) => (this.spans[number - 1] ? [{ ...this.spans[number - 1], opacity }] : []));
-    this.timeline.redrawSoon();
-  }
-}
-
-/** @param {EventTarget | null} target */
-function stepAt(target) {
-  return target instanceof Element ? /** @type {HTMLElement | null} */ (target.closest(".step")) : null;
 }
 
 /** @param {Round[]} rounds */
@@ -133,7 +100,6 @@ const textOf = (rounds) => rounds.flatMap(({ committed }) => committed).map(({ t
 /** @param {Round} round @param {number} index */
 function step(round, index) {
   const element = Object.assign(document.createElement("li"), { className: "step" });
-  element.dataset.number = String(index + 1);
   const chips = Object.assign(document.createElement("span"), { className: "chips" });
   chips.append(...renderChips(round));
   const note = Object.assign(document.createElement("small"), { textContent: roundNote(round) });

@@ -20,7 +20,7 @@ export class Chart {
     this.figure = figure;
     /** @type {Point[][]} */ this.points = [];
     /** @type {{ x: number, text: string }[]} */ this.marks = []; // vertical lines with a word
-    /** @type {{ from: number, to: number, opacity: number }[]} */ this.lit = []; // ranges of x that stand out
+    /** @type {{ from: number, to: number } | undefined} */ this.lit = undefined; // a range of x that stands out
     this.canvas = element.appendChild(document.createElement("canvas"));
     this.canvas.setAttribute("role", "img");
     this.canvas.style.cssText = "position: absolute; inset: 0; width: 100%; height: 100%";
@@ -31,11 +31,11 @@ export class Chart {
     this.span = { x: /** @type {Range} */ ([0, 1]), y: 1, y2: 1 };
     /** @type {any[] | null} */ this.names = null; // on the x axis
     /** @type {ReturnType<typeof setTimeout> | undefined} */ this.timer = undefined;
-    /** @type {(data: any, chosen: boolean) => void} */ this.onPoint = () => {}; // a span of time under the pointer
     new ResizeObserver(() => this.flush()).observe(element);
     new MutationObserver(() => this.redrawSoon()).observe(document.body, { attributeFilter: ["class"] });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redrawSoon());
-    this.listen();
+    this.canvas.addEventListener("pointermove", (event) => this.hover(event.offsetX, event.offsetY));
+    this.canvas.addEventListener("pointerleave", () => { this.tip.hidden = true; });
     this.show(figure);
   }
 
@@ -66,6 +66,12 @@ export class Chart {
     this.redrawSoon();
   }
 
+  /** Let a range of x stand out. @param {{ from: number, to: number } | undefined} range */
+  light(range) {
+    this.lit = range;
+    this.redrawSoon();
+  }
+
   redrawSoon() {
     this.timer ??= setTimeout(() => this.flush(), REDRAW_MS);
   }
@@ -78,29 +84,8 @@ export class Chart {
 
   // The pointer
 
-  listen() {
-    const { canvas } = this;
-    canvas.addEventListener("pointermove", (event) => this.hover(event.offsetX, event.offsetY));
-    canvas.addEventListener("pointerleave", () => { this.tip.hidden = true; this.onPoint(null, false); });
-    canvas.addEventListener("click", ({ offsetX, offsetY }) => this.onPoint(this.spanAt(offsetX, offsetY), true));
-  }
-
-  /** The data of the span of time at a place, if there is one. @param {number} x @param {number} y */
-  spanAt(x, y) {
-    const [from, to] = this.span.x;
-    const at = from + ((x - this.box.x) / this.box.width) * (to - from);
-    for (const [row, { base, x: lengths, customdata, orientation }] of this.figure.data.entries()) {
-      if (orientation !== "h" || Math.floor(((y - this.box.y) / this.box.height) * this.figure.data.length) !== row) continue;
-      const index = base.findIndex((/** @type {number} */ start, /** @type {number} */ i) => start <= at && at <= start + lengths[i]);
-      if (index >= 0) return customdata[index];
-    }
-    return null;
-  }
-
   /** Name the values nearest to the pointer. @param {number} x @param {number} y */
   hover(x, y) {
-    const span = this.spanAt(x, y);
-    this.onPoint(span, false);
     const found = this.figure.data.flatMap((trace, index) => {
       if (trace.orientation === "h" || trace.hoverinfo === "skip") return [];
       const near = this.points[index].map(([at, value], number) => ({ at, value, number, far: Math.abs(this.place(at, 0)[0] - x) }))
@@ -109,9 +94,8 @@ export class Chart {
     });
     const nearest = Math.min(...found.map(({ far }) => far));
     const lines = found.filter(({ far }) => far <= nearest + 1);
-    const words = span === null ? "" : `round ${span}`;
     this.tip.textContent = lines.length ? [`${title(this.figure.layout.xaxis)} ${this.names ? String(lines[0].at) : label(Number(lines[0].at))}`.trim(),
-      ...lines.map(({ name, text }) => [name, text].filter(Boolean).join(": "))].join("\n") : words;
+      ...lines.map(({ name, text }) => [name, text].filter(Boolean).join(": "))].join("\n") : "";
     this.tip.hidden = !this.tip.textContent;
     this.tip.style.left = `${Math.min(x + 12, this.element.offsetWidth - this.tip.offsetWidth - 4)}px`;
     this.tip.style.top = `${Math.max(y - this.tip.offsetHeight - 8, 0)}px`;
@@ -139,7 +123,7 @@ export class Chart {
     pen.beginPath();
     pen.rect(this.box.x, 0, this.box.width + 2, height);
     pen.clip();
-    this.light();
+    if (this.lit) this.highlight(this.lit);
     const stack = new Map();
     data.forEach((trace, index) => { if (trace.type === "bar") (trace.orientation === "h" ? this.spans(trace, index) : this.bars(trace, index, stack)); });
     data.forEach((trace, index) => { if (trace.type !== "bar") this.line(trace, this.points[index]); });
@@ -207,14 +191,13 @@ export class Chart {
     this.write(name, this.box.x + 4, this.box.y + row * height + 14, "left", "var(--sd-ink)");
   }
 
-  light() {
-    for (const { from, to, opacity } of this.lit) {
-      const [left, right] = [this.place(from, 0)[0], this.place(to, 0)[0]];
-      this.pen.globalAlpha = opacity;
-      this.pen.fillStyle = this.resolve("var(--sd-own)");
-      this.pen.fillRect(left, this.box.y, Math.max(right - left, 2), this.box.height);
-      this.pen.globalAlpha = 1;
-    }
+  /** @param {{ from: number, to: number }} range */
+  highlight({ from, to }) {
+    const [left, right] = [this.place(from, 0)[0], this.place(to, 0)[0]];
+    this.pen.globalAlpha = 0.2; // bars and words stay readable
+    this.pen.fillStyle = this.resolve("var(--sd-own)");
+    this.pen.fillRect(left, this.box.y, Math.max(right - left, 2), this.box.height);
+    this.pen.globalAlpha = 1;
   }
 
   /** @param {any} spread @param {number} at @param {number} y @param {number} left */

@@ -80,13 +80,10 @@ export function explainQueue() {
 }
 
 /** The queue in words; none for a visitor alone. @param {string} text */
-export function queueWords(text) {
-  const [, place, passed, whole] = text.match(/queue: (\d+)\/\d* \|\s*([\d.]+)?(?:\/([\d.]+))?/) ?? [];
+function queueWords(text) {
+  const [, place] = text.match(/queue: (\d+)\//) ?? [];
   if (!place) return undefined;
-  const left = whole && passed ? Math.round(Number(whole) - Number(passed)) : 0;
-  if (place === "1") return "";
-  const turn = `${Number(place) - 1} before you`;
-  return left > 0 ? `${turn}, about ${left} s` : turn;
+  return place === "1" ? "" : `${Number(place) - 1} before you`;
 }
 
 /** Open the first tab, Compare. */

@@ -278,6 +278,10 @@ class _Chat(NamedTuple):
     goes_on: gr.Checkbox
 
 
+EXAMPLES = (
+    '<div class="examples"><button type="button" class="opener" popovertarget="example-list">Examples</button>'
+    '<div class="list" id="example-list" popover></div></div>'
+)
 OWN_RUNS = (
     '<table><caption>Your runs of this prompt</caption><thead><tr><th title="tokens guessed per round">lookahead</th>'
     '<th title="acceptance rate α: accepted / proposed">accepted</th><th title="mean acceptance length τ">tokens a '
@@ -332,7 +336,7 @@ def _ask(pair: gr.State, first: ModelPair) -> tuple[gr.Textbox, _Buttons, _Chat]
     prompt = gr.Textbox(shown, label="Prompt", show_label=False, lines=3, max_lines=3, elem_id="prompt")
     with gr.Row(elem_id="beneath"):
         gr.HTML("<p role='status'>Enter runs</p>", elem_id="keys")
-        menu = view("examples", value=examples_html(first), elem_id="examples")
+        menu = view("examples", EXAMPLES, value=examples_html(first), elem_id="examples")
     with gr.Row(elem_id="actions"):
         run = gr.Button("Run", variant="primary", elem_id="run", interactive=False)
         stop = gr.Button("Stop", variant="stop", elem_id="stop", visible=False)

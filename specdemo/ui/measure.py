@@ -300,7 +300,7 @@ def measure_tab(
                 )
             suite = gr.HTML(suite_name(None), elem_id="measure-suite-name")
             message = gr.HTML(elem_id="measure-message", elem_classes="message")
-        board = view("board", markup='<div class="board race"></div>', elem_id="measure-board")
+        board = view("board", '<div class="board race"></div>', elem_id="measure-board")
         files = gr.File(
             label="Reports: JSON, Markdown, CSV, and HTML that opens offline",
             visible=False,

@@ -337,7 +337,7 @@ def _widgets(
             cancel = gr.Button("Cancel", variant="stop", elem_id="cancel-load", visible=False, scale=0)
         message = gr.HTML(elem_id="pair-message", elem_classes="message")
         report = gr.HTML(elem_id="report")
-        offer = view("catalogue", "offer.html", elem_id="offer")
+        offer = view("catalogue", '<div class="catalogue"><div class="list"></div></div>', elem_id="offer")
     progress = gr.HTML(elem_id="download", elem_classes="message")
     cancel_download = gr.Button("Stop the download", elem_id="cancel-download", visible=False, size="sm")
     catalogue = view("catalogue", elem_id="catalogue")

@@ -59,20 +59,13 @@ def theme() -> gr.themes.Base:
 _MODULE = 'import(new URL("specdemo/{}", document.baseURI))'
 
 
-def view(
-    name: str,
-    template: str | None = None,
-    *,
-    markup: str | None = None,
-    value: str = "",
-    **layout: Any,
-) -> gr.HTML:
-    """Return a view of `main.js` by name; its HTML is `markup` or the file `template`."""
+def view(name: str, markup: str | None = None, *, value: str = "", **layout: Any) -> gr.HTML:
+    """Return a view of `main.js` by name; without `markup`, its HTML is in the file of this name."""
     mount = f"""
         const widget = {{ element, trigger, props, watch }};
         {_MODULE.format("main.js")}.then(({{ mount }}) => mount("{name}", widget));
     """
-    return gr.HTML(value, html_template=markup or text_of(template or f"{name}.html"), js_on_load=mount, **layout)
+    return gr.HTML(value, html_template=markup or text_of(f"{name}.html"), js_on_load=mount, **layout)
 
 
 def script(module: str, function: str, *first: str) -> str:

@@ -43,17 +43,6 @@ test("the pointer names the nearest values", () => {
   assert.equal(one.tip.textContent, "round 1\naccepted: 3\nplain: 1");
 });
 
-test("spans of time are found under the pointer", () => {
-  const row = (name, base) => ({ type: "bar", orientation: "h", name, base, x: [10, 10], customdata: [1, 2], marker: { color: "red" } });
-  const one = chart({ data: [row("draft", [0, 20]), row("verify", [10, 30])], layout: {} });
-  one.flush();
-  const [found, middle] = [[], one.box.y + one.box.height / 4];
-  one.onPoint = (number, chosen) => found.push([number, chosen]);
-  one.hover(one.place(25, 0)[0], middle);
-  one.hover(one.place(15, 0)[0], middle);
-  assert.deepEqual(found, [[2, false], [null, false]]);
-});
-
 test("ticks are round numbers", () => {
   assert.deepEqual(ticks(0, 10), [0, 2, 4, 6, 8, 10]);
   assert.deepEqual(ticks(0, 0.7).map((tick) => Number(tick.toFixed(3))), [0, 0.2, 0.4, 0.6]);
