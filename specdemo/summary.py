@@ -579,8 +579,6 @@ def notes(comparison: Comparison) -> Iterator[str]:
             "The target is a mixture of experts. A pass over several tokens reads the experts that each of them "
             "needs, so it costs more than in other models, and speculation gains less, or nothing."
         )
-    if pair.runtime.enable_prefix_caching:
-        yield "Prefix caching is on: prefill counts only tokens that earlier texts had not left in the KV cache."
     if comparison.moves:
         moves = ", ".join(f"{moved_to(move)} from round {move.round} on" for move in comparison.moves)
         yield f"Settings were changed while it ran: {moves}. The figures cover several settings together."
@@ -619,10 +617,6 @@ _NOT_QUANTIZED = (
     "Activations are not quantized (dynamic quantization is off), so that outputs stay identical. That makes steps "
     "slower: plain ones of SmolLM2 took 1.1 to 1.5 times as long on two cores of an AMD EPYC. Runtime in the Models "
     "tab has the switch."
-)
-_QUANTIZED = (
-    " Since the weights are stored as {weights}, activations are quantized, too, in {groups}, which magnifies such "
-    "differences; with --dynamic-quantization off they stay as they are."
 )
 
 
@@ -673,8 +667,8 @@ def _remedy(comparison: Comparison) -> str:
         return "Inference runs in f32 with a KV cache in f32 here, so no other precision avoids it."
     return (
         f"Here inference runs in {precision.inference_precision} with a KV cache in {precision.kv_cache_precision}; "
-        "in f32 throughout (--precision f32 --kv-cache-precision f32), outputs diverge less often."
-        + (_QUANTIZED.format(weights=weights, groups=precision.dynamic_quantization) if quantized else "")
+        "in f32 throughout (--precision f32 --kv-cache-precision f32"
+        f"{' --dynamic-quantization off' if quantized else ''}), outputs diverge less often."
     )
 
 

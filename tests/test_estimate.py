@@ -83,27 +83,6 @@ def test_a_quiet_machine_gives_narrow_intervals_and_calls_what_is_clear(steps: s
     assert all((each.strength, each.direction) == clear[truth] for truth, each in found if truth in clear)
 
 
-@pytest.mark.parametrize(
-    ("interval", "said"),
-    [
-        ((1.4, 1.2, 1.6), ("clear", "faster")),
-        ((0.7, 0.6, 0.8), ("clear", "slower")),
-        ((1.4, 0.9, 2.2), ("probable", "faster")),
-        ((0.8, 0.55, 1.16), ("probable", "slower")),
-        ((1.04, 0.99, 1.09), ("even", "same")),  # nobody would notice
-        ((1.015, 1.01, 1.02), ("even", "same")),
-        ((1.1, 0.9, 1.4), ("even", "same")),
-        ((1.1, 0.5, 2.4), ("noisy", "same")),
-        ((2.0, None, None), ("noisy", "same")),
-    ],
-)
-def test_no_more_is_said_than_the_interval_allows(
-    interval: tuple[float, float | None, float | None], said: tuple[str, str]
-) -> None:
-    found = Interval(middle=interval[0], low=interval[1], high=interval[2])
-    assert (found.strength, found.direction) == said
-
-
 def compared(engine: ScriptedEngine, **settings: object) -> Comparison:
     *_, comparison = race(engine, "Say", GenerationSettings.checked(**settings))
     assert isinstance(comparison, Comparison)
@@ -193,17 +172,6 @@ def test_repeats_narrow_the_interval_and_other_programs_widen_it() -> None:
             widths.setdefault(name, []).append(half_width(found))
     medians = [np.median(each) for each in widths.values()]
     assert medians[0] < 0.9 * medians[1] < 0.9 * medians[2]
-
-
-def test_single_slow_steps_hardly_count() -> None:
-    comparison = simulated(MACHINES["quiet"], 1.5, seed=1)
-    rounds = list(comparison.speculative.rounds)
-    rounds[5] = rounds[5].model_copy(update={"seconds": 40 * rounds[5].seconds})
-    slow = comparison.speculative.model_copy(update={"rounds": tuple(rounds)})
-    before, hit = of_comparison(comparison), of_comparison(comparison.model_copy(update={"speculative": slow}))
-    assert before is not None
-    assert hit is not None
-    assert hit.middle == pytest.approx(before.middle, rel=0.02)
 
 
 def test_what_cannot_be_is_left_out() -> None:

@@ -44,15 +44,6 @@ def test_a_longer_output_differs_where_the_shorter_ended_unless_that_was_cancell
     assert metrics.first_divergence(comparison.model_copy(update={"plain": cancelled})) is None
 
 
-def test_speedup_compares_the_same_number_of_tokens() -> None:
-    comparison = compare(ScriptedEngine(), ignore_eos=True, max_new_tokens=41)
-    half = comparison.plain.model_copy(update={"rounds": comparison.plain.rounds[:20], "finish_reason": "cancelled"})
-    whole, part = metrics.speedup(comparison), metrics.speedup(comparison.model_copy(update={"plain": half}))
-    assert whole is not None
-    assert part is not None
-    assert abs(whole - part) < 1e-9
-
-
 @given(runs, st.integers(0, 40))
 def test_seconds_to_grows_with_tokens_up_to_all_seconds(run: Run, tokens: int) -> None:
     assert metrics.seconds_to(run, tokens) <= metrics.seconds_to(run, tokens + 1)
@@ -86,15 +77,6 @@ def test_acceptance_counts_only_rounds_whose_proposals_are_known() -> None:
     )
     unknown = Round(committed=(token,) * 4, seconds=1, proposed=None)
     assert metrics.running_acceptance((unknown, known, unknown)) == [None, 0.5, 0.5]
-
-
-def test_step_costs_are_ratios_to_a_plain_step() -> None:
-    costs = Costs(plain_step=0.010, draft_step=0.002, verify=(0.010, 0.011, 0.015))
-    assert metrics.draft_cost(costs) == 0.2
-    assert metrics.verify_cost(costs, 1) == 1
-    assert metrics.verify_cost(costs, 3) == 1.5
-    assert metrics.verify_cost(costs, 4) is None
-    assert metrics.verify_cost(costs, 0) is None
 
 
 COSTS = Costs(plain_step=0.010, draft_step=0.002, verify=(0.010, 0.011, 0.012, 0.025))

@@ -87,12 +87,6 @@ def test_one_conclusion_names_the_setting_to_choose(found: Any, fresh: Any, best
     assert words in concluded.sentence
 
 
-def test_settings_that_may_be_as_fast_are_named() -> None:
-    many = [point(f"lookahead {n}", 1.5 - n / 100, 0.1) for n in range(1, 8)]
-    sentence = _choose(many, None).sentence
-    assert sentence.endswith("As fast, perhaps: lookahead 2, lookahead 3, lookahead 4, lookahead 5 and 2 more.")
-
-
 def test_under_several_conditions_the_conclusion_says_where_speculation_pays() -> None:
     found = [point(f"concurrency {n}", middle, 0.03) for n, middle in ((1, 1.4), (4, 1.2), (8, 1.0), (16, 0.8))]
     assert _where(found) == (

@@ -156,11 +156,6 @@ def test_a_faster_setting_is_set_and_one_as_good_is_not() -> None:
     assert list(plan.variants) == ["lookahead 1", "lookahead 8"]
 
 
-def test_the_present_setting_is_among_those_tried() -> None:
-    plan, _ = tuned(lookahead(7), (1,))
-    assert list(plan.variants) == ["lookahead 1", "lookahead 7"]
-
-
 def test_the_search_uses_the_prompt_in_view_and_the_pair_that_a_run_has_loaded() -> None:
     sessions = Sessions()
     pair = ENGINE.pair
