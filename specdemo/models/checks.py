@@ -299,19 +299,10 @@ _EXAMPLES = (
 )
 
 
-def vocabulary_of(tokenizer: "openvino_genai.Tokenizer") -> dict[bytes, int] | None:
-    """Return every token's bytes and id; None without a detokenizer."""
-    with suppress(RuntimeError):
-        vocabulary: dict[bytes, int] = tokenizer.get_vocab()
-        return vocabulary
-    return None
-
-
 def check_tokenizers(target: "openvino_genai.Tokenizer", draft: "openvino_genai.Tokenizer") -> None:
     """Check that a draft's ids mean the same to the target."""
-    ours, theirs = vocabulary_of(target), vocabulary_of(draft)
-    if ours is not None and theirs is not None:
-        check_vocabularies(ours, theirs)
+    with suppress(RuntimeError):  # one has no detokenizer, and so no vocabulary
+        check_vocabularies(target.get_vocab(), draft.get_vocab())
         return
     for text in _EXAMPLES:
         if target.encode(text).input_ids.data.tolist() != draft.encode(text).input_ids.data.tolist():

@@ -157,15 +157,10 @@ def entry_folders(entry: Entry, directory: Path | None = None) -> tuple[Path | N
 def _candidates(directory: Path) -> Iterator[tuple[str, Path]]:
     """Yield folders that hold files, by name; a folder that holds only folders is an organisation."""
     for folder in _folders(directory):
-        inside = _folders(folder)
-        if inside and not any(folder.glob("openvino_*")):
-            yield from ((f"{folder.name}/{model.name}", model) for model in inside if not _holds_gguf(model))
-        elif not _holds_gguf(folder):
-            yield folder.name, folder
-
-
-def _holds_gguf(folder: Path) -> bool:
-    return not any(folder.glob("openvino_*")) and any(gguf_files(folder, depth=0))
+        inside = [] if any(folder.glob("openvino_*")) else _folders(folder)
+        for model in inside or [folder]:
+            if any(model.glob("openvino_*")) or not any(gguf_files(model, depth=0)):
+                yield model.relative_to(directory).as_posix(), model
 
 
 def _folders(directory: Path) -> list[Path]:
@@ -180,14 +175,10 @@ def _usable(candidates: Iterable[tuple[str, Path]]) -> tuple[list[Model], list[U
             unusable.append(Unusable(name=shown, reason=f"The name of {shown!r} is not valid text; rename it."))
             continue
         try:
-            models.append(_named(path, name))
+            models.append(inspect_model(path).model_copy(update={"name": name}))
         except ModelError as error:
             unusable.append(Unusable(name=name, reason=str(error)))
     return models, unusable
-
-
-def _named(path: Path, name: str) -> Model:
-    return inspect_model(path).model_copy(update={"name": name})
 
 
 def distinct(models: Iterable[Model]) -> Iterator[Model]:

@@ -10,7 +10,7 @@ import pytest
 
 from specdemo.cli import doctor, main
 from specdemo.cli.commands import TOPICS, build_parser, commands_of
-from specdemo.cli.doctor import allows, block, folders, speculation
+from specdemo.cli.doctor import allows, block, speculation
 from specdemo.errors import DeviceError
 from specdemo.metrics import break_even, predict
 from specdemo.models import devices
@@ -18,7 +18,6 @@ from specdemo.models.devices import check_devices, check_head_device
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Costs
 from specdemo.settings import RuntimeSettings
-from specdemo.version import __version__
 
 COSTS = Costs(plain_step=0.010, draft_step=0.002, verify=tuple(0.010 + 0.001 * n for n in range(17)))
 
@@ -73,13 +72,6 @@ def test_what_a_lookahead_needs_is_where_its_prediction_passes_one() -> None:
     assert allows(None) == []
 
 
-def test_a_folder_that_is_not_there_yet_has_room_too(tmp_path: Path) -> None:
-    found = folders(tmp_path / "not" / "yet")["models"]
-    assert not found["exists"]
-    assert found["writable"]
-    assert found["free_bytes"] > 0
-
-
 def test_instruction_sets_are_those_the_system_tells(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     info = tmp_path / "cpuinfo"
     info.write_text("model name\t: A processor\nflags\t\t: fpu avx2 avx512f avx512_vnni amx_int8\n")
@@ -93,12 +85,6 @@ def test_every_command_has_its_topic() -> None:
     assert sorted(name for names in TOPICS.values() for name in names) == sorted(commands)
     text = build_parser().format_help()
     assert all(f"{topic}:" in text for topic in TOPICS)
-
-
-def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        main(["--version"])
-    assert capsys.readouterr().out == f"specdemo {__version__}\n"
 
 
 def test_an_output_without_such_letters_is_no_error() -> None:

@@ -1,10 +1,8 @@
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from specdemo.cli import main
 from specdemo.errors import DeviceError, FolderError, PairError
 from specdemo.models.checks import check_vocabularies, drafts_for
 from specdemo.models.devices import check_devices
@@ -18,7 +16,6 @@ from specdemo.models.pairs import (
 from specdemo.records import Model
 from specdemo.settings import RuntimeSettings
 from tests.support.folders import pair_from_folders
-from tests.support.hurried import load_briefly
 
 
 @pytest.fixture
@@ -54,18 +51,6 @@ def test_without_a_configuration_the_network_tells_its_vocabulary(copy: Path) ->
     described = inspect_folder(BUNDLED / "draft")
     assert (model.architecture, model.context_length) == ("unknown", None)
     assert (model.vocabulary, model.parameters) == (described.vocabulary, described.parameters)
-
-
-@pytest.mark.openvino
-@pytest.mark.parametrize("engine", ["genai", "traced"])
-def test_a_pair_without_configurations_runs(engine: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    for role in ("target", "draft"):
-        shutil.copytree(BUNDLED / role, tmp_path / role)
-        (tmp_path / role / "config.json").unlink()
-    names = ["--target", str(tmp_path / "target"), "--draft", str(tmp_path / "draft"), "--engine", engine]
-    options = [*names, "--max-new-tokens", "16", "--json", "-"]
-    assert main(["compare", "Once upon a time", *options], load=load_briefly) == 0
-    assert len(json.loads(capfd.readouterr().out)["speculative"]["token_ids"]) == 16
 
 
 @pytest.mark.parametrize("stem", ["openvino_model", "openvino_tokenizer", "openvino_detokenizer"])

@@ -10,7 +10,6 @@ from specdemo.errors import FolderError, PairError, UnknownNameError
 from specdemo.models import checks
 from specdemo.models.catalogue import catalogue, find
 from specdemo.models.checks import check_pair
-from specdemo.models.devices import memory_needed
 from specdemo.models.folder import inspect_folder
 from specdemo.models.library import Library, entry_folders, find_model, library, models_in
 from specdemo.models.pairs import BUNDLED, bundled_pair
@@ -185,8 +184,3 @@ def test_a_pair_that_is_too_large_for_this_machine(monkeypatch: pytest.MonkeyPat
     assert report.reason == (
         "It may need 2.1 GB of memory, but only 1.1 GB is free; choose a smaller cache size or a smaller pair."
     )
-
-
-def test_memory_grows_with_models_caches_and_copies() -> None:
-    assert memory_needed(4 * GB, GB, 2, "genai") == 14 * GB
-    assert memory_needed(4 * GB, GB, 2, "traced") == 7 * GB
