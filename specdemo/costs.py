@@ -140,7 +140,7 @@ def start_settings(pair: ModelPair, engine: EngineName | None = None) -> Generat
     Raises:
         SettingsError: the engine does not support them.
     """
-    settings = pair_settings(pair) if engine is None else pair_settings(pair, engine=engine)
+    settings = pair_settings(pair, **({} if engine is None else {"engine": engine}))
     found = predicted(pair, settings.engine)
     if found is None or not isinstance(settings.strategy, Constant):
         return settings
@@ -186,27 +186,23 @@ def measure_once(
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Return the quartiles of at least one value."""
     low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
     return Spread(low=float(low), middle=float(middle), high=float(high))
 
 
 def _text(engine: Engine, tokens: int) -> str:
-    """Return a text of about `tokens` tokens."""
     each = max(engine.count_tokens(" ".join(_WORDS)), 1)  # tokens of all words together
     return " ".join(islice(cycle(_WORDS), max(tokens * len(_WORDS) // each, len(_WORDS))))
 
 
-def visits_in_order(
-    visits: int, late: Callable[[], bool] = lambda: False, *, enough: float = _ENOUGH
-) -> Iterator[int]:
+def visits_in_order(visits: int, late: Callable[[], bool]) -> Iterator[int]:
     """Yield pass lengths in the order of their visits: first ascending, so that it can end early, then at random.
 
-    After `enough` seconds, two visits to each suffice; once `late`, one, and to the shortest only.
+    After `_ENOUGH` seconds, two visits to each suffice; once `late`, one, and to the shortest only.
     """
     random, began = Random(0), perf_counter()
     for visit in range(visits):
-        if visit >= _AT_LEAST and perf_counter() - began > enough:
+        if visit >= _AT_LEAST and perf_counter() - began > _ENOUGH:
             return
         for tokens in random.sample(_VISITED, len(_VISITED)) if visit else sorted(_VISITED):
             if late() and (visit or tokens > SHORTEST):

@@ -101,6 +101,7 @@ def _rebuilt(kind: type[SpecdemoError], arguments: tuple[Any, ...], state: dict[
     return error
 
 
+ENGINE_FAILED = "The engine failed in this run and has been reset"
 OPENVINO_FAILURES = (RuntimeError, MemoryError)
 """Exceptions of OpenVINO's Python bindings: a `bad_alloc` becomes a MemoryError."""
 _FILES_AT_ONCE = 8  # OpenVINO opens a model's files side by side, and has closed some when it reports one
@@ -127,7 +128,7 @@ _BY_WORDS = {
 }
 
 
-def chain_of(error: BaseException | None) -> Iterator[BaseException]:
+def _chain_of(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an exception, its cause, the cause's cause, and so on; each once, since a cause can be a circle."""
     seen = set[int]()
     while error is not None and id(error) not in seen:
@@ -139,7 +140,7 @@ def chain_of(error: BaseException | None) -> Iterator[BaseException]:
 def words_of(error: BaseException | None) -> str:
     """Return the words of an exception and of those that caused it, one below the other; "" for none."""
     lines = list[str]()
-    for each in chain_of(error):
+    for each in _chain_of(error):
         if isinstance(each, SpecdemoError):
             lines += [str(each), each._cause]
         else:
@@ -152,7 +153,7 @@ def words_of(error: BaseException | None) -> str:
 
 def known_cause(error: BaseException) -> tuple[str, str] | None:
     """Return what is known to cause such an exception, and what to do about it; None for nothing."""
-    for each in chain_of(error):
+    for each in _chain_of(error):
         if isinstance(each, MemoryError):
             return _MEMORY
         if isinstance(each, OSError) and each.errno in _BY_NUMBER:
@@ -254,16 +255,11 @@ class CacheError(RunError):
 class EngineError(RunError):
     """The engine failed; it is rebuilt before the next run."""
 
-    def __init__(self, message: str = "The engine failed in this run and has been reset; run again.") -> None:
+    def __init__(self, message: str = f"{ENGINE_FAILED}; run again.") -> None:
         super().__init__(message)
 
     @classmethod
-    def of(
-        cls,
-        error: BaseException,
-        what: str = "The engine failed in this run and has been reset",
-        otherwise: str = "run again",
-    ) -> Self:
+    def of(cls, error: BaseException, what: str = ENGINE_FAILED, otherwise: str = "run again") -> Self:
         return super().of(error, what, otherwise)
 
 

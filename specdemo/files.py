@@ -61,16 +61,11 @@ SCHEMA = 2
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """Return a value as JSON, without escaping non-ASCII characters."""
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def write_json(content: Mapping[str, Any], path: str | Path, indent: int | None = 2) -> None:
-    """Write an object as JSON, with the schema version, to a file, or to standard output for `-`.
-
-    Raises:
-        SpecdemoError: the file cannot be written.
-    """
+    """Write an object as JSON, with the schema version, to a file, or to standard output for `-`."""
     if path == "-":
         print(json.dumps({"schema": SCHEMA, **content}, indent=indent))  # ASCII, which any terminal can display
     else:
@@ -78,21 +73,15 @@ def write_json(content: Mapping[str, Any], path: str | Path, indent: int | None 
 
 
 def json_file(content: Mapping[str, Any], indent: int | None = 2) -> bytes:
-    """Return the file of an object, with the schema version."""
     return (json_text({"schema": SCHEMA, **content}, indent) + "\n").encode()
 
 
 def write_text(text: str, path: Path) -> None:
-    """Write a text file as UTF-8.
-
-    Raises:
-        SpecdemoError: the file cannot be written.
-    """
     write_bytes(text.encode(), path)
 
 
 def write_bytes(content: bytes, path: Path) -> None:
-    """Write a binary file. An existing one is replaced only once the new one is complete.
+    """Write a file. An existing one is replaced only once the new one is complete.
 
     Raises:
         SpecdemoError: the file cannot be written.

@@ -53,16 +53,9 @@ class LiveSettings(NamedTuple):
     num_assistant_tokens: int
     assistant_confidence_threshold: float
 
-    def of(self, strategy: Strategy) -> Strategy:
-        """Return the strategy with these values where it has such settings."""
-        values: dict[str, Any] = self._asdict()
-        return replace(strategy, **{name: values[name] for name in values.keys() & strategy.parameters()})
-
-    def noted(self, number: int, strategy: Strategy) -> Move:
-        """Return the record of this change, effective from a round on."""
-        if "assistant_confidence_threshold" in strategy.parameters():
-            return Move(round=number, assistant_confidence_threshold=self.assistant_confidence_threshold)
-        return Move(round=number, num_assistant_tokens=self.num_assistant_tokens)
+    def of(self, strategy: Strategy) -> dict[str, Any]:
+        """Return the values of settings that the strategy has."""
+        return {name: value for name, value in self._asdict().items() if name in strategy.parameters()}
 
 
 class RaceSide:
@@ -71,7 +64,6 @@ class RaceSide:
     def __init__(
         self, side: Side, decoder: Decoder, strategy: Strategy, moved: Callable[[], LiveSettings | None]
     ) -> None:
-        """Create a side; `moved` returns the current live settings, or None if no control was moved."""
         self.side: Side = side
         self.decoder = decoder
         self.rounds = decoder.rounds()
@@ -84,18 +76,11 @@ class RaceSide:
 
     @property
     def started(self) -> bool:
-        """Whether it has a token."""
         return bool(self._done)
 
     @property
-    def over(self) -> bool:
-        """Whether no rounds follow."""
-        return self.error is not None or self.decoder.finish_reason is not None
-
-    @property
-    def failure(self) -> str | None:
-        """Error message, if the side failed."""
-        return None if self.error is None else str(self.error)
+    def finish_reason(self) -> FinishReason | None:
+        return "failed" if self.error is not None else self.decoder.finish_reason
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -107,7 +92,7 @@ class RaceSide:
 
     def prefill(self) -> Iterator[Phase | Slice]:
         """Yield prefill progress, then the first slice."""
-        if self.over:
+        if self.finish_reason:
             return
         with self.kept():
             for step in self.rounds:
@@ -120,7 +105,7 @@ class RaceSide:
         """Decode until `seconds` have been computed, or the side is over or stopped; yield the slice."""
         rounds, until, before = list[Round](), self.clock + seconds, len(self.moves)
         with self.kept():
-            while not self.over and self.clock < until and not stop():
+            while self.finish_reason is None and self.clock < until and not stop():
                 self._follow(len(self._done) + len(rounds))
                 step = next(self.rounds)
                 assert isinstance(step, Round), "progress of the prefill is over"
@@ -133,24 +118,23 @@ class RaceSide:
         moved = self._moved()
         if moved is None:
             return
-        strategy = moved.of(self._strategy)
+        values = moved.of(self._strategy)
+        strategy = replace(self._strategy, **values)
         if strategy != self._strategy and self.decoder.update_strategy(strategy):
             self._strategy = strategy
-            self.moves.append(moved.noted(number, strategy))
+            self.moves.append(Move(round=number, **values))
 
     def run(self) -> Run:
-        """Return the side's run when the race is over."""
-        reason: FinishReason = "failed" if self.error is not None else self.decoder.finish_reason or "cancelled"
         if not self._done:
             return Run.without("failed" if self.error is not None else "cancelled")
+        reason = self.finish_reason or "cancelled"
         prefill, *rounds = self._done
         return self.decoder.finalized(Run(prefill=prefill, rounds=tuple(rounds), finish_reason=reason))
 
     def _record(self, rounds: list[Round]) -> Slice:
         traced = self.decoder.with_proposals(rounds)  # off the clock
         self._done += traced
-        reason = self.decoder.finish_reason or ("failed" if self.error is not None else None)
-        return Slice(self.side, tuple(traced), reason, self.decoder.trace_source)
+        return Slice(self.side, tuple(traced), self.finish_reason, self.decoder.trace_source)
 
 
 SLICE_SECONDS = 0.2
@@ -193,13 +177,12 @@ def race(
         apart = engine.remote and not settings.at_once
         for group in [[runner] for runner in runners.values()] if apart else [list(runners.values())]:
             yield from _prefill(group, stop, together=settings.at_once)
-            while (unfinished := [runner for runner in group if not runner.over]) and not stop():
+            while (unfinished := [runner for runner in group if runner.finish_reason is None]) and not stop():
                 ahead = unfinished[0] if settings.sequential else min(unfinished, key=lambda runner: runner.clock)
                 yield from ahead.slice(slice_seconds, stop)
         if not any(runner.started for runner in runners.values()):
-            for runner in runners.values():
-                if runner.error is not None:
-                    raise runner.error
+            for error in filter(None, [runner.error for runner in runners.values()]):
+                raise error
             return
         other_load = None if engine.remote else load.share()
         plain, speculative = (runners[side].run() if side in runners else Run.without("absent") for side in SIDES)
@@ -218,7 +201,7 @@ def race(
             warm_up=warmed,
             other_load=other_load,
             moves=tuple(last.moves),
-            failures={side: runner.failure for side, runner in runners.items() if runner.failure is not None},
+            failures={side: str(runner.error) for side, runner in runners.items() if runner.error is not None},
         )
     yield comparison.model_copy(update={"divergence": None if stop() else find_divergence(engine, comparison)})
 
@@ -263,7 +246,7 @@ def _prefill(runners: Sequence[RaceSide], stop: Callable[[], bool], *, together:
 
 
 def _agreement(decoder: Decoder) -> tuple[bool, ...] | None:
-    """Return the draft's agreement; a failure here must not cost the finished runs."""
+    """Return the draft's agreement. No failure from here on must cost the finished runs."""
     try:
         return decoder.draft_agreement()
     except (RunError, RuntimeError):
@@ -287,10 +270,7 @@ _LAST = 16  # preceding tokens on which rounding is measured
 
 
 def find_divergence(engine: Engine, comparison: Comparison) -> Divergence | None:
-    """Return the first divergence of a greedy comparison, or None if there is none or the engine cannot tell.
-
-    A failure here must not cost the finished runs.
-    """
+    """Return the first divergence of a greedy comparison, or None if there is none or the engine cannot tell."""
     index = metrics.first_divergence(comparison)
     runs = comparison.plain, comparison.speculative
     if index is None or engine.remote or comparison.settings.do_sample:
@@ -334,10 +314,7 @@ MOST_SUSPECT_SECONDS = 30.0
 
 
 def with_counters(engine: Engine, comparison: Comparison, stop: Callable[[], bool] = lambda: False) -> Comparison:
-    """Return the finished comparison with its engine's own counters, if any.
-
-    A failure here must not cost the finished runs.
-    """
+    """Return the finished comparison with its engine's own counters, if any."""
     run = comparison.speculative
     seconds = run.prefill.seconds + metrics.decode_seconds(run)
     nothing = len(run.rounds) >= metrics.ROUNDS_TO_JUDGE and not any(step.accepted for step in run.rounds)

@@ -15,7 +15,7 @@ from both sides alike; `OtherLoad` measures how much.
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from multiprocessing import parent_process
 from statistics import median
@@ -33,10 +33,12 @@ from specdemo.strategies import Strategy
 
 
 class OtherLoad:
-    """Load by other processes since creation; this process and the server it computes for do not count."""
+    """Load by other processes since creation; this process and the server it computes for do not count.
+
+    Under `least_seconds`, over all cores together, no share is reported.
+    """
 
     def __init__(self, least_seconds: float) -> None:
-        """Start measuring; under `least_seconds`, over all cores together, no share is reported."""
         self._least_seconds = least_seconds
         self._begin = _times()
 
@@ -102,7 +104,7 @@ class _Side:
     spent: float = 0.0
     spent_rounds: int = 0
     repetitions: int = 0
-    finished: bool = field(default=False)
+    finished: bool = False
 
     def repeat(self, engine: Engine, costs: Costs | None, stop: Callable[[], bool]) -> None:
         checks = self.before is not None and self.repetitions < _LOOKS
@@ -151,9 +153,6 @@ class _Side:
         """State to remember; a check of few rounds says less about the pace than earlier rounds."""
         return Steady(monotonic(), self.before.pace if self.warm and self.before else self.pace)
 
-    def result(self) -> WarmUp:
-        return WarmUp(rounds=self.spent_rounds, seconds=self.spent, steady=self.steady)
-
 
 def warm_up(
     engine: Engine,
@@ -166,9 +165,6 @@ def warm_up(
     An engine's first warm-up lasts at least `cold_seconds` per side; one that is still warm gets a short check.
 
     Yields a phase before each repetition; returns each side's warm-up.
-
-    Raises:
-        SpecdemoError: a request cannot be run, or the engine failed.
     """
     thorough = engine.thoroughness
     least = 0.0 if engine in steady_before else thorough.cold_seconds
@@ -184,7 +180,9 @@ def warm_up(
                 return {}
     found = {one.request.strategy: one.now_steady for one in sides.values() if one.steady}
     steady_before.setdefault(engine, {}).update(found)
-    return {side: one.result() for side, one in sides.items()}
+    return {
+        side: WarmUp(rounds=one.spent_rounds, seconds=one.spent, steady=one.steady) for side, one in sides.items()
+    }
 
 
 def prepare(

@@ -33,7 +33,7 @@ import psutil
 from specdemo.child import Child, Failure, Sign, send_all
 from specdemo.costs import measure_costs, recall, start_settings
 from specdemo.engines import Engine
-from specdemo.errors import EngineError, SettingsError, SpecdemoError
+from specdemo.errors import ENGINE_FAILED, EngineError, SettingsError, SpecdemoError
 from specdemo.models.checks import check_strategy
 from specdemo.models.converted import convert_pair
 from specdemo.race import LiveSettings, RaceEvent, race
@@ -42,7 +42,7 @@ from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 from specdemo.warm_up import prepare
 
-_FAILED = Failure(EngineError, "The engine failed in this run and has been reset", "run again")
+_FAILED = Failure(EngineError, ENGINE_FAILED, "run again")
 _ENDED = Failure(EngineError, "The engine's process failed", "run again, and another one starts")
 PATIENCE = 20.0  # seconds: a busy machine may keep a process from its processor for some
 SILENCE = 600.0  # seconds: longer than any server may be silent by default
@@ -57,7 +57,7 @@ _UNMOVED = (0.0, 0.0)  # a lookahead of 0 stands for no change
 
 EngineFactory = Callable[[EngineName, ModelPair], Engine]
 Job = Callable[["Engines"], Iterator[Any]]
-"""Work for the child to do with its loaded engine; `WithEngine` and `WithLoader` make jobs."""
+"""Work for the child to do with its loaded engine, such as `Race`."""
 
 
 class Engines:
@@ -69,7 +69,6 @@ class Engines:
         stop: Callable[[], bool],
         moved: Callable[[], LiveSettings | None] = lambda: None,
     ) -> None:
-        """Take `stop`, True once the current job should end, and `moved`, which returns changed settings, if any."""
         self.factory = factory
         self.stop = stop
         self.moved = moved
@@ -132,18 +131,15 @@ class Prepare:
     settings: GenerationSettings | None = None
 
     def __call__(self, engines: Engines) -> Iterator[Any]:
-        settings = self.settings or self._initial()
+        settings = self.settings
+        with suppress(SettingsError):  # running it reports the error
+            settings = settings or start_settings(self.pair, self.engine)
         first = settings is not None and needs_costs(settings)
         engine, costs = yield from engines.using(self.engine, self.pair, calibrate=first)
         if not engine.remote and settings is not None and not engines.stop():
             yield from prepare(engine, settings, costs, engines.stop)
         if self.settings is None and not first and not engines.stop():
             yield from engines.using(self.engine, self.pair)
-
-    def _initial(self) -> GenerationSettings | None:
-        with suppress(SettingsError):  # running it reports the error
-            return start_settings(self.pair, self.engine)
-        return None
 
 
 def needs_costs(settings: GenerationSettings) -> bool:
@@ -165,8 +161,8 @@ class Race:
         """Load if necessary, measure step costs if the strategy depends on them, then race."""
         chosen = self.settings
         check_strategy(self.pair, chosen.engine, chosen.strategy, chosen.sampling)  # before loading, which takes long
-        work = partial(race, prompt=self.prompt, settings=self.settings, history=self.history, moved=engines.moved)
-        yield from WithEngine(self.settings.engine, self.pair, work, calibrate=needs_costs(self.settings))(engines)
+        work = partial(race, prompt=self.prompt, settings=chosen, history=self.history, moved=engines.moved)
+        yield from WithEngine(chosen.engine, self.pair, work, calibrate=needs_costs(chosen))(engines)
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ def test_a_message_that_a_stopped_process_does_not_read_blocks_nobody(impatient:
         for item in worker.compare(PAIR, "word " * 90_000, SHORT):  # more than a pipe holds
             assert item is None
             ticks += 1
-            assert perf_counter() - began < 10
+            assert perf_counter() - began < 15
     assert ticks > 5
     assert compare(worker).plain.finish_reason == "length"
 
@@ -300,10 +300,10 @@ def test_leaving_an_engine_that_hangs_returns_at_once_and_it_is_ended(
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
-    monkeypatch.setattr(module, "PATIENCE", 2)
-    monkeypatch.setattr(module, "SILENCE", 3)
     worker = Worker(load)
     compare(worker)
+    monkeypatch.setattr(module, "PATIENCE", 3)
+    monkeypatch.setattr(module, "SILENCE", 3)
     yield worker
     worker.close()
 
@@ -313,7 +313,7 @@ def test_a_process_that_is_stopped_while_nobody_watches_is_replaced(impatient: W
     before = impatient.process_id
     assert impatient.responsive
     os.kill(before, signal.SIGSTOP)
-    until = perf_counter() + 10
+    until = perf_counter() + 15
     told = False
     while psutil.pid_exists(before) and psutil.Process(before).status() != psutil.STATUS_ZOMBIE:
         told = told or not impatient.responsive

@@ -1,4 +1,7 @@
-"""Options shared by commands: one per setting, the pair, and the destination of JSON."""
+"""Options shared by commands: one per setting, the pair, and the destination of JSON.
+
+What is wrong or contradictory with them is a `SpecdemoError`, before anything is started.
+"""
 
 import argparse
 import os
@@ -68,7 +71,6 @@ def add_pair(parser: argparse.ArgumentParser) -> None:
 
 
 def add_servers(parser: argparse.ArgumentParser) -> None:
-    """Add options for servers, which decode instead of a pair on this machine."""
     group = parser.add_argument_group("servers instead of a pair")
     group.add_argument(
         "--url",
@@ -94,11 +96,7 @@ def add_servers(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_servers(options: argparse.Namespace) -> Servers | None:
-    """Return the servers given as options or else in the environment; None if there are none.
-
-    Raises:
-        UsageError: a URL is invalid, or given for models on this machine.
-    """
+    """Return the servers given as options or else in the environment; None if there are none."""
     local = options.target is not None or getattr(options, "engine", "server") != "server"
     if local and (options.url or options.plain_url):
         raise UsageError("--url and --plain-url are for the remote engine; leave them out, or --target and --engine.")
@@ -123,11 +121,6 @@ def chosen_servers(options: argparse.Namespace) -> Servers | None:
 
 
 def check_url(url: str) -> None:
-    """Check that a server's address is valid.
-
-    Raises:
-        UsageError: it is not.
-    """
     try:
         parts = urlsplit(url)
         fits = parts.scheme in ("http", "https") and parts.hostname and parts.username is None and parts.port != 0
@@ -138,18 +131,12 @@ def check_url(url: str) -> None:
 
 
 def add_models_dir(parser: argparse.ArgumentParser) -> None:
-    """Add the option for the folder of the user's own models."""
     help_ = f"your own OpenVINO folders and GGUF files (default: ${MODELS_VARIABLE}, or a folder in your cache)"
     parser.add_argument("--models-dir", type=Path, metavar="DIR", help=help_)
 
 
 def chosen_pair(options: argparse.Namespace) -> ModelPair:
-    """Return the pair given as options: the default one, or models on this machine, perhaps not converted yet.
-
-    Raises:
-        UsageError: the options contradict each other, or there is no such model.
-        ModelError: a model is incomplete.
-    """
+    """Return the pair given as options: the default one, or models on this machine, perhaps not converted yet."""
     servers = chosen_servers(options)
     engine = getattr(options, "engine", "server" if servers is not None and options.target is None else None)
     if engine == "server":
@@ -172,12 +159,7 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
 
 
 def raced_settings(options: argparse.Namespace, pair: ModelPair) -> GenerationSettings:
-    """Return the settings of a race; a target alone uses prompt lookup unless told otherwise, and a message says so.
-
-    Raises:
-        SettingsError: a setting is out of range.
-        UsageError: the pair lacks the given drafter.
-    """
+    """Return the settings of a race; a target alone uses prompt lookup unless told otherwise, and is told so."""
     alone = pair.draft is None
     asked = hasattr(options, "drafter")
     settings = chosen_settings(options, pair, **{} if asked else {"drafter": default_drafter(pair)})
@@ -189,29 +171,21 @@ def raced_settings(options: argparse.Namespace, pair: ModelPair) -> GenerationSe
 
 
 def check_effect(options: argparse.Namespace, variants: Collection[GenerationSettings]) -> None:
-    """Check that each given setting affects at least one run.
-
-    Raises:
-        UsageError: a setting has no effect.
-    """
+    """Check that each given setting affects at least one run."""
     given = chosen(options, GenerationSettings)
     acting = frozenset[str]().union(*(effective(type(settings.strategy), settings.engine) for settings in variants))
     for name in given:
         flag = "--" + name.replace("_", "-")
         if name in shaping() and name not in acting:
+            able = next(strategy for strategy in STRATEGIES.values() if name in strategy.parameters())
+            drafter = able.drafter.name
+            usual = drafter == GenerationSettings.model_fields["drafter"].default
+            where = f"--policy {able.policy.name}" if usual else f"--drafter {drafter}"
             raise UsageError(
-                f"{flag} has no effect in the chosen decoding strategy; leave it out, or choose {_where(name)}."
+                f"{flag} has no effect in the chosen decoding strategy; leave it out, or choose {where}."
             )
         if name in _OF_SAMPLING and not any(settings.do_sample for settings in variants):
             raise UsageError(f"{flag} has no effect in greedy decoding; leave it out, or add --do-sample.")
-
-
-def _where(name: str) -> str:
-    """Return the flags that choose a strategy with this setting."""
-    strategy = next(strategy for strategy in STRATEGIES.values() if name in strategy.parameters())
-    if strategy.drafter.name != GenerationSettings.model_fields["drafter"].default:
-        return f"--drafter {strategy.drafter.name}"
-    return f"--policy {strategy.policy.name}"
 
 
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:
@@ -219,11 +193,7 @@ def add_json(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def check_file(path: str | None) -> None:
-    """Check that a file can be written there, before the run rather than after it; `-` is standard output.
-
-    Raises:
-        UsageError: it cannot.
-    """
+    """Check that a file can be written there, before the run rather than after it; `-` is standard output."""
     if path not in (None, "-") and (not path or Path(path).is_dir() or not Path(path).parent.is_dir()):
         raise UsageError(f"Cannot write a file at {quoted(path)}; choose another path.")
 

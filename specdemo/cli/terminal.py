@@ -139,8 +139,7 @@ def table(figures: Sequence[Figure], *, formulas: bool) -> Table:
     return result
 
 
-LINE_SECONDS = 10.0
-"""Time between two lines of progress if standard error is not a terminal."""
+_LINE_SECONDS = 10.0  # between two lines of progress if standard error is not a terminal, which is a log's pace
 
 
 class Announce(Protocol):
@@ -191,14 +190,9 @@ def announced(doing: str) -> Iterator[Announce]:
 
 
 def show_conversion(converting: Iterator[tuple[Model, float]]) -> None:
-    """Show a conversion that yields the current model and its seconds.
-
-    Raises:
-        SpecdemoError: a model cannot be converted.
-    """
-    for model, seconds in converting:
+    """Show a conversion that yields the current model and its seconds."""
+    for model, _ in converting:
         with announced(f"converting {model.name}, once") as announce:
-            announce(f"converting {model.name}, once", f" ({seconds:.0f} s)")
             for model, seconds in converting:
                 announce(f"converting {model.name}, once", f" ({seconds:.0f} s)")
 
@@ -222,14 +216,14 @@ def progress_bar() -> Iterator[Show]:
 
 
 def _lines() -> Show:
-    """Return a function that prints a line for each new activity, otherwise at most every `LINE_SECONDS`."""
+    """Return a function that prints a line for each new activity, otherwise at most every `_LINE_SECONDS`."""
     last, due = "", 0.0
 
     def show(doing: str, done: int, total: int | None, seconds: float | None) -> None:
         nonlocal last, due
         if doing == last and monotonic() < due:
             return
-        last, due = doing, monotonic() + LINE_SECONDS
+        last, due = doing, monotonic() + _LINE_SECONDS
         count = "" if total is None else f", {done} of {total}"
         left = "" if seconds is None else f", {_left(seconds)}"
         print(f"specdemo: {printable(doing)}{count}{left}", file=sys.stderr, flush=True)

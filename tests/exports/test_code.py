@@ -17,7 +17,6 @@ import xllamacpp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.cli import main
 from specdemo.engines.base import BRIEF
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
@@ -229,16 +228,6 @@ def read_by_powershell(line: str) -> list[str]:
         found.append(text)
         place += 2
     return found
-
-
-@pytest.mark.openvino
-def test_a_draft_with_another_tokenizer_is_recognised(capfd: pytest.CaptureFixture[str]) -> None:
-    chosen = ["--target", "story-pair/target", "--draft", str(FIXTURES / "llama" / "draft")]
-    assert main(["code", PROMPT, "--policy", "constant", *chosen]) == 2
-    assert "a different tokenizer than its target" in capfd.readouterr().err
-    pair = bundled_pair().model_copy(update={"draft": inspect_folder(FIXTURES / "llama" / "draft", draft=True)})
-    message, lines = CompareCallbacks(mock.Mock()).code("vllm", pair, "Say", *start_values(pair).values())
-    assert (lines, "a different tokenizer than its target" in message) == ("", True)
 
 
 def test_the_page_gives_it_as_text_and_says_what_it_cannot() -> None:
