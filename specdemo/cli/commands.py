@@ -2,47 +2,35 @@
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
 from specdemo.cli import compare, doctor, measure, models, serve
 from specdemo.engines import load_engine
 from specdemo.errors import capitalised
-from specdemo.experiments.presets import PRESETS
 from specdemo.version import __version__
 from specdemo.worker import EngineFactory
 
 _LONGEST = 400
-TOPICS = {
-    "the page": ("serve",),
-    "measure": ("compare", *PRESETS),
-    "models": ("models",),
-    "settings elsewhere": ("code",),
-    "this machine": ("doctor",),
-}
 
 
 def build_parser(load: EngineFactory = load_engine) -> argparse.ArgumentParser:
-    """Return the parser of all commands; options for settings come from the settings classes.
-
-    `load` loads the engines of commands.
-    """
+    """Return the parser of all commands, whose engines `load` loads."""
     called = "specdemo" if Path(sys.argv[0]).stem == "specdemo" else "python -m specdemo"
     parser = Parser(
         prog=called,
         usage=f"{called} COMMAND [OPTION …]",
         description="Does speculative decoding pay off here?",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="All options of one: COMMAND --help",
     )
     parser.set_defaults(load_engine=load)
     parser.add_argument("--version", action="version", version=f"specdemo {__version__}")
-    commands = parser.add_subparsers(prog=called, required=True, metavar="COMMAND", help=argparse.SUPPRESS)
+    commands = parser.add_subparsers(prog=called, required=True, metavar="COMMAND", title="commands")
     for command in (serve, compare, measure, models, doctor):
         command.add_to(commands)
     for each in commands.choices.values():
         _add_log_level(each)
-    parser.epilog = "\n".join(_by_topic({action.dest: action.help or "" for action in commands._choices_actions}))
     return parser
 
 
@@ -58,17 +46,6 @@ def _add_log_level(parser: argparse.ArgumentParser) -> None:
             default="warning",
             help="what is logged to standard error; debug: also tracebacks of every error (default: warning)",
         )
-
-
-def _by_topic(helps: Mapping[str, str]) -> Iterator[str]:
-    """Yield every command with its help, by topic."""
-    width = max(map(len, helps))
-    listed = {name for names in TOPICS.values() for name in names}
-    others = tuple(name for name in helps if name not in listed)
-    for topic, names in (TOPICS | ({"more": others} if others else {})).items():
-        yield f"{topic}:"
-        yield from (f"  {name:<{width}}  {helps[name]}" for name in names if name in helps)
-    yield "\nAll options of one: COMMAND --help"
 
 
 class Parser(argparse.ArgumentParser):

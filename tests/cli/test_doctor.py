@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from specdemo.cli import doctor, main
-from specdemo.cli.commands import TOPICS, build_parser, commands_of
 from specdemo.cli.doctor import allows, block, speculation
 from specdemo.errors import DeviceError
 from specdemo.metrics import break_even, predict
@@ -78,13 +77,6 @@ def test_instruction_sets_are_those_the_system_tells(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(devices, "Path", lambda path: info)
     assert devices.processor() == "A processor"
     assert {"AVX2", "AVX-512", "AVX-512 VNNI", "AMX INT8"} <= set(devices.instruction_sets())
-
-
-def test_every_command_has_its_topic() -> None:
-    commands = commands_of(build_parser())
-    assert sorted(name for names in TOPICS.values() for name in names) == sorted(commands)
-    text = build_parser().format_help()
-    assert all(f"{topic}:" in text for topic in TOPICS)
 
 
 def test_an_output_without_such_letters_is_no_error() -> None:
