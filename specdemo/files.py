@@ -126,8 +126,7 @@ def write_each(files: Mapping[str | Path, Callable[[], bytes]]) -> None:
         except SpecdemoError as error:
             failed[quoted(str(path))] = error
         except (OSError, MemoryError) as error:  # while it was made
-            what = f"Cannot make {quoted(str(path))}"
-            failed[quoted(str(path))] = SpecdemoError.of(error, what, "leave it out").because(error)
+            failed[quoted(str(path))] = SpecdemoError.of(error, f"Cannot make {quoted(str(path))}", "leave it out")
     if len(failed) > 1:
         first = next(iter(failed.values()))
         raise SpecdemoError(f"Cannot write {listed([*failed])}; choose other paths.") from first

@@ -1,4 +1,4 @@
-"""Copied code that reproduces settings elsewhere; OpenVINO's, llama.cpp's and transformers' is run."""
+"""Copied code that reproduces settings elsewhere; OpenVINO's and llama.cpp's is run."""
 
 import ast
 import json
@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -293,22 +292,6 @@ def test_the_lines_for_llama_cpp_run_in_it(tiny: ModelPair, chosen: dict[str, An
     assert "usage" in answer, answer
     assert answer["usage"]["completion_tokens"] == 24
     assert answer["choices"][0]["message"]["content"]
-
-
-def test_the_lines_for_transformers_run_in_it(tiny: ModelPair) -> None:
-    """If transformers is installed: in greedy decoding, drafts and n-grams write the target's text."""
-    for package in ("torch", "transformers", "accelerate"):
-        if find_spec(package) is None:
-            pytest.skip(f"{package} is not installed")
-    settings: list[dict[str, Any]] = [{"num_assistant_tokens": 3}, {"drafter": "lookup", "max_ngram_size": 2}]
-    settings += [{"policy": "confidence", "assistant_confidence_threshold": 0.3}, {"do_sample": True}]
-    made = [GenerationSettings.checked(**{"max_new_tokens": 24, **chosen}) for chosen in settings]
-    script = "\n".join(code("transformers", tiny, each, "a b a b a", local=True) for each in made)
-    assert script.startswith("# transformers reads GGUF files with the packages accelerate and gguf\n")
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, timeout=300)
-    drafted, copied, confident, _ = done.stdout.decode().splitlines()[: len(made)]
-    assert drafted == copied == confident
-    assert drafted.strip()
 
 
 def test_what_does_not_exist_in_a_format_is_said_and_ngrams_take_its_place(tiny: ModelPair) -> None:
