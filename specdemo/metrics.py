@@ -8,30 +8,14 @@ think between `<think>` and `</think>` before they answer.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
 from specdemo.records import Comparison, Costs, Outcome, Round, Run
 
 
-@dataclass(frozen=True)
-class Passes:
-    """The target and draft passes that a choice of lookaheads takes to decode a text."""
-
-    lookaheads: tuple[int, ...]
-
-    @property
-    def target(self) -> int:
-        return len(self.lookaheads)
-
-    @property
-    def draft(self) -> int:
-        return sum(self.lookaheads)
-
-
-def passes(agrees: Sequence[bool], lookahead: int | None, room: int) -> Passes:
-    """Return the rounds that decode a text, given for each token whether the draft would have proposed it.
+def passes(agrees: Sequence[bool], lookahead: int | None, room: int) -> tuple[int, ...]:
+    """Return the lookaheads of the rounds that decode a text, from whether the draft would have proposed each token.
 
     `agrees[i]` is about the token after i decoded ones, given the text before it; `room` is how many tokens were
     allowed, some perhaps unused after an end-of-text token. With a `lookahead` the rounds are those of a constant
@@ -47,7 +31,7 @@ def passes(agrees: Sequence[bool], lookahead: int | None, room: int) -> Passes:
         accepted = min(right[position], limit)
         lookaheads.append(accepted if lookahead is None else limit)
         position += accepted + 1
-    return Passes(tuple(lookaheads))
+    return tuple(lookaheads)
 
 
 def runs(agrees: Sequence[bool]) -> list[int]:
@@ -278,8 +262,8 @@ def draft_passes(comparison: Comparison) -> int | None:
     return sum(len(step.proposed or ()) for step in rounds if step.source in (None, "model"))
 
 
-def alternative_passes(comparison: Comparison) -> Iterator[tuple[str, Passes]]:
-    """Yield this text's passes with a constant lookahead of 5 and with the oracle, if the draft was replayed."""
+def alternative_passes(comparison: Comparison) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield this text's lookaheads with a constant lookahead of 5 and with the oracle, if the draft was replayed."""
     if comparison.draft_agreement is not None:
         room = comparison.settings.max_new_tokens - 1
         yield "constant 5", passes(comparison.draft_agreement, 5, room)

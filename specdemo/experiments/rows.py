@@ -126,7 +126,6 @@ class Result(Record):
     header: Header
     variants: dict[str, Variant]
     tasks: tuple[Task, ...]
-    repeats: int
     date: str
     total: int
     engines: dict[str, EngineFacts]
@@ -438,7 +437,6 @@ class _Run:
             header=self.header,
             variants=dict(self.plan.variants),
             tasks=tuple(self.plan.tasks),
-            repeats=self.plan.repeats,
             date=datetime.now(UTC).date().isoformat(),
             total=self.plan.total,
             engines=dict(self.facts),

@@ -75,9 +75,10 @@ def _passes(comparison: Comparison) -> dict[str, Any]:
     """Return target and draft passes of this run, of a constant lookahead of 5, and of the oracle."""
     run = comparison.speculative
     rows = [("this run", len(run.rounds), metrics.draft_passes(comparison), metrics.mean_acceptance_length(run))]
-    for name, passes in metrics.alternative_passes(comparison):
+    for name, lookaheads in metrics.alternative_passes(comparison):
         tokens = len(comparison.draft_agreement or ())
-        rows.append((name, passes.target, passes.draft, tokens / passes.target if passes.target else None))
+        target = len(lookaheads)
+        rows.append((name, target, sum(lookaheads), tokens / target if target else None))
     known = comparison.draft_agreement is not None
     return {
         "columns": ["lookahead", "target passes", "draft passes", "τ"],
