@@ -1,7 +1,7 @@
 """`models`: list, describe, check and download models."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rich.box import SIMPLE
@@ -32,49 +32,27 @@ from specdemo.text import printable
 def add_to(commands: Commands) -> None:
     parser = commands.add_parser("models", help="list, describe, check and download models")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
-    for name, action, help_ in (
-        ("list", _list, "list the catalogue and the models on this machine"),
-        ("info", _info, "describe a model, or a pair from the catalogue"),
-        ("check", _check, "check whether two models fit each other, and this machine"),
-        ("download", _download, "download a pair from the catalogue, or a repository of the Hub"),
-    ):
-        command = actions.add_parser(name, help=help_)
+
+    def add(name: str, action: Callable[[argparse.Namespace], None], help_: str) -> argparse.ArgumentParser:
+        command: argparse.ArgumentParser = actions.add_parser(name, help=help_)
         command.set_defaults(command=action)
-        _ARGUMENTS[name](command)
+        add_models_dir(command)
+        return command
 
-
-_DOWNLOADED = "a pair from the catalogue, ORGANISATION/MODEL, or ORGANISATION/MODEL:FILE.gguf"
-
-
-def _list_arguments(parser: argparse.ArgumentParser, written: str = "catalogue and models") -> None:
-    add_json(parser, written)
-    add_models_dir(parser)
-
-
-def _info_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME|DIR", help="a model's name or folder, or a pair's name")
-    _list_arguments(parser, "the description")
-
-
-def _check_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", help="a model's name or folder")
-    parser.add_argument("draft", metavar="DRAFT", nargs="?", help="a model's name or folder")
+    command = add("list", _list, "list the catalogue and the models on this machine")
+    add_json(command, "catalogue and models")
+    command = add("info", _info, "describe a model, or a pair from the catalogue")
+    command.add_argument("name", metavar="NAME|DIR", help="a model's name or folder, or a pair's name")
+    add_json(command, "the description")
+    command = add("check", _check, "check whether two models fit each other, and this machine")
+    command.add_argument("target", metavar="TARGET", help="a model's name or folder")
+    command.add_argument("draft", metavar="DRAFT", nargs="?", help="a model's name or folder")
     cache = RuntimeSettings.model_fields["cache_size"]
-    parser.add_argument("--cache-size", type=int, metavar="GB", default=cache.default, help=cache.description)
-    _list_arguments(parser, "the report")
-
-
-def _download_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help=_DOWNLOADED)
-    add_models_dir(parser)
-
-
-_ARGUMENTS = {
-    "list": _list_arguments,
-    "info": _info_arguments,
-    "check": _check_arguments,
-    "download": _download_arguments,
-}
+    command.add_argument("--cache-size", type=int, metavar="GB", default=cache.default, help=cache.description)
+    add_json(command, "the report")
+    command = add("download", _download, "download a pair from the catalogue, or a repository of the Hub")
+    names = "a pair from the catalogue, ORGANISATION/MODEL, or ORGANISATION/MODEL:FILE.gguf"
+    command.add_argument("name", metavar="NAME", help=names)
 
 
 def _list(options: argparse.Namespace) -> None:

@@ -67,10 +67,6 @@ class Plan(NamedTuple):
     blobs: Path
 
 
-class FileStart(NamedTuple):
-    file: RemoteFile
-
-
 def download(
     repository: str,
     *,
@@ -107,8 +103,8 @@ def download(
             if isinstance(message, Plan):
                 plan = message
                 began, before = perf_counter(), sum(each.have for each in plan.files)
-            elif isinstance(message, FileStart):
-                file = message.file.name
+            elif isinstance(message, RemoteFile):
+                file = message.name
             if plan is None:
                 continue
             total, seconds = sum(each.size for each in plan.files), perf_counter() - began
@@ -242,8 +238,8 @@ def _partial_of(blobs: Path, file: RemoteFile) -> Path:
 
 def fetch(
     repository: str, gguf: str | None, revision: str, cache: Path, free: int
-) -> Iterator[Plan | FileStart | Path]:
-    """Yield a `Plan`, a `FileStart` for each file, then the folder, or the GGUF file if one was named.
+) -> Iterator[Plan | RemoteFile | Path]:
+    """Yield a `Plan`, each file before it is fetched, then the folder, or the GGUF file if one was named.
 
     At most `free` bytes may be fetched.
     """
@@ -257,7 +253,7 @@ def fetch(
 
 def _fetch(
     repository: str, gguf: str | None, revision: str, cache: Path, free: int
-) -> Iterator[Plan | FileStart | Path]:
+) -> Iterator[Plan | RemoteFile | Path]:
     from huggingface_hub import HfApi, constants, hf_hub_download
     from huggingface_hub.utils import logging
 
@@ -284,7 +280,7 @@ def _fetch(
     yield plan
     blobs.mkdir(parents=True, exist_ok=True)
     for file in files:
-        yield FileStart(file)
+        yield file
         _fetch_file(repository, info.sha, file, blobs)
         path = hf_hub_download(repository, file.name, revision=info.sha, cache_dir=cache)
     # the revision's name, last of all
