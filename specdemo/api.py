@@ -276,7 +276,7 @@ def _compared(
     history: tuple[Turn, ...],
     number: int | None,
 ) -> Iterator[Any]:
-    """Race, then repeat; yield the comparison after each repeat, and finally with the engine's own counters."""
+    """Race, then repeat; yield the comparison after each repeat."""
     for event in race(engine, prompt, settings, history=history, stop=stop, costs=costs):
         yield event
         if isinstance(event, Comparison):

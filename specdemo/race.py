@@ -4,14 +4,10 @@ Sharing the machine step by step would be unfair to both, since each side evicts
 processor's caches. So they take turns in slices: always the side whose clock is behind, for at least
 `SLICE_SECONDS`. `tests/benchmarks` measures what that costs against an undisturbed run.
 
-After a race the engine is asked, off the clock, for what its runs do not show:
-
-- If greedy outputs diverge: the target's probabilities of both tokens at the first difference. A pass over several
-  tokens runs other kernels than a pass over one and rounds differently. If two tokens are almost equally likely, that
-  decides; otherwise it cannot, and engine or model are at fault. The effect of rounding is measured on the preceding
-  text.
-- GenAI's own counters, to check the replay: the request is repeated. If no proposal was accepted, which looks like a
-  fault, the models are reloaded first: a load can leave a draft that is never right (openvino.genai issue 4425).
+If greedy outputs diverge, the engine is asked, off the clock, for the target's probabilities of both tokens at the
+first difference. A pass over several tokens runs other kernels than a pass over one and rounds differently. If two
+tokens are almost equally likely, that decides; otherwise it cannot, and engine or model are at fault. The effect of
+rounding is measured on the preceding text.
 """
 
 import math
@@ -305,25 +301,3 @@ def _id(token: Token) -> list[int]:
 def _alternative(token: Token, logarithm: float) -> Alternative:
     assert token.id is not None, "all ids are known"
     return Alternative(id=token.id, text=token.text, probability=math.exp(min(logarithm, 0.0)))
-
-
-MOST_SECONDS = 5.0
-"""A longer run is not repeated for its counters: this call cannot be stopped."""
-MOST_SUSPECT_SECONDS = 30.0
-"""The same limit for a run without any accepted proposal, for which the models are reloaded."""
-
-
-def with_counters(engine: Engine, comparison: Comparison, stop: Callable[[], bool] = lambda: False) -> Comparison:
-    """Return the finished comparison with its engine's own counters, if any."""
-    run = comparison.speculative
-    seconds = run.prefill.seconds + metrics.decode_seconds(run)
-    nothing = len(run.rounds) >= metrics.ROUNDS_TO_JUDGE and not any(step.accepted for step in run.rounds)
-    most = MOST_SUSPECT_SECONDS if nothing else MOST_SECONDS
-    if stop() or comparison.moves or run.finish_reason not in ("stop", "length") or seconds > most:
-        return comparison
-    request = Request.of(comparison.prompt, comparison.settings, comparison.history)
-    try:
-        counters = engine.counters(request, run.token_ids, reload=nothing)
-    except (SpecdemoError, RuntimeError):
-        return comparison
-    return comparison.model_copy(update={"counters": counters})

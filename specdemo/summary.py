@@ -440,7 +440,6 @@ def warnings(comparison: Comparison, speedup: Speedup | None = None) -> Iterator
             "slower than it is; run again.",
         )
     yield from _of_outcomes(comparison)
-    yield from _of_counters(comparison)
     yield from _of_steps(comparison)
     yield from _of_device(comparison)
     tokens = [token.text if token.id is None else token.id for token in comparison.speculative.tokens]
@@ -481,30 +480,10 @@ def _of_outcomes(comparison: Comparison) -> Iterator[RunWarning]:
         why = "Probably the head was made for another target, or is damaged; try another one."
     else:
         why = "Probably the draft is of another family; try another one."
-    counters = comparison.counters
-    if counters is not None and counters.reloaded and counters.accepted:
-        why = (
-            f"Loaded again, the same pair accepted {counters.accepted} of {counters.proposed} proposals, so the "
-            "first load was at fault (openvino.genai issue 4425); run again."
-        )
-    elif counters is not None and counters.reloaded:
-        why = f"Reloading the pair made no difference. {why}"
-    elif comparison.settings.engine == "genai" and not comparison.environment.remote:
+    if comparison.settings.engine == "genai" and not comparison.environment.remote:
         why += " Or the load is at fault (openvino.genai issue 4425): restart specdemo and compare."
     rare = f"Not one proposal was accepted in {judged} rounds, which is rare even for a poor draft."
     yield RunWarning("nothing accepted", f"{rare} {why}")
-
-
-def _of_counters(comparison: Comparison) -> Iterator[RunWarning]:
-    counters, ours = comparison.counters, metrics.proposed_and_accepted(comparison.speculative)
-    if counters is None or ours is None or not counters.same or ours == (counters.proposed, counters.accepted):
-        return
-    yield RunWarning(
-        "counts differ",
-        f"GenAI counts {counters.proposed} proposals, {counters.accepted} accepted; the rounds shown here have "
-        f"{ours[0]}, {ours[1]} accepted (both without the last round). So a replayed round may be wrong; tokens "
-        "per round and times are not affected.",
-    )
 
 
 def _of_steps(comparison: Comparison) -> Iterator[RunWarning]:

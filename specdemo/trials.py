@@ -13,7 +13,7 @@ from specdemo.engines import Engine
 from specdemo.errors import PairError, SettingsError, SpecdemoError
 from specdemo.estimate import ENOUGH
 from specdemo.models.checks import check_strategy
-from specdemo.race import run_alone, with_counters
+from specdemo.race import run_alone
 from specdemo.records import Comparison, Costs, ModelPair, Outcome, Request, Round, Run, Trial, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.warm_up import OtherLoad
@@ -175,14 +175,9 @@ def confirmed(
     number: int | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Comparison]:
-    """Confirm a finished race with repeats, then with its engine's own counters, if any; yield each new comparison.
+    """Confirm a finished race with repeats; yield each new comparison.
 
     A failure ends the repeats early: it must not cost the finished race.
     """
-    last = comparison
     with suppress(SpecdemoError):
-        for last in repeats(engine, comparison, number=number, stop=stop):
-            yield last
-    counted = with_counters(engine, last, stop)
-    if counted.counters is not None:
-        yield counted
+        yield from repeats(engine, comparison, number=number, stop=stop)

@@ -90,8 +90,7 @@ def _compare(options: argparse.Namespace) -> None:
             if comparison is not None and not stop():
                 for firmer in confirmed(engine, comparison, number=options.repeats, stop=stop):
                     comparison = firmer
-                    if firmer.counters is None:
-                        announce("repeating", f", {len(firmer.repeats)} so far")
+                    announce("repeating", f", {len(firmer.repeats)} so far")
             if comparison is not None and costs is None and not stop():
                 announce("measuring step costs")
                 comparison = comparison.model_copy(update={"costs": measure_costs(engine, stop=stop)})

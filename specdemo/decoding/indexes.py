@@ -47,20 +47,8 @@ class TextIndex(Protocol):
         """Follow this strategy from now on; return False, changing nothing, if that is impossible."""
 
 
-def look_up(text: Sequence[int], longest: int, limit: int) -> list[int]:
-    """Return at most `limit` tokens that followed the earliest occurrence of the longest recent n-gram."""
-    if longest >= len(text):
-        longest = len(text) // 2
-    for size in range(longest, 0, -1):
-        recent = text[-size:]
-        for start in range(len(text) - size):
-            if text[start : start + size] == recent:
-                return list(text[start + size : start + size + limit])
-    return []
-
-
 class NgramIndex:
-    """The first occurrence of every n-gram of a text: `look_up` without searching the whole text."""
+    """The first occurrence of every n-gram of a text."""
 
     def __init__(self, longest: int, most: int = TOKENS) -> None:
         """Index n-grams of at most `longest` tokens; copy at most `most`."""

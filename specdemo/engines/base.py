@@ -20,7 +20,6 @@ from specdemo.files import is_text
 from specdemo.records import (
     MOST_TURNS,
     Costs,
-    Counters,
     DraftRound,
     Environment,
     FinishReason,
@@ -172,12 +171,6 @@ class Engine(Protocol):
         Computed in one pass over all tokens or, if `one_by_one`, one pass per token. None if the engine cannot tell.
         """
 
-    def counters(self, request: Request, wrote: Sequence[int], *, reload: bool) -> Counters | None:
-        """Repeat the request and return the counters of the underlying software; None if it has none.
-
-        `wrote` are the tokens of the run being checked; `reload` reloads the models first.
-        """
-
     def close(self) -> None:
         """Free all models."""
 
@@ -259,9 +252,6 @@ class Batch(Protocol):
         Raises:
             RunError: the engine could not continue.
         """
-
-    def cache_bytes(self) -> int | None:
-        """Return the bytes of the target's KV cache in use; None if unknown."""
 
     def close(self) -> None:
         """Cancel the requests in flight. Call once."""

@@ -27,7 +27,6 @@ from specdemo.errors import EngineError
 from specdemo.records import (
     SIDES,
     Costs,
-    Counters,
     DraftRound,
     DraftToken,
     Environment,
@@ -101,9 +100,6 @@ class ScriptedEngine:
     ) -> list[float] | None:
         """Return equal log-probabilities; passes `one_by_one` differ by `rounding`."""
         return [math.log(0.5) + self.rounding * one_by_one for _ in tokens]
-
-    def counters(self, request: Request, wrote: Sequence[int], *, reload: bool) -> Counters | None:
-        return None
 
     def close(self) -> None:
         """Do nothing."""
@@ -237,9 +233,6 @@ class ScriptedBatch:
         if self._real_time:
             sleep(passed)
         return [self._arrival(number, step) for number, step in rounds.items()]
-
-    def cache_bytes(self) -> int | None:
-        return None
 
     def close(self) -> None:
         for running in self._running.values():

@@ -166,26 +166,6 @@ class Divergence(Record):
         return self.gap <= max(2 * self.rounding, _RESOLUTION)
 
 
-class Counters(Record):
-    """GenAI's own counters when the request was repeated off the clock in one `generate()` call.
-
-    They leave out the round in which a request ends. `processed` is the number of tokens the draft computed,
-    `draft_share` its time / the target's. `same`: the call generated the run's tokens. `reloaded`: the models were
-    reloaded first, since the run had accepted nothing.
-    """
-
-    proposed: Count
-    rejected: Count
-    processed: Count
-    draft_share: Share
-    same: bool
-    reloaded: bool = False
-
-    @property
-    def accepted(self) -> int:
-        return self.proposed - self.rejected
-
-
 class Comparison(Record):
     """Both sides of one prompt, which `history` precedes in a chat.
 
@@ -213,7 +193,6 @@ class Comparison(Record):
     other_load: Probability | None = None
     failures: dict[Side, str] = Field(default_factory=dict)
     divergence: Divergence | None = None
-    counters: Counters | None = None
 
     @property
     def both(self) -> bool:

@@ -237,7 +237,7 @@ def _turn(prompt: str, comparison: Comparison) -> Turn | None:
 def _repeat_race(
     engine: Engine, *, stop: Callable[[], bool], costs: Costs | None, comparison: Comparison
 ) -> Iterator[Comparison]:
-    """Repeat a race, adding step costs measured since, and at the end the engine's own counters."""
+    """Repeat a race, adding step costs measured since."""
     begin = next(_with_costs(engine, stop=stop, costs=costs, comparison=comparison), comparison)
     if begin is not comparison:
         yield begin

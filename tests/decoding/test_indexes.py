@@ -11,9 +11,21 @@ from specdemo.decoding.indexes import (
     Match,
     NgramIndex,
     SuffixIndex,
-    look_up,
 )
 from specdemo.strategies import TOKENS_PER_MATCHED, Constant, Suffix
+
+
+def look_up(text: Sequence[int], longest: int, limit: int) -> list[int]:
+    """Return at most `limit` tokens that followed the earliest occurrence of the longest recent n-gram."""
+    if longest >= len(text):
+        longest = len(text) // 2
+    for size in range(longest, 0, -1):
+        recent = text[-size:]
+        for start in range(len(text) - size):
+            if text[start : start + size] == recent:
+                return list(text[start + size : start + size + limit])
+    return []
+
 
 texts = st.lists(st.integers(0, 2), max_size=40)
 longest = st.integers(1, 5)

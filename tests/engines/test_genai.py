@@ -15,11 +15,10 @@ from specdemo.costs import measure_costs
 from specdemo.engines.base import BRIEF
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.genai.pipelines import as_tensor, generation_config
-from specdemo.engines.text import IncrementalText
-from specdemo.errors import CacheError, DeviceError, EngineError, LoadError, PairError, PromptError
+from specdemo.errors import CacheError, EngineError, LoadError, PairError, PromptError
 from specdemo.models.pairs import BUNDLED, bundled_pair
-from specdemo.race import race, run_alone
-from specdemo.records import Comparison, Outcome, Request, Run
+from specdemo.race import run_alone
+from specdemo.records import Outcome, Request, Run
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from tests.conftest import PROMPTS
 from tests.support.folders import pair_from_folders
@@ -101,8 +100,8 @@ def test_in_the_devices_own_precision_what_is_replayed_can_have_led_to_what_was_
                 assert len(step.committed) == step.accepted + 1
 
 
-@pytest.mark.parametrize("lookahead", [2, 4, 7])
-@pytest.mark.parametrize("prompt", PROMPTS[:2])
+@pytest.mark.parametrize("lookahead", [2, 7])
+@pytest.mark.parametrize("prompt", PROMPTS[:1])
 def test_counts_agree_with_the_counters_of_genai(engine: GenAIEngine, prompt: str, lookahead: int) -> None:
     run = speculate(engine, prompt, num_assistant_tokens=lookahead)
     counters = genai_counters(engine, prompt, num_assistant_tokens=lookahead)
@@ -113,7 +112,7 @@ def test_counts_agree_with_the_counters_of_genai(engine: GenAIEngine, prompt: st
     assert sizes == list(counters.raw_metrics.m_batch_sizes)
 
 
-@pytest.mark.parametrize("threshold", [0.05, 0.2, 0.4, 0.9])
+@pytest.mark.parametrize("threshold", [0.05, 0.4])
 def test_counts_agree_for_a_confidence_threshold_too(engine: GenAIEngine, threshold: float) -> None:
     settings: dict[str, Any] = {"policy": "confidence", "assistant_confidence_threshold": threshold}
     run, counters = speculate(engine, **settings), genai_counters(engine, PROMPTS[0], **settings)
@@ -137,12 +136,6 @@ def test_a_lower_threshold_lets_the_draft_propose_more(engine: GenAIEngine) -> N
 
     assert longest(1.0) == 1
     assert longest(1.0) < longest(0.2) < longest(0.0)
-
-
-def test_lookahead_is_the_number_of_proposals(engine: GenAIEngine) -> None:
-    for lookahead in (1, 3, 8):
-        run = speculate(engine, num_assistant_tokens=lookahead)
-        assert {len(proposals(step)) for step in run.rounds[:-3]} == {lookahead}
 
 
 def test_probabilities_are_told_where_genai_computes_them(engine: GenAIEngine) -> None:
@@ -181,25 +174,6 @@ def test_sampling_with_prompt_lookup_equals_plain_and_is_replayed(engine: GenAIE
     run = speculate(engine, do_sample=True, seed=5, drafter="lookup")
     assert run.token_ids == plain(engine, do_sample=True, seed=5).token_ids
     assert None not in {draft.id for step in run.rounds for draft in proposals(step)}
-
-
-def test_temperature_top_p_and_top_k_have_an_effect(engine: GenAIEngine) -> None:
-    greedy = plain(engine).token_ids
-    assert plain(engine, do_sample=True, top_k=1).token_ids == greedy
-    assert plain(engine, do_sample=True, top_k=0, top_p=1e-6).token_ids == greedy
-    assert plain(engine, do_sample=True, top_k=0, temperature=2.0).token_ids != greedy
-
-
-def test_tokens_stand_for_the_whole_text(engine: GenAIEngine) -> None:
-    run = plain(engine)
-    assert run.text == engine.pipelines.tokenizer.decode([*map(int, run.token_ids)])
-
-
-@pytest.mark.parametrize("text", ["Ein Märchen 🦊 日本", "naïve “café”…", "\n\n\ttabs  and  spaces"])
-def test_characters_that_span_tokens_are_whole(engine: GenAIEngine, text: str) -> None:
-    ids = engine.pipelines.tokenizer.encode(text)
-    pieces = IncrementalText(engine.pipelines.tokenizer.decode)
-    assert "".join([*map(pieces.push, ids), pieces.flush()]) == text
 
 
 @pytest.fixture(scope="module")
@@ -280,11 +254,6 @@ def test_prompts_that_cannot_be_run(engine: GenAIEngine) -> None:
     assert plain(engine).token_ids
 
 
-def test_a_device_that_does_not_exist() -> None:
-    with pytest.raises(DeviceError, match="no device 'TPU'"):
-        GenAIEngine(bundled_pair(draft_device="TPU"))
-
-
 def test_tokenizers_that_differ(tmp_path: Path) -> None:
     draft = Path(shutil.copytree(BUNDLED / "draft", tmp_path / "draft"))
     for stem in ("openvino_tokenizer", "openvino_detokenizer"):
@@ -318,14 +287,3 @@ def test_step_costs_are_plausible(engine: GenAIEngine) -> None:
     assert costs.draft_step is not None
     passes = [metrics.verify_cost(costs, n) for n in range(1, 18)]
     assert all(cost is not None and cost > 0 for cost in passes)
-
-
-def test_the_race_on_the_bundled_pair(engine: GenAIEngine) -> None:
-    settings = GenerationSettings(ignore_eos=True)
-    *_, comparison = race(engine, PROMPTS[0], settings)
-    assert isinstance(comparison, Comparison)
-    assert metrics.identical(comparison)
-    assert len(comparison.plain.token_ids) == len(comparison.speculative.token_ids) == 128
-    assert comparison.trace_source == "replayed"
-    assert comparison.environment.inference_precision == "f32"
-    assert all(step.seconds > 0 for step in comparison.speculative.rounds)

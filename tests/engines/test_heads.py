@@ -8,7 +8,6 @@ import openvino
 import pytest
 from openvino import opset13 as ops
 
-from specdemo import metrics
 from specdemo.engines import load_engine
 from specdemo.engines.base import BRIEF
 from specdemo.engines.genai import GenAIEngine
@@ -18,7 +17,7 @@ from specdemo.models.checks import check_engine, check_pair, check_strategy, dra
 from specdemo.models.folder import inspect_folder, own_head
 from specdemo.models.library import library
 from specdemo.models.pairs import bundled_models, check_target, pair_of
-from specdemo.race import race, run_alone, with_counters
+from specdemo.race import race, run_alone
 from specdemo.records import Comparison, Model, ModelPair, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling
 from specdemo.strategies import Auto, Confidence, Constant, Lookup, Plain
@@ -66,12 +65,9 @@ def test_a_dflash_draft_decodes_and_outputs_stay_the_targets(draft: Path, lookah
     engine = load_engine("genai", pair_with(draft), thoroughness=BRIEF)
     settings = GenerationSettings(num_assistant_tokens=lookahead, max_new_tokens=40, ignore_eos=True)
     (comparison,) = (done for done in race(engine, "abc def ghi", settings) if isinstance(done, Comparison))
-    counters = with_counters(engine, comparison).counters
     engine.close()
     assert comparison.plain.token_ids == comparison.speculative.token_ids
     assert comparison.trace_source == "counts only"
-    assert counters is not None
-    assert (counters.proposed, counters.accepted) == metrics.proposed_and_accepted(comparison.speculative)
     rounds = comparison.speculative.rounds[1:]
     assert any(len(step.committed) > 1 for step in rounds), "some proposals are accepted"
     for step in rounds[:-1]:
@@ -160,23 +156,16 @@ def test_a_folder_of_parts_is_listed_with_its_head(tmp_path: Path) -> None:
 
 @pytest.mark.openvino
 @pytest.mark.parametrize("lookahead", [1, 3])
-def test_a_multi_token_prediction_head_decodes_and_genai_counts_the_same(lookahead: int) -> None:
+def test_a_multi_token_prediction_head_decodes_and_outputs_stay_the_targets(lookahead: int) -> None:
     engine = load_engine("genai", mtp_pair(), thoroughness=BRIEF)
     settings = GenerationSettings(num_assistant_tokens=lookahead, max_new_tokens=40, ignore_eos=True)
     (comparison,) = (done for done in race(engine, PROMPT, settings) if isinstance(done, Comparison))
-    counters = with_counters(engine, comparison).counters
     engine.close()
     assert comparison.plain.token_ids == comparison.speculative.token_ids
     assert comparison.trace_source == "counts only"
     rounds = comparison.speculative.rounds
     accepted = sum(step.accepted or 0 for step in rounds)
     assert accepted > 0, "some proposals are right"
-    assert counters is not None
-    assert (counters.proposed, counters.accepted, counters.same) == (
-        sum(len(step.proposed or ()) for step in rounds),
-        accepted,
-        True,
-    )
 
 
 @pytest.mark.openvino

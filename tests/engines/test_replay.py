@@ -1,5 +1,4 @@
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,35 +8,8 @@ from hypothesis import strategies as st
 from specdemo.decoding.verification import Logits
 from specdemo.engines.genai.replay import DraftReplay, LookupReplay
 from specdemo.records import Request
-from specdemo.settings import GenerationSettings, Sampling
+from specdemo.settings import Sampling
 from specdemo.strategies import Confidence, Constant, Lookup
-
-
-def propose(history: list[int], limit: int = 99, **settings: Any) -> list[int]:
-    strategy = GenerationSettings(drafter="lookup", **settings).strategy
-    assert isinstance(strategy, Lookup)
-    replay = LookupReplay(history, strategy)
-    return [token for token, _ in replay.propose(limit)]
-
-
-def test_lookup_copies_what_followed_the_longest_recent_ngram() -> None:
-    assert propose([1, 2, 3, 9, 2, 3, 8, 1, 2, 3]) == [9, 2, 3, 8]  # "1 2 3" beats the later "2 3"
-
-
-def test_lookup_takes_the_earliest_occurrence() -> None:
-    assert propose([5, 1, 5, 2, 5], max_ngram_size=1, num_assistant_tokens=1) == [1]
-
-
-def test_lookup_is_limited_by_lookahead_by_the_tokens_wanted_and_by_the_text() -> None:
-    history = [1, 2, 3, 4, 5, 1]
-    assert propose(history, num_assistant_tokens=2) == [2, 3]
-    assert propose(history, limit=1, num_assistant_tokens=4) == [2]
-    assert propose(history, limit=0) == []
-    assert propose([1, 7, 1], num_assistant_tokens=4) == [7, 1]
-
-
-def test_lookup_proposes_nothing_where_nothing_repeats() -> None:
-    assert propose([1, 2, 3, 4]) == []
 
 
 def test_lookup_learns_what_was_committed() -> None:

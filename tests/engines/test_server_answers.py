@@ -7,7 +7,7 @@ import socket
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from itertools import repeat
-from threading import Event, Semaphore
+from threading import Event
 from time import monotonic
 from typing import Any
 from unittest import mock
@@ -536,13 +536,3 @@ def test_a_batch_fails_with_its_server() -> None:
         request = Request.of("Say", initial_settings(engine.pair))
         with closing(engine.batch(ServerDefault())) as batch, pytest.raises(ServerError, match="too many"):
             serve(batch, repeat(NamedRequest("first", request)), 1, 1)
-
-
-def test_as_many_requests_as_a_load_may_have_are_in_flight() -> None:
-    answered, begun, number = Event(), Semaphore(0), 110
-    waiting = answers(*EVENTS, begins=begun.release, waits=lambda: answered.wait(30))
-    with engine_of(None, waiting) as engine, closing(engine.batch(ServerDefault())) as batch:
-        for index in range(number):
-            batch.submit(index, Request("Say", ServerDefault(), apply_chat_template=True))
-        assert all(begun.acquire(timeout=20) for _ in range(number))
-        answered.set()

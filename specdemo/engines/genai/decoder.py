@@ -211,11 +211,6 @@ class GenAIBatch:
                 del self._running[number]
         return arrived
 
-    def cache_bytes(self) -> int | None:
-        """Return the bytes of the target's cache blocks in use."""
-        metrics = self._pipeline.get_metrics()
-        return int(metrics.cache_usage / 100 * metrics.cache_size_in_bytes)
-
     def close(self) -> None:
         left, self._running = self._running, {}
         for running in left.values():

@@ -16,14 +16,13 @@ from specdemo.engines.genai.pipelines import (
     as_tensor,
     check_fits,
     generation_config,
-    kind_of,
     read,
 )
 from specdemo.engines.language_model import log_probabilities
 from specdemo.errors import OPENVINO_FAILURES, EngineError
 from specdemo.models.checks import check_concurrent, check_strategy
 from specdemo.models.devices import describe_environment
-from specdemo.records import SIDES, Costs, Counters, DraftRound, ModelPair, Request
+from specdemo.records import SIDES, Costs, DraftRound, ModelPair, Request
 from specdemo.settings import Sampling
 from specdemo.strategies import Constant, EngineName, Lookup, Plain, Strategy
 
@@ -125,7 +124,7 @@ class GenAIEngine:
             return []
         request = Request(prompt, Constant(lookahead), max_new_tokens=_DRAFTED_TOKENS, ignore_eos=True)
         try:
-            result, _ = self.pipelines.generate("model", request)
+            result = self.pipelines.generate("model", request)
         except OPENVINO_FAILURES as error:
             self.pipelines.discard("model")
             raise EngineError.of(error, "The engine failed during calibration and has been reset") from error
@@ -135,35 +134,6 @@ class GenAIEngine:
         # the first round is left out: the prefill is a pipeline's first entry at first, and its second one later
         rounds = (microseconds[i : i + steps] for i in range(steps, len(microseconds) - steps + 1, steps))
         return [DraftRound(seconds=sum(batch) / 1e6) for batch in rounds]
-
-    def counters(self, request: Request, wrote: Sequence[int], *, reload: bool) -> Counters | None:
-        """Return the counters of `generate()`, since stepping has none; None for plain decoding and prompt lookup."""
-        kind = kind_of(request.strategy)
-        if kind != "model":
-            return None
-        if reload:
-            self.pipelines.discard(kind)
-        try:
-            result, text = self.pipelines.generate(kind, request)
-        except OPENVINO_FAILURES as error:
-            self.pipelines.discard(kind)
-            raise EngineError.of(error) from error
-        counted = result.extended_perf_metrics
-        processed = counted.get_num_draft_processed_tokens()
-        if self.pair.head == "dflash":  # GenAI counts neither proposals nor rejections; it proposes all it computes
-            proposed, rejected = processed, processed - counted.get_num_accepted_tokens()
-        else:
-            proposed, rejected = counted.get_num_draft_tokens(), counted.get_num_rejected_tokens()
-        return Counters(
-            proposed=proposed,
-            rejected=rejected,
-            processed=processed,
-            draft_share=counted.get_draft_to_main_inference_duration_ratio(),
-            same=text == self.pipelines.tokenizer.decode(wrote)
-            if text is not None
-            else list(result.m_generation_ids[0]) == list(wrote),
-            reloaded=reload,
-        )
 
     def close(self) -> None:
         self.pipelines.clear()

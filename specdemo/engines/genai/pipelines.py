@@ -86,8 +86,8 @@ class Pipelines:
         """
         return self.tokenizer.text_of(ids) if self.pair.target.in_parts else as_tensor(ids)
 
-    def generate(self, kind: PipelineKind, request: Request) -> tuple[Any, str | None]:
-        """Generate a whole answer at once, with counters. Also return its text if it has no ids.
+    def generate(self, kind: PipelineKind, request: Request) -> Any:
+        """Generate a whole answer at once, with GenAI's own counters.
 
         Raises:
             PromptError: the prompt cannot be used.
@@ -95,8 +95,7 @@ class Pipelines:
         """
         pipeline = self.get(kind)
         prompt, config = self.prompt(self.tokenizer.encode_prompt(request)), generation_config(pipeline, request)
-        result = pipeline.generate([prompt], [config])[0]
-        return result, result.m_generation_ids[0] if isinstance(prompt, str) else None
+        return pipeline.generate([prompt], [config])[0]
 
     def discard(self, kind: PipelineKind) -> None:
         """Drop a failed pipeline; it is rebuilt when next needed."""

@@ -8,11 +8,10 @@ The rules below are those of openvino-genai 2026.4 and are tested against its co
 """
 
 from collections.abc import Collection, Sequence
-from typing import Protocol
 
 import numpy as np
 
-from specdemo.decoding.indexes import look_up
+from specdemo.decoding.indexes import NgramIndex
 from specdemo.decoding.lookahead import policy_for, propose
 from specdemo.decoding.verification import Logits, greedy_choice, judge, softmax
 from specdemo.engines.genai.pipelines import Pipelines
@@ -25,26 +24,15 @@ Replayed = tuple[int, float | None]
 """A proposed token's id and the draft's probability of it, if any."""
 
 
-class Replay(Protocol):
-    """Recomputes a drafter's proposals from the committed text."""
-
-    def propose(self, limit: int) -> list[Replayed]:
-        """Return the next round's proposals, at most `limit`."""
-
-    def commit(self, tokens: Sequence[int]) -> None:
-        """Append the tokens committed by the round."""
-
-
 class LookupReplay:
     """Prompt lookup: copies what followed the earliest occurrence of the longest recent n-gram."""
 
     def __init__(self, prompt: Sequence[int], strategy: Lookup) -> None:
         self._history = list(prompt)
-        self._strategy = strategy
+        self._index = NgramIndex(strategy.max_ngram_size, strategy.num_assistant_tokens)
 
     def propose(self, limit: int) -> list[Replayed]:
-        limit = min(limit, self._strategy.num_assistant_tokens)
-        return [(token, None) for token in look_up(self._history, self._strategy.max_ngram_size, limit)]
+        return [(token, None) for token in self._index.find(self._history, limit).tokens]
 
     def commit(self, tokens: Sequence[int]) -> None:
         self._history += tokens
@@ -100,7 +88,7 @@ class Tracer:
         self._context = list(prompt)
         self._wanted = request.max_new_tokens
         self._draft: ModelSequence | None = None
-        self._replay: Replay
+        self._replay: LookupReplay | DraftReplay
         if isinstance(request.strategy, Lookup):
             self._replay = LookupReplay(prompt, request.strategy)
         else:

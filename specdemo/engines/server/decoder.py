@@ -155,9 +155,6 @@ class RemoteBatch:
             return [*self._arrived(news.number, flight, flight.reader.end()), self._ended(news.number, flight)]
         return self._arrived(news.number, flight, flight.reader.on_event(news.event))
 
-    def cache_bytes(self) -> int | None:
-        return None
-
     def close(self) -> None:
         for flight in self._flying.values():
             flight.sending.cancel()

@@ -17,7 +17,6 @@ from specdemo.records import (
     NOT_USED,
     SIDES,
     Costs,
-    Counters,
     DraftRound,
     Environment,
     Model,
@@ -82,9 +81,6 @@ class RemoteEngine:
     def log_probabilities(
         self, request: Request, before: Sequence[int], tokens: Sequence[int], *, one_by_one: bool
     ) -> list[float] | None:
-        return None
-
-    def counters(self, request: Request, wrote: Sequence[int], *, reload: bool) -> Counters | None:
         return None
 
     def close(self) -> None:

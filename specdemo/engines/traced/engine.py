@@ -36,7 +36,7 @@ from specdemo.models.devices import (
     draft_runtime,
     properties,
 )
-from specdemo.records import SIDES, Costs, Counters, DraftRound, Model, ModelPair, Request
+from specdemo.records import SIDES, Costs, DraftRound, Model, ModelPair, Request
 from specdemo.settings import RuntimeSettings
 from specdemo.strategies import Constant, EngineName, Plain, Strategy
 
@@ -175,10 +175,6 @@ class TracedEngine:
                 for step in islice(rounds, 1, None)
                 if step.draft_seconds is not None and step.proposed and len(step.proposed) == lookahead
             ]
-
-    def counters(self, request: Request, wrote: Sequence[int], *, reload: bool) -> Counters | None:
-        """Return None: this engine records every proposal itself."""
-        return None
 
     def close(self) -> None:
         self._target = self._draft = self._head = None
