@@ -110,7 +110,7 @@ def test_a_killed_engine_is_told_and_the_next_run_works(visit: Visit, app: App) 
     # before it begins, nobody would miss the engine; and its 1,900 tokens take longer than this
     expect(page.locator(".reason")).to_contain_text("Live.")
     app.engine().kill()
-    expect(page.locator("#message [role=alert]")).to_contain_text("process died", timeout=WAIT)
+    expect(page.locator("#message [role=alert]")).to_contain_text("ended by SIGKILL", timeout=WAIT)
     page.wait_for_selector(".race[data-state=failed]")
     expect(page.locator(".race .share")).to_be_hidden()
     set_slider(page, "max_new_tokens", 32)

@@ -61,6 +61,7 @@ def test_storage_of_another_shape_is_nothing(visit: Visit) -> None:
         page.evaluate("key => { localStorage.setItem(key, '\"x\"'); sessionStorage.clear(); }", key)
     page.goto("about:blank")
     page.go_back()
+    expect(page.locator("#run")).to_be_enabled()
     run(page)
     expect(page.locator(".past li")).to_have_count(1)
 
