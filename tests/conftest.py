@@ -152,7 +152,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Show what the pages of a failed test say: often the app has given the reason."""
     report = yield
     if report.failed and report.when == "call":
-        report.sections += [(f"Page {page.url}", messages(page)) for page in item.stash.get(OPENED, [])]
+        report.sections += [
+            (f"Page {page.url}", messages(page)) for page in item.stash.get(OPENED, []) if not page.is_closed()
+        ]
     return report
 
 

@@ -142,7 +142,7 @@ def test_a_forged_event_names_no_entry_of_the_catalogue(data: Any) -> None:
 @pytest.mark.parametrize("saved", ["null", "[1]", "{", '{"seed": 1}', '{"prompt": "\\ud800"}', "[" * 100_000])
 def test_a_forged_beginning_is_passed_over(saved: str) -> None:
     start = restore(Registry(bundled_pair(), Visitors()), saved, start_values(bundled_pair()))
-    assert "cannot be read" in start.message
+    assert [start.prompt, start.message, *start.controls] == [gr.skip()] * (2 + len(start.controls))
 
 
 def test_an_event_that_names_a_file_of_the_server_leaves_no_traceback(page: gr.Blocks) -> None:
@@ -162,7 +162,7 @@ def test_events_of_files_take_no_file(page: gr.Blocks) -> None:
             with suppress(gr.Error):
                 event.fn(*[None for _ in inputs])
             tried += 1
-    assert tried >= 3
+    assert tried >= 2
 
 
 def test_no_upload_means_the_bundled_suite() -> None:
