@@ -40,7 +40,8 @@ def test_a_page_waits_for_the_server_and_holds_no_connection(browser: BrowserCon
     page, held = browser.new_page(), list[Route]()
     watch(page)
     page.route("**/queue/join*", lambda route: held.append(route))
-    page.goto(app.url + BRIEF)
+    with page.expect_request("**/queue/join*"):
+        page.goto(app.url + BRIEF)
     expect(page.locator("#run")).to_be_disabled()
     held.pop().continue_()
     page.unroute("**/queue/join*")
