@@ -137,14 +137,6 @@ def acceptance_rate(run: Run) -> float | None:
     return rates[-1] if rates else None
 
 
-def proposed_and_accepted(run: Run) -> tuple[int, int] | None:
-    """Return the counts as GenAI has them, without the round in which the request ends; None if any is unknown."""
-    rounds = run.rounds[:-1]
-    if any(step.proposed is None for step in rounds):
-        return None
-    return sum(len(step.proposed or ()) for step in rounds), sum(step.accepted for step in rounds)
-
-
 def running_acceptance(rounds: tuple[Round, ...]) -> list[float | None]:
     """Return α over the rounds up to each one; None before the first reported proposal."""
     accepted = accumulate(0 if step.proposed is None else step.accepted for step in rounds)
