@@ -39,7 +39,7 @@ from specdemo.records import Comparison, Costs, Model, ModelPair, Progress, Serv
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.summary import summarise
 from specdemo.trials import confirmed
-from specdemo.worker import EngineFactory, Job, WithEngine, WithLoader, Worker
+from specdemo.worker import EngineFactory, Job, WithEngine, Worker, with_loader
 
 OWN_DRAFT = "own"
 """The catalogue's draft for a target, if it is on this machine."""
@@ -250,7 +250,8 @@ def experiment(
         tasks = typed_tasks([prompts] if isinstance(prompts, str) else prompts)
     plan = named.plan(pair.models, tasks, settings, axes, repeats=repeats, minutes=minutes, seed=seed)
     last = None
-    for progress in pair.work(WithLoader(pair.models, partial(measure, plan, fastest=fastest))):
+    job = partial(with_loader, pair=pair.models, work=partial(measure, plan, fastest=fastest))
+    for progress in pair.work(job):
         if isinstance(progress, Progress):
             last = progress
             if on_progress is not None:

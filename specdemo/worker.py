@@ -5,11 +5,6 @@ visitor's page, and answering visitors would disturb the clocks. In a separate p
 lack of memory, ends one job and not the server, and loading can be interrupted.
 
 The parent sends a `Job`; the child returns what it yields, including `Phase` values, by `child.send_all`.
-
-A process makes progress while its pulse goes on, while it computes, or while it reads. A thread beats the pulse,
-which stops while a step holds Python's global lock; but then the step computes. A process that does none of these for
-`PATIENCE` seconds is stopped (SIGSTOP) or hangs in a driver, and will never finish its job. The pulse may also go on
-while a step waits for ever. So a job that neither reports nor computes for `SILENCE` seconds is considered hung, too.
 """
 
 import errno
@@ -18,14 +13,12 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
-from operator import attrgetter
 from threading import Event as ThreadEvent
 from threading import Lock, Thread
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 import psutil
@@ -44,10 +37,10 @@ from specdemo.warm_up import prepare
 
 _FAILED = Failure(EngineError, ENGINE_FAILED, "run again")
 _ENDED = Failure(EngineError, "The engine's process failed", "run again, and another one starts")
-PATIENCE = 20.0  # seconds: a busy machine may keep a process from its processor for some
-SILENCE = 600.0  # seconds: longer than any server may be silent by default
+PATIENCE = 20.0  # seconds that a process may be stopped (SIGSTOP): somebody may be looking at it
+SILENCE = 600.0  # seconds that a job may neither report nor compute: a server may be silent for some
 _EVERY = 0.5  # seconds between two looks at the process
-_BUSY = 0.02  # of a core: a waiting process uses less
+_BUSY = 0.01  # of a core: a waiting process uses less
 _POLL_SECONDS = 0.05  # how soon a Stop reaches the child
 TICK_SECONDS = 1.0  # between reports that there is no news
 _LOADING_GRACE = 0.5  # seconds after a Stop: only ending the process stops OpenVINO while it compiles a model
@@ -165,35 +158,24 @@ class Race:
         yield from WithEngine(chosen.engine, self.pair, work, calibrate=needs_costs(chosen))(engines)
 
 
-@dataclass(frozen=True)
-class WithLoader:
-    """Work with a pair in several engines, which the work loads and closes itself: `work(load, stop=…)`.
+def with_loader(engines: Engines, pair: ModelPair, work: Callable[..., Iterator[Any]]) -> Iterator[Any]:
+    """A job of work with a pair in several engines, which it loads and closes itself: `work(load, stop=…)`.
 
     `load(name)` loads this pair; `load(name, pair)` the same pair with other runtime settings.
     """
+    engines.close()
+    yield from converting(pair)
 
-    pair: ModelPair
-    work: Callable[..., Iterator[Any]]
+    def load(name: EngineName, pair: ModelPair = pair) -> Engine:
+        return engines.factory(name, pair)
 
-    def __call__(self, engines: Engines) -> Iterator[Any]:
-        engines.close()
-        yield from converting(self.pair)
-
-        def load(name: EngineName, pair: ModelPair = self.pair) -> Engine:
-            return engines.factory(name, pair)
-
-        yield from self.work(load, stop=engines.stop)
+    yield from work(load, stop=engines.stop)
 
 
-@dataclass(frozen=True)
-class IfLoaded:
-    """A job with a pair in one engine, done only if both are loaded already."""
-
-    job: WithEngine | Prepare
-
-    def __call__(self, engines: Engines) -> Iterator[Any]:
-        if engines.has(self.job.engine, self.job.pair):
-            yield from self.job(engines)
+def if_loaded(engines: Engines, job: WithEngine | Prepare) -> Iterator[Any]:
+    """A job that is done only if its pair is loaded in its engine already."""
+    if engines.has(job.engine, job.pair):
+        yield from job(engines)
 
 
 def converting(pair: ModelPair) -> Iterator[Phase]:
@@ -202,38 +184,14 @@ def converting(pair: ModelPair) -> Iterator[Phase]:
         yield Phase("converting", seconds=seconds)
 
 
-def _beat(pulse: Any) -> None:
-    """Beat this pulse, a shared number, for as long as the process runs."""
-    while True:
-        pulse.value += 1
-        sleep(_EVERY)
-
-
-def serve(
-    connection: Connection,
-    factory: EngineFactory,
-    first: Job | None,
-    stop: Event,
-    ready: Event,
-    controls: Sequence[float],
-    pulse: Any,
-) -> None:
+def serve(connection: Connection, factory: EngineFactory, stop: Event, controls: Sequence[float]) -> None:
     """Do jobs in the child until the parent is gone. What failed to load is retried."""
-    Thread(target=_beat, args=(pulse,), daemon=True).start()
 
     def moved() -> LiveSettings | None:
         lookahead, threshold = controls
         return LiveSettings(int(lookahead), threshold) if lookahead else None
 
     engines = Engines(factory, stop.is_set, moved)
-    if first is not None:
-        with suppress(Exception):  # the job that needs it reports the error when loading is retried
-            for name, phases in groupby(first(engines), attrgetter("name")):  # few, since nobody may be listening
-                connection.send(next(phases))
-                if name == "calibrating":  # a waiting job may do without
-                    engines.stop = lambda: stop.is_set() or connection.poll()
-        engines.stop = stop.is_set
-    ready.set()
     while True:
         send_all(connection, _guarded(connection.recv(), engines), _FAILED)
 
@@ -249,57 +207,42 @@ def _guarded(job: Job, engines: Engines) -> Iterator[Any]:
         raise
 
 
-def _work_of(process: psutil.Process) -> tuple[float, int]:
-    """Return a process's seconds of CPU time and bytes read so far."""
-    times, read = process.cpu_times(), 0
-    with suppress(AttributeError, psutil.AccessDenied):  # not all systems report it
-        read = process.io_counters().read_chars
-    return times.user + times.system, read
-
-
 class Watch:
-    """Watchdog for one process, which it ends when it hangs."""
+    """Watchdog for one process: one that stays stopped, or whose job neither reports nor computes, is hung.
 
-    def __init__(self, process_id: int, pulse: Any, end: Callable[[], None]) -> None:
+    It counts looks at the process, not seconds, since this process may have been stopped or asleep, too.
+    """
+
+    def __init__(self, process_id: int, end: Callable[[], None]) -> None:
         """Call `end`, once, when the process hangs."""
-        self._process_id = process_id
-        self._pulse = pulse
+        self._process = psutil.Process(process_id)
         self._end = end
         self._over = ThreadEvent()
-        self._clock = self._alive = self._worked = 0.0
-        self._job: float | None = None  # when a job last reported
+        self._stopped = self._silent = 0  # looks since the process last ran, and since its job last did anything
+        self._working = False
         self.hung = False
         Thread(target=self._watch, name="specdemo watch", daemon=True).start()
 
     @property
     def responsive(self) -> bool:
-        """True if the process has made progress in the last seconds."""
-        return not self.hung and self._clock - self._alive < PATIENCE / 2
+        return not self.hung and not self._stopped
 
     def reported(self, *, over: bool = False) -> None:
         """Note that a job began, reported something, or is over."""
-        self._job = None if over else self._clock
+        self._working, self._silent = not over, 0
 
     def close(self) -> None:
         self._over.set()
 
     def _watch(self) -> None:
+        seconds = 0.0
         with suppress(psutil.Error):  # it is gone, as its readers will notice
-            process = psutil.Process(self._process_id)
-            at, beats, seconds, read = monotonic(), -1, 0.0, 0
             while not self._over.wait(_EVERY):
-                before, at = at, monotonic()
-                passed = min(at - before, 2 * _EVERY)  # more: this process was stopped or asleep, too
-                self._clock += passed
-                before_seconds, before_read = seconds, read
-                seconds, read = _work_of(process)
-                if seconds - before_seconds > _BUSY * passed or read > before_read:
-                    self._alive = self._worked = self._clock
-                elif self._pulse.value != beats:
-                    self._alive = self._clock
-                beats = self._pulse.value
-                stuck = self._job is not None and self._clock - max(self._job, self._worked) > SILENCE
-                if stuck or self._clock - self._alive > PATIENCE:
+                before, times = seconds, self._process.cpu_times()
+                seconds = times.user + times.system
+                self._silent = 0 if seconds - before > _BUSY * _EVERY else self._silent + 1
+                self._stopped = self._stopped + 1 if self._process.status() == psutil.STATUS_STOPPED else 0
+                if self._stopped * _EVERY > PATIENCE or (self._working and self._silent * _EVERY > SILENCE):
                     self.hung = True
                     self._end()
                     return
@@ -320,19 +263,17 @@ def _starting() -> Iterator[None]:
 class Worker:
     """Runner of one job at a time in a child process, which is restarted if it dies."""
 
-    def __init__(
-        self,
-        load: EngineFactory,
-        first: Job | None = None,
-    ) -> None:
+    def __init__(self, load: EngineFactory, first: Job | None = None) -> None:
         """Start the child. `load` is called there and must be picklable; `first` is a job to prepare with."""
         self._factory = load
-        self._first = first
         self._busy = Lock()
         self._line = list[ThreadEvent]()  # jobs waiting for the current one to end
         self._current: ThreadEvent | None = None
         with _starting():
             self._start()
+        if first is not None:
+            self._busy.acquire()
+            Thread(target=_drain, args=(self._do_idle(first, ThreadEvent()),), daemon=True).start()
 
     def compare(
         self,
@@ -353,8 +294,8 @@ class Worker:
     def run(self, job: Job, cancelled: ThreadEvent | None = None) -> Iterator[Any]:
         """Yield what the job yields, including `Phase` values, which are repeated every second while one lasts.
 
-        None follows any other second without news, also while waiting for another job to end, so that the caller can
-        close this generator once its visitor has left.
+        None follows any other second without news, so that the caller can close this generator once its visitor has
+        left. While another job has to end first, these are its phases, since what it loads is probably needed.
 
         Once `cancelled` is set, the job is asked to stop; loading is aborted. Closing this generator sets the event,
         too, and does not wait for the job.
@@ -366,7 +307,7 @@ class Worker:
         self._line.append(cancelled)
         try:
             while not self._busy.acquire(timeout=TICK_SECONDS):
-                yield None
+                yield self._phase
         finally:
             self._line.remove(cancelled)
         yield from self._do(job, cancelled, cancelled.is_set)
@@ -381,7 +322,10 @@ class Worker:
         """
         cancelled = cancelled or ThreadEvent()
         if not self._line and self._busy.acquire(blocking=False):
-            yield from self._do(job, cancelled, lambda: cancelled.is_set() or bool(self._line))
+            yield from self._do_idle(job, cancelled)
+
+    def _do_idle(self, job: Job, cancelled: ThreadEvent) -> Iterator[Any]:
+        yield from self._do(job, cancelled, lambda: cancelled.is_set() or bool(self._line))
 
     def _do(self, job: Job, cancelled: ThreadEvent, unwanted: Callable[[], bool]) -> Iterator[Any]:
         """Do a job, whose turn it is, until it is done or `unwanted`."""
@@ -391,8 +335,6 @@ class Worker:
                 self.close()
                 with _starting():
                     self._start()
-            if self._ready.is_set():
-                self._forget()
             self._stop.clear()
             self._moved[:] = _UNMOVED
             self._current = cancelled
@@ -416,8 +358,7 @@ class Worker:
     def _finish(self, messages: Iterator[Any]) -> None:
         """Wait for a stopped job to end, then let the next one begin."""
         try:
-            with suppress(SpecdemoError):
-                deque(messages, maxlen=0)
+            _drain(messages)
         finally:
             self._busy.release()
 
@@ -436,45 +377,40 @@ class Worker:
 
     def _start(self) -> None:
         context = get_context("spawn")
-        self._stop, self._ready = context.Event(), context.Event()
+        self._stop = context.Event()
         self._moved = context.RawArray("d", _UNMOVED)
-        pulse = context.RawValue("L", 0)
-        self._child = Child(
-            serve, self._factory, self._first, self._stop, self._ready, self._moved, pulse, name="specdemo engine"
-        )
-        self._first = None  # a restarted child loads what its next job needs
-        self._watch = Watch(self.process_id, pulse, self._child.process.kill)
+        self._child = Child(serve, self._factory, self._stop, self._moved, name="specdemo engine")
+        self._watch = Watch(self.process_id, self._child.process.kill)
+        self._phase: Phase | None = Phase("loading")  # of the job that is being done
 
     def _messages(self, cancelled: ThreadEvent, unwanted: Callable[[], bool]) -> Iterator[Any]:
         """Yield the child's messages until its job is done; after a second without any, the phase again, or None."""
-        phase: Phase | None = None if self._ready.is_set() else Phase("loading")
         began = ticked = reported = monotonic()
         cancelled_at: float | None = None
-        if phase is not None:
-            yield phase
+        if self._phase is not None:
+            yield self._phase
         while True:
             message, now = self._receive(), monotonic()
             if message is Sign.END:
-                self._watch.reported(over=True)
+                self._over()
                 return
             if message is not Sign.SILENCE:
                 self._watch.reported()
                 reported = ticked = now
-                if not isinstance(message, Phase):
-                    phase = None
-                elif phase is None or message.name != phase.name:
-                    phase, began = message, now
-                else:
-                    phase = message
+                before, self._phase = self._phase, message if isinstance(message, Phase) else None
+                if before is None or self._phase is None or before.name != self._phase.name:
+                    began = now
                 yield message
             elif now - ticked >= TICK_SECONDS:
                 ticked = now
-                yield replace(phase, seconds=now - began) if phase is not None else None
+                if self._phase is not None:
+                    self._phase = replace(self._phase, seconds=now - began)
+                yield self._phase
             if not unwanted():
                 continue
             self._stop.set()
             cancelled_at = cancelled_at or now
-            if phase is not None and phase.name in ("converting", "loading"):
+            if self._phase is not None and self._phase.name in ("converting", "loading"):
                 if cancelled.is_set() and now - cancelled_at > _LOADING_GRACE:
                     self.close()
                     return
@@ -482,11 +418,9 @@ class Worker:
                 self.close()
                 raise _ENDED.error(f"it did not stop within {GRACE:g} s and was ended")
 
-    def _forget(self) -> None:
-        """Discard what the child reported of its first job, if nobody received it."""
-        with suppress(EOFError):
-            while self._child.receive(0) is not Sign.SILENCE:
-                pass
+    def _over(self) -> None:
+        self._watch.reported(over=True)
+        self._phase = None
 
     def _receive(self) -> Any:
         try:
@@ -496,7 +430,13 @@ class Worker:
             self.close()
             raise _ENDED.error(ending) from None
         if isinstance(message, SpecdemoError):
-            self._watch.reported(over=True)
+            self._over()
             message.log()
             raise message
         return message
+
+
+def _drain(messages: Iterator[Any]) -> None:
+    """Wait for a job that nobody watches."""
+    with suppress(SpecdemoError):  # the next job reports the error if it meets it, too
+        deque(messages, maxlen=0)

@@ -2,28 +2,23 @@
 
 | what | most | so that all of it is at most |
 |---|---|---|
-| events queued, running or not yet fetched | 100; 12 of a session, 60 of an address | 100 bodies of 1 MB, parsed |
+| events queued, running or not yet fetched | 100 | 100 bodies of 1 MB, parsed |
 | texts of an event | 262,144 characters | 1 MB in Python, if one of them is an emoji |
 | sessions whose state is kept | 200 | 1 MB of chat and 0.6 MB of Gradio's settings each |
 | files of visitors | 100 of 10 MB, an hour | 1 GB on the disk |
-| requests of an address | 60 open, 600 changes a minute, 20 sign-ins a minute | |
 
-Messages that nobody fetches for a minute are thrown away, sooner if others need the room. Only listed routes are
-open: one that a release of Gradio adds stays closed until it is listed. Requests that a browser sends for another
-site's page are refused, and a page on a loopback address answers only to its own names: otherwise any site whose name
-is made to resolve to 127.0.0.1 could use it as its own (DNS rebinding).
+Only listed routes are open: one that a release of Gradio adds stays closed until it is listed. Requests that a
+browser sends for another site's page are refused, and a page on a loopback address answers only to its own names:
+otherwise any site whose name is made to resolve to 127.0.0.1 could use it as its own (DNS rebinding).
 """
 
 import asyncio
-import json
 import logging
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from ipaddress import IPv6Address, ip_address
+from ipaddress import ip_address
 from time import monotonic
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -35,20 +30,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from specdemo.errors import quoted
 from specdemo.files import json_value
 
-UNDER_WAY, OF_SESSION, OF_ADDRESS = 100, 12, 60  # a page sends up to six at once; a class may share an address
+UNDER_WAY = 100  # events; a page sends up to six at once
 UNREAD_SECONDS = 60.0  # a browser fetches at once; a tab that is suspended for longer must reload
 BODY_BYTES = 2**20  # the largest is a run to share: 2,048 tokens a side, compressed, are about 0.7 MB
 TEXT_CHARACTERS = 2**18  # about 64K tokens, more than the bundled models' context
 VALUES = 20_000  # of an event; Gradio takes some microseconds for each, while everyone waits
 FILE_BYTES = 10 * 2**20  # a comparison of 2,048 tokens a side takes about 5 MB
-OPEN = 60  # requests of an address; a browser opens six, and a class may share an address
-A_MINUTE = 600  # changes; all may come at once
-SIGN_IN = 30  # changes that a sign-in counts for, so that 20 passwords may be tried a minute
+SIGN_IN_SECONDS = 1.0  # for each sign-in, one after the other, so that passwords cannot be tried out
 
 _API = "/gradio_api"
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _NAME = re.compile(r"[\w-]{1,64}", re.ASCII)
-_JOINS = (f"{_API}/queue/join", f"{_API}/call/")
 # Also before signing in: the page without its contents, the sign-in, and what Gradio asks for when it starts.
 _FRONT = re.compile(
     r"/|/(assets|static|svelte|specdemo)/.+|(/gradio_api)?/theme\.css|/favicon\.ico|/manifest\.json|/robots\.txt"
@@ -62,7 +54,10 @@ _EXPIRED += '"session_not_found":true,"success":false}\n\n'
 
 
 class Refused(Exception):  # noqa: N818 - raised and returned alike
-    """A request is refused, with this status and sentence."""
+    """A request is refused, with this status and sentence.
+
+    A new one each time: what is raised again keeps the frames, and so the bodies, of all times before.
+    """
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -75,8 +70,8 @@ class Refused(Exception):  # noqa: N818 - raised and returned alike
         return PlainTextResponse(f"{self}\n", self.status)
 
 
-UNREADABLE = Refused(400, "This request cannot be read; reload the page and try again.")
-_UNKNOWN = Refused(404, "This page has no such address; begin at its front page.")
+UNREADABLE = 400, "This request cannot be read; reload the page and try again."
+_UNKNOWN = 404, "This page has no such address; begin at its front page."
 
 
 def only_here(host: str | None, allowed: Sequence[str]) -> bool:
@@ -99,7 +94,6 @@ def default_host() -> str:
 class _Session:
     """A session with events whose messages were not all fetched. `scope`: the request that began it."""
 
-    address: str | None
     scope: Scope
     events: int = 0
     fetching: bool = False
@@ -111,7 +105,6 @@ class Gate:
 
     `names`: what the page is called, `*.example.org` for all subdomains; None if it cannot know. `trusted`: names in
     browsers' addresses, even if a proxy rewrites `Host`. `root`: the path below which a proxy has the page.
-    `by_address`: False if every request comes from one proxy.
     """
 
     def __init__(
@@ -122,21 +115,14 @@ class Gate:
         trusted: Sequence[str] = (),
         root: str = "",
         auth: bool = False,
-        by_address: bool = True,
-        known: Callable[[int], bool] = lambda event: True,
     ) -> None:
         self._app, self._names, self._trusted, self._root = app, names, trusted, root.rstrip("/")
-        self._auth, self._by_address, self._known = auth, by_address, known
+        self._auth, self._signing_in = auth, asyncio.Lock()
         self._sessions: dict[str, _Session] = {}
-        self._open, self._changes, self._minute = Counter[str](), Counter[str](), 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            sweeper = asyncio.create_task(self._sweep())
-            try:
-                await self._app(scope, receive, send)
-            finally:
-                sweeper.cancel()
+            await self._app(scope, receive, send)
             return
         if scope["type"] != "http":  # the page uses no web sockets
             await send({"type": "websocket.close"})
@@ -146,19 +132,13 @@ class Gate:
             return
         if self._root and scope["path"].startswith(f"{self._root}/"):  # else the proxy has cut it off already
             scope = _at(scope, scope["path"].removeprefix(self._root))
-        address = address_of(scope) if self._by_address else None
         try:
-            answer = await self._admit(scope, address)
-            self._open.update([address or ""])
-            try:
-                await answer(scope, receive, send)
-            finally:
-                self._open.subtract([address or ""])
-                self._open = +self._open  # without zeros
+            answer = await self._admit(scope)
+            await answer(scope, receive, send)
         except Refused as refused:
             await refused.response(scope, receive, send)
 
-    async def _admit(self, scope: Scope, address: str | None) -> ASGIApp:
+    async def _admit(self, scope: Scope) -> ASGIApp:
         """Check a request before its body is read, and return what answers it.
 
         Raises:
@@ -178,7 +158,7 @@ class Gate:
                 "This request comes from another site's page; open the page itself. If it is the page itself, behind "
                 "a proxy, start it with --allowed-host and the name in the browser's address.",
             )
-        answer, most, before = self._route(scope["method"], path, address)
+        answer, most, before = self._route(scope["method"], path)
         if self._auth and not before and not await self._signed_in(scope):
             raise Refused(401, "Sign in at the front page first.")
         if "transfer-encoding" in headers:
@@ -186,40 +166,27 @@ class Gate:
         length = headers.get("content-length", "0")
         if not length.isdecimal() or len(length) > 18 or int(length) > most:
             raise Refused(413, f"The request is too large; send at most {most:,} bytes.")
-        if len(scope["query_string"]) > 4096:
-            raise Refused(414, "The address is too long; send at most 4,096 characters after the ?.")
-        cost = SIGN_IN if path.startswith("/login") else int(scope["method"] not in _SAFE)
-        if address is not None and (self._open[address] >= OPEN or not self._affords(address, cost)):
-            raise Refused(429, "Too many requests come from your address; wait a minute.")
         return answer
 
-    def _affords(self, address: str, cost: int) -> bool:
-        """Count a request's changes; False if its address has had too many this minute."""
-        minute = monotonic() // 60
-        if minute != self._minute:
-            self._minute, self._changes = minute, Counter()
-        self._changes[address] += cost
-        return not cost or self._changes[address] <= A_MINUTE
-
-    def _route(self, method: str, path: str, address: str | None) -> tuple[ASGIApp, int, bool]:
+    def _route(self, method: str, path: str) -> tuple[ASGIApp, int, bool]:
         """Return what answers on a route, its largest body, and whether it is open before signing in.
 
         Raises:
             Refused: no such route is open.
         """
         if len(path) > 1000 or any(len(part.encode()) > 255 for part in path.split("/")) or "\0" in path:
-            raise _UNKNOWN  # no file system takes such a name
+            raise Refused(*_UNKNOWN)  # no file system takes such a name
         if method in ("GET", "HEAD") and (_FRONT.fullmatch(path) or _READ.fullmatch(path)):
             return self._app, BODY_BYTES, _FRONT.fullmatch(path) is not None
         if method == "GET" and _MESSAGES.fullmatch(path):
             return self._messages, BODY_BYTES, False
         if method == "POST" and _EVENT.fullmatch(path):
-            return partial(self._event, address), BODY_BYTES, False
+            return self._event, BODY_BYTES, False
         if method == "POST" and path.rstrip("/") == "/login":
-            return self._app, BODY_BYTES, True
+            return self._sign_in, BODY_BYTES, True
         if method == "POST" and path == f"{_API}/upload":
             return self._app, FILE_BYTES + 4096, False  # a form around the file
-        raise _UNKNOWN
+        raise Refused(*_UNKNOWN)
 
     def _foreign(self, method: str, headers: Headers) -> bool:
         """Check if a browser sends the request for another site, which could change something or read the answer."""
@@ -243,21 +210,25 @@ class Gate:
         await self._app(check, _replay(b"", _gone), send)
         return 200 in statuses
 
-    async def _event(self, address: str | None, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await _body(receive)
-        event, joins, call = _checked(body), scope["path"].startswith(_JOINS), "/call/" in scope["path"]
-        if not call and not self._known(event.get("fn_index", -1)) and not scope["path"].startswith(f"{_API}/reset"):
-            raise UNREADABLE
-        if call and event.pop("session_hash", None) is not None:  # then the event's own name is that of its session
-            body = json.dumps(event).encode()
-        name = None if call else event.get("session_hash")
-        session = self._sessions.get(name or "") or _Session(address, scope)
-        if joins:
-            await self._make_room(session)
-            session.events += 1
-        if joins and name is not None:
+    async def _sign_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._signing_in:
+            await asyncio.sleep(SIGN_IN_SECONDS)
+        await self._app(scope, receive, send)
+
+    async def _event(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body, path = await _body(receive), scope["path"]
+        event, call = _checked(body), path.startswith(f"{_API}/call/")
+        if not call and not path.startswith(f"{_API}/queue/join"):
+            await self._app(scope, _replay(body, receive), send)
+            return
+        name = event.get("session_hash")
+        if call and name is not None:  # without it, the event's own name is that of its session
+            raise Refused(*UNREADABLE)
+        session, status = self._sessions.get(name or "") or _Session(scope), 0
+        await self._make_room(session)
+        session.events += 1
+        if name is not None:
             self._sessions[name] = session
-        status = 0
 
         async def sending(message: Message) -> None:
             nonlocal status
@@ -269,28 +240,24 @@ class Gate:
         try:
             await self._app(scope, _replay(body, receive), sending)
         finally:
-            if joins and status != 200:
+            if status != 200:
                 session.events -= 1
                 if name is not None and session.events <= 0 and not session.fetching:
                     self._sessions.pop(name, None)
 
     async def _make_room(self, session: _Session) -> None:
-        """See that one more event fits, at the cost of those whose messages have waited longest.
+        """Throw away what nobody has fetched for long; if one more event does not fit, also what waited longest.
 
         Raises:
             Refused: there are too many.
         """
-        every = self._sessions.values()
-        if session.events >= OF_SESSION:
-            raise Refused(429, "This page has too much under way; wait until some of it is done.")
-        of_address = sum(other.events for other in every if other.address == session.address)
-        if session.address is not None and of_address >= OF_ADDRESS:
-            raise Refused(429, "Too much from your address is waiting already; try again in a minute.")
-        if sum(other.events for other in every) >= UNDER_WAY:
-            waiting = [name for name, other in self._sessions.items() if not other.fetching and other is not session]
-            if not waiting:
-                raise Refused(503, "Too much is waiting already; try again in a minute.")
-            await self._throw_away(min(waiting, key=lambda name: self._sessions[name].since))
+        late, full = monotonic() - UNREAD_SECONDS, sum(one.events for one in self._sessions.values()) >= UNDER_WAY
+        waiting = {name: one for name, one in self._sessions.items() if not one.fetching and one is not session}
+        if full and not waiting:
+            raise Refused(503, "Too much is waiting already; try again in a minute.")
+        oldest = min(waiting, key=lambda name: waiting[name].since) if full else None
+        unwanted = [name for name, one in waiting.items() if name == oldest or one.since < late]
+        await asyncio.gather(*(self._throw_away(name, waiting[name].scope) for name in unwanted))
 
     async def _messages(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on the messages of a session's events, and count the events that end."""
@@ -320,14 +287,7 @@ class Gate:
             if left or session.events <= 0 or name != asked:  # Gradio has forgotten it, too
                 self._sessions.pop(name, None)
 
-    async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(UNREAD_SECONDS / 6)
-            late = monotonic() - UNREAD_SECONDS
-            for name in [name for name, one in self._sessions.items() if not one.fetching and one.since < late]:
-                await self._throw_away(name)
-
-    async def _throw_away(self, name: str) -> None:
+    async def _throw_away(self, name: str, scope: Scope) -> None:
         """Fetch a session's messages for nobody, and leave, which cancels its events."""
 
         async def leave() -> Message:
@@ -337,29 +297,12 @@ class Gate:
         async def unsent(message: Message) -> None:
             pass
 
-        scope = self._sessions[name].scope
         path = f"{_API}/call/compare/{name}" if "/call/" in scope["path"] else f"{_API}/queue/data"
         scope = {**_at(scope, path), "method": "GET", "query_string": f"session_hash={name}".encode()}
         try:
             await self._messages(scope, leave, unsent)
-        except Exception:  # Gradio's, for a session that it has forgotten meanwhile: the sweep goes on
+        except Exception:  # Gradio's, for a session that it has forgotten meanwhile
             logging.getLogger(__name__).warning("messages of a session were not thrown away", exc_info=True)
-
-
-def address_of(scope: Scope) -> str | None:
-    """Return the key to count a client under, an IPv6 address by its /64 network; None on this machine.
-
-    Behind a proxy that does not forward its clients' addresses, every visitor has one of this machine. Uvicorn trusts
-    `X-Forwarded-For` only from a proxy on this machine.
-    """
-    try:
-        address = ip_address(scope["client"][0] if scope.get("client") else "")
-    except ValueError:  # no IP address, as behind Unix sockets
-        return None
-    address = getattr(address, "ipv4_mapped", None) or address
-    if address.is_loopback:
-        return None
-    return str(IPv6Address(int(address) >> 64 << 64) if isinstance(address, IPv6Address) else address)
 
 
 def _host_name(host: str) -> str:
@@ -388,7 +331,7 @@ async def _body(receive: Receive) -> bytes:
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise UNREADABLE
+            raise Refused(*UNREADABLE)
         parts.append(message.get("body", b""))
         more = message.get("more_body", False)
     return b"".join(parts)
@@ -416,11 +359,11 @@ def _checked(body: bytes) -> dict[str, Any]:
     try:
         event = json_value(body)
     except ValueError:
-        raise UNREADABLE from None
+        raise Refused(*UNREADABLE) from None
     if not isinstance(event, dict):
-        raise UNREADABLE
+        raise Refused(*UNREADABLE)
     if any(not isinstance(event[name], kind | None) for name, kind in _TYPES.items() if name in event):
-        raise UNREADABLE
+        raise Refused(*UNREADABLE)
     if any(event.get(name) and not _NAME.fullmatch(event[name]) for name in ("session_hash", "event_id")):
         raise Refused(400, "A session has a name of at most 64 letters and digits; reload the page.")
     characters, count = _extent([value for name, value in event.items() if name != "event_data"])

@@ -40,7 +40,7 @@ from specdemo.ui.session import (
     with_chat_cache,
 )
 from specdemo.ui.views import heading, script, view
-from specdemo.worker import WithEngine, WithLoader
+from specdemo.worker import WithEngine, with_loader
 
 _SUITE = Markup("<p>Prompts from {}.</p>")
 _CHECKPOINTS = 50  # measurements whose rows are kept to add to; each takes at most a few megabytes
@@ -139,7 +139,7 @@ class MeasureCallbacks:
         what = f"{times(len(variants), 'variant')}, {times(len(tasks), 'prompt')}"
         told = notice(f"{what}, about {minutes:g} min after loading. {WAITING}")
         yield [told, EMPTY, gr.update(visible=False), None, gr.update(visible=False), *busy]
-        job = WithLoader(pair, partial(run, plan, checkpoint=checkpoint, fastest=fastest))
+        job = partial(with_loader, pair=pair, work=partial(run, plan, checkpoint=checkpoint, fastest=fastest))
         state = None
         for update in job_updates(self._sessions, str(request.session_hash), "measure", job, board):
             state = update.state

@@ -40,7 +40,6 @@ from specdemo.ui.gate import UNDER_WAY, UNREADABLE, Gate, Refused, default_host,
 SESSIONS = 200  # visitors whose chat and pair are kept; a page with one engine is slow for ten at once
 FILES = 100
 FILE_SECONDS = 3600.0  # a suite is read when its benchmark starts, perhaps long after it was chosen
-FREE_BYTES = 2**30  # to keep free on the disk
 CONNECTIONS = 1000
 THREADS = 32  # for callbacks, besides the 40 that answer requests, so that slow callbacks never block the page
 _API = "/gradio_api"
@@ -144,8 +143,6 @@ async def upload(request: Request) -> Response:
             shutil.rmtree(old, ignore_errors=True)
     if len([*folder.iterdir()]) >= FILES:
         return Refused(429, "Visitors' files take all the space they may; try again in an hour.").response
-    if shutil.disk_usage(folder).free < FREE_BYTES:
-        return Refused(507, "The disk of the page's machine is nearly full; try again later.").response
     try:
         async with request.form(max_files=1, max_fields=1) as form:
             [file] = [part for part in form.values() if isinstance(part, UploadFile)]
@@ -156,13 +153,13 @@ async def upload(request: Request) -> Response:
     except (HTTPException, ValueError):
         return Refused(400, "This is not a form with one file; choose one file on the page.").response
     except ClientDisconnect:
-        return UNREADABLE.response
+        return Refused(*UNREADABLE).response
     return JSONResponse([str(path)])
 
 
 async def _unreadable(request: Request, error: Exception) -> Response:
     _log.warning("refused %s: %r", request.url.path, error)
-    return UNREADABLE.response
+    return Refused(*UNREADABLE).response
 
 
 def application(
@@ -193,8 +190,6 @@ def application(
         trusted=own,
         root=urlsplit(root).path,
         auth=auth is not None,
-        by_address=space is None,  # where all visitors come through one proxy
-        known=lambda event: event in page.fns,
     )
 
     async def readyz(request: Request) -> PlainTextResponse:

@@ -15,7 +15,7 @@ import gradio as gr
 from specdemo.child import Failure, Limits, run_limited
 from specdemo.engines import Engine
 from specdemo.engines.base import check_prompt
-from specdemo.errors import FileError, ServerError, SpecdemoError
+from specdemo.errors import EngineError, FileError, ServerError, SpecdemoError
 from specdemo.exports import schema
 from specdemo.files import json_text
 from specdemo.metrics import answer
@@ -27,7 +27,7 @@ from specdemo.summary import is_chat
 from specdemo.trials import confirmed
 from specdemo.ui.feed import Feed, end_event
 from specdemo.ui.parts import alert, describe, notice, phase_words, progress_html
-from specdemo.worker import IfLoaded, Job, Prepare, WithEngine, Worker
+from specdemo.worker import Job, Prepare, WithEngine, Worker, if_loaded
 
 
 class Visitors:
@@ -60,10 +60,7 @@ takes CPU time from an engine on the same machine."""
 
 
 class Update(NamedTuple):
-    """Updates of the page; None leaves an earlier result in place.
-
-    `turn` is the chat's next turn, once a run has answered a message; `finished` is the completed run.
-    """
+    """Updates of the page; without a feed, an earlier result stays. `turn`: the chat's next one, once answered."""
 
     feed: str | None
     message: str
@@ -72,10 +69,7 @@ class Update(NamedTuple):
 
 
 class FinishedRun(NamedTuple):
-    """A finished run, as kept for its visitor; its next event has the number `events`.
-
-    `record` is the comparison's JSON, compressed, since there may be hundreds of visitors.
-    """
+    """A finished run, as kept for its visitor, compressed, since there may be hundreds; and its number of events."""
 
     run: str
     events: int
@@ -83,12 +77,10 @@ class FinishedRun(NamedTuple):
 
     @classmethod
     def of(cls, run: str, events: int, comparison: Comparison) -> Self:
-        """Return the run after this number of events."""
         return cls(run, events, zlib.compress(json_text(schema.to_json(comparison)).encode()))
 
     @property
     def comparison(self) -> Comparison:
-        """Comparison at the end of the run."""
         return schema.from_json(json.loads(zlib.decompress(self.record)))
 
 
@@ -109,13 +101,10 @@ class Sessions:
     ) -> Iterator[Update]:
         """Compare, yielding updates. Errors become messages; closing the iterator frees the engine."""
         chat = is_chat(pair, settings)
-        ended = False
         pair = with_chat_cache(pair, settings)
-        feed, started, due, message = Feed(pair, prompt, settings, history), set[Side](), 0.0, ""
+        feed, started, due, message, ended = Feed(pair, prompt, settings, history), set[Side](), 0.0, "", False
         try:
-            check_prompt(
-                Request.of(prompt, settings, tuple(history))
-            )  # checked before this run replaces an earlier one
+            check_prompt(Request.of(prompt, settings, tuple(history)))  # before this run replaces an earlier one
             with self._visitors.busy(visitor, "run") as cancelled:
                 for progress in self._worker.compare(pair, prompt, settings, cancelled, history):
                     if progress is None:
@@ -138,12 +127,15 @@ class Sessions:
                         started.add(progress.side)
                         due = monotonic() + UPDATE_SECONDS
                         yield Update(feed.news(), "")
-            if not ended:
-                feed.fail(words := "Stopped." if started else "Stopped before the first token.")
+            if not ended:  # what has started has a comparison
+                feed.fail(words := "Stopped before the first token.")
                 yield Update(feed.news() if feed.shown else None, notice(words))
-        except SpecdemoError as error:
-            feed.fail(str(error))
-            yield Update(feed.news() if feed.shown else None, alert(error))
+        except Exception as error:  # whatever it is, the feed ends
+            failure = error if isinstance(error, SpecdemoError) else EngineError.of(error, "The run failed")
+            if failure is not error:
+                failure.__cause__ = error
+            feed.fail(str(failure))
+            yield Update(feed.news() if feed.shown else None, alert(failure))
 
     def prepare(self, pair: ModelPair, settings: GenerationSettings, *, load: bool = False) -> None:
         """Load and warm up the engine for a run with these settings, while nobody else needs it.
@@ -152,7 +144,7 @@ class Sessions:
         """
         job = Prepare(settings.engine, with_chat_cache(pair, settings), settings)
         with suppress(SpecdemoError):  # the run reports it
-            for _ in self._worker.run_idle(job if load else IfLoaded(job)):
+            for _ in self._worker.run_idle(job if load else partial(if_loaded, job=job)):
                 pass
 
     def move(self, visitor: str, settings: GenerationSettings) -> None:
@@ -179,8 +171,8 @@ class Sessions:
         with self._visitors.busy(visitor, "repeat") as cancelled, suppress(SpecdemoError):  # the race itself stands
             # step costs last: a part of them cannot be stopped, and the next run would have to wait for it
             for work, calibrate in ((_repeat_race, False), (_with_costs, True)):
-                job = IfLoaded(WithEngine(engine, pair, partial(work, comparison=last), calibrate=calibrate))
-                for progress in self._worker.run_idle(job, cancelled):
+                job = WithEngine(engine, pair, partial(work, comparison=last), calibrate=calibrate)
+                for progress in self._worker.run_idle(partial(if_loaded, job=job), cancelled):
                     last = progress if isinstance(progress, Comparison) else last
                     yield None
                 if cancelled.is_set():
