@@ -1,21 +1,11 @@
 """Child processes: spawned, read over a pipe, and ended at any moment.
 
-Anything that can crash, stall or fill the memory runs in one: decoding, downloads, conversions, measurements of
-memory. For a single piece of work:
+Anything that can crash, stall or fill the memory runs in one: decoding, downloads, conversions. `run_child` does one
+piece of work, `run_limited` one on untrusted input, within limits on memory, CPU time and elapsed time; `Child` is
+the process itself, for several jobs. Work and arguments are picklable: a module's function, or a `partial` of one.
 
-    failure = Failure(FetchError, "The download ended", "download again to resume")
-    for message in run_child(work, argument, name="specdemo work", failure=failure):
-
-`work(argument)` is an iterator, created in the child. `run_child` yields what it yields, and None after each short
-silence, so that the caller can check a growing file or a Stop. Closing the generator ends the child. A
-`SpecdemoError` from the work is raised in the parent. If the work raised anything else, or its process ended before
-it, the parent raises the error of `failure`, with what happened as its cause. Work and arguments must be picklable,
-such as a module's function or a `partial` of one.
-
-`run_limited` is for untrusted input: it does one piece of work within limits on memory, CPU time and elapsed time,
-two at once, and `result_of` waits for it.
-
-`Child` is the process itself, for several jobs.
+A `SpecdemoError` of the work is raised in the parent. If it raised anything else, or its process ended before it, the
+parent raises the error of a `Failure`, with what happened as its cause.
 """
 
 import atexit
@@ -29,7 +19,7 @@ from enum import Enum, auto
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from threading import BoundedSemaphore, Lock, Thread
+from threading import Lock, Thread
 from time import monotonic
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
@@ -39,7 +29,6 @@ from specdemo.errors import SpecdemoError
 T = TypeVar("T")
 _POLL_SECONDS = 0.2  # how soon a Stop is noticed
 _PATIENCE = 2.0  # seconds for a process to end by itself before it is killed
-_AT_ONCE = BoundedSemaphore(2)  # the engine is being timed beside them
 _NICE = 10  # of 19: gives way to the engine, yet ends
 _STARTING = Lock()
 _OUT_OF_MEMORY = 77  # exit status of our own, which no library uses
@@ -64,13 +53,9 @@ class Sign(Enum):
 
 
 class Child:
-    """A `process` that runs `main(connection, *arguments)`.
-
-    It ends when `end` is called or when this process ends, however that happens: no child outlives its parent.
-    """
+    """A `process` that runs `main(connection, *arguments)`, and ends with this one, however that ends."""
 
     def __init__(self, main: Callable[..., None], *arguments: Any, name: str) -> None:
-        """Start the process. `main` and its arguments must be picklable."""
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         # not a daemon in multiprocessing's sense, since those may not have children
@@ -98,10 +83,7 @@ class Child:
         return f"it was ended by {name}" + (f" ({_SIGNALS[name]})" if name in _SIGNALS else "")
 
     def send(self, message: Any) -> None:
-        """Send something picklable, without waiting: a process that is stopped may never read it.
-
-        If the process is gone, `receive` says so.
-        """
+        """Send without waiting: a process that is stopped may never read it; of one that is gone, `receive` tells."""
         data = bytes(ForkingPickler.dumps(message))
         connection = self._connection
 
@@ -123,7 +105,6 @@ class Child:
             raise EOFError from error
 
     def end(self) -> None:
-        """End the process at once, whatever it is doing."""
         atexit.unregister(self.end)
         self.process.terminate()
         self.process.join(_PATIENCE)
@@ -150,8 +131,7 @@ def _uninterrupted() -> Iterator[None]:
 def _script_hidden() -> Iterator[None]:
     """Keep children from running the main script again, so that it needs no `if __name__ == "__main__"`.
 
-    A spawned process imports its parent's main module, for what was pickled from it. A module started with
-    `python -m`, such as a test's, is left in place.
+    A spawned process imports its parent's main module. One started with `python -m`, such as a test's, stays.
     """
     script = sys.modules["__main__"]
     if script.__spec__ is not None:
@@ -203,7 +183,7 @@ def run_child(
 ) -> Generator[Any]:
     """Yield what `work(*arguments)` yields in a child process, and None after each short silence.
 
-    `stop` is checked before each wait; once it returns True, the generator ends. In any case the child ends with it.
+    The generator ends once `stop` returns True, and the child with it, or when it is closed.
 
     Raises:
         SpecdemoError: the work raised it, or it is that of `failure`, if the child ended before it was done.
@@ -228,17 +208,11 @@ def run_child(
 
 
 class Limits(NamedTuple):
-    """Limits on a piece of work: memory beyond that of its process at the start, CPU seconds, and elapsed seconds.
-
-    Memory and CPU time are not limited on Windows.
-    """
+    """Bytes beyond those of the process at its start, CPU seconds (neither on Windows), and elapsed seconds."""
 
     memory: int = 2**30
     processor_seconds: int = 20
     seconds: float = 40.0
-
-
-_LIMITS = Limits()
 
 
 def run_limited(
@@ -246,30 +220,22 @@ def run_limited(
     *arguments: Any,
     name: str,
     failure: Failure,
-    limits: Limits = _LIMITS,
-    stop: Callable[[], bool] = lambda: False,
+    limits: Limits,
 ) -> Generator[None, None, T]:
     """Return what `work(*arguments)` returns in a child within limits; until then, yield from time to time.
 
-    Two such children run at once, others wait. Closing the generator, or `stop`, ends the child.
-
     Raises:
-        SpecdemoError: the work raised it, or it is that of `failure`, if the work was stopped or exceeded a limit.
+        SpecdemoError: the work raised it, or it is that of `failure`, if the work exceeded a limit.
     """
-    while not _AT_ONCE.acquire(timeout=_POLL_SECONDS):
-        yield
-    try:
-        until = monotonic() + limits.seconds
-        over = lambda: stop() or monotonic() > until  # noqa: E731
-        with closing(run_child(_limited, limits, work, arguments, name=name, failure=failure, stop=over)) as messages:
-            for message in messages:
-                if message is not None:
-                    found: T = message[0]
-                    return found
-                yield
-        raise failure.error("it was stopped" if stop() else f"it took longer than {limits.seconds:g} s")
-    finally:
-        _AT_ONCE.release()
+    until = monotonic() + limits.seconds
+    done = run_child(_limited, limits, work, arguments, name=name, failure=failure, stop=lambda: monotonic() > until)
+    with closing(done) as messages:
+        for message in messages:
+            if message is not None:
+                found: T = message[0]
+                return found
+            yield
+    raise failure.error(f"it took longer than {limits.seconds:g} s")
 
 
 def result_of(work: Generator[Any, None, T]) -> T:
@@ -283,7 +249,6 @@ def result_of(work: Generator[Any, None, T]) -> T:
 
 
 def _limited(limits: Limits, work: Callable[..., T], arguments: tuple[Any, ...]) -> Iterator[tuple[T]]:
-    """Do the work in this process, which ends at once if it exceeds a limit."""
     _restrict(limits)
     try:
         yield (work(*arguments),)

@@ -1,10 +1,9 @@
 """The engine in a separate process, its jobs, and a watchdog.
 
 A GenAI pipeline holds Python's global lock during each step. In the server's own process it would stall every
-visitor's page, and answering visitors would disturb the clocks. In a separate process, a crash inside a driver, or a
-lack of memory, ends one job and not the server, and loading can be interrupted.
-
-The parent sends a `Job`; the child returns what it yields, including `Phase` values, by `child.send_all`.
+visitor's page, and answering visitors would disturb the clocks. In a process of its own, a crash inside a driver, or
+a lack of memory, ends one job and not the server, and loading can be interrupted. The parent sends it a `Job`, and
+gets back what that yields.
 """
 
 import errno
@@ -49,8 +48,7 @@ _UNMOVED = (0.0, 0.0)  # a lookahead of 0 stands for no change
 
 
 EngineFactory = Callable[[EngineName, ModelPair], Engine]
-Job = Callable[["Engines"], Iterator[Any]]
-"""Work for the child to do with its loaded engine, such as `Race`."""
+Job = Callable[["Engines"], Iterator[Any]]  # done in the child, such as a `Race`; picklable
 
 
 class Engines:
@@ -62,9 +60,7 @@ class Engines:
         stop: Callable[[], bool],
         moved: Callable[[], LiveSettings | None] = lambda: None,
     ) -> None:
-        self.factory = factory
-        self.stop = stop
-        self.moved = moved
+        self.factory, self.stop, self.moved = factory, stop, moved
         self._name: tuple[EngineName, ModelPair] | None = None
         self._engine: Engine | None = None
         self._costs: dict[tuple[EngineName, ModelPair], Costs | None] = {}
@@ -95,10 +91,7 @@ class Engines:
 
 @dataclass(frozen=True)
 class WithEngine:
-    """Work with a pair in one engine: `work(engine, stop=…, costs=…)`.
-
-    Work that does not need step costs does not wait for them.
-    """
+    """Work with a pair in one engine: `work(engine, stop=…, costs=…)`, after measuring step costs if `calibrate`."""
 
     engine: EngineName
     pair: ModelPair
@@ -115,8 +108,7 @@ class WithEngine:
 class Prepare:
     """Preparation of a pair for a race with these settings, or its initial ones, so that the race starts at once.
 
-    Loading and warm-up come first. Without settings, step costs follow, which most races do without; a job that
-    arrives in the meantime may have to wait for one of their parts.
+    Loading and warm-up come first; without settings, step costs follow, which most races do without.
     """
 
     engine: EngineName
@@ -151,7 +143,6 @@ class Race:
     history: tuple[Turn, ...] = ()
 
     def __call__(self, engines: Engines) -> Iterator[Any]:
-        """Load if necessary, measure step costs if the strategy depends on them, then race."""
         chosen = self.settings
         check_strategy(self.pair, chosen.engine, chosen.strategy, chosen.sampling)  # before loading, which takes long
         work = partial(race, prompt=self.prompt, settings=chosen, history=self.history, moved=engines.moved)
@@ -185,7 +176,7 @@ def converting(pair: ModelPair) -> Iterator[Phase]:
 
 
 def serve(connection: Connection, factory: EngineFactory, stop: Event, controls: Sequence[float]) -> None:
-    """Do jobs in the child until the parent is gone. What failed to load is retried."""
+    """Do jobs in the child until the parent is gone."""
 
     def moved() -> LiveSettings | None:
         lookahead, threshold = controls
@@ -208,44 +199,29 @@ def _guarded(job: Job, engines: Engines) -> Iterator[Any]:
 
 
 class Watch:
-    """Watchdog for one process: one that stays stopped, or whose job neither reports nor computes, is hung.
+    """Watchdog for a process that does a job: one that stays stopped, or neither reports nor computes, hangs."""
 
-    It counts looks at the process, not seconds, since this process may have been stopped or asleep, too.
-    """
-
-    def __init__(self, process_id: int, end: Callable[[], None]) -> None:
-        """Call `end`, once, when the process hangs."""
+    def __init__(self, process_id: int) -> None:
         self._process = psutil.Process(process_id)
-        self._end = end
-        self._over = ThreadEvent()
-        self._stopped = self._silent = 0  # looks since the process last ran, and since its job last did anything
-        self._working = False
-        self.hung = False
-        Thread(target=self._watch, name="specdemo watch", daemon=True).start()
+        self._looked = self._stopped = self._silent = self._computed = 0.0
 
-    @property
-    def responsive(self) -> bool:
-        return not self.hung and not self._stopped
+    def reported(self) -> None:
+        """Note that a job began, or reported something."""
+        self._looked, self._stopped, self._silent = monotonic(), 0.0, 0.0
 
-    def reported(self, *, over: bool = False) -> None:
-        """Note that a job began, reported something, or is over."""
-        self._working, self._silent = not over, 0
-
-    def close(self) -> None:
-        self._over.set()
-
-    def _watch(self) -> None:
-        seconds = 0.0
-        with suppress(psutil.Error):  # it is gone, as its readers will notice
-            while not self._over.wait(_EVERY):
-                before, times = seconds, self._process.cpu_times()
-                seconds = times.user + times.system
-                self._silent = 0 if seconds - before > _BUSY * _EVERY else self._silent + 1
-                self._stopped = self._stopped + 1 if self._process.status() == psutil.STATUS_STOPPED else 0
-                if self._stopped * _EVERY > PATIENCE or (self._working and self._silent * _EVERY > SILENCE):
-                    self.hung = True
-                    self._end()
-                    return
+    def hangs(self) -> bool:
+        now = monotonic()
+        if now - self._looked < _EVERY:
+            return False
+        passed = min(now - self._looked, 2 * _EVERY)  # more: this process was stopped or asleep, too
+        self._looked, before = now, self._computed
+        with suppress(psutil.Error):  # it is gone, as its reader will notice
+            times = self._process.cpu_times()
+            self._computed = times.user + times.system
+            self._silent = 0.0 if self._computed - before > _BUSY * passed else self._silent + passed
+            stopped = self._process.status() == psutil.STATUS_STOPPED
+            self._stopped = self._stopped + passed if stopped else 0.0
+        return self._stopped > PATIENCE or self._silent > SILENCE
 
 
 @contextmanager
@@ -295,10 +271,9 @@ class Worker:
         """Yield what the job yields, including `Phase` values, which are repeated every second while one lasts.
 
         None follows any other second without news, so that the caller can close this generator once its visitor has
-        left. While another job has to end first, these are its phases, since what it loads is probably needed.
-
-        Once `cancelled` is set, the job is asked to stop; loading is aborted. Closing this generator sets the event,
-        too, and does not wait for the job.
+        left. While another job has to end first, these are its phases, since what it loads is probably needed. Once
+        `cancelled` is set, the job is asked to stop, and loading is aborted; closing this generator does the same,
+        and does not wait.
 
         Raises:
             SpecdemoError: the job raised it, or the child died or had to be ended.
@@ -313,13 +288,7 @@ class Worker:
         yield from self._do(job, cancelled, cancelled.is_set)
 
     def run_idle(self, job: Job, cancelled: ThreadEvent | None = None) -> Iterator[Any]:
-        """Do the same as `run`, but only while no other job is running or waiting.
-
-        Loading is completed nevertheless, since the waiting job probably needs it.
-
-        Raises:
-            SpecdemoError: the job raised it, or the child died or had to be ended.
-        """
+        """Do the same, but only while no other job runs or waits; loading is completed, as those may need it."""
         cancelled = cancelled or ThreadEvent()
         if not self._line and self._busy.acquire(blocking=False):
             yield from self._do_idle(job, cancelled)
@@ -331,7 +300,7 @@ class Worker:
         """Do a job, whose turn it is, until it is done or `unwanted`."""
         left = False
         try:
-            if self._watch.hung or not self._child.process.is_alive():
+            if not self._child.process.is_alive():
                 self.close()
                 with _starting():
                     self._start()
@@ -366,13 +335,7 @@ class Worker:
     def process_id(self) -> int:
         return self._child.process.pid or 0
 
-    @property
-    def responsive(self) -> bool:
-        """True if the child makes progress, or is gone and the next job will start another."""
-        return self._watch.responsive or not self._child.process.is_alive()
-
     def close(self) -> None:
-        self._watch.close()
         self._child.end()
 
     def _start(self) -> None:
@@ -380,7 +343,7 @@ class Worker:
         self._stop = context.Event()
         self._moved = context.RawArray("d", _UNMOVED)
         self._child = Child(serve, self._factory, self._stop, self._moved, name="specdemo engine")
-        self._watch = Watch(self.process_id, self._child.process.kill)
+        self._watch = Watch(self.process_id)
         self._phase: Phase | None = Phase("loading")  # of the job that is being done
 
     def _messages(self, cancelled: ThreadEvent, unwanted: Callable[[], bool]) -> Iterator[Any]:
@@ -392,7 +355,7 @@ class Worker:
         while True:
             message, now = self._receive(), monotonic()
             if message is Sign.END:
-                self._over()
+                self._phase = None
                 return
             if message is not Sign.SILENCE:
                 self._watch.reported()
@@ -418,19 +381,18 @@ class Worker:
                 self.close()
                 raise _ENDED.error(f"it did not stop within {GRACE:g} s and was ended")
 
-    def _over(self) -> None:
-        self._watch.reported(over=True)
-        self._phase = None
-
     def _receive(self) -> Any:
         try:
             message = self._child.receive(_POLL_SECONDS)
         except EOFError:
-            ending = "it no longer answered" if self._watch.hung else self._child.ending
+            error = _ENDED.error(self._child.ending)
             self.close()
-            raise _ENDED.error(ending) from None
+            raise error from None
+        if message is Sign.SILENCE and self._watch.hangs():
+            self.close()
+            raise _ENDED.error("it no longer answered")
         if isinstance(message, SpecdemoError):
-            self._over()
+            self._phase = None
             message.log()
             raise message
         return message

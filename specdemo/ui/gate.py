@@ -44,7 +44,7 @@ _NAME = re.compile(r"[\w-]{1,64}", re.ASCII)
 # Also before signing in: the page without its contents, the sign-in, and what Gradio asks for when it starts.
 _FRONT = re.compile(
     r"/|/(assets|static|svelte|specdemo)/.+|(/gradio_api)?/theme\.css|/favicon\.ico|/manifest\.json|/robots\.txt"
-    r"|/pwa_icon|/readyz|/gradio_api/(login_check|startup-events)/?"
+    r"|/pwa_icon|/gradio_api/(login_check|startup-events)/?"
 )
 _READ = re.compile(r"/config/?|/gradio_api/(info|app_id)/?|/gradio_api/file=(/|[A-Za-z]:[/\\]).+")  # no URLs
 _MESSAGES = re.compile(r"/gradio_api/(?:queue/data|call/(?:v2/)?compare/([\w-]{1,64}))")

@@ -67,7 +67,6 @@ def serve(
                 host=host,
                 allowed_hosts=allowed_hosts,
                 auth=auth,
-                ready=lambda: worker.responsive,
                 sessions=sessions,
                 middleware=[Middleware(StyleLayers)],
                 **look(),

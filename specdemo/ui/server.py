@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
@@ -29,7 +29,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
@@ -48,26 +48,13 @@ _log = logging.getLogger(__name__)
 
 
 class Page(gr.Blocks):
-    """Blocks whose events accept only values that their widgets can send.
-
-    Anyone can send any JSON to any event over HTTP, without the widgets. Values are checked once, here, so that
-    callbacks can rely on the types of their widgets.
-    """
+    """Blocks whose events accept only what their widgets can send, since anyone can send anything over HTTP."""
 
     def get_config_file(self) -> Any:
-        """Return the configuration sent to the browser.
-
-        Gradio's heartbeat would hold a connection per tab; browsers open six to a host, so that a seventh tab would
-        stall them all. Without it, Gradio still notices when the connection with a run's updates closes.
-        """
+        # the heartbeat would hold a connection per tab; browsers open six to a host, so that a seventh tab stalls all
         return super().get_config_file() | {"connect_heartbeat": False}
 
     async def process_api(self, block_fn: Any, inputs: list[Any], *arguments: Any, **options: Any) -> dict[str, Any]:
-        """Handle an event.
-
-        Raises:
-            gr.Error: a value is refused, or the callback failed; the log has what it did not expect.
-        """
         if block_fn.fn is None or (options.get("iterator") is None and len(inputs) < len(block_fn.inputs)):
             raise refusal("The page received something unexpected")
         for block, value in zip(block_fn.inputs, inputs, strict=False):
@@ -169,15 +156,14 @@ def application(
     host: str | None = None,
     allowed_hosts: Sequence[str] = (),
     auth: tuple[str, str] | None = None,
-    ready: Callable[[], bool] = lambda: True,
     sessions: int = SESSIONS,
     middleware: Sequence[Middleware] = (),
     **look: Any,
 ) -> Starlette:
-    """Return the page behind its gate, with further routes. `look`: options of `gr.mount_gradio_app`.
+    """Return the page behind its gate, with further routes; `look` are options of `gr.mount_gradio_app`.
 
-    `ready`: True if the engine's process makes progress, as `/readyz` says. Without `allowed_hosts`, a page on an
-    address other than loopback answers to every name, since it cannot know its own.
+    Without `allowed_hosts`, a page on an address other than loopback answers to every name, since it cannot know its
+    own.
     """
     # of every event Gradio would keep a row, and tabulate them all after each, which disturbs the engine's clocks
     os.environ |= {"GRADIO_ANALYTICS_MAX_EVENTS": "1", "GRADIO_ANALYTICS_CACHE_FREQUENCY": str(10**9)}
@@ -192,12 +178,7 @@ def application(
         auth=auth is not None,
     )
 
-    async def readyz(request: Request) -> PlainTextResponse:
-        if ready():
-            return PlainTextResponse("ready\n")
-        return PlainTextResponse("The engine's process does not respond; it is replaced within a minute.\n", 503)
-
-    own_routes = [Route("/readyz", readyz), Route(f"{_API}/upload", upload, methods=["POST"]), *routes]
+    own_routes = [Route(f"{_API}/upload", upload, methods=["POST"]), *routes]
     page.max_threads, page.state_session_capacity = THREADS, sessions
     page.queue(max_size=UNDER_WAY, api_open=False)  # nothing runs outside the queue
     # what Gradio's routes raise for names that it does not know

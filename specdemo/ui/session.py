@@ -55,8 +55,8 @@ class Visitors:
 
 
 UPDATE_SECONDS = 0.35
-"""Time between updates of the page. Live playback advances only when both sides have had their slice, and each update
-takes CPU time from an engine on the same machine."""
+"""Between updates of a race, about a slice of both sides; each takes CPU time from an engine on the same machine."""
+JOB_UPDATE_SECONDS = 1.0  # between updates of a measurement, which are larger
 
 
 class Update(NamedTuple):
@@ -92,12 +92,7 @@ class Sessions:
         self._visitors = visitors or Visitors()
 
     def run(
-        self,
-        visitor: str,
-        pair: ModelPair,
-        prompt: str,
-        settings: GenerationSettings,
-        history: Sequence[Turn] = (),
+        self, visitor: str, pair: ModelPair, prompt: str, settings: GenerationSettings, history: Sequence[Turn] = ()
     ) -> Iterator[Update]:
         """Compare, yielding updates. Errors become messages; closing the iterator frees the engine."""
         chat = is_chat(pair, settings)
@@ -138,17 +133,13 @@ class Sessions:
             yield Update(feed.news() if feed.shown else None, alert(failure))
 
     def prepare(self, pair: ModelPair, settings: GenerationSettings, *, load: bool = False) -> None:
-        """Load and warm up the engine for a run with these settings, while nobody else needs it.
-
-        `load`: do so even if another pair is loaded, which is then unloaded.
-        """
+        """Warm up for such a run while nobody else needs the engine; `load`: also in place of another pair."""
         job = Prepare(settings.engine, with_chat_cache(pair, settings), settings)
         with suppress(SpecdemoError):  # the run reports it
             for _ in self._worker.run_idle(job if load else partial(if_loaded, job=job)):
                 pass
 
     def move(self, visitor: str, settings: GenerationSettings) -> None:
-        """Change the live settings of this visitor's run, if there is one, from its next round on."""
         live = LiveSettings(*(getattr(settings, name) for name in LiveSettings._fields))
         for event in self._visitors.events(visitor, "run"):
             self._worker.move(event, live)
@@ -182,9 +173,7 @@ class Sessions:
             yield line, FinishedRun.of(finished.run, finished.events + 1, last)
 
     def load(self, visitor: str, engine: EngineName, pair: ModelPair) -> Iterator[str]:
-        """Load a pair in place of another, yielding messages; an empty one leaves the current message as it is.
-
-        If the last one is empty, the pair is loaded.
+        """Load a pair in place of another, yielding messages; it is loaded if the last one is empty.
 
         Raises:
             SpecdemoError: it cannot be loaded.
@@ -205,8 +194,6 @@ class Sessions:
 
     def compare(self, pair: ModelPair, prompt: str, settings: GenerationSettings) -> Iterator[dict[str, Any] | None]:
         """Run one comparison; yield None from time to time, and at the end an object of schema 2.
-
-        Closing the iterator frees the engine.
 
         Raises:
             SpecdemoError: it cannot be run, or failed.
@@ -244,23 +231,19 @@ def _with_costs(
         yield comparison.model_copy(update={"costs": costs})
 
 
-def with_chat_cache(pair: ModelPair, settings: GenerationSettings) -> ModelPair:
-    """Enable prefix caching if the prompt is a chat message."""
-    return with_prefix_cache(pair) if is_chat(pair, settings) else pair
-
-
 def initial_pair(pair: ModelPair) -> ModelPair:
     """Return the pair as its first run will need it, so that it is loaded only once."""
-    return with_prefix_cache(pair) if pair.target.chat_template else pair
+    return with_chat_cache(pair, GenerationSettings())
 
 
-def with_prefix_cache(pair: ModelPair) -> ModelPair:
-    """Enable prefix caching: a chat's next turn then prefills only its new tokens, on both sides.
+def with_chat_cache(pair: ModelPair, settings: GenerationSettings) -> ModelPair:
+    """Enable prefix caching for a chat, whose next turn then prefills only its new tokens, on both sides.
 
     A server manages its own cache. GenAI speculates without prefix caching for some targets and drafts.
     """
     kind = DRAFT_KINDS[pair.draft_kind or "model"]
-    if pair.servers is not None or pair.target.linear_attention or not kind.prefix_caching:
+    unable = pair.servers is not None or pair.target.linear_attention or not kind.prefix_caching
+    if unable or not is_chat(pair, settings):
         return pair
     runtime = pair.runtime.model_copy(update={"enable_prefix_caching": True})
     return pair.model_copy(update={"runtime": runtime})
@@ -275,8 +258,7 @@ def in_child(
 ) -> Generator[list[Any], None, T]:
     """Return the result of work on a visitor's file, done in a process of its own within limits.
 
-    Until then, yield copies of `waiting`, so that Gradio notices who has left; it removes an update's value when it
-    sends it. `work` stands in a module that imports little.
+    Until then, yield copies of `waiting`, so that Gradio notices who has left; it changes those it sends.
 
     Raises:
         SpecdemoError: the work raised it, or a FileError that begins with `what` and ends with `otherwise`.
@@ -296,7 +278,7 @@ Stop = Callable[[gr.Request], None]  # stops one of a visitor's activities
 # Options of events: those that show their own progress, and those that run immediately, outside the queue.
 QUIET: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 PRIVATE: dict[str, Any] = {**QUIET, "queue": False}
-# One job of the engine at a time: two would distort each other\'s clocks.
+# One job of the engine at a time: two would distort each other's clocks.
 ENGINE: dict[str, Any] = {"concurrency_id": "engine", "concurrency_limit": 1}
 # Reading and drawing, each in a process of its own, which ends when its visitor leaves.
 FILES: dict[str, Any] = {"concurrency_id": "files", "concurrency_limit": 2}
@@ -304,16 +286,13 @@ WAITING = "Waiting for the machine …"
 
 
 def on_engine(button: gr.Button, callback: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
-    """Connect a button to a job of the engine, and return the event.
-
-    The first output shows messages: until the job's first, that it waits for others.
-    """
+    """Connect a button to a job of the engine; the first output says that it waits for others, until its turn."""
     button.click(partial(notice, WAITING), outputs=outputs[0], **PRIVATE)
     return button.click(callback, inputs, outputs, **QUIET, **ENGINE)
 
 
 def check_session(session_open: bool) -> None:
-    """Check that the server still holds this visitor's pair and chat, which it keeps only for the latest visitors.
+    """Check that the server still holds this visitor's state, which it keeps only for the latest visitors.
 
     Raises:
         gr.Error: the session has expired, and its state is that of a new visitor.
@@ -322,12 +301,7 @@ def check_session(session_open: bool) -> None:
         raise gr.Error("This session has expired. Reload the page.", print_exception=False)
 
 
-_UPDATE_SECONDS = 1.0  # each update takes time from an engine on this machine
-
-
 class JobUpdate(NamedTuple):
-    """Updates of message and board, and the job's latest state."""
-
     message: Any
     board: Any
     state: Any
@@ -341,10 +315,7 @@ def job_updates(
     show: Callable[[Any], str],
     kept: str = "finished results are kept",
 ) -> Iterator[JobUpdate]:
-    """Yield updates while a job runs, and at its end.
-
-    If it stops or fails, finished results stay on the board, as the message says with `kept`.
-    """
+    """Yield updates while a job runs, and at its end; what is finished stays on the board, also if the job fails."""
     state: Progress[Any] | None = None
     due = 0.0
     try:
@@ -357,7 +328,7 @@ def job_updates(
                 continue
             state = progress
             if monotonic() >= due:
-                due = monotonic() + _UPDATE_SECONDS
+                due = monotonic() + JOB_UPDATE_SECONDS
                 yield JobUpdate(_progress(state), show(state), state)
     except SpecdemoError as error:
         yield JobUpdate(alert(error), show(state) if state is not None else gr.skip(), state)
