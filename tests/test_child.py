@@ -160,20 +160,6 @@ def test_time_has_a_limit() -> None:
         limited(waits, seconds=0.5)
 
 
-def test_two_are_done_at_once_and_whoever_leaves_makes_room() -> None:
-    first, second, third = (run_limited(waits, name="limited", failure=FAILURE) for _ in range(3))
-    before = set(psutil.Process().children())
-    for one in (first, second, third, third):
-        next(one)
-    children = {child for child in psutil.Process().children() if child not in before}
-    first.close()
-    assert limited(doubled, 1) == 2
-    second.close()
-    third.close()
-    assert len(children) <= 3, "two, and what Python keeps for them"
-    assert all(gone(child.pid) for child in children if "resource_tracker" not in str(child))
-
-
 def interrupts_itself() -> Iterator[int]:
     os.kill(os.getpid(), signal.SIGINT)
     sleep(0.2)

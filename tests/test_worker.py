@@ -6,12 +6,10 @@ import signal
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from threading import Event, Timer
 from time import perf_counter, sleep
 
-import psutil
 import pytest
 
 from specdemo import worker as module
@@ -23,7 +21,7 @@ from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Slice
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 from specdemo.warm_up import steady_before
-from specdemo.worker import IfLoaded, Prepare, WithEngine, Worker
+from specdemo.worker import Prepare, WithEngine, Worker, if_loaded
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=2000)
 SHORT = GenerationSettings(max_new_tokens=8)
@@ -112,8 +110,8 @@ def test_cancelling_ends_within_a_round(worker: Worker) -> None:
 
 def test_idle_work_gives_way_to_whoever_needs_the_engine(worker: Worker) -> None:
     compare(worker)
-    endless = IfLoaded(WithEngine("genai", PAIR, partial(race, prompt="Say", settings=LONG)))
-    idle = worker.run_idle(endless)
+    endless = WithEngine("genai", PAIR, partial(race, prompt="Say", settings=LONG))
+    idle = worker.run_idle(partial(if_loaded, job=endless))
     next(idle)
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(compare, worker)
@@ -126,13 +124,23 @@ def test_idle_work_gives_way_to_whoever_needs_the_engine(worker: Worker) -> None
     assert list(worker.run_idle(endless)) == []
     running.close()
     compare(worker)
-    assert list(worker.run_idle(IfLoaded(replace(endless.job, pair=OTHER)))) == []
+    assert list(worker.run_idle(partial(if_loaded, job=Prepare("genai", OTHER)))) == []
 
 
 def test_an_error_in_the_child_is_raised_here_and_the_next_run_works(worker: Worker) -> None:
-    with pytest.raises(PromptError, match="empty"):
-        list(worker.compare(PAIR, " ", SHORT))
-    assert compare(worker).plain.finish_reason == "length"
+    before = worker.process_id
+    for pair, prompt, error, words in (
+        (PAIR, " ", PromptError, "empty"),
+        (REFUSED, "Say", LoadError, "export it again"),
+        (REFUSED, "Say", LoadError, "export it again"),
+        (PUZZLED, "Say", EngineError, "has been reset; run again"),
+    ):
+        with pytest.raises(error, match=words) as failed:
+            list(worker.compare(pair, prompt, SHORT))
+        assert compare(worker).plain.finish_reason == "length"
+    assert failed.value.cause == "ZeroDivisionError"
+    assert "in decoder" in failed.value.trace
+    assert worker.process_id == before
 
 
 def test_a_child_that_dies_is_reported_with_its_signal_and_started_anew(worker: Worker) -> None:
@@ -144,7 +152,7 @@ def test_a_child_that_dies_is_reported_with_its_signal_and_started_anew(worker: 
 
 
 def test_a_child_that_dies_between_two_jobs_costs_at_most_one_run(worker: Worker) -> None:
-    for _ in range(5):
+    for _ in range(2):
         compare(worker)
         os.kill(worker.process_id, signal.SIGKILL)
         with suppress(EngineError):
@@ -152,8 +160,12 @@ def test_a_child_that_dies_between_two_jobs_costs_at_most_one_run(worker: Worker
         assert compare(worker).plain.finish_reason == "length"
 
 
-def test_a_message_that_a_stopped_process_does_not_read_blocks_nobody(impatient: Worker) -> None:
-    worker = impatient
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="has no such signal")
+def test_a_message_that_a_stopped_process_does_not_read_blocks_nobody(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 1)
+    compare(worker)
     os.kill(worker.process_id, signal.SIGSTOP)
     began, ticks = perf_counter(), 0
     with pytest.raises(EngineError, match="no longer answered"):  # noqa: PT012
@@ -165,8 +177,17 @@ def test_a_message_that_a_stopped_process_does_not_read_blocks_nobody(impatient:
     assert compare(worker).plain.finish_reason == "length"
 
 
-def test_a_process_that_cannot_be_started_is_an_error_with_its_cause_and_is_tried_again() -> None:
-    worker = Worker(load)
+def test_an_engine_that_waits_for_ever_is_replaced(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SILENCE", 2)
+    compare(worker)
+    began = perf_counter()
+    with pytest.raises(EngineError, match="no longer answered"):
+        list(worker.run(WithEngine("genai", HUNG, partial(race, prompt="Say", settings=SHORT))))
+    assert perf_counter() - began < 15
+    assert compare(worker).plain.finish_reason == "length"
+
+
+def test_a_process_that_cannot_be_started_is_an_error_with_its_cause_and_is_tried_again(worker: Worker) -> None:
     compare(worker)
     worker.close()
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -178,7 +199,6 @@ def test_a_process_that_cannot_be_started_is_an_error_with_its_cause_and_is_trie
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert "Too many open files" in refused.value.cause
     assert compare(worker).plain.finish_reason == "length"
-    worker.close()
 
 
 def test_shared_memory_that_is_not_writable_is_not_taken_for_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,27 +210,6 @@ def test_shared_memory_that_is_not_writable_is_not_taken_for_the_port(monkeypatc
         Worker(load)
 
 
-def test_a_pair_that_cannot_be_loaded_is_reported_with_every_run_and_leaves_the_one_before_usable(
-    worker: Worker,
-) -> None:
-    before = worker.process_id
-    for _ in range(2):
-        with pytest.raises(LoadError, match="export it again"):
-            compare(worker, REFUSED)
-    assert compare(worker).plain.finish_reason == "length"
-    assert worker.process_id == before
-
-
-def test_an_unforeseen_error_ends_the_run_and_not_the_process(worker: Worker) -> None:
-    before = worker.process_id
-    with pytest.raises(EngineError, match="has been reset; run again") as failed:
-        compare(worker, PUZZLED)
-    assert failed.value.cause == "ZeroDivisionError"
-    assert "in decoder" in failed.value.trace
-    assert compare(worker).plain.finish_reason == "length"
-    assert worker.process_id == before
-
-
 def phases(worker: Worker, pair: ModelPair, engine: EngineName = "genai", policy: str = "constant") -> list[str]:
     """The phases of a run, each once."""
     settings = SHORT.model_copy(update={"engine": engine, "policy": policy})
@@ -218,23 +217,17 @@ def phases(worker: Worker, pair: ModelPair, engine: EngineName = "genai", policy
     return list(dict.fromkeys(names))
 
 
-def test_another_engine_or_pair_is_loaded_when_it_is_asked_for() -> None:
-    worker = Worker(load, Prepare("genai", PAIR))
-    compare(worker)
-    assert phases(worker, PAIR) == ["warming up"]
-    assert phases(worker, PAIR, "traced") == ["loading", "warming up"]  # step costs are not needed
+def test_the_first_job_is_awaited_and_another_engine_or_pair_is_loaded_when_it_is_asked_for() -> None:
+    worker = Worker(load_thorough, Prepare("genai", SLOW))
+    assert phases(worker, SLOW)[0] == "loading"  # the first job's
+    *_, comparison = worker.compare(SLOW, "Say", SHORT)
+    assert isinstance(comparison, Comparison)
+    assert comparison.costs is None, "whoever comes does not wait for step costs"
+    assert phases(worker, SLOW) == ["warming up"]
+    assert phases(worker, PAIR, "traced") == ["loading", "warming up"]
     assert phases(worker, OTHER, "traced", "auto") == ["loading", "calibrating", "warming up"]
     assert phases(worker, OTHER, "traced", "auto") == ["warming up"]
     assert phases(worker, PAIR, "traced") == ["loading", "warming up"]
-    worker.close()
-
-
-def test_whoever_comes_while_step_costs_are_measured_does_not_wait_for_them() -> None:
-    worker = Worker(load_thorough, Prepare("genai", PAIR))
-    assert phases(worker, PAIR)[:2] == ["loading", "warming up"]
-    *_, comparison = worker.compare(PAIR, "Say", SHORT)
-    assert isinstance(comparison, Comparison)
-    assert comparison.costs is None
     worker.close()
 
 
@@ -251,8 +244,7 @@ def test_a_pair_that_is_prepared_unasked_is_loaded_to_the_end(worker: Worker) ->
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(phases, worker, SLOW)
         list(prepared)
-        assert asked.result() == ["warming up"]
-    assert list(worker.run_idle(IfLoaded(Prepare("genai", PAIR)))) == []
+        assert asked.result() == ["loading", "warming up"]  # the first of which is the other's
 
 
 def test_loading_is_reported_and_can_be_broken_off(worker: Worker) -> None:
@@ -268,66 +260,30 @@ def test_loading_is_reported_and_can_be_broken_off(worker: Worker) -> None:
     assert compare(worker).plain.finish_reason == "length"
 
 
-def test_an_engine_that_hangs_is_ended_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "GRACE", 0.5)
-    worker = Worker(load)
-    cancelled = Event()
-    with pytest.raises(EngineError, match=r"did not stop within 0\.5 s and was ended; run again"):  # noqa: PT012
-        for phase in worker.run(WithEngine("genai", HUNG, partial(race, prompt="Say", settings=SHORT)), cancelled):
-            if phase.name != "loading" and phase.seconds > 1:  # no longer calibrating
-                cancelled.set()
-    assert compare(worker).plain.finish_reason == "length"
-    worker.close()
-
-
-def test_leaving_an_engine_that_hangs_returns_at_once_and_it_is_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "GRACE", 2)
-    worker = Worker(load)
-    hung = worker.run(WithEngine("genai", HUNG, partial(race, prompt="Say", settings=SHORT)))
-    assert isinstance(hung, Generator)
-    while (phase := next(hung)).name == "loading" or not phase.seconds:
+def hanging(worker: Worker, cancelled: Event | None = None) -> Generator[Phase]:
+    """A run that got as far as the step that never ends."""
+    job = WithEngine("genai", HUNG, partial(race, prompt="Say", settings=SHORT))
+    running = worker.run(job, cancelled)
+    assert isinstance(running, Generator)
+    while (phase := next(running)) is None or phase.name == "loading" or phase.seconds < 0.3:
         pass
+    return running
+
+
+def test_an_engine_that_hangs_is_ended_after_a_stop_or_when_its_visitor_leaves(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GRACE", 0.5)
+    cancelled = Event()
+    running = hanging(worker, cancelled)
+    cancelled.set()
+    with pytest.raises(EngineError, match=r"did not stop within 0\.5 s and was ended; run again"):
+        list(running)
+    monkeypatch.setattr(module, "GRACE", 2)
+    running = hanging(worker)
     began = perf_counter()
-    hung.close()  # on the server's event loop
+    running.close()  # on the server's event loop
     assert perf_counter() - began < 1
     following = list(worker.compare(PAIR, "Say", SHORT))
-    assert following[0] is None  # waiting for the grace to be over
+    assert following[0].name == "calibrating", "the other's, whose grace is not over yet"
     assert isinstance(following[-1], Comparison)
-    worker.close()
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
-    worker = Worker(load)
-    compare(worker)
-    monkeypatch.setattr(module, "PATIENCE", 3)
-    monkeypatch.setattr(module, "SILENCE", 3)
-    yield worker
-    worker.close()
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="has no such signal")
-def test_a_process_that_is_stopped_while_nobody_watches_is_replaced(impatient: Worker) -> None:
-    before = impatient.process_id
-    assert impatient.responsive
-    os.kill(before, signal.SIGSTOP)
-    until = perf_counter() + 15
-    told = False
-    while psutil.pid_exists(before) and psutil.Process(before).status() != psutil.STATUS_ZOMBIE:
-        told = told or not impatient.responsive
-        assert perf_counter() < until
-        sleep(0.05)
-    assert told
-    assert compare(impatient).plain.finish_reason == "length"
-    assert impatient.responsive
-    assert impatient.process_id != before
-
-
-def test_an_engine_that_waits_for_ever_is_replaced_though_its_pulse_goes_on(impatient: Worker) -> None:
-    began = perf_counter()
-    with pytest.raises(EngineError, match="no longer answered"):
-        list(impatient.run(WithEngine("genai", HUNG, partial(race, prompt="Say", settings=SHORT))))
-    assert perf_counter() - began < 15
-    assert compare(impatient).plain.finish_reason == "length"

@@ -1,6 +1,6 @@
 """An hour of a hostile evening: what visitors, files and accidents may do to the app, counted.
 
-    python -m tests.benchmarks.siege [--clients 50] [--requests 2000] [--floods 200] [--files 3000] [--headers 3000]
+    python -m tests.benchmarks.siege [--clients 50] [--requests 2000] [--floods 200] [--files 3000]
                                      [--kills 3] [--dropped 50] [--runs 500] [--seed 0]
 
 The app runs on this machine's loopback address on scripted engines; only growth is measured on the bundled pair.
@@ -14,6 +14,7 @@ import gzip
 import json
 import os
 import random
+import re
 import signal
 import sys
 import traceback
@@ -21,6 +22,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -40,7 +42,6 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, SpecdemoError
 from specdemo.experiments.suites import read_tasks
 from specdemo.exports import schema
-from specdemo.models.gguf import inspect_model
 from specdemo.models.pairs import bundled_pair
 from specdemo.race import race
 from specdemo.records import MOST_TURNS, Comparison, ModelPair, Phase, Slice
@@ -48,13 +49,11 @@ from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 from specdemo.worker import Worker
 from tests.support.browser import App, started
-from tests.support.mutants import mutants
+from tests.support.visitors import API, Visitor
 
-COUNTS = {"clients": 50, "requests": 2000, "floods": 200, "files": 3000, "headers": 3000}
-COUNTS |= {"kills": 3, "dropped": 50, "runs": 500}
+COUNTS = {"clients": 50, "requests": 2000, "floods": 200, "files": 3000, "kills": 3, "dropped": 50, "runs": 500}
 MOST_GROWTH, MOST_BYTES, MOST_SILENCE = 0.05, 1.5e9, 2.0
 SECONDS = 120  # after which an answer no longer counts as one
-API = "/gradio_api"
 EMOJI = "\N{GRINNING FACE}" * 2**17  # half a megabyte, in JSON and in Python
 NONSENSE: tuple[Any, ...] = (None, [], {}, "", "x" * 5000, "<b>", "\ud800", "a\0b", -1, 0.5, 10**30, ["a"], [["a"]])
 NONSENSE += ({"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}, {"value": "x", "__type__": "update"})
@@ -117,55 +116,37 @@ def answer_of(response: httpx.Response) -> Tally:
 # Visitors
 
 
-class Visitor:
-    """Whoever speaks the page's protocol, and may say anything."""
-
-    def __init__(self, http: httpx.Client) -> None:
-        self.http = http
-        config = self.http.get("/config").json()
-        self.values = {part["id"]: part["props"].get("value") for part in config["components"]}
-        self.events = {event["api_name"]: event for event in config["dependencies"] if event["backend_fn"]}
-
-    def beginning(self, event: dict[str, Any]) -> list[Any]:
-        return [self.values[part] for part in event["inputs"]]
-
-    def join(self, event: dict[str, Any], data: list[Any], event_data: Any = None, *, leave: bool = False) -> Tally:
-        """Send an event, and read its messages to the end, or leave when it begins."""
-        session = uuid4().hex
-        body = {"fn_index": event["id"], "data": data, "event_data": event_data, "session_hash": session}
-        sent = self.http.post(f"{API}/queue/join", content=json.dumps(body), headers=JSON)
-        if not sent.is_success:
-            return answer_of(sent)
-        with self.http.stream("GET", f"{API}/queue/data", params={"session_hash": session}) as stream:
-            for line in stream.iter_lines():
-                message = json.loads(line.removeprefix("data: ")) if line.startswith("data: ") else {}
-                if leave and message.get("msg") == "process_starts":
-                    return outcome(answered=True)
-                if message.get("msg") == "process_completed":
-                    return outcome(message["success"], message["output"].get("error"))
-        return outcome(answered=False)
-
-    def compare(self, prompt: str, tokens: int, *, leave: bool = False) -> Tally:
-        """A run over the public endpoint; the answer must be to this prompt, and of this length."""
-        settings = GenerationSettings(max_new_tokens=tokens, ignore_eos=True).model_dump()
-        sent = self.http.post(f"{API}/call/compare", json={"data": [prompt, *settings.values()]})
-        kind = data = ""
-        with self.http.stream("GET", f"{API}/call/compare/{sent.raise_for_status().json()['event_id']}") as stream:
-            for line in stream.iter_lines():
-                if leave:
-                    return outcome(answered=True)
-                kind = line.removeprefix("event: ") if line.startswith("event: ") else kind
-                data = line.removeprefix("data: ") if line.startswith("data: ") and kind == "complete" else data
-        if not data:
-            return outcome(answered=False)
-        [answer] = json.loads(data)
-        return Tally(1, 1, mixed_up=(answer["prompt"], len(answer["plain"]["token_ids"])) != (prompt, tokens))
-
-
 @contextmanager
 def visiting(url: str) -> Iterator[Visitor]:
-    with httpx.Client(base_url=url, timeout=SECONDS) as http:
+    with httpx.Client(base_url=url, timeout=SECONDS, trust_env=False) as http:
         yield Visitor(http)
+
+
+def newcomer(visitor: Visitor) -> Visitor:
+    """Somebody else, with a session of their own."""
+    other = copy(visitor)
+    other.session = uuid4().hex
+    return other
+
+
+def send(visitor: Visitor, event: str, data: list[Any], event_data: Any = None, *, leave: bool = False) -> Tally:
+    """Send an event in a session of its own, and read its messages to the end, or leave when it begins."""
+    other = newcomer(visitor)
+    sent = other.join(event, data, event_data)
+    if not sent.is_success:
+        return answer_of(sent)
+    last = other.last("process_starts" if leave else "process_completed")
+    if last.get("msg") == "process_starts":
+        return outcome(answered=True)
+    return outcome(last.get("success", False), last.get("output", {}).get("error"))
+
+
+def compare(visitor: Visitor, prompt: str, tokens: int, *, leave: bool = False) -> Tally:
+    """A run over the public endpoint; the answer must be to this prompt, and of this length."""
+    answer = visitor.compare(prompt, tokens, leave=leave)
+    if leave or answer is None or "plain" not in answer:
+        return outcome(leave)
+    return Tally(1, 1, mixed_up=(answer["prompt"], len(answer["plain"]["token_ids"])) != (prompt, tokens))
 
 
 def crowd(url: str, clients: int, *, leave: bool = False) -> Iterator[Tally]:
@@ -173,20 +154,20 @@ def crowd(url: str, clients: int, *, leave: bool = False) -> Iterator[Tally]:
 
     def ask(number: int) -> Tally:
         with visiting(url) as visitor:
-            return visitor.compare(f"Client {number}", 2000 if leave else 8 + number, leave=leave)
+            return compare(visitor, f"Client {number}", 2000 if leave else 8 + number, leave=leave)
 
     with ThreadPoolExecutor(max(clients, 1)) as pool:
         yield from pool.map(ask, range(clients))
     with visiting(url) as visitor:
-        yield visitor.compare("The one who stays", 9)
+        yield compare(visitor, "The one who stays", 9)
 
 
 def fuzz(visitor: Visitor, requests: int, seed: int) -> Iterator[Tally]:
     """Nonsense to every event of the page and to Gradio's own endpoints; every hundredth is a good run."""
-    draw, events = random.Random(seed), list(visitor.events.values())
+    draw = random.Random(seed)
     for number in range(1, requests + 1):
         if number % 100 == 0:
-            yield visitor.compare(f"Good run {number}", 8 + number % 50)
+            yield compare(visitor, f"Good run {number}", 8 + number % 50)
         elif draw.random() < 0.2:
             body: Any = {name: draw.choice((*NONSENSE, 3, "a")) for name in ("fn_index", "data", "session_hash")}
             body |= {"event_data": draw.choice(NONSENSE), "trigger_id": draw.choice(NONSENSE)}
@@ -195,10 +176,10 @@ def fuzz(visitor: Visitor, requests: int, seed: int) -> Iterator[Tally]:
             path = draw.choice(("queue/join", "run/predict", "call/compare", "call/v2/compare", "reset", "cancel"))
             yield answer_of(visitor.http.post(f"{API}/{path}", content=text, headers=JSON))
         else:
-            values = visitor.beginning(event := draw.choice(events))
+            values = visitor.values(event := draw.choice(list(visitor.events)))
             for index in draw.sample(range(len(values)), min(len(values), draw.choice((1, 1, 2, 5)))):
                 values[index] = draw.choice(NONSENSE)
-            yield visitor.join(event, values, draw.choice((None, *NONSENSE, {"name": "x"}, {"kind": "gif"})))
+            yield send(visitor, event, values, draw.choice((None, *NONSENSE, {"name": "x"}, {"kind": "gif"})))
 
 
 def flood(visitor: Visitor, times: int) -> Iterator[Tally]:
@@ -211,22 +192,21 @@ def flood(visitor: Visitor, times: int) -> Iterator[Tally]:
 
 def unread(visitor: Visitor, number: int) -> Tally:
     """An event whose long answer nobody fetches, in a new session."""
-    event = visitor.events["code"]
-    data = [EMOJI if value == visitor.values[event["inputs"][2]] else value for value in visitor.beginning(event)]
-    body = {"fn_index": event["id"], "data": data, "session_hash": uuid4().hex}
-    return answer_of(visitor.http.post(f"{API}/queue/join", json=body))
+    return answer_of(newcomer(visitor).join("code", visitor.values("code", prompt=EMOJI)))
 
 
 def too_long(visitor: Visitor, number: int) -> Tally:
-    """Names, texts and values beyond their limits."""
-    bodies: tuple[dict[str, Any], ...] = (
+    """Names, texts and values beyond their limits, or a body that is no event."""
+    bodies: tuple[Any, ...] = (
         {"session_hash": "a" * 2**19},
         {"data": [EMOJI * 3]},
         {"session_hash": ["a"]},
         {"data": [[]] * 100_000},
         {"event_data": {"a": [[]] * 250_000}},
+        ["x" * 2**19],
     )
-    body = {"fn_index": 1, "data": [], "session_hash": "a"} | bodies[number % len(bodies)]
+    body = bodies[number % len(bodies)]
+    body = {"fn_index": 1, "data": [], "session_hash": "a"} | body if isinstance(body, dict) else body
     return answer_of(visitor.http.post(f"{API}/queue/join", json=body))
 
 
@@ -238,7 +218,7 @@ def opened(visitor: Visitor, number: int) -> Tally:
     if not sent.is_success:
         return answer_of(sent)
     file = {"path": sent.json()[0], "meta": {"_type": "gradio.FileData"}}
-    return visitor.join(visitor.events["open"], [file], leave=number % 2 == 0)
+    return send(visitor, "open", [file], leave=number % 2 == 0)
 
 
 def forms(visitor: Visitor, number: int) -> Tally:
@@ -254,7 +234,7 @@ def bombs(visitor: Visitor, number: int) -> Tally:
     text = json.dumps(comparison() | {"prompt": "\n" * (4 * 2**20)}).encode()
     record = b64encode(gzip.compress((text, bytes(2**26), b"{}")[number % 3])).decode()
     sent = {"kind": ("gif", "png", "html", ["gif"])[number // 3 % 4], "record": record}
-    return visitor.join(visitor.events["share"], [], sent, leave=number % 2 == 0)
+    return send(visitor, "share", [], sent, leave=number % 2 == 0)
 
 
 def closed(visitor: Visitor, number: int) -> Tally:
@@ -272,7 +252,7 @@ def watched(app: App, tally: Tally) -> Iterator[None]:
         while not over.wait(0.2):
             began = monotonic()
             with suppress(httpx.TransportError):
-                answered = httpx.get(app.url, timeout=SECONDS).is_success
+                answered = httpx.get(app.url, timeout=SECONDS, trust_env=False).is_success
                 tally.silence = max(tally.silence, monotonic() - began if answered else SECONDS)
 
     def look() -> None:
@@ -305,55 +285,33 @@ def comparison() -> dict[str, Any]:
 PROMPTS = ({"question_id": 81, "category": "writing", "turns": ["Write a tale.", "Shorten it."]}, {"prompt": "Once"})
 DAMAGE: tuple[str, ...] = ("null", "true", "0", "-1", "5e-324", "1e999", "NaN", "[]", "{}", '"\\ud800"', "9" * 400)
 DAMAGE += ("[" * 5000 + "]" * 5000, '{"a":' * 5000 + "1" + "}" * 5000)
+VALUE = re.compile(r'"[^"]*"(?!:)|-?\d[\d.e-]*|true|false|null|\[\]')
 
 
 def mutated(files: int, seed: int, folder: Path) -> Iterator[Tally]:
     """So many damaged comparisons and suites of prompts."""
     draw, path = random.Random(seed), folder / "mutated.json"
+    texts = json.dumps(comparison()), "\n".join(map(json.dumps, PROMPTS))
     for number in range(files):
-        lines: list[Any] = [comparison()] if number % 2 == 0 else [*PROMPTS]
-        path.write_bytes(damaged(lines, draw))
-        yield read((lambda file: schema.from_text(file.read_bytes(), "open another"), read_tasks)[number % 2], path)
+        path.write_bytes(damaged(texts[number % 2], draw))
+        try:
+            if number % 2:
+                read_tasks(path)
+            else:
+                schema.from_text(path.read_bytes(), "open another")
+            yield outcome(answered=True)
+        except SpecdemoError as error:
+            yield outcome(False, str(error))
+        except Exception:
+            traceback.print_exc()
+            yield Tally(tried=1, tracebacks=1)
 
 
-def headers(files: int, seed: int, folder: Path) -> Iterator[Tally]:
-    """So many damaged GGUF files, as the Models tab and a start read them."""
-    path = folder / "mutated.gguf"
-    for content in mutants(files, seed):
-        path.write_bytes(content)
-        yield read(inspect_model, path)
-
-
-def read(work: Callable[[Path], object], path: Path) -> Tally:
-    try:
-        work(path)
-    except SpecdemoError as error:
-        return outcome(False, str(error))
-    except Exception:
-        traceback.print_exc()
-        return Tally(tried=1, tracebacks=1)
-    return outcome(answered=True)
-
-
-def damaged(lines: list[Any], draw: random.Random) -> bytes:
-    """JSON lines with some values replaced, left out or repeated, or with the text cut or changed."""
-    lines, raw = json.loads(json.dumps(lines)), []
+def damaged(text: str, draw: random.Random) -> bytes:
+    """JSON with some values replaced, and perhaps cut or with a byte changed."""
     for _ in range(draw.choice((0, 1, 1, 2, 5))):
-        value: Any
-        part: Any
-        key: Any
-        value, part, key = draw.choice(lines), None, None
-        while isinstance(value, dict | list) and value and (part is None or draw.random() < 0.85):
-            part, key = value, draw.choice(sorted(value)) if isinstance(value, dict) else draw.randrange(len(value))
-            value = part[key]
-        if part is not None and draw.random() < 0.3:
-            del part[key]
-        elif part is not None:
-            raw.append(draw.choice(DAMAGE))
-            part[key] = f"\x02{len(raw) - 1}\x02"  # stands for what is put there as it is
-    text = "\n".join(json.dumps(line) for line in lines)
-    for index, value in enumerate(raw):
-        text = text.replace(json.dumps(f"\x02{index}\x02"), value)
+        value = draw.choice([*VALUE.finditer(text)])
+        text = text[: value.start()] + draw.choice(DAMAGE) + text[value.end() :]
     data = bytearray(text.encode())
     if draw.random() < 0.2:
         del data[draw.randrange(len(data)) :]
@@ -430,7 +388,6 @@ def besieged(counts: dict[str, int], seed: int, folder: Path) -> Tally:
     if total.tracebacks:
         print(said, file=sys.stderr)
     add(mutated(counts["files"], seed, folder), "files")
-    add(headers(counts["headers"], seed, folder), "headers")
     add(kills(counts["kills"]), "kills")
     add(growth(counts["runs"]), "growth")
     return total

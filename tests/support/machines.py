@@ -5,6 +5,7 @@ time alone. So a disturbance hits whichever side happens to compute, as it does 
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from specdemo.records import Comparison, DraftToken, Outcome, Round, Run, Side, 
 from specdemo.settings import GenerationSettings
 
 GRID = 5e-4
+DRIFT = 0.02  # how far the speed wanders in a second
 COLD = 0.5
 """How much longer the first step after the other side's takes: caches hold the other side's weights."""
 Floats = npt.NDArray[np.float64]
@@ -24,27 +26,24 @@ Floats = npt.NDArray[np.float64]
 class Machine:
     """What happens to a processor while a race runs.
 
-    `states`: the process is in one of many states, in each of which one side takes longer than usual, also in its
-    repeats: where memory lies, what ran before; steps of a millisecond depend on it by a tenth, longer ones less.
-    `bursts`: mean seconds with and without another program, and the range of speeds while there is one; `drift`: how
-    far the speed wanders in a second; `halves`: one core goes away at some time. `load` is what others take of the
-    processor, on average.
+    `load` is what others take of it, on average. `bursts`: mean seconds with and without another program, and the
+    range of speeds while there is one. `halves`: one core goes away at some time. `states`: where memory lies, and
+    what ran before, make one side slower than usual, also in its repeats.
     """
 
     load: float = 0.0
     bursts: tuple[float, float, float, float] | None = None
-    drift: float = 0.02
     halves: bool = False
     states: bool = False
 
     def state(self, random: np.random.Generator, step: float) -> float:
-        """How much longer speculative steps take in this process, as a factor."""
+        """How much longer speculative steps take in this process, as a factor: short ones by a tenth."""
         return float(np.exp(random.normal(0, 0.03 + 0.1e-3 / step))) if self.states else 1.0
 
     def speed(self, random: np.random.Generator, seconds: float) -> Floats:
         """The speed, 1 when undisturbed, every `GRID` seconds."""
         number = int(seconds / GRID) + 1
-        speed = np.exp(np.cumsum(random.normal(0, self.drift * np.sqrt(GRID), number)))
+        speed = np.exp(np.cumsum(random.normal(0, DRIFT * np.sqrt(GRID), number)))
         if self.bursts is not None:
             on, off, least, most = self.bursts
             at, busy = 0, random.random() < on / (on + off)
@@ -65,7 +64,6 @@ MACHINES = {
     "bursts, half": Machine(load=0.27, bursts=(0.3, 0.2, 0.4, 0.7)),
     "bursts, most of it": Machine(load=0.45, bursts=(0.3, 0.08, 0.3, 0.6)),
     "short interruptions": Machine(load=0.3, bursts=(0.0035, 0.008, 0.02, 0.02)),
-    "drift": Machine(load=0.02, drift=0.1),
     "a core halves": Machine(load=0.25, halves=True),
     "another state each time": Machine(load=0.01, states=True),
 }
@@ -90,27 +88,24 @@ class _Clock:
 
 
 TOKEN = Token(id=7, text=" a")
-_TEMPLATE: list[Comparison] = []
+TOKENS, LOOKAHEAD, ACCEPTANCE = 127, 3, 0.6  # decoded ones
 
 
-def simulated(
-    machine: Machine,
-    truth: float,
-    *,
-    seed: int,
-    step: float = 0.010,
-    tokens: int = 128,
-    repeats: int = 4,
-    lookahead: int = 3,
-    acceptance: float = 0.6,
-) -> Comparison:
+@cache
+def raced() -> Comparison:
+    *_, comparison = race(ScriptedEngine(), "Say", GenerationSettings())
+    assert isinstance(comparison, Comparison)
+    return comparison
+
+
+def simulated(machine: Machine, truth: float, *, seed: int, step: float = 0.010, repeats: int = 4) -> Comparison:
     """A race and its repeats, with this speedup on an undisturbed machine."""
     random = np.random.default_rng(seed)
-    accepted = _accepted(random, tokens - 1, lookahead, acceptance)
+    accepted = _accepted(random, TOKENS)
     committed = np.array([count + 1 for _, count in accepted], float)
-    shares = np.array([0.55 + 0.45 * proposed / lookahead for proposed, _ in accepted])  # shorter rounds cost less
+    shares = np.array([0.55 + 0.45 * proposed / LOOKAHEAD for proposed, _ in accepted])  # shorter rounds cost less
     works = {
-        "plain": np.full(tokens - 1, step),
+        "plain": np.full(TOKENS, step),
         "speculative": step * committed.sum() / truth * shares / shares.sum() * machine.state(random, step),
     }
     total = sum(work.sum() for work in works.values()) * (2 * repeats + 2)
@@ -132,12 +127,12 @@ def simulated(
         run, after = _alone(steps("speculative"), clock), _alone(steps("plain"), clock)
         trials.append(
             Trial(
-                tokens=tokens - 1,
+                tokens=TOKENS,
                 seconds=sum(run),
                 plain_seconds=(sum(before) + sum(after)) / 2,
                 identical=True,
                 rounds=len(run),
-                run_tokens=tokens - 1,
+                run_tokens=TOKENS,
                 run_seconds=sum(run),
                 other_load=machine.load,
                 plain_steps=(tuple(before), tuple(after)),
@@ -147,25 +142,22 @@ def simulated(
         before = after
     plain = [_round(0, 0, took) for took in seconds["plain"]]
     rounds = [_round(each, count, took) for (each, count), took in zip(accepted, seconds["speculative"], strict=True)]
-    if not _TEMPLATE:
-        *_, raced = race(ScriptedEngine(), "Say", GenerationSettings())
-        assert isinstance(raced, Comparison)
-        _TEMPLATE.append(raced)
+    template = raced()
     changes = {
-        "plain": Run(prefill=_TEMPLATE[0].plain.prefill, rounds=tuple(plain), finish_reason="length"),
-        "speculative": Run(prefill=_TEMPLATE[0].plain.prefill, rounds=tuple(rounds), finish_reason="length"),
+        "plain": Run(prefill=template.plain.prefill, rounds=tuple(plain), finish_reason="length"),
+        "speculative": Run(prefill=template.plain.prefill, rounds=tuple(rounds), finish_reason="length"),
         "repeats": tuple(trials),
         "other_load": machine.load,
     }
-    return _TEMPLATE[0].model_copy(update=changes)
+    return template.model_copy(update=changes)
 
 
-def _accepted(random: np.random.Generator, tokens: int, lookahead: int, acceptance: float) -> list[tuple[int, int]]:
+def _accepted(random: np.random.Generator, tokens: int) -> list[tuple[int, int]]:
     """Proposed and accepted tokens of the rounds that decode so many tokens."""
     rounds = []
     while tokens > 0:
-        proposed, accepted = min(lookahead, tokens - 1), 0
-        while accepted < proposed and random.random() < acceptance:
+        proposed, accepted = min(LOOKAHEAD, tokens - 1), 0
+        while accepted < proposed and random.random() < ACCEPTANCE:
             accepted += 1
         rounds.append((proposed, accepted))
         tokens -= accepted + 1

@@ -1,6 +1,5 @@
 """GGUF headers as an attacker would write them: valid ones, changed entry by entry or byte by byte."""
 
-import math
 import struct
 from collections.abc import Iterator
 from random import Random
@@ -78,24 +77,15 @@ def _value(kind: int, value: Any) -> bytes:
 
 SEEDS = {
     "split.count is a text": with_entry("split.count", STRING, "2"),
-    "split.count is an array": with_entry("split.count", ARRAY, (UINT32, 1, bytes(4))),
-    "alignment is a text": with_entry("general.alignment", STRING, "32"),
     "alignment is 0": with_entry("general.alignment", UINT32, 0),
     "alignment is odd": with_entry("general.alignment", UINT32, 33),
-    "alignment is NaN": with_entry("general.alignment", FLOAT32, math.nan),
-    "alignment is infinite": with_entry("general.alignment", FLOAT64, math.inf),
     "alignment is huge": with_entry("general.alignment", UINT64, 2**63),
-    "architecture is a number": with_entry("general.architecture", UINT32, 7),
     "architecture is long": with_entry("general.architecture", STRING, "x" * 100_000),
     "context is a text": with_entry("llama.context_length", STRING, "many"),
-    "context is negative": with_entry("llama.context_length", INT32, -1),
     "context is huge": with_entry("llama.context_length", UINT64, 2**64 - 1),
-    "context is infinite": with_entry("llama.context_length", FLOAT64, math.inf),
-    "an entry comes twice": header((*ENTRIES, ENTRIES[0])),
     "an unknown kind": with_entry("llama.rope.freq_base", 99, b""),
     "arrays of arrays": with_entry("tokenizer.ggml.tokens", ARRAY, (ARRAY, 2**60, b"")),
     "more strings than bytes": with_entry("tokenizer.ggml.tokens", ARRAY, (STRING, 2**60, b"")),
-    "more numbers than bytes": with_entry("tokenizer.ggml.tokens", ARRAY, (UINT64, 2**62, b"")),
     "a string longer than the file": header()[:24] + struct.pack("<Q", 2**63) + header()[32:],
     "a string of an array longer than the file": with_entry(
         "tokenizer.ggml.tokens", ARRAY, (STRING, 1, struct.pack("<Q", 2**63 + 1) + b"a")
@@ -103,10 +93,8 @@ SEEDS = {
     "more tensors than bytes": header(tensors=2**60),
     "more entries than bytes": header(count=2**60),
     "no dimensions": header(rows=(("token_embd.weight", (), 0, 0),)),
-    "many dimensions": header(rows=(("token_embd.weight", (1,) * 1000, 0, 0),)),
     "a row of nothing": header(rows=(("token_embd.weight", (0, 4), 0, 0),)),
     "numbers of over 4,300 digits": header(rows=(("token_embd.weight", (2**64 - 1,) * 250, 0, 0),)),
-    "huge dimensions": header(rows=(("token_embd.weight", (2**64 - 1,) * 4, 0, 0),)),
     "an offset beyond the end": header(rows=(("token_embd.weight", (32, 4), 0, 2**64 - 1),)),
     "tensors that overlap": header(rows=tuple((f"blk.{i}.weight", (32, 4), 0, 0) for i in range(20))),
     "half a block": header(rows=(("token_embd.weight", (33, 4), 8, 0),)),

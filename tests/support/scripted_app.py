@@ -1,6 +1,6 @@
 """The app on scripted engines, for tests of the page that are not about a model.
 
-python -m tests.support.scripted_app MODELS_DIR
+python -m tests.support.scripted_app MODELS_DIR [SESSIONS]
 
 Seconds are arithmetic, and sums of powers of two, so that a sweep finds the same every time. Those of long runs are
 slept, so that they can be watched and stopped. Runs are repeated no more often than an interval needs. The draft is
@@ -48,5 +48,6 @@ def load(name: EngineName, pair: ModelPair, side: Side | None = None) -> Engine:
 
 if __name__ == "__main__":
     from specdemo.ui.page import serve  # not for the engine's process, which imports this file again
+    from specdemo.ui.server import SESSIONS
 
-    serve(bundled_pair(), models_dir=Path(sys.argv[1]), load=load)
+    serve(bundled_pair(), models_dir=Path(sys.argv[1]), load=load, sessions=int([*sys.argv, SESSIONS][2]))

@@ -4,9 +4,8 @@ import asyncio
 import json
 import os
 import socket
-import subprocess
-import sys
 import time
+import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,24 +22,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
-from starlette.types import Receive, Scope, Send
 
 from specdemo.errors import UsageError
 from specdemo.models.pairs import bundled_pair
 from specdemo.ui import gate, server
-from specdemo.ui.gate import (
-    A_MINUTE,
-    BODY_BYTES,
-    FILE_BYTES,
-    OF_ADDRESS,
-    OF_SESSION,
-    OPEN,
-    SIGN_IN,
-    TEXT_CHARACTERS,
-    Gate,
-    address_of,
-    is_loopback,
-)
+from specdemo.ui.gate import BODY_BYTES, FILE_BYTES, TEXT_CHARACTERS, Gate, only_here
 from specdemo.ui.page import build_page, look, routes
 from specdemo.ui.server import application, listening, visitors_files
 from specdemo.worker import Worker
@@ -64,12 +50,10 @@ async def everything(request: Request) -> Response:
     return PlainTextResponse("done")
 
 
-def client(
-    url: str = "http://localhost", address: str = "testclient", names: Any = LOCAL, **options: Any
-) -> TestClient:
+def client(url: str = "http://localhost", names: Any = LOCAL, **options: Any) -> TestClient:
     """A gate in front of an application that answers everything."""
     app = Starlette(routes=[Route("/{path:path}", everything, methods=["GET", "POST", "PUT"])])
-    return TestClient(Gate(app, names=names, **options), base_url=url, client=(address, 50000))
+    return TestClient(Gate(app, names=names, **options), base_url=url)
 
 
 # Names and sites
@@ -91,12 +75,12 @@ def test_a_page_of_a_network_answers_under_any_name_until_its_names_are_given() 
         assert page.get("/", headers={"Host": host}).status_code == status, host
 
 
-@pytest.mark.parametrize(
-    ("address", "expected"),
-    [("localhost", True), ("127.8.9.1", True), ("::1", True), ("[::1]", True), ("0.0.0.0", False), ("lab", False)],
-)
-def test_which_addresses_only_this_machine_reaches(address: str, expected: bool) -> None:
-    assert is_loopback(address) is expected
+def test_which_pages_only_their_own_machine_reaches() -> None:
+    for address in ("localhost", "127.8.9.1", "::1", "[::1]"):
+        assert only_here(address, ())
+        assert not only_here(address, ("demo.example.org",))
+    assert not only_here("0.0.0.0", ())
+    assert not only_here("lab", ())
 
 
 @pytest.mark.parametrize(
@@ -165,6 +149,7 @@ def test_below_a_proxys_path_the_page_is_the_same() -> None:
         "gradio_api/run/compare",
         "monitoring",
         "gradio_api/whatever/the/next/release/adds",
+        "readyz",
         "static/" + "a" * 300,
         "assets/a%00b",
         "specdemo/" + "\u00e9" * 200,
@@ -178,7 +163,7 @@ def test_only_routes_that_are_named_are_open(path: str) -> None:
 
 def test_before_signing_in_only_what_that_needs_is_open() -> None:
     page = client(auth=True)
-    for path in ("/", "/assets/index.js", "/theme.css", "/gradio_api/login_check", "/readyz"):
+    for path in ("/", "/assets/index.js", "/theme.css", "/gradio_api/login_check"):
         assert page.get(path).status_code != 404, path
     assert page.get("/").text == "done"
     for path in ("/config", "/gradio_api/info", "/gradio_api/app_id", "/gradio_api/file=/tmp/a"):
@@ -197,7 +182,6 @@ def test_requests_have_a_size() -> None:
         assert (refused.status_code, "send at most" in refused.text) == (413, True)
     endless = page.post(JOIN, content=iter([b"without a length"]))
     assert (endless.status_code, "send Content-Length" in endless.text) == (411, True)
-    assert page.get("/config?" + "a" * 5000).status_code == 414
 
 
 @pytest.mark.parametrize(
@@ -210,17 +194,16 @@ def test_requests_have_a_size() -> None:
         ({"session_hash": {"a": 1}}, 400),
         ({"event_id": "a" * 65}, 400),
         ({"event_data": "text"}, 400),
-        ({"fn_index": 99}, 400),
-        ({"fn_index": None}, 400),
+        ({"fn_index": "1"}, 400),
         ({"data": ["x" * (TEXT_CHARACTERS + 1)]}, 413),
         ({"data": [{"turns": [{"prompt": "x" * 50_000}] * 6}]}, 413),
         ({"data": [[1] * 30_000]}, 413),
         ({"event_data": {"a": [[]] * 30_000}}, 413),
     ],
-    ids=range(13),
+    ids=range(12),
 )
 def test_an_event_has_names_texts_and_values_within_limits(event: Any, status: int) -> None:
-    answered = client(known=lambda number: number == 1).post(JOIN, json=SESSION | event)
+    answered = client().post(JOIN, json=SESSION | event)
     assert (answered.status_code, len(answered.text) < 200) == (status, True)
 
 
@@ -229,19 +212,17 @@ def test_a_body_that_is_no_event_is_refused() -> None:
         assert client().post(JOIN, content=body).status_code == 400
 
 
+def test_a_refusal_keeps_no_body() -> None:
+    page, body = client(), json.dumps(["x" * (BODY_BYTES // 2)]).encode()
+    tracemalloc.start()
+    for _ in range(20):
+        assert page.post(JOIN, content=body).status_code == 400
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 4 * BODY_BYTES
+
+
 # Numbers
-
-
-def test_a_session_has_so_many_events_until_their_messages_are_fetched() -> None:
-    page = client()
-    for _ in range(OF_SESSION):
-        assert page.post(JOIN, json=SESSION).text == "done"
-    refused = page.post(JOIN, json=SESSION)
-    assert (refused.status_code, "too much under way" in refused.text) == (429, True)
-    assert page.post(f"{API}/cancel", json=SESSION | {"event_id": "a"}).text == "done"
-    assert "process_completed" in page.get(f"{API}/queue/data?session_hash=mine").text
-    assert page.post(JOIN, json=SESSION).text == "done"
-    assert page.post(JOIN, json=SESSION).status_code == 429, "one was fetched"
 
 
 def test_a_session_without_events_is_told_to_reload() -> None:
@@ -250,11 +231,12 @@ def test_a_session_without_events_is_told_to_reload() -> None:
         told = page.get(f"{API}/{path}")
         assert "This session has expired. Reload the page." in told.text
         assert told.headers["content-type"].startswith("text/event-stream")
-    assert page.post(f"{API}/call/compare", json={"data": ["Say"], "session_hash": "theirs"}).json()
+    assert page.post(f"{API}/call/compare", json={"data": ["Say"], "session_hash": "theirs"}).status_code == 400
+    assert page.post(f"{API}/call/compare", json={"data": ["Say"]}).json()
     assert page.get(f"{API}/call/compare/called").text == "done"
 
 
-def test_where_all_have_too_much_waiting_the_longest_unfetched_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_too_much_is_waiting_the_longest_unfetched_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate, "UNDER_WAY", 3)
     page = client()
     for name in "abcd":
@@ -262,58 +244,11 @@ def test_where_all_have_too_much_waiting_the_longest_unfetched_makes_room(monkey
     for name, kept in zip("abcd", (False, True, True, True), strict=True):
         told = page.get(f"{API}/queue/data?session_hash={name}").text
         assert ("process_completed" in told) is kept, name
-
-
-def test_an_address_has_so_much_waiting_and_so_much_in_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "monotonic", lambda: 1e9)  # a slow machine would take longer than a minute
-    gates = Gate(Starlette(routes=[Route("/{path:path}", everything, methods=["GET", "POST"])]))
-    one, neighbour, other, here = (
-        TestClient(gates, client=(address, 50000))
-        for address in ("2001:db8::1", "2001:db8::2", "2001:db9::1", "127.0.0.1")
-    )
-    for number in range(OF_ADDRESS):
-        who = (one, neighbour)[number % 2]
-        assert who.post(JOIN, json=SESSION | {"session_hash": f"s{number}"}).text == "done"
-    refused = one.post(JOIN, json=SESSION)
-    assert (refused.status_code, "from your address" in refused.text) == (429, True)
-    assert other.post(JOIN, json=SESSION).text == "done"
-    for _ in range(A_MINUTE - OF_ADDRESS - 1):
-        assert one.post(f"{API}/reset", json={}).text == "done"
-    assert "wait a minute" in one.post(f"{API}/reset", json={}).text
-    assert one.get("/config").text == "done", "reading goes on"
-    assert {here.post(f"{API}/reset", json={}).status_code for _ in range(A_MINUTE + 9)} == {200}, "perhaps a proxy's"
-    monkeypatch.setattr(gate, "monotonic", lambda: 1e9 + 60)
-    answers = [one.post("/login", data={}).status_code for _ in range(A_MINUTE // SIGN_IN + 1)]
-    assert answers == [200] * (A_MINUTE // SIGN_IN) + [429]
-
-
-def test_an_address_has_so_much_open_at_once() -> None:
-    async def check() -> None:
-        going = asyncio.Event()
-
-        async def waits(scope: Scope, receive: Receive, send: Send) -> None:
-            await going.wait()
-            await PlainTextResponse("done")(scope, receive, send)
-
-        transport = httpx.ASGITransport(Gate(waits), client=("10.0.0.7", 1))
-        async with httpx.AsyncClient(transport=transport, base_url="http://lab") as http:
-            first = [asyncio.create_task(http.get("/config")) for _ in range(OPEN)]
-            await asyncio.sleep(0)
-            while (await http.get("/config")).status_code != 429:
-                await asyncio.sleep(0)
-            going.set()
-            assert {answer.status_code for answer in await asyncio.gather(*first)} == {200}
-            assert (await http.get("/config")).status_code == 200
-
-    apart(check())
-
-
-def test_addresses_are_networks_and_this_machine_has_none() -> None:
-    for host in ("10.0.0.7", "::ffff:10.0.0.7"):
-        assert address_of({"client": (host, 1)}) == "10.0.0.7"
-    assert address_of({"client": ("2001:db8::1", 1)}) == "2001:db8::"
-    for host in ("127.0.0.1", "::1", "::ffff:127.0.0.1", "testclient"):
-        assert address_of({"client": (host, 1)}) is None
+    for _ in range(3):
+        assert page.post(JOIN, json=SESSION).text == "done"
+    refused = page.post(JOIN, json=SESSION)
+    assert (refused.status_code, "try again" in refused.text) == (503, True), "all of it is this session's own"
+    assert page.post(f"{API}/cancel", json=SESSION | {"event_id": "a"}).text == "done"
 
 
 # The page behind it
@@ -366,18 +301,21 @@ def test_events_are_answered_and_then_forgotten(served: tuple[gr.Blocks, httpx.C
     assert http.get("/config").json()["connect_heartbeat"] is False
 
 
-def test_messages_that_nobody_fetches_are_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "UNREAD_SECONDS", 0.3)
-    with running() as (page, http):
-        kept = page._queue.pending_messages_per_session
-        body = event(page, "code")
-        body["data"][2] = "\N{GRINNING FACE}" * 2**17  # the prompt, which comes back as code
-        http.post(JOIN, json=body).raise_for_status()
-        until = time.monotonic() + 30
-        while any(box.qsize() for box in kept.values()) or page._queue.event_ids_to_events:
-            assert time.monotonic() < until, kept
-            time.sleep(0.05)
-        assert "Reload the page" in messages(http, body["session_hash"])
+def test_messages_that_nobody_fetches_are_thrown_away(
+    served: tuple[gr.Blocks, httpx.Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, http = served
+    body, after = event(page, "code"), event(page, "leave_queue")
+    body["data"][2] = "\N{GRINNING FACE}" * 2**17  # the prompt, which comes back as code
+    http.post(JOIN, json=body).raise_for_status()
+    monkeypatch.setattr(gate, "UNREAD_SECONDS", 0.0)
+    http.post(JOIN, json=after).raise_for_status()
+    assert "success" in messages(http, after["session_hash"])
+    until = time.monotonic() + 30
+    while any(box.qsize() for box in page._queue.pending_messages_per_session.values()):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert "Reload the page" in messages(http, body["session_hash"])
 
 
 def test_what_gradios_routes_stumble_over_is_refused_in_words(
@@ -403,11 +341,15 @@ def test_what_gradios_routes_stumble_over_is_refused_in_words(
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_signing_in_and_that_nobody_is_signed_out(served: tuple[gr.Blocks, httpx.Client]) -> None:
+def test_signing_in_one_after_the_other_and_that_nobody_is_signed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "SIGN_IN_SECONDS", 0.2)
     with running(auth=("me", "secret")) as (_, http):
         assert "auth_required" in http.get("/").text
         assert http.get("/config").status_code == 401
-        assert http.post("/login", data={"username": "me", "password": "wrong"}).status_code == 400
+        began, wrong = time.monotonic(), {"username": "me", "password": "wrong"}
+        with ThreadPoolExecutor(5) as pool:
+            assert {*pool.map(lambda _: http.post("/login", data=wrong).status_code, range(5))} == {400}
+        assert time.monotonic() - began >= 1.0
         assert http.post("/login", data={"username": "me", "password": "secret"}).status_code == 200
         assert http.get("/config").status_code == 200
         with httpx.Client(base_url=http.base_url, trust_env=False) as other:
@@ -420,7 +362,6 @@ def test_uploads_are_one_file_each_so_many_of_them_for_an_hour(
     served: tuple[gr.Blocks, httpx.Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, http = served
-    monkeypatch.setattr(server, "FREE_BYTES", 0)
     form = {"files": ("../a b\u00e9.json", b"{}")}
     [path] = http.post(UPLOAD, files=form).raise_for_status().json()
     assert Path(path).read_bytes() == b"{}"
@@ -440,15 +381,6 @@ def test_uploads_are_one_file_each_so_many_of_them_for_an_hour(
     monkeypatch.setattr(server, "FILE_SECONDS", -1.0)
     assert http.post(UPLOAD, files=form).status_code == 200
     assert not Path(path).exists()
-    monkeypatch.setattr(server, "FREE_BYTES", 2**63)
-    assert http.post(UPLOAD, files=form).status_code == 507
-
-
-def test_readyz_tells_whether_the_engine_gets_anywhere() -> None:
-    engine = iter((True, False))
-    with running(ready=lambda: next(engine)) as (_, http):
-        assert http.get("/readyz").text == "ready\n"
-        assert http.get("/readyz").status_code == 503
 
 
 def test_a_port_in_use_is_named_and_without_one_the_next_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -461,12 +393,3 @@ def test_a_port_in_use_is_named_and_without_one_the_next_is_taken(monkeypatch: p
             assert port < int(url.rpartition(":")[2]) < port + 100
     with pytest.raises(UsageError, match="choose another --host"), listening(Starlette(), "203.0.113.1", 0):
         pass
-
-
-def test_a_proxy_of_the_environment_is_never_asked_for_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"):
-        monkeypatch.setenv(name, "socks5://192.0.2.1:1080")
-    with running() as (_, http):
-        assert http.get("/config").status_code == 200
-    code = "import specdemo.ui.page"  # Gradio makes a client when it is imported
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

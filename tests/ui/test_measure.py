@@ -11,7 +11,6 @@ import gradio as gr
 import pytest
 from playwright.sync_api import expect
 
-from specdemo.costs import measure_costs
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
 from specdemo.experiments.plan import Axes, Plan, grid
@@ -25,9 +24,8 @@ from specdemo.ui.compare import QUICK
 from specdemo.ui.controls import start_values
 from specdemo.ui.measure import EMPTY, MeasureCallbacks, offered, outcome, with_current
 from specdemo.ui.session import job_updates, with_chat_cache
-from specdemo.worker import Job, Prepare, WithEngine, WithLoader
+from specdemo.worker import Engines, Job
 from tests.support.browser import Visit, open_tab, set_slider
-from tests.support.browser import run as run_page
 
 ENGINE = ScriptedEngine(wrong=(20, 30), draft=0.001)
 SETTINGS = GenerationSettings(engine="traced", max_new_tokens=40, ignore_eos=True)
@@ -46,10 +44,7 @@ class Sessions:
     def measure(self, visitor: str, what: str, job: Job) -> Iterator[Any]:
         self.jobs.append(job)
         yield from self._states
-        if isinstance(job, WithLoader):
-            yield from job.work(lambda name, pair=None: ENGINE, stop=lambda: False)
-        elif isinstance(job, WithEngine):
-            yield from job.work(ENGINE, stop=lambda: False, costs=measure_costs(ENGINE))
+        yield from job(Engines(lambda name, pair: ENGINE, lambda: False))
         if self._error is not None:
             raise self._error
 
@@ -121,15 +116,6 @@ def test_only_the_latest_checkpoints_are_kept(cache: Path) -> None:
     assert not (folder / "9.rows.jsonl").exists()
 
 
-def test_a_cache_that_cannot_be_written_is_told_and_nothing_is_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    (only,) = measured(["traced constant"])
-    assert 'role="alert"' in only[0]
-
-
 def tuned(now: GenerationSettings, lookaheads: tuple[int, ...]) -> tuple[Plan, Result]:
     variants = grid(ENGINE.pair, SETTINGS, Axes(lookaheads=lookaheads))
     plan = Plan(ENGINE.pair, typed_tasks(["Say"]), SETTINGS, variants, repeats=2, confirm=True)
@@ -171,11 +157,12 @@ def test_the_search_uses_the_prompt_in_view_and_the_pair_that_a_run_has_loaded()
     assert [task.prompt for task in job.work.keywords["plan"].tasks] == ["What one sees"]
 
 
-JOB = Prepare("traced", ENGINE.pair)
+def nothing(engines: Engines) -> Iterator[Any]:
+    yield from ()
 
 
 def shown(sessions: Sessions) -> list[Any]:
-    return list(job_updates(sessions, "visitor", "measure", JOB, lambda state: f"{state.done} done"))  # type: ignore[arg-type]
+    return list(job_updates(sessions, "visitor", "measure", nothing, lambda state: f"{state.done} done"))  # type: ignore[arg-type]
 
 
 def test_phases_and_progress_are_told_and_the_end_clears_them() -> None:
@@ -220,14 +207,3 @@ def test_a_measurement_in_the_browser(visit: Visit) -> None:
     page.click("#measure-stop")
     expect(page.locator("#measure-message")).to_contain_text("Stopped", timeout=60_000)
     expect(page.locator("#measure-start")).to_be_enabled()
-
-
-@pytest.mark.browser
-def test_the_best_setting_of_the_prompt_in_view_is_found_and_set(visit: Visit) -> None:
-    page = visit("/#engine=traced&max_new_tokens=64&ignore_eos=true")
-    page.fill("#prompt textarea", "Tell me about foxes")
-    page.click("#open-finding button")
-    page.click("#find")
-    expect(page.locator("#message")).to_contain_text("Set: policy auto reached", timeout=60_000)
-    expect(page.locator("#prompt textarea")).to_have_value("Tell me about foxes")
-    run_page(page)

@@ -15,12 +15,12 @@ import pytest
 
 from specdemo.child import Limits, result_of
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.errors import FileError, LoadError
+from specdemo.errors import EngineError, FileError, LoadError
 from specdemo.exports.html import make_file
 from specdemo.exports.schema import to_json
 from specdemo.models.pairs import bundled_pair
 from specdemo.race import race
-from specdemo.records import Comparison, ModelPair, Turn
+from specdemo.records import Comparison, ModelPair, Slice, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui import session
 from specdemo.ui.compare import CompareCallbacks
@@ -28,7 +28,13 @@ from specdemo.ui.controls import start_values
 from specdemo.ui.models import ModelsCallbacks
 from specdemo.ui.registry import PAIR_NAMES, values_of
 from specdemo.ui.session import Sessions, Update, Visitors, in_child, initial_pair
-from specdemo.worker import IfLoaded, Prepare, WithEngine
+from specdemo.worker import Prepare, WithEngine
+
+
+def failing(error: Exception) -> Iterator[Any]:
+    """A run that fails in its midst."""
+    yield next(one for one in race(ScriptedEngine(), "Say", GenerationSettings()) if isinstance(one, Slice))
+    raise error
 
 
 class Recorder:
@@ -36,18 +42,15 @@ class Recorder:
 
     def __init__(self) -> None:
         self.pairs: list[ModelPair] = []
-        self.idle: list[IfLoaded | Prepare] = []
+        self.idle: list[Any] = []
 
     def run(self, job: WithEngine, *arguments: Any) -> Iterator[Any]:
         self.pairs.append(job.pair)
         yield from ()
 
-    def run_idle(self, job: IfLoaded | Prepare) -> Iterator[Any]:
+    def run_idle(self, job: Any) -> Iterator[Any]:
         self.idle.append(job)
-        yield from self.failing()
-
-    def failing(self) -> Iterator[Any]:
-        raise LoadError("OpenVINO cannot load it; export it again.")
+        yield from failing(LoadError("OpenVINO cannot load it; export it again."))
 
     def compare(self, pair: ModelPair, *arguments: Any) -> Iterator[Any]:
         self.pairs.append(pair)
@@ -82,7 +85,17 @@ def test_an_engine_gets_ready_for_whoever_reads_and_its_failures_wait_for_the_ru
     for load in (True, False):
         sessions.prepare(bundled_pair(), settings, load=load)
     job = Prepare("genai", bundled_pair(), settings)
-    assert worker.idle == [job, IfLoaded(job)]
+    assert worker.idle[0] == worker.idle[1].keywords["job"] == job
+
+
+@pytest.mark.parametrize("error", [EngineError("It broke; run again."), ZeroDivisionError("by hand")])
+def test_the_feed_of_a_run_ends_whatever_fails(error: Exception) -> None:
+    sessions = Sessions(mock.Mock(compare=lambda *_: failing(error)))
+    first, last = sessions.run("visitor", bundled_pair(), "Say", GenerationSettings())
+    events = [json.loads(line)["kind"] for line in str(last.feed).splitlines()]
+    assert (json.loads(str(first.feed).splitlines()[-1])["kind"], events[-1]) == ("slice", "error")
+    assert 'role="alert"' in last.message
+    assert isinstance(error, EngineError) or "ZeroDivisionError: by hand" in last.message
 
 
 def test_pairs_that_genai_speculates_for_without_prefix_caching_are_loaded_without_it() -> None:
