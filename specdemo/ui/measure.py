@@ -45,8 +45,7 @@ from specdemo.worker import WithEngine, with_loader
 _SUITE = Markup("<p>Prompts from {}.</p>")
 _CHECKPOINTS = 50  # measurements whose rows are kept to add to; each takes at most a few megabytes
 _OFFERED = {preset.title: name for name, preset in PRESETS.items() if name != "measure"}
-
-
+START = "Measure"
 EMPTY = "[]"
 
 
@@ -62,10 +61,6 @@ def board(progress: Progress[Result]) -> str:
         {"title": "About these figures", "paragraphs": made.notes},
     ]
     return json.dumps(parts, ensure_ascii=False)
-
-
-def start_label(minutes: float) -> str:
-    return f"Measure for about {minutes:g} min"
 
 
 def offered(preset: str, pair: ModelPair, values: Sequence[Any]) -> dict[str, Any]:
@@ -113,8 +108,7 @@ class MeasureCallbacks:
     ) -> Iterator[list[Any]]:
         """Measure; yield updates of message, board, files, the fastest setting and its button, and both buttons."""
         check_session(session_open)
-        label = start_label(minutes)
-        idle, busy = job_buttons(label, busy=False), job_buttons(label, busy=True)
+        idle, busy = job_buttons(START, busy=False), job_buttons(START, busy=True)
         kept = [gr.skip()] * 4
         typed = [line.strip() for line in text.splitlines() if line.strip()]
         waiting = [notice("Reading the prompts …"), *kept, *busy]
@@ -211,7 +205,7 @@ def with_current(plan: Plan, settings: GenerationSettings) -> dict[str, Variant]
 
 
 class Outcome(NamedTuple):
-    """Settings to apply, if they are clearly faster than the current ones, and a sentence about the result."""
+    """Settings to apply, if they are clearly faster than the current ones, and a sentence."""
 
     settings: GenerationSettings | None
     sentence: str
@@ -292,7 +286,7 @@ def measure_tab(
                 minutes = gr.Slider(1, 60, 2, step=1, label="Minutes", elem_id="measure-minutes")
                 adds = gr.Checkbox(True, label="Add to earlier runs of the same", elem_id="measure-adds")
             with gr.Row(elem_classes="actions"):
-                start = gr.Button(start_label(2), variant="primary", elem_id="measure-start", scale=0, min_width=220)
+                start = gr.Button(START, variant="primary", elem_id="measure-start", scale=0, min_width=220)
                 halt = gr.Button("Stop", variant="stop", elem_id="measure-stop", visible=False, scale=0)
                 use = gr.Button(elem_id="measure-use", visible=False, scale=0, min_width=260)
                 file = gr.UploadButton(
@@ -311,7 +305,6 @@ def measure_tab(
     on_engine(start, callbacks.measure, inputs, [message, board, files, best, use, start, halt])
     halt.click(stop("measure"), **PRIVATE)
     file.upload(suite_name, file, suite, **PRIVATE)
-    minutes.change(start_label, minutes, start, **PRIVATE)
     gr.on(
         [preset.change, pair.change, controls["engine"].change, controls["drafter"].change],
         lambda name, used, *values: offered(name, used, values),
