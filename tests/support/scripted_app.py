@@ -31,7 +31,7 @@ class Engine(ScriptedEngine):
         changed = replace(
             self,
             step=4 * self.step if long else self.step,  # so that no visitor is too slow to see them
-            prefill=self.prefill * (1 + len(request.prompt.split()) // 16),
+            prefill=self.prefill * (1 + len(request.prompt.split()) // 32),
             draft=draft,
             diverges_at=30 if request.sampling.do_sample else None,
             real_time=long,

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
@@ -15,7 +14,6 @@ from gradio.state_holder import SessionState
 from specdemo.models.pairs import bundled_pair
 from specdemo.ui.compare import CompareCallbacks
 from specdemo.ui.controls import start_values
-from specdemo.ui.measure import suite_name
 from specdemo.ui.models import name_of
 from specdemo.ui.page import build_page, restore
 from specdemo.ui.registry import Registry
@@ -80,11 +78,6 @@ def beginning(fn: BlockFunction) -> list[Any]:
     return [defaults.get(type(block), getattr(block, "value", None)) for block in fn.inputs]
 
 
-def test_what_widgets_hold_to_begin_with_is_taken(page: gr.Blocks) -> None:
-    for fn in events(page):
-        assert all(fits(block, value) for block, value in zip(fn.inputs, beginning(fn), strict=True))
-
-
 def test_every_event_refuses_what_its_widgets_could_not_have_sent(page: gr.Blocks, taken: Take) -> None:
     tried = set()
 
@@ -101,6 +94,7 @@ def test_every_event_refuses_what_its_widgets_could_not_have_sent(page: gr.Block
     async def check_all() -> None:
         seen = set()
         for fn in events(page):
+            assert all(fits(block, value) for block, value in zip(fn.inputs, beginning(fn), strict=True))
             for index, block in enumerate(fn.inputs):
                 if isinstance(block, gr.State | gr.BrowserState):  # what a browser kept is checked where it is read
                     continue
@@ -151,23 +145,6 @@ def test_an_event_that_names_a_file_of_the_server_leaves_no_traceback(page: gr.B
     with pytest.raises(gr.Error, match="no longer exists") as refused:
         run_apart(page.process_api(fn, beginning(fn), event_data=gr.EventData(None, data), state=SessionState(page)))
     assert not refused.value.print_exception
-
-
-def test_events_of_files_take_no_file(page: gr.Blocks) -> None:
-    """No button sends it, but a script may: an empty one passes validation."""
-    tried = 0
-    for event in page.fns.values():
-        inputs = list(event.inputs)
-        if event.fn is not None and inputs and all(isinstance(block, gr.UploadButton) for block in inputs):
-            with suppress(gr.Error):
-                event.fn(*[None for _ in inputs])
-            tried += 1
-    assert tried >= 2
-
-
-def test_no_upload_means_the_bundled_suite() -> None:
-    assert "the bundled suite" in suite_name(None)
-    assert "/" not in suite_name("/tmp/gradio/0123/mine.jsonl").replace("</", "")
 
 
 @pytest.mark.parametrize("prompt", ["\ud800", None, ["a"]], ids=repr)
