@@ -216,11 +216,7 @@ class Limits(NamedTuple):
 
 
 def run_limited(
-    work: Callable[..., T],
-    *arguments: Any,
-    name: str,
-    failure: Failure,
-    limits: Limits,
+    work: Callable[..., T], *arguments: Any, name: str, failure: Failure, limits: Limits
 ) -> Generator[None, None, T]:
     """Return what `work(*arguments)` returns in a child within limits; until then, yield from time to time.
 

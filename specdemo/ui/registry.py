@@ -49,12 +49,7 @@ class Registry:
     """The models on this machine, the catalogue, and the default pair."""
 
     def __init__(
-        self,
-        default: ModelPair,
-        visitors: Visitors,
-        *,
-        directory: Path | None = None,
-        downloads: bool = True,
+        self, default: ModelPair, visitors: Visitors, *, directory: Path | None = None, downloads: bool = True
     ) -> None:
         self.default = default
         self.downloads = downloads
