@@ -9,7 +9,7 @@ from tests.benchmarks.siege import MOST_BYTES, MOST_SILENCE, Tally, main
 
 def test_the_app_withstands_a_short_siege(capfd: pytest.CaptureFixture[str]) -> None:
     # the fourth flood would draw a picture for 20 s; growth needs a model
-    few = {"clients": 4, "requests": 60, "floods": 3, "files": 60, "kills": 0, "dropped": 2, "runs": 0}
+    few = {"clients": 4, "requests": 60, "floods": 3, "kills": 0, "dropped": 2, "runs": 0}
     code = main([f"--{name}={count}" for name, count in few.items()])
     found = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert [found[name] for name in ("unexplained", "tracebacks", "mixed_up")] == [0, 0, 0]

@@ -24,6 +24,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -137,6 +138,8 @@ class Gate:
             await answer(scope, receive, send)
         except Refused as refused:
             await refused.response(scope, receive, send)
+        except ClientDisconnect:  # while its body was read
+            pass
 
     async def _admit(self, scope: Scope) -> ASGIApp:
         """Check a request before its body is read, and return what answers it.
@@ -216,7 +219,7 @@ class Gate:
         await self._app(scope, receive, send)
 
     async def _event(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body, path = await _body(receive), scope["path"]
+        body, path = await Request(scope, receive).body(), scope["path"]
         event, call = _checked(body), path.startswith(f"{_API}/call/")
         if not call and not path.startswith(f"{_API}/queue/join"):
             await self._app(scope, _replay(body, receive), send)
@@ -324,17 +327,6 @@ def _at(scope: Scope, path: str) -> Scope:
 
 async def _gone() -> Message:
     return {"type": "http.disconnect"}
-
-
-async def _body(receive: Receive) -> bytes:
-    parts, more = [], True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Refused(*UNREADABLE)
-        parts.append(message.get("body", b""))
-        more = message.get("more_body", False)
-    return b"".join(parts)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -1,7 +1,7 @@
-"""An hour of a hostile evening: what visitors, files and accidents may do to the app, counted.
+"""An hour of a hostile evening: what visitors and accidents may do to the app, counted.
 
-    python -m tests.benchmarks.siege [--clients 50] [--requests 2000] [--floods 200] [--files 3000]
-                                     [--kills 3] [--dropped 50] [--runs 500] [--seed 0]
+    python -m tests.benchmarks.siege [--clients 50] [--requests 2000] [--floods 200] [--dropped 50]
+                                     [--kills 3] [--runs 500] [--seed 0]
 
 The app runs on this machine's loopback address on scripted engines; only growth is measured on the bundled pair.
 Prints one line of JSON, and ends with 1 if anything happened that must not: an attempt neither answered nor refused
@@ -14,10 +14,8 @@ import gzip
 import json
 import os
 import random
-import re
 import signal
 import sys
-import traceback
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,8 +37,7 @@ from specdemo import worker as engine_process
 from specdemo.engines import load_engine
 from specdemo.engines.base import PREFILL_CHUNK
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.errors import EngineError, SpecdemoError
-from specdemo.experiments.suites import read_tasks
+from specdemo.errors import EngineError
 from specdemo.exports import schema
 from specdemo.models.pairs import bundled_pair
 from specdemo.race import race
@@ -51,7 +48,7 @@ from specdemo.worker import Worker
 from tests.support.browser import App, started
 from tests.support.visitors import API, Visitor
 
-COUNTS = {"clients": 50, "requests": 2000, "floods": 200, "files": 3000, "kills": 3, "dropped": 50, "runs": 500}
+COUNTS = {"clients": 50, "requests": 2000, "floods": 200, "dropped": 50, "kills": 3, "runs": 500}
 MOST_GROWTH, MOST_BYTES, MOST_SILENCE = 0.05, 1.5e9, 2.0
 SECONDS = 120  # after which an answer no longer counts as one
 EMOJI = "\N{GRINNING FACE}" * 2**17  # half a megabyte, in JSON and in Python
@@ -272,52 +269,11 @@ def watched(app: App, tally: Tally) -> Iterator[None]:
             thread.join()
 
 
-# Files
-
-
 def comparison() -> dict[str, Any]:
     """A comparison as Share saves it."""
     *_, found = race(ScriptedEngine(wrong=(4, 7)), "Say", GenerationSettings(num_assistant_tokens=3))
     assert isinstance(found, Comparison)
     return schema.to_json(found)
-
-
-PROMPTS = ({"question_id": 81, "category": "writing", "turns": ["Write a tale.", "Shorten it."]}, {"prompt": "Once"})
-DAMAGE: tuple[str, ...] = ("null", "true", "0", "-1", "5e-324", "1e999", "NaN", "[]", "{}", '"\\ud800"', "9" * 400)
-DAMAGE += ("[" * 5000 + "]" * 5000, '{"a":' * 5000 + "1" + "}" * 5000)
-VALUE = re.compile(r'"[^"]*"(?!:)|-?\d[\d.e-]*|true|false|null|\[\]')
-
-
-def mutated(files: int, seed: int, folder: Path) -> Iterator[Tally]:
-    """So many damaged comparisons and suites of prompts."""
-    draw, path = random.Random(seed), folder / "mutated.json"
-    texts = json.dumps(comparison()), "\n".join(map(json.dumps, PROMPTS))
-    for number in range(files):
-        path.write_bytes(damaged(texts[number % 2], draw))
-        try:
-            if number % 2:
-                read_tasks(path)
-            else:
-                schema.from_text(path.read_bytes(), "open another")
-            yield outcome(answered=True)
-        except SpecdemoError as error:
-            yield outcome(False, str(error))
-        except Exception:
-            traceback.print_exc()
-            yield Tally(tried=1, tracebacks=1)
-
-
-def damaged(text: str, draw: random.Random) -> bytes:
-    """JSON with some values replaced, and perhaps cut or with a byte changed."""
-    for _ in range(draw.choice((0, 1, 1, 2, 5))):
-        value = draw.choice([*VALUE.finditer(text)])
-        text = text[: value.start()] + draw.choice(DAMAGE) + text[value.end() :]
-    data = bytearray(text.encode())
-    if draw.random() < 0.2:
-        del data[draw.randrange(len(data)) :]
-    elif draw.random() < 0.2:
-        data[draw.randrange(len(data))] = draw.randrange(256)
-    return bytes(data)
 
 
 # Engines
@@ -387,7 +343,6 @@ def besieged(counts: dict[str, int], seed: int, folder: Path) -> Tally:
     total.tracebacks += said.count("Traceback (most recent call last)")
     if total.tracebacks:
         print(said, file=sys.stderr)
-    add(mutated(counts["files"], seed, folder), "files")
     add(kills(counts["kills"]), "kills")
     add(growth(counts["runs"]), "growth")
     return total
