@@ -393,3 +393,6 @@ def test_a_port_in_use_is_named_and_without_one_the_next_is_taken(monkeypatch: p
             assert port < int(url.rpartition(":")[2]) < port + 100
     with pytest.raises(UsageError, match="choose another --host"), listening(Starlette(), "203.0.113.1", 0):
         pass
+    monkeypatch.setenv("GRADIO_SERVER_PORT", "99999")
+    with pytest.raises(UsageError, match="GRADIO_SERVER_PORT is '99999'"), listening(Starlette()):
+        pass
