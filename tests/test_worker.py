@@ -285,5 +285,7 @@ def test_an_engine_that_hangs_is_ended_after_a_stop_or_when_its_visitor_leaves(
     running.close()  # on the server's event loop
     assert perf_counter() - began < 1
     following = list(worker.compare(PAIR, "Say", SHORT))
-    assert following[0].name == "calibrating", "the other's, whose grace is not over yet"
+    first = following[0]
+    assert isinstance(first, Phase)
+    assert first.name == "calibrating", "the other's, whose grace is not over yet"
     assert isinstance(following[-1], Comparison)

@@ -51,4 +51,4 @@ if __name__ == "__main__":
     from specdemo.ui.page import serve  # not for the engine's process, which imports this file again
     from specdemo.ui.server import SESSIONS
 
-    serve(bundled_pair(), models_dir=Path(sys.argv[1]), load=load, sessions=int([*sys.argv, SESSIONS][2]))
+    serve(bundled_pair(), models_dir=Path(sys.argv[1]), load=load, sessions=int([*sys.argv, str(SESSIONS)][2]))

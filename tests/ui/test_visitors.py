@@ -14,7 +14,7 @@ from tests.support.browser import App, started
 from tests.support.visitors import API, Visitor
 
 SESSIONS = 5
-PROXY = dict.fromkeys(("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"), "socks5://192.0.2.1:1080")
+PROXY = "socks5://192.0.2.1:1080"
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     folder = tmp_path_factory.mktemp("page")
     (folder / "models").mkdir()
     arguments = ("-m", "tests.support.scripted_app", folder / "models", str(SESSIONS))
-    with started(folder, *arguments, **PROXY) as app:
+    with started(folder, *arguments, http_proxy=PROXY, HTTP_PROXY=PROXY, ALL_PROXY=PROXY, all_proxy=PROXY) as app:
         yield app
 
 
@@ -40,6 +40,7 @@ def test_the_endpoint_returns_one_comparison(http: httpx.Client) -> None:
     with pytest.raises(Exception, match="The prompt is empty"):
         client.predict(prompt=" ", api_name="/compare")
     called = Visitor(http).compare("Say", 8)
+    assert called is not None
     assert len(schema.from_json(called).plain.token_ids) == 8
     assert http.post(f"{API}/run/compare", json={"data": ["Say"]}).status_code == 404, "which is no queue"
 
