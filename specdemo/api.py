@@ -30,19 +30,19 @@ from specdemo.experiments.suites import chosen_tasks, typed_tasks
 from specdemo.exports import schema
 from specdemo.exports.html import FILE_KINDS
 from specdemo.files import json_file, read_bytes, write_bytes
-from specdemo.models.catalogue import Entry, catalogue, suggestion
-from specdemo.models.hub import download, download_source
-from specdemo.models.library import entry_folders, library, resolve
+from specdemo.models.catalogue import catalogue, suggestion
+from specdemo.models.checks import fitting_draft
+from specdemo.models.hub import download, download_source, local_folder
+from specdemo.models.library import library, resolve
 from specdemo.models.pairs import default_pair, initial_runtime, pair_of, pair_settings
-from specdemo.race import race
 from specdemo.records import Comparison, Costs, Model, ModelPair, Progress, Server, Servers, Turn
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.summary import summarise
-from specdemo.trials import confirmed
+from specdemo.trials import measured_race
 from specdemo.worker import EngineFactory, Job, WithEngine, Worker, with_loader
 
 OWN_DRAFT = "own"
-"""The catalogue's draft for a target, if it is on this machine."""
+"""The draft on this machine that fits the target best, as in the terminal."""
 _MOST_BYTES = 2**26  # of a file with a comparison: the longest take about a tenth
 _HEIGHT = 640  # pixels of a replay in a notebook
 
@@ -108,7 +108,6 @@ class Run:
 
     @property
     def identical(self) -> bool:
-        """True if both sides wrote the same tokens, up to the end of the shorter one."""
         return metrics.identical(self.comparison)
 
     def to_dict(self) -> dict[str, Any]:
@@ -162,35 +161,29 @@ def load(
         return Pair(remote_pair(Servers(**{side: Server(url=each) for side, each in named.items() if each})))
     if target is None:
         return Pair(default_pair(**runtime))
-    names = (each for each in catalogue() if target in (each.name, each.target.name, each.target.repository))
-    entry = next(names, None)
-    models = [_model(str(target), models_dir, entry)]
+    models = [_model(str(target), models_dir)]
     if draft == OWN_DRAFT:
-        folders = entry_folders(entry, models_dir)[1:] if entry is not None else ()
-        models += [_at(folder, models_dir) for folder in folders if folder is not None]
+        fitting = fitting_draft(models[0], library(models_dir).models)
+        models += [fitting] if fitting is not None else []
     elif draft is not None:
-        models.append(_model(str(draft), models_dir, None))
+        models.append(_model(str(draft), models_dir))
     chosen = RuntimeSettings.checked(**initial_runtime(models[0]).model_dump() | runtime)
     return Pair(pair_of(*models, runtime=chosen))
 
 
-def _model(name: str, directory: Path | None, entry: Entry | None) -> Model:
-    """Return a model by any of its names, downloading it from the Hub if necessary."""
-    folder = None if entry is None else entry_folders(entry, directory)[0]
-    if folder is not None:
-        return _at(folder, directory)
-    try:
-        return resolve(name, directory)
-    except UnknownNameError:
-        if entry is None and "/" not in name:
-            raise
-    *_, last = download(name) if entry is None else download_source(entry.target)
-    assert last.result is not None, "nobody stops the download"
-    return _at(last.result, directory)
-
-
-def _at(folder: Path, directory: Path | None) -> Model:
-    return next(model for model in library(directory).models if model.path == folder)
+def _model(name: str, directory: Path | None) -> Model:
+    sources = ((each.name, each.target) for each in catalogue())
+    source = next((each for pair, each in sources if name in (pair, each.name, each.repository)), None)
+    place = None if source is None else local_folder(source, directory)
+    if place is None:
+        try:
+            return resolve(name, directory)
+        except UnknownNameError:
+            if source is None and "/" not in name:
+                raise
+        *_, last = download(name) if source is None else download_source(source)
+        place = last.result
+    return next(model for model in library(directory).models if model.path == place)
 
 
 def compare(
@@ -209,9 +202,9 @@ def compare(
     with each `Slice` of decoded rounds, and with the comparison after each repeat.
     """
     chosen = pair.settings(**settings)
-    work = partial(_compared, prompt=prompt, settings=chosen, history=tuple(history), number=repeats)
+    work = partial(measured_race, prompt=prompt, settings=chosen, history=tuple(history), number=repeats)
     last = None
-    for event in pair.work(WithEngine(chosen.engine, pair.models, work)):
+    for event in pair.work(WithEngine(chosen.engine, pair.models, work, calibrate=False)):
         last = event if isinstance(event, Comparison) else last
         if on_event is not None:
             on_event(event)
@@ -265,20 +258,3 @@ def experiment(
 
 def _costs(engine: Engine, *, stop: Callable[[], bool], costs: Costs | None) -> Iterator[Costs | None]:
     yield costs
-
-
-def _compared(
-    engine: Engine,
-    *,
-    stop: Callable[[], bool],
-    costs: Costs | None,
-    prompt: str,
-    settings: GenerationSettings,
-    history: tuple[Turn, ...],
-    number: int | None,
-) -> Iterator[Any]:
-    """Race, then repeat; yield the comparison after each repeat."""
-    for event in race(engine, prompt, settings, history=history, stop=stop, costs=costs):
-        yield event
-        if isinstance(event, Comparison):
-            yield from confirmed(engine, event, number=number, stop=stop)

@@ -12,26 +12,25 @@ measured in a quiet moment is kept for this pair, engine and machine, and stands
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from hashlib import sha256
 from importlib.metadata import version
 from itertools import accumulate, cycle, islice, takewhile
 from pathlib import Path
 from random import Random
+from statistics import median
 from time import perf_counter
-
-import numpy as np
 
 from specdemo.decoding.best import best_lookahead
 from specdemo.engines import Engine
 from specdemo.errors import PromptError, SpecdemoError
-from specdemo.files import json_text, read_bytes, write_text
+from specdemo.files import read_bytes, write_json
 from specdemo.models.devices import PROPERTIES_VARIABLE, instruction_sets, processor
 from specdemo.models.folder import agreement_per_step
 from specdemo.models.pairs import pair_settings
 from specdemo.models.places import own_cache, writable
-from specdemo.records import TIMED_LOOKAHEAD, Costs, ModelPair, Spread, StepCosts
+from specdemo.records import TIMED_LOOKAHEAD, Costs, ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import ENGINES, Constant, EngineName
 from specdemo.warm_up import WARM_UP_PROMPT, OtherLoad
@@ -59,6 +58,12 @@ _QUIET = 0.1  # share of the processor that others took; hand-set: what a deskto
 _BELOW = 0.9  # of v(1): a pass over several tokens cannot take clearly less than one over a single token
 _ATTEMPTS = 3  # then the machine is busy
 _MOST_BYTES = 2**20
+
+
+def needs_costs(settings: GenerationSettings) -> bool:
+    """Check if a run's strategy or figures depend on step costs, so that they are measured before it."""
+    strategy = settings.strategy
+    return strategy.needs_costs or strategy.fixed_lookahead is None
 
 
 def measure_costs(
@@ -100,7 +105,7 @@ def remember(engine: Engine, costs: Costs) -> None:
     with suppress(SpecdemoError):
         place = _place(engine.name, engine.pair)
         writable(place.parent, "Step costs")
-        write_text(json_text(costs.model_dump(mode="json")), place)
+        write_json(costs.model_dump(mode="json"), place)
 
 
 def recall(engine: EngineName, pair: ModelPair) -> Costs | None:
@@ -175,19 +180,14 @@ def measure_once(
     except PromptError:  # longer than the model's context
         return None
     draft = [step.seconds / TIMED_LOOKAHEAD for step in rounds]
-    measured = StepCosts(
-        context=engine.count_tokens(text),
-        passes=tuple(map(spread, takewhile(bool, seconds.values()))),
-        draft=spread(draft) if draft else None,
-        first_draft=spread(first) if first else None,
-        rounds=tuple(rounds),
+    verify = tuple(map(median, takewhile(bool, seconds.values())))
+    return Costs(
+        plain_step=verify[0],
+        draft_step=median(draft) if draft else None,
+        verify=verify,
+        first_draft_step=median(first) if first else None,
+        drafted=tuple(step for step in rounds if step.probabilities),
     )
-    return Costs.of([measured])
-
-
-def spread(values: Sequence[float]) -> Spread:
-    low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
-    return Spread(low=float(low), middle=float(middle), high=float(high))
 
 
 def _text(engine: Engine, tokens: int) -> str:

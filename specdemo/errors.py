@@ -176,80 +176,61 @@ def _can_open(files: int) -> bool:
     return True
 
 
-class UsageError(SpecdemoError):
-    """The request cannot be run; nothing was started."""
+class UsageError(SpecdemoError): ...
 
 
-class SettingsError(UsageError):
-    """A setting is out of range, or two settings contradict each other."""
+class SettingsError(UsageError): ...
 
 
-class PromptError(UsageError):
-    """The prompt is empty, or too long for the model."""
+class PromptError(UsageError): ...
 
 
-class FileError(UsageError):
-    """A file is not what was expected."""
+class FileError(UsageError): ...
 
 
-class DeviceError(UsageError):
-    """This machine has no such device."""
+class DeviceError(UsageError): ...
 
 
-class UnknownNameError(UsageError):
-    """There is no model, or no pair, of this name."""
+class UnknownNameError(UsageError): ...
 
 
-class ModelError(SpecdemoError):
-    """A model's folder or file cannot be used."""
+class ModelError(SpecdemoError): ...
 
 
-class FolderError(ModelError):
-    """The folder is missing, empty, incomplete, or contains no OpenVINO model."""
+class FolderError(ModelError): ...
 
 
-class GGUFError(ModelError):
-    """The file is not a GGUF file, is incomplete, or uses something that OpenVINO GenAI cannot read."""
+class GGUFError(ModelError): ...
 
 
-class PairError(ModelError):
-    """Target and draft do not fit each other."""
+class PairError(ModelError): ...
 
 
-class LoadError(ModelError):
-    """OpenVINO refused to load the model."""
+class LoadError(ModelError): ...
 
 
-class FetchError(SpecdemoError):
-    """A model could not be fetched."""
+class FetchError(SpecdemoError): ...
 
 
-class AccessError(FetchError):
-    """The model's licence is not accepted yet, or the Hub refused the token."""
+class AccessError(FetchError): ...
 
 
-class MissingError(FetchError):
-    """The Hub has no such repository, revision or file."""
+class MissingError(FetchError): ...
 
 
-class NetworkError(FetchError):
-    """The Hub could not be reached, or the connection was lost too often."""
+class NetworkError(FetchError): ...
 
 
-class DiskError(FetchError):
-    """The model does not fit on the disk."""
+class DiskError(FetchError): ...
 
 
-class ConversionError(FetchError):
-    """The model could not be converted to OpenVINO, or the converter is not installed."""
+class ConversionError(FetchError): ...
 
 
-class RunError(SpecdemoError):
-    """A run that had started could not continue."""
+class RunError(SpecdemoError): ...
 
 
-class CacheError(RunError):
-    """The KV cache is too small for this run, or larger than this machine's memory."""
+class CacheError(RunError): ...
 
 
 class EngineError(RunError):
@@ -263,5 +244,4 @@ class EngineError(RunError):
         return super().of(error, what, otherwise)
 
 
-class ServerError(RunError):
-    """A server did not answer, refused the request, or broke off its answer."""
+class ServerError(RunError): ...

@@ -2,19 +2,12 @@
 
     speedup = tokens per round × seconds of a plain step / seconds of a round
 
-Tokens and rounds are counted, so only the two times are uncertain. A race has hundreds of timed steps, and other
-programs make some of them several times as long. So each quarter of a second gives its median, which single slow
-steps do not move, and the medians are averaged (as logarithms), since a disturbance lasts longer than a step. The
-spread of these medians gives the standard error (the method of batch means). Rounds are compared only with rounds of
-as many proposals.
-
-Two more errors are added, which no race shows, however long it is: the state of process and machine, and that other
-programs slow wide passes down more than short ones. Both were found by comparing races with the quiet runs around
-them (`tests/benchmarks/coverage.py`).
-
-The counts allow a second estimate, which a busy machine hardly moves: with step costs from a quiet moment, a round of
-γ proposals takes d(γ) + v(γ + 1) plain steps. It is the prior: both are averaged with the inverse of their variances
-as weights. If they differ by more than twice their common error, the interval grows by as much.
+Tokens and rounds are counted, so only the two times are uncertain. Single slow steps do not move medians of a quarter
+of a second, and other programs come and go more slowly than steps do: the spread of these medians gives the standard
+error (the method of batch means). Two more errors are added, which no race shows, however long it is: the state of
+process and machine, and that other programs slow wide passes down the most. Counts and step costs from a quiet moment
+give a second estimate, which a busy machine hardly moves. docs/figures.md has every step in words;
+`tests/benchmarks/coverage.py` measures how often intervals hold the truth.
 """
 
 import math
@@ -40,7 +33,8 @@ _PART = 0.25  # seconds: longer than a time slice, shorter than most disturbance
 _LEAST_PARTS = 4  # the error of fewer would be a guess
 _PART_STEPS = 4  # at least, on average: a median of fewer is no median
 _MOST = 3.5  # standard error; a factor of a thousand either way says nothing, and files may hold any numbers
-_UNKNOWN = 0.5  # standard error of a side with too few steps for parts: a factor of 2.7 either way
+_NOTHING = 1000  # the upper end over the lower one, above which the lower one says nothing
+_UNKNOWN = 0.5  # standard error of a side with too few steps for parts: a factor of 2.7 either way; hand-set
 # Standard errors (of the logarithm) that no race shows, from repeated quiet races of both bundled pairs: the same
 # request was 1.8 or 2.3 times as fast, depending on what its process had done before; short steps vary the most.
 _STATE = 0.03
@@ -62,23 +56,21 @@ _Floats = npt.NDArray[np.float64]
 
 
 class Interval(Record):
-    """An estimate with its 95 % interval, if there are enough values for one."""
+    """An estimate with its 95 % interval."""
 
     middle: float
-    low: float | None = None
-    high: float | None = None
+    low: float
+    high: float
 
     def __str__(self) -> str:
-        return f"{self.middle:.2f}×" + (f" ({self.ends})" if self.has_interval else "")
+        if self.is_bound:
+            return f"at most {self.high:.2f}×"
+        return f"{self.middle:.2f}× (95 % interval {self.low:.2f}–{self.high:.2f})"
 
     @property
-    def has_interval(self) -> bool:
-        return self.low is not None and self.high is not None
-
-    @property
-    def ends(self) -> str:
-        """The interval in words; empty if there is none."""
-        return "" if self.low is None or self.high is None else f"95 % interval {self.low:.2f}–{self.high:.2f}"
+    def is_bound(self) -> bool:
+        """Whether nothing is known but the upper end."""
+        return self.high > _NOTHING * self.low
 
     @property
     def strength(self) -> Strength:
@@ -87,8 +79,6 @@ class Interval(Record):
         clear: the interval excludes 1; probable: the estimate is at least a standard error from 1, so its side is
         right in five cases of six; even: it is not, and the interval ends close to 1.
         """
-        if self.low is None or self.high is None:
-            return "noisy"
         distance, error = abs(math.log(self.middle)), math.log(self.high / self.low) / (2 * Z)
         if not self.low <= 1 <= self.high and distance >= math.log(1 + SAME):
             return "clear"
@@ -105,7 +95,6 @@ class Interval(Record):
 
     @property
     def call(self) -> str:
-        """Conclusion in a few words."""
         words = {"even": "about even", "noisy": "too noisy to call", "probable": f"probably {self.direction}"}
         return words.get(self.strength, self.direction)
 
@@ -113,21 +102,18 @@ class Interval(Record):
 class Speedup(Interval):
     """A speedup with its factors: `middle` = `tokens_per_round` / `plain_steps_per_round`.
 
-    `plain_step` is in seconds; `tokens_per_round` is None if a server does not report its passes. `runs`
-    counts speculative runs, `steps` the timed steps of both sides. `measured` is the estimate from the timed steps
-    alone, None if it was impossible and left out; `expected` the one from counts and step costs, None without them.
+    `tokens_per_round` is None if a server does not report its passes; `steps` counts the timed steps of both sides.
+    `measured` is the estimate from them alone, None if it was impossible and left out; `expected` the one from counts
+    and step costs, None without them.
     """
 
-    runs: int
     steps: int
-    plain_step: float
     tokens_per_round: float | None
     measured: float | None
     expected: float | None = None
 
     @property
     def plain_steps_per_round(self) -> float | None:
-        """Time of a round in plain steps."""
         return None if self.tokens_per_round is None else self.tokens_per_round / self.middle
 
 
@@ -135,11 +121,6 @@ def _error_of_sums(above: _Floats, below: _Floats) -> float:
     """Return the relative standard error of a ratio of sums (its linear approximation), scaled for few terms."""
     differences = above / above.sum() - below / below.sum()
     return float(math.sqrt((differences**2).sum() * len(above) / (len(above) - 3)))
-
-
-def _interval(middle: float, error: float) -> Interval:
-    error = min(error, _MOST)
-    return Interval(middle=math.exp(middle), low=math.exp(middle - Z * error), high=math.exp(middle + Z * error))
 
 
 def _error(logs: _Floats) -> float:
@@ -166,39 +147,27 @@ class _Run(NamedTuple):
         return _Run(self.prompt, (-1,), (sum(self.tokens),), (sum(self.seconds),))
 
 
-class _Totals(NamedTuple):
-    seconds: float
-    tokens: float
-    steps: int
-
-
 class _Side:
-    """All timed steps of one side, in order."""
+    """All timed steps of one side in order: their prompts, tokens, and estimated seconds; and the standard error."""
 
     def __init__(self, runs: Sequence[_Run]) -> None:
         kinds = [(run.prompt, kind) for run in runs for kind in run.kinds]
         numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
         kind_of = np.array([numbers[kind] for kind in kinds], int)
         seconds = np.array([each for run in runs for each in run.seconds], float)
-        self._prompts = [prompt for prompt, _ in kinds]
-        self._tokens = [each for run in runs for each in run.tokens]
         usual = np.empty(len(seconds))
         for number in numbers.values():
             usual[kind_of == number] = np.median(seconds[kind_of == number])
         medians = _medians(seconds / usual, float(seconds.sum()))
         self.error = _error(medians) if len(medians) >= _LEAST_PARTS else _UNKNOWN
-        self._seconds = usual * math.exp(medians.mean())
+        self.seconds = usual * math.exp(medians.mean())
+        self.tokens = np.array([each for run in runs for each in run.tokens], int)
+        self._names = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompt for prompt, _ in kinds))}
+        self._prompts = np.array([self._names[prompt] for prompt, _ in kinds], int)
 
-    def totals(self) -> dict[Hashable, _Totals]:
-        """Return seconds, tokens and number of the steps of each prompt, each step at its estimated time."""
-        found: dict[Hashable, _Totals] = {}
-        for prompt, seconds, tokens in zip(self._prompts, self._seconds, self._tokens, strict=True):
-            before = found.get(prompt, _Totals(0, 0, 0))
-            found[prompt] = _Totals(before.seconds + float(seconds), before.tokens + tokens, before.steps + 1)
-        return found
-
-    def __len__(self) -> int:
-        return len(self._tokens)
+    def sums(self, prompt: Hashable) -> tuple[float, int]:
+        mine = self._prompts == self._names[prompt]
+        return float(self.seconds[mine].sum()), int(self.tokens[mine].sum())
 
 
 def _medians(factors: _Floats, seconds: float) -> _Floats:
@@ -254,7 +223,7 @@ def _runs(trials: Sequence[Trial], prompts: Sequence[Hashable]) -> tuple[list[_R
                 plains.append(run)
         tokens, kinds, took = zip(*trial.round_steps, strict=True) if trial.round_steps else ((), (), ())
         speculatives.append(_Run(prompt, kinds, tokens, took).first(trial.tokens))
-        if not trial.plain_steps or not trial.round_steps:  # only totals were recorded
+        if not trial.plain_steps or not trial.round_steps:  # several requests at once: only totals are known
             plains.append(_Run(prompt, (-1,), (trial.tokens,), (trial.plain_seconds,)))
             speculatives[-1] = _Run(prompt, (-1,), (trial.tokens,), (trial.seconds,))
     return plains, speculatives
@@ -301,32 +270,29 @@ def _speedup(
 ) -> Speedup:
     if not passes:
         plains, speculatives = ([run.merged() for run in runs] for runs in (plains, speculatives))
-    sides = _Side(plains), _Side(speculatives)
-    plain, speculative = (side.totals() for side in sides)
-    rounds = np.array([each.seconds for each in speculative.values()])
-    alone = np.array(
-        [plain[prompt].seconds / plain[prompt].tokens * each.tokens for prompt, each in speculative.items()]
-    )
-    tokens, steps = (sum(each) for each in list(zip(*speculative.values(), strict=True))[1:])
-    ratio, plain_step = float(alone.sum() / rounds.sum()), float(alone.sum() / tokens)
+    sides = plain, speculative = _Side(plains), _Side(speculatives)
+    prompts = dict.fromkeys(run.prompt for run in speculatives)
+    rounds, tokens = (np.array(each) for each in zip(*map(speculative.sums, prompts), strict=True))
+    alone = np.array([seconds / number for seconds, number in map(plain.sums, prompts)]) * tokens
+    ratio, plain_step = float(alone.sum() / rounds.sum()), float(alone.sum() / tokens.sum())
     error = math.hypot(sides[0].error, sides[1].error)
     if len(rounds) >= ENOUGH:
         error = _error_of_sums(alone, rounds)
     known = [load for load in loads if load is not None]
     load = sum(known) / len(known) if known else 0.0
     error = math.hypot(error, _state(plain_step), _LOAD * load)
-    length = tokens / steps if passes else None
+    length = float(speculative.tokens.mean()) if passes else None
     limit = math.inf if length is None else ABOVE * length
     estimates = [(math.log(ratio), error)] if ratio <= limit else []
     estimates += [(math.log(expected.speedup), expected.error)] if expected is not None else []
-    found = _averaged(estimates) if estimates else Interval(middle=limit)
-    if found.high is not None:
+    if estimates:
+        found = _averaged(estimates)
         found = found.model_copy(update={"high": min(found.high, max(limit, found.middle))})
+    else:  # all that is known is a bound
+        found = Interval(middle=limit, low=limit * math.exp(-2 * Z * _MOST), high=limit)
     return Speedup(
         **found.model_dump(),
-        runs=len(speculatives),
-        steps=len(sides[0]) + len(sides[1]),
-        plain_step=plain_step,
+        steps=len(plain.tokens) + len(speculative.tokens),
         tokens_per_round=length,
         measured=ratio if ratio <= limit else None,
         expected=expected.speedup if expected is not None else None,
@@ -341,14 +307,12 @@ def _averaged(estimates: Sequence[tuple[float, float]]) -> Interval:
     if len(estimates) == 2:  # they measure the same, so one of the errors is too small if they are far apart
         (first, its_error), (second, other_error) = estimates
         error *= max(abs(first - second) / (2 * math.hypot(its_error, other_error)), 1.0)
-    return _interval(middle, error)
+    error = min(error, _MOST)
+    return Interval(middle=math.exp(middle), low=math.exp(middle - Z * error), high=math.exp(middle + Z * error))
 
 
 class Pooled(Record):
-    """A summary of trials with the same settings. `speedups` are those of whole trials."""
-
     speedup: Interval
-    speedups: tuple[float, ...]
     identical: bool
     mean_acceptance_length: float | None
     acceptance_rate: float | None
@@ -365,7 +329,6 @@ def pool(done: Sequence[Trial], prompts: Sequence[Hashable] | None = None) -> Po
     )
     return Pooled(
         speedup=of_trials(done, prompts),
-        speedups=tuple(trial.speedup for trial in done),
         identical=all(trial.identical for trial in done),
         mean_acceptance_length=sum(trial.run_tokens for trial in done) / rounds if rounds else None,
         acceptance_rate=accepted / proposed if accepted is not None and proposed else None,

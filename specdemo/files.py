@@ -76,10 +76,6 @@ def json_file(content: Mapping[str, Any], indent: int | None = 2) -> bytes:
     return (json_text({"schema": SCHEMA, **content}, indent) + "\n").encode()
 
 
-def write_text(text: str, path: Path) -> None:
-    write_bytes(text.encode(), path)
-
-
 def write_bytes(content: bytes, path: Path) -> None:
     """Write a file. An existing one is replaced only once the new one is complete.
 

@@ -7,30 +7,25 @@ think between `<think>` and `</think>` before they answer.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
 from specdemo.records import Comparison, Costs, Outcome, Round, Run
 
 
-def passes(agrees: Sequence[bool], lookahead: int | None, room: int) -> tuple[int, ...]:
-    """Return the lookaheads of the rounds that decode a text, from whether the draft would have proposed each token.
+def oracle(agrees: Sequence[bool], room: int) -> tuple[int, ...]:
+    """Return the oracle's lookaheads for a text, from whether the draft would have proposed each token.
 
     `agrees[i]` is about the token after i decoded ones, given the text before it; `room` is how many tokens were
-    allowed, some perhaps unused after an end-of-text token. With a `lookahead` the rounds are those of a constant
-    one; without (None), those of the oracle: every round ends just before the draft's first mismatch, so no proposal
-    is rejected and no pass verifies fewer tokens than it could. In greedy decoding both are exact, since everything a
-    draft proposes before its first mismatch is committed text.
+    allowed, some perhaps unused after an end-of-text token. Every round ends just before the draft's first mismatch,
+    so no proposal is rejected and no pass verifies fewer tokens than it could. In greedy decoding this is exact.
     """
     lookaheads: list[int] = []
     position, right = 0, runs(agrees)
     while position < len(agrees):
-        most = max(room - position - 1, 0)
-        limit = most if lookahead is None else min(most, lookahead)
-        accepted = min(right[position], limit)
-        lookaheads.append(accepted if lookahead is None else limit)
-        position += accepted + 1
+        lookaheads.append(min(right[position], max(room - position - 1, 0)))
+        position += lookaheads[-1] + 1
     return tuple(lookaheads)
 
 
@@ -43,7 +38,7 @@ def runs(agrees: Sequence[bool]) -> list[int]:
 
 
 ROUNDS_TO_JUDGE = 12
-"""Rounds without any accepted proposal that look like a fault."""
+"""Rounds without any accepted proposal that look like a fault: with α = 0.2 that happens in 7 % of runs."""
 
 FORMULAS = {
     "speedup": "plain seconds / speculative seconds for the same number of new tokens, prefill excluded",
@@ -63,17 +58,15 @@ FORMULAS = {
 
 
 def prefill_seconds(run: Run) -> float | None:
-    """Return the seconds to the first token; None if there is none."""
     return run.prefill.seconds if run.tokens else None
 
 
 def decode_seconds(run: Run) -> float:
-    """Return the seconds of all rounds, prefill excluded."""
     return sum(step.seconds for step in run.rounds)
 
 
 def decoded_tokens(run: Run) -> int:
-    """Return the number of tokens committed by rounds: all but the prefill's."""
+    """Return the number of tokens that rounds committed: all but the prefill's."""
     return sum(len(step.committed) for step in run.rounds)
 
 
@@ -124,13 +117,6 @@ def passes_to(comparison: Comparison) -> tuple[int, int] | None:
     return plain, speculative
 
 
-def speedup(comparison: Comparison) -> float | None:
-    """Return plain seconds / speculative seconds for the same number of new tokens, prefill excluded."""
-    tokens = common_tokens(comparison)
-    seconds = seconds_to(comparison.speculative, tokens)
-    return seconds_to(comparison.plain, tokens) / seconds if seconds > 0 else None
-
-
 def acceptance_rate(run: Run) -> float | None:
     """Return α: accepted / proposed, over rounds with outcomes; None if nothing was proposed."""
     rates = running_acceptance(run.rounds)
@@ -162,40 +148,6 @@ def accepted_per_round(run: Run) -> dict[int, int]:
     return {count: seen[count] for count in range(max(seen, default=-1) + 1)}
 
 
-_BLOCKS = (16, 32, 64, 128, 256, 512)  # tokens; the smallest with which a text has at most so many parts:
-_MOST_PARTS = 8
-_LEAST_ROUNDS = 3  # a part of fewer says nothing
-
-
-class Part(NamedTuple):
-    """The rounds that begin in a part of the text."""
-
-    name: str
-    rounds: int
-    acceptance_rate: float | None
-    mean_acceptance_length: float
-
-
-def by_position(run: Run) -> list[Part]:
-    """Return parts of equal length, at most eight."""
-    block = next((size for size in _BLOCKS if size * _MOST_PARTS >= decoded_tokens(run)), _BLOCKS[-1])
-    found: dict[int, list[Round]] = {}
-    start = 0
-    for step in run.rounds if run.passes_known else ():
-        found.setdefault(start // block * block, []).append(step)
-        start += len(step.committed)
-    return [
-        Part(
-            f"{first + 1}–{first + block}",
-            len(rounds),
-            running_acceptance(tuple(rounds))[-1],
-            sum(len(step.committed) for step in rounds) / len(rounds),
-        )
-        for first, rounds in found.items()
-        if len(rounds) >= _LEAST_ROUNDS
-    ]
-
-
 def first_divergence(comparison: Comparison) -> int | None:
     """Return the index of the first token in which the outputs differ; None if they agree as far as both go.
 
@@ -205,27 +157,18 @@ def first_divergence(comparison: Comparison) -> int | None:
     plain, speculative = comparison.plain, comparison.speculative
     if not plain.tokens or not speculative.tokens:
         return None
-    a, b = _compared(plain), _compared(speculative)
-    if not (isinstance(a, tuple) and isinstance(b, tuple)):
-        a, b = plain.text, speculative.text
-    index = next((index for index, pair in enumerate(zip(a, b, strict=False)) if pair[0] != pair[1]), None)
+    by_id = all(len(run.token_ids) == len(run.tokens) for run in (plain, speculative))
+    a, b = (run.token_ids if by_id else run.text for run in (plain, speculative))
+    index = next((index for index, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), None)
     if index is None:
         (shorter, run), (longer, _) = sorted(((a, plain), (b, speculative)), key=lambda one: len(one[0]))
         if len(shorter) == len(longer) or run.finish_reason in ("cancelled", "failed"):
             return None
         index = len(shorter)
-    return index if isinstance(a, tuple) else _token_at(speculative, index)
-
-
-def _compared(run: Run) -> tuple[int, ...] | str:
-    """Return the output to compare: ids, or the text if a server did not send all ids."""
-    return run.token_ids if len(run.token_ids) == len(run.tokens) else run.text
-
-
-def _token_at(run: Run, character: int) -> int:
-    """Return the index of the token that holds this character of the text."""
-    ends = accumulate(len(token.text) for token in run.tokens)
-    return next((index for index, end in enumerate(ends) if end > character), len(run.tokens))
+    if by_id:
+        return index
+    ends = accumulate(len(token.text) for token in speculative.tokens)
+    return next((token for token, end in enumerate(ends) if end > index), len(speculative.tokens))
 
 
 def identical(comparison: Comparison) -> bool:
@@ -254,14 +197,6 @@ def draft_passes(comparison: Comparison) -> int | None:
     return sum(len(step.proposed or ()) for step in rounds if step.source in (None, "model"))
 
 
-def alternative_passes(comparison: Comparison) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield this text's lookaheads with a constant lookahead of 5 and with the oracle, if the draft was replayed."""
-    if comparison.draft_agreement is not None:
-        room = comparison.settings.max_new_tokens - 1
-        yield "constant 5", passes(comparison.draft_agreement, 5, room)
-        yield "oracle", passes(comparison.draft_agreement, None, room)
-
-
 def oracle_lookaheads(comparison: Comparison) -> list[int] | None:
     """Return, for each round, how many proposals from its start the draft would have got right; None if unknown."""
     if comparison.draft_agreement is None:
@@ -275,7 +210,6 @@ def oracle_lookaheads(comparison: Comparison) -> list[int] | None:
 
 
 def draft_cost(costs: Costs) -> float | None:
-    """Return c: seconds of one draft step / seconds of one plain target step."""
     return None if costs.draft_step is None else costs.draft_step / costs.plain_step
 
 
@@ -293,9 +227,6 @@ def round_cost(costs: Costs, lookahead: int, *, free: bool = False) -> float | N
 def verify_cost(costs: Costs, tokens: int) -> float | None:
     """Return v(n): seconds of a target pass over n tokens / seconds over one; None beyond what was measured."""
     return costs.verify[tokens - 1] / costs.verify[0] if 0 < tokens <= len(costs.verify) else None
-
-
-_HALVINGS = 10  # of the range of α: to a thousandth
 
 
 def expected_length(acceptance: float, lookahead: int) -> float:
@@ -328,22 +259,6 @@ def ceiling(costs: Costs, *, free: bool = False) -> tuple[float, int] | None:
     """
     found = predict(costs, 1.0, free=free)
     return max(zip(found, range(1, len(found) + 1), strict=True), key=lambda pair: pair[0]) if found else None
-
-
-def break_even(costs: Costs, *, free: bool = False) -> tuple[float | None, ...]:
-    """Return the acceptance α from which each lookahead is predicted to gain; None if it cannot even at α = 1.
-
-    Empty if the draft's cost is unknown. The prediction grows with α, so bisection finds it.
-    """
-    found: list[float | None] = []
-    for lookahead, best in enumerate(predict(costs, 1.0, free=free) or (), 1):
-        low, high = 0.0, 1.0
-        cost = expected_length(1.0, lookahead) / best
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            low, high = (low, middle) if expected_length(middle, lookahead) > cost else (middle, high)
-        found.append(high if best > 1 else None)
-    return tuple(found)
 
 
 _TIMES = 4  # least repetitions in a row

@@ -277,10 +277,6 @@ class Strategy(ABC):
         """Return options for llama.cpp's server, without the draft model; None if unsupported."""
         return None
 
-    def transformers(self) -> Fields | None:
-        """Return arguments of transformers' `generate()` or its assistant's config; None if unsupported."""
-        return None
-
 
 NO_DRAFTER = Drafter("none", "Nobody", "nobody", "no proposals", ())
 DRAFT_MODEL = Drafter("model", "Draft model", "draft model", "the draft's proposals", ("model",))
@@ -307,7 +303,6 @@ def register(strategy: Registered) -> Registered:
 _ANY: tuple[DraftKindName, ...] = ("model", "translated", "eagle3")
 _CONSTANT = (*_ANY, "dflash", "mtp")
 _NEVER_BELOW = 1e-30  # GenAI reads a threshold of 0 as unset
-_ASSISTANT_TOKENS = 20  # transformers' default limit for its assistant
 _HEURISTIC = Policy("heuristic", "Heuristic")
 _SERVER = Policy("server", "As the server was started")
 
@@ -365,14 +360,6 @@ class Constant(Strategy):
         """Return a cap only; llama.cpp's threshold is 0 unless given."""
         return ["--spec-draft-n-max", str(self.num_assistant_tokens)]
 
-    def transformers(self) -> Fields:
-        """Return a constant schedule, without the assistant's default threshold."""
-        return {
-            "num_assistant_tokens": self.num_assistant_tokens,
-            "num_assistant_tokens_schedule": "constant",
-            "assistant_confidence_threshold": 0.0,
-        }
-
 
 @register
 @dataclass(frozen=True)
@@ -386,9 +373,6 @@ class Heuristic(Strategy):
     @property
     def words(self) -> str:
         return "heuristic lookahead"
-
-    def transformers(self) -> Fields:
-        return {"num_assistant_tokens_schedule": "heuristic", "assistant_confidence_threshold": 0.0}
 
 
 @register
@@ -417,14 +401,6 @@ class Confidence(Strategy):
         most = DraftParameters.model_fields["max_assistant_tokens"].default
         cap = most if self.max_assistant_tokens is None else self.max_assistant_tokens
         return ["--spec-draft-n-max", str(cap), "--spec-draft-p-min", f"{self.assistant_confidence_threshold:g}"]
-
-    def transformers(self) -> Fields:
-        """Return the threshold with a fixed cap, since the default schedule grows."""
-        return {
-            "num_assistant_tokens": self.max_assistant_tokens or _ASSISTANT_TOKENS,
-            "num_assistant_tokens_schedule": "constant",
-            "assistant_confidence_threshold": self.assistant_confidence_threshold,
-        }
 
 
 @register
@@ -514,12 +490,6 @@ class Lookup(Strategy):
         """Return llama.cpp's simplest n-gram method, whose n-grams have exactly this size."""
         flags = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", str(self.max_ngram_size)]
         return [*flags, "--spec-ngram-simple-size-m", str(self.num_assistant_tokens)]
-
-    def transformers(self) -> Fields:
-        return {
-            "prompt_lookup_num_tokens": self.num_assistant_tokens,
-            "max_matching_ngram_size": self.max_ngram_size,
-        }
 
 
 @register

@@ -7,66 +7,47 @@ answers "Why?".
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
 from specdemo import estimate, metrics
-from specdemo.errors import capitalised
+from specdemo.errors import capitalised, listed
 from specdemo.estimate import Direction, Interval, Speedup, Strength
 from specdemo.metrics import FORMULAS
 from specdemo.records import (
     SIDES,
     Comparison,
-    Costs,
     Divergence,
     ModelPair,
-    Move,
     Outcome,
     Round,
     Run,
     Side,
-    Trial,
 )
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import ENGINES, SOURCES
+from specdemo.text import counted
 
 _BUSY = 0.2  # of the processor's time; hand-set: below it the interval says enough, and no one need close anything
-_APART = 0.05  # relative: above it, the headline says what it counts besides the seconds shown
 _EXACT = 1.2  # within this factor of 1×, a second decimal matters
-_SLOW = 0.3  # plain steps: a draft step below this is not to blame for a lack of gain
-_FIRM = 64  # tokens; hand-set: a shorter answer makes about 25 rounds, with which intervals are wide
-_POSITIONS = 16  # of a proposal whose acceptance is listed
-_EXPERTS = ("moe", "mixtral", "gpt_oss", "deepseek_v2", "deepseek_v3", "dbrx", "llama4", "jamba")
-"""Substrings of the architecture names of mixture-of-experts models."""
+_SLOW = 0.3  # plain steps; hand-set: a draft step below this is not to blame for a lack of gain
+_POSITIONS = 16  # of a proposal whose acceptance is listed, as many as the longest lookahead has
 _UNCOMPRESSED = ("f32", "f16", "bf16", "F32", "F16", "BF16")
 """Stored weight precisions, in folders and GGUF files, for which activations are not quantized."""
 
-_CHIPS = {
-    "fault": "outputs differ: a fault",
-    "disturbed": "other programs disturbed this",
-    "warming up": "still warming up",
-    "nothing accepted": "no guess accepted",
-    "counts differ": "GenAI counts differently",
-    "no gain possible": "no draft could pay here",
-    "draft device": "draft on another device",
-    "loop": "the answer repeats itself",
-}
-"""Warnings in a few words, gravest first."""
 
-
-class RunWarning(NamedTuple):
-    """A warning: its kind, and the reason in sentences."""
+@dataclass(frozen=True)
+class RunWarning:
+    """A warning: its kind, the reason in sentences, and both in a few words."""
 
     kind: str
     reason: str
-
-    @property
-    def chip(self) -> str:
-        return _CHIPS[self.kind]
+    chip: str
 
 
-class Figure(NamedTuple):
+@dataclass(frozen=True)
+class Figure:
     """One row. `plain` is empty if the figure applies only to speculation."""
 
     name: str
@@ -77,12 +58,12 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True)
 class Summary:
-    """What there is to say about a comparison.
+    """What there is to say about a comparison. Empty strings mean there is nothing to say.
 
     `headline` is the conclusion in a few words, `range` its interval in a clause, `refined` how many repeats it
     includes; `sentence` gives the reason, `certain` what holds whatever disturbed the clocks. `seconds` are those of
-    the race itself, of each side, for the same number of `tokens` without the prefill; `seconds_label` says so, and
-    what else the headline counts. Empty strings mean there is nothing to say.
+    the race itself, of each side, for the same number of tokens without the prefill; `seconds_label` says so, and
+    what the headline counts besides. `values` holds the figures as numbers.
     """
 
     headline: str
@@ -93,18 +74,15 @@ class Summary:
     sentence: str
     certain: str
     speedup: Speedup | None
-    tokens: int
     seconds: dict[Side, float]
     seconds_label: str
-    difference: str
-    ceiling: str
     figures: tuple[Figure, ...]
     warnings: tuple[RunWarning, ...]
     why: tuple[str, ...]
     agreement: str
     made_by: str
     notes: tuple[str, ...]
-    values: dict[str, Any]
+    values: dict[str, Any] = field(repr=False)
 
     @property
     def line(self) -> str:
@@ -112,23 +90,13 @@ class Summary:
         return ", ".join(filter(None, (self.headline, self.range, self.refined))) + "."
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything, JSON-serialisable; `values` holds the figures as numbers."""
-        words = {
-            name: [*value] if isinstance(value, tuple) else value
-            for name, value in asdict(self).items()
-            if name not in ("speedup", "values")
-        }
-        figures = [figure._asdict() for figure in self.figures]
-        warned = [{**each._asdict(), "chip": each.chip} for each in self.warnings]
-        return {**self.values, **words, "figures": figures, "warnings": warned}
+        words = asdict(self)
+        return {name: words[name] for name in words if name not in ("speedup", "values")} | self.values
 
 
-def summarise(comparison: Comparison, repeats: Sequence[Trial] = (), costs: Costs | None = None) -> Summary:
-    """Return the summary of a race and its repeats; `costs` replace the comparison's own step costs."""
-    changes = {"repeats": (*comparison.repeats, *repeats), "costs": costs or comparison.costs}
-    comparison = comparison.model_copy(update=changes)
+def summarise(comparison: Comparison) -> Summary:
     speedup = estimate.of_comparison(comparison) if comparison.both else None
-    warned = tuple(sorted(warnings(comparison, speedup), key=lambda each: list(_CHIPS).index(each.kind)))
+    warned = tuple(warnings(comparison, speedup))
     tokens = metrics.common_tokens(comparison)
     seconds = {side: metrics.seconds_to(comparison.side(side), tokens) for side in SIDES} if tokens else {}
     nothing = speedup is not None and not any(step.accepted for step in comparison.speculative.rounds)
@@ -140,20 +108,17 @@ def summarise(comparison: Comparison, repeats: Sequence[Trial] = (), costs: Cost
         strength=strength,
         direction="same" if speedup is None else speedup.direction,
         range="" if speedup is None else between(speedup),
-        refined=f"refined by {_number(len(comparison.repeats), 'repeat')}" if comparison.repeats else "",
+        refined=f"refined by {counted(len(comparison.repeats), 'repeat')}" if comparison.repeats else "",
         sentence=_sentence(comparison, speedup, seconds, nothing=nothing),
         certain=_certain(comparison),
         speedup=speedup,
-        tokens=tokens,
         seconds=seconds,
-        seconds_label=_seconds_label(comparison, speedup, seconds),
-        difference=_difference(speedup, seconds),
-        ceiling=_ceiling(comparison),
+        seconds_label="" if speedup is None else _seconds_label(comparison, speedup),
         figures=tuple(figures(comparison, speedup)),
         warnings=warned,
         why=tuple(filter(None, _why(comparison, speedup, warned))),
         agreement=agreement(comparison),
-        made_by=made_by(comparison),
+        made_by=f"{comparison.pair.name} on {comparison.environment.device}: {run_words(comparison)}.",
         notes=tuple(notes(comparison)),
         values=_values(comparison, speedup),
     )
@@ -164,7 +129,7 @@ def _values(comparison: Comparison, speedup: Speedup | None) -> dict[str, Any]:
     found = speedup.model_dump(exclude={"middle", "low", "high"}) if speedup is not None else {}
     return {
         "speedup": speedup and speedup.middle,
-        "speedup_interval": [speedup.low, speedup.high] if speedup is not None and speedup.has_interval else None,
+        "speedup_interval": speedup and [speedup.low, speedup.high],
         **found,
         "plain_steps_per_round": speedup and speedup.plain_steps_per_round,
         "acceptance_rate": metrics.acceptance_rate(run),
@@ -184,9 +149,8 @@ def call(speedup: Interval) -> str:
     if speedup.strength == "even":
         return "About even"
     how = times(speedup.middle)
-    return (
-        f"{how} {speedup.direction}" if speedup.strength == "clear" else f"Probably {speedup.direction}, about {how}"
-    )
+    clear = speedup.strength == "clear"
+    return f"{how} {speedup.direction}" if clear else f"Probably {speedup.direction}, about {how}"
 
 
 def times(speedup: float) -> str:
@@ -196,9 +160,8 @@ def times(speedup: float) -> str:
 
 
 def between(speedup: Interval) -> str:
-    """Return the interval in a clause; empty if there is none."""
-    if speedup.low is None or speedup.high is None:
-        return ""
+    if speedup.is_bound:
+        return f"at most {times(speedup.high)} faster"
     if speedup.low >= 1:
         return f"between {times(speedup.low)} and {times(speedup.high)} faster"
     if speedup.high <= 1:
@@ -229,7 +192,7 @@ def _sentence(comparison: Comparison, speedup: Speedup | None, seconds: dict[Sid
         return _nothing(comparison)
     length, steps = speedup.tokens_per_round, speedup.plain_steps_per_round
     if length is None or steps is None:
-        plain, speculative = (_seconds(seconds[side]) for side in SIDES)
+        plain, speculative = (f"{seconds[side]:.2f} s" for side in SIDES)
         return f"For the same tokens plain decoding took {plain}, speculative {speculative}."
     if speedup.strength == "noisy":
         return f"Each round writes {length:.1f} tokens; how long it takes could not be measured."
@@ -258,72 +221,39 @@ def _certain(comparison: Comparison) -> str:
     load, passes = other_load(comparison), metrics.passes_to(comparison)
     if load is None or load <= _BUSY or passes is None:
         return ""
-    counted = f"{passes[1]} passes instead of {passes[0]}"
-    return f"Other programs took {percent(load)} of the processor; certain: {counted}."
+    certain = f"{passes[1]} passes instead of {passes[0]}"
+    return f"Other programs took {percent(load)} of the processor; certain: {certain}."
 
 
-def _seconds_label(comparison: Comparison, speedup: Speedup | None, seconds: dict[Side, float]) -> str:
-    """Say what the seconds are, and what the headline counts besides them if it says something else."""
-    if speedup is None:
-        return ""
-    label = "seconds of this race, without reading the prompt"
-    if abs(math.log(seconds["plain"] / seconds["speculative"] / speedup.middle)) <= _APART:
-        return label
-    more = ["single slow steps left out"] if speedup.measured is not None else ["this measurement left out"]
-    if comparison.repeats:
-        more.append(_number(len(comparison.repeats), "repeat"))
-    if speedup.expected is not None:
-        more.append("counts with step costs")
-    return f"{label}; the headline is an estimate ({', '.join(more)})"
+def _seconds_label(comparison: Comparison, speedup: Speedup) -> str:
+    more = [counted(len(comparison.repeats), "repeat")] if comparison.repeats else []
+    more += ["counts with step costs"] if speedup.expected is not None else []
+    besides = f", and on {listed(more)}" if more else ""
+    return f"seconds of this race, without reading the prompt; the headline rests on medians of its steps{besides}"
 
 
-def _difference(speedup: Speedup | None, seconds: dict[Side, float]) -> str:
-    """Describe the time that speculation saved or lost; empty if the race's own seconds do not show it."""
-    if speedup is None or speedup.strength == "noisy":
-        return ""
-    saved = seconds["plain"] - seconds["speculative"]
-    if speedup.direction == "same":
-        return "little difference"
-    if (saved > 0) != (speedup.direction == "faster"):
-        return ""
-    of = _seconds(seconds["plain"])
-    return f"{_seconds(saved)} saved of {of}" if saved > 0 else f"{_seconds(-saved)} lost on {of}"
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 0.1 else f"{seconds * 1000:.0f} ms"
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
-
-
-def _ceiling(comparison: Comparison) -> str:
-    """Describe the speedup of a perfect draft on this machine; empty if its step costs are unknown or spoiled."""
-    settings = comparison.settings
-    if comparison.costs is None or settings.kv_cache == "off" or (comparison.costs.other_load or 0.0) > _BUSY:
-        return ""
-    found = metrics.ceiling(comparison.costs, free=not settings.strategy.drafter.model)
-    if found is None:
-        return ""
-    speedup, lookahead = found
-    if speedup <= 1:
-        return "On this machine not even a perfect draft, whose every guess is right, would save time."
-    return (
-        f"A perfect draft, whose every guess is right, would reach {speedup:.1f}× on this machine, by guessing "
-        f"{_number(lookahead, 'token')} a round. Up to there the draft is the limit, beyond it the machine."
-    )
+def _ceiling(comparison: Comparison) -> tuple[float, int] | None:
+    """Return a perfect draft's speedup and lookahead here; None if step costs are unknown or spoiled."""
+    costs, settings = comparison.costs, comparison.settings
+    if costs is None or settings.kv_cache == "off" or (costs.other_load or 0.0) > _BUSY:
+        return None
+    return metrics.ceiling(costs, free=not settings.strategy.drafter.model)
 
 
 # Why?
 
 
 def _why(comparison: Comparison, speedup: Speedup | None, warned: Sequence[RunWarning]) -> Iterator[str]:
-    """Yield the evidence in paragraphs, some of which may be empty."""
     if speedup is not None:
         yield _evidence(comparison, speedup, disturbed=any(each.kind == "disturbed" for each in warned))
         yield _makeup(comparison)
-        yield _ceiling(comparison)
+        found = _ceiling(comparison)
+        if found is not None and found[0] > 1:
+            yield (
+                f"A perfect draft, whose every guess is right, would reach {found[0]:.1f}× on this machine, by "
+                f"guessing {counted(found[1], 'token')} a round. Up to there the draft is the limit, beyond it the "
+                "machine."
+            )
     for warning in warned:
         yield warning.reason
     if comparison.both:
@@ -333,16 +263,13 @@ def _why(comparison: Comparison, speedup: Speedup | None, warned: Sequence[RunWa
 def _evidence(comparison: Comparison, speedup: Speedup, *, disturbed: bool) -> str:
     """Name the estimates behind the speedup, and give advice if they leave its side open."""
     repeats = len(comparison.repeats)
-    runs = f"the race and {_number(repeats, 'repeat')}" if repeats else "one race"
-    steps = _number(speedup.steps, "timed step")
-    measured = f"{steps} of {runs}" + ("" if speedup.measured is None else f" give {speedup.measured:.2f}×")
-    parts = [measured if speedup.measured is not None else f"{measured} give an impossible figure, left out"]
+    runs = f"the race and {counted(repeats, 'repeat')}" if repeats else "one race"
+    gave = "an impossible figure, left out" if speedup.measured is None else f"{speedup.measured:.2f}×"
+    parts = [f"{counted(speedup.steps, 'timed step')} of {runs} give {gave}"]
     if speedup.expected is not None:
         parts.append(f"counts with step costs {speedup.expected:.2f}×")
-    advice = ""
-    if speedup.strength in ("noisy", "probable") and not disturbed:
-        short = metrics.common_tokens(comparison) < _FIRM
-        advice = f" {'Allow a longer answer' if short else 'Run again'} for a firmer result."
+    firmer = " A longer answer gives a firmer result."
+    advice = firmer if speedup.strength in ("noisy", "probable") and not disturbed else ""
     return f"{', '.join(parts)}. Estimate: {speedup}.{advice}"
 
 
@@ -359,7 +286,7 @@ def _makeup(comparison: Comparison) -> str:
         parts.append(f"a guess costs {percent(guess)} of a normal step")
     if lookahead is not None and check is not None:
         steps = "about one step" if check < 1.1 else f"{check:.1f} steps"
-        parts.append(f"checking {_number(lookahead + 1, 'token')} costs {steps}")
+        parts.append(f"checking {counted(lookahead + 1, 'token')} costs {steps}")
     if parts:
         sentences.append(f"{capitalised('; '.join(parts))}, measured apart from this run.")
     return " ".join(sentences)
@@ -423,34 +350,36 @@ def milliseconds(seconds: float | None) -> str:
     return "–" if seconds is None else f"{seconds * 1000:.2f} ms"
 
 
-# Warnings
+# Warnings, the gravest first
 
 
 def warnings(comparison: Comparison, speedup: Speedup | None = None) -> Iterator[RunWarning]:
     if reason := fault(comparison):
-        yield RunWarning("fault", reason)
+        yield RunWarning("fault", reason, "outputs differ: a fault")
     impossible = speedup is not None and speedup.measured is None
     if reason := disturbed(other_load(comparison), spoiled=impossible):
-        yield RunWarning("disturbed", reason)
+        yield RunWarning("disturbed", reason, "other programs disturbed this")
     unsteady = [side for side, warm_up in (comparison.warm_up or {}).items() if not warm_up.steady]
     if unsteady:
-        yield RunWarning(
-            "warming up",
+        reason = (
             f"The {' and the '.join(unsteady)} side was still getting faster when its warm-up ended, so it may look "
-            "slower than it is; run again.",
+            "slower than it is; run again."
         )
-    yield from _of_outcomes(comparison)
-    yield from _of_steps(comparison)
-    yield from _of_device(comparison)
+        yield RunWarning("warming up", reason, "still warming up")
+    if reason := _refused(comparison):
+        yield RunWarning("nothing accepted", reason, "no guess accepted")
+    found = _ceiling(comparison)
+    if found is not None and found[0] <= 1:
+        yield RunWarning("no gain possible", _too_slow(comparison), "no draft could pay here")
     tokens = [token.text if token.id is None else token.id for token in comparison.speculative.tokens]
-    if (found := metrics.loop(tokens)) is not None:
-        repeated = (len(tokens) - found.start) // found.period
-        what = "token" if found.period == 1 else f"{found.period} tokens"
-        yield RunWarning(
-            "loop",
-            f"From token {found.start + 1} on, the output repeats the same {what}, {repeated} times in all. "
-            "Repetition is easy to guess, so this speedup says little about other texts.",
+    if (loop := metrics.loop(tokens)) is not None:
+        repeated = (len(tokens) - loop.start) // loop.period
+        what = "token" if loop.period == 1 else f"{loop.period} tokens"
+        reason = (
+            f"From token {loop.start + 1} on, the output repeats the same {what}, {repeated} times in all. "
+            "Repetition is easy to guess, so this speedup says little about other texts."
         )
+        yield RunWarning("loop", reason, "the answer repeats itself")
 
 
 def disturbed(share: float | None, *, spoiled: bool = False) -> str:
@@ -467,60 +396,32 @@ def disturbed(share: float | None, *, spoiled: bool = False) -> str:
     return " ".join([*sentences, "Close them and run again."]) if sentences else ""
 
 
-def _of_outcomes(comparison: Comparison) -> Iterator[RunWarning]:
-    """Warn if nothing was accepted, though enough rounds were judged."""
-    rounds, pair = comparison.speculative.rounds, comparison.pair
+def _refused(comparison: Comparison) -> str:
+    """Name what may be at fault if a draft model's proposals were judged often and never accepted; else empty."""
+    rounds, remote = comparison.speculative.rounds, comparison.environment.remote
     judged = sum(any(draft.verdict is not Outcome.DISCARDED for draft in step.proposed or ()) for step in rounds)
     by_model = comparison.settings.strategy.drafter.model
     if not by_model or judged < metrics.ROUNDS_TO_JUDGE or any(step.accepted for step in rounds):
-        return
-    if comparison.environment.remote:
+        return ""
+    why = "Probably the draft was made for another target, or is damaged; try another one."
+    if remote:
         why = "Check which draft the server was started with."
-    elif pair.head is not None:
-        why = "Probably the head was made for another target, or is damaged; try another one."
-    else:
-        why = "Probably the draft is of another family; try another one."
-    if comparison.settings.engine == "genai" and not comparison.environment.remote:
+    elif comparison.settings.engine == "genai":
         why += " Or the load is at fault (openvino.genai issue 4425): restart specdemo and compare."
-    rare = f"Not one proposal was accepted in {judged} rounds, which is rare even for a poor draft."
-    yield RunWarning("nothing accepted", f"{rare} {why}")
+    return f"Not one proposal was accepted in {judged} rounds, which is rare even for a poor draft. {why}"
 
 
-def _of_steps(comparison: Comparison) -> Iterator[RunWarning]:
-    """Warn if speculation could gain nothing even if every proposal were accepted, and name the steps to blame."""
-    costs, by_model = comparison.costs, comparison.settings.strategy.drafter.model
-    if costs is None or (costs.other_load or 0.0) > _BUSY:
-        return
-    free, drafted, cost = metrics.ceiling(costs, free=True), metrics.ceiling(costs), metrics.draft_cost(costs)
-    slower = "Even if every proposal were accepted, plain decoding would be faster:"
-    by_passes = free is not None and free[0] <= 1
-    by_both = by_model and drafted is not None and drafted[0] <= 1
-    if by_both and not by_passes and cost is not None and cost > _SLOW:
-        yield RunWarning(
-            "no gain possible",
-            f"{slower} a draft step takes {cost:.2f} times as long as a plain step. Choose a much smaller draft, "
-            "or a faster device for it.",
-        )
-    elif by_passes or by_both:
-        tokens = len(costs.verify)
-        yield RunWarning(
-            "no gain possible",
-            f"{slower} a pass over {tokens} tokens takes {metrics.verify_cost(costs, tokens) or 0:.1f} times as long "
-            "as a plain step. Such a target is limited by arithmetic, not by memory; more threads, or another "
-            "device, may change that.",
-        )
-
-
-def _of_device(comparison: Comparison) -> Iterator[RunWarning]:
-    pair, environment = comparison.pair, comparison.environment
-    chosen = pair.draft is None or bool(pair.runtime.draft_device) or environment.remote
-    by_model = comparison.settings.strategy.drafter.model
-    if by_model and not chosen and environment.device != environment.draft_device:
-        yield RunWarning(
-            "draft device",
-            f"The draft runs on {environment.draft_device}, but the target on {environment.device}, though no device "
-            "was chosen for the draft. Choose one, or another device for both.",
-        )
+def _too_slow(comparison: Comparison) -> str:
+    costs = comparison.costs
+    assert costs is not None, "the ceiling is known"
+    free, cost, tokens = metrics.ceiling(costs, free=True), metrics.draft_cost(costs), len(costs.verify)
+    if comparison.settings.strategy.drafter.model and free and free[0] > 1 and cost is not None and cost > _SLOW:
+        what, advice = f"a draft step takes {cost:.2f}", "Choose a much smaller draft, or a faster device for it."
+    else:
+        what = f"a pass over {tokens} tokens takes {metrics.verify_cost(costs, tokens) or 0:.1f}"
+        advice = "More threads, or another device, may change that."
+    slower = "Even if every proposal were accepted, plain decoding would be faster"
+    return f"{slower}: {what} times as long as a plain step. {advice}"
 
 
 # Outputs and settings in words
@@ -533,11 +434,7 @@ def agreement(comparison: Comparison) -> str:
     if index is not None:
         return f"outputs differ from token {index + 1} on"
     compared = min(len(comparison.plain.tokens), len(comparison.speculative.tokens))
-    return f"identical output, {_number(compared, 'token')} compared"
-
-
-def made_by(comparison: Comparison) -> str:
-    return f"{comparison.pair.name} on {comparison.environment.device}: {run_words(comparison)}."
+    return f"identical output, {counted(compared, 'token')} compared"
 
 
 def notes(comparison: Comparison) -> Iterator[str]:
@@ -553,22 +450,11 @@ def notes(comparison: Comparison) -> Iterator[str]:
         asked, used = pair.runtime.dynamic_quantization, comparison.environment.dynamic_quantization
         if asked in ("off", "auto") and not used.startswith("groups"):
             yield _NOT_QUANTIZED
-    if any(name in pair.target.architecture.lower() for name in _EXPERTS):
-        yield (
-            "The target is a mixture of experts. A pass over several tokens reads the experts that each of them "
-            "needs, so it costs more than in other models, and speculation gains less, or nothing."
-        )
     if comparison.moves:
-        moves = ", ".join(f"{moved_to(move)} from round {move.round} on" for move in comparison.moves)
-        yield f"Settings were changed while it ran: {moves}. The figures cover several settings together."
+        rounds = listed([str(move.round) for move in comparison.moves])
+        yield f"Settings were changed in round {rounds}; the figures cover all of them together."
     if comparison.history:
         yield "Both sides read the same earlier turns, with the target's own answers."
-
-
-def moved_to(move: Move) -> str:
-    if move.num_assistant_tokens is not None:
-        return f"lookahead {move.num_assistant_tokens}"
-    return f"threshold {move.assistant_confidence_threshold:.2f}"
 
 
 _SOURCES = {
@@ -593,9 +479,8 @@ _ROUNDING = (
     "between two tokens that are almost equally likely."
 )
 _NOT_QUANTIZED = (
-    "Activations are not quantized (dynamic quantization is off), so that outputs stay identical. That makes steps "
-    "slower: plain ones of SmolLM2 took 1.1 to 1.5 times as long on two cores of an AMD EPYC. Runtime in the Models "
-    "tab has the switch."
+    "Activations are not quantized here (dynamic quantization is off), which keeps outputs identical and makes steps "
+    "slower. Runtime in the Models tab has the switch."
 )
 
 
@@ -628,9 +513,8 @@ def fault(comparison: Comparison) -> str:
 
 
 def _candidates(found: Divergence) -> str:
-    """Describe the target's probabilities of both tokens, and how far rounding moves probabilities here."""
-    tokens = found.plain, found.speculative
-    plain, speculative = (f"{_quoted(each.text)} {each.probability * 100:.3g} %" for each in tokens)
+    shown = ((each.text.replace("\n", "↵"), each.probability) for each in (found.plain, found.speculative))
+    plain, speculative = (f"“{text}” {probability * 100:.3g} %" for text, probability in shown)
     return (
         f"At token {found.index + 1} the target gave {plain} (plain) and {speculative} (speculative). Here, passes "
         f"over several tokens changed probabilities by up to {math.expm1(found.rounding) * 100:.2g} % (relative) "
@@ -640,19 +524,14 @@ def _candidates(found: Divergence) -> str:
 
 def _remedy(comparison: Comparison) -> str:
     """Name the precision with which outputs diverge less often, or say that none does if it is already in use."""
-    precision, weights = comparison.environment, comparison.pair.target.weights
-    quantized = weights not in _UNCOMPRESSED and precision.dynamic_quantization.startswith("groups")
-    if not quantized and {precision.inference_precision, precision.kv_cache_precision} == {"f32"}:
+    used, weights = comparison.environment, comparison.pair.target.weights
+    quantized = weights not in _UNCOMPRESSED and used.dynamic_quantization.startswith("groups")
+    if not quantized and {used.inference_precision, used.kv_cache_precision} == {"f32"}:
         return "Inference runs in f32 with a KV cache in f32 here, so no other precision avoids it."
     return (
-        f"Here inference runs in {precision.inference_precision} with a KV cache in {precision.kv_cache_precision}; "
-        "in f32 throughout (--precision f32 --kv-cache-precision f32"
-        f"{' --dynamic-quantization off' if quantized else ''}), outputs diverge less often."
+        f"Here inference runs in {used.inference_precision} with a KV cache in {used.kv_cache_precision}; with "
+        "--precision f32 --kv-cache-precision f32 --dynamic-quantization off, outputs diverge less often."
     )
-
-
-def _quoted(text: str) -> str:
-    return f"“{text.replace(chr(10), '↵')}”"
 
 
 def run_words(comparison: Comparison) -> str:
@@ -667,7 +546,6 @@ def run_words(comparison: Comparison) -> str:
 
 
 def shared_words(settings: GenerationSettings) -> str:
-    """Describe settings without the decoding strategy, which experiments vary."""
     how = ["greedy"]
     if settings.do_sample:
         how = [f"sampling at temperature {settings.temperature:g}", f"top-p {settings.top_p:g}"]

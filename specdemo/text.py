@@ -39,6 +39,11 @@ def _is_number(text: str) -> bool:
     return True
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, such as "1 prompt" or "3,000 prompts"."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def without_folders(text: str) -> str:
     """Return text with paths cut to their last part, for visitors, who need not know the server's folders."""
     return _FOLDERS.sub("", text)

@@ -9,12 +9,13 @@ from contextlib import suppress
 from time import perf_counter
 
 from specdemo import metrics
+from specdemo.costs import measure_costs, needs_costs
 from specdemo.engines import Engine
 from specdemo.errors import PairError, SettingsError, SpecdemoError
 from specdemo.estimate import ENOUGH
 from specdemo.models.checks import check_strategy
-from specdemo.race import run_alone
-from specdemo.records import Comparison, Costs, ModelPair, Outcome, Request, Round, Run, Trial, Turn
+from specdemo.race import RaceEvent, race, run_alone
+from specdemo.records import Comparison, Costs, ModelPair, Outcome, Phase, Request, Round, Run, Trial, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.warm_up import OtherLoad
 
@@ -106,7 +107,6 @@ def _trial(before: Comparison, after: Comparison, other_load: float | None) -> T
         identical=metrics.identical(before) and metrics.identical(after),
         rounds=len(run.rounds) if run.passes_known else None,
         run_tokens=metrics.decoded_tokens(run),
-        run_seconds=metrics.decode_seconds(run),
         proposed=len(outcomes) if reported else None,
         accepted=accepted if reported else None,
         judged=accepted + outcomes.count(Outcome.REJECTED) if reported else None,
@@ -168,16 +168,55 @@ def repeats(
             return
 
 
-def confirmed(
+def refined(
     engine: Engine,
     comparison: Comparison,
     *,
+    costs: Costs | None = None,
     number: int | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Comparison]:
-    """Confirm a finished race with repeats; yield each new comparison.
+    """Add step costs and repeats to a finished race that has none; yield each new comparison.
 
     A failure ends the repeats early: it must not cost the finished race.
     """
-    with suppress(SpecdemoError):
-        yield from repeats(engine, comparison, number=number, stop=stop)
+    if comparison.costs is None and costs is not None:
+        comparison = comparison.model_copy(update={"costs": costs})
+        yield comparison
+    if not comparison.repeats:
+        with suppress(SpecdemoError):
+            yield from repeats(engine, comparison, number=number, stop=stop)
+
+
+def measured_race(
+    engine: Engine,
+    prompt: str,
+    settings: GenerationSettings,
+    *,
+    history: Sequence[Turn] = (),
+    number: int | None = None,
+    costs: Costs | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[RaceEvent]:
+    """Race and repeat; measure step costs first if the strategy depends on them, else last.
+
+    Yields what `race` does, and a firmer comparison after each repeat and at the end.
+
+    Raises:
+        SpecdemoError: prompt or settings cannot be run, or an engine failed before the race was over.
+    """
+    if costs is None and needs_costs(settings):
+        yield Phase("calibrating")
+        costs = measure_costs(engine, stop=stop)
+    comparison = None
+    for event in race(engine, prompt, settings, history=history, costs=costs, stop=stop):
+        comparison = event if isinstance(event, Comparison) else None
+        yield event
+    if comparison is None or stop():
+        return
+    for firmer in refined(engine, comparison, number=number, stop=stop):
+        comparison = firmer
+        yield comparison
+    if comparison.costs is None and not stop():
+        yield Phase("calibrating")
+        yield comparison.model_copy(update={"costs": measure_costs(engine, stop=stop)})

@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 
 from specdemo.child import Child, Failure, Sign, send_all
-from specdemo.costs import measure_costs, recall, start_settings
+from specdemo.costs import measure_costs, needs_costs, recall, start_settings
 from specdemo.engines import Engine
 from specdemo.errors import ENGINE_FAILED, EngineError, SettingsError, SpecdemoError
 from specdemo.models.checks import check_strategy
@@ -125,12 +125,6 @@ class Prepare:
             yield from prepare(engine, settings, costs, engines.stop)
         if self.settings is None and not first and not engines.stop():
             yield from engines.using(self.engine, self.pair)
-
-
-def needs_costs(settings: GenerationSettings) -> bool:
-    """Check if the strategy depends on step costs."""
-    strategy = settings.strategy
-    return strategy.needs_costs or strategy.fixed_lookahead is None
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def pair() -> Iterator[specdemo.Pair]:
 
 @pytest.fixture(scope="module")
 def run(pair: specdemo.Pair) -> specdemo.Run:
-    return specdemo.compare(pair, PROMPT, repeats=6, num_assistant_tokens=3, max_new_tokens=48)
+    return specdemo.compare(pair, PROMPT, repeats=2, num_assistant_tokens=3, max_new_tokens=48)
 
 
 def test_public_names_lead_somewhere() -> None:
@@ -40,32 +40,25 @@ def test_public_names_lead_somewhere() -> None:
 
 
 def test_a_run_has_its_figures(run: specdemo.Run) -> None:
-    speedup = run.speedup
-    assert speedup is not None
-    assert speedup.low is not None
-    assert speedup.high is not None
-    assert speedup.low <= speedup.middle <= speedup.high
+    assert run.speedup is not None
+    assert run.speedup.low <= run.speedup.middle <= run.speedup.high
     assert run.acceptance_rate is not None
-    assert run.mean_acceptance_length is not None
-    assert run.mean_acceptance_length > 1
+    assert (run.mean_acceptance_length or 0) > 1
     assert run.identical
     assert run.comparison.settings.num_assistant_tokens == 3
+    assert len(run.comparison.repeats) == 2
+    assert run.comparison.costs is not None
 
 
 def test_a_run_is_saved_as_its_ending_says_and_read_again(run: specdemo.Run, tmp_path: Path) -> None:
     for name, begin in {"a.html": b"<!", "a.gif": b"GIF8", "a.json": b"{"}.items():
         assert run.save(tmp_path / name).read_bytes().strip().startswith(begin)
     assert specdemo.open_run(tmp_path / "a.json").to_dict() == run.to_dict()
+    assert run._repr_html_().startswith("<iframe srcdoc=")
     with pytest.raises(UsageError, match="end it in"):
         run.save(tmp_path / "a.pdf")
     with pytest.raises(specdemo.SpecdemoError, match="choose a JSON file"):
         specdemo.open_run(tmp_path / "nowhere.json")
-
-
-def test_a_notebook_shows_the_replay_in_a_frame_that_asks_nobody(run: specdemo.Run) -> None:
-    html = run._repr_html_()
-    assert html.startswith("<iframe srcdoc=")
-    assert "src=&quot;http" not in html
 
 
 def test_events_are_reported_as_they_happen(pair: specdemo.Pair) -> None:
@@ -107,13 +100,6 @@ def test_pairs_are_found_by_name() -> None:
     alone = specdemo.load("story-pair", None)
     assert alone.models.draft is None
     assert alone.settings().drafter == "lookup"
-
-
-def test_closing_ends_the_process_and_the_pair_can_be_used_again() -> None:
-    pair = specdemo.Pair(bundled_pair(), engines=scripted_app.load)
-    for _ in range(2):
-        assert specdemo.compare(pair, PROMPT, repeats=0, max_new_tokens=16).identical
-        pair.close()
 
 
 @pytest.mark.openvino

@@ -14,7 +14,7 @@ from specdemo.race import race
 from specdemo.records import Comparison, Costs, Trial
 from specdemo.settings import GenerationSettings
 from specdemo.trials import repeats
-from tests.support.machines import MACHINES, simulated
+from tests.support.machines import MACHINES, ratio_of_seconds, simulated
 
 TRUTHS = (0.7, 0.97, 1.03, 1.5, 1.8)
 RACES = 15  # of each kind, for each machine
@@ -52,8 +52,6 @@ def estimates_of(machine: str, steps: str, *, prior: bool) -> list[tuple[float, 
 
 
 def half_width(interval: Interval) -> float:
-    assert interval.low is not None
-    assert interval.high is not None
     return float(np.sqrt(interval.high / interval.low) - 1)
 
 
@@ -63,7 +61,7 @@ def test_nine_of_ten_intervals_hold_the_truth_and_the_wrong_side_is_rarely_named
     said, wrong, held = Counter[str](), Counter[str](), Counter[str]()
     for machine in MACHINES:
         found = estimates_of(machine, steps, prior=prior)
-        held[machine] = sum((speedup.low or 0) <= truth <= (speedup.high or 0) for truth, speedup in found)
+        held[machine] = sum(speedup.low <= truth <= speedup.high for truth, speedup in found)
         for truth, speedup in found:
             said[speedup.strength] += 1
             wrong[speedup.strength] += speedup.direction == ("slower" if truth > 1 else "faster")
@@ -99,11 +97,10 @@ def test_on_a_steady_clock_it_is_the_ratio_of_seconds() -> None:
     for comparison in (once, more):
         found = of_comparison(comparison)
         assert found is not None
-        assert found.middle == found.measured == pytest.approx(metrics.speedup(comparison))
+        assert found.middle == found.measured == pytest.approx(ratio_of_seconds(comparison))
         assert found.tokens_per_round == pytest.approx(metrics.mean_acceptance_length(comparison.speculative))
-        assert found.plain_step == pytest.approx(engine.step)
         assert found.plain_steps_per_round == pytest.approx((found.tokens_per_round or 0) / found.middle)
-    assert of_trials(more.repeats).middle == pytest.approx(metrics.speedup(once), rel=1e-3)  # of whole microseconds
+    assert of_trials(more.repeats).middle == pytest.approx(ratio_of_seconds(once), rel=1e-3)  # of whole microseconds
 
 
 def test_the_printed_formula_is_what_is_computed() -> None:
@@ -161,33 +158,20 @@ def test_step_costs_that_do_not_apply_are_not_used() -> None:
     assert estimate.expected(comparison.model_copy(update={"settings": without})) is None
 
 
-def test_repeats_narrow_the_interval_and_other_programs_widen_it() -> None:
-    widths = dict[str, list[float]]()
-    for seed in range(5):
-        once, more = (simulated(MACHINES["bursts, half"], 1.5, seed=seed, repeats=number) for number in (0, 8))
-        disturbed = once.model_copy(update={"other_load": 0.9})
-        for name, comparison in (("more", more), ("once", once), ("disturbed", disturbed)):
-            found = of_comparison(comparison)
-            assert found is not None
-            widths.setdefault(name, []).append(half_width(found))
-    medians = [np.median(each) for each in widths.values()]
-    assert medians[0] < 0.9 * medians[1] < 0.9 * medians[2]
-
-
 def test_what_cannot_be_is_left_out() -> None:
     impossible = simulated(MACHINES["quiet"], 5, seed=0)
     alone, both = (of_comparison(each) for each in (impossible, with_costs(impossible, 1.5, 0.01, 0)))
     assert alone is not None
     assert both is not None
     assert (alone.measured, alone.strength) == (None, "noisy")
+    assert str(alone) == f"at most {estimate.ABOVE * (alone.tokens_per_round or 0):.2f}×"
     assert both.measured is None
     assert both.middle == both.expected
     assert both.strength == "clear"
 
 
 def test_a_side_with_a_handful_of_rounds_is_uncertain_by_itself() -> None:
-    comparison = compared(ScriptedEngine(), ignore_eos=True, max_new_tokens=12)
-    found = of_comparison(comparison)
+    found = of_comparison(compared(ScriptedEngine(), ignore_eos=True, max_new_tokens=12))
     assert found is not None
     assert found.strength != "clear"
     assert of_comparison(compared(ScriptedEngine(words=(" a",)))) is None
@@ -203,7 +187,7 @@ def test_many_prompts_are_taken_for_a_sample() -> None:
 
 
 def test_totals_alone_are_steps_of_their_own() -> None:
-    values = {"tokens": 8, "seconds": 1, "identical": True, "rounds": None, "run_tokens": 8, "run_seconds": 1}
+    values = {"tokens": 8, "seconds": 1, "identical": True, "rounds": None, "run_tokens": 8}
     totals = [Trial.model_validate({**values, "plain_seconds": each}) for each in (2.0, 2.1, 2.2)]
     few, many = of_trials(totals), of_trials(totals * 4)
     for found in (few, many):

@@ -4,8 +4,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [  # each may import what stands before it, or in its own layer
     {
@@ -40,9 +38,6 @@ ONLY_IN = {
     "openvino_genai": {"specdemo.engines", "specdemo.models"},
     "gradio": {"specdemo.ui", "app"},
 }
-HANDS_ON = {"records"}
-"""Packages whose `__init__` hands on all that other packages use. Of the others, modules are imported by name."""
-
 MODULES = sorted([*ROOT.glob("specdemo/**/*.py"), ROOT / "app.py"])
 
 
@@ -74,22 +69,14 @@ def layer_of(module: str) -> int:
     return next(index for index, layer in enumerate(LAYERS) if part_of(module) in layer)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_imports_point_downwards(path: Path) -> None:
-    for imported in imports_of(path):
-        if imported.split(".")[0] in {"specdemo", "app"}:
-            assert layer_of(imported) <= layer_of(name_of(path)), f"{name_of(path)} imports {imported}"
-        allowed = ONLY_IN.get(imported.split(".")[0])
-        assert allowed is None or part_of(name_of(path)) in allowed, f"{name_of(path)} imports {imported}"
+def test_imports_point_downwards() -> None:
+    for path in MODULES:
+        name = name_of(path)
+        for imported in imports_of(path):
+            root, part = imported.split(".")[0], part_of(imported)
+            assert root not in ("specdemo", "app") or layer_of(part) <= layer_of(name), f"{name} imports {imported}"
+            assert part_of(name) in ONLY_IN.get(root, {part_of(name)}), f"{name} imports {imported}"
 
 
 def test_every_module_has_a_layer_and_every_layer_a_module() -> None:
     assert {part_of(name_of(path)) for path in MODULES} == set().union(*LAYERS)
-
-
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_packages_are_used_through_their_public_names(path: Path) -> None:
-    for imported in imports_of(path):
-        root, package, *module = [*imported.split("."), ""]
-        if root == "specdemo" and package in HANDS_ON and part_of(imported) != part_of(name_of(path)):
-            assert not any(module), f"{name_of(path)} imports {imported}; `specdemo.{package}` should hand it on"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specdemo.errors import SpecdemoError
-from specdemo.files import SCHEMA, write_each, write_json, write_text
+from specdemo.files import SCHEMA, write_bytes, write_each, write_json
 
 VALUE = {"τ": 1.5, "text": "“Where?”", "rows": [1, 2]}
 
@@ -42,12 +42,12 @@ def test_a_file_is_replaced_only_by_a_complete_one(tmp_path: Path) -> None:
     path.chmod(0o600)
     link.symlink_to(path)
     with full_disk(1000), pytest.raises(SpecdemoError, match=r"File too large"):
-        write_text("x" * 5000, link)
+        write_bytes(b"x" * 5000, link)
     assert path.read_text() == "before"
     assert {each.name for each in tmp_path.iterdir()} == {"o.json", "link"}
-    write_text("after", link)
+    write_bytes(b"after", link)
     assert (link.is_symlink(), path.read_text(), path.stat().st_mode & 0o777) == (True, "after", 0o600)
-    write_text("nowhere", Path("/dev/null"))
+    write_bytes(b"nowhere", Path("/dev/null"))
 
 
 def test_one_file_that_fails_does_not_skip_the_others(tmp_path: Path) -> None:

@@ -56,11 +56,6 @@ def test_openvino_starts_without_its_telemetry(package: str) -> None:
     assert fresh(f"import sys, {package}; print(sys.modules['openvino_telemetry'])") == "None\n"
 
 
-def test_the_extra_has_what_tests_need() -> None:
-    extras = ProjectMetadata(str(ROOT), PluginManager()).core.optional_dependencies
-    assert "pytest>=9" in extras["test"]
-
-
 def test_what_is_bundled_has_its_licence_told() -> None:
     notice = (ROOT / "NOTICE").read_text(encoding="utf-8")
     for folder in (path.parent.parent for path in ROOT.glob("assets/*/target/openvino_model.bin")):

@@ -16,7 +16,7 @@ from specdemo.exports import schema
 from specdemo.race import race
 from specdemo.records import NOT_USED, Comparison, Costs, Move, WarmUp
 from specdemo.settings import GenerationSettings
-from specdemo.summary import between, call, summarise, times, warnings
+from specdemo.summary import Summary, between, call, summarise, times, warnings
 from tests.support.machines import MACHINES, simulated
 from tests.support.random_records import comparisons
 
@@ -30,8 +30,12 @@ def compare(scripted: ScriptedEngine, **settings: Any) -> Comparison:
     return comparison.model_copy(update={"other_load": None})
 
 
-def kinds(comparison: Comparison) -> list[str]:
-    return [warning.kind for warning in summarise(comparison).warnings]
+def said(comparison: Comparison, **changed: Any) -> Summary:
+    return summarise(comparison.model_copy(update=changed))
+
+
+def kinds(comparison: Comparison, **changed: Any) -> list[str]:
+    return [warning.kind for warning in said(comparison, **changed).warnings]
 
 
 @pytest.mark.parametrize(
@@ -44,10 +48,9 @@ def kinds(comparison: Comparison) -> list[str]:
         ((0.8, 0.6, 1.07), "Probably slower, about 1.2×", "between 1.7× slower and 1.07× faster"),
         ((1.02, 0.9, 1.15), "About even", "between 1.11× slower and 1.15× faster"),
         ((1.3, 0.5, 3.3), "Too noisy to call", "between 2.0× slower and 3.3× faster"),
-        ((1.3, None, None), "Too noisy to call", ""),
     ],
 )
-def test_three_strengths(interval: tuple[float, float | None, float | None], headline: str, clause: str) -> None:
+def test_three_strengths(interval: tuple[float, float, float], headline: str, clause: str) -> None:
     found = Interval(middle=interval[0], low=interval[1], high=interval[2])
     assert (call(found), between(found)) == (headline, clause)
     assert times(0.5) == times(2) == "2.0×"
@@ -63,28 +66,22 @@ def test_the_sentence_gives_the_reason_and_the_seconds_are_the_race_s_own() -> N
     assert length / steps == pytest.approx(found.speedup.middle)
     plain, speculative = (metrics.decode_seconds(comparison.side(side)) for side in ("plain", "speculative"))
     assert found.seconds == pytest.approx({"plain": plain, "speculative": speculative})
-    assert found.difference == f"{plain - speculative:.2f} s saved of {plain:.2f} s"
-    assert found.seconds_label == "seconds of this race, without reading the prompt"
+    assert found.seconds_label.startswith("seconds of this race, without reading the prompt; the headline rests on")
     assert f"Estimate: {found.speedup}." in found.why[0]
     slow = summarise(compare(ScriptedEngine(wrong=range(0, 99, 2), draft=0.05, step=0.1), **LONG))
     assert "tokens but takes as long as" in slow.sentence
-    assert " lost on " in slow.difference
 
 
 def test_a_headline_that_counts_more_than_the_seconds_says_so() -> None:
     comparison = simulated(MACHINES["bursts, most of it"], 1.5, seed=6, repeats=2)
-    found = summarise(comparison, costs=COSTS.model_copy(update={"other_load": 0.0}))
-    plain, speculative = found.seconds.values()
-    assert found.speedup is not None
-    assert abs(plain / speculative / found.speedup.middle - 1) > 0.05
+    found = said(comparison, costs=COSTS)
     assert found.refined == "refined by 2 repeats"
-    assert "; the headline is an estimate (" in found.seconds_label
-    assert "2 repeats, counts with step costs" in found.seconds_label
+    assert found.seconds_label.endswith("medians of its steps, and on 2 repeats and counts with step costs")
 
 
 def test_beside_other_programs_what_is_certain_is_said_and_advice_is_given_once() -> None:
     comparison = compare(ScriptedEngine(wrong=(5,)), num_assistant_tokens=2)
-    found = summarise(comparison.model_copy(update={"other_load": 0.6, "costs": COSTS}))
+    found = said(comparison, other_load=0.6, costs=COSTS)
     assert found.certain == "Other programs took 60 % of the processor; certain: 3 passes instead of 8."
     assert [each.kind for each in found.warnings] == ["disturbed"]
     assert " ".join([*found.why, found.sentence]).count("Close them") == 1
@@ -110,32 +107,31 @@ def test_a_speedup_above_what_a_round_writes_is_not_said() -> None:
     assert found.headline == "Too noisy to call"
     assert "other programs spoiled this measurement" in found.warnings[0].reason.lower()
     assert found.sentence.endswith("how long it takes could not be measured.")
-    assert summarise(simulated(MACHINES["quiet"], 5, seed=0), costs=COSTS).direction == "faster"
+    assert said(simulated(MACHINES["quiet"], 5, seed=0), costs=COSTS).direction == "faster"
 
 
 def test_what_a_perfect_draft_would_reach() -> None:
     comparison = compare(ScriptedEngine(), **LONG)
-    assert summarise(comparison).ceiling == ""
-    assert "would reach 2.8×" in summarise(comparison, costs=COSTS).ceiling
-    assert summarise(comparison, costs=COSTS.model_copy(update={"other_load": 0.6})).ceiling == ""
-    hopeless = Costs(plain_step=1, draft_step=0.9, verify=(1, 2))
-    assert summarise(comparison, costs=hopeless).ceiling.startswith("On this machine not even a perfect draft")
+    assert "perfect draft" not in " ".join(summarise(comparison).why)
+    assert "would reach 2.8×" in " ".join(said(comparison, costs=COSTS).why)
+    spoiled = COSTS.model_copy(update={"other_load": 0.6})
+    assert "perfect draft" not in " ".join(said(comparison, costs=spoiled).why)
 
 
 def test_what_disturbs_a_measurement_is_named() -> None:
     comparison = compare(ScriptedEngine())
     assert kinds(comparison) == []
-    assert kinds(comparison.model_copy(update={"other_load": 0.1})) == []
-    assert kinds(comparison.model_copy(update={"other_load": 0.4})) == ["disturbed"]
+    assert kinds(comparison, other_load=0.1) == []
+    assert kinds(comparison, other_load=0.4) == ["disturbed"]
     unsteady = {"speculative": WarmUp(rounds=9, seconds=3, steady=False)}
-    assert kinds(comparison.model_copy(update={"warm_up": unsteady})) == ["warming up"]
+    assert kinds(comparison, warm_up=unsteady) == ["warming up"]
 
 
 def test_enough_rounds_without_anything_accepted_are_doubted() -> None:
     wrong = compare(ScriptedEngine(wrong=range(99)), ignore_eos=True, max_new_tokens=20)
     (warning,) = warnings(wrong)
     assert warning.reason.startswith("Not one proposal was accepted in 18 rounds")
-    assert "another family" in warning.reason
+    assert "made for another target" in warning.reason
     few = compare(ScriptedEngine(wrong=range(99)), ignore_eos=True, max_new_tokens=8, num_assistant_tokens=8)
     assert sum(len(step.proposed or ()) for step in few.speculative.rounds) > 18
     assert list(warnings(few)) == []  # most of these proposals were never judged
@@ -146,22 +142,15 @@ def test_enough_rounds_without_anything_accepted_are_doubted() -> None:
 
 def test_what_keeps_a_pair_from_any_gain_is_named() -> None:
     comparison = compare(ScriptedEngine())
-    pair, environment = comparison.pair, comparison.environment
     fast, slow = (Costs(plain_step=1, draft_step=draft, verify=(1.0, 1.1, 1.2)) for draft in (0.1, 0.95))
-    assert kinds(comparison.model_copy(update={"costs": fast})) == []
-    assert kinds(comparison.model_copy(update={"costs": slow})) == ["no gain possible"]
+    assert kinds(comparison, costs=fast) == []
+    (warning,) = warnings(comparison.model_copy(update={"costs": slow}))
+    assert "a draft step takes 0.95 times as long as a plain step" in warning.reason
     lookup = comparison.settings.model_copy(update={"drafter": "lookup"})
-    assert kinds(comparison.model_copy(update={"costs": slow, "settings": lookup})) == []
-    for verify in ((1.0, 2.1, 3.3), (1, 2.05, 3.1, 4.1)):
-        arithmetic = Costs(plain_step=1, draft_step=0.06, verify=verify)
-        (warning,) = warnings(comparison.model_copy(update={"costs": arithmetic}))
-        assert f"takes {verify[-1]:.1f} times as long as a plain step" in warning.reason
-    elsewhere = environment.model_copy(update={"draft_device": "GPU"})
-    assert kinds(comparison.model_copy(update={"environment": elsewhere})) == ["draft device"]
-    meant = pair.model_copy(update={"runtime": pair.runtime.model_copy(update={"draft_device": "GPU"})})
-    assert kinds(comparison.model_copy(update={"environment": elsewhere, "pair": meant})) == []
-    experts = pair.model_copy(update={"target": pair.target.model_copy(update={"architecture": "qwen3_moe"})})
-    assert "mixture of experts" in " ".join(summarise(comparison.model_copy(update={"pair": experts})).notes)
+    assert kinds(comparison, costs=slow, settings=lookup) == []
+    arithmetic = Costs(plain_step=1, draft_step=0.06, verify=(1, 2.05, 3.1, 4.1))
+    (warning,) = warnings(comparison.model_copy(update={"costs": arithmetic}))
+    assert "a pass over 4 tokens takes 4.1 times as long as a plain step" in warning.reason
 
 
 def test_a_looping_output_is_warned_of() -> None:
@@ -170,57 +159,45 @@ def test_a_looping_output_is_warned_of() -> None:
     assert warning.reason.startswith("From token 1 on, the output repeats the same 2 tokens, 30 times in all.")
 
 
-def test_the_gravest_warning_comes_first_and_kinds_are_few() -> None:
+def test_the_gravest_warning_comes_first() -> None:
     comparison = compare(ScriptedEngine(words=(" a", " raven")), ignore_eos=True, max_new_tokens=60)
     slow = Costs(plain_step=1, draft_step=0.95, verify=(1.0, 1.1, 1.2))
-    assert kinds(comparison.model_copy(update={"other_load": 0.9, "costs": slow})) == [
-        "disturbed", "no gain possible", "loop",
-    ]  # fmt: skip
-    assert len(summary._CHIPS) <= 8
+    assert kinds(comparison, other_load=0.9, costs=slow) == ["disturbed", "no gain possible", "loop"]
 
 
 @given(comparisons)
 def test_any_record_has_a_summary(comparison: Comparison) -> None:
     """Anyone may have written a file."""
-    found = summarise(comparison, costs=COSTS)
+    found = said(comparison, costs=COSTS)
     assert found.headline
     text = json.dumps(found.to_dict(), allow_nan=False)
     assert json.loads(text)["headline"] == found.headline
 
 
-@pytest.fixture(scope="module")
-def disturbed() -> Comparison:
-    """A race that others disturb, so that totals, medians and the estimate all differ."""
-    return simulated(MACHINES["bursts, a quarter"], 1.6, seed=3, repeats=4).model_copy(update={"other_load": 0.5})
-
-
-def test_page_terminal_and_file_say_the_same(disturbed: Comparison) -> None:
+def test_page_terminal_and_file_say_the_same() -> None:
+    """Of a race that others disturb, so that totals, medians and the estimate all differ."""
+    disturbed = simulated(MACHINES["bursts, a quarter"], 1.6, seed=3, repeats=4).model_copy(
+        update={"other_load": 0.5}
+    )
     found = summarise(disturbed)
     assert found.speedup is not None
     out = StringIO()
     print_comparison(Console(file=out, width=300), disturbed, explained=True)
     for words in (found.line, found.sentence, found.certain, str(found.speedup), *found.why):
         assert words in out.getvalue()
-    written = json.loads(json.dumps(schema.to_json(disturbed)))["summary"]
-    assert written["speedup"] == found.speedup.middle
-    assert written["speedup_interval"] == [found.speedup.low, found.speedup.high]
-    assert (written["headline"], written["why"]) == (found.headline, [*found.why])
-    assert [each["reason"] for each in written["warnings"]] == [each.reason for each in found.warnings]
-    again = summarise(schema.from_json(json.loads(json.dumps(schema.to_json(disturbed)))))
-    assert again.to_dict() == found.to_dict()
+    written = json.loads(json.dumps(schema.to_json(disturbed)))
+    assert written["summary"] == json.loads(json.dumps(found.to_dict()))
+    assert written["summary"]["speedup_interval"] == [found.speedup.low, found.speedup.high]
+    assert {"chip", "reason"} <= set(written["summary"]["warnings"][0])
+    assert summarise(schema.from_json(written)) == found
 
 
 def test_a_run_that_was_moved_is_not_labelled_with_its_first_value() -> None:
     run = compare(ScriptedEngine(), engine="traced", num_assistant_tokens=2)
     assert summary.run_words(run) == f"{run.settings.strategy.words}, {summary.shared_words(run.settings)}"
     moves: tuple[Move, ...] = (Move(round=2, num_assistant_tokens=6), Move(round=4, num_assistant_tokens=3))
-    moved = summarise(run.model_copy(update={"moves": moves}))
+    moved = said(run, moves=moves)
     assert "lookahead 2 → lookahead 6 → lookahead 3, draft model, traced engine" in moved.made_by
-    thresholds = ((2, 0.9), (3, 0.9), (5, 0.4))
-    moves = tuple(Move(round=at, assistant_confidence_threshold=value) for at, value in thresholds)
-    confidence = compare(ScriptedEngine(), engine="traced", policy="confidence").model_copy(update={"moves": moves})
-    words = "confidence threshold 0.4 → confidence threshold 0.9 → confidence threshold 0.4, draft"
-    assert summary.run_words(confidence).startswith(words)
 
 
 @pytest.mark.parametrize(
@@ -231,11 +208,6 @@ def test_a_run_that_was_moved_is_not_labelled_with_its_first_value() -> None:
             {"engine": "traced", "policy": "auto", "do_sample": True, "seed": 7, "kv_cache": "on"},
             "automatic lookahead, draft model, traced engine, sampling at temperature 0.8, top-p 1, top-k 50, seed "
             "7, at most 128 tokens",
-        ),
-        (
-            {"drafter": "lookup", "num_assistant_tokens": 3, "repetition_penalty": 1.2},
-            "lookahead 3, n-grams of up to 3, prompt lookup, GenAI engine, greedy, repetition penalty 1.2, at most "
-            "128 tokens",
         ),
         (
             {"engine": "traced", "kv_cache": "off", "policy": "confidence"},

@@ -8,7 +8,7 @@ import { renderChips, roundNote } from "./rounds.js";
 /** @typedef {import("./rounds.js").Round} Round */
 /** @typedef {import("./race.js").Finished} Finished */
 
-const CHARTS = /** @type {const} */ (["confidence", "lookahead", "accepted", "position"]);
+const CHARTS = /** @type {const} */ (["confidence", "lookahead", "accepted"]);
 
 export class Anatomy {
   /** @param {HTMLElement} element */

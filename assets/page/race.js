@@ -241,20 +241,19 @@ export class Race {
     this.find(".agreement").dataset.identical = String(summary.identical);
     this.find(".grounds").replaceChildren(...summary.why.map(paragraph));
     this.find(".figures").replaceChildren(tiles(summary.figures), ...summary.notes.map(paragraph));
-    this.finish(summary.seconds, summary.difference);
+    this.finish(summary.seconds);
     if (this.marked === this.run) return;
     this.marked = this.run;
     for (const pane of Object.values(this.panes)) pane.mark(summary.first_divergence);
   }
 
-  /** Show the times on the bars at the finish, and the difference in words. @param {Record<string, number>} seconds @param {string} difference */
-  finish(seconds, difference) {
+  /** Show the times on the bars at the finish. @param {Record<string, number>} seconds */
+  finish(seconds) {
     const longest = Math.max(...Object.values(seconds));
     for (const side of SIDES) {
       const time = seconds[side];
       if (time === undefined) continue;
-      const text = [duration(1000 * time), side === "speculative" && difference].filter(Boolean).join(" · ");
-      this.bar(side, longest ? time / longest : 0, text, true);
+      this.bar(side, longest ? time / longest : 0, duration(1000 * time), true);
     }
   }
 

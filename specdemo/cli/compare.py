@@ -18,7 +18,6 @@ from specdemo.cli.options import (
     whole,
 )
 from specdemo.cli.terminal import announced, interruptible, print_comparison, safe_console, show_conversion
-from specdemo.costs import measure_costs
 from specdemo.errors import ServerError
 from specdemo.estimate import ENOUGH
 from specdemo.exports import html, schema
@@ -26,11 +25,9 @@ from specdemo.exports.code import FLAVOURS, code
 from specdemo.files import json_file, write_each, write_json
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.models.converted import convert_pair
-from specdemo.race import race
-from specdemo.records import Comparison, Phase
+from specdemo.records import MOST, Comparison, Phase
 from specdemo.settings import GenerationSettings
-from specdemo.trials import MOST_SECONDS, REPEAT_SECONDS, confirmed
-from specdemo.worker import needs_costs
+from specdemo.trials import MOST_SECONDS, REPEAT_SECONDS, measured_race
 
 
 def add_to(commands: Commands) -> None:
@@ -45,7 +42,7 @@ def _add_compare(commands: Commands) -> None:
     parser.add_argument("prompt", metavar="PROMPT")
     parser.add_argument(
         "--repeats",
-        type=whole(0),
+        type=whole(0, MOST),
         metavar="N",
         help="runs after the first, for an interval of the speedup (default: as many as fit into "
         f"{REPEAT_SECONDS:.0f} s, or {ENOUGH} if they fit into {MOST_SECONDS:.0f} s)",
@@ -81,19 +78,13 @@ def _compare(options: argparse.Namespace) -> None:
         engine = options.load_engine(settings.engine, pair)
     comparison = None
     try:
-        with closing(engine), announced("measuring step costs") as announce, interruptible() as stop:
-            costs = measure_costs(engine, stop=stop) if needs_costs(settings) else None
-            for progress in race(engine, options.prompt, settings, costs=costs, stop=stop):
-                if isinstance(progress, Comparison):
-                    comparison = progress
-                announce(progress.name if isinstance(progress, Phase) else "racing")
-            if comparison is not None and not stop():
-                for firmer in confirmed(engine, comparison, number=options.repeats, stop=stop):
-                    comparison = firmer
-                    announce("repeating", f", {len(firmer.repeats)} so far")
-            if comparison is not None and costs is None and not stop():
-                announce("measuring step costs")
-                comparison = comparison.model_copy(update={"costs": measure_costs(engine, stop=stop)})
+        with closing(engine), announced("racing") as announce, interruptible() as stop:
+            for event in measured_race(engine, options.prompt, settings, number=options.repeats, stop=stop):
+                if isinstance(event, Comparison):
+                    comparison = event
+                    announce("repeating", f", {len(event.repeats)} so far")
+                else:
+                    announce(event.name if isinstance(event, Phase) else "racing")
             if stop():
                 raise KeyboardInterrupt
     finally:

@@ -17,7 +17,7 @@ from specdemo.api import Pair
 from specdemo.cli.options import Commands, add_json, add_pair, check_file, chosen_pair
 from specdemo.errors import SpecdemoError
 from specdemo.files import write_json
-from specdemo.metrics import break_even, predict
+from specdemo.metrics import predict
 from specdemo.models.devices import Device, devices, in_units, instruction_sets, memory_free, processor
 from specdemo.models.library import library
 from specdemo.models.places import hub_cache, models_dir, own_cache
@@ -125,15 +125,15 @@ def speculation(pair: ModelPair, *, measure: bool) -> dict[str, Any]:
             found["other_load"] = load.share()
     except SpecdemoError as error:
         return found | {"failed": str(error)}
-    return found | {"costs": costs and costs.model_dump(mode="json", exclude={"contexts"}), "allows": allows(costs)}
+    return found | {"costs": costs and costs.model_dump(mode="json", exclude={"drafted"}), "allows": allows(costs)}
 
 
 def allows(costs: Costs | None) -> list[dict[str, Any]]:
-    """Return, per lookahead: v(γ + 1), the speedup with every proposal accepted, and the α from which it gains."""
+    """Return, per lookahead: v(γ + 1), and the speedup with every proposal accepted."""
     if costs is None:
         return []
     free = costs.draft_step is None
-    best, needed = predict(costs, 1.0, free=free), break_even(costs, free=free)
+    best = predict(costs, 1.0, free=free)
     if best is None:
         return []
     return [
@@ -141,10 +141,9 @@ def allows(costs: Costs | None) -> list[dict[str, Any]]:
             "lookahead": lookahead,
             "verify_cost": metrics.verify_cost(costs, lookahead + 1),
             "at_most": best[lookahead - 1],
-            "gains_from": needed[lookahead - 1],
         }
         for lookahead in _LOOKAHEADS
-        if lookahead <= len(needed)
+        if lookahead <= len(best)
     ]
 
 
@@ -183,9 +182,8 @@ def _gains(found: dict[str, Any]) -> Iterator[str]:
     costs = found["costs"]
     draft = "" if costs["draft_step"] is None else f", draft step {costs['draft_step'] * 1000:.2f} ms"
     yield f"pair {found['pair']}, {found['engine']} engine: plain step {costs['plain_step'] * 1000:.2f} ms{draft}"
-    yield "lookahead  cost of verifying  at most  gains from an acceptance of (predicted from these step costs)"
+    yield "lookahead  cost of verifying  at most (predicted from these step costs)"
     for row in found["allows"]:
-        needed = "never" if row["gains_from"] is None else f"{row['gains_from']:.2f}"
-        yield f"{row['lookahead']:>9}  {row['verify_cost']:>17.2f}  {row['at_most']:>6.2f}×  {needed}"
+        yield f"{row['lookahead']:>9}  {row['verify_cost']:>17.2f}  {row['at_most']:>6.2f}×"
     if warning := disturbed(found["other_load"]):
         yield f"warning: {warning}"

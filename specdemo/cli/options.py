@@ -23,6 +23,7 @@ from specdemo.models.places import MODELS_VARIABLE
 from specdemo.records import MOST, SILENCE_SECONDS, ModelPair, Server, Servers
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, choices
 from specdemo.strategies import STRATEGIES, ServerKind, effective, shaping
+from specdemo.text import printable
 
 URL_VARIABLE = "SPECDEMO_URL"
 PLAIN_URL_VARIABLE = "SPECDEMO_PLAIN_URL"
@@ -166,7 +167,8 @@ def raced_settings(options: argparse.Namespace, pair: ModelPair) -> GenerationSe
     if alone and settings.strategy.drafter.model:
         raise UsageError("A target alone has no draft model; give one with --draft, or choose --drafter lookup.")
     if alone and not asked:
-        print(f"{pair.target.name} has no draft here: prompt lookup proposes. --draft names one.", file=sys.stderr)
+        name = printable(pair.target.name)
+        print(f"{name} has no draft here: prompt lookup proposes. --draft names one.", file=sys.stderr)
     return settings
 
 

@@ -66,8 +66,7 @@ def print_comparison(console: Console, comparison: Comparison, *, explained: boo
     console.print(Panel(prompt + coloured(comparison.speculative), title="speculative", title_align="left"))
     console.print(legend(comparison))
     found = summarise(comparison)
-    difference = f"({found.difference})" if found.difference else ""
-    console.print(Text(found.line, style="bold"), Text(found.sentence), difference)
+    console.print(Text(found.line, style="bold"), Text(found.sentence))
     if found.certain:
         console.print(Text(found.certain))
     console.print(Text(f"{found.agreement.capitalize()}."))
@@ -135,7 +134,8 @@ def table(figures: Sequence[Figure], *, formulas: bool) -> Table:
     """Return every figure of the comparison, with formulas if requested."""
     result = Table("figure", "plain", "speculative", *["formula"] * formulas, box=None, header_style="bold")
     for figure in figures:
-        result.add_row(*figure[:3], *[Text(figure.formula, "dim")] * formulas)
+        row = (figure.name, figure.plain, figure.speculative)
+        result.add_row(*row, *[Text(figure.formula, "dim")] * formulas)
     return result
 
 

@@ -58,7 +58,6 @@ class Block(NamedTuple):
             identical=self.outputs == plain.outputs,
             rounds=len(rounds) or None,
             run_tokens=sum(accepted + 1 for _, accepted in rounds) or self.tokens,
-            run_seconds=self.seconds,
             proposed=sum(proposed for proposed, _ in judged) if judged else None,
             accepted=sum(accepted for _, accepted in judged) if judged else None,
             other_load=self.other_load,

@@ -9,6 +9,7 @@ import io
 import json
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ from specdemo.experiments.plan import CONDITIONS, Variant
 from specdemo.experiments.rows import Result, Row
 from specdemo.exports.charts import AT_ONE, Figure, bars, colour, figure, line, whiskers
 from specdemo.exports.html import text_of
-from specdemo.files import ASSETS, colours, json_value, read_bytes, write_json, write_text
+from specdemo.files import ASSETS, colours, json_file, json_value, read_bytes, write_each
 from specdemo.records import SIDES, Trial
 from specdemo.strategies import effective
 from specdemo.summary import milliseconds, number, percent, shared_words
@@ -146,8 +147,6 @@ def _choose(found: Sequence[Point], fresh: Point | None) -> Conclusion:
     name, speedup = best.variant, best.speedup
     evidence = f"{speedup} in {times(best.runs, 'fresh run' if fresh else 'run')}"
     outputs = "outputs identical" if best.identical else f"outputs identical in {best.identical_runs} of {best.runs}"
-    if not speedup.has_interval:
-        return Conclusion(None, f"Too few runs to be sure: the fastest so far is {name}, {evidence}, {outputs}.")
     if speedup.strength == "noisy":
         sentence = f"Inconclusive: the fastest setting, {name}, reached {evidence}."
         return Conclusion(None, f"{sentence} Measure longer, or close other programs.")
@@ -155,8 +154,8 @@ def _choose(found: Sequence[Point], fresh: Point | None) -> Conclusion:
         clearly = "clearly " if speedup.middle > 1 else ""
         sentence = f"No setting {clearly}beats plain decoding here: the best, {name}, reached {evidence}, {outputs}."
         return Conclusion(None, sentence)
-    low, probably = speedup.low or 0.0, "probably " if speedup.strength == "probable" else ""
-    others = [each for each in found if each.variant != name and (each.speedup.high or max(each.speedups)) >= low]
+    probably = "probably " if speedup.strength == "probable" else ""
+    others = [each for each in found if each.variant != name and each.speedup.high >= speedup.low]
     equals = [each.variant for each in sorted(others, key=lambda each: -each.speedup.middle)]
     more = [f"{len(equals) - _NAMED} more"] if len(equals) > _NAMED else []
     as_fast = f" As fast, perhaps: {listed([*equals[:_NAMED], *more])}." if equals else ""
@@ -176,9 +175,6 @@ _CALLS = {
 
 def _where(best: Sequence[Point]) -> str:
     """Say where speculation pays, given the best setting of each condition."""
-    if not all(point.speedup.has_interval for point in best):
-        first = max(best, key=_rounded)
-        return f"Too few runs to be sure: speculation gains most at {first.variant} so far, {first.speedup}."
     parts = []
     for call, words in _CALLS.items():
         mine = [f"{point.variant} ({point.speedup.middle:.2f}×)" for point in best if point.speedup.call == call]
@@ -258,7 +254,7 @@ def report(result: Result) -> Report:
 def _figures(point: Point) -> dict[str, Any]:
     speedup = point.speedup
     figures = {"variant": point.variant, "speedup": speedup.middle, "low": speedup.low, "high": speedup.high}
-    figures |= point.model_dump(exclude={*figures, "speedups", "part", "ttft", "tpot"})
+    figures |= point.model_dump(exclude={*figures, "part", "ttft", "tpot"})
     for name, pair in (("ttft", point.ttft), ("tpot", point.tpot)):
         figures |= {f"{side}_{name}_seconds": pair and pair[index] for index, side in enumerate(SIDES)}
     return figures
@@ -399,15 +395,12 @@ def _charts(result: Result, found: Sequence[Point]) -> dict[str, Chart]:
 
 
 def _trace(draw: Callable[..., Figure], name: str, x: Sequence[Any], mine: Sequence[Point], at: int) -> Figure:
-    """Return speedups as a line or bars, with error bars if all have intervals: those of no height would mislead."""
+    """Return speedups as a line or bars, with error bars."""
     speedups = [point.speedup for point in mine]
-    ends = [(each.low, each.high) for each in speedups if each.low is not None and each.high is not None]
-    middles, look = [each.middle for each in speedups], {}
-    if len(ends) == len(speedups):
-        lows, highs = zip(*ends, strict=True)
-        look = {"error_y": whiskers(middles, lows, highs, colour(at))}
+    middles, lows, highs = zip(*((each.middle, each.low, each.high) for each in speedups), strict=True)
+    bounds = whiskers(middles, lows, highs, colour(at))
     hover = [f"{point.speedup}, outputs {'identical' if point.identical else 'differ'}" for point in mine]
-    return draw(name, list(x), middles, colour(at), text=hover, **look)
+    return draw(name, list(x), list(middles), colour(at), text=hover, error_y=bounds)
 
 
 def _speedups(axis: str, traces: Sequence[Figure]) -> Figure:
@@ -516,16 +509,20 @@ def to_html(report: Report) -> str:
 
 
 def write(report: Report, path: Path) -> list[Path]:
-    """Write the JSON to this path and the other three files `beside` it; return all paths.
+    """Write the JSON to this path and the other three files `beside` it, also after one failed; return all paths.
 
     Raises:
         SpecdemoError: a file cannot be written.
     """
-    write_json(report.data(), path, indent=1)
-    texts = {".md": to_markdown(report), ".csv": to_csv(report), ".html": to_html(report)}
-    for ending, text in texts.items():
-        write_text(text, beside(path, ending))
+    texts = {".md": to_markdown, ".csv": to_csv, ".html": to_html}
+    files: dict[str | Path, Callable[[], bytes]] = {path: lambda: json_file(report.data(), indent=1)}
+    files |= {beside(path, ending): partial(_encoded, make, report) for ending, make in texts.items()}
+    write_each(files)
     return [path, *(beside(path, ending) for ending in texts)]
+
+
+def _encoded(make: Callable[[Report], str], report: Report) -> bytes:
+    return make(report).encode()
 
 
 def beside(path: Path, ending: str) -> Path:

@@ -6,9 +6,9 @@ of bash or PowerShell, or a comment.
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from shlex import quote
 from typing import Any, NamedTuple
 
 from specdemo.errors import SettingsError, quoted
@@ -129,35 +129,6 @@ def _genai(copy: _Copy) -> Iterator[str]:
     yield f"print(pipeline.generate(prompt, {'generation_config=' if in_parts else ''}config))"
 
 
-def _transformers(copy: _Copy) -> Iterator[str]:
-    request, options, draft = copy.request, copy.request.transformers(), ""
-    if any(place is not None and place.file is not None for place in (copy.target, copy.draft)):
-        yield "# transformers reads GGUF files with the packages accelerate and gguf"
-    yield "from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed"
-    yield ""
-    yield f"tokenizer = AutoTokenizer.from_pretrained({_pretrained(copy.target)})"
-    yield f"target = AutoModelForCausalLM.from_pretrained({_pretrained(copy.target)})"
-    if copy.draft is None:
-        options |= copy.form
-    else:
-        draft = ", assistant_model=draft"
-        yield f"draft = AutoModelForCausalLM.from_pretrained({_pretrained(copy.draft)})"
-        yield from (f"draft.generation_config.{name} = {value!r}" for name, value in copy.form.items())
-    yield f"prompt = {request.prompt!r}"
-    if copy.chat:
-        extra = "" if request.enable_thinking else ", enable_thinking=False"
-        yield 'chat = [{"role": "user", "content": prompt}]'
-        yield f"prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False{extra})"
-    special = ", add_special_tokens=False" if copy.chat else ""  # the template adds them
-    yield f'inputs = tokenizer(prompt{special}, return_tensors="pt")'
-    if request.ignore_eos:
-        yield "# transformers has no setting to go on past the end of the text, so this may stop earlier"
-    if request.sampling.do_sample:
-        yield f"set_seed({request.sampling.seed})"
-    yield f"output = target.generate(**inputs{draft}{_arguments(options)})"
-    yield "print(tokenizer.decode(output[0, inputs.input_ids.shape[1]:], skip_special_tokens=True))"
-
-
 def _ovms(copy: _Copy) -> Iterator[str]:
     runtime, name = copy.pair.runtime, copy.pair.target.name
     flags = ["--rest_port", _PORT, "--model_name", name, "--model_path", copy.target.path]
@@ -174,7 +145,7 @@ def _vllm(copy: _Copy) -> Iterator[str]:
     form = copy.form
     if copy.draft is not None:
         form = {"method": "eagle3" if copy.pair.eagle3 else "draft_model", "model": copy.draft.path, **form}
-    if copy.target.file is not None:
+    if copy.target.path.endswith(".gguf"):
         yield "# vLLM's support of GGUF files is experimental; add --tokenizer with the original repository"
     yield from command(["vllm", "serve", copy.target.path, "--port", _PORT, "--speculative-config", _json(form)])
     yield from _post("/v1", copy, copy.request.openai())
@@ -201,19 +172,12 @@ FLAVOURS: dict[str, Software] = {
     "ovms": Software("OpenVINO Model Server", lambda one: one.genai(), _IR, _IR, _ovms, _HEADS),
     "vllm": Software("vLLM", lambda strategy: strategy.vllm(), _BOTH, ("transformers",), _vllm),
     "llama.cpp": Software("llama.cpp", lambda strategy: strategy.llama_cpp(), ("gguf",), ("gguf",), _llama_cpp),
-    "transformers": Software(
-        "transformers", lambda strategy: strategy.transformers(), _BOTH, _BOTH, _transformers, frozenset()
-    ),
 }
 """All software to write code for."""
 
 
 def _arguments(values: dict[str, Any]) -> str:
     return "".join(f", {name}={value!r}" for name, value in values.items())
-
-
-def _pretrained(place: Origin) -> str:
-    return repr(place.place) if place.file is None else f"{place.place!r}, gguf_file={place.file!r}"
 
 
 def _comment(text: str) -> str:
@@ -227,35 +191,26 @@ def _json(value: Any) -> str:
 
 
 def command(arguments: Sequence[str]) -> Iterator[str]:
-    """Yield the line that runs a program and, if PowerShell (7.3 or newer) needs another one, that as a comment."""
-    line, other = bash(arguments), powershell(arguments)
+    """Yield the line that runs a program and, if PowerShell needs another one, that as a comment.
+
+    Raises:
+        SettingsError: a name or path has characters that cannot be seen, such as a newline.
+    """
+    for each in arguments:
+        if not each.isprintable():
+            raise SettingsError(f"{quoted(each)} has characters that no command line should hold; rename it.")
+    line, other = shlex.join(arguments), powershell(arguments)
     yield line
     if other != line:
         yield f"# in PowerShell: {other}"
 
 
-def bash(arguments: Sequence[str]) -> str:
-    """Quote a line for POSIX shells; what cannot be seen, such as a newline, is escaped as bash and zsh read it."""
-
-    def escaped(letter: str) -> str:
-        if letter.isprintable():
-            return f"\\{letter}" if letter in "\\'" else letter
-        return "".join(f"\\x{byte:02x}" for byte in letter.encode(errors="replace"))
-
-    return " ".join(quote(each) if each.isprintable() else f"$'{''.join(map(escaped, each))}'" for each in arguments)
-
-
 def powershell(arguments: Sequence[str]) -> str:
     """Quote a line for PowerShell, where typographic quotes end a string, too."""
-
-    def in_quotes(text: str) -> str:
-        if text.isprintable():
-            return "'" + re.sub("(['‘’‚‛])", r"\1\1", text) + "'"
-        marked = re.sub('([`$"“”„])', r"`\1", text)
-        return '"' + "".join(one if one.isprintable() else f"`u{{{ord(one):x}}}" for one in marked) + '"'
-
     plain = re.compile(r"[\w./:=+\\-]+", re.ASCII)
-    return " ".join(each if plain.fullmatch(each) else in_quotes(each) for each in arguments)
+    return " ".join(
+        each if plain.fullmatch(each) else "'" + re.sub("(['‘’‚‛])", r"\1\1", each) + "'" for each in arguments
+    )
 
 
 def _post(prefix: str, copy: _Copy, request: dict[str, Any]) -> Iterator[str]:
@@ -268,6 +223,6 @@ def _post(prefix: str, copy: _Copy, request: dict[str, Any]) -> Iterator[str]:
     url, kind = f"http://localhost:{_PORT}{prefix}{path}", "application/json"
     data = _json({"model": copy.pair.target.name, **asked, **request})
     yield ""
-    yield bash(["curl", url, "-H", f"Content-Type: {kind}", "-d", data])
+    yield shlex.join(["curl", url, "-H", f"Content-Type: {kind}", "-d", data])
     flags = ["-Method", "Post", "-Uri", url, "-ContentType", f"{kind}; charset=utf-8", "-Body", data]
     yield f"# in PowerShell: {powershell(['Invoke-RestMethod', *flags])}"

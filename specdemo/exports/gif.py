@@ -75,8 +75,7 @@ def _frame(texts: dict[Side, _Text], said: Summary, seconds: float, at: float | 
         share, words = text.tokens[shown - 1] / goal, f"{text.tokens[shown - 1]} tokens · {_duration(clock)}"
         if at is None and said.seconds:
             share = said.seconds[side] / (max(said.seconds.values()) or 1)
-            more = [said.difference] if side == "speculative" and said.difference else []
-            words = " · ".join([_duration(said.seconds[side]), *more])
+            words = _duration(said.seconds[side])
         _bar(pen, side, _TOP - 36 + 18 * number, share, words)
         image.paste(_pane(text.rows[:shown]), (_EDGE + number * (_PANE[0] + _GAP), _TOP))
     factor = _WATCH_SECONDS / seconds if seconds else 1

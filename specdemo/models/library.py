@@ -191,19 +191,14 @@ def distinct(models: Iterable[Model]) -> Iterator[Model]:
 
 
 Format = Literal["openvino", "gguf", "transformers"]
-"""OpenVINO folders; GGUF files; the published format, for transformers and vLLM."""
+"""OpenVINO folders; GGUF files; the published format, for vLLM."""
 
 
 class Origin(NamedTuple):
-    """A path or repository to load, and the file in it if it is a GGUF; `get`: how to get it first."""
+    """A path or repository to load; `get`: how to get it first."""
 
-    place: str
-    file: str | None = None
+    path: str
     get: str | None = None
-
-    @property
-    def path(self) -> str:
-        return self.place if self.file is None else f"{self.place}/{self.file}" if self.place != "." else self.file
 
 
 def origin(model: Model, format_: Format, *, local: bool) -> Origin | None:
@@ -219,9 +214,7 @@ def origin(model: Model, format_: Format, *, local: bool) -> Origin | None:
     if model.path.is_file():
         if local and format_ == "openvino":
             return Origin(str(folder_of(model) if is_converted(model) else model.path))
-        if local:
-            return Origin(str(model.path.parent), model.path.name)
-        return Origin(".", model.path.name, _download(model, source))
+        return Origin(str(model.path)) if local else Origin(model.path.name, _download(model, source))
     if format_ == "gguf":
         return None
     if local:

@@ -6,7 +6,7 @@ import gradio as gr
 
 from specdemo import metrics
 from specdemo.exports.charts import Figure, bars, figure, line
-from specdemo.records import Comparison, Run
+from specdemo.records import Comparison
 from specdemo.summary import number
 from specdemo.ui.views import view
 
@@ -20,7 +20,6 @@ def anatomy(comparison: Comparison) -> dict[str, Any]:
             "confidence": _confidence(metrics.acceptance_by_confidence(run)),
             "lookahead": _lookahead(comparison),
             "accepted": _accepted(comparison),
-            "position": _position(run),
         },
     }
 
@@ -62,24 +61,13 @@ def _accepted(comparison: Comparison) -> Figure:
     return figure("", "rounds", bars("", list(counts), list(counts.values())), **axes)
 
 
-def _position(run: Run) -> Figure:
-    """Plot τ and α along the text; both are counts, which no other program disturbs."""
-    parts = metrics.by_position(run)
-    names = [part.name for part in parts]
-    lengths = line("τ", names, [part.mean_acceptance_length for part in parts], "own")
-    rates = line("α", names, [part.acceptance_rate for part in parts], "accepted", line={"dash": "dot"})
-    return figure("tokens", "tokens per round τ, α", lengths, rates)
-
-
 def _passes(comparison: Comparison) -> dict[str, Any]:
-    """Return target and draft passes of this run, of a constant lookahead of 5, and of the oracle."""
-    run = comparison.speculative
+    """Return target and draft passes of this run and of the oracle."""
+    run, agreement = comparison.speculative, comparison.draft_agreement
     rows = [("this run", len(run.rounds), metrics.draft_passes(comparison), metrics.mean_acceptance_length(run))]
-    for name, lookaheads in metrics.alternative_passes(comparison):
-        tokens = len(comparison.draft_agreement or ())
-        target = len(lookaheads)
-        rows.append((name, target, sum(lookaheads), tokens / target if target else None))
-    known = comparison.draft_agreement is not None
+    if agreement is not None:
+        best = metrics.oracle(agreement, comparison.settings.max_new_tokens - 1)
+        rows.append(("oracle", len(best), sum(best), len(agreement) / len(best) if best else None))
     return {
         "columns": ["lookahead", "target passes", "draft passes", "τ"],
         "rows": [
@@ -89,6 +77,6 @@ def _passes(comparison: Comparison) -> dict[str, Any]:
         "remark": "Computed from where the draft's greedy choice agrees with this text, which is exact in greedy "
         "decoding. The oracle ends every round just before the draft's first mismatch, so none of its proposals is "
         "rejected."
-        if known
-        else "The passes of other lookaheads are known only for a draft model in greedy decoding.",
+        if agreement is not None
+        else "The oracle's passes are known only for a draft model in greedy decoding.",
     }

@@ -216,7 +216,7 @@ def outcome(found: Result, settings: GenerationSettings) -> Outcome:
     conclusion = conclude(found)
     measured = {point.variant: point for point in points(found)}
     fresh = next((point for point in points(found, fresh=True) if point.variant == conclusion.best), None)
-    if conclusion.best is None or fresh is None or fresh.speedup.low is None:
+    if conclusion.best is None or fresh is None:
         return Outcome(None, f"{conclusion.sentence} Nothing was changed.")
     best = found.variants[conclusion.best].settings
     evidence = f"{conclusion.best} reached {fresh.speedup} in {fresh.runs} fresh runs"
@@ -225,8 +225,7 @@ def outcome(found: Result, settings: GenerationSettings) -> Outcome:
     )
     if current is None:
         return Outcome(best, f"Set: {evidence}.")
-    as_good = (current.speedup.high or max(current.speedups)) >= fresh.speedup.low
-    if current.variant == conclusion.best or as_good:
+    if current.variant == conclusion.best or current.speedup.high >= fresh.speedup.low:
         return Outcome(None, f"Your setting is as good as any tried: {evidence}. Nothing was changed.")
     gain = fresh.speedup.middle / current.speedup.middle - 1
     before = f"{current.variant} reached {current.speedup.middle:.2f}×"

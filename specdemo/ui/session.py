@@ -13,18 +13,17 @@ from typing import Any, NamedTuple, Self, TypeVar
 import gradio as gr
 
 from specdemo.child import Failure, Limits, run_limited
-from specdemo.engines import Engine
 from specdemo.engines.base import check_prompt
 from specdemo.errors import EngineError, FileError, ServerError, SpecdemoError
 from specdemo.exports import schema
 from specdemo.files import json_text
 from specdemo.metrics import answer
 from specdemo.race import LiveSettings
-from specdemo.records import Comparison, Costs, ModelPair, Phase, Progress, Request, Side, Turn
+from specdemo.records import Comparison, ModelPair, Phase, Progress, Request, Side, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import DRAFT_KINDS, EngineName
 from specdemo.summary import is_chat
-from specdemo.trials import confirmed
+from specdemo.trials import refined
 from specdemo.ui.feed import Feed, end_event
 from specdemo.ui.parts import alert, describe, notice, phase_words, progress_html
 from specdemo.worker import Job, Prepare, WithEngine, Worker, if_loaded
@@ -161,8 +160,8 @@ class Sessions:
         engine = before.settings.engine
         with self._visitors.busy(visitor, "repeat") as cancelled, suppress(SpecdemoError):  # the race itself stands
             # step costs last: a part of them cannot be stopped, and the next run would have to wait for it
-            for work, calibrate in ((_repeat_race, False), (_with_costs, True)):
-                job = WithEngine(engine, pair, partial(work, comparison=last), calibrate=calibrate)
+            for calibrate in (False, True):
+                job = WithEngine(engine, pair, partial(refined, comparison=last), calibrate=calibrate)
                 for progress in self._worker.run_idle(partial(if_loaded, job=job), cancelled):
                     last = progress if isinstance(progress, Comparison) else last
                     yield None
@@ -211,24 +210,6 @@ def _turn(prompt: str, comparison: Comparison) -> Turn | None:
     """Return the chat's next turn; None if the run was stopped, or cut off while the model was thinking."""
     said = answer(comparison.plain.text)
     return Turn(prompt=prompt, answer=said) if said and comparison.plain.finish_reason != "cancelled" else None
-
-
-def _repeat_race(
-    engine: Engine, *, stop: Callable[[], bool], costs: Costs | None, comparison: Comparison
-) -> Iterator[Comparison]:
-    """Repeat a race, adding step costs measured since."""
-    begin = next(_with_costs(engine, stop=stop, costs=costs, comparison=comparison), comparison)
-    if begin is not comparison:
-        yield begin
-    yield from confirmed(engine, begin, stop=stop)
-
-
-def _with_costs(
-    engine: Engine, *, stop: Callable[[], bool], costs: Costs | None, comparison: Comparison
-) -> Iterator[Comparison]:
-    """Add step costs that were measured only after the race."""
-    if comparison.costs is None and costs is not None:
-        yield comparison.model_copy(update={"costs": costs})
 
 
 def initial_pair(pair: ModelPair) -> ModelPair:

@@ -198,14 +198,14 @@ def line(races: Sequence[Raced], reduce: Callable[[Comparison], Comparison]) -> 
     """Return the figures of one condition."""
     pairs = [(each.truth, of_comparison(reduce(each.comparison))) for each in races]
     found = [(truth, speedup) for truth, speedup in pairs if speedup is not None]
-    held = sum((speedup.low or 0) <= truth <= (speedup.high or 0) for truth, speedup in found)
+    held = sum(speedup.low <= truth <= speedup.high for truth, speedup in found)
     sides = []
     for strength in ("clear", "probable"):
         said = [(truth, speedup) for truth, speedup in found if speedup.strength == strength]
         wrong = sum(speedup.direction == ("slower" if truth > 1 else "faster") for truth, speedup in said)
         sides.append(f"{wrong} of {len(said)}")
     answers = sum(speedup.strength != "noisy" for _, speedup in found)
-    widths = [(speedup.high / speedup.low) ** 0.5 - 1 for _, speedup in found if speedup.low and speedup.high]
+    widths = [(speedup.high / speedup.low) ** 0.5 - 1 for _, speedup in found]
     truths = sorted(truth for truth, _ in found)
     shares = (f"{count / len(found) * 100:.0f} %" for count in (held, answers))
     return " | ".join(

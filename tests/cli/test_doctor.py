@@ -11,7 +11,6 @@ import pytest
 from specdemo.cli import doctor, main
 from specdemo.cli.doctor import allows, block, speculation
 from specdemo.errors import DeviceError
-from specdemo.metrics import break_even, predict
 from specdemo.models import devices
 from specdemo.models.devices import check_devices, check_head_device
 from specdemo.models.pairs import bundled_pair
@@ -56,19 +55,6 @@ def test_it_warns_of_a_busy_machine() -> None:
     (warning,) = (line for line in block(found) if line.startswith("warning:"))
     assert "50 %" in warning
     assert not any(line.startswith("warning:") for line in block(found | {"other_load": 0.01}))
-
-
-def test_what_a_lookahead_needs_is_where_its_prediction_passes_one() -> None:
-    for lookahead, needed in enumerate(break_even(COSTS), 1):
-        assert needed is not None
-        for acceptance, gains in ((needed + 0.01, True), (needed - 0.01, False)):
-            prediction = predict(COSTS, acceptance)
-            assert prediction is not None
-            assert (prediction[lookahead - 1] > 1) is gains
-    dear = COSTS.model_copy(update={"draft_step": 0.02})
-    assert set(break_even(dear)) == {None}
-    assert {row["gains_from"] for row in allows(dear)} == {None}
-    assert allows(None) == []
 
 
 def test_instruction_sets_are_those_the_system_tells(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdemo.decoding.lookahead import LookaheadPolicy, policy_for
-from specdemo.metrics import passes
+from specdemo.metrics import oracle
 from specdemo.settings import GenerationSettings
 
 
@@ -70,18 +70,14 @@ def test_a_policy_that_needs_no_probability_asks_for_none() -> None:
     assert policy(policy="heuristic").proposes_more(1, refuse)
 
 
-def test_passes_by_hand() -> None:
+def test_the_oracle_ends_each_round_before_the_first_mismatch() -> None:
     agrees = [True, True, False, False, True, True, True]
-    assert passes(agrees, None, 7) == (2, 0, 2)  # the last token of all is the target's in any case
-    assert passes(agrees, 2, 7) == (2, 2, 2)
-    assert passes(agrees, 5, 7) == (5, 3, 2)
-    assert passes(agrees, 5, 99) == (5, 5, 5)  # nobody could foresee that the text would end
-    assert passes(agrees, None, 99) == (2, 0, 3)
-    assert passes([], 5, 9) == ()
+    assert oracle(agrees, 7) == (2, 0, 2)  # the last token of all is the target's in any case
+    assert oracle(agrees, 99) == (2, 0, 3)
+    assert oracle([], 9) == ()
 
 
-@given(st.lists(st.booleans(), max_size=60), st.integers(1, 16))
-def test_no_constant_lookahead_takes_fewer_passes_than_the_oracle(agrees: list[bool], lookahead: int) -> None:
-    oracle, constant = passes(agrees, None, len(agrees)), passes(agrees, lookahead, len(agrees))
-    assert len(oracle) <= len(constant) <= len(agrees)
-    assert sum(oracle) + len(oracle) == len(agrees)  # nothing is proposed in vain
+@given(st.lists(st.booleans(), max_size=60))
+def test_the_oracle_proposes_nothing_in_vain(agrees: list[bool]) -> None:
+    lookaheads = oracle(agrees, len(agrees))
+    assert sum(lookaheads) + len(lookaheads) == len(agrees)

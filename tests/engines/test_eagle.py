@@ -62,7 +62,7 @@ def plain(engine: GenAIEngine, **values: Any) -> Run:
 
 def test_the_head_is_recognised(eagle: GenAIEngine) -> None:
     assert eagle.pair.eagle3
-    assert not eagle.pair.target.eagle3
+    assert eagle.pair.target.head is None
     assert not bundled_pair().eagle3
 
 
@@ -255,7 +255,7 @@ def test_a_head_needs_no_tokenizer_but_its_weights(tmp_path: Path, eagle: GenAIE
     head = Path(shutil.copytree(FOLDER / "draft", tmp_path / "head"))
     for file in [*head.glob("*tokenizer*"), head / "generation_config.json"]:
         file.unlink()
-    assert inspect_folder(head).eagle3
+    assert inspect_folder(head).head == "eagle3"
     engine = GenAIEngine(pair_from_folders(FOLDER / "target", head, F32), thoroughness=BRIEF)
     assert speculate(engine).token_ids == speculate(eagle).token_ids
     engine.close()

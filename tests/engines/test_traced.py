@@ -19,7 +19,7 @@ from specdemo.engines.traced import TracedEngine
 from specdemo.errors import EngineError, PairError, PromptError, SettingsError
 from specdemo.models.pairs import BUNDLED
 from specdemo.race import race, run_alone
-from specdemo.records import Comparison, Costs, Outcome, Request, Round, Run, Spread, StepCosts
+from specdemo.records import Comparison, Costs, Outcome, Request, Round, Run
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import ENGINES, Strategy, strategies
 from specdemo.summary import notes
@@ -30,12 +30,7 @@ from tests.support.proposals import proposals
 pytestmark = pytest.mark.openvino
 
 
-def _spread(seconds: float) -> Spread:
-    return Spread(low=seconds, middle=seconds, high=seconds)
-
-
-PASSES = tuple(_spread(0.0015 * (1 + 0.04 * n)) for n in range(17))
-COSTS = Costs.of([StepCosts(context=16, passes=PASSES, draft=_spread(0.0003))])
+COSTS = Costs(plain_step=0.0015, draft_step=0.0003, verify=tuple(0.0015 * (1 + 0.04 * n) for n in range(17)))
 
 
 def settings(**values: Any) -> GenerationSettings:

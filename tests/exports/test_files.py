@@ -13,7 +13,7 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.exports.gif import SIZE, moving_picture
 from specdemo.exports.html import replay
 from specdemo.race import race
-from specdemo.records import SIDES, Comparison, Move, Run, Turn
+from specdemo.records import SIDES, Comparison, Run, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.summary import summarise
 
@@ -32,10 +32,6 @@ def raced(comparison: Comparison) -> Comparison:
     return comparison
 
 
-def moved(comparison: Comparison) -> Comparison:
-    return comparison.model_copy(update={"moves": (Move(round=3, num_assistant_tokens=7),)})
-
-
 def chat(comparison: Comparison) -> Comparison:
     target = comparison.pair.target.model_copy(update={"chat_template": True})
     history = (Turn(prompt="Before", answer="```\ncode\n```"),)
@@ -44,20 +40,13 @@ def chat(comparison: Comparison) -> Comparison:
     )
 
 
-def stopped(comparison: Comparison) -> Comparison:
-    ended: dict[str, Run] = {
-        side: comparison.side(side).model_copy(update={"finish_reason": "cancelled"}) for side in SIDES
-    }
-    return comparison.model_copy(update=ended)
-
-
 def failed(comparison: Comparison) -> Comparison:
     failures = {"speculative": "The server hung up; start it again."}
     return comparison.model_copy(update={"speculative": Run.without("failed"), "failures": failures})
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("kind", [raced, moved, chat, stopped, failed])
+@pytest.mark.parametrize("kind", [raced, chat, failed])
 def test_a_replay_plays_every_kind_of_run_and_asks_for_nothing(
     kind: Callable[[Comparison], Comparison], browser: BrowserContext, tmp_path: Path
 ) -> None:
@@ -96,16 +85,15 @@ def test_a_replay_plays_every_kind_of_run_and_asks_for_nothing(
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("width", [1440, 390])
-def test_nothing_of_a_replay_is_wider_than_the_window(browser: BrowserContext, tmp_path: Path, width: int) -> None:
+def test_nothing_of_a_replay_is_wider_than_a_phone(browser: BrowserContext, tmp_path: Path) -> None:
     file = tmp_path / "run.html"
     file.write_bytes(replay(compare(max_new_tokens=40)))
     page = browser.new_page()
-    page.set_viewport_size({"width": width, "height": 844})
+    page.set_viewport_size({"width": 390, "height": 844})
     page.goto(file.as_uri())
     page.click(".skip")
     page.wait_for_selector(".race[data-state=done]")
-    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
     end = page.locator(".charts").evaluate("charts => charts.getBoundingClientRect().bottom")
     assert end <= page.get_by_role("heading", name="Figures").evaluate("head => head.getBoundingClientRect().top")
     page.close()

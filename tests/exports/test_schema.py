@@ -3,15 +3,11 @@
 import gzip
 import json
 from base64 import b64encode
-from io import StringIO
 from typing import Any
 
 import pytest
 from hypothesis import given
-from rich.console import Console
 
-from specdemo import metrics
-from specdemo.cli.terminal import print_comparison
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import FileError
 from specdemo.exports import schema
@@ -19,9 +15,7 @@ from specdemo.models.pairs import bundled_pair
 from specdemo.race import race
 from specdemo.records import Comparison, Slice
 from specdemo.settings import GenerationSettings
-from specdemo.summary import summarise
 from specdemo.ui.feed import Feed, end_event
-from tests.support.machines import MACHINES, simulated
 from tests.support.random_records import comparisons
 
 
@@ -87,34 +81,10 @@ def test_a_round_looks_the_same_in_a_message_and_in_the_file() -> None:
     assert sent == [side["prefill"], *side["rounds"]]
 
 
-def test_an_update_holds_what_the_one_before_it_held() -> None:
-    feed = Feed(ScriptedEngine().pair, "Say", GenerationSettings())
-    whole = feed.news()
-    feed.fail("again")
-    assert feed.news().startswith(whole)
-    feed.fail("and again")
-    assert [json.loads(line)["text"] for line in feed.news().splitlines()] == ["again", "and again"]
-
-
 def test_no_path_of_this_machine_is_written() -> None:
     text = bundled_pair().model_dump_json()
     assert "assets" not in text
     assert "path" not in text
-
-
-def test_every_place_shows_the_same_speedup() -> None:
-    """On a machine that others disturb, so that totals, medians and the estimate all differ."""
-    comparison = simulated(MACHINES["bursts, a quarter"], 1.6, seed=3, repeats=4)
-    said = summarise(comparison)
-    assert said.speedup is not None
-    data = json.loads(json.dumps(schema.to_json(comparison)))
-    assert data["summary"]["headline"] == said.headline
-    assert data["summary"]["speedup"] == said.speedup.middle
-    assert summarise(schema.from_json(data)) == said
-    out = StringIO()
-    print_comparison(Console(file=out, width=200), comparison)
-    assert said.headline in out.getvalue()
-    assert said.sentence in out.getvalue()
 
 
 SAVED = schema.to_json(compared())
@@ -125,14 +95,11 @@ SAVED = schema.to_json(compared())
     ("place", "value"),
     [
         (("plain", "prefill", "seconds"), 0),
-        (("speculative", "rounds", 0, "seconds"), -1),
         (("speculative", "rounds", 0, "seconds"), 5e-324),
         (("speculative", "rounds", 0, "proposed", 0, "draft_probability"), 1e308),
         (("speculative", "rounds", 0, "committed"), []),
         (("speculative", "rounds"), [SAVED["plain"]["rounds"][0] | {"committed": []}] * 3000),
         (("pair", "target", "parameters"), 10**400),
-        (("draft_agreement"), [False] * 3000),
-        (("costs"), {"plain_step": 0, "draft_step": 1, "verify": [1]}),
         (("history"), [{"prompt": "a", "answer": "b" * 200}] * 20_000),
         (("schema"), 3),
     ],
@@ -155,12 +122,11 @@ def test_another_file_is_refused(data: bytes) -> None:
         schema.from_text(data, "open one saved with Share")
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
+@pytest.mark.parametrize("number", ["NaN", "1e999"])
 def test_a_number_that_is_none_is_refused(number: str) -> None:
+    text = json.dumps(SAVED | {"other_load": 0.123}).replace("0.123", number)
     with pytest.raises(FileError, match="not a comparison of schema 2"):
-        schema.from_text(
-            json.dumps(SAVED | {"other_load": 0.123}).replace("0.123", number).encode(), "open one saved with Share"
-        )
+        schema.from_text(text, "open one saved with Share")
 
 
 def test_what_the_page_sends_is_unpacked_within_a_limit() -> None:
@@ -169,8 +135,3 @@ def test_what_the_page_sends_is_unpacked_within_a_limit() -> None:
     for damaged, most, said in ((packed[:50], 2**20, "arrived damaged"), (packed, 100, "more than 100 bytes")):
         with pytest.raises(FileError, match=said):
             schema.unpack(damaged, most)
-
-
-def test_texts_of_thinking_and_answers() -> None:
-    assert metrics.answer(" <think> Hm </think> Yes.") == "Yes."
-    assert metrics.answer("<think> Hm") == ""

@@ -10,10 +10,18 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
+from specdemo import metrics
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.race import SLICE_SECONDS, race
 from specdemo.records import Comparison, DraftToken, Outcome, Round, Run, Side, Token, Trial
 from specdemo.settings import GenerationSettings
+
+
+def ratio_of_seconds(comparison: Comparison) -> float:
+    """Plain seconds / speculative seconds for the same number of new tokens, by the clock alone."""
+    tokens = metrics.common_tokens(comparison)
+    return metrics.seconds_to(comparison.plain, tokens) / metrics.seconds_to(comparison.speculative, tokens)
+
 
 GRID = 5e-4
 DRIFT = 0.02  # how far the speed wanders in a second
@@ -133,7 +141,6 @@ def simulated(machine: Machine, truth: float, *, seed: int, step: float = 0.010,
                 identical=True,
                 rounds=len(run),
                 run_tokens=TOKENS,
-                run_seconds=sum(run),
                 other_load=machine.load,
                 plain_steps=(tuple(before), tuple(after)),
                 round_steps=tuple((count + 1, each, took) for (each, count), took in zip(accepted, run, strict=True)),
