@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from specdemo import estimate, metrics
-from specdemo.engines import Engine, load_engine
-from specdemo.engines.server import remote_pair
+from specdemo.engines import load_engine
+from specdemo.engines.base import Engine
+from specdemo.engines.server.engine import remote_pair
 from specdemo.errors import UnknownNameError, UsageError, quoted
 from specdemo.estimate import Speedup
 from specdemo.experiments.plan import Axes

@@ -22,8 +22,8 @@ from random import Random
 from statistics import median
 from time import perf_counter
 
-from specdemo.decoding.best import best_lookahead
-from specdemo.engines import Engine
+from specdemo.decoding.lookahead import best_lookahead
+from specdemo.engines.base import Engine
 from specdemo.errors import PromptError, SpecdemoError
 from specdemo.files import read_bytes, write_json
 from specdemo.models.devices import PROPERTIES_VARIABLE, instruction_sets, processor
@@ -140,11 +140,7 @@ def predicted(pair: ModelPair, engine: EngineName) -> tuple[int, float] | None:
 
 
 def start_settings(pair: ModelPair, engine: EngineName | None = None) -> GenerationSettings:
-    """Return the settings with which the page starts: the pair's defaults, at the lookahead that is best here.
-
-    Raises:
-        SettingsError: the engine does not support them.
-    """
+    """Return the settings with which the page starts: the pair's defaults, at the lookahead that is best here."""
     settings = pair_settings(pair, **({} if engine is None else {"engine": engine}))
     found = predicted(pair, settings.engine)
     if found is None or not isinstance(settings.strategy, Constant):

@@ -247,8 +247,7 @@ def expected(comparison: Comparison) -> Expected | None:
         return None
     took = 0.0
     for step in rounds:
-        free = not strategy.drafter.model or step.source not in (None, "model")
-        cost = metrics.round_cost(costs, len(step.proposed or ()), free=free)
+        cost = metrics.round_cost(costs, len(step.proposed or ()), free=not strategy.drafter.model)
         if cost is None:
             return None
         took += cost

@@ -178,8 +178,7 @@ def identical(comparison: Comparison) -> bool:
 def acceptance_by_confidence(run: Run) -> dict[int, tuple[int, int]]:
     """Return accepted and judged proposals by tenths of the draft's probability; discarded ones were never judged."""
     bins: dict[int, tuple[int, int]] = {}
-    drafted = (step for step in run.rounds if step.source in (None, "model"))
-    for draft in (draft for step in drafted for draft in step.proposed or ()):
+    for draft in (draft for step in run.rounds for draft in step.proposed or ()):
         if draft.draft_probability is not None and draft.verdict is not Outcome.DISCARDED:
             tenth = min(int(draft.draft_probability * 10), 9)
             accepted, judged = bins.get(tenth, (0, 0))
@@ -194,7 +193,7 @@ def draft_passes(comparison: Comparison) -> int | None:
         return None
     if not comparison.settings.strategy.drafter.model:
         return 0
-    return sum(len(step.proposed or ()) for step in rounds if step.source in (None, "model"))
+    return sum(len(step.proposed or ()) for step in rounds)
 
 
 def oracle_lookaheads(comparison: Comparison) -> list[int] | None:

@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from specdemo import metrics
-from specdemo.engines import Decoder, Engine, rounds_of
+from specdemo.engines.base import Decoder, Engine, rounds_of
 from specdemo.errors import RunError, ServerError, SpecdemoError
 from specdemo.records import (
     SIDES,
@@ -50,7 +50,6 @@ class LiveSettings(NamedTuple):
     assistant_confidence_threshold: float
 
     def of(self, strategy: Strategy) -> dict[str, Any]:
-        """Return the values of settings that the strategy has."""
         return {name: value for name, value in self._asdict().items() if name in strategy.parameters()}
 
 
@@ -86,12 +85,11 @@ class RaceSide:
         except ServerError as error:
             self.error = error
 
-    def prefill(self) -> Iterator[Phase | Slice]:
-        """Yield prefill progress, then the first slice."""
-        if self.finish_reason:
-            return
+    def prefill(self, stop: Callable[[], bool]) -> Iterator[Phase | Slice]:
+        """Yield prefill progress, then the first slice, unless stopped."""
         with self.kept():
-            for step in self.rounds:
+            while self.finish_reason is None and not stop():
+                step = next(self.rounds)
                 if isinstance(step, Round):
                     yield self._record([step])
                     return
@@ -110,7 +108,6 @@ class RaceSide:
         yield replace(self._record(rounds), moves=tuple(self.moves[before:]))
 
     def _follow(self, number: int) -> None:
-        """Apply the current live settings from this round on."""
         moved = self._moved()
         if moved is None:
             return
@@ -151,8 +148,6 @@ def race(
 ) -> Iterator[RaceEvent]:
     """Decode the prompt on both sides; yield slices as they happen and the comparison at the end.
 
-    In a chat, `history` holds the earlier turns.
-
     `stop` and `moved` are checked between rounds. Once `stop` returns True, the comparison ends early: a side that
     has not begun is empty, and without any token there is no comparison. Settings returned by `moved` apply from the
     next round on, on decoders that support it.
@@ -163,16 +158,17 @@ def race(
     request = Request.of(prompt, settings, tuple(history))
     runners = {
         side: RaceSide(side, engine.decoder(each, costs), each.strategy, moved)
-        for side, each in _sides(engine, request)
+        for side, each in _sides(engine, request).items()
     }
     with ExitStack() as opened:
         for runner in runners.values():
             opened.callback(runner.rounds.close)
         warmed = yield from warm_up_sides(engine, runners, request, costs, stop)
         load = OtherLoad(engine.thoroughness.load_seconds)
-        apart = engine.remote and not settings.at_once
-        for group in [[runner] for runner in runners.values()] if apart else [list(runners.values())]:
-            yield from _prefill(group, stop, together=settings.at_once)
+        # a server does not wait to be asked for the next round, so the other's turn is over first
+        for group in [[runner] for runner in runners.values()] if engine.remote else [list(runners.values())]:
+            for runner in group:
+                yield from runner.prefill(stop)
             while (unfinished := [runner for runner in group if runner.finish_reason is None]) and not stop():
                 ahead = unfinished[0] if settings.sequential else min(unfinished, key=lambda runner: runner.clock)
                 yield from ahead.slice(slice_seconds, stop)
@@ -202,10 +198,8 @@ def race(
     yield comparison.model_copy(update={"divergence": None if stop() else find_divergence(engine, comparison)})
 
 
-def _sides(engine: Engine, request: Request) -> Iterator[tuple[Side, Request]]:
-    """Yield the request of each side that the engine has."""
-    for side in engine.sides:
-        yield side, request.plain if side == "plain" else request
+def _sides(engine: Engine, request: Request) -> dict[Side, Request]:
+    return {side: request.plain if side == "plain" else request for side in engine.sides}
 
 
 def warm_up_sides(
@@ -215,7 +209,7 @@ def warm_up_sides(
     if engine.remote or engine.pair.runtime.enable_prefix_caching:
         # with prefix caching, the timed prefill must see a new prompt
         request = replace(request, prompt=WARM_UP_PROMPT, history=())
-    requests = dict(_sides(engine, request))
+    requests = _sides(engine, request)
     if not engine.remote:
         return (yield from warm_up(engine, requests, costs, stop))
     warmed: dict[Side, WarmUp] = {}
@@ -223,22 +217,6 @@ def warm_up_sides(
         with runner.kept():
             warmed |= yield from warm_up(engine, {side: requests[side]}, costs, stop)
     return warmed
-
-
-def _prefill(runners: Sequence[RaceSide], stop: Callable[[], bool], *, together: bool) -> Iterator[Phase | Slice]:
-    """Prefill each side, unless stopped; `together`: send both requests before reading either answer."""
-    if stop():
-        return
-    begun = [runner.prefill() for runner in runners]
-    if together:
-        yield from (first for first in [next(one, None) for one in begun] if first is not None)
-    for one in begun:
-        if stop():
-            return
-        for progress in one:
-            yield progress
-            if isinstance(progress, Phase) and stop():
-                return
 
 
 def _agreement(decoder: Decoder) -> tuple[bool, ...] | None:

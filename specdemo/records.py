@@ -16,7 +16,7 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, Weights
-from specdemo.strategies import Confidence, DraftKindName, HeadName, Plain, ServerKind, Source, Strategy
+from specdemo.strategies import Confidence, DraftKindName, HeadName, Plain, ServerKind, Strategy
 
 MOST = 2048
 """Maximum tokens of a run, and so maximum rounds, and proposals per round."""
@@ -185,7 +185,6 @@ class Request:
     apply_chat_template: bool = True
     enable_thinking: bool = True
     kv_cache: bool = True
-    alternatives: int = 0
 
     @classmethod
     def of(cls, prompt: str, settings: GenerationSettings, history: tuple[Turn, ...] = ()) -> Self:
@@ -199,7 +198,6 @@ class Request:
             apply_chat_template=settings.apply_chat_template,
             enable_thinking=settings.enable_thinking,
             kv_cache=settings.kv_cache == "on",
-            alternatives=settings.alternatives,
         )
 
     @property
@@ -296,15 +294,13 @@ class Alternative(Record):
 class Token(Record):
     """A committed token. `probability` is the target's, if the engine reports it.
 
-    `id` is None if a server does not report it. `entropy` is that of the target's distribution here, in bits;
-    `alternatives` are its likeliest tokens, in order, if requested.
+    `id` is None if a server does not report it. `entropy` is that of the target's distribution here, in bits.
     """
 
     id: Count | None
     text: str
     probability: Probability | None = None
     entropy: float | None = Field(None, ge=-0.01, le=64)  # rounded, like a probability
-    alternatives: tuple[Alternative, ...] = Field((), max_length=5)
 
 
 class DraftToken(Record):
@@ -320,8 +316,7 @@ class DraftToken(Record):
 class Round(Record):
     """One cycle: the draft proposes, the target verifies in one pass, tokens are committed.
 
-    `proposed` is None if not even the number of proposals was reported. Seconds are on the side's own clock. `source`
-    is the proposals' source, if the strategy has several.
+    `proposed` is None if not even the number of proposals was reported. Seconds are on the side's own clock.
     """
 
     committed: tuple[Token, ...] = Field(max_length=MOST)
@@ -329,7 +324,6 @@ class Round(Record):
     proposed: tuple[DraftToken, ...] | None = Field((), max_length=MOST)
     draft_seconds: Share | None = None
     verify_seconds: Share | None = None
-    source: Source | None = None
 
     @property
     def ids(self) -> list[int]:

@@ -8,14 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    GetCoreSchemaHandler,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, core_schema
 
@@ -27,7 +20,6 @@ from specdemo.strategies import (
     Parameters,
     Strategy,
     drafters,
-    engines_with,
     policies,
     refusal,
     strategy_of,
@@ -73,7 +65,6 @@ class Choice:
         self.options = options
 
     def __get_pydantic_core_schema__(self, source: type, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        """Return the schema of a string that must be one of the allowed values."""
         return core_schema.no_info_after_validator_function(self._checked, handler(source))
 
     def _checked(self, value: str) -> str:
@@ -100,9 +91,7 @@ class _Chosen(_Settings):
     """Settings that choose the strategy; listed before the strategies' own on the page and in the terminal's help."""
 
     engine: Annotated[EngineName, Choice(lambda: {name: engine.label for name, engine in ENGINES.items()})] = Field(
-        "genai",
-        title="Engine",
-        description="what runs the models",
+        "genai", title="Engine", description="what runs the models"
     )
     drafter: Annotated[str, Choice(lambda: {name: drafter.label for name, drafter in drafters().items()})] = Field(
         "model", title="Drafter", description="who proposes the next tokens"
@@ -140,20 +129,13 @@ class GenerationSettings(Parameters, _Chosen):
     )
     seed: int = Field(0, ge=0, le=2**31 - 1, title="Seed", description="of the random draws when sampling")
     kv_cache: Literal["on", "off"] = Field(
-        "on",
-        title="KV cache",
-        description="off: every pass recomputes the whole text",
-    )
-    alternatives: int = Field(
-        0, ge=0, le=5, title="Alternatives", description="likeliest tokens to record at each position"
+        "on", title="KV cache", description="off: every pass recomputes the whole text"
     )
     sequential: bool = Field(
         False,
         title="One side after the other",
         description="run plain to its end, then speculative, instead of taking turns",
     )
-
-    at_once: bool = Field(False, title="Both sides at once", description="send both servers their request together")
 
     @model_validator(mode="before")
     @classmethod
@@ -166,18 +148,15 @@ class GenerationSettings(Parameters, _Chosen):
 
     @property
     def strategy(self) -> Strategy:
-        """Decoding strategy named by the flat settings."""
         strategy = strategy_of(self.drafter, self.policy)
         assert strategy is not None, "checked below"
         return strategy(*map(self._effective, strategy.parameters()))
 
     def _effective(self, name: str) -> Any:
-        """Return the value of a setting, or None if the engine does not support it."""
         return getattr(self, name) if supports(self.engine, name) else None
 
     @property
     def sampling(self) -> Sampling:
-        """Sampling parameters of both sides."""
         return Sampling(**{field.name: getattr(self, field.name) for field in fields(Sampling)})
 
     @model_validator(mode="after")
@@ -188,7 +167,6 @@ class GenerationSettings(Parameters, _Chosen):
         return self
 
     def _contradiction(self) -> str | None:
-        """Explain why two flat settings contradict each other; None if they do not."""
         if strategy_of(self.drafter, self.policy) is None:
             able = " or ".join(
                 strategy.policy.name for strategy in STRATEGIES.values() if strategy.drafter.name == self.drafter
@@ -197,8 +175,8 @@ class GenerationSettings(Parameters, _Chosen):
         for name in type(self).model_fields:
             value = getattr(self, name)
             if not supports(self.engine, name) and value != type(self).model_fields[name].default:
-                able, given = engines_with(name)[0], str(value).lower()
-                return f"the {self.engine} engine does not support {name} {given}; choose the {able} engine"
+                able = next(engine for engine in ENGINES if supports(engine, name))
+                return f"the {self.engine} engine does not support {name} {value}; choose the {able} engine".lower()
         return None
 
 
@@ -234,16 +212,11 @@ class RuntimeSettings(_Settings):
     inference_num_threads: int = Field(
         0, ge=0, le=1024, title="Threads", description="CPU threads; 0: OpenVINO decides"
     )
-    cache_size: int = Field(1, ge=1, le=1024, title="Cache size", description="KV cache of each pipeline, in GB")
+    cache_size: int = Field(1, ge=1, le=1024, title="Cache size", description="most of each KV cache, in GB")
     enable_prefix_caching: bool = Field(
         False,
         title="Prefix caching",
         description="keep the KV cache of earlier texts, so that a chat's next turn reads only what is new",
-    )
-    dynamic_split_fuse: bool = Field(
-        True,
-        title="Dynamic split fuse",
-        description="prefill a long prompt in chunks, with progress, instead of at once",
     )
     model_cache: bool = Field(
         True,

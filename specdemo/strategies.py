@@ -1,12 +1,12 @@
 """Decoding strategies, and the engines and kinds of draft that can use them.
 
-To add a strategy, write its class here with `@register`, name it in the engines that run it, and add its proposer to
-`specdemo/decoding/`.
+To add a strategy, write its class here with `@register`, name it in the engines that run it, and register its
+proposer in `specdemo/decoding/`.
 
 A strategy is a frozen value whose fields are flat settings: `--num-assistant-tokens 4` is the field
-`num_assistant_tokens` of `Constant`. Its class declares everything else: its drafter, which drafts support it, why it
-is refused, and its form in other software; an engine names the strategies it runs. The page, terminal, measurements,
-copied code and the docs' tables all derive from these declarations.
+`num_assistant_tokens` of `Constant`. Its class declares everything else: its drafter, which drafts support it and its
+form in other software; an engine names the strategies it runs. The page, terminal, measurements, copied code and the
+docs' tables all derive from these declarations.
 """
 
 from abc import ABC, abstractmethod
@@ -25,10 +25,7 @@ DraftKindName = HeadName | Literal["model", "translated", "server"]
 ServerKind = Literal["llama.cpp", "openai"]
 """Supported servers; "openai" is any other with OpenAI's protocol."""
 
-SERVERS: dict[ServerKind, str] = {
-    "llama.cpp": "llama.cpp",
-    "openai": "an OpenAI-compatible server",
-}
+SERVERS: dict[ServerKind, str] = {"llama.cpp": "llama.cpp", "openai": "an OpenAI-compatible server"}
 """Names for use in a sentence."""
 
 
@@ -36,19 +33,19 @@ SERVERS: dict[ServerKind, str] = {
 class EngineInfo:
     """An engine, its names and its limits.
 
-    `label` is its name among choices, `words` in a sentence. `lacks`: settings it does not support. `concurrent`: it
-    serves several requests at once. `local`: models are loaded on this machine; `copies` of each. `samples_exactly`:
-    speculative sampling keeps the target's distribution, None if unknown. `strategies` names those it runs, `heads`
-    those it runs with an EAGLE-3 head, `live` those whose changed settings it applies while decoding.
+    `label` is its name among choices, `words` in a sentence. `strategies` names those it runs, `heads` those it runs
+    with an EAGLE-3 head, `live` those whose changed settings it applies while decoding. `lacks`: settings it does not
+    support. `concurrent`: it serves several requests at once. `local`: models are loaded on this machine; `copies` of
+    each. `samples_exactly`: speculative sampling keeps the target's distribution, None if unknown.
     """
 
     name: EngineName
     label: str
     words: str
-    lacks: frozenset[str]
     strategies: tuple[str, ...]
     heads: tuple[str, ...] = ()
     live: tuple[str, ...] = ()
+    lacks: frozenset[str] = frozenset()
     concurrent: bool = False
     local: bool = True
     copies: int = 1
@@ -62,9 +59,9 @@ ENGINES: dict[EngineName, EngineInfo] = {
             "genai",
             label="OpenVINO GenAI",
             words="GenAI engine",
-            lacks=frozenset({"kv_cache", "alternatives", "max_assistant_tokens", "at_once"}),
             strategies=("constant", "confidence", "lookup"),
             heads=("constant",),
+            lacks=frozenset({"kv_cache", "max_assistant_tokens"}),
             concurrent=True,
             copies=2,  # of the target for each side, of the draft also to replay its proposals
             samples_exactly=False,
@@ -73,8 +70,7 @@ ENGINES: dict[EngineName, EngineInfo] = {
             "traced",
             label="Traced: specdemo's own loop",
             words="traced engine",
-            lacks=frozenset({"at_once"}),
-            strategies=("constant", "heuristic", "confidence", "auto", "lookup", "suffix", "both"),
+            strategies=("constant", "heuristic", "confidence", "auto", "lookup", "suffix"),
             heads=("constant", "heuristic", "confidence", "auto"),
             live=("constant", "confidence", "suffix"),
             samples_exactly=True,
@@ -83,8 +79,8 @@ ENGINES: dict[EngineName, EngineInfo] = {
             "server",
             label="A server",
             words="remote engine",
-            lacks=frozenset({"kv_cache", "alternatives", "max_assistant_tokens", "sequential"}),
             strategies=("server",),
+            lacks=frozenset({"kv_cache", "max_assistant_tokens", "sequential"}),
             concurrent=True,
             local=False,
         ),
@@ -94,39 +90,28 @@ ENGINES: dict[EngineName, EngineInfo] = {
 
 LOCAL: tuple[EngineName, ...] = tuple(name for name, engine in ENGINES.items() if engine.local)
 CONCURRENT: tuple[EngineName, ...] = tuple(name for name, engine in ENGINES.items() if engine.concurrent)
+PARTIAL = frozenset[str]().union(*(engine.lacks for engine in ENGINES.values()))
+"""Settings that some engine does not support."""
 
 
 def supports(engine: EngineName, setting: str) -> bool:
     return setting not in ENGINES[engine].lacks
 
 
-def engines_with(setting: str) -> tuple[EngineName, ...]:
-    return tuple(engine for engine in ENGINES if supports(engine, setting))
-
-
-PARTIAL = frozenset[str]().union(*(engine.lacks for engine in ENGINES.values()))
-"""Settings that some engine does not support."""
-
-
 @dataclass(frozen=True)
 class DraftKind:
     """A kind of draft, with a description and the engines that load it.
 
-    `greedy`: why it requires greedy decoding, as a sentence; None if it can sample. `copies`: whether its pair also
-    supports copying from text. `constant`: it proposes the same number of tokens in every round. `prefix_caching`
-    and `concurrent`: GenAI speculates with it while it caches prefixes, and for several requests at once. `mode`: for
-    a head, the runtime information by which GenAI recognises it.
+    `greedy`: it cannot sample. `copies`: its pair also supports copying from text. `limited`: GenAI speculates with
+    it in greedy decoding, with a constant number of proposals, one request at a time, and without prefix caching.
     """
 
     name: DraftKindName
     what: str
     engines: tuple[EngineName, ...]
-    greedy: str | None = None
+    greedy: bool = False
     copies: bool = True
-    constant: bool = False
-    prefix_caching: bool = True
-    concurrent: bool = True
-    mode: str = ""
+    limited: bool = False
 
     @property
     def noun(self) -> str:
@@ -140,49 +125,30 @@ DRAFT_KINDS: dict[DraftKindName, DraftKind] = {
         DraftKind("model", "a model with the target's tokenizer", LOCAL),
         DraftKind(
             "translated",
-            "a model with another tokenizer, whose text is encoded anew for the target",
+            "a draft with a different tokenizer, whose text is encoded anew for the target",
             ("traced",),
-            greedy="A draft with a different tokenizer works in greedy decoding only; switch sampling off.",
+            greedy=True,
         ),
-        DraftKind("eagle3", "an EAGLE-3 head, which reads the target's hidden states", LOCAL, mode="eagle3_mode"),
+        DraftKind("eagle3", "an EAGLE-3 head, which reads the target's hidden states", LOCAL),
         DraftKind(
             "dflash",
             "a DFlash draft, which proposes a whole round in one pass from the target's hidden states",
             ("genai",),
-            greedy="A DFlash draft works in greedy decoding only; switch sampling off.",
-            constant=True,
-            prefix_caching=False,
-            concurrent=False,
-            mode="dflash_mode",
+            greedy=True,
+            limited=True,
         ),
         DraftKind(
             "mtp",
             "a multi-token-prediction head, one layer that continues the target's own hidden states",
             ("genai",),
-            greedy="A multi-token-prediction head works in greedy decoding only; switch sampling off.",
-            constant=True,
+            greedy=True,
             copies=False,  # its target is exported in parts, for which GenAI has no prompt lookup
-            prefix_caching=False,
-            concurrent=False,
-            mode="mtp_mode",
+            limited=True,
         ),
         DraftKind("server", "that of a server that speculates as configured at its start", ("server",), copies=False),
     )
 }
 """All kinds of draft."""
-
-
-Source = Literal["model", "lookup", "suffix"]
-"""Source of proposals: draft model, prompt lookup or suffix tree."""
-SOURCES: dict[Source, str] = {
-    "model": "the draft",
-    "lookup": "prompt lookup",
-    "suffix": "the suffix tree",
-}
-"""Names for use in a sentence."""
-
-Fields = dict[str, Any]
-"""Settings of other software, by their names there."""
 
 
 @dataclass(frozen=True)
@@ -195,20 +161,19 @@ class Policy:
 
 @dataclass(frozen=True)
 class Drafter:
-    """A proposer: value of the setting `drafter`, its label among choices, and its name in a sentence.
+    """A proposer: value of the setting `drafter`, its label among choices, and its name as a sentence's subject.
 
-    `sources`: where its proposals come from; `proposals`: what to call them.
+    `model`: it is the draft model; the others copy from the text so far.
     """
 
     name: str
     label: str
-    words: str
-    proposals: str
-    sources: tuple[Source, ...]
+    subject: str
+    model: bool = False
 
-    @property
-    def model(self) -> bool:
-        return "model" in self.sources
+
+Fields = dict[str, Any]
+"""Settings of other software, by their names there."""
 
 
 @dataclass(frozen=True)
@@ -217,27 +182,26 @@ class Strategy(ABC):
 
     Class attributes:
         name: short name, such as "lookup".
-        what: name in messages; by default, the setting that distinguishes it from others.
         drafter, policy: values of the two settings that select it.
         drafts: kinds of draft that support it.
         needs_costs: whether it needs step costs, which require a KV cache.
     """
 
     name: ClassVar[str]
-    what: ClassVar[str]
     drafter: ClassVar[Drafter]
     policy: ClassVar[Policy]
     drafts: ClassVar[tuple[DraftKindName, ...]] = ("model", "translated", "eagle3")
     needs_costs: ClassVar[bool] = False
 
-    def __init_subclass__(cls) -> None:
-        if "what" not in vars(cls) and hasattr(cls, "policy"):
-            cls.what = f"policy {cls.policy.name}" if cls.drafter is DRAFT_MODEL else f"drafter {cls.drafter.name}"
-
     @property
     @abstractmethod
     def words(self) -> str:
         """Short description of the lookahead, such as "lookahead 4"."""
+
+    @property
+    def what(self) -> str:
+        """The setting that distinguishes it from others."""
+        return f"policy {self.policy.name}" if self.drafter.model else f"drafter {self.drafter.name}"
 
     @property
     def fixed_lookahead(self) -> int | None:
@@ -261,32 +225,27 @@ class Strategy(ABC):
             return False
         return draft != "eagle3" or cls.name in ENGINES[engine].heads
 
-    def unfit(self, draft: DraftKindName) -> str | None:
-        """Return why this kind of draft cannot propose this way on any engine, as a sentence, or None."""
-        return None
+    # Its form in other software; None if that cannot decode this way.
 
     def genai(self) -> Fields | None:
-        """Return fields for OpenVINO GenAI's `GenerationConfig`; None if unsupported."""
+        """Return fields for OpenVINO GenAI's `GenerationConfig`."""
         return None
 
     def vllm(self) -> Fields | None:
-        """Return vLLM's `--speculative-config`, without the draft model; None if unsupported."""
+        """Return vLLM's `--speculative-config`, without the draft model."""
         return None
 
     def llama_cpp(self) -> list[str] | None:
-        """Return options for llama.cpp's server, without the draft model; None if unsupported."""
+        """Return options for llama.cpp's server, without the draft model."""
         return None
 
 
-NO_DRAFTER = Drafter("none", "Nobody", "nobody", "no proposals", ())
-DRAFT_MODEL = Drafter("model", "Draft model", "draft model", "the draft's proposals", ("model",))
-PROMPT_LOOKUP = Drafter("lookup", "Prompt lookup", "prompt lookup", "prompt lookup's proposals", ("lookup",))
-BOTH = Drafter(
-    "both", "Both: copies where they pay", "draft model and suffix tree", "all proposals", ("model", "suffix")
-)
+NO_DRAFTER = Drafter("none", "Nobody", "nobody")
+DRAFT_MODEL = Drafter("model", "Draft model", "the draft", model=True)
+PROMPT_LOOKUP = Drafter("lookup", "Prompt lookup", "prompt lookup")
+SUFFIX_TREE = Drafter("suffix", "Suffix tree", "the suffix tree")
 CONSTANT = Policy("constant", "Constant")
 CONFIDENCE = Policy("confidence", "Confidence threshold")
-AUTOMATIC = Policy("auto", "Automatic")
 
 STRATEGIES: dict[str, type[Strategy]] = {}
 """Strategies that settings can name, by short name, in display order."""
@@ -300,15 +259,8 @@ def register(strategy: Registered) -> Registered:
     return strategy
 
 
-_ANY: tuple[DraftKindName, ...] = ("model", "translated", "eagle3")
-_CONSTANT = (*_ANY, "dflash", "mtp")
-_NEVER_BELOW = 1e-30  # GenAI reads a threshold of 0 as unset
-_HEURISTIC = Policy("heuristic", "Heuristic")
-_SERVER = Policy("server", "As the server was started")
-
-
-class DraftParameters(BaseModel):
-    """Settings of strategies with a draft model."""
+class Parameters(BaseModel):
+    """Settings of all strategies."""
 
     num_assistant_tokens: int = Field(4, ge=1, le=16, title="Lookahead", description="tokens proposed per round")
     assistant_confidence_threshold: float = Field(
@@ -320,6 +272,9 @@ class DraftParameters(BaseModel):
     )
     max_assistant_tokens: int = Field(
         20, ge=1, le=64, title="Most proposals", description="where the draft stops proposing, however confident"
+    )
+    max_ngram_size: int = Field(
+        3, ge=1, le=16, title="N-gram size", description="longest run of recent tokens to look up in the text so far"
     )
 
 
@@ -344,7 +299,7 @@ class Constant(Strategy):
     name = "constant"
     drafter = DRAFT_MODEL
     policy = CONSTANT
-    drafts = _CONSTANT
+    drafts = ("model", "translated", "eagle3", "dflash", "mtp")
 
     @property
     def words(self) -> str:
@@ -368,11 +323,15 @@ class Heuristic(Strategy):
 
     name = "heuristic"
     drafter = DRAFT_MODEL
-    policy = _HEURISTIC
+    policy = Policy("heuristic", "Heuristic")
 
     @property
     def words(self) -> str:
         return "heuristic lookahead"
+
+
+_NEVER_BELOW = 1e-30  # GenAI reads a threshold of 0 as unset
+_MOST = Parameters.model_fields["max_assistant_tokens"].default  # also transformers' own limit for its assistant
 
 
 @register
@@ -386,7 +345,6 @@ class Confidence(Strategy):
     name = "confidence"
     drafter = DRAFT_MODEL
     policy = CONFIDENCE
-    drafts = _ANY
 
     @property
     def words(self) -> str:
@@ -397,10 +355,8 @@ class Confidence(Strategy):
         return {"assistant_confidence_threshold": self.assistant_confidence_threshold or _NEVER_BELOW}
 
     def llama_cpp(self) -> list[str]:
-        """Return the threshold with the cap, or with its default."""
-        most = DraftParameters.model_fields["max_assistant_tokens"].default
-        cap = most if self.max_assistant_tokens is None else self.max_assistant_tokens
-        return ["--spec-draft-n-max", str(cap), "--spec-draft-p-min", f"{self.assistant_confidence_threshold:g}"]
+        threshold = ["--spec-draft-p-min", f"{self.assistant_confidence_threshold:g}"]
+        return ["--spec-draft-n-max", str(self.max_assistant_tokens or _MOST), *threshold]
 
 
 @register
@@ -412,7 +368,7 @@ class Auto(Strategy):
 
     name = "auto"
     drafter = DRAFT_MODEL
-    policy = AUTOMATIC
+    policy = Policy("auto", "Automatic")
     needs_costs = True
 
     @property
@@ -427,35 +383,12 @@ class ServerDefault(Strategy):
 
     name = "server"
     drafter = DRAFT_MODEL
-    policy = _SERVER
+    policy = Policy("server", "As the server was started")
     drafts = ("server",)
 
     @property
     def words(self) -> str:
         return "the server's own lookahead"
-
-    def unfit(self, draft: DraftKindName) -> str | None:
-        """Refuse other drafts, which need a lookahead in each request."""
-        if draft in self.drafts:
-            return None
-        return "Policy server is for remote engines; choose policy constant."
-
-
-SUFFIX_TREE = Drafter("suffix", "Suffix tree", "suffix tree", "the suffix tree's proposals", ("suffix",))
-TOKENS_PER_MATCHED = 2
-"""Maximum tokens a suffix tree proposes per matched token."""
-
-
-class TextParameters(BaseModel):
-    """Settings of strategies that copy from text."""
-
-    max_ngram_size: int = Field(
-        3,
-        ge=1,
-        le=16,
-        title="N-gram size",
-        description="longest run of recent tokens to look up in the text so far",
-    )
 
 
 @register
@@ -469,7 +402,6 @@ class Lookup(Strategy):
     name = "lookup"
     drafter = PROMPT_LOOKUP
     policy = CONSTANT
-    drafts = ()
 
     @property
     def words(self) -> str:
@@ -492,6 +424,10 @@ class Lookup(Strategy):
         return [*flags, "--spec-ngram-simple-size-m", str(self.num_assistant_tokens)]
 
 
+TOKENS_PER_MATCHED = 2
+"""Maximum tokens a suffix tree proposes per matched token."""
+
+
 @register
 @dataclass(frozen=True)
 class Suffix(Strategy):
@@ -503,7 +439,6 @@ class Suffix(Strategy):
     name = "suffix"
     drafter = SUFFIX_TREE
     policy = CONFIDENCE
-    drafts = ()
 
     @property
     def words(self) -> str:
@@ -522,35 +457,6 @@ class Suffix(Strategy):
     def llama_cpp(self) -> list[str]:
         """Return llama.cpp's n-gram cache, which also counts, but has its own thresholds."""
         return ["--spec-type", "ngram-cache", "--spec-draft-n-max", str(self.max_assistant_tokens)]
-
-
-@register
-@dataclass(frozen=True)
-class Both(Strategy):
-    """In every round the draft, the suffix tree or nothing: what pays most."""
-
-    max_ngram_size: int
-    max_assistant_tokens: int
-
-    name = "both"
-    drafter = BOTH
-    policy = AUTOMATIC
-    drafts = ("model",)
-    needs_costs = True
-
-    @property
-    def words(self) -> str:
-        return f"automatic lookahead, matches of up to {self.max_ngram_size}"
-
-    def unfit(self, draft: DraftKindName) -> str | None:
-        """Refuse translated drafts and heads, which are slow to catch up."""
-        if draft in self.drafts:
-            return None
-        return "Both sources need a draft with the target's tokenizer; choose drafter model or lookup."
-
-
-class Parameters(TextParameters, DraftParameters):
-    """Settings of all strategies."""
 
 
 def drafters() -> dict[str, Drafter]:
@@ -594,7 +500,7 @@ def effective(strategy: type[Strategy], engine: EngineName) -> frozenset[str]:
 
 def refusal(strategy: Strategy, engine: EngineName, *, kv_cache: bool = True) -> str | None:
     """Return why no pair can be decoded this way, naming the settings, or None."""
-    if type(strategy) not in STRATEGIES.values():  # plain decoding
+    if isinstance(strategy, Plain):
         return None
     if strategy.needs_costs and not kv_cache:
         return f"{strategy.what} needs the step costs of a KV cache, so kv_cache must be on"
@@ -618,25 +524,25 @@ def pair_refusal(
     a confidence threshold in `generate()` and silently ignores it when stepped. A repetition penalty fails on
     prompt tokens that the head lacks.
     """
-    if type(strategy) not in STRATEGIES.values() or draft is None:
+    if isinstance(strategy, Plain) or draft is None:
         return None
-    if draft == "server" and "server" not in strategy.drafts:
+    if draft == "server" and not isinstance(strategy, ServerDefault):
         return "This server speculates as it was configured at start-up; choose policy server."
     if not strategy.drafter.model:
         return None
-    greedy = DRAFT_KINDS[draft].greedy
-    if greedy is not None and sampling:
-        return greedy
-    if (unfit := strategy.unfit(draft)) is not None:
-        return unfit
-    if DRAFT_KINDS[draft].constant and not strategy.proposes(draft, engine):
-        which = capitalised(DRAFT_KINDS[draft].noun)
-        return f"{which} proposes a constant number of tokens in the {engine} engine; choose policy constant."
+    kind = DRAFT_KINDS[draft]
+    if kind.greedy and sampling:
+        return f"{capitalised(kind.noun)} works in greedy decoding only; switch sampling off."
+    if draft != "server" and isinstance(strategy, ServerDefault):
+        return "Policy server is for remote engines; choose policy constant."
     if not strategy.proposes(draft, engine):
-        others = [each for each in DRAFT_KINDS[draft].engines if strategy.proposes(draft, each)]
+        if kind.limited:
+            what = f"{capitalised(kind.noun)} proposes a constant number of tokens in the {engine} engine"
+            return f"{what}; choose policy constant."
+        others = [each for each in kind.engines if strategy.proposes(draft, each)]
         or_engine = f", or the {others[0]} engine" if others else ""
-        noun = DRAFT_KINDS[draft].noun
-        return f"With {noun} the {engine} engine does not support {strategy.what}; choose policy constant{or_engine}."
+        what = f"With {kind.noun} the {engine} engine does not support {strategy.what}"
+        return f"{what}; choose policy constant{or_engine}."
     if draft == "eagle3" and engine == "genai" and penalty:
         return (
             "With this EAGLE-3 head the genai engine does not support a repetition penalty; "

@@ -26,7 +26,7 @@ from specdemo.records import (
     Side,
 )
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import ENGINES, SOURCES
+from specdemo.strategies import ENGINES
 from specdemo.text import counted
 
 _BUSY = 0.2  # of the processor's time; hand-set: below it the interval says enough, and no one need close anything
@@ -205,9 +205,9 @@ def _sentence(comparison: Comparison, speedup: Speedup | None, seconds: dict[Sid
 def _nothing(comparison: Comparison) -> str:
     drafter = comparison.settings.strategy.drafter
     if any(step.proposed is None or step.proposed for step in comparison.speculative.rounds):
-        return f"Not one of {drafter.proposals} was accepted, so speculation could only cost time."
+        return f"Not one of {drafter.subject}'s proposals was accepted, so speculation could only cost time."
     found = "guessed nothing" if drafter.model else "found nothing to copy"
-    return f"{capitalised(SOURCES[drafter.sources[0]])} {found}, so both sides decoded one token at a time."
+    return f"{capitalised(drafter.subject)} {found}, so both sides decoded one token at a time."
 
 
 def other_load(comparison: Comparison) -> float | None:
@@ -278,7 +278,7 @@ def _makeup(comparison: Comparison) -> str:
     drafter, lookahead = settings.strategy.drafter, settings.strategy.fixed_lookahead
     sentences = []
     if (rate := metrics.acceptance_rate(comparison.speculative)) is not None:
-        sentences.append(f"The target accepted {percent(rate)} of {drafter.proposals}.")
+        sentences.append(f"The target accepted {percent(rate)} of {drafter.subject}'s proposals.")
     parts = []
     guess = None if costs is None or not drafter.model else metrics.draft_cost(costs)
     check = None if costs is None or lookahead is None else metrics.verify_cost(costs, lookahead + 1)
@@ -556,7 +556,7 @@ def shared_words(settings: GenerationSettings) -> str:
         how.append(f"seed {settings.seed}")
     if settings.kv_cache == "off":
         how.append("no KV cache")
-    words = (settings.strategy.drafter.words, ENGINES[settings.engine].words, *how)
+    words = (settings.strategy.drafter.label.lower(), ENGINES[settings.engine].words, *how)
     return ", ".join([*words, f"at most {settings.max_new_tokens} tokens"])
 
 

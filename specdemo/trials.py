@@ -10,7 +10,7 @@ from time import perf_counter
 
 from specdemo import metrics
 from specdemo.costs import measure_costs, needs_costs
-from specdemo.engines import Engine
+from specdemo.engines.base import Engine
 from specdemo.errors import PairError, SettingsError, SpecdemoError
 from specdemo.estimate import ENOUGH
 from specdemo.models.checks import check_strategy

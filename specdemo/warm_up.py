@@ -5,8 +5,8 @@ time, threads start, the replay's draft is loaded. So the beginning of a run is 
 fixed number of rounds was too few: the first race understated speculation by up to a third. Each repetition does the
 same work, so their seconds are comparable. On an engine that has not raced yet, steps of a small model keep getting a
 few per cent faster for about a second, which noise between repetitions hides, so there each side takes at least that
-long. A side that was steady less than a minute ago is warm: one short check is enough, so that an answer starts
-within a second of the click. After a longer pause, the check must be as fast as before.
+long. A side that was steady less than a minute ago is warm: one short repetition is enough, so that an answer starts
+within a second of the click.
 
 Clocks run only while a side computes, but other programs take processor time and memory bandwidth, not necessarily
 from both sides alike; `OtherLoad` measures how much.
@@ -18,14 +18,12 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing import parent_process
-from statistics import median
 from time import monotonic, process_time
-from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import psutil
 
-from specdemo.engines import Engine, Thoroughness, rounds_of
+from specdemo.engines.base import Engine, Thoroughness, rounds_of
 from specdemo.errors import SpecdemoError
 from specdemo.records import Costs, Phase, Request, Side, WarmUp
 from specdemo.settings import GenerationSettings
@@ -33,17 +31,17 @@ from specdemo.strategies import Strategy
 
 
 class OtherLoad:
-    """Load by other processes since creation; this process and the server it computes for do not count.
-
-    Under `least_seconds`, over all cores together, no share is reported.
-    """
+    """Load by other processes since creation; this process and the server it computes for do not count."""
 
     def __init__(self, least_seconds: float) -> None:
         self._least_seconds = least_seconds
         self._begin = _times()
 
     def share(self) -> float | None:
-        """Return the share of processor time that other processes took, or None if measured too briefly."""
+        """Return the share of processor time that other processes took.
+
+        None before `least_seconds`, over all cores together.
+        """
         passed, busy, own = (now - then for now, then in zip(_times(), self._begin, strict=True))
         return min(max((busy - own) / passed, 0.0), 1.0) if passed >= self._least_seconds else None
 
@@ -74,41 +72,33 @@ _MOST_REPETITIONS = 500  # a server may answer at once with nothing
 
 WARM_UP_PROMPT = "Quick foxes jump over lazy dogs while seven wizards mix black quartz"
 """No word occurs twice, so prompt lookup finds little."""
-_CHECK = 1 / 3  # share of a repetition's seconds, to check whether a side is still warm
-_AS_FAST = 1.1  # a paused side is still warm up to this multiple of a steady round
-_LOOKS = 3  # checks of a paused side; the first may only bring its weights back into memory
+_CHECK = 1 / 3  # share of a repetition's seconds, where a side was steady a moment ago
 
 
-class Steady(NamedTuple):
-    """When a strategy was last steady, by `time.monotonic`, and its seconds per round then."""
-
-    at: float
-    pace: float
-
-
-steady_before = WeakKeyDictionary[Engine, dict[Strategy, Steady]]()
-"""Latest steady state per engine and strategy."""
+steady_before = WeakKeyDictionary[Engine, dict[Strategy, float]]()
+"""When each strategy was last steady on an engine, by `time.monotonic`."""
 
 
 @dataclass
 class _Side:
+    """A side's warm-up; `before`: when it was last steady, if ever on this engine."""
+
     request: Request
     thorough: Thoroughness
     least_seconds: float
-    before: Steady | None
-    warm: bool = False
+    before: float | None
     rounds: int | None = None  # per repetition, once chosen
-    best: float = float("inf")
-    pace: float = float("inf")
+    best: float = math.inf
     without_gain: int = 0
     spent: float = 0.0
     spent_rounds: int = 0
     repetitions: int = 0
+    steady: bool = False
     finished: bool = False
 
     def repeat(self, engine: Engine, costs: Costs | None, stop: Callable[[], bool]) -> None:
-        checks = self.before is not None and self.repetitions < _LOOKS
-        least_seconds = self.thorough.repetition_seconds * (_CHECK if checks else 1)
+        warm = self.before is not None and monotonic() < self.before + self.thorough.warm_seconds
+        least_seconds = self.thorough.repetition_seconds * (_CHECK if warm else 1)
         decoder = engine.decoder(self.request, costs)
         done = []
         with closing(rounds_of(decoder)) as rounds:
@@ -125,33 +115,16 @@ class _Side:
             return
         self.spent += sum(step.seconds for step in done)
         self.spent_rounds += len(done) - 1
-        seconds = [step.seconds for step in done[1:]]
-        self.pace = min(self.pace, median(seconds or [math.inf]))
-        if checks:
-            self.warm = self.finished = self._still_warm()
-        else:
-            self.rounds = max(len(seconds), 1)
-            self._judge(sum(seconds))
+        self.rounds = max(len(done) - 1, 1)
+        self._judge(sum(step.seconds for step in done[1:]), warm)
 
-    def _still_warm(self) -> bool:
-        assert self.before is not None
-        return monotonic() < self.before.at + self.thorough.warm_seconds or self.pace <= _AS_FAST * self.before.pace
-
-    def _judge(self, seconds: float) -> None:
+    def _judge(self, seconds: float, warm: bool) -> None:
         self.without_gain = self.without_gain + 1 if seconds >= _GAIN * self.best else 0
         self.best = min(self.best, seconds)
+        self.steady = warm or self.without_gain >= self.thorough.steady
         most = _MOST_SECONDS if self.before is None else _MOST_AGAIN
         enough = self.spent >= most or self.repetitions >= _MOST_REPETITIONS
-        self.finished = (self.steady and self.spent >= self.least_seconds) or enough
-
-    @property
-    def steady(self) -> bool:
-        return self.warm or self.without_gain >= self.thorough.steady
-
-    @property
-    def now_steady(self) -> Steady:
-        """State to remember; a check of few rounds says less about the pace than earlier rounds."""
-        return Steady(monotonic(), self.before.pace if self.warm and self.before else self.pace)
+        self.finished = warm or (self.steady and self.spent >= self.least_seconds) or enough
 
 
 def warm_up(
@@ -178,7 +151,7 @@ def warm_up(
             one.repeat(engine, costs, stop)
             if stop():
                 return {}
-    found = {one.request.strategy: one.now_steady for one in sides.values() if one.steady}
+    found = {one.request.strategy: monotonic() for one in sides.values() if one.steady}
     steady_before.setdefault(engine, {}).update(found)
     return {
         side: WarmUp(rounds=one.spent_rounds, seconds=one.spent, steady=one.steady) for side, one in sides.items()

@@ -24,7 +24,7 @@ import psutil
 
 from specdemo.child import Child, Failure, Sign, send_all
 from specdemo.costs import measure_costs, needs_costs, recall, start_settings
-from specdemo.engines import Engine
+from specdemo.engines.base import Engine
 from specdemo.errors import ENGINE_FAILED, EngineError, SettingsError, SpecdemoError
 from specdemo.models.checks import check_strategy
 from specdemo.models.converted import convert_pair

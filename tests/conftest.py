@@ -13,8 +13,8 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 from specdemo.engines.base import BRIEF
-from specdemo.engines.genai import GenAIEngine
-from specdemo.engines.traced import TracedEngine
+from specdemo.engines.genai.engine import GenAIEngine
+from specdemo.engines.traced.engine import TracedEngine
 from specdemo.models.devices import PROPERTIES_VARIABLE
 from specdemo.models.pairs import PAIR_VARIABLE, bundled_pair
 from specdemo.records import Server, Servers

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from specdemo.engines.genai import GenAIEngine
+from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.engines.traced import TracedEngine
+from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import EngineError
 from specdemo.exports import schema
 from specdemo.race import find_divergence, race, run_alone
@@ -62,7 +62,7 @@ def test_nothing_is_sought_where_nothing_parts_or_nobody_can_tell() -> None:
     parted = compared(ScriptedEngine(diverges_at=5))
     sampled = parted.model_copy(update={"settings": GenerationSettings(do_sample=True)})
     assert find_divergence(ScriptedEngine(), sampled) is None
-    assert find_divergence(ScriptedEngine(remote=True), parted) is None
+    assert find_divergence(ScriptedEngine(name="server"), parted) is None
 
     class Failing(ScriptedEngine):
         def log_probabilities(self, *arguments: object, **options: object) -> list[float] | None:
@@ -74,8 +74,7 @@ def test_nothing_is_sought_where_nothing_parts_or_nobody_can_tell() -> None:
 @pytest.mark.openvino
 @pytest.mark.parametrize("one_by_one", [False, True])
 def test_engines_give_the_same_probabilities(engine: GenAIEngine, traced: TracedEngine, one_by_one: bool) -> None:
-    settings = GenerationSettings(repetition_penalty=1.3, max_new_tokens=20, ignore_eos=True)
-    request = Request.of(PROMPTS[0], settings).plain
+    request = Request.of(PROMPTS[0], GenerationSettings(max_new_tokens=20, ignore_eos=True)).plain
     run = run_alone(traced.decoder(request))
     before, tokens = run.token_ids[:8], run.token_ids[8:16]
     expected = [token.probability for token in run.tokens[8:16]]
@@ -83,6 +82,8 @@ def test_engines_give_the_same_probabilities(engine: GenAIEngine, traced: Traced
         found = each.log_probabilities(request, before, tokens, one_by_one=one_by_one)
         assert found is not None
         assert [math.exp(logarithm) for logarithm in found] == pytest.approx(expected, rel=1e-2)
-    free = engine.log_probabilities(replace(request, sampling=Sampling()), before, tokens, one_by_one=False)
-    assert free is not None
-    assert [math.exp(logarithm) for logarithm in free] != pytest.approx(expected, rel=1e-2)
+    penalised = replace(request, sampling=Sampling(repetition_penalty=1.3))
+    assert engine.log_probabilities(penalised, before, tokens, one_by_one=one_by_one) is None
+    found = traced.log_probabilities(penalised, before, tokens, one_by_one=one_by_one)
+    assert found is not None
+    assert [math.exp(logarithm) for logarithm in found] != pytest.approx(expected, rel=1e-2)

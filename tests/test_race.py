@@ -142,12 +142,10 @@ class Stopped:
         return self.left <= 0
 
 
-AT_ONCE = GenerationSettings(engine="server", policy="server", at_once=True, ignore_eos=True, max_new_tokens=120)
 RACES: dict[str, tuple[Callable[[], ScriptedEngine], GenerationSettings]] = {
     "local, in turns": (ScriptedEngine, LONG),
     "local, one after the other": (ScriptedEngine, LONG.model_copy(update={"sequential": True})),
-    "servers, one after the other": (partial(ScriptedEngine, remote=True), LONG),
-    "servers, at once": (partial(ScriptedEngine, remote=True), AT_ONCE),
+    "servers": (partial(ScriptedEngine, name="server"), LONG),
 }
 
 

@@ -6,7 +6,6 @@ from specdemo.errors import SettingsError
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import (
     Auto,
-    Both,
     Confidence,
     Constant,
     Heuristic,
@@ -25,7 +24,6 @@ from specdemo.strategies import (
         ),
         ({"assistant_confidence_threshold": 1.5}, r"Confidence threshold .* less than or equal to 1, got 1.5"),
         ({"drafter": "lookup", "policy": "confidence"}, "Drafter lookup needs policy constant"),
-        ({"drafter": "both", "policy": "confidence"}, "Drafter both needs policy auto"),
         ({"lookahead": 3}, "There is no setting called 'lookahead'; choose from engine, drafter"),
         ({"num_assistant_tokens": "many"}, "should be a valid integer"),
         ({"temperature": float("nan")}, "Temperature"),
@@ -49,10 +47,6 @@ def test_a_wrong_value_is_one_sentence(values: dict[str, Any], message: str) -> 
         ),
         ({"engine": "traced", "policy": "auto", "max_assistant_tokens": 9}, Auto(max_assistant_tokens=9)),
         ({"drafter": "lookup"}, Lookup(max_ngram_size=5, num_assistant_tokens=7)),
-        (
-            {"engine": "traced", "drafter": "both", "max_assistant_tokens": 9},
-            Both(max_ngram_size=5, max_assistant_tokens=9),
-        ),
         ({"engine": "server", "policy": "server"}, ServerDefault()),
     ],
     ids=lambda value: type(value).__name__,

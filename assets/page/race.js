@@ -120,7 +120,7 @@ export class Race {
     Object.assign(this, { run, request, moves: [], read: -1 });
     const { settings, pair } = request;
     const remote = pair.target.server !== null;
-    this.player.reset({ limit: settings.max_new_tokens, sequential: settings.sequential || (remote && !settings.at_once) });
+    this.player.reset({ limit: settings.max_new_tokens, sequential: settings.sequential || remote });
     this.root.classList.remove("asked");
     this.root.classList.toggle("chat", isChat(request));
     this.root.dataset.state = "waiting";

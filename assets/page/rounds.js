@@ -2,13 +2,12 @@
 // a message, in a saved file and here; what is added are sums over the rounds so far.
 
 /**
- * @typedef {{ id: number | null, text: string, probability?: number | null, entropy?: number | null, alternatives?: { text: string, probability: number }[] }} Token
+ * @typedef {{ id: number | null, text: string, probability?: number | null, entropy?: number | null }} Token
  * @typedef {{ id: number | null, text: string, verdict: "accepted" | "rejected" | "discarded", draft_probability?: number | null, target_probability?: number | null }} Proposal
  * @typedef {object} Round
  * @property {Token[]} committed
  * @property {number} seconds
  * @property {Proposal[] | null} proposed null: not even their number is known
- * @property {string | null} [source]
  * @property {number | null} [draft_seconds]
  * @property {number | null} [verify_seconds]
  */
@@ -20,8 +19,6 @@
 
 /** @type {readonly SideName[]} */
 export const SIDES = ["plain", "speculative"];
-/** @type {Record<string, string>} */
-const SOURCES = { model: "the draft", lookup: "prompt lookup", suffix: "the suffix tree" };
 
 /** Number of accepted proposals; if unreported, all committed tokens but the target's own. @param {Round} round */
 export function acceptedIn({ proposed, committed }) {
@@ -164,7 +161,6 @@ function tip(name, draft, token, source) {
     known(draft?.draft_probability) && `draft's probability ${fixed(draft?.draft_probability, 3)} (${source})`,
     known(probability) && `target's probability ${fixed(probability, 3)}`,
     known(token?.entropy) && `the target's entropy here ${fixed(token?.entropy)} bits`,
-    token?.alternatives?.length && `its likeliest tokens: ${token.alternatives.map((each) => `${JSON.stringify(each.text)} ${fixed(each.probability, 3)}`).join(", ")}`,
     token && !token.text && "no text of its own: part of a character, or a special token",
   ].filter(Boolean).join("\n");
 }
@@ -174,14 +170,12 @@ function roundTip({ round, number, accepted, proposed }, side) {
   const ms = `${(1000 * round.seconds).toFixed(2)} ms`;
   if (!number) return `prefill (reading the prompt), ${ms}`;
   if (side === "plain") return `step ${number}, ${ms}`;
-  const from = round.source ? ` by ${SOURCES[round.source] ?? round.source}` : "";
-  return `round ${number}, ${ms}: ${proposed === null ? "number of proposals unknown" : `${proposed} proposed`}${from}, ${accepted} accepted, ${round.committed.length} committed`;
+  return `round ${number}, ${ms}: ${proposed === null ? "number of proposals unknown" : `${proposed} proposed`}, ${accepted} accepted, ${round.committed.length} committed`;
 }
 
 /** A round in one line. @param {Round} round */
 export function roundNote(round) {
-  const from = round.source ? `, proposed by ${SOURCES[round.source] ?? round.source}` : "";
-  return `${acceptedIn(round)} of ${round.proposed?.length ?? "?"} accepted${from} · ${(1000 * round.seconds).toFixed(2)} ms`;
+  return `${acceptedIn(round)} of ${round.proposed?.length ?? "?"} accepted · ${(1000 * round.seconds).toFixed(2)} ms`;
 }
 
 const PARTS = /(```|\*\*|`|\||\n|(?<![^\n])#{1,6}(?=\s|$))/;

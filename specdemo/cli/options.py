@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from pydantic.fields import FieldInfo
 
-from specdemo.engines.server import remote_pair
+from specdemo.engines.server.engine import remote_pair
 from specdemo.errors import UsageError, quoted
 from specdemo.models.checks import fitting_draft
 from specdemo.models.library import library, resolve

@@ -9,14 +9,14 @@ shares, each after what precedes it. A longer match is more reliable but rarer. 
 expected number of accepted tokens, the sum of these products, wins.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import singledispatch
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from specdemo.strategies import TOKENS_PER_MATCHED, Both, Lookup, Source, Strategy, Suffix
+from specdemo.strategies import TOKENS_PER_MATCHED, Lookup, Strategy, Suffix
 
 TOKENS = 64  # maximum tokens in a proposal
-_LEAST = 0.05  # least probability by counts where the automatic lookahead decides how much to propose
 LONGEST_MATCH = 8
 """Maximum match length in a suffix tree; longer ones found nothing more in the text used for tuning."""
 _TOKENS = 2**32  # exceeds every token id
@@ -31,27 +31,27 @@ class Match(NamedTuple):
     size: int
     tokens: tuple[int, ...]
     chances: tuple[float, ...] = ()
-    source: Source = "lookup"
 
 
 NO_MATCH = Match(0, ())
 
 
-class TextIndex(Protocol):
+class TextIndex(ABC):
     """Finds continuations of a growing text."""
 
+    @abstractmethod
     def find(self, text: Sequence[int], limit: int) -> Match:
         """Return at most `limit` tokens that may follow the text, which extends the previous one."""
 
     def update_strategy(self, strategy: Strategy) -> bool:
         """Follow this strategy from now on; return False, changing nothing, if that is impossible."""
+        return False
 
 
-class NgramIndex:
+class NgramIndex(TextIndex):
     """The first occurrence of every n-gram of a text."""
 
     def __init__(self, longest: int, most: int = TOKENS) -> None:
-        """Index n-grams of at most `longest` tokens; copy at most `most`."""
         self._most = most
         self._ends: list[dict[tuple[int, ...], int]] = [{} for _ in range(longest)]
         self._read = 0  # tokens whose n-grams are indexed
@@ -68,10 +68,6 @@ class NgramIndex:
             if start is not None:
                 return Match(size, tuple(text[start : start + limit]))
         return NO_MATCH
-
-    def update_strategy(self, strategy: Strategy) -> bool:
-        """Return False: neither engine changes prompt lookup within a request."""
-        return False
 
 
 class SuffixTree:
@@ -94,10 +90,7 @@ class SuffixTree:
             self._add(token)
 
     def continuation(self, size: int, limit: int, threshold: float) -> Match:
-        """Return the most frequent continuation of the text's last `size` tokens.
-
-        It has at most `limit` tokens, and ends where its probability would fall below the threshold.
-        """
+        """Return the likeliest continuation of the last `size` tokens, as far as its probability suffices."""
         node, chance = self.end[size], 1.0
         tokens, chances = list[int](), list[float]()
         while len(tokens) < limit and self._followed[node]:
@@ -108,7 +101,7 @@ class SuffixTree:
             tokens.append(self._token[child])
             chances.append(chance)
             node = child if size + len(tokens) <= self.longest else self._shorter[child]
-        return Match(size, tuple(tokens), tuple(chances), "suffix")
+        return Match(size, tuple(tokens), tuple(chances))
 
     def _add(self, token: int) -> None:
         end, shorter = [0], 0
@@ -131,9 +124,7 @@ class SuffixTree:
         self.end = end[: self.longest + 1]
 
 
-class SuffixIndex:
-    """Continuations from a text's suffix tree."""
-
+class SuffixIndex(TextIndex):
     def __init__(self, threshold: float, most: int = TOKENS, *, longest: int = LONGEST_MATCH) -> None:
         """Return continuations of at most `most` tokens with at least the threshold's probability."""
         self._threshold, self._most = threshold, most
@@ -141,13 +132,15 @@ class SuffixIndex:
         self._read = 0
 
     def find(self, text: Sequence[int], limit: int) -> Match:
-        """Return the continuation with the most expected accepted tokens; if tied, the longest match's.
-
-        A continuation's length is limited in proportion to its match.
-        """
+        """Return the continuation with the most expected accepted tokens; if tied, the longest match's."""
         self._tree.read(text[self._read :])
         self._read, limit = len(text), min(limit, self._most)
-        found = max(self._continuations(limit), key=_expected, default=NO_MATCH)
+        sizes = range(len(self._tree.end) - 1, 0, -1)
+        found = max(
+            (self._continuation(size, limit) for size in sizes),
+            key=lambda match: sum(match.chances),
+            default=NO_MATCH,
+        )
         return found if found.tokens else NO_MATCH
 
     def update_strategy(self, strategy: Strategy) -> bool:
@@ -156,13 +149,8 @@ class SuffixIndex:
         self._threshold, self._most = strategy.assistant_confidence_threshold, strategy.max_assistant_tokens
         return True
 
-    def _continuations(self, limit: int) -> Iterable[Match]:
-        for size in range(len(self._tree.end) - 1, 0, -1):
-            yield self._tree.continuation(size, min(limit, TOKENS_PER_MATCHED * size), self._threshold)
-
-
-def _expected(match: Match) -> float:
-    return sum(match.chances)
+    def _continuation(self, size: int, limit: int) -> Match:
+        return self._tree.continuation(size, min(limit, TOKENS_PER_MATCHED * size), self._threshold)
 
 
 @singledispatch
@@ -179,8 +167,3 @@ def _(strategy: Lookup) -> TextIndex:
 @index_of.register
 def _(strategy: Suffix) -> TextIndex:
     return SuffixIndex(strategy.assistant_confidence_threshold, strategy.max_assistant_tokens)
-
-
-@index_of.register
-def _(strategy: Both) -> TextIndex:
-    return SuffixIndex(_LEAST, longest=strategy.max_ngram_size)

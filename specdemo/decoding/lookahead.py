@@ -2,56 +2,65 @@
 
 A longer proposal commits more tokens if accepted and costs more if not. The best length changes from round to round,
 since some tokens are easier to guess than others.
+
+The automatic lookahead is one rule, by costs: propose another token while the chance that it is accepted exceeds its
+cost over the round's,
+
+    reach · a > rate · (draft step + pass(k + 2) − pass(k + 1)).
+
+`reach` is the probability that all k proposals so far are right, a product of one chance each: what the draft's own
+probability meant in recent rounds. `a` is the recent share of accepted proposals. `rate` is what time is worth, in
+tokens per second: that of recent rounds or of plain decoding, whichever is higher. A pass can cost hardly more for
+several further tokens than for one, so the rule holds if it does for any number of them, with a + a² + … on the left.
+
+Where the best round earns less than a plain step, rounds are plain, but for a probe of one proposal now and then.
+
+Step costs are those measured before, so the same text is decoded in the same rounds on a busy machine.
 """
 
+from abc import ABC, abstractmethod
+from bisect import bisect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import singledispatch
-from typing import Protocol, TypeVar
+from itertools import pairwise
+from typing import TypeVar
 
-from specdemo.decoding.auto import AutoPolicy, Estimates
+import numpy as np
+
 from specdemo.errors import SettingsError
 from specdemo.records import Costs
-from specdemo.strategies import Auto, Both, Confidence, Constant, Heuristic, Strategy
+from specdemo.strategies import Auto, Confidence, Constant, Heuristic, Strategy
 
-_HEURISTIC_START = 5
-_HEURISTIC_GAIN, _HEURISTIC_LOSS = 2, 1
+_HEURISTIC_START, _HEURISTIC_GAIN, _HEURISTIC_LOSS = 5, 2, 1  # transformers' own
+_MEMORY = 0.98  # weight of an outcome after the next one: a text's character lasts some 50 tokens
+_EDGES = (0.1, 0.25, 0.5, 0.7, 0.85, 0.95, 0.99)
+"""Of probabilities that are judged alike; finer where products need it."""
+_PRIOR = 4.0  # weight of what is assumed before there are outcomes, in outcomes
+_PROBING = 0.02  # share of the time that probes may take while rounds are plain: what a useless draft costs
+_EVERY = 8  # rounds between recomputations of the thresholds, which take some 30 µs
 
 
-class LookaheadPolicy(Protocol):
-    """Decides before each draft step of a request, and learns from each round's outcome."""
+class LookaheadPolicy(ABC):
+    """Decides before each draft step of a request, and may learn from each round's outcome."""
 
+    @abstractmethod
     def proposes_more(self, proposed: int, confidence: Callable[[], float]) -> bool:
         """Whether to propose another token after `proposed` ones in this round.
 
         `confidence` computes the draft's probability of its last proposal, and is called only if needed.
         """
 
-    def learn(self, proposed: int, accepted: int) -> None:
+    def learn(self, proposed: int, accepted: int) -> None:  # noqa: B027 (most learn nothing)
         """Learn from a round's outcome. The first round is the prefill."""
 
     def update_strategy(self, strategy: Strategy) -> bool:
-        """Follow this strategy from now on; return False, changing nothing, if its type differs."""
-
-
-class _Rigid:
-    """A policy that cannot be changed while in use."""
-
-    def update_strategy(self, strategy: Strategy) -> bool:
+        """Follow this strategy from now on; return False, changing nothing, if that is impossible."""
         return False
 
 
-class _Fixed(_Rigid):
-    """A policy that does not learn."""
-
-    def learn(self, proposed: int, accepted: int) -> None:
-        """Do nothing."""
-
-
 @dataclass
-class ConstantPolicy(_Fixed):
-    """The same lookahead in every round."""
-
+class ConstantPolicy(LookaheadPolicy):
     lookahead: int
 
     def proposes_more(self, proposed: int, confidence: Callable[[], float]) -> bool:
@@ -65,7 +74,7 @@ class ConstantPolicy(_Fixed):
 
 
 @dataclass
-class ConfidencePolicy(_Fixed):
+class ConfidencePolicy(LookaheadPolicy):
     """Stops when the draft's probability of its last proposal is below a threshold, or at the cap."""
 
     threshold: float
@@ -83,21 +92,125 @@ class ConfidencePolicy(_Fixed):
 
 
 @dataclass
-class HeuristicPolicy(_Rigid):
-    """Two more tokens after a fully accepted round, one fewer after any other, as in transformers."""
-
+class HeuristicPolicy(LookaheadPolicy):
     lookahead: int = _HEURISTIC_START
 
     def proposes_more(self, proposed: int, confidence: Callable[[], float]) -> bool:
         return proposed < self.lookahead
 
     def learn(self, proposed: int, accepted: int) -> None:
-        if not proposed:
-            return
-        if accepted == proposed:
+        if proposed and accepted == proposed:
             self.lookahead += _HEURISTIC_GAIN
-        else:
+        elif proposed:
             self.lookahead = max(self.lookahead - _HEURISTIC_LOSS, 1)
+
+
+@dataclass
+class DiscountedMean:
+    """A discounted ratio of sums, such as accepted / judged."""
+
+    above: float
+    below: float
+
+    @property
+    def value(self) -> float:
+        return self.above / self.below
+
+    def add(self, above: float, below: float = 1.0) -> None:
+        self.above = above + _MEMORY * self.above
+        self.below = below + _MEMORY * self.below
+
+
+class Calibration:
+    """What a stated probability means: the discounted share of right ones among those stated about alike."""
+
+    def __init__(self, least: float, most: float) -> None:
+        """Begin with the chances `least` at a stated probability of 0 and `most` at 1."""
+        middles = ((low + high) / 2 for low, high in pairwise((0.0, *_EDGES, 1.0)))
+        self._means = [DiscountedMean(_PRIOR * (least + (most - least) * middle), _PRIOR) for middle in middles]
+
+    def chance(self, stated: float) -> float:
+        return self._means[bisect(_EDGES, stated)].value
+
+    def learn(self, stated: float, right: bool) -> None:
+        self._means[bisect(_EDGES, stated)].add(right)
+
+
+class Estimates:
+    """What rounds taught: chances of the draft's proposals, and what rounds earned."""
+
+    def __init__(self) -> None:
+        # priors, rounded from fits on answers of SmolLM2-135M-Instruct with its bundled draft
+        self.draft = Calibration(0.4, 0.9)
+        self.first, self.later = DiscountedMean(2.6, 4), DiscountedMean(3.0, 4)
+        self.earned = DiscountedMean(1.0, 1.0)  # tokens, by plain steps' time
+
+    def judge(self, stated: Sequence[float], proposed: int, accepted: int) -> None:
+        """Learn from the draft's proposals, up to the first rejected one."""
+        for index in range(min(accepted + 1, proposed)):
+            (self.later if index else self.first).add(index < accepted)
+            if index < len(stated):
+                self.draft.learn(stated[index], index < accepted)
+
+
+@dataclass
+class AutoPolicy(LookaheadPolicy):
+    """A policy for one request, of at most `cap` proposals, within the longest measured pass."""
+
+    costs: Costs
+    cap: int
+    estimates: Estimates = field(default_factory=Estimates)
+
+    def __post_init__(self) -> None:
+        plain, passes = self.costs.plain_step, np.array(self.costs.verify)
+        # a shorter pass costs no more than a longer one: where it was measured so, other load added to it
+        self._passes = np.minimum.accumulate(passes[::-1])[::-1] / plain
+        self.cap = min(self.cap, len(passes) - 1)
+        lookaheads = range(self.cap + 1)
+        self._drafts = np.array([self.costs.drafting(lookahead) or 0.0 for lookahead in lookaheads]) / plain
+        self._reach, self._stated = 1.0, list[float]()
+        self._until_probe, self._probing, self._rounds = 0.0, False, 0
+        for step in self.costs.drafted:
+            self.estimates.judge(step.probabilities, len(step.probabilities), step.accepted)
+        self._reckon()
+
+    def proposes_more(self, proposed: int, confidence: Callable[[], float]) -> bool:
+        if not proposed:
+            self._reach, self._stated = 1.0, []
+            self._probing = self._needed[0] > 1
+            return not self._probing or self._until_probe <= 0
+        if proposed >= self.cap or self._probing:
+            return False
+        self._stated.append(confidence())
+        self._reach *= self.estimates.draft.chance(self._stated[-1])
+        return self._reach > self._needed[proposed]
+
+    def learn(self, proposed: int, accepted: int) -> None:
+        steps = self._passes[min(proposed, self.cap)] + self._drafts[min(proposed, self.cap)]
+        self.estimates.earned.add(accepted + 1, steps)
+        if proposed:
+            self.estimates.judge(self._stated, proposed, accepted)
+            if self._probing:
+                self._until_probe = max(steps - (accepted + 1), self._drafts[1]) / _PROBING
+        else:
+            self._until_probe -= 1
+        self._rounds += 1
+        if self._probing or self._rounds % _EVERY == 0:
+            self._reckon()
+
+    def _reckon(self) -> None:
+        """Compute, for each number of proposals, the reach above which more pay off; above 1, they never do."""
+        first, later = self.estimates.first.value, self.estimates.later.value
+        lookaheads = np.arange(self.cap)
+        gains = np.cumsum(later**lookaheads)  # of 1, 2, … more proposals, if all before are right and one more is
+        total = self._drafts + self._passes[: self.cap + 1]
+        pays = bool(((1 + first * gains) / total[1:]).max() > 1)
+        rate = max(self.estimates.earned.value, 1.0)
+        more = [
+            float(((total[k + 1 :] - total[k]) / gains[: self.cap - k]).min()) * rate / later
+            for k in range(1, self.cap)
+        ]
+        self._needed = [0.0 if pays else np.inf, *more, np.inf]
 
 
 @singledispatch
@@ -107,41 +220,31 @@ def policy_for(strategy: Strategy, costs: Costs | None = None, estimates: Estima
     The automatic lookahead starts from the `estimates` of earlier requests, and updates them.
 
     Raises:
-        SettingsError: the strategy needs step costs, and none were measured.
+        SettingsError: the strategy needs step costs, and the draft's were not measured.
     """
     raise TypeError(f"no policy is registered for {strategy}")
 
 
 @policy_for.register
-def _(strategy: Constant, costs: Costs | None = None, estimates: Estimates | None = None) -> LookaheadPolicy:
+def _(strategy: Constant, *_: object) -> LookaheadPolicy:
     return ConstantPolicy(strategy.num_assistant_tokens)
 
 
 @policy_for.register
-def _(strategy: Confidence, costs: Costs | None = None, estimates: Estimates | None = None) -> LookaheadPolicy:
+def _(strategy: Confidence, *_: object) -> LookaheadPolicy:
     return ConfidencePolicy(strategy.assistant_confidence_threshold, strategy.max_assistant_tokens)
 
 
 @policy_for.register
-def _(strategy: Heuristic, costs: Costs | None = None, estimates: Estimates | None = None) -> LookaheadPolicy:
+def _(strategy: Heuristic, *_: object) -> LookaheadPolicy:
     return HeuristicPolicy()
 
 
-@policy_for.register(Auto)
-@policy_for.register(Both)
-def _(strategy: Auto | Both, costs: Costs | None = None, estimates: Estimates | None = None) -> LookaheadPolicy:
-    return AutoPolicy(required(costs), strategy.max_assistant_tokens, estimates or Estimates())
-
-
-def required(costs: Costs | None) -> Costs:
-    """Return the step costs, checked to include the draft's.
-
-    Raises:
-        SettingsError: they were not measured.
-    """
+@policy_for.register
+def _(strategy: Auto, costs: Costs | None = None, estimates: Estimates | None = None) -> LookaheadPolicy:
     if costs is None or costs.draft_step is None:
         raise SettingsError("The cost of a draft step is unknown for this pair; choose another policy or drafter.")
-    return costs
+    return AutoPolicy(costs, strategy.max_assistant_tokens, estimates or Estimates())
 
 
 Proposed = TypeVar("Proposed")
@@ -161,3 +264,23 @@ def propose(
     while len(proposals) < limit and policy.proposes_more(len(proposals), lambda: confidence(proposals[-1])):
         proposals.append(choose(proposals))
     return proposals
+
+
+def best_lookahead(agreement_per_step: Sequence[float], costs: Costs) -> tuple[int, float]:
+    """Return the best constant lookahead, and its predicted speedup; (0, 1.0) where plain decoding is faster.
+
+    `agreement_per_step[i]` is the share of a draft's (i + 1)-th proposals of a round that the target accepts, if it
+    accepted those before; lookaheads beyond its length, or beyond the measured passes, are not considered. The
+    speedup is τ / (draft steps + v(γ + 1)), in plain steps, and so never above τ.
+    """
+    best, reach, tokens = (0, 1.0), 1.0, 1.0
+    for lookahead, agreement in enumerate(agreement_per_step[: len(costs.verify) - 1], 1):
+        reach *= agreement
+        tokens += reach
+        drafting = costs.drafting(lookahead)
+        if drafting is None:
+            break
+        # a pass over more tokens is never cheaper than a plain one: where it was measured so, that is noise
+        steps = max(costs.verify[lookahead], costs.plain_step) + drafting
+        best = max(best, (lookahead, tokens / steps * costs.plain_step), key=lambda found: found[1])
+    return best

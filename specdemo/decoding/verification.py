@@ -115,13 +115,8 @@ def rejection_sample(
 
     A token x is accepted with probability min(1, p(x) / q(x)). The first rejected one is replaced by a draw from the
     normalised max(0, p − q); after a full acceptance follows a draw from p (Leviathan et al. 2023, algorithm 1; Chen
-    et al. 2023, algorithm 2).
-
-    Args:
-        proposed: n token ids, each drawn from its draft distribution.
-        drafts: n distributions q.
-        targets: n + 1 distributions p, each given the proposals before it; read only as far as needed.
-        random: the source of random numbers.
+    et al. 2023, algorithm 2). `drafts` are n distributions q; `targets` n + 1 distributions p, each given the
+    proposals before it, and read only as far as needed.
     """
     remaining = iter(targets)
     for index, (token, q) in enumerate(zip(proposed, drafts, strict=True)):
@@ -135,20 +130,12 @@ def rejection_sample(
 
 
 def judge(proposed: Sequence[int], committed: Sequence[int], *, ended: bool = False) -> list[Outcome] | None:
-    """Return the outcomes on proposals, given the tokens committed in the same round.
+    """Return the outcomes on proposals, or None if they cannot have led to the tokens of their round.
 
     The target accepts a prefix of the proposals; the next one is rejected, and those after it are discarded. The
     round then commits a correction token, which differs from the rejected one: by definition in greedy decoding, and
     in sampling because max(0, p − q) is 0 where a proposal can be rejected. An accepted end-of-text token ends the
-    round without one.
-
-    Args:
-        proposed: ids the draft proposed, in order.
-        committed: ids the round committed, at least one.
-        ended: whether the run ended with this round.
-
-    Returns:
-        One outcome per proposal, or None if these proposals cannot have led to these tokens.
+    round without one; `ended`: the run ended with this round.
     """
     accepted = 0
     while accepted < min(len(proposed), len(committed)) and proposed[accepted] == committed[accepted]:

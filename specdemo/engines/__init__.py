@@ -4,30 +4,16 @@ Nothing is loaded before an engine is: OpenVINO alone takes more than a second.
 """
 
 import specdemo.telemetry  # noqa: F401 (before `openvino`)
-from specdemo.engines.base import THOROUGH, Arrival, Batch, BatchEngine, Decoder, Engine, Thoroughness, rounds_of
+from specdemo.engines.base import THOROUGH, Engine, Thoroughness
 from specdemo.errors import OPENVINO_FAILURES, LoadError
 from specdemo.records import ModelPair, Side
 from specdemo.strategies import EngineName
-
-__all__ = [
-    "THOROUGH",
-    "Arrival",
-    "Batch",
-    "BatchEngine",
-    "Decoder",
-    "Engine",
-    "Thoroughness",
-    "load_engine",
-    "rounds_of",
-]
 
 
 def load_engine(
     name: EngineName, pair: ModelPair, side: Side | None = None, *, thoroughness: Thoroughness = THOROUGH
 ) -> Engine:
-    """Load a pair in the named engine.
-
-    With `side`, only the models that side decodes with are loaded. `thoroughness` limits how long measurements take.
+    """Load a pair in the named engine; with `side`, only the models that side decodes with.
 
     Raises:
         SpecdemoError: the pair cannot be loaded; the message says why.
@@ -45,6 +31,6 @@ def load_engine(
             return TracedEngine(pair, thoroughness=thoroughness)
     except OPENVINO_FAILURES as error:  # such as its CPU plugin's, which may need memory or a thread to start at all
         raise LoadError.of(error, f"OpenVINO cannot load {pair.name}", "check its installation") from error
-    from specdemo.engines.server import RemoteEngine
+    from specdemo.engines.server.engine import RemoteEngine
 
     return RemoteEngine(pair, thoroughness=thoroughness)

@@ -10,17 +10,20 @@ tests, a simulated one.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
-from specdemo.errors import PromptError
+from specdemo.errors import PromptError, SettingsError
 from specdemo.files import is_text
 from specdemo.records import (
     MOST_TURNS,
+    SIDES,
     Costs,
     DraftRound,
+    DraftToken,
     Environment,
     FinishReason,
     ModelPair,
@@ -28,9 +31,11 @@ from specdemo.records import (
     Round,
     Run,
     Side,
+    Token,
     TraceSource,
+    outcomes_from_counts,
 )
-from specdemo.strategies import EngineName, Strategy
+from specdemo.strategies import ENGINES, EngineName, Strategy
 
 PREFILL_CHUNK = 512
 """Prompt tokens prefilled at once. Larger chunks were no faster and make progress coarser."""
@@ -72,17 +77,17 @@ class Prefilling(NamedTuple):
     total: int
 
 
-class Decoder(Protocol):
+class Decoder(ABC):
     """Decodes one request."""
 
-    @property
-    def finish_reason(self) -> FinishReason | None:
-        """Why the request ended; None while it runs."""
+    finish_reason: FinishReason | None = None
+    """Why the request ended; None while it runs."""
+    trace_source: TraceSource = "measured"
+    """Source of the proposals in this request's rounds."""
+    prompt_tokens: int | None = None
+    """Length of the prompt, once it is known."""
 
-    @property
-    def trace_source(self) -> TraceSource:
-        """Source of the proposals in this request's rounds."""
-
+    @abstractmethod
     def rounds(self) -> Generator[Prefilling | Round]:
         """Tokenise and prefill, yielding progress, then yield one round at a time. Call once.
 
@@ -96,51 +101,39 @@ class Decoder(Protocol):
 
     def with_proposals(self, rounds: Sequence[Round]) -> list[Round]:
         """Complete the request's next rounds, in order, with all that the engine can find out off the clock."""
+        return list(rounds)
 
     def finalized(self, run: Run) -> Run:
         """Complete a finished run with what the engine only knows at its end."""
+        return run.model_copy(update={"prompt_tokens": self.prompt_tokens})
 
     def update_strategy(self, strategy: Strategy) -> bool:
         """Switch strategy from the next round on; return False, changing nothing, if that takes a new request."""
+        return False
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
         """Return, for each token after the prefill's, whether the draft would have proposed it.
 
         Computed off the clock. None when sampling and without a draft model, where the draft has no single choice.
         """
+        return None
 
 
-class Engine(Protocol):
-    """A loaded pair, decoding one request at a time on each side.
+class Engine(ABC):
+    """A loaded pair, decoding requests on each of its `sides`."""
 
-    A `remote` engine is decoded by servers, which do not wait to be asked for the next round, so two requests cannot
-    take turns. `sides` are the sides that it can decode.
-    """
-
-    @property
-    def name(self) -> EngineName:
-        """Its name among the settings."""
+    name: EngineName
+    pair: ModelPair
+    environment: Environment
+    sides: tuple[Side, ...] = SIDES
+    thoroughness: Thoroughness = THOROUGH
 
     @property
     def remote(self) -> bool:
-        """Whether decoding runs on servers."""
+        """Whether servers decode: they do not wait to be asked for the next round, so sides cannot take turns."""
+        return not ENGINES[self.name].local
 
-    @property
-    def sides(self) -> tuple[Side, ...]:
-        """The sides it can decode."""
-
-    @property
-    def thoroughness(self) -> Thoroughness:
-        """Limits on how long its measurements take."""
-
-    @property
-    def pair(self) -> ModelPair:
-        """The loaded pair."""
-
-    @property
-    def environment(self) -> Environment:
-        """The software and hardware measured on."""
-
+    @abstractmethod
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
         """Return a decoder for the request. The automatic lookahead needs the pair's step costs.
 
@@ -148,20 +141,28 @@ class Engine(Protocol):
             PairError, SettingsError: the pair cannot be decoded with the request's strategy.
         """
 
+    def batch(self, strategy: Strategy) -> "Batch":
+        """Return an empty batch for requests decoded with this strategy; one batch at a time.
+
+        Raises:
+            PairError, SettingsError: the pair cannot be decoded with this strategy, or not several at once.
+        """
+        raise SettingsError("This engine serves one request at a time; choose another.")
+
+    @abstractmethod
     def count_tokens(self, text: str) -> int:
         """Return the number of target tokens in a text."""
 
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
-        """Yield the seconds of consecutive target passes over this many tokens, after a text like the prompt.
-
-        An engine that cannot measure this yields nothing.
-        """
+        """Yield the seconds of consecutive target passes over this many tokens after the prompt, if measurable."""
+        yield from ()
 
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
         """Return the draft's costs in several rounds with this lookahead; empty without a draft.
 
         Target passes run in between: a draft alone would be faster, with its weights never evicted from the caches.
         """
+        return []
 
     def log_probabilities(
         self, request: Request, before: Sequence[int], tokens: Sequence[int], *, one_by_one: bool
@@ -170,7 +171,9 @@ class Engine(Protocol):
 
         Computed in one pass over all tokens or, if `one_by_one`, one pass per token. None if the engine cannot tell.
         """
+        return None
 
+    @abstractmethod
     def close(self) -> None:
         """Free all models."""
 
@@ -183,6 +186,16 @@ def rounds_of(decoder: Decoder) -> Generator[Round]:
                 yield step
 
 
+def counted_drafts(committed: Sequence[Token], proposed: int, accepted: int) -> tuple[DraftToken, ...]:
+    """Return a round's proposals where only their number is known, and the accepted ones from what was committed."""
+    known = [*committed[:accepted], *[Token(id=None, text="")] * (proposed - len(committed[:accepted]))]
+    outcomes = outcomes_from_counts(proposed, accepted)
+    return tuple(
+        DraftToken(id=token.id, text=token.text, verdict=outcome)
+        for token, outcome in zip(known, outcomes, strict=True)
+    )
+
+
 def messages(request: Request) -> list[dict[str, str]]:
     """Return the history and prompt as chat messages, as chat templates and servers take them."""
     turns = [(("user", turn.prompt), ("assistant", turn.answer)) for turn in request.history]
@@ -191,11 +204,7 @@ def messages(request: Request) -> list[dict[str, str]]:
 
 
 def check_prompt(request: Request) -> None:
-    """Check that there is a prompt, and that it and the turns before it are text.
-
-    Raises:
-        PromptError: the prompt is empty, a text cannot be encoded, or there are too many turns.
-    """
+    """Raise a `PromptError` unless there is a prompt, and it and the turns before it are text, and not too many."""
     if not request.prompt.strip():
         raise PromptError("The prompt is empty; enter the beginning of a text.")
     if len(request.history) > MOST_TURNS:
@@ -231,39 +240,17 @@ class Arrival(NamedTuple):
 class Batch(Protocol):
     """Requests of one side in flight."""
 
-    @property
-    def in_passes(self) -> bool:
-        """Whether each `receive` covers exactly one target pass."""
+    in_passes: bool
+    """Whether each `receive` covers exactly one target pass."""
 
     def now(self) -> float:
         """Return the seconds on this batch's clock."""
 
     def submit(self, number: int, request: Request) -> None:
-        """Start another request; `number` identifies its arrivals.
-
-        Raises:
-            PromptError: the prompt is empty, or too long for the model.
-            RunError: the engine failed.
-        """
+        """Start another request; `number` identifies its arrivals."""
 
     def receive(self) -> Sequence[Arrival]:
-        """Return the next arrivals of any request, or nothing after a short wait.
-
-        Raises:
-            RunError: the engine could not continue.
-        """
+        """Return the next arrivals of any request, or nothing after a short wait."""
 
     def close(self) -> None:
         """Cancel the requests in flight. Call once."""
-
-
-@runtime_checkable
-class BatchEngine(Engine, Protocol):
-    """An engine that can serve several requests at once."""
-
-    def batch(self, strategy: Strategy) -> Batch:
-        """Return an empty batch for requests decoded with this strategy; one batch at a time.
-
-        Raises:
-            PairError, SettingsError: the pair cannot be decoded with this strategy.
-        """

@@ -80,9 +80,6 @@ class LanguageModel:
 
         If it quantizes activations, the first of `layouts` is used in which passes repeat bits on this machine;
         `layout` is None if none does.
-
-        Raises:
-            LoadError: OpenVINO cannot load the model on this device.
         """
         self.paged = paged and device.startswith("CPU")  # other devices have other block sizes and layouts
         self._device, self._properties = device, properties
@@ -244,11 +241,7 @@ _LEAST_LAYERS = 10  # of a target; GenAI refuses fewer
 
 
 def show_states(model: openvino.Model) -> None:
-    """Add a second output to a target: the hidden states that a head reads, shape [..., 3 * hidden].
-
-    Raises:
-        PairError: the target has too few layers for a head.
-    """
+    """Add a second output to a target: the hidden states that a head reads, shape [..., 3 * hidden]."""
     ends = layer_ends(model)
     if len(ends) < _LEAST_LAYERS:
         raise PairError(
@@ -261,12 +254,7 @@ class HeadModel:
     """A compiled EAGLE-3 head, cut in two at the output of `fc`."""
 
     def __init__(self, folder: Path, device: str, properties: dict[str, str], vocabulary: int) -> None:
-        """Load a head for a target with this vocabulary size.
-
-        Raises:
-            PairError: its structure is not recognised.
-            LoadError: OpenVINO cannot load it on this device.
-        """
+        """Load a head for a target with this vocabulary size."""
         self._vocabulary = vocabulary
         self.tokens: Tokens | None = None
         self.model = LanguageModel(folder, device, properties, adapt=self._cut)

@@ -30,25 +30,22 @@ from specdemo.records import (
     DraftRound,
     DraftToken,
     Environment,
-    FinishReason,
     Model,
     ModelPair,
     Request,
     Round,
-    Run,
     Side,
     Token,
-    TraceSource,
 )
 from specdemo.strategies import Constant, EngineName, Plain, Strategy
 
 WRONG = " um"
-_OTHER_LOOKAHEAD = 4  # for policies that choose their own
+_OTHER_LOOKAHEAD = 4  # of policies that choose their own: all are treated as constant
 _ENVIRONMENT = dict.fromkeys(Environment.model_fields, "scripted") | {"threads": 1}
 
 
 @dataclass(eq=False)
-class ScriptedEngine:
+class ScriptedEngine(Engine):
     """Generates `words`, then end of text; its draft proposes the same words except at `wrong` positions.
 
     A plain step takes `step` seconds, a draft step `draft`, a pass over n tokens `step + (n − 1) · extra`. The round
@@ -62,7 +59,6 @@ class ScriptedEngine:
     extra: float = 0.001
     prefill: float = 0.05
     real_time: bool = False
-    remote: bool = False
     name: EngineName = "traced"
     sides: tuple[Side, ...] = SIDES
     fails_at: int | None = None
@@ -83,7 +79,7 @@ class ScriptedEngine:
         return _ScriptedDecoder(self, request)
 
     def batch(self, strategy: Strategy) -> Batch:
-        return ScriptedBatch(replace(self, real_time=False), self.step, self.extra, real_time=self.real_time)
+        return ScriptedBatch(self)
 
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
         while True:
@@ -98,28 +94,24 @@ class ScriptedEngine:
     def log_probabilities(
         self, request: Request, before: Sequence[int], tokens: Sequence[int], *, one_by_one: bool
     ) -> list[float] | None:
-        """Return equal log-probabilities; passes `one_by_one` differ by `rounding`."""
         return [math.log(0.5) + self.rounding * one_by_one for _ in tokens]
 
     def close(self) -> None:
         """Do nothing."""
 
 
-class _ScriptedDecoder:
-    trace_source: TraceSource = "measured"
-
+class _ScriptedDecoder(Decoder):
     def __init__(self, engine: ScriptedEngine, request: Request) -> None:
         self._engine = engine
         self._request = request
         self._lookahead = _lookahead(request.strategy)
         self._position = 0
-        self.finish_reason: FinishReason | None = None
 
     def rounds(self) -> Generator[Prefilling | Round]:
         check_prompt(self._request)
         self._engine.requests += 1
         try:
-            words = len(self._request.prompt.split())
+            self.prompt_tokens = words = len(self._request.prompt.split())
             for done in range(PREFILL_CHUNK, words, PREFILL_CHUNK):
                 yield Prefilling(done, words)
             yield self._round([], 1, self._engine.prefill)
@@ -135,17 +127,10 @@ class _ScriptedDecoder:
             raise EngineError()
         positions = range(self._position, self._position + min(self._lookahead, wanted - 1))
         proposed = [WRONG if position in engine.wrong else self._word(position) for position in positions]
-        accepted = 0
-        while accepted < len(proposed) and proposed[accepted] == self._word(self._position + accepted):
-            accepted += 1
+        right = [word == self._word(position) for word, position in zip(proposed, positions, strict=True)]
+        accepted = [*right, False].index(False)
         seconds = len(proposed) * engine.draft + engine.step + len(proposed) * engine.extra
         return self._round(proposed, accepted + 1, seconds)
-
-    def with_proposals(self, rounds: Sequence[Round]) -> list[Round]:
-        return list(rounds)
-
-    def finalized(self, run: Run) -> Run:
-        return run.model_copy(update={"prompt_tokens": len(self._request.prompt.split())})
 
     def update_strategy(self, strategy: Strategy) -> bool:
         if not isinstance(strategy, Constant) or not isinstance(self._request.strategy, Constant):
@@ -190,26 +175,18 @@ class _ScriptedDecoder:
 
 
 def _lookahead(strategy: Strategy) -> int:
-    """Return the tokens proposed per round; every policy is treated as constant."""
-    if isinstance(strategy, Plain):
-        return 0
-    return strategy.fixed_lookahead or _OTHER_LOOKAHEAD
+    return 0 if isinstance(strategy, Plain) else strategy.fixed_lookahead or _OTHER_LOOKAHEAD
 
 
 def _id(word: str) -> int:
     return int.from_bytes(word.encode()[:6], "big")
 
 
-class ScriptedBatch:
-    """A `Batch` of requests decoded one by one."""
-
+class ScriptedBatch(Batch):
     in_passes = True
 
-    def __init__(self, engine: Engine, step: float, extra: float, *, real_time: bool = False) -> None:
+    def __init__(self, engine: ScriptedEngine) -> None:
         self._engine = engine
-        self._step = step
-        self._extra = extra
-        self._real_time = real_time
         self._seconds = 0.0
         self._running: dict[int, _Running] = {}
 
@@ -217,20 +194,18 @@ class ScriptedBatch:
         return self._seconds
 
     def submit(self, number: int, request: Request) -> None:
-        """Start a request; its prefill is part of the next pass."""
-        self._running[number] = _Running(self._engine, request)
+        self._running[number] = _Running(replace(self._engine, real_time=False), request)
 
     def receive(self) -> Sequence[Arrival]:
-        """Decode one round of every request in flight."""
         rounds = {number: next(running.rounds) for number, running in self._running.items()}
         decoding = [step for number, step in rounds.items() if not self._running[number].prefilling]
         passed = sum(step.seconds for number, step in rounds.items() if self._running[number].prefilling)
         if decoding:
             tokens = sum(1 + len(step.proposed or ()) for step in decoding)
             passed += max(step.draft_seconds or 0.0 for step in decoding)
-            passed += self._step + (tokens - 1) * self._extra
+            passed += self._engine.step + (tokens - 1) * self._engine.extra
         self._seconds += passed
-        if self._real_time:
+        if self._engine.real_time:
             sleep(passed)
         return [self._arrival(number, step) for number, step in rounds.items()]
 

@@ -72,14 +72,7 @@ _MARK = "\ue000"  # marks cuts while a chat template is applied
 
 
 class Tokenizer:
-    """A model's tokenizer and detokenizer."""
-
     def __init__(self, model: Model) -> None:
-        """Load the tokenizer of a model's folder.
-
-        Raises:
-            LoadError: OpenVINO cannot load it.
-        """
         self._model = model
         try:
             self._tokenizer = openvino_genai.Tokenizer(folder_of(model))
@@ -89,8 +82,6 @@ class Tokenizer:
 
     def encode_prompt(self, request: Request) -> list[int]:
         """Return the ids of a request's prompt, after checking that its new tokens fit the context.
-
-        With a chat template, the prompt is a message after those of earlier turns.
 
         Raises:
             PromptError: the prompt is empty, not text, or too long.
@@ -161,11 +152,7 @@ class Tokenizer:
         return str(self._tokenizer.decode(list(ids))) if ids else ""
 
     def text_of(self, ids: Sequence[int]) -> str:
-        """Return the text of ids, special tokens included, for software that takes texts only.
-
-        Raises:
-            PromptError: the text has other ids: a special token was typed, or the ids form no text.
-        """
+        """Return the text of ids, special tokens included, for software that takes texts only."""
         text = str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
         if self.encode(text) != list(ids):
             raise PromptError(
@@ -175,11 +162,7 @@ class Tokenizer:
         return text
 
     def check_fits(self, draft: "Tokenizer") -> None:
-        """Check that a draft's tokenizer gives tokens the same meaning.
-
-        Raises:
-            PairError: it does not.
-        """
+        """Raise a `PairError` unless a draft's tokenizer gives tokens the same meaning."""
         check_tokenizers(self._tokenizer, draft._tokenizer)
 
     def ends(self) -> frozenset[int]:

@@ -12,7 +12,7 @@ from itertools import islice
 from statistics import median
 from typing import NamedTuple
 
-from specdemo.engines import THOROUGH, Arrival, Batch, Thoroughness
+from specdemo.engines.base import THOROUGH, Arrival, Batch, Thoroughness
 from specdemo.records import Request, Trial
 from specdemo.warm_up import OtherLoad
 

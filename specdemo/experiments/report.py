@@ -101,7 +101,7 @@ def _predictions(result: Result) -> dict[str, float]:
     lookaheads = {name: each.values for name, each in result.variants.items() if {*each.values} == {"lookahead"}}
     mine = {name: int(values["lookahead"]) for name, values in lookaheads.items()}
     trials = [row.trial for row in result.rows if row.variant in mine and row.trial is not None]
-    model = settings.strategy.drafter.sources == ("model",) and settings.kv_cache == "on"
+    model = settings.strategy.drafter.model and settings.kv_cache == "on"
     acceptance = pool(trials).token_acceptance if trials and model else None
     if facts is None or facts.costs is None or acceptance is None:
         return {}

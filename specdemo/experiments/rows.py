@@ -23,8 +23,8 @@ from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from specdemo.costs import measure_costs
-from specdemo.engines import BatchEngine, Engine
-from specdemo.errors import FileError, PromptError, RunError, SettingsError, SpecdemoError, quoted
+from specdemo.engines.base import Engine
+from specdemo.errors import FileError, PromptError, RunError, SpecdemoError, quoted
 from specdemo.experiments.concurrent import Block, NamedRequest, serve
 from specdemo.experiments.plan import Group, Key, Plan, Stage, Variant
 from specdemo.experiments.suites import Task
@@ -458,8 +458,6 @@ def _blocks(plan: Plan, engine: Engine, group: Group, stop: Stop) -> Iterator[Ro
     Whenever one ends, another begins: every prompt is decoded, and at least twice as many requests as run at once.
     Every second repeat reverses the order, so that drift favours no side.
     """
-    if not isinstance(engine, BatchEngine):
-        raise SettingsError("This engine serves one request at a time; choose another.")
     level, prompts = group.concurrency or 1, {task.name: task.prompt for task in plan.tasks}
     plain = Request.of("", plan.variants[group.order[0]].settings).plain
     requests = {"": plain} | {name: Request.of("", plan.variants[name].settings) for name in group.order}

@@ -9,14 +9,14 @@ import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from specdemo.errors import SettingsError, quoted
 from specdemo.models.devices import draft_device, properties
 from specdemo.models.library import Format, Origin, origin
 from specdemo.records import ModelPair, Request
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import DRAFT_KINDS, DRAFT_MODEL, Lookup, ServerDefault, Strategy
+from specdemo.strategies import DRAFT_MODEL, HeadName, Lookup, ServerDefault, Strategy
 from specdemo.text import printable
 
 _PORT = "8000"
@@ -68,8 +68,8 @@ def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: st
         raise SettingsError("The server's own speculation settings are unknown; choose a pair on this machine.")
     if software.form(strategy) is None:
         if strategy.drafter is not DRAFT_MODEL:
-            words = strategy.drafter.words
-            raise SettingsError(f"{software.title} has no equivalent of {words}; choose another drafter.")
+            what = strategy.drafter.label.lower()
+            raise SettingsError(f"{software.title} has no equivalent of {what}; choose another drafter.")
         raise SettingsError(f"{software.title} cannot decode with {strategy.words}; choose a constant lookahead.")
 
     def found(model: Any, formats: tuple[Format, ...]) -> Origin | None:
@@ -164,7 +164,7 @@ def _llama_cpp(copy: _Copy) -> Iterator[str]:
 
 
 _IR: tuple[Format, ...] = ("openvino",)
-_HEADS = frozenset(kind.name for kind in DRAFT_KINDS.values() if kind.mode)
+_HEADS = frozenset[str](get_args(HeadName))
 _BOTH: tuple[Format, ...] = ("transformers", "gguf")
 
 FLAVOURS: dict[str, Software] = {

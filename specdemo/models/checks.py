@@ -188,7 +188,7 @@ def check_engine(pair: ModelPair, engine: EngineName) -> None:
     if refusal is not None:
         raise PairError(refusal)
     kind = DRAFT_KINDS[pair.draft_kind or "model"]
-    if pair.runtime.enable_prefix_caching and not kind.prefix_caching:
+    if pair.runtime.enable_prefix_caching and kind.limited:
         raise SettingsError(f"GenAI decodes with {kind.noun} without prefix caching; switch prefix caching off.")
 
 
@@ -216,7 +216,7 @@ def check_concurrent(pair: ModelPair, engine: EngineName, strategy: Strategy, sa
     """Check that an engine can decode several requests at once with this pair."""
     check_strategy(pair, engine, strategy, sampling)
     kind = DRAFT_KINDS[pair.draft_kind or "model"]
-    if pair.target.in_parts or (strategy.drafter.model and not kind.concurrent):
+    if pair.target.in_parts or (strategy.drafter.model and kind.limited):
         name = "A model with a multi-token-prediction head" if pair.target.in_parts else capitalised(kind.noun)
         raise SettingsError(f"{name} decodes one request at a time; compare single runs, or choose another draft.")
 

@@ -11,12 +11,12 @@ from contextlib import suppress
 from functools import lru_cache
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, get_args
 
 from specdemo.errors import FolderError, quoted
 from specdemo.files import json_value
 from specdemo.records import Model
-from specdemo.strategies import DRAFT_KINDS, HeadName
+from specdemo.strategies import HeadName
 
 _MODEL = ("openvino_model.xml", "openvino_model.bin")
 _DETOKENIZER = ("openvino_detokenizer.xml", "openvino_detokenizer.bin")
@@ -35,7 +35,7 @@ _NO_HEAD = (
     "is exported in parts, without a multi-token-prediction head, so GenAI has no speculative decoding for it; "
     "export its language model alone, with --task text-generation-with-past"
 )
-_MODES = {kind.mode: cast(HeadName, name) for name, kind in DRAFT_KINDS.items() if kind.mode}
+_MODES: dict[str, HeadName] = {f"{name}_mode": name for name in get_args(HeadName)}
 _TRUE = {"yes", "true", "1"}
 _MOST_FACTS = 10_000  # bytes of `specdemo.json`, of which a few hundred are needed
 _DIGESTED = (".bin", ".xml", ".json", ".jinja")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import gradio as gr
 from markupsafe import Markup
 
-from specdemo.engines import Engine
+from specdemo.engines.base import Engine
 from specdemo.errors import SettingsError, SpecdemoError, capitalised
 from specdemo.experiments.plan import Plan, Variant
 from specdemo.experiments.presets import PRESETS

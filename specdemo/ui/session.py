@@ -223,7 +223,7 @@ def with_chat_cache(pair: ModelPair, settings: GenerationSettings) -> ModelPair:
     A server manages its own cache. GenAI speculates without prefix caching for some targets and drafts.
     """
     kind = DRAFT_KINDS[pair.draft_kind or "model"]
-    unable = pair.servers is not None or pair.target.linear_attention or not kind.prefix_caching
+    unable = pair.servers is not None or pair.target.linear_attention or kind.limited
     if unable or not is_chat(pair, settings):
         return pair
     runtime = pair.runtime.model_copy(update={"enable_prefix_caching": True})

@@ -18,7 +18,8 @@ from statistics import median, quantiles
 
 import httpx
 
-from specdemo.engines import Engine, load_engine
+from specdemo.engines import load_engine
+from specdemo.engines.base import Engine
 from specdemo.models.converted import convert_pair
 from specdemo.models.library import resolve
 from specdemo.models.pairs import bundled_prompts, default_pair, initial_runtime, pair_of

@@ -62,7 +62,7 @@ def test_a_side_that_failed_is_named_and_the_exit_code_says_so(
 ) -> None:
     path = tmp_path / "run.json"
     options = ["--repeats", "0", "--json", str(path)]
-    assert main(["compare", "Say", *options], load=lambda *_: HalfDown(remote=True)) == 1
+    assert main(["compare", "Say", *options], load=lambda *_: HalfDown(name="server")) == 1
     captured = capsys.readouterr()
     assert captured.err.splitlines()[-1] == f"specdemo: The plain side failed: {REFUSED}"
     assert "the quick brown fox" in captured.out

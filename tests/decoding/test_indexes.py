@@ -106,7 +106,7 @@ def test_a_continuation_is_as_likely_as_asked_and_never_longer(text: list[int], 
 
 def test_by_hand() -> None:
     index = SuffixIndex(0.3)
-    assert index.find([1, 2, 3, 9, 1, 2, 4, 9, 1, 2, 4, 8, 1, 2], 2) == Match(2, (4, 8), (2 / 3, 1 / 3), "suffix")
+    assert index.find([1, 2, 3, 9, 1, 2, 4, 9, 1, 2, 4, 8, 1, 2], 2) == Match(2, (4, 8), (2 / 3, 1 / 3))
     assert SuffixIndex(0.5).find([5, 6, 7], 8) == NO_MATCH
     assert SuffixIndex(0.0).find([], 8) == NO_MATCH
 

@@ -3,6 +3,7 @@
 import math
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,17 @@ import pytest
 from specdemo import metrics
 from specdemo.costs import measure_costs
 from specdemo.engines.base import BRIEF
-from specdemo.engines.genai import GenAIEngine
-from specdemo.engines.genai.pipelines import as_tensor, generation_config
+from specdemo.engines.genai.engine import GenAIEngine
+from specdemo.engines.genai.pipelines import as_tensor, generation_config, pool_blocks, scheduler_config
+from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import CacheError, EngineError, LoadError, PairError, PromptError
+from specdemo.models.checks import check_pair
+from specdemo.models.folder import inspect_folder
 from specdemo.models.pairs import BUNDLED, bundled_pair
 from specdemo.race import run_alone
 from specdemo.records import Outcome, Request, Run
 from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.strategies import Plain
 from tests.conftest import PROMPTS
 from tests.support.folders import pair_from_folders
 from tests.support.proposals import proposals
@@ -80,45 +85,22 @@ def test_replay_explains_every_round(engine: GenAIEngine, drafter: dict[str, Any
         assert all(draft.draft_probability for step in run.rounds for draft in proposals(step))
 
 
-@pytest.fixture(scope="module")
-def own_precision() -> Iterator[GenAIEngine]:
-    engine = GenAIEngine(bundled_pair(precision="default"), thoroughness=BRIEF)
-    yield engine
-    engine.close()
-
-
-@pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
-def test_in_the_devices_own_precision_what_is_replayed_can_have_led_to_what_was_committed(
-    own_precision: GenAIEngine, drafter: dict[str, Any]
-) -> None:
-    """There a replay may round differently and be wrong; such rounds keep what is certain."""
-    for prompt in PROMPTS:
-        run = speculate(own_precision, prompt, **drafter)
-        assert len(run.token_ids) == TOKENS
-        for step in run.rounds:
-            if step.proposed is not None:
-                assert len(step.committed) == step.accepted + 1
-
-
-@pytest.mark.parametrize("lookahead", [2, 7])
-@pytest.mark.parametrize("prompt", PROMPTS[:1])
-def test_counts_agree_with_the_counters_of_genai(engine: GenAIEngine, prompt: str, lookahead: int) -> None:
-    run = speculate(engine, prompt, num_assistant_tokens=lookahead)
-    counters = genai_counters(engine, prompt, num_assistant_tokens=lookahead)
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"num_assistant_tokens": 7},
+        {"policy": "confidence", "assistant_confidence_threshold": 0.05},
+        {"policy": "confidence", "assistant_confidence_threshold": 0.4},
+    ],
+    ids=str,
+)
+def test_counts_agree_with_the_counters_of_genai(engine: GenAIEngine, chosen: dict[str, Any]) -> None:
+    run, counters = speculate(engine, **chosen), genai_counters(engine, PROMPTS[0], **chosen)
     judged = run.rounds[:-1]  # GenAI leaves out the round in which the request ends
     assert sum(step.accepted for step in judged) == counters.get_num_accepted_tokens()
     assert sum(len(proposals(step)) for step in judged) == counters.get_num_draft_tokens()
     sizes = [len(step.committed) for step in (run.prefill, *run.rounds)]
     assert sizes == list(counters.raw_metrics.m_batch_sizes)
-
-
-@pytest.mark.parametrize("threshold", [0.05, 0.4])
-def test_counts_agree_for_a_confidence_threshold_too(engine: GenAIEngine, threshold: float) -> None:
-    settings: dict[str, Any] = {"policy": "confidence", "assistant_confidence_threshold": threshold}
-    run, counters = speculate(engine, **settings), genai_counters(engine, PROMPTS[0], **settings)
-    judged = run.rounds[:-1]
-    assert sum(step.accepted for step in judged) == counters.get_num_accepted_tokens()
-    assert sum(len(proposals(step)) for step in judged) == counters.get_num_draft_tokens()
 
 
 def genai_counters(engine: GenAIEngine, prompt: str, **settings: Any) -> Any:
@@ -127,15 +109,6 @@ def genai_counters(engine: GenAIEngine, prompt: str, **settings: Any) -> Any:
     config = generation_config(pipeline, Request.of(prompt, chosen))
     ids = as_tensor(engine.pipelines.tokenizer.encode(prompt))
     return pipeline.generate([ids], [config])[0].extended_perf_metrics
-
-
-def test_a_lower_threshold_lets_the_draft_propose_more(engine: GenAIEngine) -> None:
-    def longest(threshold: float) -> int:
-        run = speculate(engine, policy="confidence", assistant_confidence_threshold=threshold)
-        return max(len(proposals(step)) for step in run.rounds)
-
-    assert longest(1.0) == 1
-    assert longest(1.0) < longest(0.2) < longest(0.0)
 
 
 def test_probabilities_are_told_where_genai_computes_them(engine: GenAIEngine) -> None:
@@ -226,13 +199,24 @@ def test_a_closed_request_leaves_the_pipeline_free(engine: GenAIEngine) -> None:
     assert pipeline.get_metrics().requests == 0
 
 
-def test_a_cache_too_small_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    def scheduler(_: object) -> openvino_genai.SchedulerConfig:
-        config = openvino_genai.SchedulerConfig()
-        config.num_kv_blocks = 3  # 96 tokens
-        return config
+def test_the_cache_has_room_for_the_longest_text_and_no_more(engine: GenAIEngine) -> None:
+    blocks = 66  # the context of 2,048 tokens, and proposals at its end, in blocks of 32
+    assert (scheduler_config(engine.pair).num_kv_blocks, scheduler_config(engine.pair).cache_size) == (blocks, 0)
+    long = "once upon a time " * 480
+    tokens = engine.count_tokens(long)
+    run = plain(engine, long, max_new_tokens=2048 - tokens)
+    assert len(run.token_ids) == 2048 - tokens <= 128
+    most = engine.pipelines.get("plain").get_metrics().max_cache_usage
+    assert most == pytest.approx(100 * 64 / blocks, abs=2), "the pool has as many blocks as were computed"
+    longer = engine.pair.model_copy(
+        update={"target": engine.pair.target.model_copy(update={"context_length": 10**7})}
+    )
+    assert pool_blocks(longer) == 2**30 // (32 * 2 * 6 * 6 * 64 * 4), "1 GB in f32"
+    assert scheduler_config(engine.pair, concurrent=True).cache_size == 1
 
-    monkeypatch.setattr("specdemo.engines.genai.pipelines.scheduler_config", scheduler)
+
+def test_a_cache_too_small_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdemo.engines.genai.pipelines.pool_blocks", lambda pair: 3)  # 96 tokens
     small = GenAIEngine(bundled_pair(), thoroughness=BRIEF)
     for run in (plain, speculate):
         with pytest.raises(CacheError, match="KV cache of 1 GB is too small for this run; shorten the prompt"):
@@ -242,8 +226,9 @@ def test_a_cache_too_small_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_cache_larger_than_memory() -> None:
+    large = GenAIEngine(bundled_pair(cache_size=1024), lazy=True, thoroughness=BRIEF)
     with pytest.raises(CacheError, match=r"1024 GB does not fit in this machine's memory; choose a smaller"):
-        GenAIEngine(bundled_pair(cache_size=1024))
+        large.batch(Plain())
 
 
 def test_prompts_that_cannot_be_run(engine: GenAIEngine) -> None:
@@ -261,6 +246,20 @@ def test_tokenizers_that_differ(tmp_path: Path) -> None:
         file.write_bytes(file.read_bytes().replace(b"anxiously", b"elsewhere"))
     with pytest.raises(PairError, match=r"different tokenizers \(token \d+ differs\); choose a draft"):
         GenAIEngine(pair_from_folders(BUNDLED / "target", draft, F32))
+
+
+def test_a_draft_with_another_end_token_runs_in_the_traced_engine_only(tmp_path: Path) -> None:
+    draft = Path(shutil.copytree(BUNDLED / "draft", tmp_path / "draft"))
+    file = draft / "openvino_tokenizer.xml"
+    file.write_text(file.read_text().replace('<eos_token_id value="0"', '<eos_token_id value="5"'))
+    report = check_pair(inspect_folder(BUNDLED / "target"), inspect_folder(draft, draft=True))
+    assert {each.engine: each.can_run for each in report.engines} == {"genai": False, "traced": True}
+    pair = pair_from_folders(BUNDLED / "target", draft, F32)
+    with pytest.raises(PairError, match="but these are 5 and 0; choose the traced engine"):
+        GenAIEngine(pair).decoder(Request.of("Once", GenerationSettings()))
+    with closing(TracedEngine(pair, thoroughness=BRIEF)) as engine:
+        request = Request.of("Once", GenerationSettings(engine="traced", max_new_tokens=4))
+        assert len(run_alone(engine.decoder(request)).tokens) == 4
 
 
 def test_a_model_openvino_refuses(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from openvino import opset13 as ops
 
 from specdemo.engines import load_engine
 from specdemo.engines.base import BRIEF
-from specdemo.engines.genai import GenAIEngine
+from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.errors import FolderError, PairError, PromptError, SettingsError
 from specdemo.experiments.plan import Axes, grid
 from specdemo.models.checks import check_engine, check_pair, check_strategy, drafts_for, is_recommended

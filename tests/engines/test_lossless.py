@@ -1,9 +1,9 @@
 """Speculative sampling keeps the target's distribution: exactly, and in draws on the bundled pair."""
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from math import lcm, sqrt
+from math import lcm
 from typing import Any
 from unittest import mock
 
@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdemo.decoding.auto import AutoPolicy
 from specdemo.decoding.indexes import index_of
 from specdemo.decoding.lookahead import policy_for
 from specdemo.decoding.verification import (
@@ -20,21 +19,16 @@ from specdemo.decoding.verification import (
     Probabilities,
     Uniform,
     Verification,
-    distribution,
     draw,
     rejection_sample,
 )
 from specdemo.engines.base import rounds_of
-from specdemo.engines.language_model import LanguageModel, ModelSequence
-from specdemo.engines.text import Tokenizer
+from specdemo.engines.language_model import ModelSequence
 from specdemo.engines.traced.decoder import TracedDecoder
-from specdemo.engines.traced.drafters import ModelDrafter, Proposer, SourcesDrafter, TextDrafter
-from specdemo.models.converted import folder_of
-from specdemo.models.devices import properties
-from specdemo.models.pairs import bundled_pair
-from specdemo.records import Costs, Model, ModelPair, Request
+from specdemo.engines.traced.drafters import ModelDrafter, Proposer, TextDrafter
+from specdemo.records import Costs, Request
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import Plain, Source
+from specdemo.strategies import Plain
 
 SIX = [weights for weights in product(range(7), repeat=3) if sum(weights) == 6]
 GRID = lcm(*range(1, 7))  # divides every probability, ratio and residual of weights that sum to 6
@@ -178,10 +172,7 @@ def scripted_decoder(request: Request) -> TracedDecoder:
         if not request.strategy.drafter.model:
             return TextDrafter(index_of(request.strategy), 3)
         policy = policy_for(request.strategy, COSTS)
-        draft = ModelDrafter(Scripted(factor=5), 3, None, policy, request.sampling, random)
-        if isinstance(policy, AutoPolicy) and request.strategy.drafter.name == "both":
-            return SourcesDrafter(draft, policy, index_of(request.strategy), 3)
-        return draft
+        return ModelDrafter(Scripted(factor=5), 3, None, policy, request.sampling, random)
 
     plain = isinstance(request.strategy, Plain)
     tokenless: Any = Tokenless()
@@ -196,7 +187,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "lookup": {"drafter": "lookup", "max_ngram_size": 1},
     "suffix": {"drafter": "suffix", "assistant_confidence_threshold": 0.0},
     "auto": {"policy": "auto", "max_assistant_tokens": 2},
-    "both": {"drafter": "both", "max_ngram_size": 2, "max_assistant_tokens": 1, "max_new_tokens": 5},
     "top-p": {"top_p": 0.4},
     "top-k": {"top_k": 1},
 }
@@ -217,133 +207,8 @@ def test_four_tokens_have_exactly_the_joint_distribution_of_plain_sampling(strat
     assert speculative == pytest.approx(plain)
 
 
-def test_both_sources_take_part_in_that() -> None:
-    coins, request = Coins(), halves(**WAYS["both"])
-    sources = set[Source | None]()
-    with mock.patch("numpy.random.default_rng", return_value=coins):
-        while coins.next() or not sources:
-            sources |= {step.source for step in rounds_of(scripted_decoder(request)) if step.proposed}
-    assert sources == {"model", "suffix"}
-
-
 @pytest.mark.parametrize("rule", [too_lenient, redraws_from_p])
 def test_a_wrong_rule_has_another_joint_distribution(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specdemo.engines.traced.decoder.rejection_sample", rule)
     plain, speculative = joint(halves().plain), joint(halves())
     assert speculative != pytest.approx(plain, abs=0.01)
-
-
-class Remembered:
-    """A sequence that computes each text once: thousands of short texts are mostly the same few."""
-
-    def __init__(self, sequence: ModelSequence) -> None:
-        self._sequence = sequence
-        self._rows: dict[tuple[int, ...], Logits] = {}
-
-    def logits(self, ids: Sequence[int], last: int = 1) -> Logits:
-        texts = [tuple(ids[: len(ids) - back]) for back in range(last - 1, -1, -1)]
-        for text in texts:
-            if text not in self._rows:
-                self._rows[text] = self._sequence.logits(list(text))[0].copy()
-        return np.stack([self._rows[text] for text in texts])
-
-    def read(self, ids: Sequence[int]) -> Iterator[int]:
-        return iter(())
-
-    def shared(self, ids: Sequence[int]) -> int:
-        return len(ids)
-
-
-DRAWS = 4000
-ENOUGH = 2000  # to find a wrong rule
-PROMPT = "Once upon a time there was a"
-SETTINGS = GenerationSettings(
-    engine="traced", do_sample=True, temperature=0.8, top_k=20, max_new_tokens=3, num_assistant_tokens=2
-)
-
-
-class Remembering:
-    """Decoders of the bundled pair on sequences that remember; the prompt is fixed, and nobody reads the texts."""
-
-    def __init__(self) -> None:
-        pair = bundled_pair()
-        assert pair.draft is not None
-        self.target, self.draft = (self._model(model, pair) for model in (pair.target, pair.draft))
-        self.prompt = Tokenizer(pair.target).encode(PROMPT)
-
-    def _model(self, model: Model, pair: ModelPair) -> Remembered:
-        loaded = LanguageModel(folder_of(model), "CPU", properties(pair.runtime, "CPU"))
-        self.vocabulary = loaded.vocabulary
-        return Remembered(loaded.sequence(64))
-
-    def decoder(self, request: Request) -> TracedDecoder:
-        def drafter(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Proposer:
-            policy = policy_for(request.strategy, None)
-            return ModelDrafter(self.draft, self.vocabulary, None, policy, request.sampling, random)
-
-        tokenless: Any = Tokenless(self.prompt)
-        return TracedDecoder(request, tokenless, lambda *_: self.target, drafter)
-
-
-@pytest.fixture(scope="module")
-def remembering() -> Remembering:
-    return Remembering()
-
-
-def exact(engine: Remembering) -> list[dict[int, float]]:
-    """Distributions of the first three tokens of plain sampling, by going through all texts."""
-    texts: dict[tuple[int, ...], float] = {(): 1.0}
-    prompt, sampling = engine.prompt, Request.of(PROMPT, SETTINGS).sampling
-    positions: list[dict[int, float]] = []
-    for _ in range(3):
-        longer: dict[tuple[int, ...], float] = {}
-        for text, probability in texts.items():
-            p = distribution(engine.target.logits([*prompt, *text])[0], sampling, ())
-            longer |= {(*text, int(token)): probability * p[token] for token in np.flatnonzero(p)}
-        texts = longer
-        positions.append(defaultdict[int, float](float))
-        for text, probability in texts.items():
-            positions[-1][text[-1]] += probability
-    return positions
-
-
-def goodness_of_fit(observed: Counter[int], expected: Mapping[int, float]) -> float:
-    """Pearson's χ² as a standard normal deviate (Wilson and Hilferty 1931); rare tokens are taken together."""
-    total = observed.total()
-    common = [token for token, probability in expected.items() if probability * total >= 5]
-    pairs = [(observed[token], expected[token] * total) for token in common]
-    rest = (total - sum(seen for seen, _ in pairs), total - sum(awaited for _, awaited in pairs))
-    if rest[1] >= 5:
-        pairs.append(rest)
-    freedom = len(pairs) - 1
-    squares = sum((seen - awaited) ** 2 / awaited for seen, awaited in pairs)
-    return float((squares / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / sqrt(2 / (9 * freedom))
-
-
-def deviations(engine: Remembering, draws: int) -> list[float]:
-    """How far, in standard deviations, drawn tokens are from the exact distribution, by position."""
-    seen = [Counter[int]() for _ in range(3)]
-    for seed in range(draws):
-        chosen = SETTINGS.model_copy(update={"seed": seed, "ignore_eos": True})
-        decoder = engine.decoder(Request.of(PROMPT, chosen))
-        tokens = [id_ for step in rounds_of(decoder) for id_ in step.ids]
-        for position, token in zip(seen, tokens, strict=True):
-            position[token] += 1
-    return [goodness_of_fit(*pair) for pair in zip(seen, exact(engine), strict=True)]
-
-
-@pytest.mark.openvino
-def test_draws_fit_the_targets_distribution(remembering: Remembering) -> None:
-    """One test in thirty thousand would fail by chance; seeds are fixed."""
-    assert max(deviations(remembering, DRAWS)) < 4
-
-
-@pytest.mark.openvino
-@pytest.mark.parametrize("rule", [too_lenient, redraws_from_p])
-def test_the_same_test_fails_a_wrong_rule(
-    remembering: Remembering, monkeypatch: pytest.MonkeyPatch, rule: Rule
-) -> None:
-    monkeypatch.setattr("specdemo.engines.traced.decoder.rejection_sample", rule)
-    first, *later = deviations(remembering, ENOUGH)
-    assert first < 4  # the prefill's token is not speculated
-    assert max(later) > 6

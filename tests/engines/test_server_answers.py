@@ -17,10 +17,10 @@ import pytest
 
 from specdemo.cli.options import check_url
 from specdemo.engines.base import BRIEF
-from specdemo.engines.server import RemoteEngine, remote_pair
 from specdemo.engines.server.client import Client, OnEvent, Sending
 from specdemo.engines.server.client import Event as Heard
 from specdemo.engines.server.decoder import RemoteBatch
+from specdemo.engines.server.engine import RemoteEngine, remote_pair
 from specdemo.engines.server.openai import OpenAI
 from specdemo.errors import PromptError, ServerError, UsageError
 from specdemo.experiments.concurrent import NamedRequest, serve
@@ -101,6 +101,7 @@ COMPLETE: dict[str, tuple[Any, ...]] = {
     "no choices": frames({}, {"choices": None}, {"choices": []}, {"choices": [{}]}),
     "nothing": frames("", b"data:\n\n", b"data\n\n"),
     "pings": frames(b": ping\n\n", b"event: ping\ndata: {}\n\n", "ping"),
+    "NaN": tuple(json.dumps(event)[:-1] + ', "logprob": NaN, "mean": -Infinity}' for event in EVENTS),
     "lone CR": tuple(b"data: " + json.dumps(event).encode() + b"\r\r" for event in EVENTS),
     "CRLF": tuple(b"data: " + json.dumps(event).encode() + b"\r\n\r\n" for event in EVENTS),
     "single newlines": (b"".join(b"data: " + json.dumps(event).encode() + b"\n" for event in EVENTS),),
@@ -177,6 +178,7 @@ FAILED: dict[str, tuple[Answer, str]] = {
     ),
     "error text": (Answer(stream=frames({"error": "evicted"})), "answer: evicted"),
     "error field": (Answer(stream=(*EVENTS[:2], b'error: {"message":"evicted"}\n\n')), "answer: evicted"),
+    "error line": (Answer(stream=(*EVENTS[:2], b'{"error": {"message": "evicted"}}\n')), "answer: evicted"),
     "error event": (Answer(stream=frames(b"event: error\ndata: evicted\n\n")), "answer: evicted"),
     "error object": (Answer(stream=frames({"object": "error", "message": "evicted"})), "answer: evicted"),
     "choices null": (Answer(stream=frames({"choices": None, "message": "evicted"})), "answer: evicted"),
@@ -465,26 +467,6 @@ def test_a_prompt_that_cannot_be_sent_is_refused() -> None:
             run_alone(engine.decoder(request))
         with closing(engine.batch(ServerDefault())) as batch, pytest.raises(PromptError, match="not text"):
             batch.submit(0, request)
-
-
-def test_requests_at_once_are_both_under_way_before_either_is_answered() -> None:
-    under_way = {"plain": Event(), "speculative": Event()}
-    met = []
-
-    def meet(side: str, other: str) -> None:
-        under_way[side].set()
-        met.append(under_way[other].wait(5))
-
-    one = answers(begins=lambda: meet("plain", "speculative"))
-    other = answers(begins=lambda: meet("speculative", "plain"))
-    with (
-        engine_of(one, other) as engine,
-        mock.patch("specdemo.race.warm_up_sides", no_warm_up),
-    ):
-        *_, comparison = race(engine, "Say", initial_settings(engine.pair, at_once=True))
-    assert isinstance(comparison, Comparison)
-    assert met == [True, True]
-    assert comparison.plain.text == comparison.speculative.text == TEXT
 
 
 class Mouth:

@@ -17,7 +17,7 @@ from specdemo import metrics
 from specdemo.cli import main
 from specdemo.costs import measure_costs
 from specdemo.engines.base import BRIEF
-from specdemo.engines.server import RemoteEngine, remote_pair
+from specdemo.engines.server.engine import RemoteEngine, remote_pair
 from specdemo.errors import PromptError, ServerError, SettingsError
 from specdemo.experiments.concurrent import NamedRequest, serve
 from specdemo.experiments.plan import available

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,10 @@ import pytest
 from specdemo import metrics
 from specdemo.decoding.lookahead import ConstantPolicy
 from specdemo.engines.base import BRIEF, Engine, rounds_of
-from specdemo.engines.genai import GenAIEngine
+from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.engines.sequences import Paged
 from specdemo.engines.text import Tokenizer
-from specdemo.engines.traced import TracedEngine
+from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import EngineError, PairError, PromptError, SettingsError
 from specdemo.models.pairs import BUNDLED
 from specdemo.race import race, run_alone
@@ -54,30 +53,27 @@ DRAFTERS = {
     "constant 16": {"num_assistant_tokens": 16},
     "heuristic": {"policy": "heuristic"},
     "confidence": {"policy": "confidence"},
+    "auto": {"policy": "auto"},
     "suffix": {"drafter": "suffix", "assistant_confidence_threshold": 0.2},
     "lookup": {"drafter": "lookup"},
 }
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
-@pytest.mark.parametrize(
-    ("prompt", "more"),
-    [
-        (PROMPTS[0], {}),
-        (PROMPTS[1], {}),
-        (PROMPTS[0], {"repetition_penalty": 1.2}),
-        (PROMPTS[1], {"kv_cache": "off"}),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("prompt", "penalty"), [(PROMPTS[0], 1.0), (PROMPTS[1], 1.0), (PROMPTS[0], 1.2)], ids=str)
 def test_greedy_outputs_are_identical(
-    traced: TracedEngine, prompt: str, drafter: dict[str, Any], more: dict[str, Any]
+    traced: TracedEngine, prompt: str, drafter: dict[str, Any], penalty: float
 ) -> None:
-    few = {"max_new_tokens": 24} if "kv_cache" in more else {}
-    expected = greedy(traced, prompt, **{**more, **few, "kv_cache": "on"})
-    speculative = speculate(traced, prompt, **drafter, **more, **few)
+    expected = greedy(traced, prompt, repetition_penalty=penalty)
+    speculative = speculate(traced, prompt, **drafter, repetition_penalty=penalty)
     assert speculative.token_ids == expected.token_ids
     assert speculative.finish_reason == "length"
+
+
+def test_without_a_cache_outputs_are_the_same(traced: TracedEngine) -> None:
+    for more in ({}, {"drafter": "lookup"}):
+        run = speculate(traced, kv_cache="off", max_new_tokens=16, **more)
+        assert run.token_ids == greedy(traced).token_ids[:16]
 
 
 def test_a_setting_moved_during_a_run_holds_from_the_next_round(traced: TracedEngine) -> None:
@@ -123,7 +119,7 @@ def test_both_engines_see_the_same_proposals(traced: TracedEngine, engine: GenAI
 @pytest.mark.parametrize("sample", [False, True])
 @pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
 def test_everything_about_every_token_is_known(traced: TracedEngine, drafter: dict[str, Any], sample: bool) -> None:
-    run = speculate(traced, do_sample=sample, alternatives=5, **drafter)
+    run = speculate(traced, do_sample=sample, **drafter)
     for step in run.rounds:
         assert len(step.committed) == step.accepted + 1
         assert step.draft_seconds is not None
@@ -140,11 +136,6 @@ def test_everything_about_every_token_is_known(traced: TracedEngine, drafter: di
         assert 0 < token.probability <= 1 + 1e-9
         assert token.entropy is not None
         assert token.entropy >= 0
-        probabilities = [alternative.probability for alternative in token.alternatives]
-        assert len(probabilities) == 5
-        assert probabilities == sorted(probabilities, reverse=True)
-        if not sample:
-            assert token.id == token.alternatives[0].id
 
 
 def test_sampling_is_reproducible_by_seed(traced: TracedEngine) -> None:
@@ -188,23 +179,6 @@ def test_draft_agreement_is_what_verification_found(traced: TracedEngine) -> Non
         if step.accepted < len(proposals(step)):
             assert not agreement[position + step.accepted]
         position += len(step.committed)
-
-
-def test_both_sources_propose_and_the_draft_reads_what_the_other_committed(traced: TracedEngine) -> None:
-    prompt = "The cat ran up the hill, and the dog ran up the hill, and the"
-    chosen = settings(drafter="both")
-    *_, comparison = race(traced, prompt, chosen, costs=COSTS)
-    assert isinstance(comparison, Comparison)
-    assert metrics.identical(comparison)
-    rounds, agreement = comparison.speculative.rounds, comparison.draft_agreement or ()
-    assert {"model", "suffix"} <= {step.source for step in rounds} <= {"model", "suffix", None}
-    positions = accumulate((len(step.committed) for step in rounds), initial=0)
-    for position, step in zip(positions, rounds, strict=False):
-        drafted = step.accepted if step.source == "model" else 0
-        assert agreement[position : position + drafted] == (True,) * drafted
-        if step.source == "model" and drafted < len(proposals(step)):
-            assert not agreement[position + drafted]
-    assert metrics.draft_passes(comparison) == sum(len(proposals(step)) for step in rounds if step.source == "model")
 
 
 def test_the_text_ends_at_its_end(traced: TracedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,11 +240,8 @@ def test_what_another_tokenizer_does_not_allow(foreign: TracedEngine) -> None:
     assert "different tokenizers" in " ".join(notes(comparison))
 
 
-def test_special_tokens_alone_are_nothing_to_translate(foreign: TracedEngine) -> None:
+def test_where_a_foreign_draft_proposes_nothing(foreign: TracedEngine) -> None:
     assert len(speculate(foreign, "<|endoftext|>", max_new_tokens=8).token_ids) == 8
-
-
-def test_a_draft_proposes_nothing_beyond_its_context(foreign: TracedEngine) -> None:
     prompt = "Once upon a time there was a fox who lived in the forest. " * 30  # beyond the draft's 512 tokens
     run = speculate(foreign, prompt, max_new_tokens=8)
     assert {step.proposed for step in run.rounds} == {()}
@@ -290,12 +261,6 @@ def test_what_openvino_raises_becomes_a_sentence_and_the_next_run_works(
         with pytest.raises(EngineError, match="has been reset: there is not enough memory"):
             next(rounds)
     assert speculate(traced).token_ids == plain(traced).token_ids
-
-
-@pytest.mark.parametrize("more", [{}, {"repetition_penalty": 1.2}, {"ignore_eos": False}], ids=str)
-def test_greedy_outputs_of_the_automatic_lookahead_are_identical(traced: TracedEngine, more: dict[str, Any]) -> None:
-    for prompt in PROMPTS:
-        assert speculate(traced, prompt, policy="auto", **more).token_ids == greedy(traced, prompt, **more).token_ids
 
 
 def test_the_automatic_lookahead_changes_from_round_to_round_and_gives_up_a_useless_draft(
@@ -324,27 +289,6 @@ def test_confidence_is_the_probability_that_is_shown(traced: TracedEngine, monke
     run = run_alone(traced.decoder(Request.of(PROMPTS[0], settings())))
     shown = [draft.draft_probability for step in run.rounds for draft in proposals(step)]
     assert told[: len(shown)] == pytest.approx(shown[: len(told)], rel=1e-4)
-
-
-def test_a_draft_rests_in_plain_rounds(traced: TracedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[int, int] = {}  # by sequence, the longest text that its model was asked about
-    logits = Paged.logits
-
-    def listening(sequence: Paged, ids: list[int], last: int = 1) -> np.ndarray:
-        asked[id(sequence)] = max(asked.get(id(sequence), 0), len(ids))
-        return logits(sequence, ids, last)
-
-    class Resting(ConstantPolicy):
-        def learn(self, proposed: int, accepted: int) -> None:
-            rounds.append(proposed)
-            self.lookahead = 3 if len(rounds) < 3 else 0  # the first is the prefill
-
-    rounds: list[int] = []
-    monkeypatch.setattr(Paged, "logits", listening)
-    monkeypatch.setattr("specdemo.engines.traced.engine.policy_for", lambda strategy, costs, estimates: Resting(3))
-    run_alone(traced.decoder(Request.of(PROMPTS[0], settings())))
-    draft, target = sorted(asked.values())
-    assert draft <= target - 50  # two rounds of the 64 tokens asked it
 
 
 @pytest.mark.parametrize("strategy", list(strategies("traced", "model")), ids=lambda strategy: strategy.name)

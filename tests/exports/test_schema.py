@@ -54,7 +54,7 @@ def test_object_has_the_documented_keys() -> None:
     }
     assert known | {"prefill", "rounds"} <= set(side)
     step = side["rounds"][0]
-    assert set(step) == {"proposed", "committed", "draft_seconds", "verify_seconds", "seconds", "source"}
+    assert set(step) == {"proposed", "committed", "draft_seconds", "verify_seconds", "seconds"}
     probabilities = {"draft_probability", "target_probability"}
     assert set(step["proposed"][0]) == {"id", "text", "verdict"} | probabilities
     tokens = [*side["prefill"]["committed"], *(token for each in side["rounds"] for token in each["committed"])]

@@ -6,8 +6,8 @@ import pytest
 
 from specdemo import metrics
 from specdemo.engines.base import BRIEF, Engine
-from specdemo.engines.genai import GenAIEngine
-from specdemo.engines.traced import TracedEngine
+from specdemo.engines.genai.engine import GenAIEngine
+from specdemo.engines.traced.engine import TracedEngine
 from specdemo.race import run_alone
 from specdemo.records import ModelPair, Request, Run
 from specdemo.settings import GenerationSettings, RuntimeSettings

@@ -51,7 +51,7 @@ export async function until(holds) {
 
 /** A round that took `seconds`: what it commits, of which the first `accepted` were proposed, and what was proposed in vain. */
 export function round(seconds, texts, accepted = 0, vain = []) {
-  const token = (text) => ({ id: 1, text, probability: null, entropy: null, alternatives: [] });
+  const token = (text) => ({ id: 1, text, probability: null, entropy: null });
   const draft = (text, verdict) => ({ id: text === "?" ? null : 2, text, verdict, draft_probability: 0.943, target_probability: null });
   return {
     seconds, draft_seconds: null, verify_seconds: null, source: null, committed: texts.map(token),

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import gradio as gr
 import pytest
-from pydantic import BaseModel, Field
 
 from specdemo.cli import main
 from specdemo.cli.options import check_effect
@@ -42,7 +41,7 @@ from specdemo.ui import controls
 from specdemo.ui.compare import show_valid
 
 PAIR = ScriptedEngine().pair
-PARROT = Drafter("parrot", "Parrot", "a parrot", "the parrot's proposals", ("lookup",))
+PARROT = Drafter("parrot", "Parrot", "the parrot")
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def test_settings_name_it_and_say_what_it_is() -> None:
     settings = GenerationSettings.checked(**CHOSEN)
     assert settings.strategy == Parrot(3)
     assert f"{settings.strategy.words}, {shared_words(settings)}".startswith(
-        "3 repeats, a parrot, traced engine, greedy"
+        "3 repeats, parrot, traced engine, greedy"
     )
     with pytest.raises(SettingsError, match="The genai engine does not support drafter parrot; choose the traced"):
         GenerationSettings.checked(drafter="parrot", engine="genai")
@@ -96,7 +95,6 @@ def test_the_page_offers_it_with_its_settings() -> None:
     assert (shown["num_assistant_tokens"], shown["max_ngram_size"], shown["policy"]) == (True, False, False)
     assert controls.classes(PAIR, "genai", "model", "constant")["drafter"] == [
         "no-suffix",
-        "no-both",
         "no-parrot",
     ]
     assert controls.classes(PAIR, "traced", "parrot", "constant")["num_assistant_tokens"] == ["moves"]
@@ -131,7 +129,7 @@ def test_measurements_try_it() -> None:
 @pytest.mark.parametrize("strategy", [*STRATEGIES.values(), Plain], ids=lambda strategy: strategy.__name__)
 def test_every_strategy_explains_itself(strategy: type[Strategy]) -> None:
     assert strategy.explanation().endswith(".")
-    assert strategy.drafter.words
+    assert strategy.drafter.subject
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -166,17 +164,6 @@ def test_names_of_choices_are_unique() -> None:
         assert len(set(labels)) == len(labels)
 
 
-class _WithText(BaseModel):
-    note: str = Field("", title="Note", description="any text")
-
-
-def test_a_setting_that_is_text_has_a_control(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(controls.FIELDS, "note", _WithText.model_fields["note"])
-    made = controls.control("note")
-    assert isinstance(made, gr.Textbox)
-    assert (made.label, made.info) == ("Note", "any text")
-
-
 DOCUMENT = Path(__file__).parents[2] / "docs" / "engines.md"
 
 
@@ -204,12 +191,12 @@ def table() -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-class LastToken:
+class LastToken(TextIndex):
     """Proposes the text's last token, again and again."""
 
     def find(self, text: Sequence[int], limit: int) -> Match:
         many = min(limit, 3)
-        return Match(1, (text[-1],) * many, (0.5,) * many, "lookup")
+        return Match(1, (text[-1],) * many, (0.5,) * many)
 
     def update_strategy(self, strategy: Strategy) -> bool:
         return isinstance(strategy, Parrot)

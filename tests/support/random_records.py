@@ -3,7 +3,6 @@
 from hypothesis import strategies as st
 
 from specdemo.records import (
-    Alternative,
     Comparison,
     Costs,
     DraftToken,
@@ -24,14 +23,12 @@ probability = st.none() | st.floats(0, 1)
 seconds = st.floats(1e-6, 10)
 text = st.text(max_size=5)
 ids = st.integers(0, 300_000)
-alternatives = st.lists(st.builds(Alternative, id=ids, text=text, probability=st.floats(0, 1)), max_size=2)
 tokens = st.builds(
     Token,
     id=ids,
     text=text,
     probability=probability,
     entropy=st.none() | st.floats(0, 20),
-    alternatives=alternatives.map(tuple),
 )
 
 

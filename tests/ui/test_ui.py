@@ -50,7 +50,7 @@ def test_what_genai_cannot_do_is_not_offered_for_it() -> None:
     assert visibility(PAIR, "traced", "model", "constant")["kv_cache"]
     _, _, policy, *_ = show_valid(PAIR, "genai", "model", "heuristic")
     assert (policy["value"], policy["elem_classes"]) == ("constant", ["no-heuristic", "no-auto", "no-server"])
-    values = START | {"kv_cache": "off", "alternatives": 3}
+    values = START | {"kv_cache": "off"}
     assert settings_from(PAIR, values) == GenerationSettings()
 
 

@@ -1,5 +1,1 @@
 """The engine on `openvino_genai`: fast, and limited to what GenAI reports or a replay can reconstruct."""
-
-from specdemo.engines.genai.engine import GenAIEngine
-
-__all__ = ["GenAIEngine"]

@@ -8,62 +8,34 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from itertools import islice
 
-from specdemo.engines.base import THOROUGH, Batch, Decoder, Thoroughness, rounds_of
+from specdemo.engines.base import THOROUGH, Batch, Decoder, Engine, Thoroughness, rounds_of
 from specdemo.engines.genai.decoder import GenAIBatch, GenAIDecoder, request_ids
-from specdemo.engines.genai.pipelines import (
-    Output,
-    Pipelines,
-    as_tensor,
-    check_fits,
-    generation_config,
-    read,
-)
-from specdemo.engines.language_model import log_probabilities
-from specdemo.errors import OPENVINO_FAILURES, EngineError
+from specdemo.engines.genai.pipelines import Output, Pipelines, as_tensor, check_fits, generation_config, read
 from specdemo.models.checks import check_concurrent, check_strategy
 from specdemo.models.devices import describe_environment
-from specdemo.records import SIDES, Costs, DraftRound, ModelPair, Request
+from specdemo.records import Costs, DraftRound, ModelPair, Request
 from specdemo.settings import Sampling
-from specdemo.strategies import Constant, EngineName, Lookup, Plain, Strategy
+from specdemo.strategies import Constant, Lookup, Plain, Strategy
 
 _MOST_TOKENS = 200  # per series of passes: enough for eleven passes over seventeen tokens
 _DRAFTED_TOKENS = 64  # while draft steps are timed
 _NGRAM = 3
 
 
-class GenAIEngine:
-    """A pair loaded in GenAI pipelines."""
-
-    name: EngineName = "genai"
-    remote = False
-    sides = SIDES
+class GenAIEngine(Engine):
+    name = "genai"
 
     def __init__(self, pair: ModelPair, *, lazy: bool = False, thoroughness: Thoroughness = THOROUGH) -> None:
-        """Check that the pair can be used; load its target, unless `lazy`.
-
-        Raises:
-            SpecdemoError: as for `Pipelines`.
-        """
         self.pair = pair
         self.thoroughness = thoroughness
         self.pipelines = Pipelines(pair, lazy=lazy)
         self.environment = describe_environment(pair)
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-        """Return a decoder for the request; step costs are not used.
-
-        Raises:
-            PairError, SettingsError: the pair cannot be decoded with the request's strategy.
-        """
         check_strategy(self.pair, "genai", request.strategy, request.sampling)
         return GenAIDecoder(self.pipelines, request)
 
     def batch(self, strategy: Strategy) -> Batch:
-        """Return a batch for requests decoded with this strategy.
-
-        Raises:
-            PairError, SettingsError: the pair cannot be decoded with this strategy.
-        """
         check_concurrent(self.pair, "genai", strategy, Sampling())
         return GenAIBatch(self.pipelines, strategy)
 
@@ -88,14 +60,10 @@ class GenAIEngine:
     ) -> list[float] | None:
         """Return the log-probabilities of an echoed prompt, or of plain decoding if it generates the same tokens.
 
-        Echoed tokens have no repetition penalty; if one is set, the target runs outside GenAI.
+        An echo knows no repetition penalty, and a target in parts takes text, which ids alone do not determine.
         """
-        if self.pair.target.in_parts:  # takes text only, and ids alone do not determine it
+        if self.pair.target.in_parts or request.sampling.repetition_penalty != 1:
             return None
-        if request.sampling.repetition_penalty != 1:
-            start = [*self.pipelines.tokenizer.encode_prompt(request), *before]
-            sequence = self.pipelines.target_model().sequence(len(start) + len(tokens))
-            return log_probabilities(sequence, start, tokens, request.sampling, one_by_one=one_by_one)
         pipeline = self.pipelines.get("plain")
         config = generation_config(pipeline, request.plain)
         ids, text = self.pipelines.tokenizer.encode_prompt(request), [*before, *tokens]
@@ -103,15 +71,12 @@ class GenAIEngine:
         config.max_new_tokens = len(text) if one_by_one else 1
         handle = pipeline.add_request(next(request_ids), as_tensor(ids if one_by_one else [*ids, *text]), config)
         output = Output((), (), None)
-        try:
-            while output.finish_reason is None:
+        while output.finish_reason is None:
+            with self.pipelines.resetting("plain"):
                 pipeline.step()
-                more = read(handle)
-                output = Output(output.ids + more.ids, output.logarithms + more.logarithms, more.finish_reason)
-                check_fits(handle, self.pair.runtime.cache_size)
-        except OPENVINO_FAILURES as error:
-            self.pipelines.discard("plain")
-            raise EngineError.of(error) from error
+            more = read(handle)
+            output = Output(output.ids + more.ids, output.logarithms + more.logarithms, more.finish_reason)
+            check_fits(handle, self.pair.runtime.cache_size)
         judged = slice(-len(tokens), None) if one_by_one else slice(-len(tokens) - 1, -1)  # an echo ends anew
         return list(output.logarithms[judged]) if output.ids[judged] == tuple(tokens) else None
 
@@ -119,16 +84,11 @@ class GenAIEngine:
         return len(self.pipelines.tokenizer.encode(text))
 
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
-        """Return rounds with this lookahead, timed by the counters of `generate()`, without outcomes."""
+        """Return rounds timed by the counters of `generate()`, without outcomes."""
         if self.pair.draft is None:
             return []
         request = Request(prompt, Constant(lookahead), max_new_tokens=_DRAFTED_TOKENS, ignore_eos=True)
-        try:
-            result = self.pipelines.generate("model", request)
-        except OPENVINO_FAILURES as error:
-            self.pipelines.discard("model")
-            raise EngineError.of(error, "The engine failed during calibration and has been reset") from error
-        counters = result.extended_perf_metrics
+        counters = self.pipelines.generate("model", request).extended_perf_metrics
         microseconds = list(counters.draft_model_metrics.raw_metrics.m_durations)[1:]  # the first is the prefill
         steps = 1 if self.pair.head == "dflash" else lookahead  # one pass for the whole round
         # the first round is left out: the prefill is a pipeline's first entry at first, and its second one later

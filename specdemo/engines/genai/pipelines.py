@@ -4,7 +4,9 @@ Plain decoding, draft model and prompt lookup need a pipeline each, since a spec
 plainly. Only the last speculative one stays loaded, so at most two copies of the target are in memory.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -14,19 +16,25 @@ import openvino_genai
 from specdemo.engines.base import PREFILL_CHUNK
 from specdemo.engines.language_model import LanguageModel
 from specdemo.engines.text import Tokenizer
-from specdemo.errors import OPENVINO_FAILURES, CacheError, LoadError, PairError, known_cause
+from specdemo.errors import OPENVINO_FAILURES, CacheError, EngineError, LoadError, PairError, known_cause
+from specdemo.files import json_value
 from specdemo.models.converted import folder_of
 from specdemo.models.devices import check_devices, check_head_device, draft_device, draft_runtime, properties
 from specdemo.models.pairs import require_draft
 from specdemo.records import FinishReason, ModelPair, Request
-from specdemo.strategies import Plain, Strategy
+from specdemo.strategies import HeadName, Plain, Strategy
 
 PipelineKind = Literal["plain", "model", "lookup"]
 """A pipeline's mode: the target alone, a draft model, or prompt lookup."""
+_HEADS: dict[HeadName, str] = {
+    "eagle3": "choose the target it was trained for, which must have at least ten layers",
+    "dflash": "choose the target it was trained for, exported with its hidden states named",
+    "mtp": "export the model again",
+}
+"""What to do where GenAI refuses a head."""
 
 
 def kind_of(strategy: Strategy) -> PipelineKind:
-    """Return the kind of pipeline for a strategy."""
     if isinstance(strategy, Plain):
         return "plain"
     return "model" if strategy.drafter.model else "lookup"
@@ -44,16 +52,11 @@ def generation_config(
 
 
 class Pipelines:
-    """The pipelines of one pair."""
-
     def __init__(self, pair: ModelPair, *, lazy: bool = False) -> None:
         """Check that the pair can be used; load its target, unless `lazy`.
 
         Raises:
-            DeviceError: this machine has no such device, or it cannot be used.
-            PairError: the tokenizers of target and draft differ.
-            LoadError: OpenVINO cannot load a model.
-            CacheError: the KV cache does not fit into memory.
+            DeviceError, PairError, LoadError, CacheError: the pair cannot be used here.
         """
         self.pair = pair
         check_devices(pair.runtime)
@@ -62,16 +65,18 @@ class Pipelines:
         self._device, self._draft_device = pair.runtime.device, draft_device(pair.runtime)
         self._loaded: dict[PipelineKind, openvino_genai.ContinuousBatchingPipeline] = {}
         self._draft_model: LanguageModel | None = None
-        self._target_model: LanguageModel | None = None
+        self._concurrent = False
         self.tokenizer = Tokenizer(pair.target)
         if pair.draft is not None and pair.head is None:  # a head's tokenizer is missing or unused
             self.tokenizer.check_fits(Tokenizer(pair.draft))
         if not lazy:
             self.get("plain")
 
-    def get(self, kind: PipelineKind) -> openvino_genai.ContinuousBatchingPipeline:
-        """Return the pipeline of this kind, built if necessary."""
-        self._target_model = None
+    def get(self, kind: PipelineKind, *, concurrent: bool = False) -> openvino_genai.ContinuousBatchingPipeline:
+        """Return the pipeline of this kind, built if necessary; `concurrent`: for more than one request at once."""
+        if concurrent and not self._concurrent:
+            self._loaded.clear()
+            self._concurrent = True
         if kind not in self._loaded:
             for other in self._loaded.keys() - {"plain"}:
                 del self._loaded[other]
@@ -79,45 +84,40 @@ class Pipelines:
         return self._loaded[kind]
 
     def prompt(self, ids: Sequence[int]) -> openvino.Tensor | str:
-        """Return a prompt as the target's pipelines take it: its ids, or its text where they take embeddings.
-
-        Raises:
-            PromptError: GenAI would read the text differently.
-        """
+        """Return a prompt as the target's pipelines take it: its ids, or its text where they take embeddings."""
         return self.tokenizer.text_of(ids) if self.pair.target.in_parts else as_tensor(ids)
 
     def generate(self, kind: PipelineKind, request: Request) -> Any:
-        """Generate a whole answer at once, with GenAI's own counters.
+        prompt, pipeline = self.prompt(self.tokenizer.encode_prompt(request)), self.get(kind)
+        with self.resetting(kind):
+            return pipeline.generate([prompt], [generation_config(pipeline, request)])[0]
 
-        Raises:
-            PromptError: the prompt cannot be used.
-            RuntimeError: GenAI failed; the pipeline must be discarded.
-        """
-        pipeline = self.get(kind)
-        prompt, config = self.prompt(self.tokenizer.encode_prompt(request)), generation_config(pipeline, request)
-        return pipeline.generate([prompt], [config])[0]
+    @contextmanager
+    def resetting(self, kind: PipelineKind) -> Iterator[None]:
+        """Turn a failure of GenAI into an `EngineError`, and drop the pipeline: no later request on it works."""
+        try:
+            yield
+        except OPENVINO_FAILURES as error:
+            self._loaded.pop(kind, None)
+            raise EngineError.of(error) from error
 
-    def discard(self, kind: PipelineKind) -> None:
-        """Drop a failed pipeline; it is rebuilt when next needed."""
-        self._loaded.pop(kind, None)
+    def cancel(self, kind: PipelineKind, handles: Sequence["openvino_genai.GenerationHandle"]) -> None:
+        """Cancel requests; the pipeline releases them in its next step."""
+        for handle in handles:
+            handle.cancel()
+        if handles and kind in self._loaded:
+            with suppress(EngineError), self.resetting(kind):
+                self._loaded[kind].step()
 
     def draft_model(self) -> LanguageModel:
-        """Return the draft outside GenAI, for replaying its proposals."""
         if self._draft_model is None:
             path, device = folder_of(require_draft(self.pair)), self._draft_device
             self._draft_model = LanguageModel(path, device, properties(draft_runtime(self.pair.runtime), device))
         return self._draft_model
 
-    def target_model(self) -> LanguageModel:
-        """Return the target outside GenAI, which does not report logits; kept until the next request."""
-        if self._target_model is None:
-            runtime, device = properties(self.pair.runtime, self._device), self._device
-            self._target_model = LanguageModel(folder_of(self.pair.target), device, runtime)
-        return self._target_model
-
     def clear(self) -> None:
         self._loaded.clear()
-        self._draft_model = self._target_model = None
+        self._draft_model = None
 
     def _build(self, kind: PipelineKind) -> openvino_genai.ContinuousBatchingPipeline:
         target, device, runtime = self.pair.target, self._device, self.pair.runtime
@@ -130,7 +130,7 @@ class Pipelines:
             options["prompt_lookup"] = True
         try:
             return openvino_genai.ContinuousBatchingPipeline(
-                folder_of(target), scheduler_config(self.pair), device, options
+                folder_of(target), scheduler_config(self.pair, concurrent=self._concurrent), device, options
             )
         except OPENVINO_FAILURES as error:
             if known_cause(error) is None and "cache size" in str(error):
@@ -138,32 +138,53 @@ class Pipelines:
                     f"A KV cache of {runtime.cache_size} GB does not fit in this machine's memory; "
                     "choose a smaller cache size."
                 ) from error
-            if kind == "model" and self.pair.eagle3:
-                raise PairError.of(
-                    error,
-                    f"The EAGLE-3 head {require_draft(self.pair).name!r} does not fit {target.name!r}",
-                    "choose the target it was trained for, which must have at least ten layers",
-                ) from error
-            if kind == "model" and self.pair.head == "mtp":
-                what = f"GenAI cannot load the multi-token-prediction head of {target.name!r}"
-                raise PairError.of(error, what, "export the model again") from error
-            if kind == "model" and self.pair.head == "dflash":
-                raise PairError.of(
-                    error,
-                    f"The DFlash draft {require_draft(self.pair).name!r} does not fit {target.name!r}",
-                    "choose the target it was trained for, exported with its hidden states named",
-                ) from error
+            if kind == "model" and self.pair.head is not None:
+                what = f"GenAI cannot load the head {require_draft(self.pair).name!r} with {target.name!r}"
+                raise PairError.of(error, what, _HEADS[self.pair.head]) from error
             what = f"OpenVINO cannot load {target.name!r} on {device}"
             raise LoadError.of(error, what, "export it again") from error
 
 
-def scheduler_config(pair: ModelPair) -> openvino_genai.SchedulerConfig:
+_BLOCK = 32  # tokens in a block of the KV cache on CPU
+_SPARE = 64  # tokens; proposals at the end of the longest text, and blocks begun by a draft
+_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "u8": 1.25, "u4": 0.75}
+"""Of a cached number, with its share of the scales; 2 where the device decides."""
+
+
+def pool_blocks(pair: ModelPair) -> int:
+    """Return how many blocks of KV cache one request needs at most, within `cache_size`; 0 if unknown.
+
+    GenAI takes each new block from the end of the list of free ones, so that a pool of any size is touched in time:
+    in some dozen runs, 1 GB for each pipeline was. So it has room for the longest text that is allowed, and no more.
+    """
+    target, runtime = pair.target, pair.runtime
+    token_bytes = cached_bytes(folder_of(target)) if runtime.device.startswith("CPU") else None
+    if token_bytes is None or target.context_length is None:
+        return 0
+    precision = properties(runtime, runtime.device).get("KV_CACHE_PRECISION", "")
+    most = int(runtime.cache_size * 2**30 / (_BLOCK * token_bytes * _BYTES.get(precision, 2.0)))
+    return min(-(-(target.context_length + _SPARE) // _BLOCK), most)
+
+
+def cached_bytes(folder: Path) -> int | None:
+    """Return how many numbers the KV cache holds per token; None if the configuration does not say."""
+    file = folder / "config.json"
+    config = json_value(file.read_bytes()) if file.is_file() else {}
+    config = config.get("text_config", config)
+    layers, heads, hidden = (config.get(key) for key in ("num_hidden_layers", "num_attention_heads", "hidden_size"))
+    if not (layers and heads and hidden):
+        return None
+    return 2 * int(
+        layers * (config.get("num_key_value_heads") or heads) * (config.get("head_dim") or hidden // heads)
+    )
+
+
+def scheduler_config(pair: ModelPair, *, concurrent: bool = False) -> openvino_genai.SchedulerConfig:
     config = openvino_genai.SchedulerConfig()
-    config.cache_size = pair.runtime.cache_size
+    config.num_kv_blocks = 0 if concurrent else pool_blocks(pair)
+    config.cache_size = 0 if config.num_kv_blocks else pair.runtime.cache_size
     config.enable_prefix_caching = pair.runtime.enable_prefix_caching
-    config.dynamic_split_fuse = pair.runtime.dynamic_split_fuse
-    whole = pair.target.context_length or 2**16
-    config.max_num_batched_tokens = PREFILL_CHUNK if config.dynamic_split_fuse else whole
+    config.dynamic_split_fuse, config.max_num_batched_tokens = True, PREFILL_CHUNK
     return config
 
 
@@ -195,11 +216,7 @@ def read(handle: "openvino_genai.GenerationHandle") -> Output:
 
 
 def check_fits(handle: "openvino_genai.GenerationHandle", cache_size: int) -> None:
-    """Check that a request fits into the KV cache; GenAI only reports a status.
-
-    Raises:
-        CacheError: it does not fit.
-    """
+    """Raise a `CacheError` unless a request fits into the KV cache; GenAI only reports a status."""
     if handle.get_status() == openvino_genai.GenerationStatus.IGNORED:
         raise CacheError(
             f"The KV cache of {cache_size} GB is too small for this run; "

@@ -7,39 +7,33 @@ is kept only if it is consistent with what was committed.
 The rules below are those of openvino-genai 2026.4 and are tested against its counters.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
-from specdemo.decoding.indexes import NgramIndex
+from specdemo.decoding.indexes import index_of
 from specdemo.decoding.lookahead import policy_for, propose
 from specdemo.decoding.verification import Logits, greedy_choice, judge, softmax
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.engines.language_model import ModelSequence, draft_agreement
 from specdemo.engines.text import texts
 from specdemo.records import DraftToken, Outcome, Request, Round
-from specdemo.strategies import Lookup
+from specdemo.strategies import Strategy
 
 Replayed = tuple[int, float | None]
 """A proposed token's id and the draft's probability of it, if any."""
+Replay = Callable[[Sequence[int], int], list[Replayed]]
+"""Returns what is proposed after a text, at most this many tokens."""
 
 
-class LookupReplay:
-    """Prompt lookup: copies what followed the earliest occurrence of the longest recent n-gram."""
-
-    def __init__(self, prompt: Sequence[int], strategy: Lookup) -> None:
-        self._history = list(prompt)
-        self._index = NgramIndex(strategy.max_ngram_size, strategy.num_assistant_tokens)
-
-    def propose(self, limit: int) -> list[Replayed]:
-        return [(token, None) for token in self._index.find(self._history, limit).tokens]
-
-    def commit(self, tokens: Sequence[int]) -> None:
-        self._history += tokens
+def lookup_replay(strategy: Strategy) -> Replay:
+    """Replay prompt lookup, which copies what followed the earliest occurrence of the longest recent n-gram."""
+    index = index_of(strategy)
+    return lambda text, limit: [(token, None) for token in index.find(text, limit).tokens]
 
 
 class DraftReplay:
-    """The draft model, greedy.
+    """Replays the draft model, greedy.
 
     GenAI applies the repetition penalty to the text so far and to every token the draft ever proposed in this
     request, even rejected ones; so does this replay.
@@ -49,20 +43,16 @@ class DraftReplay:
         self._draft = draft
         self._sampling = request.sampling
         self._policy = policy_for(request.strategy)
-        self._text = list(prompt)
         self._seen = set(prompt)
-        self._choose(self._text)  # the prefill proposes one token, which is penalised but never verified
+        self._choose(prompt)  # the prefill proposes one token, which is penalised but never verified
 
-    def propose(self, limit: int) -> list[Replayed]:
+    def __call__(self, text: Sequence[int], limit: int) -> list[Replayed]:
+        self._seen.update(text)
 
         def choose(before: Sequence[Replayed]) -> Replayed:
-            return self._choose([*self._text, *(token for token, _ in before)])
+            return self._choose([*text, *(token for token, _ in before)])
 
         return propose(self._policy, limit, choose, _confidence)
-
-    def commit(self, tokens: Sequence[int]) -> None:
-        self._text += tokens
-        self._seen.update(tokens)
 
     def _choose(self, text: Sequence[int]) -> Replayed:
         logits = self._draft.logits(text)[0]
@@ -84,32 +74,29 @@ class Tracer:
     def __init__(self, pipelines: Pipelines, prompt: Sequence[int], request: Request) -> None:
         self._decode = pipelines.tokenizer.decode
         self._sampling = request.sampling
-        self._prompt_length = len(prompt)
-        self._context = list(prompt)
-        self._wanted = request.max_new_tokens
+        self._text, self._prompt_length = list(prompt), len(prompt)
+        self._most = len(prompt) + request.max_new_tokens
         self._draft: ModelSequence | None = None
-        self._replay: LookupReplay | DraftReplay
-        if isinstance(request.strategy, Lookup):
-            self._replay = LookupReplay(prompt, request.strategy)
-        else:
-            self._draft = pipelines.draft_model().sequence(len(prompt) + request.max_new_tokens)
+        self._replay: Replay
+        if request.strategy.drafter.model:
+            self._draft = pipelines.draft_model().sequence(self._most)
             self._replay = DraftReplay(self._draft, prompt, request)
-
-    def prefill(self, step: Round) -> Round:
-        """Follow the request's first round, which has no proposals."""
-        return self._advance(step)
+        else:
+            self._replay = lookup_replay(request.strategy)
 
     def round(self, step: Round, *, ended: bool) -> Round:
         """Return the request's next round with its proposals. `ended`: whether the text ended in it.
 
-        If the replay is inconsistent with what was committed, the round is returned as given.
+        The first, the prefill, has none. If the replay is inconsistent with what was committed, the round is returned
+        as given.
         """
-        proposals = self._replay.propose(self._wanted - 1)
-        committed = step.ids
-        outcomes = judge([token for token, _ in proposals], committed, ended=ended)
-        if outcomes is not None:
-            step = step.model_copy(update={"proposed": self._judged(step, proposals, outcomes)})
-        return self._advance(step)
+        if len(self._text) > self._prompt_length:
+            proposals = self._replay(self._text, self._most - len(self._text) - 1)
+            outcomes = judge([token for token, _ in proposals], step.ids, ended=ended)
+            if outcomes is not None:
+                step = step.model_copy(update={"proposed": self._judged(step, proposals, outcomes)})
+        self._text += step.ids
+        return step
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
         """Return whether the draft would have proposed each token so far, except the first."""
@@ -119,20 +106,13 @@ class Tracer:
         def choose(logits: Logits, seen: Collection[int]) -> int:
             return greedy_choice(logits, self._sampling, seen)
 
-        return draft_agreement(self._draft, self._context, self._prompt_length + 1, self._sampling, choose)
-
-    def _advance(self, step: Round) -> Round:
-        committed = step.ids
-        self._replay.commit(committed)
-        self._context += committed
-        self._wanted -= len(committed)
-        return step
+        return draft_agreement(self._draft, self._text, self._prompt_length + 1, self._sampling, choose)
 
     def _judged(
         self, step: Round, proposals: Sequence[Replayed], outcomes: Sequence[Outcome]
     ) -> tuple[DraftToken, ...]:
         accepted = step.committed[: outcomes.count(Outcome.ACCEPTED)]
-        context = self._context + [token.id for token in accepted if token.id is not None]
+        context = self._text + [token.id for token in accepted if token.id is not None]
         refused = texts(self._decode, context, [token for token, _ in proposals[len(accepted) :]])
         words = [token.text for token in accepted] + refused
         reported = [token.probability for token in accepted] + [None] * len(refused)

@@ -29,7 +29,6 @@ import httpx
 from httpx_sse import EventSource
 
 from specdemo.errors import ServerError, UsageError
-from specdemo.files import json_value
 from specdemo.records import Server, Side
 
 T = TypeVar("T")
@@ -90,11 +89,7 @@ class Client:
     """HTTP client of one side's server."""
 
     def __init__(self, server: Server, side: Side, key: Key) -> None:
-        """Create the client without connecting; an empty key is not sent.
-
-        Raises:
-            UsageError: the key, the address or the environment's proxy is malformed.
-        """
+        """Create the client without connecting; an empty key is not sent."""
         self.side, self.key = side, key
         self._url, self._silence = server.url, server.silence_seconds
         self._omitted = set[str]()  # fields that the server refuses
@@ -123,11 +118,7 @@ class Client:
         return _object(status, text)
 
     def fetch(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the object at a path, or in answer to a body.
-
-        Raises:
-            ServerError: the server does not answer, refuses, or answers with something else.
-        """
+        """Return the object at a path, or in answer to a body; anything else is a `ServerError`."""
         status, text = _wait(self._whole("GET" if body is None else "POST", path, body))
         found = _object(status, text)
         if found is None:
@@ -138,9 +129,6 @@ class Client:
         """Send the request on the first `next`, which yields an empty event; then yield each event of the answer.
 
         Closing the generator cancels the request.
-
-        Raises:
-            ServerError: as for `fetch`, or the answer broke off.
         """
         events: SimpleQueue[Event | ServerError | None] = SimpleQueue()
         sending = self.send(path, body, events.put)
@@ -255,9 +243,10 @@ class Client:
             sentence = "redirects to another address; give that one" if status < 400 else "answered with an error"
             sentence = _SENTENCES.get(status, sentence).format(variable=self.key.variable)
             return self.error(f"{sentence} ({status}{': ' if said else ''}{said}).")
-        if streamed and (field := re.search(r"^error:(.+)$", text, re.MULTILINE)) is not None:
-            return self.error(f"failed in the middle of its answer: {self.words(_parsed(field[1]) or field[1])}")
-        if streamed and (not text.strip() or re.search(r"^(data|event|id|retry)?:", text, re.MULTILINE)):
+        if streamed and (not text.strip() or re.search(r"^(data|event|id|retry|error)?:", text, re.MULTILINE)):
+            for field, line in re.findall(r"^(?:error:(.+)|(\{.+))$", text, re.MULTILINE):  # not as events have it
+                if reason := (_parsed(field) or field) if field else _error_in(_parsed(line)):
+                    return self.error(f"failed in the middle of its answer: {self.words(reason)}")
             return self.error("broke its answer off; see its log, and run again.")
         if streamed and _object(status, text) is not None:
             return self.error("answered in one piece, which cannot be timed; have it stream its answers.")
@@ -269,7 +258,6 @@ class Client:
         return self.error("sends more than any answer takes; see its log, and check its address.")
 
     async def _whole(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, str]:
-        """Return the status and text of an answer, read whole."""
         async with self._answer(method, path, _OBJECT_BYTES, body) as (response, received, _):
             await response.aread()
             text = response.content.decode(errors="replace") if response.is_success else received.text()
@@ -279,7 +267,6 @@ class Client:
     async def _answer(
         self, method: str, path: str, limit: int, body: dict[str, Any] | None
     ) -> AsyncIterator[tuple[httpx.Response, "_Bounded", asyncio.Timeout]]:
-        """Send a request, and translate every failure while its answer is read."""
         try:
             async with (
                 asyncio.timeout(self._silence) as deadline,
@@ -336,14 +323,11 @@ def _objects(data: str) -> list[str]:
 
 
 def _parsed(text: str) -> Any:
-    """Parse JSON; None if it is not."""
+    """Parse JSON, also with NaN or half a surrogate pair, which servers write; None if it is not."""
     try:
-        return json_value(text)
-    except ValueError:
-        try:
-            return json.loads(text) if "\\u" in text else None  # half a surrogate pair, which the first refuses
-        except (ValueError, RecursionError):
-            return None
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _object(status: int, text: str) -> dict[str, Any] | None:
@@ -371,11 +355,7 @@ def _is_finished(data: dict[str, Any]) -> bool:
 
 
 def _transport(url: httpx.URL) -> httpx.AsyncHTTPTransport:
-    """Return a direct connection to this machine; elsewhere, through the environment's proxy, if it has one.
-
-    Raises:
-        UsageError: the proxy cannot be used.
-    """
+    """Return a direct connection to this machine; elsewhere, through the environment's proxy, if it has one."""
     proxies = getproxies()
     proxy = proxies.get(url.scheme) or proxies.get("all")
     if not proxy or _is_here(url.host) or proxy_bypass(url.netloc.decode()):

@@ -8,51 +8,36 @@ until then from text length, at the tokens per character of finished requests. C
 undercount rounds that commit several, and so the speculative side only.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from time import perf_counter
-from typing import NamedTuple
 
-from specdemo.engines.base import Arrival, Prefilling, RoundCounts, check_prompt
+from specdemo.engines.base import Arrival, Batch, Decoder, Prefilling, RoundCounts, check_prompt
 from specdemo.engines.server.client import Client, Event, Sending
 from specdemo.engines.server.llama_cpp import LlamaCpp
 from specdemo.engines.server.openai import OpenAI, Reader
 from specdemo.errors import ServerError
-from specdemo.records import MOST, FinishReason, Request, Round, Run, TraceSource
-from specdemo.strategies import Strategy
+from specdemo.records import MOST, Request, Round, Run
 
 Dialect = OpenAI | LlamaCpp
 
 
-class RemoteDecoder:
-    """Decoder of one request."""
+class RemoteDecoder(Decoder):
+    """Decoder of one request. What a server reports of proposals arrives with the rounds, or at the end."""
 
     def __init__(self, client: Client, dialect: Dialect, request: Request) -> None:
         self._client, self._dialect, self._request = client, dialect, request
         self._reader: Reader | None = None
-        self._ended = False
-
-    @property
-    def finish_reason(self) -> FinishReason | None:
-        return self._reader.finish_reason if self._reader is not None and self._ended else None
-
-    @property
-    def trace_source(self) -> TraceSource:
-        return self._reader.trace_source if self._reader is not None else "reported"
+        self.trace_source = "reported"
 
     def rounds(self) -> Generator[Prefilling | Round]:
-        """Send the request, then yield what arrives.
-
-        Raises:
-            PromptError: the prompt is empty, or not text.
-            ServerError: the server refused the request, or its answer broke off.
-        """
         check_prompt(self._request)
         path, body, reader = self._dialect.ask(self._request)
         with closing(self._client.stream(path, body)) as events:
             self._reader = reader(next(events).at)
+            self.trace_source = self._reader.trace_source
             yield Prefilling(0, 0)  # the request is under way
             held: Round | None = None  # the finish reason must be set before the last round is yielded
             try:
@@ -69,7 +54,7 @@ class RemoteDecoder:
                 raise
             if held is None:
                 raise self._client.error("ended its answer before any text; see its log, or try another prompt.")
-            self._ended = True
+            self.finish_reason = self._reader.finish_reason
             yield held
 
     def _news(self, reader: Reader, events: Iterator[Event]) -> Iterator[Prefilling | Round]:
@@ -83,9 +68,6 @@ class RemoteDecoder:
                     yield news
             yield from reader.end()
 
-    def with_proposals(self, rounds: Sequence[Round]) -> list[Round]:
-        return list(rounds)  # a server reports proposals with them, or at the end
-
     def finalized(self, run: Run) -> Run:
         if self._reader is None or not run.tokens:
             return run
@@ -97,23 +79,14 @@ class RemoteDecoder:
         known = {"passes_known": passes_known, "prompt_tokens": self._reader.prompt_tokens}
         return run.model_copy(update={"prefill": rounds[0], "rounds": rounds[1:], **known})
 
-    def update_strategy(self, strategy: Strategy) -> bool:
-        return False  # a sent request cannot be changed
-
-    def draft_agreement(self) -> tuple[bool, ...] | None:
-        return None
-
 
 _PATIENCE = 0.1  # seconds to wait for an event
 
 
-class _News(NamedTuple):
-    number: int
-    event: Event | ServerError | None
-
-
 @dataclass
 class _Flight:
+    """A request under way: its rounds so far, the end of the last, and what was counted of its text."""
+
     reader: Reader
     sending: Sending
     at: float
@@ -122,14 +95,12 @@ class _Flight:
     letters: int = 0
 
 
-class RemoteBatch:
-    """A `Batch` on one server."""
-
+class RemoteBatch(Batch):
     in_passes = False
 
     def __init__(self, client: Client, dialect: Dialect) -> None:
         self._client, self._dialect = client, dialect
-        self._news = SimpleQueue[_News]()
+        self._news = SimpleQueue[tuple[int, Event | ServerError | None]]()
         self._flying: dict[int, _Flight] = {}
         self._tokens = self._letters = 0  # of finished requests
 
@@ -139,21 +110,20 @@ class RemoteBatch:
     def submit(self, number: int, request: Request) -> None:
         check_prompt(request)
         asked = self._dialect.ask(request)
-        sending = self._client.send(asked.path, asked.body, lambda event: self._news.put(_News(number, event)))
+        sending = self._client.send(asked.path, asked.body, lambda event: self._news.put((number, event)))
         self._flying[number] = _Flight(asked.reader(sending.at), sending, sending.at)
 
     def receive(self) -> list[Arrival]:
-        """Return the next arrivals, or nothing after a tenth of a second."""
         try:
-            news = self._news.get(timeout=_PATIENCE)
+            number, event = self._news.get(timeout=_PATIENCE)
         except Empty:
             return []
-        flight = self._flying[news.number]
-        if isinstance(news.event, ServerError):
-            raise news.event
-        if news.event is None:
-            return [*self._arrived(news.number, flight, flight.reader.end()), self._ended(news.number, flight)]
-        return self._arrived(news.number, flight, flight.reader.on_event(news.event))
+        flight = self._flying[number]
+        if isinstance(event, ServerError):
+            raise event
+        if event is None:
+            return [*self._arrived(number, flight, flight.reader.end()), self._ended(number, flight)]
+        return self._arrived(number, flight, flight.reader.on_event(event))
 
     def close(self) -> None:
         for flight in self._flying.values():
@@ -183,15 +153,12 @@ class RemoteBatch:
         return max(by_length, 0 if flight.tokens else 1)
 
     def _ended(self, number: int, flight: _Flight) -> Arrival:
-        """Return the last arrival, with the rounds and any correction to the token count."""
         del self._flying[number]
         with self._client.understanding():
             finalized = flight.reader.finalized(tuple(flight.rounds)) if flight.rounds else ()
         in_passes = flight.reader.trace_source != "bursts"
-        rounds = tuple(
-            RoundCounts(None if step.proposed is None else len(step.proposed), step.accepted)
-            for step in finalized[1:]
-        )
+        counts = [(None if each.proposed is None else len(each.proposed), each.accepted) for each in finalized[1:]]
+        rounds = tuple(RoundCounts(*each) for each in counts)
         tokens = sum(len(step.committed) for step in finalized)
         self._tokens, self._letters = self._tokens + tokens, self._letters + flight.letters
         reason = flight.reader.finish_reason

@@ -2,11 +2,10 @@
 
 import os
 import platform
-from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing
 from urllib.parse import urlsplit
 
-from specdemo.engines.base import THOROUGH, Batch, Decoder, Thoroughness
+from specdemo.engines.base import THOROUGH, Batch, Decoder, Engine, Thoroughness
 from specdemo.engines.server.client import Client, Key
 from specdemo.engines.server.decoder import Dialect, RemoteBatch, RemoteDecoder
 from specdemo.engines.server.llama_cpp import LlamaCpp
@@ -17,7 +16,6 @@ from specdemo.records import (
     NOT_USED,
     SIDES,
     Costs,
-    DraftRound,
     Environment,
     Model,
     ModelPair,
@@ -27,25 +25,19 @@ from specdemo.records import (
     Side,
 )
 from specdemo.settings import Sampling
-from specdemo.strategies import EngineName, Plain, Strategy
+from specdemo.strategies import Plain, Strategy
 from specdemo.version import __version__
 
 KEY_VARIABLE = "SPECDEMO_API_KEY"
 PLAIN_KEY_VARIABLE = "SPECDEMO_PLAIN_API_KEY"
 
 
-class RemoteEngine:
-    """Decodes a pair on its servers."""
+class RemoteEngine(Engine):
+    """Decodes a pair on its servers, which report nothing of their passes."""
 
-    name: EngineName = "server"
-    remote = True
+    name = "server"
 
     def __init__(self, pair: ModelPair, *, thoroughness: Thoroughness = THOROUGH) -> None:
-        """Connect to the servers and identify them.
-
-        Raises:
-            ServerError: one does not answer.
-        """
         self.pair = pair
         self.thoroughness = thoroughness
         self._connections = _connections(pair.servers or Servers())
@@ -70,31 +62,13 @@ class RemoteEngine:
         _, dialect = next(iter(self._connections.values()))
         return dialect.count_tokens(text)
 
-    # What no server reports.
-
-    def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
-        yield from ()
-
-    def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
-        return []
-
-    def log_probabilities(
-        self, request: Request, before: Sequence[int], tokens: Sequence[int], *, one_by_one: bool
-    ) -> list[float] | None:
-        return None
-
     def close(self) -> None:
         for client, _ in self._connections.values():
             client.close()
 
 
 def remote_pair(servers: Servers) -> ModelPair:
-    """Query the servers and return the pair they decode.
-
-    Raises:
-        ServerError: one does not answer.
-        UsageError: no address is given, or an address or an API key is malformed.
-    """
+    """Query the servers and return the pair they decode."""
     connections = _connections(servers)
     with ExitStack() as opened:
         for client, _ in connections.values():
@@ -130,28 +104,15 @@ def _key(servers: Servers, side: Side) -> Key:
 
 
 def _environment(dialects: list[Dialect]) -> Environment:
-    unknown = "unknown"
     names = list(dict.fromkeys(dialect.version() for dialect in dialects))
-    return Environment(
-        specdemo=__version__,
-        python=platform.python_version(),
-        openvino=NOT_USED,
-        openvino_genai=NOT_USED,
-        openvino_tokenizers=NOT_USED,
-        device=" and ".join(names),
-        draft_device=names[-1],
-        inference_precision=unknown,
-        kv_cache_precision=unknown,
-        threads=None,
-    )
+    unused = dict.fromkeys(("openvino", "openvino_genai", "openvino_tokenizers"), NOT_USED)
+    unknown = dict.fromkeys(("inference_precision", "kv_cache_precision"), "unknown")
+    here = {"specdemo": __version__, "python": platform.python_version()}
+    return Environment(device=" and ".join(names), draft_device=names[-1], threads=None, **here, **unused, **unknown)
 
 
 def dialect(client: Client, server: Server) -> Dialect:
-    """Return the protocol to use with a server: OpenAI's, unless it proves to be llama.cpp.
-
-    Raises:
-        ServerError: it does not answer, or has no such model.
-    """
+    """Return the protocol to use with a server: OpenAI's, unless it proves to be llama.cpp."""
     if server.kind == "llama.cpp":
         return LlamaCpp(client, server.model)
     found = LlamaCpp.found(client, server.model) if server.kind is None else None

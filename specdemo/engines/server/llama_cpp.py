@@ -17,24 +17,17 @@ from contextlib import closing
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
-from specdemo.engines.base import Prefilling, messages
+from specdemo.engines.base import Prefilling, counted_drafts, messages
 from specdemo.engines.server.client import Client, Event, SilentError
 from specdemo.engines.server.openai import HttpRequest, Reader, choose
 from specdemo.errors import ServerError
-from specdemo.records import MOST, TICK, DraftToken, Model, Outcome, Request, Round, Token, outcomes_from_counts
+from specdemo.records import MOST, TICK, Model, Request, Round, Token
 
 _WINDOW = 64  # last tokens for a repetition penalty, if the context length is unknown; llama.cpp's own default
 
 
 class LlamaCpp:
-    """One model of a llama.cpp server."""
-
     def __init__(self, client: Client, model: str | None) -> None:
-        """Find the model.
-
-        Raises:
-            ServerError: the server has no such model, or several and none is named.
-        """
         self._client = client
         self._props = client.fetch("/props")
         listed = client.fetch("/v1/models")
@@ -49,11 +42,7 @@ class LlamaCpp:
 
     @classmethod
     def found(cls, client: Client, model: str | None) -> Self | None:
-        """Return the server's model, or None if it is another kind of server.
-
-        Raises:
-            ServerError: it is one and has no such model, it does not answer, or requires an API key.
-        """
+        """Return the server's model; None if it is another kind of server, so that its errors are of no interest."""
         props = client.find("/props", refusals=(503,) if client.key.value else (401, 403, 503)) or {}
         if not isinstance(props.get("default_generation_settings"), dict):
             return None
@@ -102,7 +91,6 @@ class LlamaCpp:
         return HttpRequest("/completion", body, LlamaCppReader)
 
     def count_tokens(self, text: str) -> int:
-        """Return the number of tokens, as counted by the server."""
         return len(self._client.fetch("/tokenize", {"model": self._name, "content": text}).get("tokens") or ())
 
     @property
@@ -200,10 +188,5 @@ class LlamaCppReader(Reader):
 
     def _round(self, accepted: int, proposed: int | None, seconds: float) -> Round:
         committed = tuple(self._tokens.popleft() for _ in range(min(accepted + 1, len(self._tokens))))
-        outcomes = () if proposed is None else outcomes_from_counts(proposed, accepted)
-        empty = Token(id=None, text="")  # of a rejected proposal, only the number is reported
-        drafts = []
-        for index, outcome in enumerate(outcomes):
-            token = committed[index] if outcome is Outcome.ACCEPTED and index < len(committed) else empty
-            drafts.append(DraftToken(id=token.id, text=token.text, verdict=outcome))
-        return Round(committed=committed, seconds=seconds, proposed=None if proposed is None else tuple(drafts))
+        drafts = None if proposed is None else counted_drafts(committed, proposed, accepted)
+        return Round(committed=committed, seconds=seconds, proposed=drafts)

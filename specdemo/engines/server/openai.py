@@ -30,7 +30,6 @@ class Reader:
         self.prompt_tokens: int | None = None
 
     def on_event(self, event: Event) -> Iterator[Prefilling | Round]:
-        """Yield the rounds completed by this event."""
         raise NotImplementedError
 
     def end(self) -> Iterator[Round]:
@@ -50,14 +49,7 @@ class HttpRequest(NamedTuple):
 
 
 class OpenAI:
-    """One OpenAI-compatible server."""
-
     def __init__(self, client: Client, model: str | None) -> None:
-        """Find the model.
-
-        Raises:
-            ServerError: the server does not list it, or several and none is named.
-        """
         self._client = client
         prefixes = [*dict.fromkeys((client.version, *_PREFIXES) if client.version else _PREFIXES)]
         for prefix in prefixes:
@@ -108,11 +100,7 @@ class OpenAI:
 
 
 def choose(client: Client, listed: Sequence[dict[str, Any]], name: str | None) -> dict[str, Any]:
-    """Return the listed model of a name, or the only one.
-
-    Raises:
-        ServerError: there is none, or several and none is named.
-    """
+    """Return the listed model of a name, or the only one; otherwise, the error lists them."""
     option, names = "--plain-model" if client.side == "plain" else "--model", [str(one["id"]) for one in listed]
     known = client.words(", ".join(names))
     if name is None:
@@ -139,7 +127,6 @@ class OpenAIReader(Reader):
         self._thinks = False
 
     def on_event(self, event: Event) -> Iterator[Prefilling | Round]:
-        """Yield the event as a round if it holds text."""
         usage = event.data.get("usage")
         if isinstance(usage, dict):
             self._total = _count(usage.get("completion_tokens")) or self._total
@@ -204,6 +191,5 @@ def _joined(content: object) -> str:
 
 
 def _split(text: str, count: int) -> list[str]:
-    """Split a text into `count` parts of nearly equal length."""
     ends = [len(text) * index // count for index in range(count + 1)]
     return [text[start:end] for start, end in pairwise(ends)]

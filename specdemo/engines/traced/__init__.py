@@ -1,5 +1,1 @@
 """The engine on `openvino` alone: our own draft/verify loop, in which every proposal and probability is visible."""
-
-from specdemo.engines.traced.engine import TracedEngine
-
-__all__ = ["TracedEngine"]

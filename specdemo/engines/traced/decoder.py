@@ -21,12 +21,12 @@ from specdemo.decoding.verification import (
     judge,
     rejection_sample,
 )
-from specdemo.engines.base import Prefilling
+from specdemo.engines.base import Decoder, Prefilling
 from specdemo.engines.language_model import ModelSequence
 from specdemo.engines.text import IncrementalText, Tokenizer, texts
 from specdemo.engines.traced.drafters import Proposal, Proposer
 from specdemo.errors import OPENVINO_FAILURES, EngineError
-from specdemo.records import Alternative, DraftToken, FinishReason, Request, Round, Run, Token, TraceSource
+from specdemo.records import DraftToken, Request, Round, Token
 from specdemo.strategies import Strategy
 
 OpenTarget = Callable[[Sequence[int], int], ModelSequence]
@@ -37,11 +37,7 @@ UpdateStrategy = Callable[[Strategy], bool]
 """Changes the strategy of a running request; see `Decoder.update_strategy`."""
 
 
-class TracedDecoder:
-    """A `Decoder` on a target and, unless plain, a drafter."""
-
-    trace_source: TraceSource = "measured"
-
+class TracedDecoder(Decoder):
     def __init__(
         self,
         request: Request,
@@ -61,15 +57,13 @@ class TracedDecoder:
         self._reset = reset
         self._update_strategy = update_strategy
         self._text: list[int] = []
-        self._prompt_length = 0
         self._target: ModelSequence | None = None
         self._drafter: Proposer | None = None
         self._random: Uniform = np.random.default_rng(request.sampling.seed)
-        self.finish_reason: FinishReason | None = None
 
     def rounds(self) -> Generator[Prefilling | Round]:
         self._text = self._tokenizer.encode_prompt(self._request)
-        self._prompt_length = len(self._text)
+        self.prompt_tokens = self._prompt_length = len(self._text)
         self._words = IncrementalText(self._tokenizer.decode, self._text)
         capacity = self._prompt_length + self._request.max_new_tokens
         try:
@@ -100,18 +94,10 @@ class TracedDecoder:
             return []
         return self._drafter.propose(self._text, wanted - 1)
 
-    def with_proposals(self, rounds: Sequence[Round]) -> list[Round]:
-        return list(rounds)
-
-    def finalized(self, run: Run) -> Run:
-        """Return the run with the length of its prompt."""
-        return run.model_copy(update={"prompt_tokens": self._prompt_length})
-
     def update_strategy(self, strategy: Strategy) -> bool:
         return self._update_strategy(strategy)
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
-        """Return whether the draft would have proposed each token after the prefill's."""
         if self._drafter is None:
             return None
         with self._resetting():
@@ -147,7 +133,6 @@ class TracedDecoder:
             seconds=ended - began,
             draft_seconds=drafted - began,
             verify_seconds=verified - drafted,
-            source=proposals[0].source if proposals else None,
         )
         self._text += committed
         return result
@@ -187,13 +172,7 @@ class TracedDecoder:
         if self.finish_reason is not None:
             words[-1] += self._words.flush()
         return tuple(
-            Token(
-                id=token,
-                text=text,
-                probability=float(target[token]),
-                entropy=entropy(target),
-                alternatives=self._alternatives(target),
-            )
+            Token(id=token, text=text, probability=float(target[token]), entropy=entropy(target))
             for token, text, target in zip(ids, words, targets, strict=False)
         )
 
@@ -214,13 +193,4 @@ class TracedDecoder:
             for proposal, text, outcome, target in zip(
                 proposals, texts(self._tokenizer.decode, self._text, ids), outcomes, targets, strict=False
             )
-        )
-
-    def _alternatives(self, target: Probabilities) -> tuple[Alternative, ...]:
-        if not self._request.alternatives:
-            return ()
-        likeliest = np.argsort(-target, kind="stable")[: self._request.alternatives]
-        return tuple(
-            Alternative(id=int(id_), text=self._tokenizer.decode([int(id_)]), probability=float(target[id_]))
-            for id_ in likeliest
         )

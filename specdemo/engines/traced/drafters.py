@@ -1,13 +1,12 @@
 """Drafters: a draft model, one with a different tokenizer, or the text so far."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass
 
 import numpy as np
 
-from specdemo.decoding.auto import AutoPolicy
-from specdemo.decoding.indexes import NO_MATCH, TextIndex
+from specdemo.decoding.indexes import TextIndex
 from specdemo.decoding.lookahead import LookaheadPolicy, propose
 from specdemo.decoding.verification import (
     Logits,
@@ -22,7 +21,6 @@ from specdemo.decoding.verification import (
 from specdemo.engines.language_model import ModelSequence, Tokens, draft_agreement
 from specdemo.engines.text import Tokenizer
 from specdemo.settings import Sampling
-from specdemo.strategies import Source
 
 
 @dataclass
@@ -36,7 +34,6 @@ class Proposal:
     id: int
     distribution: Callable[[], Probabilities] | None
     confidence: Callable[[], float] | None = None
-    source: Source | None = None
 
     @property
     def probability(self) -> float | None:
@@ -54,23 +51,26 @@ def certain(token: int, vocabulary: int) -> Proposal:
     return Proposal(token, distribution)
 
 
-class Proposer(Protocol):
+class Proposer(ABC):
     """Proposes continuations of a text."""
 
+    @abstractmethod
     def read(self, text: Sequence[int]) -> None:
         """Read the prompt."""
 
+    @abstractmethod
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
         """Return at most `limit` tokens, as many as the strategy asks for."""
 
-    def learn(self, proposed: int, accepted: int) -> None:
+    def learn(self, proposed: int, accepted: int) -> None:  # noqa: B027 (an index learns nothing)
         """Learn from a round's outcome; see `LookaheadPolicy.learn`."""
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
         """Return whether each token from index `first` on would have been proposed; None if undefined."""
+        return None
 
 
-class ModelDrafter:
+class ModelDrafter(Proposer):
     """A draft model with the target's tokenizer."""
 
     def __init__(
@@ -104,7 +104,6 @@ class ModelDrafter:
             self._sequence.logits(text)
 
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
-        """Decode with the draft until the policy stops."""
         if self._context is not None:
             limit = min(limit, self._context - len(text))
         ids = list(text)  # copied once per round, on the clock
@@ -163,9 +162,7 @@ class ModelDrafter:
         return result
 
 
-class TextDrafter:
-    """Copies earlier continuations found by a text index."""
-
+class TextDrafter(Proposer):
     def __init__(self, index: TextIndex, vocabulary: int) -> None:
         self._index = index
         self._vocabulary = vocabulary
@@ -177,52 +174,8 @@ class TextDrafter:
         found = self._index.find(text, limit)
         return [certain(token, self._vocabulary) for token in found.tokens]
 
-    def learn(self, proposed: int, accepted: int) -> None:
-        """Do nothing: counts are of the text, whatever was accepted."""
 
-    def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
-        """Return None: matches depend on where rounds begin."""
-        return None
-
-
-class SourcesDrafter:
-    """Per round, whichever source the automatic lookahead chooses: a copy, the draft, or nothing.
-
-    When the draft proposes next, its cache catches up with what was committed in between.
-    """
-
-    def __init__(self, drafter: ModelDrafter, policy: AutoPolicy, index: TextIndex, vocabulary: int) -> None:
-        """Create a drafter; `policy` must be the model drafter's own."""
-        self._drafter = drafter
-        self._policy = policy
-        self._index = index
-        self._vocabulary = vocabulary
-        self._found, self._length = NO_MATCH, 0  # of this round's text, and that text's length
-        self._copied = False
-
-    def read(self, text: Sequence[int]) -> None:
-        """Prefill the draft's cache, and index the prompt."""
-        self._drafter.read(text)
-        self._index.find(text, 0)
-
-    def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
-        """Return a copy or the draft's proposals, if any."""
-        self._policy.estimates.judge_copy(self._found, text[self._length :])
-        self._found, self._length = self._index.find(text, self._policy.cap), len(text)
-        copy = self._policy.copied(self._found)
-        self._copied = bool(copy.tokens)
-        if self._copied:
-            return [replace(certain(token, self._vocabulary), source=copy.source) for token in copy.tokens[:limit]]
-        return [replace(proposal, source="model") for proposal in self._drafter.propose(text, limit)]
-
-    def learn(self, proposed: int, accepted: int) -> None:
-        self._policy.learn(proposed, accepted, copy=self._copied)
-
-    def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
-        return self._drafter.agreement(text, first)
-
-
-class TranslatingDrafter:
+class TranslatingDrafter(Proposer):
     """A draft model with a different tokenizer, in greedy decoding (universal assisted decoding).
 
     As in transformers, the draft reads the text in its own tokens, and the text it proposes is re-encoded for the
@@ -241,7 +194,6 @@ class TranslatingDrafter:
             self._drafter.read(their_text)
 
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
-        """Return the draft's continuation in the target's tokens."""
         their_text = self._theirs.encode(self._ours.decode(text))
         if not their_text:  # the text so far is all special tokens
             return []
@@ -256,12 +208,7 @@ class TranslatingDrafter:
         return [Proposal(token, None) for token in new[: min(limit, len(proposals))]]
 
     def learn(self, proposed: int, accepted: int) -> None:
-        """Pass the outcome on to the draft's policy."""
         self._drafter.learn(proposed, accepted)
-
-    def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
-        """Return None: the draft's tokens are not the target's."""
-        return None
 
 
 def _end_of(context: Sequence[int], encoded: Sequence[int]) -> int | None:

@@ -7,11 +7,10 @@ from itertools import islice
 from time import perf_counter
 from typing import Literal
 
-from specdemo.decoding.auto import AutoPolicy, Estimates
 from specdemo.decoding.indexes import index_of
-from specdemo.decoding.lookahead import policy_for
+from specdemo.decoding.lookahead import Estimates, policy_for
 from specdemo.decoding.verification import Uniform
-from specdemo.engines.base import THOROUGH, Decoder, Thoroughness, rounds_of
+from specdemo.engines.base import THOROUGH, Decoder, Engine, Thoroughness, rounds_of
 from specdemo.engines.language_model import (
     Adapt,
     HeadModel,
@@ -25,7 +24,7 @@ from specdemo.engines.language_model import (
 from specdemo.engines.sequences import Layout
 from specdemo.engines.text import Tokenizer
 from specdemo.engines.traced.decoder import OpenDrafter, TracedDecoder, UpdateStrategy
-from specdemo.engines.traced.drafters import ModelDrafter, Proposer, SourcesDrafter, TextDrafter, TranslatingDrafter
+from specdemo.engines.traced.drafters import ModelDrafter, Proposer, TextDrafter, TranslatingDrafter
 from specdemo.errors import PairError
 from specdemo.models.checks import check_engine, check_strategy
 from specdemo.models.converted import folder_of, traced_runtime
@@ -36,9 +35,9 @@ from specdemo.models.devices import (
     draft_runtime,
     properties,
 )
-from specdemo.records import SIDES, Costs, DraftRound, Model, ModelPair, Request
+from specdemo.records import Costs, DraftRound, Model, ModelPair, Request
 from specdemo.settings import RuntimeSettings
-from specdemo.strategies import Constant, EngineName, Plain, Strategy
+from specdemo.strategies import Constant, Plain, Strategy
 
 _Role = Literal["plain", "speculative", "draft"]
 """Owner of a cache: both sides of a race share the target, each with its own text."""
@@ -53,21 +52,11 @@ EXACT_LAYOUTS: tuple[Layout, ...] = ("empty", "padded")
 """Layouts in which passes of any length may have the same bits, the cheaper first."""
 
 
-class TracedEngine:
-    """A pair loaded in our own loop."""
-
-    name: EngineName = "traced"
-    remote = False
-    sides = SIDES
+class TracedEngine(Engine):
+    name = "traced"
 
     def __init__(self, pair: ModelPair, *, thoroughness: Thoroughness = THOROUGH) -> None:
-        """Load target and draft. Pairs with different tokenizers are supported in greedy decoding.
-
-        Raises:
-            PairError: the draft is an EAGLE-3 head that does not fit the target.
-            DeviceError: this machine has no such device, or it cannot be used.
-            LoadError: OpenVINO cannot load a model.
-        """
+        """Load target and draft; a draft with a different tokenizer is supported in greedy decoding."""
         check_engine(pair, "traced")
         self.pair = pair
         runtime = traced_runtime(pair)
@@ -82,31 +71,24 @@ class TracedEngine:
         self._draft: LanguageModel | None = None
         self._own_tokens: Tokens | None = None
         self._head: HeadModel | None = None
-        self._estimates = dict[str, Estimates]()  # by strategy
+        self._estimates = Estimates()  # of the automatic lookahead
         self._kept: dict[_Role, list[ModelSequence]] = {}
         self._draft_tokenizer: Tokenizer | None = None
-        if pair.draft is not None and pair.eagle3:
+        if pair.draft is not None:
             folder, device = folder_of(pair.draft), draft_device(pair.runtime)
             options = properties(draft_runtime(pair.runtime), device)
+        if pair.draft is not None and pair.eagle3:
             self._head = HeadModel(folder, device, options, self._target.vocabulary)
             self._draft, self._own_tokens = self._head.model, self._head.tokens
         elif pair.draft is not None:
-            own, device = OwnTokens(), draft_device(pair.runtime)
-            options = properties(draft_runtime(pair.runtime), device)
-            self._draft = LanguageModel(folder_of(pair.draft), device, options, adapt=own)
+            own = OwnTokens()
+            self._draft = LanguageModel(folder, device, options, adapt=own)
             self._own_tokens = own.tokens
             self._draft_tokenizer = _own_tokenizer(self._tokenizer, pair.draft)
             self.pair = pair.model_copy(update={"translated": self._draft_tokenizer is not None})
         self.environment = describe_environment(pair, runtime)
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-        """Return a decoder for the request.
-
-        Raises:
-            PairError, SettingsError: the pair cannot be decoded with the request's strategy, or the automatic
-            lookahead
-                lacks step costs.
-        """
         check_strategy(self.pair, "traced", request.strategy, request.sampling)
         plain = isinstance(request.strategy, Plain)
         drafter, update = (None, _never) if plain else self._drafter(request, costs)
@@ -137,7 +119,6 @@ class TracedEngine:
             self._draft.fix(_FIXED_LENGTHS if self._head is not None else (1, 2))
 
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
-        """Yield the seconds of target passes over this many tokens, each after the same text."""
         if self.thoroughness.fixed_lengths:
             self._model("plain").fix(_FIXED_LENGTHS)
         text = self._tokenizer.encode(prompt)
@@ -152,7 +133,6 @@ class TracedEngine:
     def log_probabilities(
         self, request: Request, before: Sequence[int], tokens: Sequence[int], *, one_by_one: bool
     ) -> list[float] | None:
-        """Return log-probabilities from the target's logits, with the request's repetition penalty."""
         start = [*self._tokenizer.encode_prompt(request), *before]
         sequence = self._model("plain").sequence(len(start) + len(tokens), kv_cache=request.kv_cache)
         return log_probabilities(sequence, start, tokens, request.sampling, one_by_one=one_by_one)
@@ -161,7 +141,6 @@ class TracedEngine:
         return len(self._tokenizer.encode(text))
 
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
-        """Return measured rounds with this lookahead; empty without a draft or with a translated one."""
         if self.pair.draft is None or self.pair.translated:  # a translated proposal is not one step
             return []
         request = Request(prompt, Constant(lookahead), max_new_tokens=_DRAFTED_TOKENS, ignore_eos=True)
@@ -209,9 +188,7 @@ class TracedEngine:
         context = self.pair.draft.context_length if self.pair.draft is not None else None
         # when sampling, a seed reproduces a run only if every run starts from the same state
         learns = strategy.needs_costs and not request.sampling.do_sample
-        policy = policy_for(strategy, costs, self._estimates.get(strategy.name) if learns else None)
-        if learns and isinstance(policy, AutoPolicy):
-            self._estimates[strategy.name] = policy.estimates
+        policy = policy_for(strategy, costs, self._estimates if learns else None)
 
         def open_drafter(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Proposer:
             sequence = (
@@ -220,8 +197,6 @@ class TracedEngine:
                 else self._sequence("draft", text, capacity, kv_cache=request.kv_cache)
             )
             drafter = ModelDrafter(sequence, vocabulary, context, policy, request.sampling, random, self._own_tokens)
-            if isinstance(policy, AutoPolicy) and len(strategy.drafter.sources) > 1:
-                return SourcesDrafter(drafter, policy, index_of(strategy), vocabulary)
             if self._draft_tokenizer is None:
                 return drafter
             return TranslatingDrafter(drafter, self._draft_tokenizer, self._tokenizer)
