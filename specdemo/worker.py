@@ -48,7 +48,7 @@ _UNMOVED = (0.0, 0.0)  # a lookahead of 0 stands for no change
 
 
 EngineFactory = Callable[[EngineName, ModelPair], Engine]
-Job = Callable[["Engines"], Iterator[Any]]  # done in the child, such as a `Race`; picklable
+Job = Callable[["Engines"], Iterator[Any]]  # done in the child, such as `race_job`; picklable
 
 
 class Engines:
@@ -127,20 +127,13 @@ class Prepare:
             yield from engines.using(self.engine, self.pair)
 
 
-@dataclass(frozen=True)
-class Race:
+def race_job(
+    engines: Engines, pair: ModelPair, prompt: str, settings: GenerationSettings, history: tuple[Turn, ...]
+) -> Iterator[Any]:
     """A race whose settings can be changed while it runs; see `Worker.move`."""
-
-    pair: ModelPair
-    prompt: str
-    settings: GenerationSettings
-    history: tuple[Turn, ...] = ()
-
-    def __call__(self, engines: Engines) -> Iterator[Any]:
-        chosen = self.settings
-        check_strategy(self.pair, chosen.engine, chosen.strategy, chosen.sampling)  # before loading, which takes long
-        work = partial(race, prompt=self.prompt, settings=chosen, history=self.history, moved=engines.moved)
-        yield from WithEngine(chosen.engine, self.pair, work, calibrate=needs_costs(chosen))(engines)
+    check_strategy(pair, settings.engine, settings.strategy, settings.sampling)  # before loading, which takes long
+    work = partial(race, prompt=prompt, settings=settings, history=history, moved=engines.moved)
+    yield from WithEngine(settings.engine, pair, work, calibrate=needs_costs(settings))(engines)
 
 
 def with_loader(engines: Engines, pair: ModelPair, work: Callable[..., Iterator[Any]]) -> Iterator[Any]:
@@ -253,8 +246,9 @@ class Worker:
         cancelled: ThreadEvent | None = None,
         history: Sequence[Turn] = (),
     ) -> Iterator[RaceEvent | None]:
-        """Run a `Race` in the child; see `run`."""
-        return self.run(Race(pair, prompt, settings, tuple(history)), cancelled)
+        """Race in the child; see `run`."""
+        job = partial(race_job, pair=pair, prompt=prompt, settings=settings, history=tuple(history))
+        return self.run(job, cancelled)
 
     def move(self, cancelled: ThreadEvent, moved: LiveSettings) -> None:
         """Change the settings of the job with this event from its next round on, if it is running and can follow."""
