@@ -1,15 +1,15 @@
 """`serve`: the page."""
 
 import argparse
+import os
 import re
 
 from specdemo.cli.options import Commands, add_pair, chosen_pair, whole
 from specdemo.cli.signals import importing
-from specdemo.errors import UsageError
+from specdemo.errors import UsageError, quoted
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command."""
     parser = commands.add_parser("serve", help="start the page")
     parser.set_defaults(command=_serve)
     parser.add_argument(
@@ -48,6 +48,9 @@ def host_name(text: str) -> str:
 
 
 def _serve(options: argparse.Namespace) -> None:
+    first = os.environ.get("GRADIO_SERVER_PORT", "7860")  # which gradio reads when it is imported
+    if not re.fullmatch("[0-9]{1,4}|[1-5][0-9]{4}", first):
+        raise UsageError(f"GRADIO_SERVER_PORT is {quoted(first)}; give a number below 60000.")
     with importing():
         from specdemo.ui.page import serve  # gradio takes seconds to import
 

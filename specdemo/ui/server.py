@@ -33,7 +33,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from specdemo.errors import UsageError, quoted
+from specdemo.errors import UsageError
 from specdemo.files import is_text
 from specdemo.ui.gate import UNDER_WAY, UNREADABLE, Gate, Refused, default_host, is_loopback
 
@@ -230,10 +230,7 @@ def listening(app: ASGIApp, host: str | None = None, port: int | None = None) ->
 
 def _bound(host: str, port: int | None) -> socket.socket:
     """Return a socket that listens on this port, or on the first free one of a hundred."""
-    named = os.environ.get("GRADIO_SERVER_PORT", "7860")
-    if port is None and not re.fullmatch("[0-9]{1,4}|[1-5][0-9]{4}", named):
-        raise UsageError(f"GRADIO_SERVER_PORT is {quoted(named)}; give a number below 60000.")
-    first = port if port is not None else int(named)
+    first = port if port is not None else int(os.environ.get("GRADIO_SERVER_PORT", "7860"))
     for number in range(first, first + (1 if port is not None else 100)):
         try:
             family, *_, address = socket.getaddrinfo(host.strip("[]"), number, type=socket.SOCK_STREAM)[0]

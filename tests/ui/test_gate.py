@@ -23,6 +23,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from specdemo.cli import main
 from specdemo.errors import UsageError
 from specdemo.models.pairs import bundled_pair
 from specdemo.ui import gate, server
@@ -383,7 +384,9 @@ def test_uploads_are_one_file_each_so_many_of_them_for_an_hour(
     assert not Path(path).exists()
 
 
-def test_a_port_in_use_is_named_and_without_one_the_next_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_in_use_is_named_and_without_one_the_next_is_taken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=f"Port {port} is in use"), listening(Starlette(), port=port):
@@ -393,6 +396,7 @@ def test_a_port_in_use_is_named_and_without_one_the_next_is_taken(monkeypatch: p
             assert port < int(url.rpartition(":")[2]) < port + 100
     with pytest.raises(UsageError, match="choose another --host"), listening(Starlette(), "203.0.113.1", 0):
         pass
-    monkeypatch.setenv("GRADIO_SERVER_PORT", "99999")
-    with pytest.raises(UsageError, match="GRADIO_SERVER_PORT is '99999'"), listening(Starlette()):
-        pass
+    for named in ("99999", "abc"):
+        monkeypatch.setenv("GRADIO_SERVER_PORT", named)
+        assert main(["serve"]) == 2
+        assert f"GRADIO_SERVER_PORT is '{named}'" in capsys.readouterr().err
