@@ -23,9 +23,8 @@ from specdemo.engines.base import Engine
 from specdemo.engines.server.engine import remote_pair
 from specdemo.errors import UnknownNameError, UsageError, quoted
 from specdemo.estimate import Speedup
-from specdemo.experiments.plan import Axes
-from specdemo.experiments.presets import PRESETS
-from specdemo.experiments.report import Report, fastest, report, write
+from specdemo.experiments.plan import PRESETS, Axes
+from specdemo.experiments.report import Report, report, write
 from specdemo.experiments.rows import run as measure
 from specdemo.experiments.suites import chosen_tasks, typed_tasks
 from specdemo.exports import schema
@@ -221,7 +220,6 @@ def experiment(
     limit: int | None = None,
     repeats: int | None = None,
     minutes: float | None = None,
-    seed: int = 0,
     path: str | Path | None = None,
     on_progress: Callable[[Progress[Any]], None] | None = None,
     **chosen: Any,
@@ -242,9 +240,9 @@ def experiment(
         tasks = chosen_tasks(prompts, pair.models.target.prompts, most)
     else:
         tasks = typed_tasks([prompts] if isinstance(prompts, str) else prompts)
-    plan = named.plan(pair.models, tasks, settings, axes, repeats=repeats, minutes=minutes, seed=seed)
+    plan = named.plan(pair.models, tasks, settings, axes, repeats=repeats, minutes=minutes)
     last = None
-    job = partial(with_loader, pair=pair.models, work=partial(measure, plan, fastest=fastest))
+    job = partial(with_loader, pair=pair.models, work=partial(measure, plan))
     for progress in pair.work(job):
         if isinstance(progress, Progress):
             last = progress

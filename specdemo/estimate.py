@@ -44,10 +44,13 @@ ENOUGH = 6  # prompts, from which on they count as a sample of prompts
 _COSTS = 0.12  # of step costs from another moment: v(2) was 1.12 to 1.46 in a dozen fresh processes
 _COSTS_LOAD = 0.5  # per share that others took while step costs were measured; hand-set: then they decide little
 
-FORMULA = (
+INTERVAL = f"95 % interval: {Z} standard errors"
+_OF_STEPS = (
     "tokens per round × seconds of a plain step / seconds of a round, whose seconds are averages of medians over "
-    f"{_PART:g} s; averaged with τ / (d(γ) + v(γ+1)) if step costs are known; 95 % interval: {Z} standard errors"
+    f"{_PART:g} s"
 )
+TRIALS_FORMULA = f"{_OF_STEPS}; {INTERVAL}"
+FORMULA = f"{_OF_STEPS}; averaged with τ / (d(γ) + v(γ+1)) if step costs are known; {INTERVAL}"
 
 
 Strength = Literal["clear", "probable", "even", "noisy"]

@@ -34,7 +34,9 @@ Weights = Literal["auto", "exact", "int8"]
 """Storage of a GGUF file's weights, where `auto` is int8 if the processor multiplies int8, else exact."""
 
 
-class _Settings(BaseModel):
+class Checked(BaseModel):
+    """Values of a user, whose errors are sentences."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @classmethod
@@ -87,7 +89,7 @@ def choices(field: FieldInfo) -> dict[str, str] | None:
 _LABELS = {"on": "On", "off": "Off"}
 
 
-class _Chosen(_Settings):
+class _Chosen(Checked):
     """Settings that choose the strategy; listed before the strategies' own on the page and in the terminal's help."""
 
     engine: Annotated[EngineName, Choice(lambda: {name: engine.label for name, engine in ENGINES.items()})] = Field(
@@ -180,7 +182,7 @@ class GenerationSettings(Parameters, _Chosen):
         return None
 
 
-class RuntimeSettings(_Settings):
+class RuntimeSettings(Checked):
     """Where and how models are loaded; fixed while a pair is loaded."""
 
     device: str = Field("CPU", min_length=1, title="Device", description="OpenVINO device of the target")
@@ -234,4 +236,4 @@ def _sentence(cls: type[BaseModel], error: ValidationError) -> str:
     if field is None:
         return f"There is no setting called {quoted(name)}; choose from {', '.join(cls.model_fields)}."
     reason = first["msg"].removeprefix("Input ")
-    return f"{field.title} ({name}) {reason}, got {quoted(first['input'])}."
+    return f"{field.title or capitalised(name)} ({name}) {reason}, got {quoted(first['input'])}."

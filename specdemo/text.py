@@ -21,22 +21,9 @@ def _escaped(found: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
 
-def cell_csv(text: str) -> str:
-    """Return text for a cell of a CSV file: spreadsheets would compute what begins like a formula."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") and not _is_number(text) else text
-
-
 def cell_markdown(text: str) -> str:
     """Return text for a cell of a Markdown table: no markup, no HTML, one line."""
     return re.sub(r"([\\`*_\[\]<>|&~])", r"\\\1", " ".join(printable(text, lines=True).split()))
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def counted(count: int, noun: str) -> str:

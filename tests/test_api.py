@@ -78,8 +78,8 @@ def test_measurements_end_in_reports(pair: specdemo.Pair, tmp_path: Path) -> Non
     tuned = specdemo.experiment(pair, PROMPT, lookaheads=[2, 4], path=path, **few)
     assert states[-1].done == states[-1].total
     assert len(tuned.figures) == 2
-    assert json.loads(path.read_text())["headline"]["conclusion"] == tuned.opening[0]
-    assert {each.suffix for each in tmp_path.iterdir()} == {".json", ".md", ".csv", ".html"}
+    assert json.loads(path.read_text())["conclusion"] == tuned.opening[0]
+    assert {each.suffix for each in tmp_path.iterdir()} == {".json", ".md", ".html"}
     with pytest.raises(UsageError, match="no preset 'temprature'; choose temperature"):
         specdemo.experiment(pair, preset="temprature")
 

@@ -17,7 +17,7 @@ from specdemo.cli.options import (
     raced_settings,
     whole,
 )
-from specdemo.cli.terminal import announced, interruptible, print_comparison, safe_console, show_conversion
+from specdemo.cli.terminal import interruptible, print_comparison, progress, safe_console, show_conversion
 from specdemo.errors import ServerError
 from specdemo.estimate import ENOUGH
 from specdemo.exports import html, schema
@@ -74,17 +74,17 @@ def _compare(options: argparse.Namespace) -> None:
         check_file(getattr(options, name))
     check_strategy(pair, settings.engine, settings.strategy, settings.sampling)
     show_conversion(convert_pair(pair))
-    with announced("loading"):
+    with progress("loading"):
         engine = options.load_engine(settings.engine, pair)
     comparison = None
     try:
-        with closing(engine), announced("racing") as announce, interruptible() as stop:
+        with closing(engine), progress("racing") as show, interruptible() as stop:
             for event in measured_race(engine, options.prompt, settings, number=options.repeats, stop=stop):
                 if isinstance(event, Comparison):
                     comparison = event
-                    announce("repeating", f", {len(event.repeats)} so far")
+                    show("repeating", len(event.repeats))
                 else:
-                    announce(event.name if isinstance(event, Phase) else "racing")
+                    show(event.name if isinstance(event, Phase) else "racing")
             if stop():
                 raise KeyboardInterrupt
     finally:

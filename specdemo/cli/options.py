@@ -9,8 +9,7 @@ import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
-from urllib.parse import urlsplit
+from typing import Any, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -20,7 +19,7 @@ from specdemo.models.checks import fitting_draft
 from specdemo.models.library import library, resolve
 from specdemo.models.pairs import default_drafter, default_pair, initial_runtime, initial_settings, pair_of
 from specdemo.models.places import MODELS_VARIABLE
-from specdemo.records import MOST, SILENCE_SECONDS, ModelPair, Server, Servers
+from specdemo.records import SILENCE_SECONDS, ModelPair, Server, Servers
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, choices
 from specdemo.strategies import STRATEGIES, ServerKind, effective, shaping
 from specdemo.text import printable
@@ -50,17 +49,13 @@ def _topic(settings: type[GenerationSettings | RuntimeSettings], name: str) -> s
     """Return the heading under which `--help` lists an option."""
     if settings is RuntimeSettings:
         return "how models are loaded"
-    if name in Sampling.__dataclass_fields__ or name in _OF_SAMPLING:
+    if name in Sampling.__dataclass_fields__:
         return "how tokens are chosen"
     return "what proposes, and how much" if name in shaping() | {"engine", "drafter", "policy"} else "the answer"
 
 
-def chosen_settings(options: argparse.Namespace, pair: ModelPair, **defaults: Any) -> GenerationSettings:
-    """Return the settings given as options, completed by `defaults` and then by the pair's initial ones."""
-    return initial_settings(pair, **defaults | chosen(options, GenerationSettings))
-
-
 def add_pair(parser: argparse.ArgumentParser) -> None:
+    """Add what names a pair, its runtime settings, and servers in its place."""
     which, known_by = "NAME|DIR|FILE", "a model's name, a folder or a GGUF file"
     default = "(default: SmolLM2 if it is on this machine, else the story pair's)"
     group = parser.add_argument_group("the pair")
@@ -68,32 +63,16 @@ def add_pair(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--draft", metavar=which, help=f"the draft: {known_by}")
     add_models_dir(parser)
     add_settings(parser, RuntimeSettings)
-    add_servers(parser)
-
-
-def add_servers(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("servers instead of a pair")
-    group.add_argument(
-        "--url",
-        metavar="URL",
-        help="server that decodes speculatively, such as http://127.0.0.1:8080; without it, "
-        f"this side does not run (default: ${URL_VARIABLE})",
-    )
-    group.add_argument(
-        "--plain-url", metavar="URL", help=f"the same for plain decoding (default: ${PLAIN_URL_VARIABLE})"
-    )
-    group.add_argument(
-        "--model", metavar="NAME", help="the model's name on the speculative server, if it has several"
-    )
+    url = "server that decodes speculatively, such as http://127.0.0.1:8080; without it, this side does not run"
+    group.add_argument("--url", metavar="URL", help=f"{url} (default: ${URL_VARIABLE})")
+    plain = f"the same for plain decoding (default: ${PLAIN_URL_VARIABLE})"
+    group.add_argument("--plain-url", metavar="URL", help=plain)
+    group.add_argument("--model", metavar="NAME", help="the model on the speculative server, if it has several")
     group.add_argument("--plain-model", metavar="NAME", help="the same on the plain server")
     group.add_argument("--server", choices=get_args(ServerKind), help="kind of the servers (default: detected)")
-    group.add_argument(
-        "--server-timeout",
-        type=whole(1),
-        default=SILENCE_SECONDS,
-        metavar="SECONDS",
-        help=f"how long a server may send nothing (default: {SILENCE_SECONDS:g})",
-    )
+    silence = f"how long a server may send nothing (default: {SILENCE_SECONDS:g})"
+    group.add_argument("--server-timeout", type=whole(1), default=SILENCE_SECONDS, metavar="SECONDS", help=silence)
 
 
 def chosen_servers(options: argparse.Namespace) -> Servers | None:
@@ -106,29 +85,14 @@ def chosen_servers(options: argparse.Namespace) -> Servers | None:
         "speculative": options.url or os.environ.get(URL_VARIABLE),
     }
     models = {"plain": options.plain_model, "speculative": options.model}
-    if options.plain_model is not None and options.model is not None:  # two models on one server
+    if None not in models.values():  # two models on one server
         urls = {side: url or urls["speculative"] or urls["plain"] for side, url in urls.items()}
-    if not any(urls.values()):
-        return None
-    for url in filter(None, urls.values()):
-        check_url(url)
-    return Servers(
-        **{
-            side: Server(url=url, model=models[side], kind=options.server, silence_seconds=options.server_timeout)
-            for side, url in urls.items()
-            if url
-        }
-    )
-
-
-def check_url(url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        fits = parts.scheme in ("http", "https") and parts.hostname and parts.username is None and parts.port != 0
-    except ValueError:  # unbalanced brackets, or a port that is not a number
-        fits = False
-    if not fits:
-        raise UsageError(f"{quoted(url)} is not a server's address; write it like http://127.0.0.1:8080.")
+    servers = {
+        side: Server(url=url, model=models[side], kind=options.server, silence_seconds=options.server_timeout)
+        for side, url in urls.items()
+        if url
+    }
+    return Servers(**servers) if servers else None
 
 
 def add_models_dir(parser: argparse.ArgumentParser) -> None:
@@ -161,12 +125,12 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
 
 def raced_settings(options: argparse.Namespace, pair: ModelPair) -> GenerationSettings:
     """Return the settings of a race; a target alone uses prompt lookup unless told otherwise, and is told so."""
-    alone = pair.draft is None
     asked = hasattr(options, "drafter")
-    settings = chosen_settings(options, pair, **{} if asked else {"drafter": default_drafter(pair)})
-    if alone and settings.strategy.drafter.model:
+    usual = {} if asked else {"drafter": default_drafter(pair)}
+    settings = initial_settings(pair, **usual | chosen(options, GenerationSettings))
+    if pair.draft is None and settings.strategy.drafter.model:
         raise UsageError("A target alone has no draft model; give one with --draft, or choose --drafter lookup.")
-    if alone and not asked:
+    if pair.draft is None and not asked:
         name = printable(pair.target.name)
         print(f"{name} has no draft here: prompt lookup proposes. --draft names one.", file=sys.stderr)
     return settings
@@ -216,9 +180,6 @@ def chosen(options: argparse.Namespace, settings: type[GenerationSettings | Runt
     return {name: value for name, value in vars(options).items() if name in settings.model_fields}
 
 
-N = TypeVar("N", int, float)
-
-
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
     """Return a parser of whole numbers within these limits, for argparse."""
 
@@ -230,24 +191,3 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
         return value
 
     return number
-
-
-def numbers(text: str, kind: Callable[[str], N]) -> list[N]:
-    """Parse a list of numbers such as `1-4,8`; `none` is an empty list.
-
-    Raises:
-        UsageError: it is not such a list.
-    """
-    if text == "none":
-        return []
-    found: list[N] = []
-    try:
-        for part in text.split(","):
-            first, dash, last = part.partition("-")
-            span = range(int(first), int(last) + 1) if dash else ()
-            if dash and not 0 < len(span) <= MOST:
-                raise ValueError(part)
-            found += [kind(str(n)) for n in span] if dash else [kind(part)]
-    except ValueError as error:
-        raise UsageError(f"{quoted(text)} is not a list of numbers; write it like 1-4,8 or 0.2,0.4.") from error
-    return list(dict.fromkeys(found))

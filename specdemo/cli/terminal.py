@@ -6,22 +6,20 @@ Ctrl+C ends a long command early and keeps its finished results.
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from threading import Event
 from time import monotonic
 from typing import Any, Protocol
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderHook
 from rich.panel import Panel
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
 from specdemo.cli.signals import on_interrupt
-from specdemo.experiments.report import Report, write
+from specdemo.experiments.report import Report
 from specdemo.experiments.report import Table as Listed
-from specdemo.files import write_json
 from specdemo.records import Comparison, Model, Run
 from specdemo.summary import Figure, PieceKind, pieces, prompt_of, summarise
 from specdemo.text import printable
@@ -33,6 +31,7 @@ STYLES: dict[PieceKind, str] = {
 }
 
 _INTERVAL = "95 % interval"
+_LINE_SECONDS = 10.0  # between two lines of progress if standard error is not a terminal, which is a log's pace
 _MORE = "--explain says why, with formulas."
 
 
@@ -52,9 +51,9 @@ class _Hook(RenderHook):
         return [_Printable(each) for each in renderables]
 
 
-def safe_console(*, stderr: bool = False, width: int | None = None) -> Console:
+def safe_console(*, stderr: bool = False) -> Console:
     """Return a console that shows text as it is: neither markup such as [red], nor :emoji:, nor escape sequences."""
-    made = Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
+    made = Console(stderr=stderr, markup=False, emoji=False, highlight=False)
     made.push_render_hook(_Hook())
     return made
 
@@ -98,25 +97,15 @@ def legend(comparison: Comparison) -> Text:
     return text.append(f"  (proposals: {comparison.trace_source})", "dim")
 
 
-def print_report(console: Console, report: Report) -> None:
+def print_report(report: Report) -> None:
     """Print an experiment's conclusion, its tables and notes."""
+    console = safe_console()
     for sentence in report.opening:
         console.print(Text(sentence))
     for number, table in enumerate(report.tables.values()):
         console.print(_table(table if number else table._replace(title=report.title)))
     for note in report.notes:
         console.print(Text(note, "dim"))
-
-
-def print_result(report: Report, path: Path | None, *, as_json: bool) -> None:
-    """Print a report and its headline as JSON, or all of it as JSON. Write its files, if there is a path."""
-    if as_json:
-        write_json(report.data(), "-", indent=None)
-    else:
-        print_report(safe_console(), report)
-        write_json(report.headline, "-", indent=None)
-    if path is not None:
-        write(report, path)
 
 
 def _table(listed: Listed) -> Table:
@@ -139,20 +128,6 @@ def table(figures: Sequence[Figure], *, formulas: bool) -> Table:
     return result
 
 
-_LINE_SECONDS = 10.0  # between two lines of progress if standard error is not a terminal, which is a log's pace
-
-
-class Announce(Protocol):
-    """Function that announces the current activity; a change of `detail` alone prints no new line."""
-
-    def __call__(self, doing: str, detail: str = "") -> None:
-        """Announce an activity."""
-
-
-Show = Callable[[str, int, int | None, float | None], None]
-"""Function that shows the current activity, finished runs, the total, and the estimated seconds left, if known."""
-
-
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
     """Yield a function that checks if Ctrl+C was pressed. The first press asks to stop; the second stops at once."""
@@ -169,67 +144,55 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         on_interrupt(before)
 
 
-@contextmanager
-def announced(doing: str) -> Iterator[Announce]:
-    """Show the current activity on standard error: in a status line, or one line each if it is not a terminal."""
-    shown = safe_console(stderr=True)
-    if shown.is_terminal:
-        with shown.status(Text(doing)) as status:
-            yield lambda doing, detail="": status.update(Text(f"{doing}{detail}"))
-        return
-    last = ""
+class Show(Protocol):
+    """Function that shows the current activity, what is done of the total, and the estimated seconds left."""
 
-    def announce(doing: str, detail: str = "") -> None:
-        nonlocal last
-        if doing != last:
-            print(f"specdemo: {printable(doing + detail)}", file=sys.stderr, flush=True)
-        last = doing
-
-    announce(doing)
-    yield announce
-
-
-def show_conversion(converting: Iterator[tuple[Model, float]]) -> None:
-    """Show a conversion that yields the current model and its seconds."""
-    for model, _ in converting:
-        with announced(f"converting {model.name}, once") as announce:
-            for model, seconds in converting:
-                announce(f"converting {model.name}, once", f" ({seconds:.0f} s)")
+    def __call__(
+        self, doing: str, done: int | None = None, total: int | None = None, left: float | None = None
+    ) -> None: ...
 
 
 @contextmanager
-def progress_bar() -> Iterator[Show]:
-    """Show a bar that disappears at the end, or occasional lines if standard error is not a terminal."""
-    shown = safe_console(stderr=True)
-    if not shown.is_terminal:
-        yield _lines()
-        return
-    doing, left = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[left]"))
-    columns = (doing, BarColumn(), MofNCompleteColumn(), left)
-    with Progress(*columns, console=shown, transient=True) as progress:
-        bar = progress.add_task("", total=None, left="")
-
-        def show(doing: str, done: int, total: int | None, seconds: float | None) -> None:
-            progress.update(bar, description=doing, completed=done, total=total, left=_left(seconds))
-
+def progress(doing: str) -> Iterator[Show]:
+    """Show progress on standard error: a bar that disappears at the end, or lines if it is not a terminal."""
+    console = safe_console(stderr=True)
+    if not console.is_terminal:
+        show = _lines()
+        show(doing)
         yield show
+        return
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as bars:
+        bar = bars.add_task(doing, total=None)
+
+        def update(doing: str, done: int | None = None, total: int | None = None, left: float | None = None) -> None:
+            bars.update(bar, description=doing + _count(done, total, left), completed=done or 0, total=total)
+
+        yield update
 
 
 def _lines() -> Show:
     """Return a function that prints a line for each new activity, otherwise at most every `_LINE_SECONDS`."""
     last, due = "", 0.0
 
-    def show(doing: str, done: int, total: int | None, seconds: float | None) -> None:
+    def show(doing: str, done: int | None = None, total: int | None = None, left: float | None = None) -> None:
         nonlocal last, due
         if doing == last and monotonic() < due:
             return
         last, due = doing, monotonic() + _LINE_SECONDS
-        count = "" if total is None else f", {done} of {total}"
-        left = "" if seconds is None else f", {_left(seconds)}"
-        print(f"specdemo: {printable(doing)}{count}{left}", file=sys.stderr, flush=True)
+        print(f"specdemo: {printable(doing)}{_count(done, total, left)}", file=sys.stderr, flush=True)
 
     return show
 
 
-def _left(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds // 60:.0f}:{seconds % 60:02.0f} left"
+def _count(done: int | None, total: int | None, left: float | None) -> str:
+    count = "" if done is None else f", {done} so far" if total is None else f", {done} of {total}"
+    return count + ("" if left is None else f", {left // 60:.0f}:{left % 60:02.0f} left")
+
+
+def show_conversion(converting: Iterator[tuple[Model, float]]) -> None:
+    """Show a conversion that yields the current model and its seconds, if there is anything to convert."""
+    for model, _ in converting:
+        with progress(f"converting {model.name}, once") as show:
+            for model, _ in converting:
+                show(f"converting {model.name}, once")

@@ -1,37 +1,43 @@
-"""Closed-loop load: one side at constant concurrency.
+"""Closed-loop load: one side at constant concurrency, and plain and speculative blocks of the same requests.
 
 In a closed loop every user waits for an answer before asking again, so concurrency stays constant. If the batch were
 allowed to drain, part of the measurement would run at lower concurrency, more so on the side whose requests vary in
 length. So further requests are submitted until the last counted one has ended, and then dropped.
 """
 
-import hashlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from itertools import islice
+from random import Random
 from statistics import median
 from typing import NamedTuple
 
-from specdemo.engines.base import THOROUGH, Arrival, Batch, Thoroughness
+from specdemo.engines.base import THOROUGH, Arrival, Batch, Engine, Thoroughness
 from specdemo.records import Request, Trial
 from specdemo.warm_up import OtherLoad
 
-
-class NamedRequest(NamedTuple):
-    """A request and its prompt's name."""
-
-    prompt: str
-    request: Request
+_WARM_UP_TOKENS = 8  # before the first block of a kind: its first passes compile kernels
 
 
-class Served(NamedTuple):
-    """A served request: its tokens, seconds until the first and the last, and a digest of its output."""
+@dataclass
+class Served:
+    """A request: its tokens so far, the seconds until the first and the last of them, and its output."""
 
     prompt: str
-    tokens: int
-    first: float
-    last: float
-    output: str
+    began: float
+    tokens: int = 0
+    first: float = 0.0
+    last: float = 0.0
+    output: str = ""
+
+    def add(self, arrival: Arrival) -> None:
+        self.last = arrival.at - self.began
+        if self.tokens == 0:
+            self.first = self.last
+        self.tokens += arrival.tokens
+        ids = arrival.output
+        self.output += ids if isinstance(ids, str) else "".join(f"{token} " for token in ids)
 
 
 class Block(NamedTuple):
@@ -78,32 +84,9 @@ class Block(NamedTuple):
         return median((each.last - each.first) / max(each.tokens - 1, 1) for each in self.served)
 
 
-@dataclass
-class _Request:
-    """A request in progress."""
-
-    prompt: str
-    began: float
-    first: float | None = None
-    tokens: int = 0
-    output: list[str] = field(default_factory=list)
-
-    def add(self, arrival: Arrival) -> None:
-        if arrival.tokens and self.first is None:
-            self.first = arrival.at - self.began
-        self.tokens += arrival.tokens
-        ids = arrival.output
-        self.output += [ids] if isinstance(ids, str) else [f"{token} " for token in ids]
-
-    def served(self, at: float) -> Served:
-        last = at - self.began
-        digest = hashlib.sha256("".join(self.output).encode(errors="replace")).hexdigest()[:16]
-        return Served(self.prompt, self.tokens, last if self.first is None else self.first, last, digest)
-
-
 def serve(
     batch: Batch,
-    requests: Iterator[NamedRequest],
+    requests: Iterator[Request],
     concurrency: int,
     number: int,
     stop: Callable[[], bool] = lambda: False,
@@ -118,13 +101,13 @@ def serve(
         SpecdemoError: a request cannot be served, or the engine failed.
     """
     load = OtherLoad(thoroughness.load_seconds)
-    running, done = dict[int, _Request](), dict[int, Served]()
+    running, done = dict[int, Served](), dict[int, Served]()
     rounds: list[tuple[int | None, int]] | None = []
     tokens, upcoming = 0, enumerate(requests)
 
     def submit(how_many: int) -> None:
-        for index, (prompt, request) in islice(upcoming, how_many):
-            running[index] = _Request(prompt, batch.now())
+        for index, request in islice(upcoming, how_many):
+            running[index] = Served(request.prompt, batch.now())
             batch.submit(index, request)
 
     began = at = batch.now()
@@ -134,18 +117,18 @@ def serve(
             return None
         ended = 0
         for arrival in batch.receive():
-            request, at = running[arrival.number], arrival.at
-            request.add(arrival)
+            at = arrival.at
+            running[arrival.number].add(arrival)
             tokens += arrival.tokens
             if arrival.rounds is None:
                 rounds = None
             elif rounds is not None:
                 rounds += [(each.proposed, each.accepted) for each in arrival.rounds]
             if arrival.finish_reason is not None:
-                del running[arrival.number]
+                request = running.pop(arrival.number)
                 ended += 1
                 if arrival.number < number:
-                    done[arrival.number] = request.served(at)
+                    done[arrival.number] = request
         if len(done) < number:
             submit(ended)
     return Block(
@@ -155,3 +138,38 @@ def serve(
         rounds=None if rounds is None else tuple(rounds),
         other_load=load.share() if batch.in_passes else None,  # a server may be part of the other load
     )
+
+
+def blocks(
+    engine: Engine,
+    requests: Mapping[str, Request],
+    prompts: Sequence[str],
+    concurrency: int,
+    seed: str,
+    stop: Callable[[], bool],
+) -> dict[str, Block] | None:
+    """Decode the same prompts with each of these requests, one kind after the other; None if stopped.
+
+    Whenever one ends, another begins: every prompt is decoded, and at least twice as many requests as run at once.
+
+    Raises:
+        SpecdemoError: a request cannot be served, or the engine failed.
+    """
+    found: dict[str, Block] = {}
+    for name, request in requests.items():
+        short = replace(request, max_new_tokens=min(_WARM_UP_TOKENS, request.max_new_tokens))
+        for each, number in ((short, concurrency), (request, max(len(prompts), 2 * concurrency))):  # warm up first
+            with closing(engine.batch(each.strategy)) as batch:
+                wanted = _endless(each, prompts, Random(seed))
+                block = serve(batch, wanted, concurrency, number, stop, thoroughness=engine.thoroughness)
+            if block is None:
+                return None
+            found[name] = block
+    return found
+
+
+def _endless(request: Request, prompts: Sequence[str], random: Random) -> Iterator[Request]:
+    """Yield requests endlessly: all prompts in a random order, then all in another."""
+    while True:
+        for prompt in random.sample(prompts, len(prompts)):
+            yield replace(request, prompt=prompt)

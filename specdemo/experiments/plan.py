@@ -1,4 +1,4 @@
-"""What to measure: prompts × settings × repeats.
+"""What to measure: prompts × settings × repeats, and the common choices of it, by name.
 
 An axis lists alternatives, each with the settings that it changes. Lookaheads, thresholds and policies share one
 axis, since a run has one of them; strategies, temperatures, precisions and concurrency are axes of their own.
@@ -8,19 +8,20 @@ Every prompt runs with each variant in every repeat, in an order that is shuffle
 that neither drift of the machine nor a variant's neighbours favour any of them.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from random import Random
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from specdemo.errors import PairError, SettingsError, SpecdemoError, listed, quoted
 from specdemo.experiments.suites import Task
 from specdemo.models.checks import check_concurrent, check_strategy, with_tokenizers_compared
+from specdemo.models.pairs import pair_settings
 from specdemo.records import MOST_IN_FLIGHT, ModelPair, Record
-from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.settings import Checked, GenerationSettings, RuntimeSettings
 from specdemo.strategies import CONCURRENT, ENGINES, EngineName, strategies, supports
 
 ALL = "all"  # stands for every policy or strategy that the pair supports
@@ -28,25 +29,27 @@ MOST_VARIANTS = 500  # bounds a table and its charts; the widest useful grid has
 MOST_REPEATS = 1000  # bounds the time and the file of a run; an interval needs 6
 MOST_MINUTES = 24 * 60  # a day
 FRESH = 8  # fresh runs of the fastest setting, at least: 6 give an interval, 2 more make it worth quoting
+TRYING = 0.6  # of a time limit, if the fastest runs again: more shrinks its interval, less tries too few settings
+WITHIN = 12  # repeats within a time limit: more would hardly narrow an interval that covers prompts and drift
 CONDITIONS = ("temperature", "precision", "concurrency", "file")
 """Axes that one does not choose by their speedup. The conclusion says which setting is fastest at each of them."""
-
 PARTS = {"target": "precision", "draft": "draft_precision", "cache": "kv_cache_precision"}
 """Components with a precision of their own, and the runtime setting of each."""
 _AS_LOADED = "as loaded"
 
 
 class Variant(Record):
-    """A combination. `values` are its places on the axes, such as {"lookahead": 4, "concurrency": 8}.
-
-    Without `concurrency`, requests run one at a time; with it, so many are decoded at once.
-    """
+    """A combination. `values` are its places on the axes, such as {"lookahead": 4, "concurrency": 8}."""
 
     name: str
     values: dict[str, float | str]
     settings: GenerationSettings
     runtime: RuntimeSettings
-    concurrency: int | None = None
+
+    @property
+    def concurrency(self) -> int | None:
+        """Requests decoded at once; None if they run one at a time, between plain runs."""
+        return int(self.values["concurrency"]) if "concurrency" in self.values else None
 
     @property
     def session(self) -> str:
@@ -54,50 +57,33 @@ class Variant(Record):
         return f"{self.settings.engine} {self.values.get('precision', '')}".strip()
 
 
-class Axes(Record):
+class Axes(Checked):
     """What varies; an empty axis does not. Policies and strategies may be "all"."""
 
-    lookaheads: tuple[int, ...] = ()
-    thresholds: tuple[float, ...] = ()
-    policies: tuple[str, ...] = ()
-    strategies: tuple[str, ...] = ()
-    temperatures: tuple[float, ...] = ()
-    precisions: tuple[str, ...] = ()
-    concurrency: tuple[int, ...] = Field((), max_length=MOST_IN_FLIGHT)
-
-    @classmethod
-    def checked(cls, **values: Any) -> Self:
-        """Build the axes.
-
-        Raises:
-            SettingsError: there is no such axis, or a value has another type.
-        """
-        unknown = values.keys() - cls.model_fields.keys()
-        if unknown:
-            raise SettingsError(f"There is no axis {quoted(min(unknown))}; vary {listed([*cls.model_fields])}.")
-        try:
-            return cls(**values)
-        except ValidationError as error:
-            where = str(error.errors()[0]["loc"][0])
-            raise SettingsError(f"{where.capitalize()} cannot be {quoted(values[where])}; give a list.") from error
+    lookaheads: tuple[int, ...] = Field((), description="such as 1-8,12")
+    thresholds: tuple[float, ...] = Field((), description="confidence thresholds, such as 0.3,0.6")
+    policies: tuple[str, ...] = Field((), description="such as auto,heuristic; all: those without a number")
+    strategies: tuple[str, ...] = Field(
+        (), description="engine and strategy, such as 'traced auto,genai constant'; all: those that the pair supports"
+    )
+    temperatures: tuple[float, ...] = Field((), description="such as 0,0.4,0.8; 0 is greedy decoding")
+    precisions: tuple[str, ...] = Field(
+        (),
+        description="such as 'as loaded,target bf16,cache u8', of target, draft and cache; join several with +",
+    )
+    concurrency: tuple[int, ...] = Field(
+        (), max_length=MOST_IN_FLIGHT, description="numbers of requests at once, such as 1,2,4,8"
+    )
 
 
 class _Alternative(NamedTuple):
-    """A place on an axis. One that is `optional` is left out where the pair does not support it."""
+    """A place on an axis, and its part of a variant's name; left out if it is `optional` and a pair refuses it."""
 
     axis: str
     value: float | str
     changes: dict[str, Any]
+    name: str
     optional: bool = False
-
-    @property
-    def name(self) -> str:
-        bare = self.axis in ("strategy", "precision")
-        return (
-            str(self.value)
-            if bare
-            else f"{self.axis} {self.value if isinstance(self.value, str) else f'{self.value:g}'}"
-        )
 
 
 def grid(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> dict[str, Variant]:
@@ -108,15 +94,12 @@ def grid(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> dict[str,
         LoadError: OpenVINO refused a tokenizer.
     """
     pair = with_tokenizers_compared(pair)
-    choices = [*_choices(pair, settings, axes)]
-    if not choices and (axes.lookaheads or axes.thresholds or axes.policies):
-        raise SettingsError(f"Lookaheads and thresholds have no effect with {settings.strategy.words}; vary others.")
     lists = [
-        _strategies(pair, settings, axes.strategies),
-        choices,
+        _strategies(pair, settings, axes),
+        _choices(pair, settings, axes),
         [_temperature(value) for value in axes.temperatures],
-        [_Alternative("precision", name, _precision(name)) for name in axes.precisions],
-        [_Alternative("concurrency", number, {}) for number in axes.concurrency],
+        [_Alternative("precision", name, _precision(name), name) for name in axes.precisions],
+        [_Alternative("concurrency", number, {}, f"concurrency {number}") for number in axes.concurrency],
     ]
     combinations = [*product(*filter(None, lists))]
     if len(combinations) > MOST_VARIANTS:
@@ -140,57 +123,65 @@ def grid(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> dict[str,
 def _variant(pair: ModelPair, settings: GenerationSettings, alternatives: Sequence[_Alternative]) -> Variant:
     changes = {name: value for each in alternatives for name, value in each.changes.items()}
     runtime = {name: changes.pop(name) for name in PARTS.values() if name in changes}
-    values = {each.axis: each.value for each in alternatives}
     chosen = GenerationSettings.checked(**dict(settings) | changes)
     if "num_assistant_tokens" in changes and "num_assistant_tokens" not in chosen.strategy.parameters():
         raise SettingsError(f"A lookahead has no effect with {chosen.strategy.words}; leave one of them out.")
     return Variant(
         name=", ".join(each.name for each in alternatives) or chosen.strategy.words,
-        values=values,
+        values={each.axis: each.value for each in alternatives},
         settings=chosen,
         runtime=RuntimeSettings.checked(**pair.runtime.model_dump() | runtime),
-        concurrency=int(values["concurrency"]) if "concurrency" in values else None,
     )
 
 
 def _check(pair: ModelPair, variant: Variant) -> None:
     """Check that the pair supports a variant, before anything is loaded."""
-    settings = variant.settings
+    settings, concurrency = variant.settings, variant.concurrency
     if variant.runtime != pair.runtime and pair.target.server is not None:
         raise SettingsError("A server chose its precision when it was started; choose a pair on this machine.")
-    if variant.concurrency is None:
+    if concurrency is None:
         check_strategy(pair, settings.engine, settings.strategy, settings.sampling)
         return
     if settings.engine not in CONCURRENT:
         raise SettingsError(f"The {settings.engine} engine serves one request at a time; choose {CONCURRENT[0]}.")
     if settings.do_sample:
         raise SettingsError("Outputs of several requests at once are compared; switch sampling off.")
-    if not 1 <= variant.concurrency <= MOST_IN_FLIGHT:
+    if not 1 <= concurrency <= MOST_IN_FLIGHT:
         raise SettingsError(f"Concurrent requests are from 1 to {MOST_IN_FLIGHT}; choose other numbers.")
     check_concurrent(pair, settings.engine, settings.strategy, settings.sampling)
 
 
-def _choices(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> Iterator[_Alternative]:
-    """Yield lookaheads, thresholds and policies of the settings' engine and drafter."""
-    numbers = {"num_assistant_tokens": axes.lookaheads, "assistant_confidence_threshold": axes.thresholds}
+def _choices(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> list[_Alternative]:
+    """Return lookaheads, thresholds and policies of the settings' engine and drafter."""
     if axes.strategies:  # which name their policy
         if axes.thresholds or axes.policies:
             raise SettingsError("Thresholds and policies are part of a strategy; leave one of them out.")
-        yield from (_Alternative("lookahead", n, {"num_assistant_tokens": n}) for n in axes.lookaheads)
-        return
-    able = [*strategies(settings.engine, pair.draft_kind, settings.drafter)]
-    policies = {each.policy.name: each for each in able}
-    unknown = next((name for name in axes.policies if name != ALL and name not in policies), None)
+        return [
+            _Alternative("lookahead", value, {"num_assistant_tokens": value}, f"lookahead {value}")
+            for value in axes.lookaheads
+        ]
+    able = {each.policy.name: each for each in strategies(settings.engine, pair.draft_kind, settings.drafter)}
+    unknown = next((name for name in axes.policies if name != ALL and name not in able), None)
     if unknown is not None:
-        raise SettingsError(f"There is no policy {quoted(unknown)} here; choose from {listed([*policies])}.")
-    for axis, setting in (("lookahead", "num_assistant_tokens"), ("threshold", "assistant_confidence_threshold")):
-        for each in able:
-            for value in numbers[setting] if setting in each.parameters() else ():
-                changes = {"policy": each.policy.name, setting: value}
-                yield _Alternative(axis, value, changes, optional=len(able) > 1)
-    for name, each in policies.items():
-        if name in axes.policies or (ALL in axes.policies and not numbers.keys() & {*each.parameters()}):
-            yield _Alternative("policy", name, {"policy": name}, optional=name not in axes.policies)
+        raise SettingsError(f"There is no policy {quoted(unknown)} here; choose from {listed([*able])}.")
+    numbers: dict[str, tuple[str, Sequence[float]]] = {
+        "num_assistant_tokens": ("lookahead", axes.lookaheads),
+        "assistant_confidence_threshold": ("threshold", axes.thresholds),
+    }
+    found = list[_Alternative]()
+    for policy, strategy in able.items():
+        numbered = [setting for setting in strategy.parameters() if setting in numbers]
+        for setting in numbered:
+            axis, values = numbers[setting]
+            for value in values:
+                changes, name = {"policy": policy, setting: value}, f"{axis} {value:g}"
+                found.append(_Alternative(axis, value, changes, name, optional=len(able) > 1))
+        if policy in axes.policies or (ALL in axes.policies and not numbered):
+            optional = policy not in axes.policies
+            found.append(_Alternative("policy", policy, {"policy": policy}, f"policy {policy}", optional))
+    if not found and (axes.lookaheads or axes.thresholds or axes.policies):
+        raise SettingsError(f"Lookaheads and thresholds have no effect with {settings.strategy.words}; vary others.")
+    return found
 
 
 def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, dict[str, Any]]:
@@ -215,20 +206,19 @@ def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, dict[s
     return found
 
 
-def _strategies(pair: ModelPair, settings: GenerationSettings, names: Sequence[str]) -> list[_Alternative]:
-    able = available(pair, settings) if names else {}
-    for name in names:
+def _strategies(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> list[_Alternative]:
+    able = available(pair, settings) if axes.strategies else {}
+    for name in axes.strategies:
         if name != ALL and name not in able:
             raise SettingsError(f"There is no strategy {quoted(name)} for this pair; choose from {', '.join(able)}.")
-    chosen = able if ALL in names else dict.fromkeys(names)
-    return [_Alternative("strategy", name, able[name]) for name in chosen]
+    chosen = able if ALL in axes.strategies else dict.fromkeys(axes.strategies)
+    return [_Alternative("strategy", name, able[name], name) for name in chosen]
 
 
 def _temperature(value: float) -> _Alternative:
     """Return a temperature; 0 is greedy decoding."""
-    return _Alternative(
-        "temperature", value, {"do_sample": True, "temperature": value} if value else {"do_sample": False}
-    )
+    changes = {"do_sample": True, "temperature": value} if value else {"do_sample": False}
+    return _Alternative("temperature", value, changes, f"temperature {value:g}")
 
 
 def _precision(name: str) -> dict[str, str]:
@@ -237,9 +227,8 @@ def _precision(name: str) -> dict[str, str]:
     for part in [] if name == _AS_LOADED else name.split("+"):
         what, _, value = part.strip().partition(" ")
         if what not in PARTS or not value:
-            raise SettingsError(
-                f"{quoted(part.strip())} is not a precision of {', '.join(PARTS)}; write such as 'cache u8'."
-            )
+            parts, given = ", ".join(PARTS), quoted(part.strip())
+            raise SettingsError(f"{given} is not a precision of {parts}; write such as 'cache u8'.")
         changes[PARTS[what]] = value
     return changes
 
@@ -247,14 +236,13 @@ def _precision(name: str) -> dict[str, str]:
 class Group(NamedTuple):
     """Runs that share their plain neighbours: a prompt in one repeat, and the variants in the `order` to run them.
 
-    Without a prompt, all of them are decoded at this `concurrency`.
+    Without a prompt, all of them are decoded at the variants' concurrency.
     """
 
     repeat: int
     task: Task | None
     order: Sequence[str]
     fresh: bool = False
-    concurrency: int | None = None
 
 
 class Stage(NamedTuple):
@@ -267,14 +255,9 @@ class Stage(NamedTuple):
     until: float
 
 
-Key = tuple[str, str, int, bool]
-"""Variant, prompt, repeat, and whether it is a fresh run."""
-TRYING = 0.6  # of a time limit, if the fastest runs again: more shrinks its interval, less tries too few settings
-
-
 @dataclass(frozen=True)
 class Plan:
-    """What to measure. `seed` determines all orders.
+    """What to measure.
 
     With `confirm`, the fastest variant runs again at the end, and only these fresh runs are quoted, since the fastest
     of many is partly the luckiest. `minutes` is an approximate time limit, counted from the first run; every variant
@@ -286,7 +269,6 @@ class Plan:
     settings: GenerationSettings
     variants: Mapping[str, Variant]
     repeats: int = 3
-    seed: int = 0
     minutes: float | None = None
     confirm: bool = False
 
@@ -310,12 +292,8 @@ class Plan:
         """Number of fresh runs of the fastest variant on each prompt."""
         return max(-(-FRESH // len(self.tasks)), self.repeats if self.minutes is not None else 0)
 
-    def covers(self, key: Key) -> bool:
-        """Check if a row of a checkpoint belongs to this plan, which may have fewer repeats."""
-        return key[2] < (self.again if key[3] else self.repeats)
-
-    def stages(self, finished: Collection[Key]) -> Iterator[Stage]:
-        """Yield what is left. GenAI keeps one speculative pipeline, so each drafter has its own stage."""
+    def stages(self) -> Iterator[Stage]:
+        """Yield all but the fresh runs. GenAI keeps one speculative pipeline, so each drafter has its own stage."""
         kinds: dict[tuple[str, str, bool], list[Variant]] = {}
         for variant in self.variants.values():
             kind = variant.session, variant.settings.drafter, variant.concurrency is not None
@@ -323,48 +301,33 @@ class Plan:
         done = 0
         for variants in kinds.values():
             done += len(variants)
-            until = done / len(self.variants) * (TRYING if self.confirm else 1)
-            yield self._stage(variants, finished, range(self.repeats), until)
+            yield self._stage(variants, self.repeats, done / len(self.variants) * (TRYING if self.confirm else 1))
 
-    def confirming(self, name: str, finished: Collection[Key]) -> Stage:
+    def confirming(self, name: str) -> Stage:
         """Return the fresh runs of the fastest variant."""
-        return self._stage([self.variants[name]], finished, range(self.again), 1.0, fresh=True)
+        return self._stage([self.variants[name]], self.again, 1.0, fresh=True)
 
-    def _stage(
-        self,
-        variants: Sequence[Variant],
-        finished: Collection[Key],
-        repeats: range,
-        until: float,
-        *,
-        fresh: bool = False,
-    ) -> Stage:
+    def _stage(self, variants: Sequence[Variant], repeats: int, until: float, *, fresh: bool = False) -> Stage:
         first = variants[0]
-        groups = [*(self._blocks if first.concurrency else self._singles)(variants, repeats)]
-        left = [
-            group._replace(order=order, fresh=fresh)
-            for group in groups
-            if (order := [name for name in group.order if key_of(name, group, fresh=fresh) not in finished])
+        groups = [
+            Group(repeat, task, order, fresh)
+            for repeat in range(repeats)
+            for task, order in self._shuffled(variants, Random(f"{first.session} {first.settings.drafter} {repeat}"))
         ]
         pair = self.pair
         if first.runtime != pair.runtime:
             pair = pair.model_copy(update={"runtime": first.runtime})
-        return Stage(first.session, first.settings.engine, pair, left, until)
+        return Stage(first.session, first.settings.engine, pair, groups, until)
 
-    def _singles(self, variants: Sequence[Variant], repeats: range) -> Iterator[Group]:
-        names = sorted(variant.name for variant in variants)
-        for repeat in repeats:
-            random = Random(f"{self.seed} {variants[0].session} {variants[0].settings.drafter} {repeat}")
-            for task in random.sample(self.tasks, len(self.tasks)):
-                yield Group(repeat, task, random.sample(names, len(names)))
-
-    def _blocks(self, variants: Sequence[Variant], repeats: range) -> Iterator[Group]:
-        levels = sorted({variant.concurrency or 1 for variant in variants})
-        for repeat in repeats:
-            random = Random(f"{self.seed} {repeat}")
-            for level in random.sample(levels, len(levels)):
-                names = [variant.name for variant in variants if variant.concurrency == level]
-                yield Group(repeat, None, random.sample(names, len(names)), concurrency=level)
+    def _shuffled(self, variants: Sequence[Variant], random: Random) -> Iterator[tuple[Task | None, Sequence[str]]]:
+        """Yield every prompt or, of several requests at once, every concurrency, each with its variants."""
+        by_level: dict[int | None, list[str]] = {}
+        for variant in sorted(variants, key=lambda each: each.name):
+            by_level.setdefault(variant.concurrency, []).append(variant.name)
+        for level in random.sample([*by_level], len(by_level)):
+            names = by_level[level]
+            for task in random.sample(self.tasks, len(self.tasks)) if level is None else [None]:
+                yield task, random.sample(names, len(names))
 
     def settings_of(self, name: str, repeat: int) -> GenerationSettings:
         """Return a variant's settings; each repeat samples with another seed."""
@@ -372,5 +335,93 @@ class Plan:
         return settings.model_copy(update={"seed": settings.seed + repeat}) if settings.do_sample else settings
 
 
-def key_of(variant: str, group: Group, *, fresh: bool) -> Key:
-    return variant, "" if group.task is None else group.task.name, group.repeat, fresh
+@dataclass(frozen=True)
+class Preset:
+    """A common measurement: a command in the terminal, a choice on the page, and a plan with other defaults.
+
+    `engine` decodes with a constant lookahead unless another is asked for; `limit` is the number of prompts.
+    """
+
+    name: str
+    title: str
+    help: str
+    axes: Axes = field(default_factory=Axes)
+    engine: EngineName | None = None
+    limit: int | None = None
+    repeats: int = 3
+    minutes: float | None = None
+    confirm: bool = False
+
+    def settings(self, pair: ModelPair, **chosen: Any) -> GenerationSettings:
+        """Return the pair's initial settings, and those that this measurement needs."""
+        here = self.engine is not None and pair.target.server is None
+        return pair_settings(pair, **({"engine": self.engine, "policy": "constant"} if here else {}) | chosen)
+
+    def plan(
+        self,
+        pair: ModelPair,
+        tasks: Sequence[Task],
+        settings: GenerationSettings,
+        axes: Mapping[str, Any] | None = None,
+        *,
+        repeats: int | None = None,
+        minutes: float | None = None,
+    ) -> Plan:
+        """Return the plan with these axes in place of the preset's.
+
+        Without `repeats` and `minutes`, the preset's count. Within a time limit, repeats go on until it is over.
+
+        Raises:
+            SpecdemoError: the pair does not support it, or a value is out of range.
+        """
+        chosen = Axes.checked(**dict(self.axes) | dict(axes or {}))
+        if chosen.concurrency:  # a chat's later turns would need the answers to the earlier ones
+            tasks = [task for task in tasks if not task.before]
+        limit = minutes if minutes is not None or repeats is not None else self.minutes
+        repeats = repeats or (WITHIN if limit is not None else self.repeats)
+        return Plan(pair, tasks, settings, grid(pair, settings, chosen), repeats, limit, self.confirm)
+
+
+PRESETS = {
+    preset.name: preset
+    for preset in (
+        Preset(
+            "tune",
+            "The fastest setting",
+            "find the fastest lookahead, confidence threshold or policy for your prompts",
+            # eight lookaheads show the curve; more, between which it hardly changes, would leave each fewer runs
+            Axes(lookaheads=(1, 2, 3, 4, 5, 6, 8, 10), thresholds=(0.3, 0.6), policies=(ALL,)),
+            limit=2,
+            minutes=2,
+            confirm=True,
+        ),
+        Preset(
+            "bench", "Every strategy", "measure every decoding strategy on suites of tasks", Axes(strategies=(ALL,))
+        ),
+        Preset(
+            "load",
+            "Several requests at once",
+            "measure how the speedup changes with several requests at once",
+            Axes(concurrency=(1, 2, 4, 8, 16)),
+            CONCURRENT[0],
+            limit=8,
+            repeats=6,  # one row a repeat, and an interval needs six
+        ),
+        Preset(
+            "temperature",
+            "Sampling temperature",
+            "measure how acceptance and speedup change with the sampling temperature",
+            Axes(temperatures=(0.0, 0.4, 0.8, 1.2)),
+            next(name for name, engine in ENGINES.items() if engine.samples_exactly),
+            limit=8,
+        ),
+        Preset(
+            "precision",
+            "Precision",
+            "measure how acceptance and speedup change with the precision of target, draft and KV cache",
+            Axes(precisions=("as loaded", "target f32", "target bf16", "cache u8")),
+            limit=8,
+        ),
+        Preset("measure", "Nothing", "measure prompts × settings × repeats: give what varies"),
+    )
+}

@@ -1,15 +1,12 @@
-"""From rows to one report: figures of every variant, one conclusion, tables and charts, on the page and as files.
+"""From figures to one report: one conclusion, tables and charts, on the page and as files.
 
-The files are JSON, Markdown, CSV and one small HTML file that opens offline, light or dark. Names of prompts, models
-and files are foreign text, so each format escapes every cell.
+The files are JSON, Markdown, and one small HTML file that opens offline, light or dark. Names of prompts, models and
+files are foreign text, so each format escapes every cell.
 """
 
-import csv
-import io
 import json
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -20,94 +17,21 @@ from markupsafe import Markup
 from pydantic import ValidationError
 
 from specdemo import metrics
-from specdemo.errors import FileError, UsageError, capitalised, listed, quoted
-from specdemo.estimate import FORMULA, Pooled, pool
+from specdemo.errors import FileError, capitalised, listed, quoted
+from specdemo.estimate import INTERVAL, TRIALS_FORMULA
 from specdemo.experiments.plan import CONDITIONS, Variant
-from specdemo.experiments.rows import Result, Row
+from specdemo.experiments.rows import Point, Result, Row, points, rounded_speedup
 from specdemo.exports.charts import AT_ONE, Figure, bars, colour, figure, line, whiskers
 from specdemo.exports.html import text_of
 from specdemo.files import ASSETS, colours, json_file, json_value, read_bytes, write_each
-from specdemo.records import SIDES, Trial
 from specdemo.strategies import effective
 from specdemo.summary import milliseconds, number, percent, shared_words
-from specdemo.text import cell_csv, cell_markdown
+from specdemo.text import cell_markdown, counted
 
 _MOST_BYTES = 256 * 2**20  # of a report to compare with; 10,000 rows take about 100 MB
 _NAMED = 4  # of the settings that may be as fast
 _BUSY = 0.2  # of the processor: below it, intervals hardly widen
 _REACH = 2  # times the largest value: how far error bars may stretch an axis
-_BESIDE = (".md", ".csv", ".html")
-
-
-# Figures.
-
-
-class Point(Pooled):
-    """Figures of one variant, over all its rows or a `part` of them, such as a task.
-
-    Tokens per second are those of the speculative runs and of their plain neighbours. `ttft` and `tpot` are plain and
-    speculative seconds, means over blocks of several requests at once. `predicted` is the speedup that step costs and
-    acceptance predict, which is not a measurement.
-    """
-
-    variant: str
-    part: str = ""
-    runs: int
-    identical_runs: int
-    tokens_per_second: float
-    plain_tokens_per_second: float
-    ttft: tuple[float, float] | None = None
-    tpot: tuple[float, float] | None = None
-    predicted: float | None = None
-
-
-def points(result: Result, *, fresh: bool = False, part: Callable[[Row], str] = lambda row: "") -> list[Point]:
-    """Return the figures of every variant with a trial, in order, by part."""
-    grouped: dict[tuple[str, str], list[tuple[Row, Trial]]] = {}
-    for row in result.rows:
-        if row.trial is not None and row.fresh == fresh:
-            grouped.setdefault((row.variant, part(row)), []).append((row, row.trial))
-    parts, predicted = dict.fromkeys(each for _, each in grouped), _predictions(result)
-    asked = [(name, each) for name in result.variants for each in parts if (name, each) in grouped]
-    return [_point(name, each, grouped[name, each], predicted.get(name)) for name, each in asked]
-
-
-def _point(name: str, part: str, done: Sequence[tuple[Row, Trial]], predicted: float | None) -> Point:
-    rows, trials = zip(*done, strict=True)
-    prompts: list[Hashable] = [row.prompt for row in rows]
-    tokens = sum(trial.tokens for trial in trials)
-    return Point(
-        **pool(trials, prompts).model_dump(),
-        variant=name,
-        part=part,
-        runs=len(trials),
-        identical_runs=sum(trial.identical for trial in trials),
-        tokens_per_second=tokens / sum(trial.seconds for trial in trials),
-        plain_tokens_per_second=tokens / sum(trial.plain_seconds for trial in trials),
-        ttft=_means([row.ttft for row in rows]),
-        tpot=_means([row.tpot for row in rows]),
-        predicted=predicted,
-    )
-
-
-def _means(pairs: Sequence[tuple[float, float] | None]) -> tuple[float, float] | None:
-    known = [pair for pair in pairs if pair is not None]
-    return (fmean(plain for plain, _ in known), fmean(other for _, other in known)) if known else None
-
-
-def _predictions(result: Result) -> dict[str, float]:
-    """Predict lookaheads of a draft model with a KV cache, where nothing else varies."""
-    facts, settings = next(iter(result.engines.values()), None), result.header.settings
-    lookaheads = {name: each.values for name, each in result.variants.items() if {*each.values} == {"lookahead"}}
-    mine = {name: int(values["lookahead"]) for name, values in lookaheads.items()}
-    trials = [row.trial for row in result.rows if row.variant in mine and row.trial is not None]
-    model = settings.strategy.drafter.model and settings.kv_cache == "on"
-    acceptance = pool(trials).token_acceptance if trials and model else None
-    if facts is None or facts.costs is None or acceptance is None:
-        return {}
-    prediction = metrics.predict(facts.costs, acceptance)
-    by_lookahead = dict(enumerate(prediction or (), 1))
-    return {name: by_lookahead[n] for name, n in mine.items() if n in by_lookahead}
 
 
 # The conclusion.
@@ -120,12 +44,6 @@ class Conclusion(NamedTuple):
     sentence: str
 
 
-def fastest(result: Result) -> str | None:
-    """Return the fastest variant so far, the first among equals; None if nothing was timed."""
-    best = max(points(result), key=_rounded, default=None)
-    return None if best is None else best.variant
-
-
 def conclude(result: Result) -> Conclusion:
     """Conclude from the rows: the setting to choose or, under several conditions, where speculation pays."""
     found = points(result)
@@ -136,16 +54,16 @@ def conclude(result: Result) -> Conclusion:
         values = result.variants[point.variant].values
         places.setdefault(tuple(values.get(axis) for axis in CONDITIONS), []).append(point)
     if len(places) > 1:
-        return Conclusion(None, _where([max(each, key=_rounded) for each in places.values()]))
-    best = max(found, key=_rounded).variant
+        return Conclusion(None, _where([max(each, key=rounded_speedup) for each in places.values()]))
+    best = max(found, key=rounded_speedup).variant
     return _choose(found, next((each for each in points(result, fresh=True) if each.variant == best), None))
 
 
 def _choose(found: Sequence[Point], fresh: Point | None) -> Conclusion:
     """Recommend the fastest setting if it beats plain decoding; others may be as good."""
-    best = fresh or max(found, key=_rounded)
+    best = fresh or max(found, key=rounded_speedup)
     name, speedup = best.variant, best.speedup
-    evidence = f"{speedup} in {times(best.runs, 'fresh run' if fresh else 'run')}"
+    evidence = f"{speedup} in {counted(best.runs, 'fresh run' if fresh else 'run')}"
     outputs = "outputs identical" if best.identical else f"outputs identical in {best.identical_runs} of {best.runs}"
     if speedup.strength == "noisy":
         sentence = f"Inconclusive: the fastest setting, {name}, reached {evidence}."
@@ -182,11 +100,6 @@ def _where(best: Sequence[Point]) -> str:
     return f"{capitalised('; '.join(parts))}."
 
 
-def _rounded(point: Point) -> float:
-    """Return the speedup to compare points by, so that the first of near-equal ones is the best."""
-    return round(point.speedup.middle, 3)
-
-
 # The report.
 
 
@@ -211,53 +124,46 @@ class Report:
     """A result for the page, the terminal and every file format.
 
     `opening` holds the sentences above the first table, the conclusion first; `notes` those below the last one.
-    `data` returns everything measured and derived, JSON-serialisable; `headline` holds its main figures. `figures`
-    are the first table's rows unrounded, all with the same keys.
     """
 
+    result: Result
+    points: Sequence[Point]
+    conclusion: Conclusion
     title: str
     opening: Sequence[str]
     charts: Mapping[str, Chart]
     tables: Mapping[str, Table]
     notes: Sequence[str]
-    data: Callable[[], Mapping[str, Any]]
-    headline: Mapping[str, Any]
-    figures: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+
+    @property
+    def figures(self) -> list[dict[str, Any]]:
+        """Unrounded figures of every variant, as rows of a data frame."""
+        rows = [(point.model_dump(exclude={"part"}), point.speedup) for point in self.points]
+        return [row | {"speedup": found.middle, "low": found.low, "high": found.high} for row, found in rows]
+
+    def data(self) -> dict[str, Any]:
+        """Return everything measured and derived, JSON-serialisable."""
+        return {
+            **self.result.model_dump(mode="json"),
+            "points": [point.model_dump(mode="json") for point in self.points],
+            "conclusion": self.conclusion.sentence,
+            "choose": self.conclusion.best,
+        }
 
 
 def report(result: Result) -> Report:
     """Return the report of a result, finished or not."""
     found, conclusion = points(result), conclude(result)
-    headline = {
-        "pair": result.header.pair.name,
-        "complete": result.complete,
-        "conclusion": conclusion.sentence,
-        "choose": conclusion.best,
-        "speedups": {point.variant: round(point.speedup.middle, 3) for point in found},
-    }
     return Report(
-        title=f"Measurement of {result.header.pair.name}",
+        result,
+        found,
+        conclusion,
+        title=f"Measurement of {result.pair.name}",
         opening=[conclusion.sentence, *_measured_on(result)],
         charts=_charts(result, found),
         tables=_tables(result, found),
         notes=[*_notes(result, found, conclusion.best)],
-        data=lambda: {
-            **result.model_dump(mode="json"),
-            "points": [point.model_dump(mode="json") for point in found],
-            "headline": headline,
-        },
-        headline=headline,
-        figures=[_figures(point) for point in found],
     )
-
-
-def _figures(point: Point) -> dict[str, Any]:
-    speedup = point.speedup
-    figures = {"variant": point.variant, "speedup": speedup.middle, "low": speedup.low, "high": speedup.high}
-    figures |= point.model_dump(exclude={*figures, "part", "ttft", "tpot"})
-    for name, pair in (("ttft", point.ttft), ("tpot", point.tpot)):
-        figures |= {f"{side}_{name}_seconds": pair and pair[index] for index, side in enumerate(SIDES)}
-    return figures
 
 
 def _measured_on(result: Result) -> Iterator[str]:
@@ -269,15 +175,14 @@ def _measured_on(result: Result) -> Iterator[str]:
     facts = next(iter(result.engines.values()), None)
     if facts is not None:
         threads = facts.environment.threads
-        cores = "" if threads is None else f", {times(threads, 'thread')}"
+        cores = "" if threads is None else f", {counted(threads, 'thread')}"
         yield f"Measured on {result.date} on {facts.environment.device}{cores}."
-    prompts, runs = times(len(result.tasks), "prompt"), times(len(result.rows), "run")
-    yield f"Settings, where they do not vary: {shared_words(result.header.settings)}; {prompts}, {runs}."
+    prompts, runs = counted(len(result.tasks), "prompt"), counted(len(result.rows), "run")
+    yield f"Settings, where they do not vary: {shared_words(result.settings)}; {prompts}, {runs}."
 
 
 _COLUMNS = (
-    "speedup", "predicted", "τ", "α", "outputs", "tokens/s", "plain tokens/s", "TTFT", "plain TTFT", "TPOT",
-    "plain TPOT", "runs",
+    "speedup", "τ", "α", "outputs", "tokens/s", "plain tokens/s", "TTFT", "plain TTFT", "TPOT", "plain TPOT", "runs",
 )  # fmt: skip
 
 
@@ -301,7 +206,6 @@ def _cells(point: Point) -> tuple[str, ...]:
     (plain_first, first), (plain_each, each) = point.ttft or (None, None), point.tpot or (None, None)
     return (
         str(point.speedup),
-        number(point.predicted, "×"),
         number(point.mean_acceptance_length),
         number(point.acceptance_rate),
         "identical" if point.identical else f"{point.identical_runs} of {point.runs} identical",
@@ -315,14 +219,14 @@ def _cells(point: Point) -> tuple[str, ...]:
 def _notes(result: Result, found: Sequence[Point], best: str | None) -> Iterator[str]:
     formulas = metrics.FORMULAS
     if not result.complete:
-        yield f"Unfinished: {len(result.rows)} of {times(result.total, 'run')}."
+        yield f"Unfinished: {len(result.rows)} of {counted(result.total, 'run')}."
     if best is not None:
         yield f"To use {best}: {options_of(result, best)}"
     together = {row.ttft is not None for row in result.rows}
     if False in together:
-        yield f"Speedup: {FORMULA}."
+        yield f"Speedup: {TRIALS_FORMULA}."
     if True in together:
-        yield f"Speedup of several requests at once: {formulas['load_speedup']}; {FORMULA}."
+        yield f"Speedup of several requests at once: {formulas['load_speedup']}; {INTERVAL}."
     yield f"α: {formulas['acceptance_rate']}. τ: {formulas['mean_acceptance_length']}."
     problems: dict[str, dict[str, None]] = {}
     for row in result.rows:
@@ -336,8 +240,6 @@ def _notes(result: Result, found: Sequence[Point], best: str | None) -> Iterator
             lengths = "".join(f", v({n}) = {cost:.2f}" for n, cost in passes.items() if cost is not None)
             drafting = f", c = {number(metrics.draft_cost(costs))}"
             yield f"Step costs, {name}: plain step {milliseconds(costs.plain_step)}{drafting}{lengths}."
-    if any(point.predicted is not None for point in found):
-        yield f"Predicted: {formulas['predicted_speedup']} with these costs and a = {formulas['token_acceptance']}."
 
 
 def options_of(result: Result, name: str) -> str:
@@ -349,48 +251,44 @@ def options_of(result: Result, name: str) -> str:
 
 
 def _charts(result: Result, found: Sequence[Point]) -> dict[str, Chart]:
-    """Return speedups and τ along the longest axis of numbers, and the other variants as bars."""
+    """Return speedups and τ along the axis with the most numbers, and the other variants as bars."""
     values = {point.variant: result.variants[point.variant].values for point in found}
-    axes: dict[str, set[float]] = {}
+    numbers: dict[str, set[float]] = {}
     for each in values.values():
         for name, value in each.items():
-            axes.setdefault(name, set()).update([] if isinstance(value, str) else [value])
-    axis = max(axes, key=lambda name: len(axes[name]), default="")
-    lines: dict[str, list[Point]] = {}
-    for point in found if len(axes.get(axis, ())) > 1 else ():
+            if not isinstance(value, str):
+                numbers.setdefault(name, set()).add(value)
+    axis = max(numbers, key=lambda name: len(numbers[name]), default="")
+    lines: dict[str, list[Point]] = {}  # by the places on all other axes
+    for point in found if axis and len(numbers[axis]) > 1 else ():
         if axis in values[point.variant]:
             rest = ", ".join(f"{name} {value}" for name, value in values[point.variant].items() if name != axis)
             lines.setdefault(rest, []).append(point)
     charts: dict[str, Chart] = {}
     remark = f"{capitalised(metrics.FORMULAS['speedup'])}; error bars: 95 % intervals."
     if lines:
-        places = {name: [values[point.variant][axis] for point in mine] for name, mine in lines.items()}
-        speedups = [
-            _trace(line, name or "measured", places[name], mine, at) for at, (name, mine) in enumerate(lines.items())
-        ]
-        predicted = [point.predicted for point in lines.get("", ())]
-        if any(predicted):
-            speedups.append(line("predicted", places[""], predicted, colour(len(lines))))
-        lengths = [
-            line(name or "τ", places[name], [point.mean_acceptance_length for point in mine], colour(at))
-            for at, (name, mine) in enumerate(lines.items())
-        ]
+        speedups, lengths = list[Figure](), list[Figure]()
+        for at, (name, mine) in enumerate(lines.items()):
+            places = [values[point.variant][axis] for point in mine]
+            speedups.append(_trace(line, name or "speedup", places, mine, at))
+            lengths.append(line(name or "τ", places, [point.mean_acceptance_length for point in mine], colour(at)))
         formula = f"{capitalised(metrics.FORMULAS['mean_acceptance_length'])}."
         charts["speedup"] = Chart(f"Speedup by {axis}", _speedups(axis, speedups), remark)
         charts["length"] = Chart("Mean acceptance length τ", figure(axis, "τ", *lengths, shapes=[AT_ONE]), formula)
     along = {point.variant for mine in lines.values() for point in mine}
     others = [point for point in points(result, part=lambda row: row.task) if point.variant not in along]
     if others:
-        names = list(dict.fromkeys(point.variant for point in others))
-        apart = [[point for point in others if point.variant == name] for name in names]
+        by_variant: dict[str, list[Point]] = {}
+        for point in others:
+            by_variant.setdefault(point.variant, []).append(point)
+        traces, title = [_trace(bars, "", [*by_variant], others, 0)], "Speedup"
         if len({point.part for point in others}) > 1:
+            title = "Speedup by task"
             traces = [
                 _trace(bars, name, [point.part for point in mine], mine, at)
-                for at, (name, mine) in enumerate(zip(names, apart, strict=True))
+                for at, (name, mine) in enumerate(by_variant.items())
             ]
-            charts["others"] = Chart("Speedup by task", _speedups("", traces), remark)
-        else:
-            charts["others"] = Chart("Speedup", _speedups("", [_trace(bars, "", names, others, 0)]), remark)
+        charts["others"] = Chart(title, _speedups("", traces), remark)
     return charts
 
 
@@ -405,23 +303,10 @@ def _trace(draw: Callable[..., Figure], name: str, x: Sequence[Any], mine: Seque
 
 def _speedups(axis: str, traces: Sequence[Figure]) -> Figure:
     """Return a chart of speedups with a line at 1; error bars stretch it only as far as values stay readable."""
-    most = _REACH * max(value for trace in traces for value in trace["y"] if value is not None)
-    reached = max(
-        (
-            y + up
-            for trace in traces
-            if "error_y" in trace
-            for y, up in zip(trace["y"], trace["error_y"]["array"], strict=True)
-        ),
-        default=0,
-    )
-    yaxis = {"title": "speedup"} | ({"range": [0, most]} if reached > most else {})
+    ends = [max(trace["y"]) + max(trace.get("error_y", {"array": [0]})["array"]) for trace in traces]
+    most = _REACH * max(max(trace["y"]) for trace in traces)
+    yaxis = {"title": "speedup"} | ({"range": [0, most]} if max(ends) > most else {})
     return figure(axis, "", *traces, shapes=[AT_ONE], yaxis=yaxis)
-
-
-def times(count: int, noun: str) -> str:
-    """Return a count with its noun, such as "1 prompt" or "3 prompts"."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 # Comparing two reports.
@@ -475,16 +360,6 @@ def to_markdown(report: Report) -> str:
     return "\n".join([*lines, *(f"{cell_markdown(text)}\n" for text in report.notes)])
 
 
-def to_csv(report: Report) -> str:
-    """Return the first table's unrounded figures as CSV."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(report.figures[0]) if report.figures else [], lineterminator="\n")
-    writer.writeheader()
-    for row in report.figures:
-        writer.writerow({key: cell_csv(value) if isinstance(value, str) else value for key, value in row.items()})
-    return out.getvalue()
-
-
 def to_html(report: Report) -> str:
     """Return a self-contained HTML file with plots, tables and notes."""
     template = (ASSETS / "report.html").read_text(encoding="utf-8")
@@ -509,32 +384,23 @@ def to_html(report: Report) -> str:
 
 
 def write(report: Report, path: Path) -> list[Path]:
-    """Write the JSON to this path and the other three files `beside` it, also after one failed; return all paths.
+    """Write the JSON to this path and the other files `beside` it, also after one failed; return all paths.
 
     Raises:
         SpecdemoError: a file cannot be written.
     """
-    texts = {".md": to_markdown, ".csv": to_csv, ".html": to_html}
-    files: dict[str | Path, Callable[[], bytes]] = {path: lambda: json_file(report.data(), indent=1)}
-    files |= {beside(path, ending): partial(_encoded, make, report) for ending, make in texts.items()}
+    files: dict[str | Path, Callable[[], bytes]] = {
+        path: lambda: json_file(report.data(), indent=1),
+        beside(path, ".md"): lambda: to_markdown(report).encode(),
+        beside(path, ".html"): lambda: to_html(report).encode(),
+    }
     write_each(files)
-    return [path, *(beside(path, ending) for ending in texts)]
-
-
-def _encoded(make: Callable[[Report], str], report: Report) -> bytes:
-    return make(report).encode()
+    return [Path(each) for each in files]
 
 
 def beside(path: Path, ending: str) -> Path:
-    """Return the path of a file next to the JSON at `path`, with `.json` replaced or the ending appended.
+    """Return the path of a file next to the JSON at `path`.
 
     Only `.json` is replaced, so that `run.v1` and `run.v2` do not share a file.
-
-    Raises:
-        UsageError: the JSON has the file extension of another report format.
     """
-    if path.suffix.lower() in _BESIDE:
-        raise UsageError(
-            f"A file like {quoted(path.name)} is written beside the JSON; choose a path that ends in .json."
-        )
     return path.with_name(path.name.removesuffix(".json") + ending)

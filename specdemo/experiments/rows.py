@@ -1,38 +1,28 @@
-"""Running a plan: one row after another, each saved to a checkpoint at once, so that a stopped run resumes.
+"""Running a plan: one row after another, and the figures of every variant.
 
 A row is a trial: a speculative run between two plain runs of the same prompt. If the machine gets warmer or busier, a
 run and its neighbours are affected almost equally, so they are compared with each other, never with distant runs.
 With several requests at once, a row is a block of them, compared with the plain block of the same repeat.
-
-A checkpoint is a file of JSON lines: the experiment's digest, then facts about engines and finished rows. A
-crash can truncate only the last line, which is dropped when the file is reopened. A lock keeps a second run out.
 """
 
-import hashlib
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
-from itertools import count
-from pathlib import Path
-from random import Random
+from functools import partial
+from statistics import fmean
 from time import perf_counter
-from typing import NamedTuple, Self
-
-from filelock import FileLock, Timeout
-from pydantic import ValidationError
+from typing import NamedTuple
 
 from specdemo.costs import measure_costs
 from specdemo.engines.base import Engine
-from specdemo.errors import FileError, PromptError, RunError, SpecdemoError, quoted
-from specdemo.experiments.concurrent import Block, NamedRequest, serve
-from specdemo.experiments.plan import Group, Key, Plan, Stage, Variant
+from specdemo.errors import PromptError, RunError
+from specdemo.estimate import Pooled, pool
+from specdemo.experiments.concurrent import blocks
+from specdemo.experiments.plan import Group, Plan, Stage, Variant
 from specdemo.experiments.suites import Task
 from specdemo.metrics import answer
-from specdemo.models.converted import folder_of
-from specdemo.models.folder import files_digest
 from specdemo.race import run_alone
-from specdemo.records import Costs, Environment, ModelPair, Progress, Record, Request, Servers, Trial, Turn
+from specdemo.records import Costs, Environment, ModelPair, Progress, Record, Request, Trial, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 from specdemo.trials import can_run, rehearse, trials
@@ -43,8 +33,6 @@ Stop = Callable[[], bool]
 
 _NO_COSTS = "It needs step costs, which are unknown for this pair."
 _NO_TEXT = "The text ended at its first token."
-_WARM_UP_TOKENS = 8  # before the first block of a kind: its first passes compile kernels
-_DIGITS = 4  # of a server's digest, so short that many addresses share it, and guessing cannot recover the address
 
 
 class Row(Record):
@@ -65,65 +53,23 @@ class Row(Record):
     tpot: tuple[float, float] | None = None
     problem: str | None = None
 
-    @property
-    def key(self) -> Key:
-        return self.variant, self.prompt, self.repeat, self.fresh
-
 
 class EngineFacts(Record):
-    """Facts shared by all rows of an engine. `costs` are its step costs, if measured."""
+    """Facts shared by all rows of an engine. `costs` are its step costs, if they can be measured."""
 
     environment: Environment
     costs: Costs | None = None
 
 
-class Header(Record):
-    """Identity of an experiment; rows of a different one must not be mixed in.
-
-    `models` are digests of the target's and draft's files, since a folder of the same name can hold other weights.
-    `servers` are digests of each side's server, too short to recover its address.
-    """
-
-    pair: ModelPair
-    models: tuple[str, ...]
-    servers: tuple[str, ...] = ()
-    settings: GenerationSettings
-    variants: tuple[str, ...]
-    prompts: str  # digest
-
-    @classmethod
-    def of(cls, plan: Plan) -> Self:
-        """Return a plan's header.
-
-        Raises:
-            LoadError: a model is not converted yet.
-        """
-        pair = plan.pair
-        here = [model for model in (pair.target, pair.draft) if model is not None and model.path is not None]
-        prompts = "\n".join(task.model_dump_json(exclude_defaults=True) for task in plan.tasks)
-        return cls(
-            pair=pair,
-            models=tuple(files_digest(folder_of(model)) for model in here),
-            servers=_server_digests(pair.servers),
-            settings=plan.settings,
-            variants=tuple(sorted(plan.variants)),
-            prompts=hashlib.sha256(prompts.encode()).hexdigest(),
-        )
-
-    @property
-    def digest(self) -> str:
-        """Name of this experiment, in its checkpoint. Dumps leave out paths."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
-
-
 class Result(Record):
     """Rows of an experiment, finished or not; figures, tables and the conclusion are derived from them.
 
-    `total` is the number of rows when complete; a time limit lowers it at the end. `engines` holds facts about each
-    engine that ran, by session.
+    `settings` are those that do not vary. `total` is the number of rows when complete; a time limit lowers it at the
+    end. `engines` holds facts about each engine that ran, by session.
     """
 
-    header: Header
+    pair: ModelPair
+    settings: GenerationSettings
     variants: dict[str, Variant]
     tasks: tuple[Task, ...]
     date: str
@@ -141,109 +87,65 @@ class Result(Record):
         return any(row.trial is not None for row in self.rows)
 
 
-class Line(Record):
-    """A line after the header: a finished row, or facts about an engine."""
+class Point(Pooled):
+    """Figures of one variant, over all its rows or a `part` of them, such as a task.
 
-    row: Row | None = None
-    engine: str | None = None
-    facts: EngineFacts | None = None
+    Tokens per second are those of the speculative runs and of their plain neighbours. `ttft` and `tpot` are plain and
+    speculative seconds, means over blocks of several requests at once.
+    """
+
+    variant: str
+    part: str = ""
+    runs: int
+    identical_runs: int
+    tokens_per_second: float
+    plain_tokens_per_second: float
+    ttft: tuple[float, float] | None = None
+    tpot: tuple[float, float] | None = None
 
 
-@dataclass
-class Saved:
-    """Facts by engine, and rows by key."""
+def points(result: Result, *, fresh: bool = False, part: Callable[[Row], str] = lambda row: "") -> list[Point]:
+    """Return the figures of every variant with a trial, in order, by part."""
+    grouped: dict[tuple[str, str], list[tuple[Row, Trial]]] = {}
+    for row in result.rows:
+        if row.trial is not None and row.fresh == fresh:
+            grouped.setdefault((row.variant, part(row)), []).append((row, row.trial))
+    parts = dict.fromkeys(each for _, each in grouped)
+    asked = [(name, each) for name in result.variants for each in parts if (name, each) in grouped]
+    return [_point(name, each, grouped[name, each]) for name, each in asked]
 
-    facts: dict[str, EngineFacts] = field(default_factory=dict)
-    rows: dict[Key, Row] = field(default_factory=dict)
+
+def _point(name: str, part: str, done: Sequence[tuple[Row, Trial]]) -> Point:
+    rows, trials = zip(*done, strict=True)
+    prompts: list[Hashable] = [row.prompt for row in rows]
+    tokens = sum(trial.tokens for trial in trials)
+    return Point(
+        **pool(trials, prompts).model_dump(),
+        variant=name,
+        part=part,
+        runs=len(trials),
+        identical_runs=sum(trial.identical for trial in trials),
+        tokens_per_second=tokens / sum(trial.seconds for trial in trials),
+        plain_tokens_per_second=tokens / sum(trial.plain_seconds for trial in trials),
+        ttft=_means([row.ttft for row in rows]),
+        tpot=_means([row.tpot for row in rows]),
+    )
 
 
-class Checkpoint:
-    """A file with the finished rows of one experiment. Messages leave out its folder, which may be a server's."""
+def _means(pairs: Sequence[tuple[float, float] | None]) -> tuple[float, float] | None:
+    known = [pair for pair in pairs if pair is not None]
+    return (fmean(plain for plain, _ in known), fmean(other for _, other in known)) if known else None
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._lock = path.with_name(path.name + ".lock")
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other runs out.
+def rounded_speedup(point: Point) -> float:
+    """Return the speedup to compare points by, so that the first of near-equal ones is the best."""
+    return round(point.speedup.middle, 3)
 
-        Raises:
-            FileError: another run uses this file.
-            SpecdemoError: nothing can be written here.
-        """
-        lock = FileLock(self._lock, blocking=False)
-        try:
-            lock.acquire()
-        except Timeout:
-            raise FileError("Another run is measuring the same; wait until it ends, or stop it.") from None
-        except OSError as error:
-            raise self._unwritable(error) from error
-        try:
-            yield
-        finally:
-            lock.release()
 
-    def open(self, header: Header) -> Saved:
-        """Return the rows so far, creating the file if necessary.
-
-        Raises:
-            FileError: the file holds rows of another experiment, or cannot be read.
-            SpecdemoError: the file cannot be written.
-        """
-        lines, name, saved = self._lines(), quoted(self.path.name), Saved()
-        if not lines:
-            self._write(f'"{header.digest}"\n', "w")
-        elif lines[0] != f'"{header.digest}"':
-            raise FileError(
-                f"{name} holds rows of another pair, of other settings, prompts or things to vary; choose another "
-                "output path, or delete it."
-            )
-        for number, line in enumerate(lines[1:], 2):
-            try:
-                found = Line.model_validate_json(line)
-            except ValidationError as error:
-                raise FileError(f"Line {number} of {name} is damaged; delete that line or the file.") from error
-            if found.row is not None:
-                saved.rows[found.row.key] = found.row
-            if found.facts is not None and found.engine is not None:
-                saved.facts[found.engine] = found.facts
-        return saved
-
-    def add(self, line: Line) -> None:
-        self._write(f"{line.model_dump_json()}\n", "a")
-
-    def delete(self) -> None:
-        """Remove the file, once its rows are saved elsewhere."""
-        self.path.unlink(missing_ok=True)
-        self._lock.unlink(missing_ok=True)
-
-    def _lines(self) -> list[str]:
-        """Return the complete lines, cutting a truncated one off the file so that appending starts a new line."""
-        if not self.path.exists():
-            return []
-        try:
-            data = self.path.read_bytes()
-            whole = data[: data.rfind(b"\n") + 1]
-            if whole != data:
-                with self.path.open("r+b") as file:
-                    file.truncate(len(whole))
-        except OSError as error:
-            raise FileError(
-                f"Cannot read {quoted(self.path.name)} ({error.strerror}); choose another path."
-            ) from error
-        # not `splitlines`: JSON strings may contain other line separators
-        return whole.decode(errors="replace").split("\n")[:-1]
-
-    def _write(self, text: str, mode: str) -> None:
-        try:
-            with self.path.open(mode, encoding="utf-8") as file:
-                file.write(text)
-        except OSError as error:
-            raise self._unwritable(error) from error
-
-    def _unwritable(self, error: OSError) -> SpecdemoError:
-        return SpecdemoError(f"Cannot write {quoted(self.path.name)} ({error.strerror}); choose another path.")
+def fastest(result: Result) -> str | None:
+    """Return the fastest variant so far, the first among equals; None if nothing was timed."""
+    best = max(points(result), key=rounded_speedup, default=None)
+    return None if best is None else best.variant
 
 
 class Loaded(NamedTuple):
@@ -258,172 +160,141 @@ def run(
     load: Load | None = None,
     *,
     loaded: Loaded | None = None,
-    checkpoint: Checkpoint | None = None,
-    fastest: Callable[[Result], str | None] = lambda result: None,
     stop: Stop = lambda: False,
 ) -> Iterator[Progress[Result]]:
-    """Measure what the checkpoint lacks; yield progress first and after every row.
+    """Measure; yield progress first and after every row.
 
-    Engines come either from `load`, and are closed afterwards, or from `loaded`. `fastest` names the variant to
-    confirm. Once `stop` returns True, the run ends with the rows so far.
+    Engines come either from `load`, and are closed afterwards, or from `loaded`. Once `stop` returns True, the run
+    ends with the rows so far.
 
     Raises:
-        FileError: the checkpoint holds a different experiment, or another run uses it.
         SpecdemoError: an engine failed, or nothing could be measured.
     """
-    with nullcontext() if checkpoint is None else checkpoint.locked():
-        yield from _Run(plan, load, loaded, checkpoint, fastest, stop)
+    state, session = _State(plan, stop), ""
+    yield state.progress("starting")
+    with ExitStack() as engines:
+        for stage in state.stages():
+            if loaded is None and session != stage.session:
+                yield state.progress(f"loading {stage.session}")
+                engines.close()
+                assert load is not None, "one of both is given"
+                engine, session = engines.enter_context(closing(load(stage.engine, stage.pair))), stage.session
+                yield state.progress("measuring step costs")
+                costs = measure_costs(engine, stop=stop)
+            elif loaded is not None:
+                engine, costs = loaded
+            state.facts[stage.session] = EngineFacts(environment=engine.environment, costs=costs)
+            for _ in state.measure(stage, engine, costs):
+                yield state.progress("measuring")
+    if stop():
+        return
+    found = state.result()
+    problem = next((row.problem for row in found.rows if row.problem is not None), None)
+    if problem is not None and not found.measured:
+        raise RunError(f"Nothing could be measured: {problem}")
+    if not found.complete:  # the time is over
+        found = found.model_copy(update={"total": len(found.rows)})
+    yield Progress(len(found.rows), found.total, 0.0, found, "finished")
 
 
-class _Run:
-    """The state of a run: rows so far, the engine in use, and the clock, which starts with the first run."""
+class _State:
+    """The rows so far, facts about engines, and the clock, which starts with the first run."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        load: Load | None,
-        loaded: Loaded | None,
-        checkpoint: Checkpoint | None,
-        fastest: Callable[[Result], str | None],
-        stop: Stop,
-    ) -> None:
-        self.plan, self.load, self.loaded, self.stop = plan, load, loaded, stop
-        self.checkpoint, self.fastest, self.header = checkpoint, fastest, Header.of(plan)
-        saved = Saved() if checkpoint is None else checkpoint.open(self.header)
-        self.facts = saved.facts
-        self.rows = {key: row for key, row in saved.rows.items() if plan.covers(key)}
-        self.earlier, self.began = len(self.rows), None if loaded is None else perf_counter()
-        self.engine: Engine | None = None
-        self.session = ""
+    def __init__(self, plan: Plan, stop: Stop) -> None:
+        self.plan, self.stop = plan, stop
+        self.rows: list[Row] = []
+        self.facts: dict[str, EngineFacts] = {}
+        self.began: float | None = None
         self.answers: dict[tuple[str, ...], str] = {}  # the target's own, by all turns of the chat so far
 
-    def __iter__(self) -> Iterator[Progress[Result]]:
-        yield self.progress("starting")
-        try:
-            for stage in self.stages():
-                if stage.groups and not self.stop():
-                    yield from self.measure(stage)
-        finally:
-            self.close()
-        if self.stop():
-            return
-        found = self.result()
-        problem = next((row.problem for row in found.rows if row.problem is not None), None)
-        if problem is not None and not found.measured:
-            raise RunError(f"Nothing could be measured: {problem}")
-        if not found.complete:  # the time is over
-            found = found.model_copy(update={"total": len(found.rows)})
-        yield Progress(len(found.rows), found.total, 0.0, found, "finished")
-
     def stages(self) -> Iterator[Stage]:
-        yield from self.plan.stages(self.rows.keys())
-        best = self.fastest(self.result()) if self.plan.confirm else None
+        for stage in self.plan.stages():
+            if self.stop():
+                return
+            yield stage
+        best = fastest(self.result()) if self.plan.confirm else None
         if best is not None and not self.stop():
-            yield self.plan.confirming(best, self.rows.keys())
+            yield self.plan.confirming(best)
 
-    def measure(self, stage: Stage) -> Iterator[Progress[Result]]:
-        if self.loaded is None and self.session != stage.session:
-            yield self.progress(f"loading {stage.session}")
-            self.close()
-            assert self.load is not None, "one of both is given"
-            self.engine, self.session = self.load(stage.engine, stage.pair), stage.session
-        engine = self.engine if self.loaded is None else self.loaded.engine
-        assert engine is not None
-        costs = yield from self.costs(stage, engine)
+    def measure(self, stage: Stage, engine: Engine, costs: Costs | None) -> Iterator[Row]:
+        untried = {name for group in stage.groups for name in group.order}
+        if stage.groups[0].task is not None:
+            able = [self.plan.variants[name].settings for name in sorted(untried)]
+            able = [settings for settings in able if can_run(engine.pair, settings, costs)]
+            rehearse(engine, WARM_UP_PROMPT, able, costs, self.stop)
         self.began = self.began or perf_counter()
-        enough = False  # every variant runs at least once
 
-        def over() -> bool:
-            return self.stop() or (enough and self.over(stage.until))
+        def over() -> bool:  # once every variant has run
+            return self.stop() or (not untried and self.over(stage.until))
 
         for group in stage.groups:
             if over():
                 return
-            if group is stage.groups[0] and group.task is not None:
-                names = sorted({name for each in stage.groups for name in each.order})
-                able = [self.plan.variants[name].settings for name in names]
-                able = [settings for settings in able if can_run(engine.pair, settings, costs)]
-                rehearse(engine, WARM_UP_PROMPT, able, costs, self.stop)
-            measured = (
-                self.trials(engine, costs, group, over) if group.task else _blocks(self.plan, engine, group, over)
-            )
-            for row in measured:
-                self.rows[row.key] = row
-                if self.checkpoint is not None:
-                    self.checkpoint.add(Line(row=row))
-                yield self.progress("measuring")
-            enough = True
+            blocks = group.task is None
+            for row in self.blocks(engine, group, over) if blocks else self.trials(engine, costs, group, over):
+                untried.discard(row.variant)
+                self.rows.append(row)
+                yield row
 
     def trials(self, engine: Engine, costs: Costs | None, group: Group, stop: Stop) -> Iterator[Row]:
         """Yield a row for each variant of a group, with its trial or the reason why there is none."""
         task = group.task
         assert task is not None
+        row = partial(Row, task=task.task, prompt=task.name, repeat=group.repeat, fresh=group.fresh)
         able = [name for name in group.order if can_run(engine.pair, self.plan.variants[name].settings, costs)]
-        length: int | None = None
-        done = 0
-
-        def row(name: str, trial: Trial | None, problem: str | None) -> Row:
-            return Row(
-                variant=name,
-                task=task.task,
-                prompt=task.name,
-                prompt_tokens=length,
-                repeat=group.repeat,
-                fresh=group.fresh,
-                trial=trial,
-                problem=problem,
-            )
-
-        yield from (row(name, None, _NO_COSTS) for name in group.order if name not in able)
+        yield from (row(variant=name, trial=None, problem=_NO_COSTS) for name in group.order if name not in able)
+        left = [*able]
         try:
-            history = self.history(engine, task, stop)
-            length = engine.count_tokens(
-                " ".join([*(text for turn in history for text in (turn.prompt, turn.answer)), task.prompt])
-            )
+            history = self.history(engine, task)
+            text = " ".join([*(text for turn in history for text in (turn.prompt, turn.answer)), task.prompt])
+            length = engine.count_tokens(text)
             settings = [self.plan.settings_of(name, group.repeat) for name in able]
             for trial in trials(engine, task.prompt, settings, costs, stop, history):
-                done += 1
-                yield row(able[done - 1], trial, None if trial is not None else _NO_TEXT)
+                problem = None if trial is not None else _NO_TEXT
+                yield row(variant=left.pop(0), prompt_tokens=length, trial=trial, problem=problem)
         except PromptError as error:
-            yield from (row(name, None, str(error)) for name in able[done:])
+            yield from (row(variant=name, trial=None, problem=str(error)) for name in left)
 
-    def history(self, engine: Engine, task: Task, stop: Stop) -> tuple[Turn, ...]:
+    def history(self, engine: Engine, task: Task) -> tuple[Turn, ...]:
         """Return the turns before a prompt, with the target's greedy answers, decoded untimed."""
         greedy = self.plan.settings.model_copy(update={"do_sample": False})
         history: tuple[Turn, ...] = ()
         for index, prompt in enumerate(task.before, 1):
             turns = task.before[:index]
             if turns not in self.answers:
-                said = run_alone(engine.decoder(Request.of(prompt, greedy, history).plain), stop=stop)
+                said = run_alone(engine.decoder(Request.of(prompt, greedy, history).plain), stop=self.stop)
                 self.answers[turns] = answer(said.text)
             history = (*history, Turn(prompt=prompt, answer=self.answers[turns]))
         return history
 
-    def costs(self, stage: Stage, engine: Engine) -> Generator[Progress[Result], None, Costs | None]:
-        """Measure step costs once per session; blocks do not need them."""
-        before = self.facts.get(stage.session)
-        if before is not None and before.environment != engine.environment:
-            raise FileError(
-                "The rows so far were measured with other versions or settings of OpenVINO; choose another output "
-                "path, or delete the file that ends in .rows.jsonl."
-            )
-        costs = None if before is None else before.costs
-        if self.loaded is not None:
-            costs = self.loaded.costs
-        elif costs is None and any(group.task is not None for group in stage.groups):
-            yield self.progress("measuring step costs")
-            costs = measure_costs(engine, stop=self.stop)
-        facts = EngineFacts(environment=engine.environment, costs=costs)
-        if facts != before:
-            self.facts[stage.session] = facts
-            if self.checkpoint is not None:
-                self.checkpoint.add(Line(engine=stage.session, facts=facts))
-        return costs
+    def blocks(self, engine: Engine, group: Group, stop: Stop) -> Iterator[Row]:
+        """Decode all prompts plainly and with each variant, several at once; yield a row for each variant.
 
-    def close(self) -> None:
-        if self.engine is not None:
-            self.engine.close()
-        self.engine, self.session = None, ""
+        Every second repeat reverses the order, so that drift favours no side.
+        """
+        variants = [self.plan.variants[name] for name in group.order]
+        level = variants[0].concurrency or 1
+        requests = {"": Request.of("", variants[0].settings).plain}
+        requests |= {each.name: Request.of("", each.settings) for each in variants}
+        if group.repeat % 2 == 0:
+            requests = dict(reversed(requests.items()))
+        prompts = [task.prompt for task in self.plan.tasks]
+        found = blocks(engine, requests, prompts, level, f"{group.repeat} {level}", stop)
+        if found is None:
+            return
+        plain = found[""]
+        for name in group.order:
+            block = found[name]
+            yield Row(
+                variant=name,
+                task="",
+                prompt="",
+                repeat=group.repeat,
+                fresh=group.fresh,
+                trial=block.against(plain),
+                ttft=(plain.ttft, block.ttft),
+                tpot=(plain.tpot, block.tpot),
+            )
 
     @property
     def seconds(self) -> float:
@@ -434,67 +305,20 @@ class _Run:
 
     def result(self) -> Result:
         return Result(
-            header=self.header,
+            pair=self.plan.pair,
+            settings=self.plan.settings,
             variants=dict(self.plan.variants),
             tasks=tuple(self.plan.tasks),
             date=datetime.now(UTC).date().isoformat(),
             total=self.plan.total,
             engines=dict(self.facts),
-            rows=tuple(self.rows.values()),
+            rows=tuple(self.rows),
         )
 
     def progress(self, doing: str) -> Progress[Result]:
-        new, left = len(self.rows) - self.earlier, None
-        if self.plan.minutes is not None and new:
+        done, total, left = len(self.rows), self.plan.total, None
+        if self.plan.minutes is not None and done:
             left = max(self.plan.minutes * 60 - self.seconds, 0.0)
-        elif new:
-            left = self.seconds / new * max(self.plan.total - len(self.rows), 0)
-        return Progress(len(self.rows), max(self.plan.total, len(self.rows)), left, self.result(), doing)
-
-
-def _blocks(plan: Plan, engine: Engine, group: Group, stop: Stop) -> Iterator[Row]:
-    """Decode the same requests plainly and with each variant; yield a row for each.
-
-    Whenever one ends, another begins: every prompt is decoded, and at least twice as many requests as run at once.
-    Every second repeat reverses the order, so that drift favours no side.
-    """
-    level, prompts = group.concurrency or 1, {task.name: task.prompt for task in plan.tasks}
-    plain = Request.of("", plan.variants[group.order[0]].settings).plain
-    requests = {"": plain} | {name: Request.of("", plan.variants[name].settings) for name in group.order}
-    blocks: dict[str, Block] = {}
-    for name in [*requests] if group.repeat % 2 else reversed(requests):
-        request, number = requests[name], max(len(prompts), 2 * level)
-        short = replace(request, max_new_tokens=min(_WARM_UP_TOKENS, request.max_new_tokens))
-        for each, served in ((short, level), (request, number)):  # warm up first
-            with closing(engine.batch(each.strategy)) as batch:
-                wanted = _endless(each, prompts, f"{plan.seed} {group.repeat} {level}")
-                block = serve(batch, wanted, level, served, stop, thoroughness=engine.thoroughness)
-            if block is None:
-                return
-            blocks[name] = block
-    for name in group.order:
-        yield Row(
-            variant=name,
-            task="",
-            prompt="",
-            repeat=group.repeat,
-            fresh=group.fresh,
-            trial=blocks[name].against(blocks[""]),
-            ttft=(blocks[""].ttft, blocks[name].ttft),
-            tpot=(blocks[""].tpot, blocks[name].tpot),
-        )
-
-
-def _endless(request: Request, prompts: Mapping[str, str], seed: str) -> Iterator[NamedRequest]:
-    """Yield requests endlessly: all prompts in a random order, then all in another."""
-    random = Random(seed)
-    for _ in count():
-        for name in random.sample([*prompts], len(prompts)):
-            yield NamedRequest(name, replace(request, prompt=prompts[name]))
-
-
-def _server_digests(servers: Servers | None) -> tuple[str, ...]:
-    """Digest each side's server, to notice a change without storing addresses."""
-    sides = [] if servers is None else [servers.plain, servers.speculative]
-    texts = ["" if each is None else f"{each.url} {each.model} {each.kind}" for each in sides]
-    return tuple(hashlib.sha256(text.encode()).hexdigest()[:_DIGITS] for text in texts)
+        elif done:
+            left = self.seconds / done * max(total - done, 0)
+        return Progress(done, max(total, done), left, self.result(), doing)

@@ -27,7 +27,7 @@ MOST_BYTES = 128 * 2**20
 MOST_LINES = 10_000
 MOST_CHARACTERS = 2**20  # of a line
 _KINDS = "an object with prompt, or with task_id and prompt, or with question_id, category and turns"
-_Name = Annotated[str, Field(max_length=200)]
+_Name = Annotated[str, Field(max_length=200, coerce_numbers_to_str=True)]
 
 
 class Task(Record):
@@ -42,12 +42,9 @@ class Task(Record):
 class _Line(Record):
     """One line, in any of the three formats."""
 
-    prompt: str | list[str] | None = None
-    turns: list[str] | None = None
+    turns: str | list[str] = Field([], validation_alias=AliasChoices("prompt", "turns"))
     task: _Name | None = Field(None, validation_alias=AliasChoices("task", "category"))
-    name: _Name | Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = Field(
-        None, validation_alias=AliasChoices("task_id", "question_id")
-    )
+    name: _Name | None = Field(None, validation_alias=AliasChoices("task_id", "question_id"))
 
 
 def bundled_tasks(kind: Prompts) -> list[Task]:
@@ -92,30 +89,26 @@ def read_tasks(path: Path) -> list[Task]:
     return [*found.values()]
 
 
-def chosen_tasks(path: Path | None, prompts: Prompts, limit: int | None, *, turns: bool = True) -> list[Task]:
+def chosen_tasks(path: Path | None, prompts: Prompts, limit: int | None) -> list[Task]:
     """Return at most `limit` prompts from a file, or from the bundled suite without one.
 
-    Later turns of a chat are left out if `turns` is False or the target is not a chat model.
+    Targets that are not chat models get no later turns.
 
     Raises:
         FileError: the file cannot be read or is not a prompt file.
     """
     tasks = bundled_tasks(prompts) if path is None else read_tasks(path)
-    chats = turns and prompts == "chat"
-    return limited([task for task in tasks if chats or not task.before], limit)
+    return limited([task for task in tasks if prompts == "chat" or not task.before], limit)
 
 
 def limited(tasks: Sequence[Task], limit: int | None) -> list[Task]:
     """Return at most `limit` prompts, taken from the categories in turn so that each stays represented."""
-    if limit is None or limit >= len(tasks):
-        return list(tasks)
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     ranks = []
-    for task in tasks:
-        seen[task.task] = seen.get(task.task, 0) + 1
-        ranks.append(seen[task.task])
-    kept = sorted(range(len(tasks)), key=lambda index: (ranks[index], index))[:limit]
-    return [tasks[index] for index in sorted(kept)]
+    for index, task in enumerate(tasks):
+        ranks.append((seen[task.task], index))
+        seen[task.task] += 1
+    return [tasks[index] for index in sorted(index for _, index in sorted(ranks)[:limit])]
 
 
 def _lines(path: Path, text: str) -> Iterator[tuple[int, str]]:
@@ -126,9 +119,8 @@ def _lines(path: Path, text: str) -> Iterator[tuple[int, str]]:
         raise FileError(f"{quoted(path.name)} holds more than {MOST_LINES:,} prompts; choose a file with fewer.")
     for number, line in lines:
         if len(line) > MOST_CHARACTERS:
-            raise FileError(
-                f"Line {number} of {quoted(path.name)} is longer than {MOST_CHARACTERS:,} characters; shorten it."
-            )
+            most = f"{MOST_CHARACTERS:,} characters"
+            raise FileError(f"Line {number} of {quoted(path.name)} is longer than {most}; shorten it.")
         yield number, line
 
 
@@ -144,13 +136,11 @@ def _tasks(path: Path, number: int, line: str) -> Iterator[Task]:
         read = _Line.model_validate(value)
     except ValidationError as error:
         raise FileError(f"{where} does not fit; write {_KINDS}.") from error
-    prompt = read.prompt or read.turns or []
-    turns = [prompt] if isinstance(prompt, str) else prompt  # a prompt given as a list is read as turns
+    turns = [read.turns] if isinstance(read.turns, str) else read.turns
     if not turns or not all(turn.strip() for turn in turns):
         raise FileError(f"{where} has no prompt; write {_KINDS}.")
-    humaneval = isinstance(read.name, str) and read.name.startswith("HumanEval")
-    kind = read.task or ("HumanEval" if humaneval else "prompts")
-    name = str(number if read.name in (None, "") else read.name)
+    name = read.name or str(number)
+    kind = read.task or ("HumanEval" if name.startswith("HumanEval") else "prompts")
     for index, turn in enumerate(turns):
         later = f"{name}, turn {index + 1}" if index else name
         yield Task(name=later, task=kind, prompt=turn, before=tuple(turns[:index]))

@@ -1,6 +1,6 @@
 """The Measure tab: which prompts, what to vary, how long; and Compare's search for the best setting.
 
-A measurement lasts about as long as its slider says. Measuring the same again adds runs to those before.
+A measurement lasts about as long as its slider says.
 """
 
 import json
@@ -15,15 +15,14 @@ from markupsafe import Markup
 
 from specdemo.engines.base import Engine
 from specdemo.errors import SettingsError, SpecdemoError, capitalised
-from specdemo.experiments.plan import Plan, Variant
-from specdemo.experiments.presets import PRESETS
-from specdemo.experiments.report import conclude, fastest, points, report, times, write
-from specdemo.experiments.rows import Checkpoint, Header, Loaded, Result, run
+from specdemo.experiments.plan import PRESETS, Plan, Variant
+from specdemo.experiments.report import conclude, report, write
+from specdemo.experiments.rows import Loaded, Result, points, run
 from specdemo.experiments.suites import Task, chosen_tasks, typed_tasks
-from specdemo.models.places import own_cache, writable
 from specdemo.records import Costs, ModelPair, Progress
 from specdemo.settings import GenerationSettings
 from specdemo.summary import percent
+from specdemo.text import counted
 from specdemo.ui.compare import APPLIED, FIND, QUICK, CompareTab, apply_setting
 from specdemo.ui.controls import NAMES, settings_from
 from specdemo.ui.parts import alert, notice
@@ -43,7 +42,6 @@ from specdemo.ui.views import heading, script, view
 from specdemo.worker import WithEngine, with_loader
 
 _SUITE = Markup("<p>Prompts from {}.</p>")
-_CHECKPOINTS = 50  # measurements whose rows are kept to add to; each takes at most a few megabytes
 _OFFERED = {preset.title: name for name, preset in PRESETS.items() if name != "measure"}
 START = "Measure"
 EMPTY = "[]"
@@ -103,7 +101,6 @@ class MeasureCallbacks:
         limit: int,
         tokens: int,
         minutes: float,
-        adds: bool,
         *values: Any,
     ) -> Iterator[list[Any]]:
         """Measure; yield updates of message, board, files, the fastest setting and its button, and both buttons."""
@@ -124,16 +121,13 @@ class MeasureCallbacks:
             if not variants:
                 raise SettingsError("Choose at least one variant.")
             plan = Plan(**vars(plan) | {"variants": variants})
-            checkpoint = checkpoint_of(Header.of(plan))
-            if not adds:
-                checkpoint.delete()
         except SpecdemoError as error:
             yield [alert(error), *kept, *idle]
             return
-        what = f"{times(len(variants), 'variant')}, {times(len(tasks), 'prompt')}"
+        what = f"{counted(len(variants), 'variant')}, {counted(len(tasks), 'prompt')}"
         told = notice(f"{what}, about {minutes:g} min after loading. {WAITING}")
         yield [told, EMPTY, gr.update(visible=False), None, gr.update(visible=False), *busy]
-        job = partial(with_loader, pair=pair, work=partial(run, plan, checkpoint=checkpoint, fastest=fastest))
+        job = partial(with_loader, pair=pair, work=partial(run, plan))
         state = None
         for update in job_updates(self._sessions, str(request.session_hash), "measure", job, board):
             state = update.state
@@ -191,7 +185,7 @@ _FIND_TOKENS = 64  # of each run, at most, so that half a minute holds several r
 def _with_loaded(
     engine: Engine, *, stop: Callable[[], bool], costs: Costs | None, plan: Plan
 ) -> Iterator[Progress[Result]]:
-    yield from run(plan, loaded=Loaded(engine, costs), fastest=fastest, stop=stop)
+    yield from run(plan, loaded=Loaded(engine, costs), stop=stop)
 
 
 def with_current(plan: Plan, settings: GenerationSettings) -> dict[str, Variant]:
@@ -232,25 +226,6 @@ def outcome(found: Result, settings: GenerationSettings) -> Outcome:
     return Outcome(best, f"Set: {evidence}. Before, {before}, so decoding is now about {percent(gain)} faster.")
 
 
-def checkpoint_of(header: Header) -> Checkpoint:
-    """Return the checkpoint that keeps this measurement's rows, so that it resumes and can be added to.
-
-    Raises:
-        SpecdemoError: nothing can be written there.
-    """
-    place = writable(own_cache() / "experiments", "Finished rows")
-    for old in sorted(place.glob("*.rows.jsonl"), key=_changed, reverse=True)[_CHECKPOINTS:]:
-        Checkpoint(old).delete()
-    return Checkpoint(place / f"{header.digest}.rows.jsonl")
-
-
-def _changed(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:  # deleted in the meantime
-        return 0.0
-
-
 def suite_name(path: str | None) -> str:
     """Return where prompts come from if none are typed, as HTML."""
     return str(_SUITE.format(Path(path).name if path else "the bundled suite, unless you type some"))
@@ -283,7 +258,6 @@ def measure_tab(
                 limit = gr.Slider(1, 80, 3, step=1, label="Prompts of a suite", elem_id="measure-limit")
                 tokens = gr.Slider(8, 512, 64, step=8, label="New tokens", elem_id="measure-tokens")
                 minutes = gr.Slider(1, 60, 2, step=1, label="Minutes", elem_id="measure-minutes")
-                adds = gr.Checkbox(True, label="Add to earlier runs of the same", elem_id="measure-adds")
             with gr.Row(elem_classes="actions"):
                 start = gr.Button(START, variant="primary", elem_id="measure-start", scale=0, min_width=220)
                 halt = gr.Button("Stop", variant="stop", elem_id="measure-stop", visible=False, scale=0)
@@ -295,12 +269,12 @@ def measure_tab(
             message = gr.HTML(elem_id="measure-message", elem_classes="message")
         board = view("board", '<div class="board race"></div>', elem_id="measure-board")
         files = gr.File(
-            label="Reports: JSON, Markdown, CSV, and HTML that opens offline",
+            label="Reports: JSON, Markdown, and HTML that opens offline",
             visible=False,
             elem_id="measure-reports",
         )
     best = gr.State(None)
-    inputs = [session_open, pair, file, preset, ticked, text, limit, tokens, minutes, adds, *controls.values()]
+    inputs = [session_open, pair, file, preset, ticked, text, limit, tokens, minutes, *controls.values()]
     on_engine(start, callbacks.measure, inputs, [message, board, files, best, use, start, halt])
     halt.click(stop("measure"), **PRIVATE)
     file.upload(suite_name, file, suite, **PRIVATE)

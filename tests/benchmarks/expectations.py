@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from specdemo.engines import load_engine
-from specdemo.experiments.presets import PRESETS
-from specdemo.experiments.report import points
-from specdemo.experiments.rows import Load, run
+from specdemo.experiments.plan import PRESETS
+from specdemo.experiments.rows import Load, points, run
 from specdemo.experiments.suites import Task
 from specdemo.files import ASSETS
 from specdemo.models.converted import convert_pair

@@ -1,19 +1,27 @@
-"""Races of a target with several drafts, engines and lookaheads, in turns over the same prompts.
+"""Races of a target with several drafts, engines and lookaheads, and llama.cpp beside them, in turns.
 
     python -m tests.benchmarks.speedup [--target NAME] [--drafts NAME …] [--engines traced genai] [--lookaheads 1 2 3]
-        [--prompts FILE.jsonl] [--source WORD] [--limit 12] [--tokens 128]
+        [--weights exact|int8] [--prompts FILE.jsonl] [--source WORD] [--limit 12] [--tokens 128]
 
 Every prompt is raced once with every combination, in a random order, so that drift favours none. Printed are speedups
 (plain seconds a token / speculative seconds a token, prefill excluded) and milliseconds a token of both sides, over
-the prompts. Prompts: those of the bundled suite, or a file with an object a line (`prompt`, perhaps `source`).
+the prompts. If the target is a GGUF file, llama.cpp's server decodes the same prompts plainly in turn with them, by
+its own clock. Prompts: the bundled suite's, or a file with an object a line (`prompt`, perhaps `source`).
 """
 
 import argparse
 import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from itertools import product
 from pathlib import Path
 from random import Random
 from statistics import geometric_mean, median, quantiles
+
+import httpx
 
 from specdemo import metrics
 from specdemo.costs import measure_costs
@@ -23,7 +31,7 @@ from specdemo.models.converted import convert_pair
 from specdemo.models.library import resolve
 from specdemo.models.pairs import default_pair, initial_runtime, pair_of, pair_settings
 from specdemo.race import race
-from specdemo.records import Comparison
+from specdemo.records import Comparison, Prompts
 
 _SHORT = 600  # characters: answers of 128 tokens then take most of a race
 
@@ -34,6 +42,7 @@ def main() -> None:
     parser.add_argument("--drafts", nargs="+", default=["smollm2-draft", "smollm2-head"])
     parser.add_argument("--engines", nargs="+", default=["traced", "genai"])
     parser.add_argument("--lookaheads", type=int, nargs="+", default=[1, 2, 3, 4])
+    parser.add_argument("--weights", choices=("auto", "exact", "int8"), default="auto", help="of a GGUF target")
     parser.add_argument("--prompts", type=Path)
     parser.add_argument("--source", default="", help="only prompts whose source has this word")
     parser.add_argument("--limit", type=int, default=12)
@@ -42,58 +51,93 @@ def main() -> None:
     options = parser.parse_args()
     random = Random(options.seed)
     target = resolve(options.target) if options.target else default_pair().target
-    pairs = {name: pair_of(target, resolve(name), runtime=initial_runtime(target)) for name in options.drafts}
+    runtime = initial_runtime(target).model_copy(update={"weights": options.weights})
+    pairs = {name: pair_of(target, resolve(name), runtime=runtime) for name in options.drafts}
     for pair in pairs.values():
         for _ in convert_pair(pair):
             pass
     prompts = random.sample(found := prompts_of(options, target.prompts), min(options.limit, len(found)))
-    engines = {(engine, name): load_engine(engine, pairs[name]) for engine, name in product(options.engines, pairs)}
-    for (engine, name), loaded in engines.items():
-        costs = measure_costs(loaded)
-        assert costs is not None
-        v = [round(seconds / costs.plain_step, 2) for seconds in costs.verify[1:5]]
-        c = round((costs.later_draft_step or 0) / costs.plain_step, 3)
-        print(f"{engine}, {name}: plain step {costs.plain_step * 1e3:.1f} ms, c {c}, v(2…5) {v}", flush=True)
-    plans = list(product(engines, options.lookaheads))
-    found_of: dict[tuple[tuple[str, str], int], list[Comparison]] = {plan: [] for plan in plans}
-    for prompt in prompts:
-        for (engine, name), lookahead in random.sample(plans, len(plans)):
-            settings = pair_settings(
-                pairs[name], engine=engine, max_new_tokens=options.tokens, num_assistant_tokens=lookahead
-            )
-            *_, comparison = race(engines[engine, name], prompt, settings)
-            assert isinstance(comparison, Comparison)
-            found_of[(engine, name), lookahead].append(comparison)
-    print("\n| | mean (quartiles) | lowest | highest | τ | ms a token, plain | speculative | identical |")
-    print("|---|---|---|---|---|---|---|---|")
-    for ((engine, name), lookahead), some in found_of.items():
-        print(f"| {engine}, {name}, lookahead {lookahead} | {row(some)} |", flush=True)
-    for loaded in engines.values():
-        loaded.close()
+    with ExitStack() as stack:
+        engines = {
+            (engine, name): stack.enter_context(closing(load_engine(engine, pairs[name])))
+            for engine, name in product(options.engines, pairs)
+        }
+        for (engine, name), loaded in engines.items():
+            costs = measure_costs(loaded)
+            assert costs is not None
+            v = [round(seconds / costs.plain_step, 2) for seconds in costs.verify[1:5]]
+            c = round((costs.later_draft_step or 0) / costs.plain_step, 3)
+            print(f"{engine}, {name}: plain step {costs.plain_step * 1e3:.1f} ms, c {c}, v(2…5) {v}", flush=True)
+        plans = [*product(options.engines, options.drafts, options.lookaheads)]
+        turns: list[tuple[str, str, int] | None] = [*plans]
+        if target.path is not None and target.path.suffix == ".gguf":
+            client = stack.enter_context(llama_cpp(target.path, runtime.inference_num_threads or os.cpu_count() or 1))
+            seconds_of(client, prompts[0], options.tokens)  # warms it up
+            turns.append(None)
+        raced: dict[tuple[str, str, int], list[Comparison]] = {plan: [] for plan in plans}
+        theirs: dict[str, float] = {}  # seconds a token by prompt
+        for prompt in prompts:
+            for plan in random.sample(turns, len(turns)):
+                if plan is None:
+                    theirs[prompt] = seconds_of(client, prompt, options.tokens)
+                    continue
+                engine, name, lookahead = plan
+                chosen = {"engine": engine, "max_new_tokens": options.tokens, "num_assistant_tokens": lookahead}
+                *_, comparison = race(engines[engine, name], prompt, pair_settings(pairs[name], **chosen))
+                assert isinstance(comparison, Comparison)
+                raced[plan].append(comparison)
+    print("\n| | mean (quartiles) | lowest | highest | τ | ms a token, plain | to llama.cpp | speculative | same |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for (engine, name, lookahead), some in raced.items():
+        print(f"| {engine}, {name}, lookahead {lookahead} | {row(some, theirs)} |")
+    if theirs:
+        print(f"| llama.cpp | | | | | {median(theirs.values()) * 1e3:.1f} | 1.00 | | |")
 
 
-def prompts_of(options: argparse.Namespace, kind: str) -> list[str]:
+def prompts_of(options: argparse.Namespace, kind: Prompts) -> list[str]:
     if options.prompts is None:
-        return [task.prompt for task in bundled_tasks(kind)]  # type: ignore[arg-type]
+        return [task.prompt for task in bundled_tasks(kind)]
     lines = [json.loads(line) for line in options.prompts.read_text(encoding="utf-8").splitlines()]
-    return [
-        line["prompt"] for line in lines if options.source in line.get("source", "") and len(line["prompt"]) < 600
-    ]
+    wanted = [line["prompt"] for line in lines if options.source in line.get("source", "")]
+    return [prompt for prompt in wanted if len(prompt) < _SHORT]
 
 
-def row(some: list[Comparison]) -> str:
+@contextmanager
+def llama_cpp(model: Path, threads: int) -> Iterator[httpx.Client]:
+    """Run llama.cpp's server in a process of its own."""
+    command = [sys.executable, "-m", "tests.support.llama_server", str(model), "", str(threads)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as server:
+        assert server.stdout is not None
+        try:
+            with httpx.Client(base_url=server.stdout.readline().strip(), timeout=120) as client:
+                yield client
+        finally:
+            server.kill()
+
+
+def seconds_of(client: httpx.Client, prompt: str, tokens: int) -> float:
+    """Return the seconds a token of llama.cpp's plain decoding, prefill excluded, by its own clock."""
+    body = {"prompt": prompt, "n_predict": tokens, "temperature": 0, "ignore_eos": True, "cache_prompt": False}
+    answer = client.post("/completion", json=body)
+    answer.raise_for_status()
+    return float(answer.json()["timings"]["predicted_per_token_ms"]) / 1000
+
+
+def row(some: list[Comparison], theirs: dict[str, float]) -> str:
     plain, speculative = (
-        [metrics.decode_seconds(run) / (len(run.token_ids) - 1) * 1e3 for run in runs]
+        [metrics.decode_seconds(run) / (len(run.token_ids) - 1) for run in runs]
         for runs in (([one.plain for one in some]), ([one.speculative for one in some]))
     )
     gains = [one / other for one, other in zip(plain, speculative, strict=True)]
     low, _, high = quantiles(gains, n=4)
     lengths = [length for one in some if (length := metrics.mean_acceptance_length(one.speculative)) is not None]
     identical = sum(metrics.identical(one) or False for one in some)
+    ratios = [seconds / theirs[one.prompt] for one, seconds in zip(some, plain, strict=True) if theirs]
     return (
         f"{geometric_mean(gains):.2f} ({low:.2f}–{high:.2f}) | {min(gains):.2f} | {max(gains):.2f} "
-        f"| {geometric_mean(lengths):.2f} | {median(plain):.1f} | {median(speculative):.1f} "
-        f"| {identical} of {len(some)}"
+        f"| {geometric_mean(lengths):.2f} | {median(plain) * 1e3:.1f} | {f'{median(ratios):.2f}' if ratios else '–'} "
+        f"| {median(speculative) * 1e3:.1f} | {identical} of {len(some)}"
     )
 
 

@@ -19,11 +19,9 @@ from specdemo.costs import measure_costs
 from specdemo.engines.base import BRIEF
 from specdemo.engines.server.engine import RemoteEngine, remote_pair
 from specdemo.errors import PromptError, ServerError, SettingsError
-from specdemo.experiments.concurrent import NamedRequest, serve
-from specdemo.experiments.plan import available
-from specdemo.experiments.presets import PRESETS
-from specdemo.experiments.report import points
-from specdemo.experiments.rows import Loaded, run
+from specdemo.experiments.concurrent import serve
+from specdemo.experiments.plan import PRESETS, available
+from specdemo.experiments.rows import Loaded, points, run
 from specdemo.experiments.suites import typed_tasks
 from specdemo.models.pairs import initial_settings
 from specdemo.race import race, run_alone
@@ -101,7 +99,7 @@ def test_several_requests_at_once(served: RemoteEngine, llama_servers: Servers) 
     blocks = []
     for one in (request.plain, request):
         with closing(served.batch(one.strategy)) as batch:
-            blocks.append(serve(batch, repeat(NamedRequest("first", one)), 3, 4))
+            blocks.append(serve(batch, repeat(one), 3, 4))
     plain, speculative = blocks
     assert plain is not None
     assert speculative is not None

@@ -16,6 +16,7 @@ def written(folder: Path, *lines: object) -> Path:
 
 
 def test_every_known_format_is_read(tmp_path: Path) -> None:
+    long = "x " * 60_000  # as long as SPEED-Bench's prompts of 32,000 tokens
     path = written(
         tmp_path,
         {"question_id": 81, "category": "writing", "turns": ["Write a tale.", "Shorten it."], "reference": []},
@@ -23,22 +24,27 @@ def test_every_known_format_is_read(tmp_path: Path) -> None:
         "",
         {"prompt": "Once"},
         {"prompt": ["Twice", "Thrice"], "task": "openings"},
+        {"question_id": "b3", "category": "low_entropy", "sub_category": "sort", "turns": [long], "multiturn": True},
     )
-    assert read_tasks(path) == [
+    tasks = [
         Task(name="81", task="writing", prompt="Write a tale."),
         Task(name="81, turn 2", task="writing", prompt="Shorten it.", before=("Write a tale.",)),
         Task(name="HumanEval/0", task="HumanEval", prompt="def f():"),
         Task(name="4", task="prompts", prompt="Once"),
         Task(name="5", task="openings", prompt="Twice"),
         Task(name="5, turn 2", task="openings", prompt="Thrice", before=("Twice",)),
+        Task(name="b3", task="low_entropy", prompt=long),
     ]
+    assert chosen_tasks(path, "chat", None) == tasks
+    assert chosen_tasks(path, "base", None) == [task for task in tasks if not task.before], "these cannot chat"
 
 
-def test_only_a_line_feed_ends_a_line_and_a_mark_of_byte_order_is_passed_over(tmp_path: Path) -> None:
-    prompts = ["One\u2028two", "Three\u2029four", "Five\x85six"]
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_what_windows_writes_is_read_and_only_a_line_feed_ends_a_line(encoding: str, tmp_path: Path) -> None:
+    prompts = ["Ein Märchen 🦊", "One\u2028two", "Three\u2029four", "Five\x85six"]
     path = tmp_path / "prompts.jsonl"
     lines = [json.dumps({"prompt": prompt}, ensure_ascii=False) for prompt in prompts]
-    path.write_bytes("\r\n".join(lines).encode("utf-8-sig"))
+    path.write_bytes("\r\n".join(lines).encode(encoding))
     assert [task.prompt for task in read_tasks(path)] == prompts
 
 
@@ -49,10 +55,8 @@ def test_only_a_line_feed_ends_a_line_and_a_mark_of_byte_order_is_passed_over(tm
         ("[1]", "Line 2 of 'prompts.jsonl' does not fit"),
         ({"turns": [" "]}, "Line 2 of 'prompts.jsonl' has no prompt"),
         ({"prompt": ["x", 3]}, "does not fit; write .* turns"),
-        ({"prompt": []}, "has no prompt; write .* turns"),
         ('{"prompt": "x", "score": NaN}', "Line 2 of 'prompts.jsonl' holds NaN or Infinity"),
         ('{"prompt": "\\ud800"}', "Line 2 of 'prompts.jsonl' is not JSON"),
-        ("[" * 100_000, "Line 2 of 'prompts.jsonl' is not JSON"),
         ({"task_id": 10**400, "prompt": "x"}, "Line 2 of 'prompts.jsonl' does not fit"),
         ({"task_id": "n" * 5000, "prompt": "x"}, "Line 2 of 'prompts.jsonl' does not fit"),
     ],
@@ -67,13 +71,6 @@ def test_names_used_again_are_numbered(tmp_path: Path) -> None:
     lines = [{"question_id": 1, "category": each, "turns": ["Say.", "Again."]} for each in ("tales", "songs")]
     tasks = read_tasks(written(tmp_path, *lines, {"question_id": "1 (2)", "turns": ["Once"]}))
     assert [task.name for task in tasks] == ["1", "1, turn 2", "1 (2)", "1, turn 2 (2)", "1 (2) (2)"]
-
-
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
-def test_what_windows_writes_is_read(encoding: str, tmp_path: Path) -> None:
-    path = tmp_path / "prompts.jsonl"
-    path.write_bytes('{"prompt": "Ein Märchen 🦊"}\r\n'.encode(encoding))
-    assert [task.prompt for task in read_tasks(path)] == ["Ein Märchen 🦊"]
 
 
 def test_files_without_prompts(tmp_path: Path) -> None:
@@ -113,22 +110,3 @@ def test_a_limit_takes_from_every_kind() -> None:
     assert {task.task for task in limited(tasks, len(kinds))} == kinds
     assert limited(tasks, 1) == tasks[:1]
     assert limited(tasks, None) == limited(tasks, 999) == tasks
-
-
-def test_suites_that_people_compare_by_are_read_with_all_turns(tmp_path: Path) -> None:
-    """SPEED-Bench's lines have more keys, and prompts of up to 32,000 tokens."""
-    line = {
-        "question_id": "b3",
-        "category": "low_entropy",
-        "sub_category": "sort",
-        "turns": ["x " * 60_000, "Again."],
-        "source": "made here",
-        "src_id": "1",
-        "difficulty": "easy",
-        "multiturn": True,
-    }
-    path = written(tmp_path, line)
-    first, second = chosen_tasks(path, "chat", None)
-    assert (first.name, first.task, first.before) == ("b3", "low_entropy", ())
-    assert (second.name, second.prompt, second.before) == ("b3, turn 2", "Again.", (first.prompt,))
-    assert chosen_tasks(path, "base", None) == chosen_tasks(path, "chat", None, turns=False) == [first]

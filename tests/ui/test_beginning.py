@@ -7,7 +7,7 @@ import gradio as gr
 import pytest
 
 from specdemo.cli.commands import build_parser
-from specdemo.cli.options import chosen_pair, chosen_settings
+from specdemo.cli.options import chosen_pair, raced_settings
 from specdemo.models import pairs
 from specdemo.models.catalogue import Defaults, find
 from specdemo.models.pairs import bundled_pair
@@ -50,7 +50,7 @@ def test_a_link_names_what_differs_from_them(pair: ModelPair) -> None:
 def test_so_do_the_terminal_and_the_endpoint(pair: ModelPair) -> None:
     def settings(*options: str) -> GenerationSettings:
         parsed = build_parser().parse_args(["compare", "Say", *options])
-        return chosen_settings(parsed, chosen_pair(parsed))
+        return raced_settings(parsed, chosen_pair(parsed))
 
     assert settings() == GenerationSettings(**BEGUN)
     assert settings("--repetition-penalty", "1") == GenerationSettings(**BEGUN | {"repetition_penalty": 1.0})

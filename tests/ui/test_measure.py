@@ -1,7 +1,6 @@
 """The Measure tab and Compare's search: their conclusions without a page, and both once in a browser."""
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +12,7 @@ from playwright.sync_api import expect
 
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
-from specdemo.experiments.plan import Axes, Plan, grid
-from specdemo.experiments.presets import PRESETS
-from specdemo.experiments.report import fastest
+from specdemo.experiments.plan import PRESETS, Axes, Plan, grid
 from specdemo.experiments.rows import Loaded, Result, run
 from specdemo.experiments.suites import typed_tasks
 from specdemo.records import Phase, Progress
@@ -50,17 +47,11 @@ class Sessions:
 
 
 def measured(
-    ticked: list[str], error: EngineError | None = None, *, adds: bool = True, preset: str = "Every strategy"
+    ticked: list[str], error: EngineError | None = None, *, preset: str = "Every strategy"
 ) -> list[list[Any]]:
     """Every update of message, board, files, best setting, its button, start and stop."""
     callbacks = MeasureCallbacks(Sessions(error))  # type: ignore[arg-type]
-    return list(callbacks.measure(VISITOR, True, ENGINE.pair, None, preset, ticked, "Say", 1, 40, 1, adds, *VALUES))
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path / "specdemo"
+    return list(callbacks.measure(VISITOR, True, ENGINE.pair, None, preset, ticked, "Say", 1, 40, 1, *VALUES))
 
 
 def test_a_measurement_says_how_long_it_takes_shows_what_it_measures_and_offers_the_best() -> None:
@@ -69,18 +60,10 @@ def test_a_measurement_says_how_long_it_takes_shows_what_it_measures_and_offers_
     boards = [json.loads(update[1]) for update in updates if isinstance(update[1], str)]
     assert boards[0] == json.loads(EMPTY), "nothing of an earlier one stays"
     assert "traced constant" in str(boards[-1])
-    assert [Path(path).suffix for path in last[2]["value"]] == [".json", ".md", ".csv", ".html"]
+    assert [Path(path).suffix for path in last[2]["value"]] == [".json", ".md", ".html"]
     assert isinstance(last[3], GenerationSettings)
     assert last[4]["visible"]
     assert last[5]["value"] == START
-
-
-def test_measuring_again_adds_runs_or_starts_anew() -> None:
-    shown = []
-    for adds in (True, True, False):
-        updates = measured(["traced constant"], adds=adds)
-        shown.append(updates[1][0])
-    assert [("12 of" in message) for message in shown] == [False, True, False]
 
 
 @pytest.mark.parametrize("preset", [preset.title for name, preset in PRESETS.items() if name != "measure"])
@@ -105,22 +88,11 @@ def test_what_is_finished_stays_after_a_failure() -> None:
     assert last[2]["visible"]
 
 
-def test_only_the_latest_checkpoints_are_kept(cache: Path) -> None:
-    measured(["traced constant"])
-    (folder,) = cache.parent.rglob("experiments")
-    for number in range(60):
-        (folder / f"{number}.rows.jsonl").touch()
-        os.utime(folder / f"{number}.rows.jsonl", (number, number))
-    measured(["traced constant"])
-    assert len(list(folder.glob("*.rows.jsonl"))) == 50
-    assert not (folder / "9.rows.jsonl").exists()
-
-
 def tuned(now: GenerationSettings, lookaheads: tuple[int, ...]) -> tuple[Plan, Result]:
     variants = grid(ENGINE.pair, SETTINGS, Axes(lookaheads=lookaheads))
     plan = Plan(ENGINE.pair, typed_tasks(["Say"]), SETTINGS, variants, repeats=2, confirm=True)
     plan = Plan(**vars(plan) | {"variants": with_current(plan, now)})
-    *_, last = run(plan, loaded=Loaded(ENGINE, None), fastest=fastest)
+    *_, last = run(plan, loaded=Loaded(ENGINE, None))
     return plan, last.result
 
 

@@ -98,8 +98,11 @@ class Client:
             raise UsageError(f"The API key contains an invalid character; set {key.variable} again.")
         try:
             url = httpx.URL(server.url)
+            fits = url.scheme in ("http", "https") and url.host and not url.userinfo
         except httpx.InvalidURL:
-            raise UsageError(f"Invalid URL of the {side} server; write it like http://127.0.0.1:8080.") from None
+            fits = False
+        if not fits:
+            raise UsageError(f"Invalid URL of the {side} server; write it like http://127.0.0.1:8080.")
         path = re.fullmatch(_PASTED, url.path)
         self.version = (path and path["version"]) or ""  # of the protocol, such as /v1, if it is given
         base = url.copy_with(path=(path and path["root"]) or "/", query=None, fragment=None)
