@@ -1,23 +1,19 @@
 """How often a short race's interval holds the true speedup and its headline names the right side.
 
-    python -m tests.benchmarks.coverage [--minutes 15] [--out FOLDER] [--pairs story-pair smollm2] [--engine traced]
+    python -m tests.benchmarks.coverage [--minutes 15] [--pairs story-pair smollm2] [--engine traced]
 
 Three settings of each pair lie above, near and below 1×. Each is raced, with one repeat, on the quiet machine and
 while processes of this script ask for 25, 50 and 90 % of every core in bursts of 0.05 to 0.5 s. The truth is what
 quiet races just before and after take in all, up to the same number of tokens, which needs no estimate. Step costs
 are measured once, quietly, at the beginning. Run it on a machine that does nothing else; it prints a table.
-
-With `--out`, every comparison is kept with its truth, and `--table FOLDER` estimates them anew by today's rule.
 """
 
 import argparse
-import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from multiprocessing import get_context
-from pathlib import Path
 from random import Random
 from statistics import median
 from time import monotonic, perf_counter, sleep
@@ -28,12 +24,10 @@ from specdemo.costs import measure_costs
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
 from specdemo.estimate import of_comparison
-from specdemo.exports import schema
-from specdemo.files import json_text
 from specdemo.models.converted import convert_pair
 from specdemo.models.pairs import bundled_pair, default_pair, initial_settings
 from specdemo.race import race
-from specdemo.records import Comparison, Costs
+from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
 from specdemo.trials import repeats
 
@@ -144,37 +138,10 @@ def measure(name: str, arguments: argparse.Namespace, until: float) -> Iterator[
             after = truths()
             for setting, load, comparison in found:
                 plain, speculative = (sum(sides) for sides in zip(before[setting], after[setting], strict=True))
-                yield Raced(name, load, plain / speculative, with_costs(comparison, costs))
+                yield Raced(name, load, plain / speculative, comparison.model_copy(update={"costs": costs}))
             before = after
             if monotonic() > until:
                 return
-
-
-def with_costs(comparison: Comparison, costs: Costs | None) -> Comparison:
-    return comparison.model_copy(update={"costs": costs})
-
-
-def keep(folder: Path, raced: Raced) -> None:
-    """Add a race to the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    number = len(list(folder.iterdir()))
-    row = {**raced._asdict(), "comparison": schema.to_json(raced.comparison)}
-    (folder / f"{number:04}.json").write_text(json_text(row), encoding="utf-8")
-
-
-def kept(folder: Path) -> Iterator[Raced]:
-    """Read the races of a folder."""
-    for path in sorted(folder.iterdir()):
-        row = json.loads(path.read_text(encoding="utf-8"))
-        yield Raced(row["pair"], row["load"], row["truth"], schema.from_json(row["comparison"]))
-
-
-WITHOUT: dict[str, Callable[[Comparison], Comparison]] = {
-    "": lambda comparison: comparison,
-    ", without the repeat": lambda comparison: comparison.model_copy(update={"repeats": ()}),
-    ", without step costs": lambda comparison: with_costs(comparison, None),
-}
-"""What is estimated from: the race with its repeat and step costs, or less."""
 
 
 def table(races: Sequence[Raced]) -> Iterator[str]:
@@ -185,18 +152,17 @@ def table(races: Sequence[Raced]) -> Iterator[str]:
     )
     yield "|---|---|---|---|---|---|---|---|---|"
     pairs = list(dict.fromkeys(each.pair for each in races))
-    groups = [(pair, [each for each in races if each.pair == pair], "") for pair in pairs]
-    groups += [("all", list(races), without) for without in WITHOUT]
-    for pair, members, without in groups:
+    groups = {pair: [each for each in races if each.pair == pair] for pair in pairs} | {"all": races}
+    for name, members in groups.items():
         for load in LOADS:
             mine = [each for each in members if each.load == load]
             if mine:
-                yield f"| {pair}{without} | {load} | {line(mine, WITHOUT[without])} |"
+                yield f"| {name} | {load} | {line(mine)} |"
 
 
-def line(races: Sequence[Raced], reduce: Callable[[Comparison], Comparison]) -> str:
+def line(races: Sequence[Raced]) -> str:
     """Return the figures of one condition."""
-    pairs = [(each.truth, of_comparison(reduce(each.comparison))) for each in races]
+    pairs = [(each.truth, of_comparison(each.comparison)) for each in races]
     found = [(truth, speedup) for truth, speedup in pairs if speedup is not None]
     held = sum(speedup.low <= truth <= speedup.high for truth, speedup in found)
     sides = []
@@ -227,18 +193,12 @@ def main() -> None:
     parser.add_argument("--engine", choices=("traced", "genai"), default="traced")
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--truth", type=float, default=5, metavar="SECONDS", help="of races for each truth")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="keep the comparisons here")
-    parser.add_argument("--table", type=Path, metavar="FOLDER", help="only print the table of these")
     arguments = parser.parse_args()
-    races = list(kept(arguments.table)) if arguments.table is not None else []
-    for number, name in enumerate(arguments.pairs if arguments.table is None else []):
+    races = list[Raced]()
+    for number, name in enumerate(arguments.pairs):
         # what one pair leaves over goes to the next ones
-        left = arguments.minutes * 60 / (len(arguments.pairs) - number)
-        begun = monotonic()
-        for raced in measure(name, arguments, begun + left):
-            races.append(raced)
-            if arguments.out is not None:
-                keep(arguments.out, raced)
+        left, begun = arguments.minutes * 60 / (len(arguments.pairs) - number), monotonic()
+        races += measure(name, arguments, begun + left)
         arguments.minutes -= (monotonic() - begun) / 60
     print("\n".join(table(races)))
 
