@@ -25,52 +25,46 @@ from specdemo.exports.code import FLAVOURS, code
 from specdemo.files import json_file, write_each, write_json
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.models.converted import convert_pair
-from specdemo.records import MOST, Comparison, Phase
+from specdemo.records import MOST, Comparison, ModelPair, Phase
 from specdemo.settings import GenerationSettings
 from specdemo.trials import MOST_SECONDS, REPEAT_SECONDS, measured_race
 
 
 def add_to(commands: Commands) -> None:
-    """Add the commands."""
-    _add_compare(commands)
-    _add_code(commands)
-
-
-def _add_compare(commands: Commands) -> None:
-    parser = commands.add_parser("compare", help="compare plain and speculative decoding of a prompt")
-    parser.set_defaults(command=_compare)
-    parser.add_argument("prompt", metavar="PROMPT")
-    parser.add_argument(
+    compare = commands.add_parser("compare", help="compare plain and speculative decoding of a prompt")
+    compare.set_defaults(command=_compare)
+    compare.add_argument("prompt", metavar="PROMPT")
+    compare.add_argument(
         "--repeats",
         type=whole(0, MOST),
         metavar="N",
         help="runs after the first, for an interval of the speedup (default: as many as fit into "
         f"{REPEAT_SECONDS:.0f} s, or {ENOUGH} if they fit into {MOST_SECONDS:.0f} s)",
     )
-    parser.add_argument("--explain", action="store_true", help="say why, with every figure's formula")
-    add_json(parser, "the comparison")
+    compare.add_argument("--explain", action="store_true", help="say why, with every figure's formula")
+    add_json(compare, "the comparison")
     for name, kind in html.FILE_KINDS.items():
-        parser.add_argument(f"--{name}", metavar="PATH", help=f"write {kind.what}")
-    add_settings(parser, GenerationSettings)
-    add_pair(parser)
-
-
-def _add_code(commands: Commands) -> None:
-    parser = commands.add_parser("code", help="print code that reproduces settings in other software")
-    parser.set_defaults(command=_code)
-    parser.add_argument("prompt", metavar="PROMPT")
+        compare.add_argument(f"--{name}", metavar="PATH", help=f"write {kind.what}")
+    copy = commands.add_parser("code", help="print code that reproduces settings in other software")
+    copy.set_defaults(command=_code)
+    copy.add_argument("prompt", metavar="PROMPT")
     names = ", ".join(f"{name}: {software.title}" for name, software in FLAVOURS.items())
-    parser.add_argument("--to", choices=FLAVOURS, default="genai", help=f"{names} (default: genai)")
-    add_settings(parser, GenerationSettings)
-    add_pair(parser)
+    copy.add_argument("--to", choices=FLAVOURS, default="genai", help=f"{names} (default: genai)")
+    for parser in (compare, copy):
+        add_settings(parser, GenerationSettings)
+        add_pair(parser)
 
 
-def _compare(options: argparse.Namespace) -> None:
+def _chosen(options: argparse.Namespace) -> tuple[ModelPair, GenerationSettings]:
     pair = chosen_pair(options)
     settings = raced_settings(options, pair)
     check_effect(options, [settings])
-    check_file(options.json)
-    for name in html.FILE_KINDS:
+    return pair, settings
+
+
+def _compare(options: argparse.Namespace) -> None:
+    pair, settings = _chosen(options)
+    for name in ("json", *html.FILE_KINDS):
         check_file(getattr(options, name))
     check_strategy(pair, settings.engine, settings.strategy, settings.sampling)
     show_conversion(convert_pair(pair))
@@ -96,23 +90,20 @@ def _compare(options: argparse.Namespace) -> None:
 
 def _report(comparison: Comparison, options: argparse.Namespace) -> None:
     """Print a comparison and write its files."""
-    if options.json != "-":
-        print_comparison(safe_console(), comparison, explained=options.explain)
-    else:
-        write_json(schema.to_json(comparison), "-")
     files: dict[str | Path, Callable[[], bytes]] = {
         path: partial(kind.make, comparison)
         for name, kind in html.FILE_KINDS.items()
         if (path := getattr(options, name)) is not None
     }
-    if options.json not in (None, "-"):
-        files = {options.json: lambda: json_file(schema.to_json(comparison))} | files
+    if options.json == "-":
+        write_json(schema.to_json(comparison), "-")
+    else:
+        print_comparison(safe_console(), comparison, explained=options.explain)
+        if options.json is not None:
+            files = {options.json: lambda: json_file(schema.to_json(comparison))} | files
     write_each(files)
 
 
 def _code(options: argparse.Namespace) -> None:
-    pair = chosen_pair(options)
-    settings = raced_settings(options, pair)
-    check_effect(options, [settings])
-    pair = with_tokenizers_compared(pair)
-    print(code(options.to, pair, settings, options.prompt, local=True), end="")
+    pair, settings = _chosen(options)
+    print(code(options.to, with_tokenizers_compared(pair), settings, options.prompt, local=True), end="")
