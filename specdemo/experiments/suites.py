@@ -75,7 +75,11 @@ def read_tasks(path: Path) -> list[Task]:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
         raise FileError(f"Cannot read {quoted(path.name)} as text; save it as UTF-8.") from error
-    tasks = [task for number, line in _lines(path, text) for task in _tasks(path, number, line)]
+    # not `splitlines`: JSON strings may contain other line separators
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if len(lines) > MOST_LINES:
+        raise FileError(f"{quoted(path.name)} holds more than {MOST_LINES:,} prompts; choose a file with fewer.")
+    tasks = [task for number, line in lines for task in _tasks(path, number, line)]
     if not tasks:
         raise FileError(f"{quoted(path.name)} holds no prompts; write one JSON object per line.")
     seen: Counter[str] = Counter()
@@ -111,21 +115,10 @@ def limited(tasks: Sequence[Task], limit: int | None) -> list[Task]:
     return [tasks[index] for index in sorted(index for _, index in sorted(ranks)[:limit])]
 
 
-def _lines(path: Path, text: str) -> Iterator[tuple[int, str]]:
-    """Yield the non-blank lines, numbered from 1."""
-    # not `splitlines`: JSON strings may contain other line separators
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    if len(lines) > MOST_LINES:
-        raise FileError(f"{quoted(path.name)} holds more than {MOST_LINES:,} prompts; choose a file with fewer.")
-    for number, line in lines:
-        if len(line) > MOST_CHARACTERS:
-            most = f"{MOST_CHARACTERS:,} characters"
-            raise FileError(f"Line {number} of {quoted(path.name)} is longer than {most}; shorten it.")
-        yield number, line
-
-
 def _tasks(path: Path, number: int, line: str) -> Iterator[Task]:
     where = f"Line {number} of {quoted(path.name)}"
+    if len(line) > MOST_CHARACTERS:
+        raise FileError(f"{where} is longer than {MOST_CHARACTERS:,} characters; shorten it.")
     try:
         value: Any = json_value(line)
     except ValueError as error:
