@@ -81,23 +81,12 @@ def _choose(found: Sequence[Point], fresh: Point | None) -> Conclusion:
     return Conclusion(name, capitalised(f"{verb}: {evidence}, {outputs}.{as_fast}"))
 
 
-_CALLS = {
-    "faster": "speculation clearly pays:",
-    "probably faster": "it probably pays:",
-    "about even": "it makes little difference:",
-    "probably slower": "it probably costs time:",
-    "slower": "it costs time:",
-    "too noisy to call": "it is too noisy to call:",
-}
-
-
 def _where(best: Sequence[Point]) -> str:
     """Say where speculation pays, given the best setting of each condition."""
-    parts = []
-    for call, words in _CALLS.items():
-        mine = [f"{point.variant} ({point.speedup.middle:.2f}×)" for point in best if point.speedup.call == call]
-        parts += [f"{words} {listed(mine)}"] if mine else []
-    return f"{capitalised('; '.join(parts))}."
+    by_call: dict[str, list[str]] = {}
+    for point in sorted(best, key=lambda each: -each.speedup.middle):
+        by_call.setdefault(point.speedup.call, []).append(f"{point.variant} ({point.speedup.middle:.2f}×)")
+    return f"Speculation is {'; '.join(f'{call} at {listed(names)}' for call, names in by_call.items())}."
 
 
 # The report.

@@ -80,8 +80,8 @@ def test_one_conclusion_names_the_setting_to_choose(found: Any, fresh: Any, best
 def test_under_several_conditions_the_conclusion_says_where_speculation_pays() -> None:
     found = [point(f"concurrency {n}", middle, 0.03) for n, middle in ((1, 1.4), (4, 1.2), (8, 1.0), (16, 0.8))]
     assert _where(found) == (
-        "Speculation clearly pays: concurrency 1 (1.40×) and concurrency 4 (1.20×); it makes little difference: "
-        "concurrency 8 (1.00×); it costs time: concurrency 16 (0.80×)."
+        "Speculation is faster at concurrency 1 (1.40×) and concurrency 4 (1.20×); about even at concurrency 8 "
+        "(1.00×); slower at concurrency 16 (0.80×)."
     )
 
 
