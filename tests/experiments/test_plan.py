@@ -129,7 +129,7 @@ def test_every_preset_is_a_plan_whose_total_counts_its_rows(preset: str) -> None
     made = chosen.plan(PAIR, [*TASKS, later], chosen.settings(PAIR), repeats=2)
     assert (later in made.tasks) == (preset != "load"), "of several at once, only first turns"
     rows = sum(len(group.order) for stage in made.stages() for group in stage.groups)
-    assert made.total == rows + (FRESH if chosen.confirm else 0)
+    assert made.total == rows + chosen.confirm * len(made.tasks) * -(-FRESH // len(made.tasks))
 
 
 @pytest.mark.parametrize(
