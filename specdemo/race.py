@@ -60,13 +60,10 @@ class RaceSide:
         self, side: Side, decoder: Decoder, strategy: Strategy, moved: Callable[[], LiveSettings | None]
     ) -> None:
         self.side: Side = side
-        self.decoder = decoder
-        self.rounds = decoder.rounds()
-        self.clock = 0.0
+        self.decoder, self.rounds, self.clock = decoder, decoder.rounds(), 0.0
         self.error: ServerError | None = None
         self.moves: list[Move] = []
-        self._strategy = strategy
-        self._moved = moved
+        self._strategy, self._moved = strategy, moved
         self._done: list[Round] = []
 
     @property

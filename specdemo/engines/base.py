@@ -45,22 +45,14 @@ PREFILL_CHUNK = 512
 class Thoroughness:
     """Limits on how long measurements take; set when an engine is loaded."""
 
-    repetition_seconds: float = 0.15
-    """Seconds per warm-up repetition, on the side's own clock."""
-    steady: int = 2
-    """Consecutive warm-up repetitions without a notable gain before a side counts as steady."""
-    cold_seconds: float = 1.5
-    """Minimum warm-up before an engine's first race, on each side's own clock."""
-    warm_seconds: float = 60
-    """Seconds that a side stays warm after it was steady."""
-    repeats: int = 20
-    """Maximum repeats of a race if no number is given; more would hardly narrow the interval."""
-    visits: int = 6
-    """Measurements per pass length; fewer if they take long."""
-    fixed_lengths: bool = True
-    """Whether the traced engine compiles passes by length, which takes seconds and memory."""
-    load_seconds: float = 0.1
-    """Seconds, summed over all cores, needed to measure other load; the system counts in hundredths."""
+    repetition_seconds: float = 0.15  # of a warm-up repetition, on the side's own clock
+    steady: int = 2  # consecutive repetitions without a notable gain before a side counts as steady
+    cold_seconds: float = 1.5  # least warm-up before an engine's first race, on each side's own clock
+    warm_seconds: float = 60  # that a side stays warm after it was steady
+    repeats: int = 20  # most repeats of a race if no number is given; more would hardly narrow the interval
+    visits: int = 6  # measurements per pass length; fewer if they take long
+    fixed_lengths: bool = True  # the traced engine compiles passes by length, which takes seconds and memory
+    load_seconds: float = 0.1  # over all cores, needed to measure other load; the system counts in hundredths
 
 
 THOROUGH = Thoroughness()

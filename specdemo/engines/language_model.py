@@ -247,7 +247,8 @@ def show_states(model: openvino.Model) -> None:
         raise PairError(
             "An EAGLE-3 head needs a target of at least ten layers; choose the target it was trained for."
         )
-    _add_output(model, ops.concat([ends[layer] for layer in seen_layers(len(ends))], -1))
+    layers = 2, len(ends) // 2, len(ends) - 3  # as GenAI chooses them
+    model.add_results([ops.result(ops.concat([ends[layer] for layer in layers], -1))])
 
 
 class HeadModel:
@@ -287,7 +288,7 @@ class HeadModel:
         model.remove_result(map_)
         if len(differences) != self._vocabulary or differences.any():
             self.tokens = np.arange(len(differences)) + differences
-        _add_output(model, ends[-1])
+        model.add_results([ops.result(ends[-1])])
 
 
 class HeadSequence:
@@ -338,10 +339,6 @@ class HeadSequence:
         return joined
 
 
-def _add_output(model: openvino.Model, node: openvino.Node) -> None:
-    model.add_results([ops.result(node)])
-
-
 def layer_ends(model: openvino.Model) -> list[openvino.Node]:
     """Return the additions that end each layer's residual stream, found by structure: names differ.
 
@@ -356,8 +353,3 @@ def layer_ends(model: openvino.Model) -> list[openvino.Node]:
         if added.get_type_name() == "MatMul" and added.input_value(0).get_node().get_type_name() == "Multiply":
             ends.append(node)
     return ends
-
-
-def seen_layers(layers: int) -> tuple[int, int, int]:
-    """Return the layers whose states an EAGLE-3 head reads, as GenAI chooses them."""
-    return 2, layers // 2, layers - 3

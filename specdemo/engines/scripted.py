@@ -102,10 +102,8 @@ class ScriptedEngine(Engine):
 
 class _ScriptedDecoder(Decoder):
     def __init__(self, engine: ScriptedEngine, request: Request) -> None:
-        self._engine = engine
-        self._request = request
-        self._lookahead = _lookahead(request.strategy)
-        self._position = 0
+        self._engine, self._request = engine, request
+        self._lookahead, self._position = _lookahead(request.strategy), 0
 
     def rounds(self) -> Generator[Prefilling | Round]:
         check_prompt(self._request)

@@ -9,7 +9,7 @@ encoded separately. A text without any is encoded in one piece, as usual.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from xml.etree import ElementTree
@@ -101,19 +101,20 @@ class Tokenizer:
             )
         return ids
 
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, preceded by the special tokens that the model expects."""
-        return [int(token) for token in self._tokenizer.encode(text).input_ids.data[0]]
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Return the ids of a text; `special`: preceded by the special tokens that the model expects."""
+        return [int(token) for token in self._tokenizer.encode(text, add_special_tokens=special).input_ids.data[0]]
 
     def _encode_typed(self, text: str) -> list[int]:
         """Return the ids of a text, with typed special tokens as text, preceded by those the model expects."""
         first, *others = self._cut(text)
-        return self.encode(first) + [token for part in others for token in self._encode_part(part)]
+        return self.encode(first) + [token for part in others for token in self.encode(part, special=False)]
 
     def _encode_chat(self, request: Request) -> list[int]:
         """Return the ids of a chat; special tokens come from the template only, not from messages."""
         chat = messages(request)
-        mark = _MARK * (1 + max(len(run) for run in _runs_of(_MARK, chat)))
+        runs = [run for message in chat for run in re.findall(f"{_MARK}*", message["content"])]
+        mark = _MARK * (1 + max(map(len, runs)))
         for message in chat:
             message["content"] = mark.join(self._cut(message["content"]))
         thinking = {"enable_thinking": request.enable_thinking}
@@ -121,10 +122,7 @@ class Tokenizer:
             text = self._tokenizer.apply_chat_template(chat, True, extra_context=thinking)
         except RuntimeError as error:
             raise PromptError("The model's chat template refuses this chat; switch the template off.") from error
-        return [token for part in text.split(mark) for token in self._encode_part(part)]
-
-    def _encode_part(self, text: str) -> list[int]:
-        return [int(token) for token in self._tokenizer.encode(text, add_special_tokens=False).input_ids.data[0]]
+        return [token for part in text.split(mark) for token in self.encode(part, special=False)]
 
     def _cut(self, text: str) -> list[str]:
         special = self._special
@@ -182,10 +180,3 @@ def special_patterns(folder: Path) -> list[str]:
     places = [found.attrib for layer in before if layer.get("type") == "Const" for found in layer.iter("data")]
     data = (folder / "openvino_tokenizer.bin").read_bytes()
     return [data[int(at["offset"]) :][: int(at["size"])].decode() for at in places]
-
-
-def _runs_of(mark: str, chat: Sequence[dict[str, str]]) -> Iterator[str]:
-    """Yield all runs of a character in a chat, and an empty one."""
-    yield ""
-    for message in chat:
-        yield from re.findall(f"{mark}+", message["content"])

@@ -18,8 +18,7 @@ import pytest
 from specdemo.engines.base import BRIEF
 from specdemo.engines.server.client import Client, OnEvent, Sending
 from specdemo.engines.server.client import Event as Heard
-from specdemo.engines.server.decoder import RemoteBatch
-from specdemo.engines.server.engine import RemoteEngine, remote_pair
+from specdemo.engines.server.engine import RemoteBatch, RemoteEngine, remote_pair
 from specdemo.engines.server.openai import OpenAI
 from specdemo.errors import PromptError, ServerError, UsageError
 from specdemo.experiments.concurrent import serve

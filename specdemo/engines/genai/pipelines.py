@@ -6,6 +6,7 @@ plainly. Only the last speculative one stays loaded, so at most two copies of th
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -83,6 +84,22 @@ class Pipelines:
             self._loaded[kind] = self._build(kind)
         return self._loaded[kind]
 
+    def start(
+        self, kind: PipelineKind, ids: Sequence[int], request: Request, **changes: Any
+    ) -> "openvino_genai.GenerationHandle":
+        """Add a request for a prompt of these ids; `changes` are of its generation config."""
+        pipeline, prompt = self.get(kind), self.prompt(ids)
+        with self.resetting(kind):
+            config = generation_config(pipeline, request)
+            for name, value in changes.items():
+                setattr(config, name, value)
+            return pipeline.add_request(next(_request_ids), prompt, config)
+
+    def step(self, kind: PipelineKind) -> None:
+        """Advance every request by one round, and prefill new ones."""
+        with self.resetting(kind):
+            self._loaded[kind].step()
+
     def prompt(self, ids: Sequence[int]) -> openvino.Tensor | str:
         """Return a prompt as the target's pipelines take it: its ids, or its text where they take embeddings."""
         return self.tokenizer.text_of(ids) if self.pair.target.in_parts else as_tensor(ids)
@@ -106,8 +123,8 @@ class Pipelines:
         for handle in handles:
             handle.cancel()
         if handles and kind in self._loaded:
-            with suppress(EngineError), self.resetting(kind):
-                self._loaded[kind].step()
+            with suppress(EngineError):
+                self.step(kind)
 
     def draft_model(self) -> LanguageModel:
         if self._draft_model is None:
@@ -145,6 +162,7 @@ class Pipelines:
             raise LoadError.of(error, what, "export it again") from error
 
 
+_request_ids = count(1)
 _BLOCK = 32  # tokens in a block of the KV cache on CPU
 _SPARE = 64  # tokens; proposals at the end of the longest text, and blocks begun by a draft
 _BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "u8": 1.25, "u4": 0.75}

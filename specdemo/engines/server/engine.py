@@ -1,18 +1,40 @@
-"""A pair decoded by two servers, one plain and one speculative, since no server switches per request."""
+"""A pair decoded by two servers, one plain and one speculative, since no server switches per request.
+
+Servers decode freely; this module reads what arrives. A round lasts from the arrival of the previous round's first
+token to that of its own, for every kind of server, so it includes network delays but none of this program's.
+
+A server batches requests as it likes. Where it reports token counts only at a request's end, tokens are estimated
+until then from text length, at the tokens per character of finished requests. Counting one token per event would
+undercount rounds that commit several, and so the speculative side only.
+"""
 
 import os
 import platform
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from time import perf_counter
 from urllib.parse import urlsplit
 
-from specdemo.engines.base import THOROUGH, Batch, Decoder, Engine, Thoroughness
-from specdemo.engines.server.client import Client, Key
-from specdemo.engines.server.decoder import Dialect, RemoteBatch, RemoteDecoder
+from specdemo.engines.base import (
+    THOROUGH,
+    Arrival,
+    Batch,
+    Decoder,
+    Engine,
+    Prefilling,
+    RoundCounts,
+    Thoroughness,
+    check_prompt,
+)
+from specdemo.engines.server.client import Client, Event, Key, Sending
 from specdemo.engines.server.llama_cpp import LlamaCpp
-from specdemo.engines.server.openai import OpenAI
-from specdemo.errors import UsageError
+from specdemo.engines.server.openai import OpenAI, Reader
+from specdemo.errors import ServerError, UsageError
 from specdemo.models.checks import check_strategy
 from specdemo.records import (
+    MOST,
     NOT_USED,
     SIDES,
     Costs,
@@ -20,6 +42,8 @@ from specdemo.records import (
     Model,
     ModelPair,
     Request,
+    Round,
+    Run,
     Server,
     Servers,
     Side,
@@ -30,6 +54,8 @@ from specdemo.version import __version__
 
 KEY_VARIABLE = "SPECDEMO_API_KEY"
 PLAIN_KEY_VARIABLE = "SPECDEMO_PLAIN_API_KEY"
+
+Dialect = OpenAI | LlamaCpp
 
 
 class RemoteEngine(Engine):
@@ -117,3 +143,144 @@ def dialect(client: Client, server: Server) -> Dialect:
         return LlamaCpp(client, server.model)
     found = LlamaCpp.found(client, server.model) if server.kind is None else None
     return found or OpenAI(client, server.model)
+
+
+class RemoteDecoder(Decoder):
+    """Decoder of one request. What a server reports of proposals arrives with the rounds, or at the end."""
+
+    def __init__(self, client: Client, dialect: Dialect, request: Request) -> None:
+        self._client, self._dialect, self._request = client, dialect, request
+        self._reader: Reader | None = None
+        self.trace_source = "reported"
+
+    def rounds(self) -> Generator[Prefilling | Round]:
+        check_prompt(self._request)
+        path, body, reader = self._dialect.ask(self._request)
+        with closing(self._client.stream(path, body)) as events:
+            self._reader = reader(next(events).at)
+            self.trace_source = self._reader.trace_source
+            yield Prefilling(0, 0)  # the request is under way
+            held: Round | None = None  # the finish reason must be set before the last round is yielded
+            try:
+                for news in self._news(self._reader, events):
+                    if isinstance(news, Prefilling):
+                        yield news
+                        continue
+                    if held is not None:
+                        yield held
+                    held = news
+            except ServerError:
+                if held is not None:
+                    yield held
+                raise
+            if held is None:
+                raise self._client.error("ended its answer before any text; see its log, or try another prompt.")
+            self.finish_reason = self._reader.finish_reason
+            yield held
+
+    def _news(self, reader: Reader, events: Iterator[Event]) -> Iterator[Prefilling | Round]:
+        tokens = 0
+        with self._client.understanding():
+            for event in events:
+                for news in reader.on_event(event):
+                    tokens += len(news.committed) if isinstance(news, Round) else 0
+                    if tokens > MOST:  # more than any run may have
+                        raise self._client.error("sends more tokens than it was asked for; see its log.")
+                    yield news
+            yield from reader.end()
+
+    def finalized(self, run: Run) -> Run:
+        if self._reader is None or not run.tokens:
+            return run
+        rounds = run.prefill, *run.rounds
+        if run.finish_reason != "failed":  # otherwise its server may not answer again
+            with self._client.understanding():
+                rounds = self._reader.finalized(rounds)
+        passes_known = self._reader.trace_source != "bursts"
+        known = {"passes_known": passes_known, "prompt_tokens": self._reader.prompt_tokens}
+        return run.model_copy(update={"prefill": rounds[0], "rounds": rounds[1:], **known})
+
+
+_PATIENCE = 0.1  # seconds to wait for an event
+
+
+@dataclass
+class _Flight:
+    """A request under way: its rounds so far, the end of the last, and what was counted of its text."""
+
+    reader: Reader
+    sending: Sending
+    at: float
+    rounds: list[Round] = field(default_factory=list)
+    tokens: int = 0
+    letters: int = 0
+
+
+class RemoteBatch(Batch):
+    in_passes = False
+
+    def __init__(self, client: Client, dialect: Dialect) -> None:
+        self._client, self._dialect = client, dialect
+        self._news = SimpleQueue[tuple[int, Event | ServerError | None]]()
+        self._flying: dict[int, _Flight] = {}
+        self._tokens = self._letters = 0  # of finished requests
+
+    def now(self) -> float:
+        return perf_counter()  # times arrivals, too
+
+    def submit(self, number: int, request: Request) -> None:
+        check_prompt(request)
+        asked = self._dialect.ask(request)
+        sending = self._client.send(asked.path, asked.body, lambda event: self._news.put((number, event)))
+        self._flying[number] = _Flight(asked.reader(sending.at), sending, sending.at)
+
+    def receive(self) -> list[Arrival]:
+        try:
+            number, event = self._news.get(timeout=_PATIENCE)
+        except Empty:
+            return []
+        flight = self._flying[number]
+        if isinstance(event, ServerError):
+            raise event
+        if event is None:
+            return [*self._arrived(number, flight, flight.reader.end()), self._ended(number, flight)]
+        return self._arrived(number, flight, flight.reader.on_event(event))
+
+    def close(self) -> None:
+        for flight in self._flying.values():
+            flight.sending.cancel()
+        self._flying = {}
+
+    def _arrived(self, number: int, flight: _Flight, news: Iterator[Prefilling | Round]) -> list[Arrival]:
+        found = []
+        with self._client.understanding():
+            for step in news:
+                if isinstance(step, Prefilling):
+                    continue
+                flight.at += step.seconds
+                flight.rounds.append(step)
+                text = "".join(token.text for token in step.committed)
+                flight.letters += len(text)
+                more = self._more(flight, len(step.committed))
+                flight.tokens += more
+                found.append(Arrival(number, flight.at, more, text, ()))
+        return found
+
+    def _more(self, flight: _Flight, seen: int) -> int:
+        """Return how many tokens arrived with a round that seems to hold `seen`; at least one with the first."""
+        if flight.reader.trace_source != "bursts" or not self._letters:
+            return seen
+        by_length = round(flight.letters * self._tokens / self._letters) - flight.tokens
+        return max(by_length, 0 if flight.tokens else 1)
+
+    def _ended(self, number: int, flight: _Flight) -> Arrival:
+        del self._flying[number]
+        with self._client.understanding():
+            finalized = flight.reader.finalized(tuple(flight.rounds)) if flight.rounds else ()
+        in_passes = flight.reader.trace_source != "bursts"
+        counts = [(None if each.proposed is None else len(each.proposed), each.accepted) for each in finalized[1:]]
+        rounds = tuple(RoundCounts(*each) for each in counts)
+        tokens = sum(len(step.committed) for step in finalized)
+        self._tokens, self._letters = self._tokens + tokens, self._letters + flight.letters
+        reason = flight.reader.finish_reason
+        return Arrival(number, flight.at, tokens - flight.tokens, "", rounds if in_passes else None, reason)

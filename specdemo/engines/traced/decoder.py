@@ -34,7 +34,6 @@ OpenTarget = Callable[[Sequence[int], int], ModelSequence]
 OpenDrafter = Callable[[Sequence[int], int, Uniform, ModelSequence], Proposer]
 """Creates a drafter for a text, a capacity in tokens, the request's random numbers, and the target's sequence."""
 UpdateStrategy = Callable[[Strategy], bool]
-"""Changes the strategy of a running request; see `Decoder.update_strategy`."""
 
 
 class TracedDecoder(Decoder):
@@ -48,14 +47,10 @@ class TracedDecoder(Decoder):
         update_strategy: UpdateStrategy = lambda strategy: False,
     ) -> None:
         """Create a decoder. `reset` is called after a failure, when the caches can no longer be trusted."""
-        self._request = request
-        self._sampling = request.sampling
-        self._tokenizer = tokenizer
-        self._ends = tokenizer.ends()
-        self._open_target = target
-        self._open_drafter = drafter
-        self._reset = reset
-        self._update_strategy = update_strategy
+        self._request, self._sampling = request, request.sampling
+        self._tokenizer, self._ends = tokenizer, tokenizer.ends()
+        self._open_target, self._open_drafter = target, drafter
+        self._reset, self._update_strategy = reset, update_strategy
         self._text: list[int] = []
         self._target: ModelSequence | None = None
         self._drafter: Proposer | None = None

@@ -88,13 +88,8 @@ class ModelDrafter(Proposer):
         `vocabulary` is the target's number of logits, which a draft with the same tokenizer may pad differently.
         `tokens` are those of the draft's logits, if it has some of the target's only.
         """
-        self._sequence = sequence
-        self._vocabulary = vocabulary
-        self._context = context
-        self._policy = policy
-        self._sampling = sampling
-        self._random = random
-        self._tokens = tokens
+        self._sequence, self._vocabulary, self._context = sequence, vocabulary, context
+        self._policy, self._sampling, self._random, self._tokens = policy, sampling, random, tokens
         if tokens is not None:
             self._columns = np.full(vocabulary, -1)
             self._columns[tokens] = np.arange(len(tokens))
@@ -164,8 +159,7 @@ class ModelDrafter(Proposer):
 
 class TextDrafter(Proposer):
     def __init__(self, index: TextIndex, vocabulary: int) -> None:
-        self._index = index
-        self._vocabulary = vocabulary
+        self._index, self._vocabulary = index, vocabulary
 
     def read(self, text: Sequence[int]) -> None:
         self._index.find(text, 0)
@@ -185,9 +179,7 @@ class TranslatingDrafter(Proposer):
     _CONTEXT = 16  # target tokens re-encoded with the proposal, to tokenize the join consistently
 
     def __init__(self, drafter: ModelDrafter, theirs: Tokenizer, ours: Tokenizer) -> None:
-        self._drafter = drafter
-        self._theirs = theirs
-        self._ours = ours
+        self._drafter, self._theirs, self._ours = drafter, theirs, ours
 
     def read(self, text: Sequence[int]) -> None:
         if their_text := self._theirs.encode(self._ours.decode(text)):

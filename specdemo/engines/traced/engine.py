@@ -48,8 +48,7 @@ _DRAFTED_TOKENS = 64  # while draft steps are timed
 
 _FIXED_LENGTHS = range(1, 5)
 """Tokens of passes compiled by length where rounds differ: with more, a round rarely pays, and each takes memory."""
-EXACT_LAYOUTS: tuple[Layout, ...] = ("empty", "padded")
-"""Layouts in which passes of any length may have the same bits, the cheaper first."""
+_EXACT_LAYOUTS: tuple[Layout, ...] = ("empty", "padded")  # may have the same bits at any length; the cheaper first
 
 
 class TracedEngine(Engine):
@@ -91,7 +90,7 @@ class TracedEngine(Engine):
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
         check_strategy(self.pair, "traced", request.strategy, request.sampling)
         plain = isinstance(request.strategy, Plain)
-        drafter, update = (None, _never) if plain else self._drafter(request, costs)
+        drafter, update = (None, lambda _: False) if plain else self._drafter(request, costs)
         if self.thoroughness.fixed_lengths and request.kv_cache:
             self._fix(request.strategy)
         return TracedDecoder(
@@ -204,15 +203,11 @@ class TracedEngine(Engine):
         return open_drafter, policy.update_strategy
 
 
-def _never(strategy: Strategy) -> bool:
-    return False
-
-
 def _load_target(pair: ModelPair, runtime: RuntimeSettings) -> LanguageModel:
     states: Adapt = show_states if pair.eagle3 else lambda model: None
     options = properties(runtime, runtime.device)
     # activations are quantized only where weights are compressed
-    layouts = () if pair.target.weights.lower().startswith(("f", "bf")) else EXACT_LAYOUTS
+    layouts = () if pair.target.weights.lower().startswith(("f", "bf")) else _EXACT_LAYOUTS
     return LanguageModel(folder_of(pair.target), runtime.device, options, layouts=layouts, adapt=states)
 
 
