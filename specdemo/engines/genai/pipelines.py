@@ -156,7 +156,7 @@ class Pipelines:
                     "choose a smaller cache size."
                 ) from error
             if kind == "model" and self.pair.head is not None:
-                what = f"GenAI cannot load the head {require_draft(self.pair).name!r} with {target.name!r}"
+                what = f"The head {require_draft(self.pair).name!r} does not fit {target.name!r}"
                 raise PairError.of(error, what, _HEADS[self.pair.head]) from error
             what = f"OpenVINO cannot load {target.name!r} on {device}"
             raise LoadError.of(error, what, "export it again") from error
