@@ -311,34 +311,3 @@ def _averaged(estimates: Sequence[tuple[float, float]]) -> Interval:
         error *= max(abs(first - second) / (2 * math.hypot(its_error, other_error)), 1.0)
     error = min(error, _MOST)
     return Interval(middle=math.exp(middle), low=math.exp(middle - Z * error), high=math.exp(middle + Z * error))
-
-
-class Pooled(Record):
-    speedup: Interval
-    identical: bool
-    mean_acceptance_length: float | None
-    acceptance_rate: float | None
-    token_acceptance: float | None
-
-
-def pool(done: Sequence[Trial], prompts: Sequence[Hashable] | None = None) -> Pooled:
-    """Summarise one or more trials: ratios of sums over the trials, not averages of their ratios.
-
-    `prompts`, one per trial: see `of_trials`.
-    """
-    accepted, proposed, judged, rounds = (
-        _total([getattr(trial, name) for trial in done]) for name in ("accepted", "proposed", "judged", "rounds")
-    )
-    return Pooled(
-        speedup=of_trials(done, prompts),
-        identical=all(trial.identical for trial in done),
-        mean_acceptance_length=sum(trial.run_tokens for trial in done) / rounds if rounds else None,
-        acceptance_rate=accepted / proposed if accepted is not None and proposed else None,
-        token_acceptance=accepted / judged if accepted is not None and judged else None,
-    )
-
-
-def _total(counts: Sequence[int | None]) -> int | None:
-    """Return the sum; None if any part is unknown."""
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None

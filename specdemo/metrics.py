@@ -50,9 +50,6 @@ FORMULAS = {
     "time_per_token": "decode seconds / tokens after the first",
     "draft_cost": "seconds of one draft step / seconds of one plain target step",
     "verify_cost": "seconds of a target pass over n tokens / seconds over one",
-    "predicted_speedup": "τ / (d(γ) + v(γ+1)), where d(γ) is what γ draft steps take, in plain steps (the first "
-    "takes longer), and v counts as 1 at least",
-    "token_acceptance": "accepted / (accepted + rejected), over judged proposals",
     "load_speedup": "speculative tokens/s / plain tokens/s of the same repeat, with the same requests",
 }
 

@@ -493,7 +493,6 @@ class Trial(Record):
     run_tokens: Count
     proposed: Count | None = None
     accepted: Count | None = None
-    judged: Count | None = None
     other_load: Probability | None = None
     plain_steps: tuple[tuple[Seconds, ...], ...] = Field((), max_length=2)
     round_steps: tuple[tuple[Count, int, Seconds], ...] = Field((), max_length=MOST)

@@ -109,7 +109,6 @@ def _trial(before: Comparison, after: Comparison, other_load: float | None) -> T
         run_tokens=metrics.decoded_tokens(run),
         proposed=len(outcomes) if reported else None,
         accepted=accepted if reported else None,
-        judged=accepted + outcomes.count(Outcome.REJECTED) if reported else None,
         other_load=other_load,
         plain_steps=tuple(tuple(map(_rounded, metrics.seconds_of_tokens(side.plain))) for side in (before, after)),
         round_steps=tuple(_step(step) for step in run.rounds),

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from specdemo.costs import measure_costs
 from specdemo.engines.base import Engine
 from specdemo.errors import PromptError, RunError
-from specdemo.estimate import Pooled, pool
+from specdemo.estimate import Interval, of_trials
 from specdemo.experiments.concurrent import blocks
 from specdemo.experiments.plan import Group, Plan, Stage, Variant
 from specdemo.experiments.suites import Task
@@ -87,21 +87,29 @@ class Result(Record):
         return any(row.trial is not None for row in self.rows)
 
 
-class Point(Pooled):
+class Point(Record):
     """Figures of one variant, over all its rows or a `part` of them, such as a task.
 
-    Tokens per second are those of the speculative runs and of their plain neighbours. `ttft` and `tpot` are plain and
-    speculative seconds, means over blocks of several requests at once.
+    τ and α are ratios of sums; None if the engine does not report rounds or proposals. Tokens per second are those of
+    the speculative runs and of their plain neighbours. `ttft` and `tpot` are plain and speculative seconds, means
+    over blocks of several requests at once.
     """
 
     variant: str
     part: str = ""
+    speedup: Interval
+    mean_acceptance_length: float | None
+    acceptance_rate: float | None
     runs: int
     identical_runs: int
     tokens_per_second: float
     plain_tokens_per_second: float
     ttft: tuple[float, float] | None = None
     tpot: tuple[float, float] | None = None
+
+    @property
+    def identical(self) -> bool:
+        return self.identical_runs == self.runs
 
 
 def points(result: Result, *, fresh: bool = False, part: Callable[[Row], str] = lambda row: "") -> list[Point]:
@@ -119,10 +127,15 @@ def _point(name: str, part: str, done: Sequence[tuple[Row, Trial]]) -> Point:
     rows, trials = zip(*done, strict=True)
     prompts: list[Hashable] = [row.prompt for row in rows]
     tokens = sum(trial.tokens for trial in trials)
+    accepted, proposed, rounds = (
+        _total([getattr(trial, kind) for trial in trials]) for kind in ("accepted", "proposed", "rounds")
+    )
     return Point(
-        **pool(trials, prompts).model_dump(),
         variant=name,
         part=part,
+        speedup=of_trials(trials, prompts),
+        mean_acceptance_length=sum(trial.run_tokens for trial in trials) / rounds if rounds else None,
+        acceptance_rate=accepted / proposed if accepted is not None and proposed else None,
         runs=len(trials),
         identical_runs=sum(trial.identical for trial in trials),
         tokens_per_second=tokens / sum(trial.seconds for trial in trials),
@@ -130,6 +143,11 @@ def _point(name: str, part: str, done: Sequence[tuple[Row, Trial]]) -> Point:
         ttft=_means([row.ttft for row in rows]),
         tpot=_means([row.tpot for row in rows]),
     )
+
+
+def _total(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def _means(pairs: Sequence[tuple[float, float] | None]) -> tuple[float, float] | None:

@@ -4,7 +4,6 @@ For each constant, the XML gives the location of its bytes in the .bin file. Fro
 parameters, the stored precision, and whether the copy is complete.
 """
 
-import hashlib
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from contextlib import suppress
@@ -38,8 +37,6 @@ _NO_HEAD = (
 _MODES: dict[str, HeadName] = {f"{name}_mode": name for name in get_args(HeadName)}
 _TRUE = {"yes", "true", "1"}
 _MOST_FACTS = 10_000  # bytes of `specdemo.json`, of which a few hundred are needed
-_DIGESTED = (".bin", ".xml", ".json", ".jinja")
-_PIECES, _PIECE_BYTES = 64, 2**14
 _LOOK = 2**20  # bytes; a tokenizer_config.json with many added tokens takes some 300,000
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx")
 
@@ -71,31 +68,6 @@ def agreement_per_step(path: Path) -> tuple[float, ...]:
             shares = tuple(float(share) for share in json_value(file.read_bytes())["agreement_per_step"])
             return shares if all(0 <= share <= 1 for share in shares) else ()
     return ()
-
-
-def files_digest(path: Path) -> str:
-    """Return a digest of a folder's model, tokenizer and configuration that is cheap at any size.
-
-    It covers each file's name, size, and short pieces spread over its length: weights that were trained further
-    differ nearly everywhere.
-    """
-    digest = hashlib.sha256()
-    for file in (file for file in _files(path) if file.suffix in _DIGESTED):
-        digest.update(f"{file.name} {file.stat().st_size}\n".encode())
-        digest.update(content_digest(file))
-    return digest.hexdigest()
-
-
-def content_digest(file: Path) -> bytes:
-    size, digest = file.stat().st_size, hashlib.sha256()
-    digest.update(str(size).encode())
-    with file.open("rb") as opened:
-        for place in range(0, size, max(size // _PIECES, _PIECE_BYTES)):
-            opened.seek(place)
-            digest.update(opened.read(_PIECE_BYTES))
-        opened.seek(max(size - _PIECE_BYTES, 0))
-        digest.update(opened.read())
-    return digest.digest()
 
 
 def _files(path: Path) -> list[Path]:

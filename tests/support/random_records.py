@@ -62,7 +62,6 @@ trials = st.builds(
     run_tokens=ids,
     proposed=st.none() | ids,
     accepted=st.none() | ids,
-    judged=st.none() | ids,
     other_load=probability,
 )
 models = st.builds(Model, name=text, architecture=text, parameters=ids, weights=text, path=st.none())
