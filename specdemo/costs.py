@@ -21,6 +21,7 @@ from pathlib import Path
 from random import Random
 from statistics import median
 from time import perf_counter
+from typing import NamedTuple
 
 from specdemo.decoding.lookahead import best_lookahead
 from specdemo.engines.base import Engine
@@ -32,7 +33,7 @@ from specdemo.models.pairs import pair_settings
 from specdemo.models.places import own_cache, writable
 from specdemo.records import TIMED_LOOKAHEAD, Costs, ModelPair
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import ENGINES, Constant, EngineName
+from specdemo.strategies import ENGINES, LOCAL, Constant, EngineName
 from specdemo.warm_up import WARM_UP_PROMPT, OtherLoad
 
 MAX_LOOKAHEAD = 16
@@ -127,25 +128,40 @@ def _place(engine: EngineName, pair: ModelPair) -> Path:
     return own_cache() / "costs" / f"{sha256(key.encode()).hexdigest()[:24]}.json"
 
 
-def predicted(pair: ModelPair, engine: EngineName) -> tuple[int, float] | None:
-    """Return the lookahead that should be fastest here, and its speedup: 0 and 1.0 where plain decoding is.
+class Prediction(NamedTuple):
+    """The lookahead that should be fastest (0: plain decoding is), its speedup, and its seconds a token."""
 
-    From step costs of a quiet moment and the agreement that the draft's folder states; None where one is unknown.
-    """
+    lookahead: int
+    speedup: float
+    token_seconds: float
+
+
+def predicted(pair: ModelPair, engine: EngineName) -> Prediction | None:
+    """Predict from step costs of a quiet moment and the agreement that the draft's folder states; None if unknown."""
     costs = recall(engine, pair)
     if costs is None or pair.draft is None or pair.draft.path is None:
         return None
     agreement = agreement_per_step(pair.draft.path)
-    return best_lookahead(agreement, costs) if agreement else None
+    if agreement is None:
+        return None
+    lookahead, speedup = best_lookahead(agreement, costs)
+    return Prediction(lookahead, speedup, costs.plain_step / speedup)
+
+
+def fastest_engine(pair: ModelPair) -> EngineName | None:
+    """Return the engine whose tokens should take least time; None until step costs of two are known."""
+    found = {name: known.token_seconds for name in LOCAL if (known := predicted(pair, name)) is not None}
+    return min(found, key=found.__getitem__) if len(found) > 1 else None
 
 
 def start_settings(pair: ModelPair, engine: EngineName | None = None) -> GenerationSettings:
-    """Return the settings with which the page starts: the pair's defaults, at the lookahead that is best here."""
-    settings = pair_settings(pair, **({} if engine is None else {"engine": engine}))
+    """Return the settings with which the page starts: the pair's defaults, with the engine and lookahead best here."""
+    chosen = engine or fastest_engine(pair)
+    settings = pair_settings(pair, **({} if chosen is None else {"engine": chosen}))
     found = predicted(pair, settings.engine)
     if found is None or not isinstance(settings.strategy, Constant):
         return settings
-    return settings.model_copy(update={"num_assistant_tokens": max(found[0], 1)})
+    return settings.model_copy(update={"num_assistant_tokens": max(found.lookahead, 1)})
 
 
 def measure_once(

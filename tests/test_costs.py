@@ -90,7 +90,22 @@ def test_the_page_starts_at_the_lookahead_that_costs_and_agreement_predict(
     assert measure_costs(known) is not None
     found = predicted(pair, "traced")  # τ / (0.2 γ + 1 + 0.1 γ)
     assert found is not None
-    assert found[0] == best
-    assert found[1] == pytest.approx(speedup, rel=1e-3)
+    assert found.lookahead == best
+    assert found.speedup == pytest.approx(speedup, rel=1e-3)
     assert start_settings(pair, "traced").num_assistant_tokens == max(best, 1)
     assert predicted(pair, "genai") is None
+
+
+def test_the_page_starts_in_the_engine_that_should_be_faster_once_both_are_known(
+    load: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_costs, "agreement_per_step", lambda _: (0.5,) * 8)
+    known = engine()
+    known.pair = pair = bundled_pair()
+    for name, slower in (("traced", 1.0), ("genai", 0.9)):
+        assert start_settings(pair) == pair_settings(pair)
+        known.name = name
+        remember(known, COSTS.model_copy(update={"plain_step": COSTS.plain_step * slower}))
+    assert start_settings(pair).engine == "genai"
+    remember(known, COSTS.model_copy(update={"plain_step": COSTS.plain_step * 2}))
+    assert start_settings(pair).engine == "traced"

@@ -200,7 +200,7 @@ class OwnTokens:
         result.input(0).replace_source_output(own)
 
 
-_CHUNK = 256  # tokens whose logits are computed together, which bounds memory
+_CHUNK = 128  # tokens whose logits are computed together, which bounds memory
 
 
 Choose = Callable[[Logits, Collection[int]], int]

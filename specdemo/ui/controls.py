@@ -99,8 +99,7 @@ def lookahead_info(pair: ModelPair, engine: EngineName) -> str | None:
     description, found = FIELDS["num_assistant_tokens"].description, predicted(pair, engine)
     if found is None:
         return description
-    lookahead, _ = found
-    best = f"{lookahead} is best here" if lookahead else "here plain decoding is faster"
+    best = f"{found.lookahead} is best here" if found.lookahead else "here plain decoding is faster"
     return f"{description}; {best} by measured costs"
 
 
