@@ -47,7 +47,8 @@ With more, passes over several tokens get slower faster than plain steps do.
 _WORDS = WARM_UP_PROMPT.split()
 _LENGTHS = range(1, MAX_LOOKAHEAD + 2)
 _VISITED = (1, *_LENGTHS)  # plain steps twice, since all others are compared with them
-_WARM_UP = 2
+_WARM_UP = 16  # passes at most, after which a model that fits the processor's caches is in them again
+_WARM_UP_SECONDS = 0.04  # at most: larger models take nearly as long from their first pass on
 _FEW = 2  # passes per visit
 _AT_LEAST = 2  # visits
 _ENOUGH = 1.5  # seconds of visits
@@ -142,7 +143,7 @@ def predicted(pair: ModelPair, engine: EngineName) -> Prediction | None:
     if costs is None or pair.draft is None or pair.draft.path is None:
         return None
     agreement = agreement_per_step(pair.draft.path)
-    if agreement is None:
+    if not agreement:
         return None
     lookahead, speedup = best_lookahead(agreement, costs)
     return Prediction(lookahead, speedup, costs.plain_step / speedup)
@@ -150,8 +151,8 @@ def predicted(pair: ModelPair, engine: EngineName) -> Prediction | None:
 
 def fastest_engine(pair: ModelPair) -> EngineName | None:
     """Return the engine whose tokens should take least time; None until step costs of two are known."""
-    found = {name: known.token_seconds for name in LOCAL if (known := predicted(pair, name)) is not None}
-    return min(found, key=found.__getitem__) if len(found) > 1 else None
+    found = [(known.token_seconds, name) for name in LOCAL if (known := predicted(pair, name)) is not None]
+    return min(found)[1] if len(found) > 1 else None
 
 
 def start_settings(pair: ModelPair, engine: EngineName | None = None) -> GenerationSettings:
@@ -225,4 +226,9 @@ def visits_in_order(visits: int, late: Callable[[], bool]) -> Iterator[int]:
 def _seconds(engine: Engine, text: str, tokens: int, *, passes: int) -> list[float]:
     """Return the seconds of `passes` passes, after a warm-up."""
     with closing(engine.pass_seconds(text, tokens)) as seconds:
-        return list(islice(seconds, _WARM_UP, _WARM_UP + passes))
+        warmed = 0.0
+        for each in islice(seconds, _WARM_UP):
+            warmed += each
+            if warmed > _WARM_UP_SECONDS:
+                break
+        return list(islice(seconds, passes))

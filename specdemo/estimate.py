@@ -28,20 +28,23 @@ ABOVE = 1.1
 """A speedup above this multiple of τ is impossible: a round reads the weights at least once, as a plain step does.
 Clocks and caches explain a tenth."""
 _LITTLE = 0.05  # within this of 1×, an uncertain side is not worth naming
+_PROBABLE = 1.3  # standard errors from 1×: the side is right in nine cases of ten
 _EVEN = 1.75  # "about even" needs an interval within this factor of 1×; hand-set: a wider one says nothing
 _PART = 0.25  # seconds: longer than a time slice, shorter than most disturbances
 _LEAST_PARTS = 4  # the error of fewer would be a guess
 _PART_STEPS = 4  # at least, on average: a median of fewer is no median
 _MOST = 3.5  # standard error; a factor of a thousand either way says nothing, and files may hold any numbers
 _NOTHING = 1000  # the upper end over the lower one, above which the lower one says nothing
-_UNKNOWN = 0.5  # standard error of a side with too few steps for parts: a factor of 2.7 either way; hand-set
+_UNKNOWN = 0.4  # standard error of a side with too few steps for parts: a factor of 2.2 either way; hand-set
 # Standard errors (of the logarithm) that no race shows, from repeated quiet races of both bundled pairs: the same
 # request was 1.8 or 2.3 times as fast, depending on what its process had done before; short steps vary the most.
 _STATE = 0.03
 _STATE_SECONDS = 0.125e-3  # per seconds of a plain step
-_LOAD = 0.25  # per share of the processor that other programs took: wide passes lost up to a fifth beside them
+_LOAD = 0.2  # per share of the processor that other programs took
+_LOAD_SECONDS = 0.8e-3  # the same per seconds of a plain step: short ones mostly wait for a late thread
 ENOUGH = 6  # prompts, from which on they count as a sample of prompts
-_COSTS = 0.12  # of step costs from another moment: v(2) was 1.12 to 1.46 in a dozen fresh processes
+_COSTS = 0.1  # of step costs from another moment: v(2) was 1.12 to 1.46 in a dozen fresh processes
+_COSTS_SECONDS = 0.2e-3  # the same per seconds of a plain step: short steps differ most between processes
 _COSTS_LOAD = 0.5  # per share that others took while step costs were measured; hand-set: then they decide little
 
 INTERVAL = f"95 % interval: {Z} standard errors"
@@ -79,13 +82,13 @@ class Interval(Record):
     def strength(self) -> Strength:
         """Conclusion about a speedup.
 
-        clear: the interval excludes 1; probable: the estimate is at least a standard error from 1, so its side is
-        right in five cases of six; even: it is not, and the interval ends close to 1.
+        clear: the interval excludes 1; probable: the estimate is so far from 1 that its side is right in nine cases
+        of ten; even: it is not, and the interval ends close to 1.
         """
         distance, error = abs(math.log(self.middle)), math.log(self.high / self.low) / (2 * Z)
         if not self.low <= 1 <= self.high and distance >= math.log(1 + SAME):
             return "clear"
-        if distance > error and distance >= math.log(1 + _LITTLE):
+        if distance > _PROBABLE * error and distance >= math.log(1 + _LITTLE):
             return "probable"
         return "even" if self.low >= 1 / _EVEN and self.high <= _EVEN else "noisy"
 
@@ -254,12 +257,9 @@ def expected(comparison: Comparison) -> Expected | None:
         if cost is None:
             return None
         took += cost
-    error = math.hypot(_COSTS, _state(costs.plain_step), _COSTS_LOAD * (costs.other_load or 0.0))
+    short = _COSTS_SECONDS / costs.plain_step
+    error = math.hypot(_COSTS + short, _COSTS_LOAD * (costs.other_load or 0.0))
     return Expected(metrics.decoded_tokens(comparison.speculative) / took, error)
-
-
-def _state(plain_step: float) -> float:
-    return _STATE + _STATE_SECONDS / plain_step
 
 
 def _speedup(
@@ -282,7 +282,8 @@ def _speedup(
         error = _error_of_sums(alone, rounds)
     known = [load for load in loads if load is not None]
     load = sum(known) / len(known) if known else 0.0
-    error = math.hypot(error, _state(plain_step), _LOAD * load)
+    state = _STATE + _STATE_SECONDS / plain_step
+    error = math.hypot(error, state, (_LOAD + _LOAD_SECONDS / plain_step) * load)
     length = float(speculative.tokens.mean()) if passes else None
     limit = math.inf if length is None else ABOVE * length
     estimates = [(math.log(ratio), error)] if ratio <= limit else []
