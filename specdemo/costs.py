@@ -156,7 +156,7 @@ def fastest_engine(pair: ModelPair) -> EngineName | None:
 
 
 def start_settings(pair: ModelPair, engine: EngineName | None = None) -> GenerationSettings:
-    """Return the settings with which the page starts: the pair's defaults, with the engine and lookahead best here."""
+    """Return the settings that the page starts with: the pair's defaults, with the engine and lookahead best here."""
     chosen = engine or fastest_engine(pair)
     settings = pair_settings(pair, **({} if chosen is None else {"engine": chosen}))
     found = predicted(pair, settings.engine)
