@@ -5,7 +5,7 @@
 
 Every prompt is raced once with every combination, in a random order, so that drift favours none. Printed are speedups
 (plain seconds a token / speculative seconds a token, prefill excluded) and milliseconds a token of both sides, over
-the prompts. If the target is a GGUF file, llama.cpp's server decodes the same prompts plainly in turn with them, by
+the prompts, and before them what step costs predict. If the target is a GGUF file, llama.cpp's server decodes the same prompts plainly in turn with them, by
 its own clock. Prompts: the bundled suite's, or a file with an object a line (`prompt`, perhaps `source`).
 """
 
@@ -25,9 +25,11 @@ import httpx
 
 from specdemo import metrics
 from specdemo.costs import measure_costs
+from specdemo.decoding.lookahead import best_lookahead
 from specdemo.engines import load_engine
 from specdemo.experiments.suites import bundled_tasks
 from specdemo.models.converted import convert_pair
+from specdemo.models.folder import agreement_per_step
 from specdemo.models.library import resolve
 from specdemo.models.pairs import default_pair, initial_runtime, pair_of, pair_settings
 from specdemo.race import race
@@ -67,7 +69,10 @@ def main() -> None:
             assert costs is not None
             v = [round(seconds / costs.plain_step, 2) for seconds in costs.verify[1:5]]
             c = round((costs.later_draft_step or 0) / costs.plain_step, 3)
-            print(f"{engine}, {name}: plain step {costs.plain_step * 1e3:.1f} ms, c {c}, v(2…5) {v}", flush=True)
+            plain = f"plain step {costs.plain_step * 1e3:.1f} ms"
+            agreement = agreement_per_step(path) if (path := resolve(name).path) is not None else None
+            best = "lookahead {}, {:.2f}".format(*best_lookahead(agreement, costs)) if agreement else "–"
+            print(f"{engine}, {name}: {plain}, c {c}, v(2…5) {v}, predicted best: {best}", flush=True)
         plans = [*product(options.engines, options.drafts, options.lookaheads)]
         turns: list[tuple[str, str, int] | None] = [*plans]
         if target.path is not None and target.path.suffix == ".gguf":
