@@ -5,8 +5,9 @@
 
 Every prompt is raced once with every combination, in a random order, so that drift favours none. Printed are speedups
 (plain seconds a token / speculative seconds a token, prefill excluded) and milliseconds a token of both sides, over
-the prompts, and before them what step costs predict. If the target is a GGUF file, llama.cpp's server decodes the same prompts plainly in turn with them, by
-its own clock. Prompts: the bundled suite's, or a file with an object a line (`prompt`, perhaps `source`).
+the prompts, and before them what step costs predict. If the target is a GGUF file, llama.cpp's server decodes these
+prompts plainly in turn with them, by its own clock. Prompts: the bundled suite's, or a file with an object a line
+(`prompt`, perhaps `source`).
 """
 
 import argparse
