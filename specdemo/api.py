@@ -30,11 +30,18 @@ from specdemo.experiments.suites import chosen_tasks, typed_tasks
 from specdemo.exports import schema
 from specdemo.exports.html import FILE_KINDS
 from specdemo.files import json_file, read_bytes, write_bytes
-from specdemo.models.catalogue import catalogue, suggestion
+from specdemo.models.catalogue import (
+    catalogue,
+    default_pair,
+    initial_runtime,
+    local_folder,
+    pair_of,
+    pair_settings,
+    suggestion,
+)
 from specdemo.models.checks import fitting_draft
-from specdemo.models.hub import download, download_source, local_folder
+from specdemo.models.hub import download, download_source
 from specdemo.models.library import library, resolve
-from specdemo.models.pairs import default_pair, initial_runtime, pair_of, pair_settings
 from specdemo.records import Comparison, Costs, Model, ModelPair, Progress, Server, Servers, Turn
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.summary import summarise

@@ -26,11 +26,10 @@ from typing import NamedTuple
 from specdemo.decoding.lookahead import best_lookahead
 from specdemo.engines.base import Engine
 from specdemo.errors import PromptError, SpecdemoError
-from specdemo.files import read_bytes, write_json
+from specdemo.files import own_cache, read_bytes, writable, write_json
+from specdemo.models.catalogue import pair_settings
 from specdemo.models.devices import PROPERTIES_VARIABLE, instruction_sets, processor
 from specdemo.models.folder import agreement_per_step
-from specdemo.models.pairs import pair_settings
-from specdemo.models.places import own_cache, writable
 from specdemo.records import TIMED_LOOKAHEAD, Costs, ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import ENGINES, LOCAL, Constant, EngineName

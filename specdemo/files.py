@@ -1,4 +1,4 @@
-"""Files: those shipped with specdemo, those from elsewhere, and those that specdemo writes.
+"""Files: those shipped with specdemo, those from elsewhere, those that specdemo writes, and where it may write.
 
 Foreign files are read up to a size limit and parsed safely: Python's own JSON parser recurses, so that deep nesting
 ends in a RecursionError, and accepts NaN as well as lone surrogates, which cannot be written again. Pydantic's parser
@@ -9,12 +9,15 @@ import json
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
+import platformdirs
 from pydantic_core import from_json
 
 from specdemo.errors import FileError, SpecdemoError, listed, quoted
@@ -128,6 +131,52 @@ def write_each(files: Mapping[str | Path, Callable[[], bytes]]) -> None:
         raise SpecdemoError(f"Cannot write {listed([*failed])}; choose other paths.") from first
     for each in failed.values():
         raise each
+
+
+def own_cache() -> Path:
+    return platformdirs.user_cache_path("specdemo", appauthor=False, opinion=False)
+
+
+def expanded(path: str) -> Path:
+    return Path(os.path.expandvars(path)).expanduser()
+
+
+def contents(folder: Path) -> list[Path]:
+    """Return what is in a folder, sorted; nothing if it cannot be read."""
+    with suppress(OSError):
+        return sorted(folder.iterdir())
+    return []
+
+
+def writable(folder: Path, what: str, advice: str = "set XDG_CACHE_HOME to a writable folder") -> Path:
+    """Return the folder, created if necessary, checked to be writable; `what` is to be saved there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise SpecdemoError(
+            f"{what} cannot be saved in {quoted(str(folder))} ({error.strerror}); {advice}."
+        ) from error
+
+
+def is_writable(folder: Path) -> bool:
+    try:
+        return writable(folder, "Files") == folder
+    except SpecdemoError:
+        return False
+
+
+def link_or_copy(source: Path, link: Path) -> None:
+    """Link a file or folder in whatever way this system and these disks allow, else copy it."""
+    for how in (os.symlink, os.link):
+        with suppress(OSError):
+            how(source, link)
+            return
+    if source.is_dir():
+        shutil.copytree(source, link)
+    else:
+        shutil.copyfile(source, link)
 
 
 _PACKAGE = Path(__file__).resolve().parent

@@ -15,8 +15,8 @@ from xdist.scheduler import LoadFileScheduling
 from specdemo.engines.base import BRIEF
 from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.engines.traced.engine import TracedEngine
+from specdemo.models.catalogue import PAIR_VARIABLE, bundled_pair
 from specdemo.models.devices import PROPERTIES_VARIABLE
-from specdemo.models.pairs import PAIR_VARIABLE, bundled_pair
 from specdemo.records import Server, Servers
 from tests.support import llama
 from tests.support.browser import FLAGS, WAIT, App, Visit, installed, messages, started, watch

@@ -13,7 +13,7 @@ import pytest
 
 import specdemo
 from specdemo.errors import SettingsError, UsageError
-from specdemo.models.pairs import PAIR_VARIABLE, bundled_pair
+from specdemo.models.catalogue import PAIR_VARIABLE, bundled_pair
 from specdemo.records import Phase, Progress, Slice
 from tests.support import scripted_app
 

@@ -8,7 +8,7 @@ import specdemo.costs as step_costs
 from specdemo.costs import bounded, measure_costs, plausible, predicted, recall, remember, start_settings
 from specdemo.engines.base import THOROUGH
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.models.pairs import bundled_pair, pair_settings
+from specdemo.models.catalogue import bundled_pair, pair_settings
 from specdemo.records import Costs
 from specdemo.warm_up import OtherLoad
 

@@ -15,10 +15,16 @@ from pydantic.fields import FieldInfo
 
 from specdemo.engines.server.engine import remote_pair
 from specdemo.errors import UsageError, quoted
+from specdemo.models.catalogue import (
+    MODELS_VARIABLE,
+    default_drafter,
+    default_pair,
+    initial_runtime,
+    initial_settings,
+    pair_of,
+)
 from specdemo.models.checks import fitting_draft
 from specdemo.models.library import library, resolve
-from specdemo.models.pairs import default_drafter, default_pair, initial_runtime, initial_settings, pair_of
-from specdemo.models.places import MODELS_VARIABLE
 from specdemo.records import SILENCE_SECONDS, ModelPair, Server, Servers
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, choices
 from specdemo.strategies import STRATEGIES, ServerKind, effective, shaping

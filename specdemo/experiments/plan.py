@@ -18,8 +18,8 @@ from pydantic import Field
 
 from specdemo.errors import PairError, SettingsError, SpecdemoError, listed, quoted
 from specdemo.experiments.suites import Task
+from specdemo.models.catalogue import pair_settings
 from specdemo.models.checks import check_concurrent, check_strategy, with_tokenizers_compared
-from specdemo.models.pairs import pair_settings
 from specdemo.records import MOST_IN_FLIGHT, ModelPair, Record
 from specdemo.settings import Checked, GenerationSettings, RuntimeSettings
 from specdemo.strategies import CONCURRENT, ENGINES, EngineName, strategies, supports

@@ -1,23 +1,38 @@
-"""Recommended pairs, from `assets/catalogue.json`: their sources, requirements and expected results.
+"""The catalogue of recommended pairs, where their models are on this machine, and the pair that specdemo starts with.
 
-Sizes are estimates, from the number of parameters or from a repository's listing. `confirmed` means that the
-repository was found in public; only the bundled pair has been run here. A published speedup is its author's.
+Sizes in `assets/catalogue.json` are estimates, from the number of parameters or from a repository's listing; speedups
+in its notes are their authors'.
+
+A model counts as present only when complete: a folder of the Hub's cache is inspected like any other, and its weights
+arrive last. Packages are not imported, only searched for the model's file.
 """
 
+import glob
+import json
+import os
 import shlex
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
+from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from specdemo.errors import UnknownNameError, quoted
-from specdemo.files import ASSETS
-from specdemo.models.devices import memory_needed
-from specdemo.records import Prompts, Record
-from specdemo.settings import RuntimeSettings
-from specdemo.strategies import DraftKindName
+from specdemo.errors import FolderError, ModelError, PairError, SettingsError, UnknownNameError, quoted
+from specdemo.files import ASSETS, contents, expanded, is_writable, own_cache
+from specdemo.models.converted import conversions, file_digest, has_int8_weights, is_converted
+from specdemo.models.devices import int8_runtime, memory_needed
+from specdemo.models.folder import inspect_folder, own_head
+from specdemo.models.gguf import inspect_model
+from specdemo.records import Model, ModelPair, Prompts, Record
+from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.strategies import DRAFT_KINDS, DraftKindName
+
+BUNDLED = ASSETS / "story-pair"
+MODELS_VARIABLE, PAIR_VARIABLE = "SPECDEMO_MODELS", "SPECDEMO_PAIR"
+_FIRST_CHOICE = "smollm2"
 
 
 def export_command(repository: str, weights: str, folder: str, *, trust: bool = False) -> str:
@@ -26,18 +41,17 @@ def export_command(repository: str, weights: str, folder: str, *, trust: bool = 
 
 
 class Source(Record):
-    """A model's source. `repository` is on the Hub; None if `path` is a bundled folder.
+    """A model's source: a `repository` of the Hub, or a bundled folder at `path`.
 
     `format` says whether it is OpenVINO IR already, needs conversion, or is a GGUF `file` of the repository's
     `revision`; `weights` is the resulting precision. `disk_bytes` is an estimate, unless there is a file. A file with
     this `sha256` may also come in a `package` of the Python package index. `name` is the model's name in listings.
     """
 
-    repository: str | None
+    repository: str | None = None
     format: Literal["openvino", "convert", "gguf"]
     weights: Literal["int4", "int8", "fp16", "fp32", "Q4_1"]
     disk_bytes: int
-    confirmed: bool
     license: str
     gated: bool = False
     trust_remote_code: bool = False
@@ -55,17 +69,16 @@ class Source(Record):
         return f"{self.repository}:{self.file}" if self.file is not None else self.repository
 
     @property
+    def listed_as(self) -> str:
+        return self.name or self.repository or ""
+
+    @property
     def exported_name(self) -> str:
         """Name of its folder in the models directory, if it must be exported first."""
         return f"{(self.repository or '').rpartition('/')[-1]}-{self.weights}-ov"
 
     def export_command(self, folder: str) -> str:
         return export_command(self.repository or "", self.weights, folder, trust=self.trust_remote_code)
-
-
-class Published(Record):
-    text: str
-    url: str
 
 
 class Defaults(Record):
@@ -84,11 +97,13 @@ class Entry(Record):
     draft: Source | None
     kind: DraftKindName
     prompts: Prompts
-    supported: bool
     reason: str | None = None
-    published: Published | None = None
     notes: str = ""
     begin: Defaults = Defaults()
+
+    @property
+    def supported(self) -> bool:
+        return self.reason is None
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -120,3 +135,227 @@ def find(name: str) -> Entry:
 def suggestion(name: str, known: list[str]) -> str:
     near = get_close_matches(name, known, cutoff=0.4)
     return f"choose {' or '.join(near)}" if near else f"choose one of {', '.join(known)}"
+
+
+def hub_cache() -> Path:
+    """Return the cache of `huggingface_hub`, by its own rules, from the environment at every call."""
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        if os.environ.get(name):
+            return expanded(os.environ[name])
+    if os.environ.get("HF_HOME"):
+        return expanded(os.environ["HF_HOME"]) / "hub"
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"  # on every system
+    return expanded(caches) / "huggingface" / "hub"
+
+
+def models_dir(given: Path | None = None) -> Path:
+    """Return the user's own models directory."""
+    if given is not None:
+        return given
+    named = os.environ.get(MODELS_VARIABLE)
+    return expanded(named) if named else own_cache() / "models"
+
+
+def cached_folders() -> dict[str, Path]:
+    """Return the complete OpenVINO models in the Hub's cache, by repository; works offline."""
+    found = {}
+    for storage in sorted(hub_cache().glob("models--*")):
+        repository = storage.name.removeprefix("models--").replace("--", "/")
+        folder = cached_folder(repository)
+        if folder is not None:
+            found[repository] = folder
+    return found
+
+
+def cached_folder(repository: str) -> Path | None:
+    """Return a model's complete folder in the Hub's cache, or None; works offline.
+
+    The newest revision's comes first. While it is being downloaded, an older one is used.
+    """
+    storage = storage_of(repository)
+    try:
+        current = (storage / "refs" / "main").read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        current = ""
+    for folder in sorted(snapshots(storage), key=lambda folder: folder.name != current):
+        with suppress(ModelError):
+            _ = inspect_model(folder)
+            return folder
+    return None
+
+
+def storage_of(repository: str) -> Path:
+    return hub_cache() / f"models--{repository.replace('/', '--')}"
+
+
+def snapshots(storage: Path) -> list[Path]:
+    """Return a repository's revisions in the Hub's cache, newest first."""
+
+    def modified(path: Path) -> float:
+        with suppress(OSError):
+            return path.stat().st_mtime
+        return 0.0
+
+    return sorted(contents(storage / "snapshots"), key=modified, reverse=True)
+
+
+def local_folder(source: Source, directory: Path | None = None) -> Path | None:
+    """Return a catalogue model's complete folder or GGUF file on this machine, or None; works offline.
+
+    Converted models are searched in `directory`, by default the user's own models directory.
+    """
+    if source.path is not None:
+        return ASSETS / source.path
+    assert source.repository is not None, "a source has a repository or a path"
+    if source.format == "openvino":
+        return cached_folder(source.repository)
+    if source.format == "gguf":
+        assert source.file is not None
+        snapshots = storage_of(source.repository) / "snapshots"
+        places = [*_packaged(source), *sorted(snapshots.glob(f"*/{glob.escape(source.file)}"))]
+        return next((path for path in places if path.is_file() and _is_right(source, path)), None)
+    folder = exported_folder(source, directory)
+    with suppress(ModelError):
+        _ = inspect_model(folder)
+        return folder
+    return None
+
+
+def _packaged(source: Source) -> list[Path]:
+    """Return the files of this name in the source's package, if it is installed."""
+    if source.package is not None:
+        with suppress(PackageNotFoundError):  # the package is not imported: its dependencies may be missing
+            name = source.package.partition("==")[0]
+            return [Path(str(file.locate())) for file in files(name) or () if file.name == source.file]
+    return []
+
+
+def _is_right(source: Source, path: Path) -> bool:
+    return source.sha256 is None or file_digest(path) == source.sha256
+
+
+def exported_folder(source: Source, directory: Path | None = None) -> Path:
+    return models_dir(directory) / source.exported_name
+
+
+def entry_folders(entry: Entry, directory: Path | None = None) -> tuple[Path | None, ...]:
+    """Return the paths of the pair's models, target first; None for each that is not on this machine."""
+    return tuple(local_folder(source, directory) for source in entry.sources)
+
+
+def bundled_pair(**runtime: Any) -> ModelPair:
+    """Return the bundled pair, in f32 by default, where its outputs are identical."""
+    return _initial_pair(*bundled_models(), runtime=runtime)
+
+
+def bundled_models() -> tuple[Model, Model]:
+    target, draft = (
+        inspect_folder(BUNDLED / role).model_copy(update={"name": f"{BUNDLED.name}/{role}"})
+        for role in ("target", "draft")
+    )
+    return target, draft
+
+
+def bundled_prompts(kind: Prompts) -> list[str]:
+    prompts: dict[Prompts, list[str]] = json.loads((ASSETS / "prompts.json").read_text(encoding="utf-8"))
+    return prompts[kind]
+
+
+def default_pair(**runtime: Any) -> ModelPair:
+    """Return the default pair: the catalogue's pair named in SPECDEMO_PAIR, else SmolLM2's, else the bundled one.
+
+    Skips a pair that is not on this machine, or that needs conversion while the cache is not writable; a GGUF file
+    may not be converted yet.
+
+    Raises:
+        UnknownNameError: the catalogue has no pair of the name in SPECDEMO_PAIR.
+        SettingsError: a runtime setting is out of its range.
+    """
+    entry = find(os.environ.get(PAIR_VARIABLE) or _FIRST_CHOICE)
+    paths = [local_folder(source) for source in entry.sources]
+    if None in paths or entry.target.name is None:
+        return bundled_pair(**runtime)
+    models = [
+        inspect_model(path).model_copy(update={"name": source.name})
+        for source, path in zip(entry.sources, paths, strict=True)
+        if path is not None
+    ]
+    if not all(map(is_converted, models)) and not is_writable(conversions()):
+        return bundled_pair(**runtime)
+    return _initial_pair(*models, runtime=runtime)
+
+
+def _initial_pair(target: Model, draft: Model | None = None, *, runtime: dict[str, Any]) -> ModelPair:
+    return pair_of(target, draft, runtime=RuntimeSettings.checked(**initial_runtime(target).model_dump() | runtime))
+
+
+def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettings) -> ModelPair:
+    """Return a pair of two models, or a target alone; a target in parts drafts with its own head."""
+    check_target(target)
+    if target.in_parts and (draft is None or draft.path == target.path):
+        draft = own_head(target)
+    if draft is not None and draft.name == target.name and draft.path != target.path:  # two folders of the same name
+        draft = draft.model_copy(update={"name": f"{draft.name} (draft)"})
+    models = [model.model_copy(update={"form": runtime.weights}) for model in (target, draft) if model is not None]
+    bundled = len(models) > 1 and all(model.path is not None and model.path.parent == BUNDLED for model in models)
+    name = BUNDLED.name if bundled else " + ".join(model.name for model in models)
+    return ModelPair(name=name, target=models[0], draft=next(iter(models[1:]), None), runtime=runtime)
+
+
+def check_target(model: Model) -> None:
+    """Check that a model can generate text."""
+    if model.head is not None:
+        noun = DRAFT_KINDS[model.head].noun
+        raise PairError(f"{model.name!r} is {noun}, which cannot generate text on its own; choose it as the draft.")
+    if not model.detokenizer:
+        raise FolderError(f"{model.name!r} has no detokenizer, so it can only be a draft; choose another target.")
+
+
+def require_draft(pair: ModelPair) -> Model:
+    if pair.draft is None:
+        raise PairError("This pair has no draft model; add one, or choose prompt lookup.")
+    return pair.draft
+
+
+def default_settings(target: Model) -> Defaults:
+    """Return the default settings for a target: the catalogue's if it is listed there, wherever it is stored."""
+    if target.server is not None:
+        return Defaults(generation={"engine": "server", "policy": "server"})
+    if target.path is None:
+        return Defaults()
+    listed = (entry for entry in catalogue() if _is(target.path, entry.target))
+    return next((entry.begin for entry in listed), Defaults())
+
+
+def _is(path: Path, source: Source) -> bool:
+    """Whether a folder or file is the catalogue's model: by its path or, for a file, by its content."""
+    if source.sha256 is not None and path.is_file():
+        with suppress(OSError):
+            return path.stat().st_size == source.disk_bytes and _is_right(source, path)
+    return local_folder(source) == path
+
+
+def initial_runtime(target: Model) -> RuntimeSettings:
+    return default_settings(target).runtime
+
+
+def initial_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
+    """Return a pair's default settings, changed as given.
+
+    They start in the traced engine where that quantizes activations, so that speculation gains more there.
+    """
+    begin = default_settings(pair.target).generation
+    traced = "traced" in DRAFT_KINDS[pair.draft_kind or "model"].engines and has_int8_weights(pair.target)
+    if "engine" not in chosen and traced and int8_runtime(pair.runtime) != pair.runtime:
+        with suppress(SettingsError):  # what is chosen needs the other engine
+            return GenerationSettings.checked(**begin | {"engine": "traced"} | chosen)
+    return GenerationSettings.checked(**begin | chosen)
+
+
+def pair_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
+    """Return `initial_settings`, with prompt lookup as the drafter of a target alone."""
+    return initial_settings(pair, **{"drafter": default_drafter(pair)} | chosen)
+
+
+def default_drafter(pair: ModelPair) -> str:
+    return "lookup" if pair.draft is None else "model"

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdemo.errors import OPENVINO_FAILURES, LoadError, PairError, SettingsError, capitalised
-from specdemo.models.catalogue import catalogue
+from specdemo.models.catalogue import catalogue, check_target, require_draft
 from specdemo.models.converted import folder_of, is_converted
 from specdemo.models.devices import in_units, memory_free, memory_needed
-from specdemo.models.pairs import check_target, require_draft
 from specdemo.records import Model, ModelPair, Record
 from specdemo.settings import Sampling
 from specdemo.strategies import DRAFT_KINDS, ENGINES, LOCAL, EngineName, Plain, Strategy, pair_refusal
@@ -24,9 +23,7 @@ from specdemo.strategies import DRAFT_KINDS, ENGINES, LOCAL, EngineName, Plain, 
 if TYPE_CHECKING:
     import openvino_genai
 
-_TRANSLATED = (
-    "Target and draft have different tokenizers; choose a draft of the target's family, or the traced engine."
-)
+_ADVICE = "choose a draft of the target's family, or the traced engine"
 _DFLASH = "A DFlash draft runs in the genai engine only; choose it, or another draft."
 _LINEAR_CACHE = (
     "GenAI speculates for a target with linear attention without prefix caching; switch prefix caching off."
@@ -46,7 +43,6 @@ _IN_PARTS_LOOKUP = "GenAI has no prompt lookup for a model that is exported in p
 _SERVED = "This model is on a server; choose the remote engine (server)."
 _NOT_SERVED = "The remote engine decodes only what servers have; choose the genai engine."
 
-
 _TAIL = 2**18  # bytes at the end of a tokenizer's XML, with its ids and chat template
 _PADDED = 0.98
 """Least part of the larger vocabulary: Qwen2.5 has 151,936 tokens up to 3B and 152,064 above, of which 151,665 mean
@@ -54,9 +50,9 @@ something. The tokenizers decide; this only orders the list of drafts."""
 
 
 class EngineReport(Record):
-    """Whether an engine can run the pair. `memory_needed` is an upper estimate in bytes.
+    """Whether an engine can run the pair; `reason` says why not, or what to watch out for.
 
-    `reason` says why not, or what to watch out for: too little memory by that estimate is not a refusal.
+    `memory_needed` is an upper estimate in bytes, so too little memory is not a refusal.
     """
 
     engine: EngineName
@@ -73,9 +69,8 @@ class EngineReport(Record):
 class PairReport(Record):
     """A report on a pair, made without loading it.
 
-    `same_tokenizer` is None for a target alone, for an EAGLE-3 head, which has none, and for a GGUF file not
-    converted yet. `reason` says why no engine can run it, or what to watch out for. `memory_free` is in bytes, at the
-    time of the check.
+    `same_tokenizer` is None for a target alone, for a head, which has none, and for a GGUF file not converted yet.
+    `memory_free` is in bytes.
     """
 
     target: Model
@@ -115,21 +110,18 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
                 "choose a smaller cache size or a smaller pair."
             )
         engines.append(EngineReport(engine=name, can_run=refusal is None, memory_needed=needed, reason=remark))
+    same = difference is None if comparable is not None else None
+    reason = difference or next((engine.reason for engine in engines if engine.reason), None)
     return PairReport(
-        target=target,
-        draft=draft,
-        same_tokenizer=difference is None if comparable is not None else None,
-        engines=tuple(engines),
-        memory_free=free,
-        reason=difference or next((engine.reason for engine in engines if engine.reason), None),
+        target=target, draft=draft, same_tokenizer=same, engines=tuple(engines), memory_free=free, reason=reason
     )
 
 
 def drafts_for(target: Model, models: Iterable[Model]) -> list[Model]:
     """Return the models that may draft for a target, the likeliest first, judged without opening them.
 
-    Models with as many tokens that are smaller come first. One with other tokens can still draft through its text, if
-    it has a detokenizer, and comes later. A head is made for one target's vocabulary.
+    Smaller models with as many tokens come first, then larger ones, then those that can draft through their text. A
+    head is made for one target's vocabulary.
     """
 
     def fits(model: Model) -> bool:  # families pad their vocabularies to other multiples
@@ -150,15 +142,10 @@ def drafts_for(target: Model, models: Iterable[Model]) -> list[Model]:
 
 
 def is_recommended(draft: Model, target: Model) -> bool:
-    """Whether a draft very likely fits: the catalogue pairs them, or it is small and has the same tokenizer.
-
-    A head is made for one target, which only the catalogue knows.
-    """
-    if (draft.name, target.name) in _paired():
+    """Whether a draft very likely fits: the catalogue pairs them, or it is small and has the same tokenizer."""
+    if (draft.name, target.name) in _paired() or (draft.head == "mtp" and draft.path == target.path):
         return True
-    if draft.head == "mtp" and draft.path == target.path:
-        return True
-    if draft.head or draft.architecture != target.architecture:
+    if draft.head or draft.architecture != target.architecture:  # only the catalogue knows a head's target
         return False
     if not all(map(is_converted, (target, draft))) or 2 * (draft.weight_bytes or 0) > (target.weight_bytes or 0):
         return False
@@ -175,16 +162,15 @@ def fitting_draft(target: Model, models: Iterable[Model]) -> Model | None:
 @cache
 def _paired() -> frozenset[tuple[str, str]]:
     pairs = ((entry.draft, entry.target) for entry in catalogue() if entry.draft is not None and entry.supported)
-    return frozenset(
-        (draft.name or draft.repository or "", target.name or target.repository or "") for draft, target in pairs
-    )
+    return frozenset((draft.listed_as, target.listed_as) for draft, target in pairs)
 
 
 def check_engine(pair: ModelPair, engine: EngineName) -> None:
     """Check that an engine can load a pair whose `translated` is set."""
     if (pair.target.server is None) != ENGINES[engine].local:
         raise PairError(_SERVED if ENGINES[engine].local else _NOT_SERVED)
-    refusal = _cannot(engine, pair.target, pair.draft, _TRANSLATED if pair.translated else None)
+    difference = f"Target and draft have different tokenizers; {_ADVICE}." if pair.translated else None
+    refusal = _cannot(engine, pair.target, pair.draft, difference)
     if refusal is not None:
         raise PairError(refusal)
     kind = DRAFT_KINDS[pair.draft_kind or "model"]
@@ -193,7 +179,6 @@ def check_engine(pair: ModelPair, engine: EngineName) -> None:
 
 
 def check_strategy(pair: ModelPair, engine: EngineName, strategy: Strategy, sampling: Sampling) -> None:
-    """Check that an engine can decode this pair with a strategy."""
     check_engine(pair, engine)
     if engine == "genai" and pair.target.linear_attention and not isinstance(strategy, Plain):
         if pair.runtime.enable_prefix_caching:
@@ -213,7 +198,6 @@ def check_strategy(pair: ModelPair, engine: EngineName, strategy: Strategy, samp
 
 
 def check_concurrent(pair: ModelPair, engine: EngineName, strategy: Strategy, sampling: Sampling) -> None:
-    """Check that an engine can decode several requests at once with this pair."""
     check_strategy(pair, engine, strategy, sampling)
     kind = DRAFT_KINDS[pair.draft_kind or "model"]
     if pair.target.in_parts or (strategy.drafter.model and kind.limited):
@@ -323,7 +307,4 @@ def check_vocabularies(target: dict[bytes, int], draft: dict[bytes, int]) -> Non
     if clash is None and len(target.keys() & draft.keys()) >= 0.95 * max(len(target), len(draft)):
         return
     detail = f"token {clash} differs" if clash is not None else f"{len(target)} tokens versus {len(draft)}"
-    raise PairError(
-        f"Target and draft have different tokenizers ({detail}); "
-        "choose a draft of the target's family, or the traced engine."
-    )
+    raise PairError(f"Target and draft have different tokenizers ({detail}); {_ADVICE}.")

@@ -10,29 +10,37 @@ metadata. In the network that it writes:
   perplexity was 81 instead of 63. With `zero` in half precision it chose the same at 99.6 %, for 5 % more bytes.
 - The ends of layers get the names by which GenAI finds an EAGLE-3 head's layers, which the reader, part of GenAI too,
   does not set.
-- Products that read the same input are joined.
+- Positions are scaled as the file says.
+
+In the tokenizer, which as written
+
+- cuts a text to its last 8,192 tokens, whatever the model's context, so that the beginning of a prompt is lost;
+- splits text by one of three rules, whichever of them the file names;
+- takes tokens that no merge makes wherever they stand in a word, and never a whole word before merging;
+- adds no token at the beginning of a text, whatever the file says;
+- decodes tokens that are user-defined, such as `<think>`, to nothing, like those of control.
 """
 
 import json
 import re
 import struct
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import openvino
 import openvino_genai
+import openvino_tokenizers
 from openvino import opset13 as opset
 
 from specdemo.errors import ConversionError
+from specdemo.files import link_or_copy
 from specdemo.models.folder import inspect_folder
-from specdemo.models.gguf import Header, Tensor, check_readable, read_header, type_number, vocabulary_of
-from specdemo.models.gguf_keys import rope_factors
-from specdemo.models.places import link_or_copy
-from specdemo.models.tokenizer import change, check_merges, repair_tokenizer
+from specdemo.models.gguf import Header, Tensor, check_readable, read_array, read_header, type_number, vocabulary_of
+from specdemo.models.gguf_keys import SPLITS, begins_with_token, rope_factors, takes_words_whole
 from specdemo.settings import WeightsForm
 
 _DECOMPRESSION = {"Convert", "Subtract", "Multiply", "Reshape", "Transpose"}
@@ -49,13 +57,14 @@ _ROUNDED = ("Q4_1", "Q4_K")
 _END = re.compile(r"model\.layers\.self_attn\.add1\.layer(\d+)")
 _CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 _STEP = 2**24  # bytes converted at once, for the same reason
+_NO_LIMIT = np.int32(2**30)  # GenAI adds to it the tokens at the beginning, so 2**31 - 1 would overflow
+_CONTROL, _USER_DEFINED = 3, 4  # among the types of tokens
 
 
 def store(path: Path, work: Path, form: WeightsForm) -> None:
     """Convert a file into a folder that does not exist yet."""
     header = read_header(path)
     check_readable(header)
-    check_merges(path, header)
     work.mkdir()
     link = work / "model.gguf"
     if not with_halves(path, header, link):
@@ -73,12 +82,11 @@ def store(path: Path, work: Path, form: WeightsForm) -> None:
         _name_layers(model)
         _scale_positions(model, path, header)
         _restore_minima(model, path, header)
-        join_products(model)
         if form == "int8":
             store_as_int8(model)
 
-    change(work, "openvino_model", repair)
-    repair_tokenizer(work, path, header)
+    _change(work, "openvino_model", repair)
+    _repair_tokenizer(work, path, header)
     for name, content in (("config", configuration(header)), ("generation_config", ends(header))):
         (work / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     inspect_folder(work)
@@ -127,22 +135,24 @@ def with_halves(path: Path, header: Header, copy: Path) -> bool:
     """
     if all(_stored_as(tensor) == tensor.type for tensor in header.tensors):
         return False
-    content = np.memmap(path, np.uint8, "r")
     with copy.open("wb") as target:
-        target.write(content[: header.table].tobytes())
+        target.write(np.memmap(path, np.uint8, "r")[: header.table].tobytes())
         offset = 0
         for tensor in header.tensors:
             target.write(_row(tensor, offset))
             offset += -(-_size(tensor) // header.alignment) * header.alignment
         for tensor in header.tensors:
             target.write(bytes(-target.tell() % header.alignment))
-            begin = header.data + tensor.offset
-            weights = content[begin : begin + tensor.bytes]
+            weights = _raw(path, header, tensor)
             for place in range(0, len(weights), _STEP):
-                part = weights[place : place + _STEP]
-                target.write(_converted(part, tensor).tobytes())
+                target.write(_converted(weights[place : place + _STEP], tensor).tobytes())
         target.write(bytes(-target.tell() % header.alignment))
     return True
+
+
+def _raw(file: Path, header: Header, tensor: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    begin = header.data + tensor.offset
+    return np.memmap(file, np.uint8, "r")[begin : begin + tensor.bytes]
 
 
 def _stored_as(tensor: Tensor) -> str:
@@ -186,6 +196,8 @@ def _scale_positions(model: openvino.Model, file: Path, header: Header) -> None:
     The reader leaves their scaling out, and rounds them to half precision where no matrix is quantized.
     """
     base = header.number(f"{header.family}.rope.freq_base") or 10_000.0
+    llama3 = [_raw(file, header, each) for each in header.tensors if each.name == "rope_freqs.weight"]
+    divisors = np.array(llama3[0].view(np.float32)) if llama3 else 1
     for node in model.get_ordered_ops():
         if node.get_type_name() not in ("Cos", "Sin"):
             continue
@@ -196,23 +208,17 @@ def _scale_positions(model: openvino.Model, file: Path, header: Header) -> None:
         shape = spread.input_value(0).get_node().get_output_shape(0)
         count = prod(shape)
         factors, scale = rope_factors(header, 2 * count)
-        frequencies = base ** (-np.arange(count) / count) * np.array(factors) / _divisors(file, header)
+        frequencies = base ** (-np.arange(count) / count) * np.array(factors) / divisors
         stored = opset.constant(frequencies.astype(np.float32).reshape(shape))
         spread.input(0).replace_source_output(stored.output(0))
         if scale != 1:
             readers = list(node.output(0).get_target_inputs())
-            larger = opset.multiply(node, opset.constant(np.float32(scale)))
-            for reader in readers:
-                reader.replace_source_output(larger.output(0))
+            _replace(readers, opset.multiply(node, opset.constant(np.float32(scale))).output(0))
 
 
-def _divisors(file: Path, header: Header) -> Floats:
-    """Return what llama 3 divides the frequencies by: one for other models."""
-    for tensor in header.tensors:
-        if tensor.name == "rope_freqs.weight":
-            begin = header.data + tensor.offset
-            return np.array(np.memmap(file, np.uint8, "r")[begin : begin + tensor.bytes].view(np.float32))
-    return np.ones(1, np.float32)
+def _replace(readers: Iterable[Any], output: Any) -> None:
+    for reader in readers:
+        reader.replace_source_output(output)
 
 
 def _restore_minima(model: openvino.Model, file: Path, header: Header) -> None:
@@ -220,11 +226,8 @@ def _restore_minima(model: openvino.Model, file: Path, header: Header) -> None:
     for tensor in header.tensors:
         if tensor.type in _ROUNDED and len(tensor.shape) == 2:
             tensors[tensor.shape[1], tensor.shape[0] // _GROUP].append(tensor)
-    if not tensors:
-        return
-    content = np.memmap(file, np.uint8, "r")
     for subtraction, scales in _rounded(model):
-        found = _minima(scales, tensors[scales.shape], content[header.data :])
+        found = _minima(scales, tensors[scales.shape], file, header)
         if found is not None:
             steps = np.where(scales == 0, 1, scales).astype(np.float32)
             zeros = (found / steps).astype(np.float16)[..., None]
@@ -242,10 +245,10 @@ def _rounded(model: openvino.Model) -> Iterator[tuple[Any, Halves]]:
             yield node, np.array(product.get_node().input_value(1).get_node().data)[..., 0]
 
 
-def _minima(scales: Halves, tensors: list[Tensor], data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+def _minima(scales: Halves, tensors: list[Tensor], file: Path, header: Header) -> Floats | None:
     """Return the negated minima of the tensor with these scales, whose rows may be in a different order."""
     for tensor in tensors:
-        theirs, minima = _scales_and_minima(tensor, data[tensor.offset : tensor.offset + tensor.bytes])
+        theirs, minima = _scales_and_minima(tensor, _raw(file, header, tensor))
         if not np.array_equal(theirs[0], scales[0]):  # rows are reordered within heads: the first row stays
             continue
         if np.array_equal(theirs, scales):
@@ -257,7 +260,7 @@ def _minima(scales: Halves, tensors: list[Tensor], data: np.ndarray[Any, Any]) -
     return None
 
 
-def _scales_and_minima(tensor: Tensor, raw: np.ndarray[Any, Any]) -> tuple[Halves, np.ndarray[Any, Any]]:
+def _scales_and_minima(tensor: Tensor, raw: np.ndarray[Any, Any]) -> tuple[Halves, Floats]:
     """Return the scales and negated minima of each group, shape (rows, groups)."""
     rows = tensor.shape[1]
     if tensor.type == "Q4_1":
@@ -265,9 +268,8 @@ def _scales_and_minima(tensor: Tensor, raw: np.ndarray[Any, Any]) -> tuple[Halve
         return heads[:, 0].reshape(rows, -1), -heads[:, 1].astype(np.float32).reshape(rows, -1)
     blocks = raw.reshape(-1, 144)
     unit = blocks[:, :4].copy().view(np.float16).astype(np.float32)  # those of scales and of minima
-    packed = blocks[
-        :, 4:16
-    ]  # eight 6-bit values of each: the last four have their low bits in nibbles, their high bits above the others
+    # eight 6-bit values of each: the last four have their low bits in nibbles, their high bits above the others
+    packed = blocks[:, 4:16]
     low, high = packed[:, :8], packed[:, 8:]
     scales = np.concatenate([low[:, :4] & 63, (high & 15) | (low[:, :4] >> 6 << 4)], axis=1)
     minima = np.concatenate([low[:, 4:] & 63, (high >> 4) | (low[:, 4:] >> 6 << 4)], axis=1)
@@ -275,134 +277,51 @@ def _scales_and_minima(tensor: Tensor, raw: np.ndarray[Any, Any]) -> tuple[Halve
     return exact.reshape(rows, -1), (unit[:, 1:] * minima).reshape(rows, -1)
 
 
-def join_products(model: openvino.Model) -> None:
-    """Join matrix products that read the same input, in place.
-
-    Weights stored alike are stacked along their rows, biases too, and the product is split after them. Every output
-    is the same sum as before, so the model's results do not change.
-    """
-    alike: dict[Any, list[_Product]] = defaultdict(list)
-    for product, weights in _products(model):
-        if product.get_attributes() == {"transpose_a": False, "transpose_b": True}:
-            source, rows = product.input_value(0), weights.get_output_shape(0)[0]
-            bias = _bias_of(product, rows)
-            key = (source.get_node().get_friendly_name(), source.get_index(), bias is None, _form(weights, rows))
-            alike[key].append(_Product(product, weights, rows, bias))
-    for products in alike.values():
-        if len(products) > 1:
-            _join(products)
-
-
-class _Product(NamedTuple):
-    """A matrix product with a constant of `rows` rows; `bias`: the addition after it, and its constant."""
-
-    node: Any
-    weights: Any
-    rows: int
-    bias: tuple[Any, Any] | None
-
-    @property
-    def end(self) -> Any:
-        return self.bias[0] if self.bias is not None else self.node
-
-
-def _join(products: Sequence[_Product]) -> None:
-    source = products[0].node.input_value(0)
-    rows = [product.rows for product in products]
-    stacked = _stacked([product.weights for product in products], rows)
-    result = opset.matmul(source, stacked, transpose_a=False, transpose_b=True)
-    if products[0].bias is not None:
-        biases = [_values(product.bias[1]).reshape(-1) for product in products if product.bias is not None]
-        result = opset.add(result, opset.constant(np.concatenate(biases)))
-    parts = opset.variadic_split(result, opset.constant(np.int64(-1)), opset.constant(np.array(rows, np.int64)))
-    for index, product in enumerate(products):
-        for reader in product.end.output(0).get_target_inputs():
-            reader.replace_source_output(parts.output(index))
-
-
-def _bias_of(product: Any, rows: int) -> tuple[Any, Any] | None:
-    """Return the addition of a constant vector that is a product's only reader."""
-    readers = list(product.output(0).get_target_inputs())
-    if len(readers) != 1 or readers[0].get_node().get_type_name() != "Add":
-        return None
-    addition = readers[0].get_node()
-    added = addition.input_value(1 - readers[0].get_index()).get_node()
-    if not _is_constant(added) or prod(added.get_output_shape(0)) != rows or added.get_output_shape(0)[-1] != rows:
-        return None
-    return addition, added
-
-
-def _form(node: Any, rows: int) -> Any:
-    shape = node.get_output_shape(0)
-    own = bool(shape) and shape[0] == rows
-    values = b"" if own or node.get_type_name() != "Constant" else node.data.tobytes()
-    inputs = tuple(_form(each, rows) for each in _unpacked(node))
-    return node.get_type_name(), str(node.get_output_element_type(0)), own, tuple(shape[own:]), values, inputs
-
-
-def _stacked(nodes: Sequence[Any], rows: Sequence[int]) -> Any:
-    first = nodes[0]
-    kind, inputs = first.get_type_name(), [_unpacked(node) for node in nodes]
-    if kind == "Constant":
-        return _stacked_constants(nodes, rows)
-    if kind == "Convert":
-        return opset.convert(_stacked([each[0] for each in inputs], rows), first.get_output_element_type(0))
-    if kind == "Reshape":
-        shape = np.array([sum(rows), *first.get_output_shape(0)[1:]], np.int64)
-        return opset.reshape(_stacked([each[0] for each in inputs], rows), shape, special_zero=False)
-    left, right = (_stacked([each[index] for each in inputs], rows) for index in (0, 1))
-    return opset.subtract(left, right) if kind == "Subtract" else opset.multiply(left, right)
-
-
-def _stacked_constants(nodes: Sequence[Any], rows: Sequence[int]) -> Any:
-    shape, kind = nodes[0].get_output_shape(0), nodes[0].get_output_element_type(0)
-    if not shape or shape[0] != rows[0]:  # one value for all rows
-        return nodes[0]
-    return _constant(np.concatenate([node.data.reshape(-1) for node in nodes]), [sum(rows), *shape[1:]], kind)
-
-
-def _constant(values: np.ndarray[Any, Any], shape: Sequence[int], kind: openvino.Type) -> Any:
-    """Return a constant with a copy of these values, as stored: two to a byte if they have four bits."""
-    tensor = openvino.Tensor(np.ascontiguousarray(values), openvino.Shape(list(shape)), kind)
-    return opset.constant(tensor, shared_memory=False)
-
-
 def store_as_int8(model: openvino.Model) -> None:
     """Store weights of four bits, or of more than eight, as int8 in groups, in place.
 
-    Each group of a row has one scale, so that its largest weight is 127. Four bits become eight for processors on
-    which these are multiplied faster.
+    Each group of a row has one scale, so that its largest weight is 127. Products that read the same input (q, k and
+    v; gate and up) become one, which is split after it: SmolLM2-135M then has 121 products a step instead of 211.
     """
-    places = {}
-    for _, weights in _products(model):
+    alike: dict[Any, list[tuple[Any, Any]]] = defaultdict(list)
+    for product, weights in _products(model):
         kinds = {each.get_output_element_type(0).get_type_name() for each in _constants(weights)}
         if not kinds & _EIGHT_BITS:
-            places[weights.get_friendly_name()] = weights
-    for weights in places.values():
-        kind, replaced = weights.get_output_element_type(0), list(weights.output(0).get_target_inputs())
-        stored = _as_int8(weights)
-        converted = opset.convert(stored, kind) if kind != openvino.Type.f16 else stored
-        for reader in replaced:
-            reader.replace_source_output(converted.output(0))
+            source = product.input_value(0)
+            alike[source.get_node().get_friendly_name(), source.get_index()].append((product, weights))
+    for products in alike.values():
+        nodes = [weights for _, weights in products]
+        kind, tied = nodes[0].get_output_element_type(0), list(nodes[0].output(0).get_target_inputs())
+        stored = _as_int8(nodes)
+        stored = opset.convert(stored, kind) if kind != openvino.Type.f16 else stored
+        if len(products) == 1:
+            _replace(tied, stored.output(0))  # such as the embedding of the tokens
+            continue
+        joined = opset.matmul(products[0][0].input_value(0), stored, transpose_a=False, transpose_b=True)
+        rows = np.array([node.get_output_shape(0)[0] for node in nodes], np.int64)
+        parts = opset.variadic_split(joined, opset.constant(np.int64(-1)), opset.constant(rows))
+        for index, (product, _) in enumerate(products):
+            _replace(product.output(0).get_target_inputs(), parts.output(index))
 
 
-def _as_int8(weights: Any) -> Any:
-    """Return nearly the same weights as int8 with f16 scales; shape (rows, columns)."""
-    rows, columns = weights.get_output_shape(0)
+def _as_int8(nodes: Sequence[Any]) -> Any:
+    """Return nearly the same weights, one below the other, as int8 with f16 scales; shape (rows, columns)."""
+    columns = nodes[0].get_output_shape(0)[1]
     size = next((size for size in INT8_GROUPS if columns % size == 0), columns)
     steps, scales = [], []
-    for begin in range(0, rows, _ROWS_AT_ONCE):
-        groups = _values(weights, slice(begin, begin + _ROWS_AT_ONCE)).reshape(-1, columns // size, size)
-        scale = (np.abs(groups).max(axis=-1, keepdims=True) / 127).astype(np.float16)
-        scale[scale == 0] = 1
-        steps.append(np.clip(np.rint(groups / scale.astype(np.float32)), -127, 127).astype(np.int8))
-        scales.append(scale)
+    for node in nodes:
+        for begin in range(0, node.get_output_shape(0)[0], _ROWS_AT_ONCE):
+            groups = _values(node, slice(begin, begin + _ROWS_AT_ONCE)).reshape(-1, columns // size, size)
+            scale = (np.abs(groups).max(axis=-1, keepdims=True) / 127).astype(np.float16)
+            scale[scale == 0] = 1
+            steps.append(np.clip(np.rint(groups / scale.astype(np.float32)), -127, 127).astype(np.int8))
+            scales.append(scale)
     unpacked = opset.convert(opset.constant(np.concatenate(steps)), openvino.Type.f16)
     scaled = opset.multiply(unpacked, opset.constant(np.concatenate(scales)))
-    return opset.reshape(scaled, np.array([rows, columns], np.int64), special_zero=False)
+    return opset.reshape(scaled, np.array([-1, columns], np.int64), special_zero=False)
 
 
-def _values(node: Any, rows: slice = slice(None)) -> Floats:
+def _values(node: Any, rows: slice) -> Floats:
     """Return some rows of what constants unpack to, in f32."""
     kind, inputs = node.get_type_name(), _unpacked(node)
     if kind == "Constant":
@@ -452,3 +371,144 @@ def _is_constant(node: Any) -> bool:
     """Whether this output depends only on unpacked constants."""
     kind = node.get_type_name()
     return kind == "Constant" or (kind in _DECOMPRESSION and all(map(_is_constant, _unpacked(node))))
+
+
+def _repair_tokenizer(folder: Path, file: Path, header: Header) -> None:
+    kinds = read_array(file, header.metadata.get("tokenizer.ggml.token_type"))
+    shown = {id_ for id_, kind in enumerate(kinds) if kind == _USER_DEFINED}
+
+    def tokenizer(model: openvino.Model) -> None:
+        _remove_limit(model)
+        _split(model, SPLITS[header.text("tokenizer.ggml.pre") or "default"])
+        if takes_words_whole(header):
+            _take_words_whole(model)
+        _hide_unmerged(model, file, header, kinds)
+        if begins_with_token(header):
+            _begin(model, header.integer("tokenizer.ggml.bos_token_id") or 0)
+
+    _change(folder, "openvino_tokenizer", tokenizer)
+    if shown:
+        _change(folder, "openvino_detokenizer", lambda model: _show(model, shown))
+
+
+def _change(folder: Path, stem: str, how: Callable[[openvino.Model], None]) -> None:
+    """Change a network of a folder and store it; OpenVINO's tokenizers are among those it can read."""
+    core = openvino.Core()
+    core.add_extension(str(openvino_tokenizers._ext_path))
+    model = core.read_model(folder / f"{stem}.xml")
+    how(model)
+    model.validate_nodes_and_infer_types()
+    changed = folder / "changed"
+    openvino.save_model(model, changed / f"{stem}.xml", compress_to_fp16=False)
+    del model  # which keeps the file open
+    for written in changed.iterdir():
+        written.replace(folder / written.name)
+    changed.rmdir()
+
+
+def _remove_limit(model: openvino.Model) -> None:
+    """Let a tokenizer return as many tokens as the text has: the prompt is checked against the context afterwards."""
+    for node in model.get_ordered_ops():
+        if node.get_type_name() == "Minimum" and node.input_value(1).get_node().get_type_name() == "Constant":
+            node.input(1).replace_source_output(opset.constant(_NO_LIMIT).output(0))
+
+
+def _split(model: openvino.Model, patterns: tuple[str, ...]) -> None:
+    first = next(node for node in model.get_ordered_ops() if node.get_type_name() == "RegexSplit")
+    merging = _merging(model)
+    outputs = [first.input_value(index) for index in range(6)]
+    attributes = {"behaviour": "isolate", "invert": False, "max_splits": -1}
+    for pattern in patterns:
+        stored = opset.constant(np.frombuffer(pattern.encode(), np.uint8))
+        outputs = _create("RegexSplit", [*outputs, stored.output(0)], attributes)
+    for index in range(5):  # begins and ends of texts, begins and ends of parts, and their bytes
+        merging.input(index).replace_source_output(outputs[index])
+
+
+def _take_words_whole(model: openvino.Model) -> None:
+    """Let a piece of text that is itself a token be that token, without merging it."""
+    merging = _merging(model)
+    texts, pieces, words = (
+        [merging.input_value(index) for index in each] for each in (range(2), range(2, 5), range(5, 8))
+    )
+    readers = [list(merging.output(index).get_target_inputs()) for index in range(3)]
+    zero, one, none = (opset.constant(np.int32(value)) for value in (0, 1, -1))
+    ids = opset.constant(np.arange(words[0].get_shape()[0], dtype=np.int32))
+    (found,) = _create("VocabEncoder", [*pieces, *words, ids.output(0), none.output(0)], {})
+    whole = opset.convert(opset.greater(found, none), "i32")
+    number = opset.gather(opset.shape_of(pieces[0], "i32"), zero, zero)
+    first = opset.range(zero, number, one, "i32")
+    # merged piece by piece, but for those that were found
+    merging.input(0).replace_source_output(first.output(0))
+    merging.input(1).replace_source_output(opset.subtract(opset.add(first, one), whole).output(0))
+    merged = merging.output(0), opset.add(merging.output(1), zero).output(0), merging.output(2)
+    segments = opset.constant(np.zeros(2, np.int32)).output(0)
+    parts = [first.output(0), opset.add(first, whole).output(0), found, *merged, segments]
+    _, ends, joined, *_ = _create("CombineSegments", parts, {})
+    places = opset.concat([opset.constant(np.zeros(1, np.int32)), ends], 0)
+    outputs = [*(opset.gather(places, text, zero).output(0) for text in texts), joined]
+    for output, inputs in zip(outputs, readers, strict=True):
+        _replace(inputs, output)
+
+
+def _hide_unmerged(model: openvino.Model, file: Path, header: Header, kinds: Sequence[int]) -> None:
+    """Leave out what llama.cpp never uses: tokens that no merges make of single characters, and their merges."""
+    tokens, merges = (
+        [text.decode(errors="replace") for text in read_array(file, header.metadata.get(f"tokenizer.ggml.{name}"))]
+        for name in ("tokens", "merges")
+    )
+    reached, used = {token for token in tokens if len(token) == 1}, np.zeros(len(merges), bool)
+    pairs = [merge.split(" ", 1) for merge in merges]
+    before = 0
+    while before < len(reached):  # once, where merges stand in the order in which they were made
+        before = len(reached)
+        for index, (left, right) in enumerate(pairs):
+            if left in reached and right in reached:
+                used[index] = True
+                reached.add(left + right)
+    shown = (_CONTROL, _USER_DEFINED)  # which a text is split at before
+    hidden = [
+        id_
+        for id_, (token, kind) in enumerate(zip(tokens, kinds, strict=False))
+        if token not in reached and kind not in shown
+    ]
+    merging = _merging(model)
+    begins, ends = (np.array(merging.input_value(index).get_node().data) for index in (5, 6))
+    ends[hidden] = begins[hidden]
+    merging.input(6).replace_source_output(opset.constant(ends).output(0))
+    for index in (8, 9, 11, 12):  # begins and ends of both sides of merges
+        kept = merging.input_value(index).get_node().data[used]
+        merging.input(index).replace_source_output(opset.constant(kept).output(0))
+
+
+def _merging(model: openvino.Model) -> Any:
+    return next(node for node in model.get_ordered_ops() if node.get_type_name() == "BPETokenizer")
+
+
+def _begin(model: openvino.Model, token: int) -> None:
+    """Begin each text with a token, unless special tokens are not asked for.
+
+    GenAI finds this operation for that, and the text's own segment by the subtraction of its truncation.
+    """
+    (dense,) = (node for node in model.get_ordered_ops() if node.get_type_name() == "RaggedToDense")
+    length = dense.input_value(3).get_node().input_value(0).get_node()  # of each text: its end minus its beginning
+    begin = [opset.constant(np.array(values, np.int32)).output(0) for values in (0, 1, [token])]
+    segments = opset.constant(np.zeros(2, np.int32)).output(0)
+    outputs = _create("CombineSegments", [*begin, *(dense.input_value(index) for index in range(3)), segments], {})
+    for index in range(3):
+        dense.input(index).replace_source_output(outputs[index])
+    length.input(0).replace_source_output(outputs[1])
+    length.input(1).replace_source_output(outputs[0])
+
+
+def _show(model: openvino.Model, shown: set[int]) -> None:
+    """Take tokens out of those that decode to nothing."""
+    (decoding,) = (node for node in model.get_ordered_ops() if node.get_type_name() == "VocabDecoder")
+    part = decoding.input_value(4).get_node()  # a slice, whose end GenAI changes to decode all tokens
+    hidden = part.input_value(0).get_node().data
+    kept = np.array([id_ for id_ in hidden.tolist() if id_ not in shown], hidden.dtype)
+    part.input(0).replace_source_output(opset.constant(kept).output(0))
+
+
+def _create(kind: str, inputs: list[Any], attributes: dict[str, Any]) -> list[Any]:
+    return list(openvino_tokenizers._get_factory().create(kind, inputs, attributes).outputs())

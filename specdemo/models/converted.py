@@ -20,20 +20,19 @@ from time import monotonic, time
 
 from specdemo.child import Failure, run_child
 from specdemo.errors import ConversionError, DiskError, LoadError, SpecdemoError
+from specdemo.files import own_cache, writable, write_bytes
 from specdemo.models.devices import in_units, int8_runtime, multiplies_int8
 from specdemo.models.gguf import inspect_gguf
-from specdemo.models.places import own_cache, writable
 from specdemo.records import Model, ModelPair
 from specdemo.settings import RuntimeSettings, WeightsForm
 
-VERSION = 4
+VERSION = 5
 """Increased when the conversion changes, so that older conversions are redone."""
 _GROWTH = 3.0  # bytes of IR per byte of GGUF, at most: 4 bits stored as 8 with scales, beside what the reader wrote
 _STALE_SECONDS = 24 * 3600  # no conversion takes as long
 
 
 def folder_of(model: Model) -> Path:
-    """Return the folder of OpenVINO IR to load: the model's own, or the conversion of its GGUF file."""
     if model.path is None:
         raise LoadError(f"The folder of {model.name!r} on this machine is unknown; choose it.")
     folder = converted_folder(model.path, form_of(model)) if model.path.is_file() else model.path
@@ -44,11 +43,9 @@ def folder_of(model: Model) -> Path:
 
 def form_of(model: Model) -> WeightsForm:
     """Return the form of a GGUF model's weights: as set, else int8 where the processor multiplies it."""
-    return automatic_form() if model.form == "auto" else model.form
-
-
-def automatic_form() -> WeightsForm:
-    return "int8" if multiplies_int8() else "exact"
+    if model.form == "auto":
+        return "int8" if multiplies_int8() else "exact"
+    return model.form
 
 
 def has_int8_weights(model: Model) -> bool:
@@ -70,19 +67,18 @@ def stored_form(model: Model) -> str | None:
 
 
 def is_converted(model: Model) -> bool:
-    """Whether a model is OpenVINO IR, or a GGUF file converted to it in its form."""
     path = model.path
     return path is None or not path.is_file() or converted_folder(path, form_of(model)) is not None
 
 
 def converted_folder(path: Path, form: WeightsForm) -> Path | None:
-    """Return the folder of a file's conversion, if any; instant, since converted files have a stored digest."""
-    digest = recorded_digest(path)
-    folder = place_of(digest, form) if digest is not None else None
+    """Return the folder of a file's conversion, if any, at once: converted files have a stored digest."""
+    digest = _recorded_digest(path)
+    folder = _place_of(digest, form) if digest is not None else None
     return folder if folder is not None and folder.is_dir() else None
 
 
-def place_of(digest: str, form: WeightsForm) -> Path:
+def _place_of(digest: str, form: WeightsForm) -> Path:
     return conversions() / f"{digest}-{VERSION}{'-int8' * (form == 'int8')}"
 
 
@@ -92,34 +88,25 @@ def conversions() -> Path:
 
 def file_digest(path: Path) -> str:
     """Return the SHA-256 digest of a file's content, recomputed only if its size or time has changed."""
-    stored = recorded_digest(path)
+    stored = _recorded_digest(path)
     if stored is not None:
         return stored
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    record = _record_of(path)
-    if record is not None:
-        with suppress(OSError, SpecdemoError):  # without a cache it is computed again
-            writable(record.parent, "Digests of models")
-            with tempfile.NamedTemporaryFile("w", dir=record.parent, delete=False, encoding="ascii") as written:
-                written.write(digest)
-            Path(written.name).replace(record)
+    with suppress(OSError, SpecdemoError):  # without a cache it is computed again
+        record = _record_of(path)
+        write_bytes(digest.encode(), writable(record.parent, "Digests of models") / record.name)
     return digest
 
 
-def recorded_digest(path: Path) -> str | None:
-    record = _record_of(path)
-    try:
-        return record.read_text(encoding="ascii") if record is not None else None
-    except (OSError, UnicodeDecodeError):
-        return None
+def _recorded_digest(path: Path) -> str | None:
+    with suppress(OSError, UnicodeDecodeError):
+        return _record_of(path).read_text(encoding="ascii")
+    return None
 
 
-def _record_of(path: Path) -> Path | None:
-    try:
-        state = path.stat()
-    except OSError:
-        return None
+def _record_of(path: Path) -> Path:
+    state = path.stat()
     key = f"{path.resolve()}\0{state.st_size}\0{state.st_mtime_ns}"
     return conversions() / "digests" / hashlib.sha256(os.fsencode(key)).hexdigest()
 
@@ -139,7 +126,7 @@ def convert_models(models: Iterable[Model | None]) -> Iterator[tuple[Model, floa
 def convert_gguf(path: Path, form: WeightsForm) -> Iterator[float]:
     """Convert a file that is not converted yet; yields the elapsed seconds, five times a second.
 
-    When the caller goes away, the conversion ends and leaves nothing behind.
+    When the generator is closed, the conversion ends and leaves nothing behind.
 
     Raises:
         GGUFError: the file cannot be read.
@@ -186,12 +173,12 @@ def convert_here(path: Path, scratch: Path, form: WeightsForm) -> None:
     from specdemo.models import convert
 
     digest = file_digest(path)
-    folder = place_of(digest, form)
+    folder = _place_of(digest, form)
     if folder.is_dir():  # the same content under another name
         return
     convert.store(path, scratch / "work", form)
     with suppress(OSError):  # another process was faster
         (scratch / "work").rename(folder)
-    for version in range(1, VERSION):
-        for old in conversions().glob(f"{digest}-{version}*"):
-            shutil.rmtree(old, ignore_errors=True)
+    for other in conversions().glob(f"{digest}-*"):
+        if not other.name.startswith(f"{digest}-{VERSION}"):
+            shutil.rmtree(other, ignore_errors=True)

@@ -20,7 +20,7 @@ import numpy as np
 import psutil
 
 from specdemo.errors import DeviceError, UsageError, quoted
-from specdemo.models.places import is_writable, own_cache
+from specdemo.files import is_writable, own_cache
 from specdemo.records import Environment, ModelPair
 from specdemo.settings import RuntimeSettings
 from specdemo.strategies import ENGINES, EngineName
@@ -50,32 +50,31 @@ def multiplies_int8() -> bool:
     return bool({"AVX-VNNI", "AVX-512 VNNI", "AMX INT8"} & set(instruction_sets()))
 
 
+def _cpuinfo() -> list[str]:
+    with suppress(OSError):
+        return Path("/proc/cpuinfo").read_text().splitlines()
+    return []
+
+
 def instruction_sets() -> list[str]:
     """Return the names of those that Linux and numpy report."""
-    flags = set[str]()
-    with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        flags = {word for line in lines if line.startswith(("flags", "Feat")) for word in line.split()}
+    flags = {word for line in _cpuinfo() if line.startswith(("flags", "Feat")) for word in line.split()}
     extensions = np.show_config(mode="dicts")["SIMD Extensions"]
     flags |= {_NUMPY[name] for name in (*extensions["baseline"], *extensions["found"]) if name in _NUMPY}
     return [name for name, words in INSTRUCTION_SETS.items() if words & flags]
 
 
 def processor() -> str:
-    named = ""
-    with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        named = next((line.partition(":")[2] for line in lines if line.startswith("model name")), "")
+    named = next((line.partition(":")[2] for line in _cpuinfo() if line.startswith("model name")), "")
     return named.strip() or platform.processor() or platform.machine()
 
 
 def memory_needed(target_bytes: int, draft_bytes: int, cache_gb: int, engine: EngineName) -> int:
     """Return the maximum bytes of weights and KV caches.
 
-    GenAI: the plain and the speculative pipeline each hold a target and a cache, and the draft is loaded a second
-    time to replay its proposals. The traced engine holds each model once; its caches grow with the text and count as
-    one of GenAI's size. Caches take memory only as far as they are used, so short texts need less: a pair of 113 MB
-    with a cache of 1 GB took 0.7 GB in GenAI, where this says 2.4.
+    GenAI's plain and speculative pipelines each hold a target and a cache, and the draft is loaded a second time to
+    replay its proposals. The traced engine holds each model once. Caches take memory only as far as they are used: a
+    pair of 113 MB with a cache of 1 GB took 0.7 GB in GenAI, where this says 2.4.
     """
     return ENGINES[engine].copies * (target_bytes + draft_bytes + cache_gb * 2**30)
 
@@ -106,14 +105,15 @@ _GROUP = 16  # activations that share a scale; as fast as 32, OpenVINO's default
 
 _TOLD = (
     "INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION", "DYNAMIC_QUANTIZATION_GROUP_SIZE", "INFERENCE_NUM_THREADS",
+    "EXECUTION_DEVICES",
 )  # fmt: skip
-
+"""Properties in use that a record names."""
 PROPERTIES_VARIABLE = "SPECDEMO_CPU_PROPERTIES"
 """Environment variable with properties of every model on a CPU, unless the runtime settings differ."""
 
 
 class Device(NamedTuple):
-    """A device: its OpenVINO name, its full name, and why it cannot be used here, if so."""
+    """A device: its OpenVINO and its full name, and why it cannot be used here, if so."""
 
     name: str
     full_name: str
@@ -172,7 +172,6 @@ def int8_runtime(runtime: RuntimeSettings) -> RuntimeSettings:
 
 
 def device_name(device: str) -> str:
-    """Return the device's full name, such as the processor's; the given name if OpenVINO has no other."""
     import openvino
 
     try:
@@ -184,8 +183,7 @@ def device_name(device: str) -> str:
 def properties(runtime: RuntimeSettings, device: str) -> dict[str, str]:
     """Return the OpenVINO properties to compile a model with on this device; empty leaves all to the device.
 
-    Compiled models are cached without weights, which are read from the model's folder. If the cache is not writable,
-    loading takes longer, but is no error.
+    Compiled models are cached without weights, which are read from the model's folder.
     """
     on_cpu = device.startswith("CPU")
     chosen = _given_properties() if on_cpu else {}
@@ -208,7 +206,6 @@ def properties(runtime: RuntimeSettings, device: str) -> dict[str, str]:
 
 
 def _given_properties() -> dict[str, str]:
-    """Return properties from the environment, such as SCHEDULING_CORE_TYPE=PCORE_ONLY."""
     pairs = [part.partition("=") for part in os.environ.get(PROPERTIES_VARIABLE, "").split()]
     for name, equals, value in pairs:
         if not (name and equals and value):
@@ -252,7 +249,7 @@ def _probe(device: str, asked: dict[str, str]) -> dict[str, str]:
     model = openvino.Model([opset.result(opset.relu(tokens))], [tokens], "probe")
     compiled = openvino.Core().compile_model(model, device, asked)
     known = {}
-    for name in (*_TOLD, "EXECUTION_DEVICES"):
+    for name in _TOLD:
         with suppress(RuntimeError):
             value = compiled.get_property(name)
             text = value.to_string() if isinstance(value, openvino.Type) else value
@@ -268,6 +265,7 @@ def describe_environment(pair: ModelPair, target_runtime: RuntimeSettings | None
         return _probe(device, properties(runtime.model_copy(update={"model_cache": False}), device))
 
     target, draft = used(runtime, runtime.device), used(draft_runtime(pair.runtime), draft_device(runtime))
+    groups = target.get("DYNAMIC_QUANTIZATION_GROUP_SIZE")
     return Environment(
         specdemo=__version__,
         python=platform.python_version(),
@@ -279,15 +277,9 @@ def describe_environment(pair: ModelPair, target_runtime: RuntimeSettings | None
         inference_precision=target.get("INFERENCE_PRECISION_HINT", "unknown"),
         kv_cache_precision=target.get("KV_CACHE_PRECISION", "unknown"),
         draft_inference_precision=draft.get("INFERENCE_PRECISION_HINT", "unknown"),
-        dynamic_quantization=_groups(target.get("DYNAMIC_QUANTIZATION_GROUP_SIZE")),
+        dynamic_quantization={None: "unknown", "0": "off"}.get(groups, f"groups of {groups}"),
         threads=int(target["INFERENCE_NUM_THREADS"]) if "INFERENCE_NUM_THREADS" in target else None,
     )
-
-
-def _groups(size: str | None) -> str:
-    if size is None:
-        return "unknown"
-    return f"groups of {size}" if int(size) else "off"
 
 
 def _full_name(device: str, used: dict[str, str]) -> str:

@@ -36,20 +36,19 @@ _NO_HEAD = (
 )
 _MODES: dict[str, HeadName] = {f"{name}_mode": name for name in get_args(HeadName)}
 _TRUE = {"yes", "true", "1"}
-_MOST_FACTS = 10_000  # bytes of `specdemo.json`, of which a few hundred are needed
 _LOOK = 2**20  # bytes; a tokenizer_config.json with many added tokens takes some 300,000
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx")
 
 
-def inspect_folder(path: Path, *, draft: bool = False) -> Model:
-    """Describe the model in a folder. A draft may lack a detokenizer, since only the target generates text.
+def inspect_folder(path: Path) -> Model:
+    """Describe the model in a folder. One without a detokenizer can only be a draft: the target writes the text.
 
     Without `config.json` the context length is unknown, and the vocabulary is the network's number of logits. A head
     needs no tokenizer: it uses its target's.
     """
     try:
         stamps = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in _files(path))
-        found = _inspected(path, draft, stamps)
+        found = _inspected(path, stamps)
     except OSError as error:
         raise FolderError(f"The folder {quoted(str(path))} cannot be read ({error.strerror}); check it.") from error
     if isinstance(found, str):
@@ -62,12 +61,16 @@ def agreement_per_step(path: Path) -> tuple[float, ...]:
 
     From `specdemo.json` in the draft's folder; empty if it does not say.
     """
-    file = path / "specdemo.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
-        if file.stat().st_size <= _MOST_FACTS:
-            shares = tuple(float(share) for share in json_value(file.read_bytes())["agreement_per_step"])
-            return shares if all(0 <= share <= 1 for share in shares) else ()
+        shares = tuple(map(float, json_value(looked_at(path / "specdemo.json"))["agreement_per_step"]))
+        return shares if all(0 <= share <= 1 for share in shares) else ()
     return ()
+
+
+def looked_at(file: Path) -> bytes:
+    """Return the content of a file that is only looked at, up to a megabyte: anyone may have written it."""
+    with file.open("rb") as opened:
+        return opened.read(_LOOK)
 
 
 def _files(path: Path) -> list[Path]:
@@ -75,22 +78,22 @@ def _files(path: Path) -> list[Path]:
 
 
 @lru_cache(maxsize=512)
-def _inspected(path: Path, draft: bool, stamps: tuple[tuple[str, int, int], ...]) -> Model | str:
+def _inspected(path: Path, stamps: tuple[tuple[str, int, int], ...]) -> Model | str:
     """Return the model, or why it is refused; re-read only if a file changed, since large XML takes a second."""
     try:
-        return _read(path, draft)
+        return _read(path)
     except FolderError as error:
         return str(error)
 
 
-def _read(path: Path, draft: bool) -> Model:
+def _read(path: Path) -> Model:
     if path.is_file():
         raise FolderError(f"{quoted(path.name)} is not a model; give a GGUF file or an OpenVINO folder.")
     if not path.is_dir():
         raise FolderError(f"There is no folder {quoted(str(path))}; check the path.")
-    if (path / "openvino_encoder_model.xml").is_file():
-        raise FolderError(f"The model in {path.name!r} {_ENCODER_DECODER}.")
     config = _read_config(path) if (path / "config.json").is_file() else {}
+    if (path / "openvino_encoder_model.xml").is_file() or config.get("is_encoder_decoder"):
+        raise FolderError(f"The model in {path.name!r} {_ENCODER_DECODER}.")
     in_parts = (path / _PARTS[-2]).is_file() and not (path / _MODEL[0]).is_file()
     if (path / _PARTS[0]).is_file() and not in_parts and not (path / _MODEL[0]).is_file():
         raise FolderError(f"The model in {path.name!r} {_NO_HEAD}.")
@@ -99,15 +102,13 @@ def _read(path: Path, draft: bool) -> Model:
     network = _read_network(path, stem) if whole else None
     head = None if in_parts else _head(config, network.modes if network is not None else frozenset())
     missing = [name for name in (*networks, *(() if head else _TOKENIZER)) if not (path / name).is_file()]
-    detokenizer = not head and not set(_DETOKENIZER) <= set(missing)
-    if draft and not detokenizer and not in_parts and len(missing) < len(REQUIRED):
-        missing = [name for name in missing if name not in _DETOKENIZER]
     if len(missing) == len(REQUIRED):
         raise FolderError(f"The folder {path.name!r} contains no OpenVINO model; {_EXPORT}.")
+    detokenizer = not head and not set(_DETOKENIZER) <= set(missing)
+    if not detokenizer and not in_parts:
+        missing = [name for name in missing if name not in _DETOKENIZER]
     if missing or network is None:
         raise FolderError(f"The folder {path.name!r} lacks {', '.join(missing)}; copy the whole folder again.")
-    if config.get("is_encoder_decoder"):
-        raise FolderError(f"The model in {path.name!r} {_ENCODER_DECODER}.")
     for other in () if head else ("openvino_tokenizer", "openvino_detokenizer")[: 1 + detokenizer]:
         _read_network(path, other)
     sizes = _sizes(network)
@@ -152,57 +153,6 @@ def own_head(model: Model) -> Model:
     )
 
 
-def _sizes(network: "_Network") -> Counter[str]:
-    """Count weights by element type, in matrices only: biases, scales and masks do not name a precision."""
-    sizes: Counter[str] = Counter()
-    for kind, shape, _ in network.constants:
-        if len(shape) > 1:
-            sizes[kind] += prod(shape)
-    return sizes
-
-
-def _has_chat_template(path: Path) -> bool:
-    """Whether a chat template is in any of the places where GenAI looks."""
-    if any((path / f"chat_template.{ending}").is_file() for ending in ("jinja", "json")):
-        return True
-    settings = path / "tokenizer_config.json"
-    if settings.is_file() and b'"chat_template"' in _looked_at(settings):
-        return True
-    return b"<chat_template value=" in _looked_at(path / "openvino_tokenizer.xml")
-
-
-def _looked_at(file: Path) -> bytes:
-    """Return the content of a file that is only looked at, up to a megabyte: anyone may have written it."""
-    with file.open("rb") as opened:
-        return opened.read(_LOOK)
-
-
-def _head(config: dict[str, Any], modes: frozenset[str]) -> HeadName | None:
-    """Return the kind of head, by its network's runtime information or else its configuration; None if not a head."""
-    for mode, head in _MODES.items():
-        if mode in modes:
-            return head
-    names = config.get("architectures")
-    named = [str(name).lower() for name in names] if isinstance(names, list) else []
-    if any("eagle3" in name for name in named):
-        return "eagle3"
-    return "dflash" if "dflash_config" in config or any("dflash" in name for name in named) else None
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config = json_value(_looked_at(path / "config.json"))
-    except ValueError as error:
-        raise FolderError(f"config.json in {path.name!r} is damaged; copy the folder again.") from error
-    if not isinstance(config, dict):
-        raise _no_configuration(path)
-    return config
-
-
-def _no_configuration(path: Path) -> FolderError:
-    return FolderError(f"config.json in {path.name!r} is not a model's configuration; copy the folder again.")
-
-
 class _Network(NamedTuple):
     """Contents of a network's XML: type, shape and end offset of each constant, number of logits, and head modes."""
 
@@ -236,6 +186,51 @@ def _read_network(path: Path, stem: str) -> _Network:
     return _Network(constants, logits if logits is not None and logits > 0 else None, frozenset(modes))
 
 
+def _sizes(network: _Network) -> Counter[str]:
+    """Count weights by element type, in matrices only: biases, scales and masks do not name a precision."""
+    sizes: Counter[str] = Counter()
+    for kind, shape, _ in network.constants:
+        if len(shape) > 1:
+            sizes[kind] += prod(shape)
+    return sizes
+
+
 def _name_precision(sizes: Counter[str]) -> str:
     kind = sizes.most_common(1)[0][0] if sizes else "unknown"
     return {"u8": "int8", "i8": "int8", "u4": "int4", "i4": "int4"}.get(kind, kind)
+
+
+def _has_chat_template(path: Path) -> bool:
+    """Whether a chat template is in any of the places where GenAI looks."""
+    if any((path / f"chat_template.{ending}").is_file() for ending in ("jinja", "json")):
+        return True
+    settings = path / "tokenizer_config.json"
+    if settings.is_file() and b'"chat_template"' in looked_at(settings):
+        return True
+    return b"<chat_template value=" in looked_at(path / "openvino_tokenizer.xml")
+
+
+def _head(config: dict[str, Any], modes: frozenset[str]) -> HeadName | None:
+    """Return the kind of head, by its network's runtime information or else its configuration; None if not a head."""
+    for mode, head in _MODES.items():
+        if mode in modes:
+            return head
+    names = config.get("architectures")
+    named = [str(name).lower() for name in names] if isinstance(names, list) else []
+    if any("eagle3" in name for name in named):
+        return "eagle3"
+    return "dflash" if "dflash_config" in config or any("dflash" in name for name in named) else None
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = json_value(looked_at(path / "config.json"))
+    except ValueError as error:
+        raise FolderError(f"config.json in {path.name!r} is damaged; copy the folder again.") from error
+    if not isinstance(config, dict):
+        raise _no_configuration(path)
+    return config
+
+
+def _no_configuration(path: Path) -> FolderError:
+    return FolderError(f"config.json in {path.name!r} is not a model's configuration; copy the folder again.")

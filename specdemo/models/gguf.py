@@ -14,11 +14,11 @@ import mmap
 import stat
 import struct
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from functools import lru_cache
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from specdemo.child import Failure, Limits, run_limited
 from specdemo.errors import GGUFError, ModelError, quoted
@@ -117,24 +117,21 @@ class Header(NamedTuple):
         return value or _ALIGNMENT
 
     def integer(self, key: str, most: int = 2**31 - 1) -> int | None:
-        """Return a whole number of the metadata, from 0 to `most`; None if absent."""
-        value = self.metadata.get(key)
-        if value is not None and (type(value) is not int or not 0 <= value <= most):
-            raise self._wrong(key, value, f"a whole number up to {most}")
-        return value
+        """Return a whole number of the metadata, from 0 to `most`; None if absent, as with the other kinds."""
+        fits = lambda value: type(value) is int and 0 <= value <= most  # noqa: E731
+        return cast(int | None, self._checked(key, fits, f"a whole number up to {most}"))
 
     def number(self, key: str) -> float | None:
-        """Return a finite number of the metadata; None if absent."""
-        value = self.metadata.get(key)
-        if value is not None and (type(value) not in (int, float) or not math.isfinite(value)):
-            raise self._wrong(key, value, "a number")
-        return value
+        fits = lambda value: type(value) in (int, float) and math.isfinite(value)  # noqa: E731
+        return cast(float | None, self._checked(key, fits, "a number"))
 
     def text(self, key: str) -> str | None:
-        """Return a text of the metadata; None if absent."""
+        return cast(str | None, self._checked(key, lambda value: isinstance(value, str), "a text"))
+
+    def _checked(self, key: str, fits: Callable[[Any], bool], expected: str) -> Any:
         value = self.metadata.get(key)
-        if value is not None and not isinstance(value, str):
-            raise self._wrong(key, value, "a text")
+        if value is not None and not fits(value):
+            raise self._wrong(key, value, expected)
         return value
 
     def length(self, key: str) -> int:
@@ -155,7 +152,6 @@ def is_gguf(path: Path) -> bool:
 
 
 def read_header(path: Path) -> Header:
-    """Read a file's metadata and table of tensors."""
     name = path.name
     try:
         regular = stat.S_ISREG(path.stat().st_mode)  # a pipe would wait for its other end
@@ -281,10 +277,7 @@ class _Parser:
 
 
 def inspect_gguf(path: Path) -> Model:
-    """Describe the model in a GGUF file, from its own metadata.
-
-    The result, even a refusal, is cached until the file changes.
-    """
+    """Describe the model in a GGUF file; even a refusal is cached until the file changes."""
     try:
         state = path.stat()
     except OSError as error:
@@ -310,7 +303,7 @@ def inspect_model(path: Path) -> Model:
         ModelError: it cannot be used. Nothing else: one file must not stop a listing or a start.
     """
     try:
-        return inspect_gguf(path) if path.is_file() else inspect_folder(path, draft=True)
+        return inspect_gguf(path) if path.is_file() else inspect_folder(path)
     except ModelError:
         raise
     except Exception as error:
@@ -325,9 +318,9 @@ LIMITS = Limits()
 def inspect_limited(
     place: Path, failure: Failure, read: Callable[[Path], Model] = inspect_model, *, limits: Limits = LIMITS
 ) -> Generator[None, None, Model]:
-    """Describe the model there in a separate process, within limits; yields while it runs.
+    """Describe the model there in a separate process, within limits, since anyone may have made it.
 
-    A malicious file may aim to exhaust the reader's memory or time.
+    Yields while it runs.
     """
     mapped = sum(file.stat().st_size for file in ([place] if place.is_file() else place.glob("*.gguf")))
     limits = limits._replace(memory=limits.memory + mapped)
@@ -339,6 +332,7 @@ def describe(path: Path, size: int) -> Model:
         raise GGUFError(f"The name of {quoted(path.name)} is not valid text; rename the file.")
     header = read_header(path)
     check_readable(header)
+    _check_merges(path, header)
     needed = max(header.data + tensor.offset + tensor.bytes for tensor in header.tensors)
     if size < needed:
         raise _cut(path.name, f" has {size} of {needed} bytes and")
@@ -364,7 +358,6 @@ def describe(path: Path, size: int) -> Model:
 
 
 def vocabulary_of(header: Header) -> int | None:
-    """Return the number of tokens, by the shape of the embeddings."""
     return next((tensor.shape[-1] for tensor in header.tensors if tensor.name == "token_embd.weight"), None)
 
 
@@ -374,7 +367,7 @@ def check_readable(header: Header) -> None:
     if family not in FAMILIES:
         raise GGUFError(
             f"{name!r} has the {quoted(family)[1:-1]} architecture, which OpenVINO GenAI does not read from GGUF; "
-            f"choose one of {_listed(FAMILIES)}, or export the original with optimum-intel."
+            f"choose one of {', '.join(FAMILIES)}, or export the original with optimum-intel."
         )
     if (header.integer("split.count") or 1) > 1:
         raise GGUFError(f"{name!r} is one of several parts; join them with llama-gguf-split --merge.")
@@ -385,16 +378,25 @@ def check_readable(header: Header) -> None:
     refused = [kind for kind, _ in types.most_common() if kind not in _BLOCKS]
     if refused:
         raise GGUFError(
-            f"{name!r} holds {_listed(refused)} tensors, which OpenVINO GenAI does not read; "
-            f"choose a file quantized as one of {_listed(_BLOCKS)}, such as Q4_K_M."
+            f"{name!r} holds {', '.join(refused)} tensors, which OpenVINO GenAI does not read; "
+            f"choose a file quantized as one of {', '.join(_BLOCKS)}, such as Q4_K_M."
         )
     if not any(len(tensor.shape) > 1 for tensor in header.tensors):
         raise GGUFError(f"{name!r} holds no weights; choose another file.")
 
 
+def _check_merges(file: Path, header: Header) -> None:
+    """Check that every merge makes a token of two; openvino-genai's reader ends in "map::at" otherwise."""
+    tokens = set(read_array(file, header.metadata.get("tokenizer.ggml.tokens")))
+    for merge in read_array(file, header.metadata.get("tokenizer.ggml.merges")):
+        left, _, right = merge.partition(b" ")
+        if left not in tokens or right not in tokens or left + right not in tokens:
+            shown = quoted(merge.decode(errors="replace"))
+            raise GGUFError(
+                f"{header.file!r} is damaged: the merge {shown} of its tokenizer is not among its tokens; "
+                "choose another file."
+            )
+
+
 def _cut(name: str, how: str = "") -> GGUFError:
     return GGUFError(f"{name!r}{how} is incomplete; download or copy it again.")
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)

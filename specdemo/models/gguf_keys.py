@@ -39,8 +39,9 @@ SPLITS = {name: patterns for names, patterns in _SPLITS.items() for name in name
 
 From these models' own tokenizer.json.
 """
-_BEGINS = {"llama-bpe", "llama3", "llama-v3", "tekken"}
-"""Tokenizers that llama.cpp begins with a token of the beginning unless the file says otherwise."""
+_TIKTOKEN = {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken"}
+"""Tokenizers with which llama.cpp takes a word that is a token whole, before merging (`ignore_merges`), and begins
+a text with a token of the beginning unless the file says otherwise."""
 
 _APPLIED, _IGNORED = "", None
 
@@ -172,9 +173,13 @@ def _positions(header: "Header") -> str | None:
     return None
 
 
+def takes_words_whole(header: "Header") -> bool:
+    return header.text("tokenizer.ggml.pre") in _TIKTOKEN
+
+
 def begins_with_token(header: "Header") -> bool:
     given = header.metadata.get("tokenizer.ggml.add_bos_token")
-    wanted = given if isinstance(given, bool) else header.text("tokenizer.ggml.pre") in _BEGINS
+    wanted = given if isinstance(given, bool) else takes_words_whole(header)
     return bool(wanted) and header.integer("tokenizer.ggml.bos_token_id") is not None
 
 

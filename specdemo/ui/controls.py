@@ -8,7 +8,7 @@ from pydantic.fields import FieldInfo
 
 from specdemo.costs import predicted, start_settings
 from specdemo.errors import SettingsError
-from specdemo.models.pairs import default_drafter, initial_settings, pair_settings
+from specdemo.models.catalogue import default_drafter, initial_settings, pair_settings
 from specdemo.race import LiveSettings
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings, choices

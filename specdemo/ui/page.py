@@ -20,14 +20,14 @@ from specdemo.costs import start_settings
 from specdemo.engines import load_engine
 from specdemo.errors import SpecdemoError
 from specdemo.exports.html import PAGE
-from specdemo.models.pairs import bundled_prompts
+from specdemo.models.catalogue import bundled_prompts
 from specdemo.records import ModelPair
 from specdemo.settings import RuntimeSettings
 from specdemo.ui.compare import ANATOMY, COMPARE, CompareCallbacks, CompareTab, api_description, compare_tab
 from specdemo.ui.controls import NAMES, STRATEGY, choices_css, default_values, settings_from_link, start_values
 from specdemo.ui.gate import only_here
 from specdemo.ui.measure import measure_tab
-from specdemo.ui.models import ModelsTab, models_tab
+from specdemo.ui.models import ModelsTab
 from specdemo.ui.parts import alert, header_html
 from specdemo.ui.registry import PAIR_NAMES, Names, Registry, values_of
 from specdemo.ui.server import SESSIONS, Page, application, listening, visitors_files
@@ -125,7 +125,7 @@ def build_page(
         with gr.Tabs() as tabs:
             compare = compare_tab(callbacks, session_open, used, pair, stop("run"))
             measure_tab(sessions, session_open, used, pair, compare, stop)
-            models = models_tab(sessions, registry, used, header, compare, stop, local=local)
+            models = ModelsTab(sessions, registry, used, header, compare, stop, local=local)
         compare.race.select(lambda: gr.update(selected=ANATOMY), outputs=tabs, **PRIVATE)
         # changes only when a pair has just been loaded, which the visitor then wants to run
         models.in_use.change(lambda: gr.update(selected=COMPARE), outputs=tabs, **PRIVATE)

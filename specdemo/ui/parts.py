@@ -9,11 +9,10 @@ from markupsafe import Markup
 
 from specdemo.errors import SpecdemoError
 from specdemo.files import ASSETS
-from specdemo.models.catalogue import Entry, Source
+from specdemo.models.catalogue import Entry, Source, bundled_prompts, initial_settings
 from specdemo.models.checks import PairReport
 from specdemo.models.converted import stored_form
 from specdemo.models.devices import draft_device, in_units, memory_free
-from specdemo.models.pairs import bundled_prompts, initial_settings
 from specdemo.records import Model, ModelPair, Phase, Progress
 from specdemo.strategies import DRAFT_KINDS, ENGINES, SERVERS
 from specdemo.summary import parameters
@@ -141,7 +140,6 @@ _CARD = Markup(
 _BADGE = Markup('<span class="badge {kind}">{text}</span>')
 _MODEL = Markup("<div><dt>{role}</dt><dd>{name}<small>{facts}</small></dd></div>")
 _NOTE = Markup("<p>{}</p>")
-_PUBLISHED = Markup('<p class="published">{text} (<a href="{url}" target="_blank" rel="noreferrer">source</a>).</p>')
 _BUTTON = Markup('<button type="button" data-action="{action}">{text}</button>')
 _OFFER = Markup('<div class="offer" data-name="{name}">{action}</div>')
 _COMMAND = Markup("<p>In a terminal: <code>{}</code></p>")
@@ -167,8 +165,6 @@ def card_html(entry: Entry, here: Sequence[bool], *, downloads: bool, own_direct
         f"{in_units(memory_free())} is free now."
     )
     notes = _NOTE.format(entry.notes) if entry.notes else Markup("")
-    if entry.published is not None:
-        notes += _PUBLISHED.format(text=entry.published.text, url=entry.published.url)
     return str(
         _CARD.format(
             name=entry.name,
@@ -192,8 +188,6 @@ def _facts(source: Source) -> str:
         facts.append("needs conversion")
     if source.gated:
         facts.append("gated: needs a token")
-    if not source.confirmed:
-        facts.append("name unconfirmed")
     return " · ".join(facts)
 
 
@@ -235,12 +229,9 @@ def _which(entry: Entry, sources: Sequence[Source]) -> str:
     return f"the {'target' if sources[0] is entry.target else 'draft'}, "
 
 
-def offer_html(name: str, size: int | None = None) -> str:
-    """Return a button for a model not on this machine, to look it up or, if its size is known, to download it."""
-    if size is None:
-        return str(_OFFER.format(name=name, action=_BUTTON.format(action="select", text="Look for it on the Hub")))
-    text = f"Download {name}, {in_units(size)}"
-    return str(_OFFER.format(name=name, action=_BUTTON.format(action="download", text=text)))
+def offer_html(name: str) -> str:
+    """Return a button that downloads a model which is not on this machine."""
+    return str(_OFFER.format(name=name, action=_BUTTON.format(action="download", text=f"Download {name}")))
 
 
 def download_html(repository: str, progress: Progress[Path | None]) -> str:

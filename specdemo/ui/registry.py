@@ -2,17 +2,23 @@
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from specdemo.errors import DeviceError, SpecdemoError, UnknownNameError, quoted
-from specdemo.models.catalogue import Entry, catalogue, find
+from specdemo.models.catalogue import (
+    Entry,
+    catalogue,
+    entry_folders,
+    find,
+    initial_runtime,
+    local_folder,
+    models_dir,
+    pair_of,
+)
 from specdemo.models.devices import devices, draft_device, memory_total
-from specdemo.models.hub import download, download_source, local_folder
-from specdemo.models.library import add_model, entry_folders, library
-from specdemo.models.pairs import initial_runtime, pair_of
-from specdemo.models.places import models_dir
+from specdemo.models.hub import download, download_source
+from specdemo.models.library import add_model, library
 from specdemo.records import Model, ModelPair, Progress
 from specdemo.settings import RuntimeSettings
 from specdemo.ui.parts import alert, card_html, cards_html, download_html, notice, offer_html
@@ -33,11 +39,6 @@ def values_of(pair: ModelPair) -> dict[str, Any]:
     draft = pair.draft.name if pair.draft is not None else ""
     runtime = pair.runtime.model_dump()
     return {"target": pair.target.name, "draft": draft} | runtime | {"draft_device": runtime["draft_device"] or ""}
-
-
-def runtime_of(target: Model | None) -> RuntimeSettings:
-    """Return the default runtime settings for a target; None stands for one that is not on this machine."""
-    return initial_runtime(target) if target is not None else RuntimeSettings()
 
 
 def of_hub(name: str) -> bool:
@@ -101,7 +102,8 @@ class Registry:
         return dict.fromkeys(own, "as the page was started") | {device.name: device.full_name for device in usable}
 
     def default_runtime(self, target: str) -> RuntimeSettings:
-        return runtime_of(self.models().get(target))
+        model = self.models().get(target)
+        return initial_runtime(model) if model is not None else RuntimeSettings()
 
     def names_of(self, entry_name: str) -> Names:
         """Return the names of a catalogue entry's models."""
@@ -125,19 +127,8 @@ class Registry:
         return card_html(entry, here, downloads=self.downloads, own_directory=self.own_directory)
 
     def offer(self, name: str) -> str:
-        """Return the offer to look up a model not on this machine, as HTML; empty if it cannot be downloaded."""
+        """Return the offer to download a model not on this machine, as HTML; empty if that is not possible."""
         return offer_html(name) if self.downloads and of_hub(name) else ""
-
-    def look(self, name: str) -> Iterator[str]:
-        if not self.offer(name):
-            return
-        yield notice("Contacting the Hub …")
-        try:
-            with closing(download(name)) as steps:  # the first step has the size of the missing files
-                first = next(steps)
-            yield offer_html(name, first.total - first.done)
-        except SpecdemoError as error:
-            yield alert(error)
 
     def download(self, visitor: str, name: str) -> Iterator[str]:
         """Download a model from the Hub, or the missing models of a catalogue entry, yielding messages.

@@ -24,8 +24,8 @@ from specdemo.costs import measure_costs
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
 from specdemo.estimate import of_comparison
+from specdemo.models.catalogue import bundled_pair, default_pair, initial_settings
 from specdemo.models.converted import convert_pair
-from specdemo.models.pairs import bundled_pair, default_pair, initial_settings
 from specdemo.race import race
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings

@@ -19,9 +19,9 @@ from specdemo.experiments.plan import PRESETS
 from specdemo.experiments.rows import Load, points, run
 from specdemo.experiments.suites import Task
 from specdemo.files import ASSETS
+from specdemo.models.catalogue import PAIR_VARIABLE, bundled_prompts, default_pair, initial_settings
 from specdemo.models.converted import convert_pair
 from specdemo.models.devices import instruction_sets
-from specdemo.models.pairs import PAIR_VARIABLE, bundled_prompts, default_pair, initial_settings
 from specdemo.records import ModelPair
 
 PATH = ASSETS / "expectations.json"

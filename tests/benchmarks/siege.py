@@ -39,7 +39,7 @@ from specdemo.engines.base import PREFILL_CHUNK
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
 from specdemo.exports import schema
-from specdemo.models.pairs import bundled_pair
+from specdemo.models.catalogue import bundled_pair
 from specdemo.race import race
 from specdemo.records import MOST_TURNS, Comparison, ModelPair, Phase, Slice
 from specdemo.settings import GenerationSettings

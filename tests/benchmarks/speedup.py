@@ -29,10 +29,10 @@ from specdemo.costs import measure_costs
 from specdemo.decoding.lookahead import best_lookahead
 from specdemo.engines import load_engine
 from specdemo.experiments.suites import bundled_tasks
+from specdemo.models.catalogue import default_pair, initial_runtime, pair_of, pair_settings
 from specdemo.models.converted import convert_pair
 from specdemo.models.folder import agreement_per_step
 from specdemo.models.library import resolve
-from specdemo.models.pairs import default_pair, initial_runtime, pair_of, pair_settings
 from specdemo.race import race
 from specdemo.records import Comparison, Prompts
 

@@ -16,7 +16,7 @@ from specdemo.cli.terminal import progress
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import UsageError
 from specdemo.exports import schema
-from specdemo.models.pairs import BUNDLED, PAIR_VARIABLE
+from specdemo.models.catalogue import BUNDLED, PAIR_VARIABLE
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import EngineName
@@ -160,7 +160,7 @@ INTERRUPTED = """
 import signal
 from specdemo.cli.terminal import interruptible
 from specdemo.engines import load_engine
-from specdemo.models.pairs import bundled_pair
+from specdemo.models.catalogue import bundled_pair
 
 with interruptible() as stop:
     load_engine("traced", bundled_pair()).close()

@@ -14,8 +14,8 @@ from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.engines.genai.pipelines import as_tensor, generation_config
 from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import FolderError, PairError, PromptError, SettingsError
+from specdemo.models.catalogue import BUNDLED
 from specdemo.models.folder import inspect_folder
-from specdemo.models.pairs import BUNDLED
 from specdemo.race import run_alone
 from specdemo.records import Outcome, Request, Run
 from specdemo.settings import GenerationSettings, RuntimeSettings

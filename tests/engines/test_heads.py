@@ -13,10 +13,10 @@ from specdemo.engines.base import BRIEF
 from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.errors import FolderError, PairError, PromptError, SettingsError
 from specdemo.experiments.plan import Axes, grid
+from specdemo.models.catalogue import bundled_models, check_target, pair_of
 from specdemo.models.checks import check_engine, check_pair, check_strategy, drafts_for, is_recommended
 from specdemo.models.folder import inspect_folder, own_head
 from specdemo.models.library import library
-from specdemo.models.pairs import bundled_models, check_target, pair_of
 from specdemo.race import race, run_alone
 from specdemo.records import Comparison, Model, ModelPair, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling
@@ -38,25 +38,25 @@ def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pair_with(draft: Path, **runtime: object) -> ModelPair:
-    models = inspect_folder(TARGET), inspect_folder(draft, draft=True)
+    models = inspect_folder(TARGET), inspect_folder(draft)
     return pair_of(*models, runtime=RuntimeSettings.checked(**EXACT | runtime))
 
 
 def test_a_dflash_draft_is_known_by_its_runtime_information(draft: Path, tmp_path: Path) -> None:
-    model = inspect_folder(draft, draft=True)
+    model = inspect_folder(draft)
     assert (model.head, model.detokenizer, model.chat_template) == ("dflash", False, False)
     with pytest.raises(PairError, match=r"'block-draft' is a DFlash draft, which cannot generate text on its own"):
         check_target(model)
     bare = Path(shutil.copytree(draft, tmp_path / "bare"))
     (bare / "config.json").unlink()
-    assert inspect_folder(bare, draft=True).head == "dflash", "no configuration is needed"
+    assert inspect_folder(bare).head == "dflash", "no configuration is needed"
 
 
 def test_a_dflash_draft_is_known_by_its_configuration(draft: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(draft, tmp_path / "other"))
     network = folder / "openvino_model.xml"
     network.write_text(network.read_text().replace("dflash_mode", "another_mode"))
-    assert inspect_folder(folder, draft=True).head == "dflash"
+    assert inspect_folder(folder).head == "dflash"
 
 
 @pytest.mark.openvino
@@ -122,7 +122,7 @@ def test_load_runs_with_heads_are_refused_before_anything_is_loaded(draft: Path)
 
 
 def test_which_engines_can_run_it_is_reported(draft: Path) -> None:
-    report = check_pair(inspect_folder(TARGET), inspect_folder(draft, draft=True))
+    report = check_pair(inspect_folder(TARGET), inspect_folder(draft))
     can = {engine.engine: engine.can_run for engine in report.engines}
     assert (can, report.same_tokenizer) == ({"genai": True, "traced": False}, None)
 
@@ -244,7 +244,7 @@ def mtp(tmp_path: Path) -> Path:
 
 
 def test_a_head_by_itself_is_refused(mtp: Path) -> None:
-    head = inspect_folder(mtp, draft=True)
+    head = inspect_folder(mtp)
     assert head.head == "mtp"
     report = check_pair(bundled_models()[0], head)
     assert not report.fits

@@ -13,8 +13,8 @@ from specdemo.decoding.verification import Logits, greedy_choice
 from specdemo.engines.language_model import LanguageModel, OwnTokens, draft_agreement
 from specdemo.engines.sequences import Layout
 from specdemo.files import ASSETS
+from specdemo.models.catalogue import BUNDLED
 from specdemo.models.devices import properties
-from specdemo.models.pairs import BUNDLED
 from specdemo.settings import RuntimeSettings, Sampling
 
 pytestmark = pytest.mark.openvino

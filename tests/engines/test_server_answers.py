@@ -23,7 +23,7 @@ from specdemo.engines.server.openai import OpenAI
 from specdemo.errors import PromptError, ServerError, UsageError
 from specdemo.experiments.concurrent import serve
 from specdemo.exports import schema
-from specdemo.models.pairs import initial_settings
+from specdemo.models.catalogue import initial_settings
 from specdemo.race import race, run_alone
 from specdemo.records import Comparison, Request, Run, Server, Servers
 from specdemo.strategies import ServerDefault

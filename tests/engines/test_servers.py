@@ -23,7 +23,7 @@ from specdemo.experiments.concurrent import serve
 from specdemo.experiments.plan import PRESETS, available
 from specdemo.experiments.rows import Loaded, points, run
 from specdemo.experiments.suites import typed_tasks
-from specdemo.models.pairs import initial_settings
+from specdemo.models.catalogue import initial_settings
 from specdemo.race import race, run_alone
 from specdemo.records import Comparison, Request, Server, Servers
 from specdemo.strategies import Constant

@@ -16,7 +16,7 @@ from specdemo.engines.sequences import Paged
 from specdemo.engines.text import Tokenizer
 from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import EngineError, PairError, PromptError, SettingsError
-from specdemo.models.pairs import BUNDLED
+from specdemo.models.catalogue import BUNDLED
 from specdemo.race import race, run_alone
 from specdemo.records import Comparison, Costs, Outcome, Request, Round, Run
 from specdemo.settings import GenerationSettings, RuntimeSettings

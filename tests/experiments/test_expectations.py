@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.models.pairs import bundled_pair, bundled_prompts
+from specdemo.models.catalogue import bundled_pair, bundled_prompts
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName

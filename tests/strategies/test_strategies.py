@@ -18,7 +18,7 @@ from specdemo.errors import SettingsError, UsageError
 from specdemo.experiments.plan import Axes, available, grid
 from specdemo.exports.code import FLAVOURS, code
 from specdemo.metrics import identical
-from specdemo.models.pairs import bundled_pair
+from specdemo.models.catalogue import bundled_pair
 from specdemo.race import race
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings

@@ -16,7 +16,7 @@ from pathlib import Path
 from specdemo.child import Failure, Limits, result_of, run_limited
 from specdemo.engines.base import Engine
 from specdemo.errors import FileError, SpecdemoError
-from specdemo.models.pairs import PAIR_VARIABLE, bundled_pair
+from specdemo.models.catalogue import PAIR_VARIABLE, bundled_pair
 from specdemo.records import ModelPair, Slice
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName

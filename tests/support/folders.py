@@ -3,8 +3,8 @@
 import shutil
 from pathlib import Path
 
+from specdemo.models.catalogue import BUNDLED, pair_of
 from specdemo.models.folder import inspect_folder
-from specdemo.models.pairs import BUNDLED, pair_of
 from specdemo.records import ModelPair
 from specdemo.settings import RuntimeSettings
 
@@ -23,7 +23,7 @@ def pair_from_folders(target: Path, draft: Path | None, runtime: RuntimeSettings
         FolderError: a folder is missing, empty, incomplete or not OpenVINO IR.
         PairError: the target is an EAGLE-3 head.
     """
-    drafted = inspect_folder(draft, draft=True) if draft is not None else None
+    drafted = inspect_folder(draft) if draft is not None else None
     return pair_of(inspect_folder(target), drafted, runtime=runtime)
 
 

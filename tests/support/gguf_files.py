@@ -1,6 +1,7 @@
 """Tiny GGUF files with random weights, of each family that is read, written by llama.cpp's own package."""
 
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ FILE_TYPES = {
     "Q4_0": gguf.LlamaFileType.MOSTLY_Q4_0,
     "Q4_1": gguf.LlamaFileType.MOSTLY_Q4_1,
     "Q4_K": gguf.LlamaFileType.MOSTLY_Q4_K_M,
-    "Q6_K": gguf.LlamaFileType.MOSTLY_Q6_K,
 }
+"""By their first kind of matrices; others are Q8_0."""
 CHAT = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -27,27 +28,28 @@ CHAT = (
 def write(
     path: Path,
     family: str = "llama",
-    kind: str = "F32",
-    *,
+    *kinds: str,
     chat: bool = True,
     architecture: str | None = None,
     more: dict[str, bool | int | float | str] | None = None,
     pre: str | None = None,
     merges: Sequence[str] = ("h e", "l l", "Ġ t"),
+    words: Sequence[str] = (),
     defined: Sequence[str] = (),
     tokenizer: str = "gpt2",
     vectors: str = "F32",
     arrays: dict[str, np.ndarray[Any, Any]] | None = None,
 ) -> Path:
-    """A file with matrices of this kind; `architecture` is what it says of itself, if not its family.
+    """A file with matrices of these kinds in turns, F32 by default; `architecture` is what it says of itself.
 
-    `arrays` stand in place of random weights; `merges` make the tokens after those of bytes, and `defined` are
-    user-defined tokens at the end.
+    `arrays` stand in place of random weights; `merges` make the tokens after those of bytes, `words` are tokens that
+    none makes, and `defined` are user-defined tokens at the end.
     """
     written = architecture or family
     writer = gguf.GGUFWriter(path, written)
     writer.add_name("A tiny model")
-    writer.add_file_type(FILE_TYPES.get(kind, gguf.LlamaFileType.MOSTLY_Q8_0))
+    kinds = kinds or ("F32",)
+    writer.add_file_type(FILE_TYPES.get(kinds[0], gguf.LlamaFileType.MOSTLY_Q8_0))
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(EMBEDDING)
     writer.add_block_count(LAYERS)
@@ -59,7 +61,7 @@ def write(
     if family == "qwen3":  # the only one whose heads need not divide the embedding
         writer.add_key_length(head_size(family))
         writer.add_value_length(head_size(family))
-    tokens = vocabulary(merges, defined)
+    tokens = vocabulary(merges, defined, words)
     writer.add_tokenizer_model(tokenizer)
     writer.add_tokenizer_pre(pre or ("qwen2" if family.startswith("qwen") else "smollm"))
     writer.add_token_list(tokens)
@@ -74,11 +76,12 @@ def write(
     if chat:
         writer.add_chat_template(CHAT)
     for key, value in (more or {}).items():
-        kinds: dict[type, Callable[[str, Any], None]] = {bool: writer.add_bool, float: writer.add_float32}
-        kinds |= {int: writer.add_uint32, str: writer.add_string}
-        kinds[type(value)](key, value)
+        adders: dict[type, Callable[[str, Any], None]] = {bool: writer.add_bool, float: writer.add_float32}
+        adders |= {int: writer.add_uint32, str: writer.add_string}
+        adders[type(value)](key, value)
+    turns = cycle(kinds)
     for name, array in (arrays or weights(family, tokens=len(tokens))).items():
-        _add(writer, name, array, vectors if array.ndim == 1 else kind)
+        _add(writer, name, array, vectors if array.ndim == 1 else next(turns))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -91,13 +94,15 @@ def head_size(family: str) -> int:
     return 32 if family == "qwen3" else EMBEDDING // HEADS
 
 
-def vocabulary(merges: Sequence[str] = ("h e", "l l", "Ġ t"), defined: Sequence[str] = ()) -> list[str]:
-    """Every byte as byte-level BPE writes it, the merges, the tokens that frame a chat, and user-defined ones."""
+def vocabulary(
+    merges: Sequence[str] = ("h e", "l l", "Ġ t"), defined: Sequence[str] = (), words: Sequence[str] = ()
+) -> list[str]:
+    """Every byte as byte-level BPE writes it, the merges, words, the tokens that frame a chat, and defined ones."""
     plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     hidden = [byte for byte in range(256) if byte not in plain]
     letters = {byte: chr(byte) for byte in plain} | {byte: chr(256 + i) for i, byte in enumerate(hidden)}
     merged = [merge.replace(" ", "") for merge in merges]
-    return [*(letters[byte] for byte in range(256)), *merged, "<|im_start|>", END, *defined]
+    return [*(letters[byte] for byte in range(256)), *merged, *words, "<|im_start|>", END, *defined]
 
 
 def weights(family: str, seed: int = 0, tokens: int = 261) -> dict[str, np.ndarray[Any, Any]]:

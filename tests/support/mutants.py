@@ -25,7 +25,7 @@ ENTRIES: tuple[Entry, ...] = (
     ("tokenizer.ggml.eos_token_id", UINT32, 2),
     ("tokenizer.chat_template", STRING, "{{ messages }}"),
     ("tokenizer.ggml.model", STRING, "gpt2"),
-    ("tokenizer.ggml.tokens", ARRAY, (STRING, 1, struct.pack("<Q", 1) + b"a")),
+    ("tokenizer.ggml.tokens", ARRAY, (STRING, 2, struct.pack("<Q", 1) + b"a" + struct.pack("<Q", 2) + b"aa")),
     ("tokenizer.ggml.merges", ARRAY, (STRING, 1, struct.pack("<Q", 3) + b"a a")),
 )
 ROWS: tuple[Row, ...] = (("token_embd.weight", (32, 4), 0, 0), ("output_norm.weight", (32,), 0, 512))

@@ -14,7 +14,7 @@ from playwright.sync_api import Page, ViewportSize, sync_playwright
 
 from specdemo.costs import start_settings
 from specdemo.engines import load_engine
-from specdemo.models.pairs import default_pair
+from specdemo.models.catalogue import default_pair
 from specdemo.ui.page import build_page, look, routes
 from specdemo.ui.server import application, listening
 from specdemo.ui.session import initial_pair

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from specdemo.engines.base import BRIEF, Decoder
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.models.pairs import bundled_pair
+from specdemo.models.catalogue import bundled_pair
 from specdemo.records import Costs, ModelPair, Request, Side
 from specdemo.strategies import Auto, EngineName
 

@@ -8,9 +8,7 @@ import pytest
 
 from specdemo.cli.commands import build_parser
 from specdemo.cli.options import chosen_pair, raced_settings
-from specdemo.models import pairs
-from specdemo.models.catalogue import Defaults, find
-from specdemo.models.pairs import bundled_pair
+from specdemo.models.catalogue import Defaults, bundled_pair, find
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.compare import CompareCallbacks
@@ -26,7 +24,7 @@ BEGUN = {"repetition_penalty": 1.3, "num_assistant_tokens": 7}
 def pair(monkeypatch: pytest.MonkeyPatch) -> ModelPair:
     """The bundled pair, as if the catalogue had settings for it."""
     entry = find("story-pair").model_copy(update={"begin": Defaults(generation=BEGUN)})
-    monkeypatch.setattr(pairs, "catalogue", lambda: (entry,))
+    monkeypatch.setattr("specdemo.models.catalogue.catalogue", lambda: (entry,))
     return bundled_pair()
 
 

@@ -25,7 +25,7 @@ from starlette.testclient import TestClient
 
 from specdemo.cli import main
 from specdemo.errors import UsageError
-from specdemo.models.pairs import bundled_pair
+from specdemo.models.catalogue import bundled_pair
 from specdemo.ui import gate, server
 from specdemo.ui.gate import BODY_BYTES, FILE_BYTES, TEXT_CHARACTERS, Gate, only_here
 from specdemo.ui.page import build_page, look, routes

@@ -1,6 +1,5 @@
 """The Models tab as a visitor meets it: real models, scripted engines, headless Chromium."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -18,11 +17,9 @@ from tests.support.browser import (
     models_tab,
     open_tab,
     repeated,
-    rests,
     run,
     set_slider,
 )
-from tests.support.folders import FIXTURES
 
 pytestmark = pytest.mark.browser
 ENTRY = find("qwen3-8b")
@@ -91,28 +88,6 @@ def test_what_is_not_here_cannot_be_used_and_where_downloads_are_off_there_is_a_
     expect(page.locator("#report")).to_contain_text(command)
     expect(page.locator("#offer button")).to_have_count(0)
     expect(page.locator("#use")).to_be_disabled()
-
-
-def test_a_target_in_parts_drafts_with_its_own_head_and_with_nothing_else(visit: Visit, models_dir: Path) -> None:
-    folder = Path(shutil.copytree(FIXTURES / "mtp", models_dir / "parts"))
-    try:
-        page = visit("/?drafter=lookup")
-        models_tab(page)
-        choose(page, target="parts")
-        expect(page.locator("#draft input")).to_have_value("parts/mtp · recommended")
-        expect(page.locator("#report")).to_contain_text("genai engine: can run this pair")
-        page.locator("#draft input").click()
-        expect(page.locator("#draft [role=option]")).to_have_count(1)
-        page.keyboard.press("Escape")
-        rests(page)
-        page.click("#use")
-        expect(page.locator("#header")).to_contain_text("parts + parts/mtp")
-        open_tab(page, "Compare")
-        expect(page.locator("#drafter")).to_be_hidden()
-        run(page)
-        assert downloaded(page).settings.drafter == "model"
-    finally:
-        shutil.rmtree(folder)
 
 
 def test_a_path_typed_as_the_target_is_taken(visit: Visit, models_dir: Path, tmp_path: Path) -> None:

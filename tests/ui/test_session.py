@@ -17,15 +17,14 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, FileError, LoadError
 from specdemo.exports.html import make_file
 from specdemo.exports.schema import to_json
-from specdemo.models.pairs import bundled_pair
+from specdemo.models.catalogue import bundled_pair
 from specdemo.race import race
 from specdemo.records import Comparison, ModelPair, Slice, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui import session
 from specdemo.ui.compare import CompareCallbacks
 from specdemo.ui.controls import start_values
-from specdemo.ui.models import ModelsCallbacks
-from specdemo.ui.registry import PAIR_NAMES, values_of
+from specdemo.ui.models import engine_for
 from specdemo.ui.session import Sessions, Update, Visitors, in_child, initial_pair
 from specdemo.worker import Prepare, WithEngine
 
@@ -131,22 +130,8 @@ def test_a_message_without_an_answer_leaves_the_chat_as_it_was() -> None:
 
 def test_a_pair_is_loaded_in_an_engine_that_can_run_it() -> None:
     """The page of a served pair has no other engine chosen, and its control is hidden."""
-    pair, loaded = bundled_pair(), list[str]()
-
-    def load(visitor: str, engine: str, pair: ModelPair) -> Iterator[str]:
-        loaded.append(engine)
-        yield "Stopped."
-
-    sessions, registry = mock.Mock(load=load), mock.Mock(choose=lambda *_: pair)
-    shown = mock.MagicMock()
-    for engine in ("server", "traced"):
-        values = values_of(pair)
-        list(
-            ModelsCallbacks(sessions, registry, shown).use(
-                mock.Mock(), pair, "", engine, *map(values.get, PAIR_NAMES)
-            )
-        )
-    assert loaded == ["genai", "traced"]
+    pair = bundled_pair()
+    assert [engine_for(pair, pair, engine) for engine in ("server", "traced")] == ["genai", "traced"]
 
 
 def test_a_stop_ends_all_that_a_visitor_does_of_that_name_and_nothing_else() -> None:

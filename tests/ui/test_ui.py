@@ -4,7 +4,7 @@ import gradio as gr
 import pytest
 
 from specdemo.errors import SettingsError
-from specdemo.models.pairs import bundled_pair
+from specdemo.models.catalogue import bundled_pair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.compare import api_description, show_valid
 from specdemo.ui.controls import NAMES, control, settings_from, settings_from_link, start_values, visibility

@@ -11,7 +11,7 @@ import pytest
 from gradio.blocks import BlockFunction
 from gradio.state_holder import SessionState
 
-from specdemo.models.pairs import bundled_pair
+from specdemo.models.catalogue import bundled_pair
 from specdemo.ui.compare import CompareCallbacks
 from specdemo.ui.controls import start_values
 from specdemo.ui.models import name_of

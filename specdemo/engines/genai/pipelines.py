@@ -19,9 +19,9 @@ from specdemo.engines.language_model import LanguageModel
 from specdemo.engines.text import Tokenizer
 from specdemo.errors import OPENVINO_FAILURES, CacheError, EngineError, LoadError, PairError, known_cause
 from specdemo.files import json_value
+from specdemo.models.catalogue import require_draft
 from specdemo.models.converted import folder_of
 from specdemo.models.devices import check_devices, check_head_device, draft_device, draft_runtime, properties
-from specdemo.models.pairs import require_draft
 from specdemo.records import FinishReason, ModelPair, Request
 from specdemo.strategies import HeadName, Plain, Strategy
 

@@ -1,42 +1,25 @@
-"""Folders of this machine that cannot be written."""
+"""This machine, and the properties that models are compiled with."""
 
-import hashlib
 from pathlib import Path
 
 import pytest
 
-from specdemo.errors import DeviceError, SpecdemoError, UsageError
+from specdemo.errors import DeviceError, UsageError
 from specdemo.models import devices
-from specdemo.models.converted import file_digest
-from specdemo.models.devices import PROPERTIES_VARIABLE, properties
-from specdemo.models.library import library
-from specdemo.models.places import writable
+from specdemo.models.devices import PROPERTIES_VARIABLE, check_devices, check_head_device, properties
 from specdemo.settings import RuntimeSettings
 
 
-@pytest.fixture
-def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache where nothing can be written."""
+def test_compiled_models_are_not_cached_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    return tmp_path / "file"
-
-
-def test_compiled_models_are_not_cached_where_nothing_can_be_written(
-    no_cache: Path, caplog: pytest.LogCaptureFixture
-) -> None:
     for _ in range(2):
         assert "CACHE_DIR" not in properties(RuntimeSettings(precision="f32"), "CPU")
     (record,) = caplog.records
-    assert f"{no_cache}/specdemo/compiled" in record.getMessage()
+    assert f"{tmp_path}/file/specdemo/compiled" in record.getMessage()
     assert record.getMessage().endswith("set XDG_CACHE_HOME to a writable folder.")
-    with pytest.raises(SpecdemoError, match="Rows cannot be saved in "):
-        writable(no_cache / "rows", "Rows")
-
-
-def test_digests_need_no_cache(no_cache: Path) -> None:
-    assert file_digest(no_cache) == hashlib.sha256(b"").hexdigest()
-    assert library().models
 
 
 def test_properties_of_the_cpu_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,3 +52,37 @@ def test_one_thread_computes_in_f32_where_openvino_would_crash(
     two = one.model_copy(update={"inference_num_threads": 2})
     assert "INFERENCE_PRECISION_HINT" not in properties(two, "CPU")
     devices._computes_in_bf16_on_one_thread.cache_clear()
+
+
+@pytest.mark.parametrize("device", ["TPU", "cpu", "CPU.7", "MULTI:CPU(999999)", "AUTO:" + "CPU," * 9999])
+def test_devices_this_machine_does_not_have(device: str) -> None:
+    with pytest.raises(DeviceError, match=r"This machine has no device '.*'; choose one of .*CPU") as caught:
+        check_devices(RuntimeSettings(device=device))
+    assert len(str(caught.value)) < 500
+
+
+class Machine:
+    """OpenVINO on a machine with other devices."""
+
+    available_devices = ("CPU", "GPU.0", "GPU.1", "NPU")
+
+
+def test_gpus_are_accepted_by_any_of_their_names_and_npus_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openvino.Core", Machine)
+    for device in ("GPU", "GPU.0", "GPU.1", "AUTO"):
+        check_devices(RuntimeSettings(device=device))
+    with pytest.raises(DeviceError, match=r"no device 'GPU\.2'"):
+        check_devices(RuntimeSettings(device="GPU.2"))
+    with pytest.raises(DeviceError, match=r"cannot be stepped.*; choose CPU or GPU"):
+        check_devices(RuntimeSettings(device="NPU"))
+    check_head_device("GPU")
+    with pytest.raises(DeviceError, match=r"cannot run on AUTO; choose a device, such as CPU"):
+        check_head_device("AUTO")
+
+
+def test_instruction_sets_are_those_the_system_tells(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text("model name\t: A processor\nflags\t\t: fpu avx2 avx512f avx512_vnni amx_int8\n")
+    monkeypatch.setattr(devices, "Path", lambda path: info)
+    assert devices.processor() == "A processor"
+    assert {"AVX2", "AVX-512", "AVX-512 VNNI", "AMX INT8"} <= set(devices.instruction_sets())
