@@ -94,11 +94,7 @@ class Child:
         Thread(target=deliver, daemon=True).start()
 
     def receive(self, seconds: float) -> Any:
-        """Return the next message, or `Sign.SILENCE` if none comes within `seconds`.
-
-        Raises:
-            EOFError: the process is gone.
-        """
+        """Return the next message, or `Sign.SILENCE` if none comes in time; raise EOFError if the process is gone."""
         try:
             return self._connection.recv() if self._connection.poll(seconds) else Sign.SILENCE
         except OSError as error:

@@ -55,10 +55,7 @@ _EXPIRED += '"session_not_found":true,"success":false}\n\n'
 
 
 class Refused(Exception):  # noqa: N818 - raised and returned alike
-    """A request is refused, with this status and sentence.
-
-    A new one each time: what is raised again keeps the frames, and so the bodies, of all times before.
-    """
+    """A new one each time: what is raised again keeps the frames, and so the bodies, of all times before."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -142,11 +139,7 @@ class Gate:
             pass
 
     async def _admit(self, scope: Scope) -> ASGIApp:
-        """Check a request before its body is read, and return what answers it.
-
-        Raises:
-            Refused: it may not come in.
-        """
+        """Check a request before its body is read; return what answers it, or raise `Refused`."""
         headers, path = Headers(scope=scope), scope["path"]
         name = _host_name(headers.get("host", ""))
         if self._names is not None and not any(_is_of(name, known) for known in self._names):
@@ -172,11 +165,7 @@ class Gate:
         return answer
 
     def _route(self, method: str, path: str) -> tuple[ASGIApp, int, bool]:
-        """Return what answers on a route, its largest body, and whether it is open before signing in.
-
-        Raises:
-            Refused: no such route is open.
-        """
+        """Return what answers on a route, its largest body, and whether it is open before signing in."""
         if len(path) > 1000 or any(len(part.encode()) > 255 for part in path.split("/")) or "\0" in path:
             raise Refused(*_UNKNOWN)  # no file system takes such a name
         if method in ("GET", "HEAD") and (_FRONT.fullmatch(path) or _READ.fullmatch(path)):
@@ -251,11 +240,7 @@ class Gate:
                     self._sessions.pop(name, None)
 
     async def _make_room(self, session: _Session) -> None:
-        """Throw away what nobody has fetched for long; if one more event does not fit, also what waited longest.
-
-        Raises:
-            Refused: there are too many.
-        """
+        """Throw away what nobody has fetched for long; if one more event does not fit, also what waited longest."""
         late, full = monotonic() - UNREAD_SECONDS, sum(one.events for one in self._sessions.values()) >= UNDER_WAY
         waiting = {name: one for name, one in self._sessions.items() if not one.fetching and one is not session}
         if full and not waiting:
@@ -345,11 +330,6 @@ _TYPES = {"fn_index": int, "data": list, "event_data": dict, "trigger_id": int, 
 
 
 def _checked(body: bytes) -> dict[str, Any]:
-    """Parse an event.
-
-    Raises:
-        Refused: it is none, or is too large.
-    """
     try:
         event = json_value(body)
     except ValueError:

@@ -205,9 +205,6 @@ def listening(app: ASGIApp, host: str | None = None, port: int | None = None) ->
     """Serve an application in a thread, on this port or the first that is free; yield its address.
 
     Nothing is fetched to see that it runs, so that no proxy of the environment is asked for this machine's page.
-
-    Raises:
-        UsageError: nothing can listen there.
     """
     host = host or default_host()
     listener = _bound(host, port)

@@ -146,10 +146,9 @@ class Sessions:
     def repeat(
         self, visitor: str, pair: ModelPair, finished: FinishedRun
     ) -> Iterator[tuple[str, FinishedRun] | None]:
-        """Repeat a finished race while nobody else needs the engine; yield None until its end, then its new result.
+        """Repeat a finished race while nobody else needs the engine; yield None until its end.
 
-        The result is an event for the page and the updated run. A race that is not repeated yields no result. Closing
-        the iterator frees the engine.
+        Then, if there were repeats, yield an event for the page and the updated run.
         """
         before = last = finished.comparison
         if before.repeats:  # a refused run leaves an earlier run in place, which is already repeated
@@ -172,31 +171,19 @@ class Sessions:
             yield line, FinishedRun.of(finished.run, finished.events + 1, last)
 
     def load(self, visitor: str, engine: EngineName, pair: ModelPair) -> Iterator[str]:
-        """Load a pair in place of another, yielding messages; it is loaded if the last one is empty.
-
-        Raises:
-            SpecdemoError: it cannot be loaded.
-        """
+        """Load a pair in place of another, yielding messages; it is loaded if the last one is empty."""
         with self._visitors.busy(visitor, "load") as cancelled:
             for phase in self._worker.run(Prepare(engine, initial_pair(pair)), cancelled):
                 yield describe(phase) if phase is not None else ""
             yield notice("Stopped; the previous pair is still in use.") if cancelled.is_set() else ""
 
     def measure(self, visitor: str, activity: str, job: Job) -> Iterator[Any]:
-        """Run a job until it ends or this visitor stops it; yield what `Worker.run` yields.
-
-        Raises:
-            SpecdemoError: loading or the job failed.
-        """
+        """Run a job until it ends or this visitor stops it; yield what `Worker.run` yields."""
         with self._visitors.busy(visitor, activity) as cancelled:
             yield from self._worker.run(job, cancelled)
 
     def compare(self, pair: ModelPair, prompt: str, settings: GenerationSettings) -> Iterator[dict[str, Any] | None]:
-        """Run one comparison; yield None from time to time, and at the end an object of schema 2.
-
-        Raises:
-            SpecdemoError: it cannot be run, or failed.
-        """
+        """Run one comparison; yield None from time to time, and at the end an object of schema 2."""
         due = 0.0
         for progress in self._worker.compare(pair, prompt, settings):
             if isinstance(progress, Comparison):
@@ -273,11 +260,7 @@ def on_engine(button: gr.Button, callback: Callable[..., Any], inputs: Sequence[
 
 
 def check_session(session_open: bool) -> None:
-    """Check that the server still holds this visitor's state, which it keeps only for the latest visitors.
-
-    Raises:
-        gr.Error: the session has expired, and its state is that of a new visitor.
-    """
+    """Check that the server still holds this visitor's state, which it keeps only for the latest visitors."""
     if not session_open:
         raise gr.Error("This session has expired. Reload the page.", print_exception=False)
 
