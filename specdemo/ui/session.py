@@ -125,9 +125,7 @@ class Sessions:
                 feed.fail(words := "Stopped before the first token.")
                 yield Update(feed.news() if feed.shown else None, notice(words))
         except Exception as error:  # whatever it is, the feed ends
-            failure = error if isinstance(error, SpecdemoError) else EngineError.of(error, "The run failed")
-            if failure is not error:
-                failure.__cause__ = error
+            failure = shown(error, "The run failed")
             feed.fail(str(failure))
             yield Update(feed.news() if feed.shown else None, alert(failure))
 
@@ -191,6 +189,15 @@ class Sessions:
             elif monotonic() >= due:
                 due = monotonic() + UPDATE_SECONDS
                 yield None
+
+
+def shown(error: Exception, what: str) -> SpecdemoError:
+    """Return an error for the page; what nobody expected is its cause."""
+    if isinstance(error, SpecdemoError):
+        return error
+    failure = EngineError.of(error, what)
+    failure.__cause__ = error
+    return failure
 
 
 def _turn(prompt: str, comparison: Comparison) -> Turn | None:
@@ -294,8 +301,9 @@ def job_updates(
             if monotonic() >= due:
                 due = monotonic() + JOB_UPDATE_SECONDS
                 yield JobUpdate(_progress(state), show(state), state)
-    except SpecdemoError as error:
-        yield JobUpdate(alert(error), show(state) if state is not None else gr.skip(), state)
+    except Exception as error:  # whatever it is, the buttons change back
+        message = alert(shown(error, "The measurement failed"))
+        yield JobUpdate(message, show(state) if state is not None else gr.skip(), state)
         return
     if state is None:
         yield JobUpdate(notice("Stopped before anything was measured."), gr.skip(), None)

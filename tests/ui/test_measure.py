@@ -35,7 +35,7 @@ class Sessions:
 
     jobs: list[Any]
 
-    def __init__(self, error: EngineError | None = None, *states: object) -> None:
+    def __init__(self, error: Exception | None = None, *states: object) -> None:
         self._error, self._states, self.jobs = error, states, []
 
     def measure(self, visitor: str, what: str, job: Job) -> Iterator[Any]:
@@ -148,9 +148,10 @@ def test_phases_and_progress_are_told_and_the_end_clears_them() -> None:
 def test_what_is_finished_stays_after_a_stop() -> None:
     half = Progress(1, 2, None, None)
     assert "Stopped after 1 of 2; finished results are kept" in shown(Sessions(None, half))[-1].message
-    failed = shown(Sessions(EngineError(), half))[-1]
-    assert 'role="alert"' in failed.message
-    assert (failed.board, failed.state) == ("1 done", half)
+    for error in (EngineError(), ZeroDivisionError()):
+        failed = shown(Sessions(error, half))[-1]
+        assert 'role="alert"' in failed.message
+        assert (failed.board, failed.state) == ("1 done", half)
     assert shown(Sessions(EngineError()))[-1].board == gr.skip()
     assert "before anything was measured" in shown(Sessions())[-1].message
 
