@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from specdemo.errors import DeviceError, SpecdemoError, UnknownNameError, quoted
 from specdemo.models.catalogue import (
-    Entry,
     catalogue,
     entry_folders,
     find,
@@ -56,10 +55,6 @@ class Registry:
         self.downloads = downloads
         self._visitors = visitors
         self._directory = directory
-
-    @property
-    def own_directory(self) -> bool:
-        return self._directory is not None
 
     def models(self) -> dict[str, Model]:
         first = [model for model in (self.default.target, self.default.draft) if model is not None]
@@ -119,12 +114,10 @@ class Registry:
         able, unable = list[str](), list[str]()
         for entry in catalogue():  # weights that exceed all memory can only be swapped
             runs = entry.supported and entry.disk_bytes < memory_total()
-            (able if runs else unable).append(self._card(entry))
+            here = [local_folder(source, self._directory) is not None for source in entry.sources]
+            own = self._directory is not None
+            (able if runs else unable).append(card_html(entry, here, downloads=self.downloads, own_directory=own))
         return cards_html(able, unable)
-
-    def _card(self, entry: Entry) -> str:
-        here = [local_folder(source, self._directory) is not None for source in entry.sources]
-        return card_html(entry, here, downloads=self.downloads, own_directory=self.own_directory)
 
     def offer(self, name: str) -> str:
         """Return the offer to download a model not on this machine, as HTML; empty if that is not possible."""

@@ -25,7 +25,7 @@ from specdemo.ui import session
 from specdemo.ui.compare import CompareCallbacks
 from specdemo.ui.controls import start_values
 from specdemo.ui.models import engine_for
-from specdemo.ui.session import Sessions, Update, Visitors, in_child, initial_pair
+from specdemo.ui.session import Sessions, Update, Visitors, in_child
 from specdemo.worker import Prepare, WithEngine
 
 
@@ -56,9 +56,15 @@ class Recorder:
 
 
 def test_a_pair_is_loaded_as_its_first_run_wants_it() -> None:
-    bundled = bundled_pair()
+    bundled, scripted = bundled_pair(), ScriptedEngine().pair
     chat = bundled.model_copy(update={"target": bundled.target.model_copy(update={"chat_template": True})})
-    for pair, keeps in ((bundled, False), (chat, True)):
+    linear = chat.model_copy(update={"target": chat.target.model_copy(update={"linear_attention": True})})
+    assert scripted.draft is not None
+    heads = [
+        chat.model_copy(update={"draft": scripted.draft.model_copy(update={"head": head})})
+        for head in ("dflash", "mtp")
+    ]
+    for pair, keeps in ((bundled, False), (chat, True), *((unable, False) for unable in (linear, *heads))):
         worker = Recorder()
         sessions = Sessions(worker)  # type: ignore[arg-type]
         assert list(sessions.load("visitor", "genai", pair)) == [""]
@@ -94,18 +100,6 @@ def test_the_feed_of_a_run_ends_whatever_fails(error: Exception) -> None:
     assert (json.loads(str(first.feed).splitlines()[-1])["kind"], events[-1]) == ("slice", "error")
     assert 'role="alert"' in last.message
     assert isinstance(error, EngineError) or "ZeroDivisionError: by hand" in last.message
-
-
-def test_pairs_that_genai_speculates_for_without_prefix_caching_are_loaded_without_it() -> None:
-    pair = ScriptedEngine().pair
-    chat = pair.model_copy(update={"target": pair.target.model_copy(update={"chat_template": True})})
-    linear = chat.model_copy(update={"target": chat.target.model_copy(update={"linear_attention": True})})
-    assert chat.draft is not None
-    heads = [
-        chat.model_copy(update={"draft": chat.draft.model_copy(update={"head": head})}) for head in ("dflash", "mtp")
-    ]
-    kept = [initial_pair(each).runtime.enable_prefix_caching for each in (chat, linear, *heads)]
-    assert kept == [True, False, False, False]
 
 
 def test_a_message_without_an_answer_leaves_the_chat_as_it_was() -> None:
