@@ -157,27 +157,15 @@ def models_dir(given: Path | None = None) -> Path:
 
 
 def cached_folders() -> dict[str, Path]:
-    """Return the complete OpenVINO models in the Hub's cache, by repository; works offline."""
-    found = {}
-    for storage in sorted(hub_cache().glob("models--*")):
-        repository = storage.name.removeprefix("models--").replace("--", "/")
-        folder = cached_folder(repository)
-        if folder is not None:
-            found[repository] = folder
-    return found
+    """Return the complete OpenVINO models in the Hub's cache, by repository."""
+    stored = sorted(hub_cache().glob("models--*"))
+    names = (storage.name.removeprefix("models--").replace("--", "/") for storage in stored)
+    return {name: folder for name in names if (folder := cached_folder(name)) is not None}
 
 
 def cached_folder(repository: str) -> Path | None:
-    """Return a model's complete folder in the Hub's cache, or None; works offline.
-
-    The newest revision's comes first. While it is being downloaded, an older one is used.
-    """
-    storage = storage_of(repository)
-    try:
-        current = (storage / "refs" / "main").read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        current = ""
-    for folder in sorted(snapshots(storage), key=lambda folder: folder.name != current):
+    """Return a model's newest complete folder in the Hub's cache, or None; works offline."""
+    for folder in snapshots(storage_of(repository)):
         with suppress(ModelError):
             _ = inspect_model(folder)
             return folder
@@ -202,7 +190,7 @@ def snapshots(storage: Path) -> list[Path]:
 def local_folder(source: Source, directory: Path | None = None) -> Path | None:
     """Return a catalogue model's complete folder or GGUF file on this machine, or None; works offline.
 
-    Converted models are searched in `directory`, by default the user's own models directory.
+    Exported models are searched in `directory`, by default the user's own models directory.
     """
     if source.path is not None:
         return ASSETS / source.path
@@ -266,19 +254,14 @@ def default_pair(**runtime: Any) -> ModelPair:
 
     Skips a pair that is not on this machine, or that needs conversion while the cache is not writable; a GGUF file
     may not be converted yet.
-
-    Raises:
-        UnknownNameError: the catalogue has no pair of the name in SPECDEMO_PAIR.
-        SettingsError: a runtime setting is out of its range.
     """
     entry = find(os.environ.get(PAIR_VARIABLE) or _FIRST_CHOICE)
-    paths = [local_folder(source) for source in entry.sources]
-    if None in paths or entry.target.name is None:
+    paths = [path for path in entry_folders(entry) if path is not None]
+    if len(paths) < len(entry.sources) or entry.target.name is None:
         return bundled_pair(**runtime)
     models = [
         inspect_model(path).model_copy(update={"name": source.name})
         for source, path in zip(entry.sources, paths, strict=True)
-        if path is not None
     ]
     if not all(map(is_converted, models)) and not is_writable(conversions()):
         return bundled_pair(**runtime)

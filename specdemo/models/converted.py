@@ -127,11 +127,6 @@ def convert_gguf(path: Path, form: WeightsForm) -> Iterator[float]:
     """Convert a file that is not converted yet; yields the elapsed seconds, five times a second.
 
     When the generator is closed, the conversion ends and leaves nothing behind.
-
-    Raises:
-        GGUFError: the file cannot be read.
-        DiskError: the disk is too small.
-        ConversionError: openvino-genai refused it, or ran out of memory.
     """
     if converted_folder(path, form) is not None:
         return
@@ -166,10 +161,7 @@ def _convert(path: Path, scratch: Path, form: WeightsForm) -> Iterator[None]:
 
 
 def convert_here(path: Path, scratch: Path, form: WeightsForm) -> None:
-    """Convert in this process, in a scratch folder on the cache's disk, and move the result to its place.
-
-    The reader prints to standard output.
-    """
+    """Convert in this process, in a scratch folder on the cache's disk; the reader prints to standard output."""
     from specdemo.models import convert
 
     digest = file_digest(path)

@@ -57,7 +57,7 @@ def inspect_folder(path: Path) -> Model:
 
 
 def agreement_per_step(path: Path) -> tuple[float, ...]:
-    """Return how often a target accepts a draft's first, second, … proposal of a round, as far as before it all were.
+    """Return how often a target accepts a draft's first, second, … proposal of a round, if all before it were.
 
     From `specdemo.json` in the draft's folder; empty if it does not say.
     """

@@ -32,12 +32,8 @@ FAMILIES = ("llama", "qwen2", "qwen3")
 _MAGIC, _VERSIONS = b"GGUF", (2, 3)
 _ALIGNMENT = 32
 _STRING, _ARRAY = 8, 9
-_SCALARS = {
-    kind: struct.Struct(form)
-    for kind, form in {
-        0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d",
-    }.items()
-}  # fmt: skip
+_FORMS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_SCALARS = {kind: struct.Struct(f"<{form}") for kind, form in _FORMS.items()}
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _ENTRY_BYTES, _TENSOR_BYTES = 13, 25
 """Minimum bytes of a metadata entry and of a row in the table of tensors."""
@@ -48,17 +44,11 @@ _MOST_STRINGS = 2**22
 """Maximum strings in arrays, in all; a vocabulary of 262,144 tokens comes with twice as many merges."""
 _MOST_WEIGHTS = 2**44
 _MOST_ALIGNMENT = 2**16
-_BLOCKS = {  # weights per block, and bytes per block
-    "F32": (1, 4),
-    "F16": (1, 2),
-    "BF16": (1, 2),
-    "Q4_0": (32, 18),
-    "Q4_1": (32, 20),
-    "Q8_0": (32, 34),
-    "Q4_K": (256, 144),
-    "Q6_K": (256, 210),
-}
-"""Tensor types that can be converted."""
+_BLOCKS = {
+    "F32": (1, 4), "F16": (1, 2), "BF16": (1, 2), "Q4_0": (32, 18), "Q4_1": (32, 20), "Q8_0": (32, 34),
+    "Q4_K": (256, 144), "Q6_K": (256, 210),
+}  # fmt: skip
+"""Weights and bytes per block of the tensor types that can be converted."""
 _NAMES = (
     "F32 F16 Q4_0 Q4_1 Q4_2 Q4_3 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ2_XXS IQ2_XS IQ3_XXS IQ1_S "
     "IQ4_NL IQ3_S IQ2_S IQ4_XS I8 I16 I32 I64 F64 IQ1_M BF16"
@@ -171,8 +161,7 @@ def read_array(path: Path, array: Any) -> list[Any]:
         return []
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         if array.kind != _STRING:
-            form = _SCALARS[array.kind].format
-            return list(struct.unpack_from(f"<{array.length}{form[1:]}", content, array.place))
+            return list(struct.unpack_from(f"<{array.length}{_FORMS[array.kind]}", content, array.place))
         values, place = [], array.place
         for _ in range(array.length):
             begin = place + 8

@@ -81,10 +81,8 @@ def download(
 ) -> Generator[Progress[Path | None], None, None]:
     """Download the files of a repository that OpenVINO GenAI needs; progress is in bytes and ends with the folder.
 
-    ORGANISATION/MODEL:FILE.gguf names a single file, with which progress ends.
-
-    `stop` is checked five times a second. Once it returns True, the download ends and can be resumed later; so it
-    does if the caller goes away or the connection is lost. The model is read within `limits`.
+    ORGANISATION/MODEL:FILE.gguf names a single file, with which progress ends. `stop` is checked five times a second.
+    A download that ends early, for whatever reason, can be resumed. The model is read within `limits`.
     """
     repository, _, gguf = repository.partition(":")
     free = shutil.disk_usage(_existing(hub_cache())).free

@@ -58,10 +58,7 @@ class Library(Record):
 
 
 def library(directory: Path | None = None, first: Sequence[Model] = ()) -> Library:
-    """Return all models on this machine; `directory` replaces the user's own models directory.
-
-    Models given as `first` come first, under their names.
-    """
+    """Return all models on this machine, beginning with `first`; `directory` replaces the user's own."""
     offered, _ = _usable(
         (source.name, path)
         for entry in catalogue()
@@ -111,10 +108,9 @@ def _usable(candidates: Iterable[tuple[str, Path]]) -> tuple[list[Model], list[U
 
 
 def models_in(directory: Path) -> tuple[list[Model], list[Unusable]]:
-    """Return the models in a directory, one or two levels deep (`name`, `organisation/name`), and what is unusable.
+    """Return the models in a directory, and what is unusable.
 
-    GGUF files may be three levels deep, as `organisation/name/file`. Hidden folders are skipped: a conversion in
-    progress uses one.
+    Folders are named `name` or `organisation/name`, GGUF files up to `organisation/name/file`, and none is hidden.
     """
     if not directory.is_dir():
         raise FolderError(f"There is no directory {quoted(str(directory))}; give the one that holds your models.")

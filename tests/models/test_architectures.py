@@ -35,7 +35,6 @@ def decode(engine: Engine, *, plain: bool = False, **values: Any) -> Run:
 def test_traced_greedy_speculation_writes_what_plain_decoding_writes(family: str) -> None:
     engine = TracedEngine(pair_of(family), thoroughness=BRIEF)
     plain = decode(engine, plain=True)
-    assert len(plain.token_ids) == TOKENS
     speculative = decode(engine)
     assert speculative.token_ids == plain.token_ids
     assert decode(engine, kv_cache="off").token_ids == plain.token_ids
@@ -45,7 +44,7 @@ def test_traced_greedy_speculation_writes_what_plain_decoding_writes(family: str
     engine.close()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["gpt2", "qwen3"])  # llama runs in many tests
 def test_genai_runs_it(family: str) -> None:
     engine = GenAIEngine(pair_of(family), thoroughness=BRIEF)
     for run in (decode(engine, plain=True), decode(engine)):

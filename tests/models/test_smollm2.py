@@ -24,7 +24,7 @@ from specdemo.models.converted import convert_pair, traced_runtime
 from specdemo.models.devices import multiplies_int8
 from specdemo.models.gguf import inspect_gguf
 from specdemo.race import race, run_alone
-from specdemo.records import Comparison, Request
+from specdemo.records import Comparison, ModelPair, Request
 from specdemo.settings import GenerationSettings
 from specdemo.summary import notes
 
@@ -36,18 +36,20 @@ pytestmark = [
 PROMPT = "Write a Python function that returns the n-th Fibonacci number."
 
 
-# both forms of its weights, of which a machine chooses the faster, and which answer differently
-@pytest.fixture(scope="module", params=[("genai", "exact"), ("traced", "int8")], ids="-".join)
-def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    name, weights = request.param
+@pytest.fixture(scope="module")
+def pair() -> ModelPair:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(PAIR_VARIABLE)
-        pair = default_pair(weights=weights)
+        pair = default_pair(weights="int8")
     for _ in convert_pair(pair):
         pass
-    engine = load_engine(name, pair, thoroughness=BRIEF)
-    yield engine
-    engine.close()
+    return pair
+
+
+@pytest.fixture(scope="module", params=["genai", "traced"])
+def engine(request: pytest.FixtureRequest, pair: ModelPair) -> Iterator[Engine]:
+    with closing(load_engine(request.param, pair, thoroughness=BRIEF)) as engine:
+        yield engine
 
 
 def _settings(engine: Engine, **chosen: Any) -> GenerationSettings:
@@ -72,13 +74,12 @@ def test_it_writes_code_and_both_sides_agree(engine: Engine) -> None:
         position += len(step.committed)
 
 
+@pytest.mark.usefixtures("pair")
 def test_its_head_predicts_what_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PAIR_VARIABLE, "smollm2-eagle3")
     pair = default_pair(weights="int8")
-    for _ in convert_pair(pair):
-        pass
     with closing(load_engine("traced", pair, thoroughness=BRIEF)) as engine:
-        settings = _settings(engine, max_new_tokens=64)
+        settings = _settings(engine, max_new_tokens=48)
         (comparison,) = (done for done in race(engine, PROMPT, settings) if isinstance(done, Comparison))
     assert pair.eagle3
     assert comparison.plain.token_ids == comparison.speculative.token_ids

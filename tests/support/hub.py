@@ -29,14 +29,10 @@ class Hub:
     def __init__(self, repositories: dict[str, Path]) -> None:
         self.repositories = repositories
         self.gated: set[str] = set()
-        self.cut_after: dict[str, int] = {}
-        """By file: the bytes after which the connection is cut, once."""
-        self.stall_after: dict[str, int] = {}
-        """By file: the bytes after which no more come, until the server ends."""
-        self.damaged: set[str] = set()
-        """Files whose last byte is sent wrong."""
-        self.token: str | None = None
-        """If set, the only token that is accepted for gated repositories."""
+        self.cut_after: dict[str, int] = {}  # by file: bytes after which the connection is cut, once
+        self.stall_after: dict[str, int] = {}  # by file: bytes after which no more come, until the server ends
+        self.damaged: set[str] = set()  # files whose last byte is sent wrong
+        self.token: str | None = None  # the only one that is accepted for gated repositories
         self.served: Counter[str] = Counter()
         self.ranges: list[str] = []
         self.ended = threading.Event()
