@@ -23,6 +23,7 @@ from specdemo.models.library import library, resolve
 from specdemo.records import Model
 from specdemo.strategies import DRAFT_KINDS
 from specdemo.summary import parameters
+from specdemo.text import printable
 
 
 def add_to(commands: Commands) -> None:
@@ -72,7 +73,8 @@ def _list(options: argparse.Namespace) -> None:
     here = _table("On this machine", "name", "architecture", "parameters", "weights", "on disk")
     for model in found.models:
         size = in_units(model.weight_bytes or 0)
-        here.add_row(model.name, model.architecture, parameters(model.parameters), model.weights, size)
+        facts = (model.name, model.architecture, parameters(model.parameters), model.weights, size)
+        here.add_row(*map(printable, facts))  # before columns get their widths
     console.print(offered)
     console.print("Sizes are estimates. `models info NAME` shows the models, their licences and notes.", style="dim")
     console.print(here)
@@ -112,8 +114,8 @@ def _info(options: argparse.Namespace) -> None:
 
 def _print_facts(*columns: dict[str, str]) -> None:
     table = Table(box=None, show_header=False)
-    for name, value in columns[0].items():
-        table.add_row(name, value, *(other.get(name, "") for other in columns[1:]))
+    for name in columns[0]:
+        table.add_row(name, *(printable(column.get(name, "")) for column in columns))
     safe_console().print(table)
 
 
