@@ -39,14 +39,14 @@ def test_the_file_that_a_space_starts_is_serve(
 
 @pytest.mark.openvino
 def test_json_on_standard_output_is_one_object_and_nothing_else(tmp_path: Path) -> None:
-    options = "--max-new-tokens 128 --ignore-eos --num-assistant-tokens 4 --repeats 1 --json -"
+    options = "--max-new-tokens 48 --ignore-eos --num-assistant-tokens 4 --repeats 1 --json -"
     command = [sys.executable, "-W", "error", "-m", "tests.support.hurried", "compare", PROMPTS[0], *options.split()]
     variables = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", PAIR_VARIABLE: "story-pair"}
     done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
     assert data["schema"] == 2
-    assert len(data["plain"]["token_ids"]) == len(data["speculative"]["token_ids"]) == 128
+    assert len(data["plain"]["token_ids"]) == len(data["speculative"]["token_ids"]) == 48
     assert data["summary"]["identical"] is True
     assert data["summary"]["first_divergence"] is None
     assert data["trace_source"] == "replayed"
