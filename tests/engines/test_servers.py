@@ -192,7 +192,7 @@ def test_the_terminal(
     assert told["trace_source"] == "reported"
     assert told["summary"]["identical"]
     assert main(["compare", PROMPT, "--url", "localhost:8080"]) == 2
-    assert "is not a server's address" in capfd.readouterr().err
+    assert "Invalid URL of the" in capfd.readouterr().err
     assert main(["compare", PROMPT, "--engine", "server", "--target", "story-pair/target"]) == 2
     monkeypatch.delenv("SPECDEMO_PLAIN_URL")
     assert main(["compare", PROMPT, "--engine", "server"]) == 2
