@@ -38,11 +38,13 @@ hypothesis.settings.load_profile("quick")  # pytest --hypothesis-profile default
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Quick tests first, then those on real models, then those in a browser.
 
-    Several processes begin with those of the page and with large files, so that small ones at the end keep all busy.
+    Several processes begin with those of the page, of engines and of models, so that short files at the end keep all
+    busy.
     """
-    slow = ("browser", "openvino")
+    slow, long = ("browser", "openvino"), ("engines", "models")
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: (PAGES not in item.nodeid, -item.path.stat().st_size))
+        items.sort(key=lambda item: -item.path.stat().st_size)
+        items.sort(key=lambda item: (PAGES not in item.nodeid, item.path.parent.name not in long))
     else:
         items.sort(key=lambda item: [item.get_closest_marker(mark) is not None for mark in slow])
 

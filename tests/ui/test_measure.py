@@ -1,4 +1,4 @@
-"""The Measure tab and Compare's search: their conclusions without a page, and both once in a browser."""
+"""The Measure tab and Compare's search: their conclusions, without a page."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,6 @@ from typing import Any
 
 import gradio as gr
 import pytest
-from playwright.sync_api import expect
 
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
@@ -22,7 +21,6 @@ from specdemo.ui.controls import start_values
 from specdemo.ui.measure import EMPTY, START, MeasureCallbacks, offered, outcome, with_current
 from specdemo.ui.session import job_updates, with_chat_cache
 from specdemo.worker import Engines, Job
-from tests.support.browser import Visit, open_tab, set_slider
 
 ENGINE = ScriptedEngine(wrong=(20, 30), draft=0.001)
 SETTINGS = GenerationSettings(engine="traced", max_new_tokens=40, ignore_eos=True)
@@ -154,28 +152,3 @@ def test_what_is_finished_stays_after_a_stop() -> None:
         assert (failed.board, failed.state) == ("1 done", half)
     assert shown(Sessions(EngineError()))[-1].board == gr.skip()
     assert "before anything was measured" in shown(Sessions())[-1].message
-
-
-@pytest.mark.browser
-def test_a_measurement_in_the_browser(visit: Visit) -> None:
-    page = visit("/#engine=traced&max_new_tokens=16&ignore_eos=true")
-    open_tab(page, "Measure")
-    page.fill("#measure-prompts textarea", "Once upon a time")
-    set_slider(page, "measure-tokens", 16)
-    set_slider(page, "measure-minutes", 1)
-    page.click("#measure-start")
-    expect(page.locator("#measure-board tbody tr").first).to_be_visible(timeout=60_000)
-    expect(page.locator("#measure-reports")).to_be_visible(timeout=60_000)
-    expect(page.locator("#measure-board .card").first).to_contain_text("identical")
-    page.click("#measure-use")
-    expect(page.locator("#run")).to_be_visible()
-
-    open_tab(page, "Measure")
-    page.get_by_label("Several requests at once").check()
-    expect(page.locator("#measure-variants")).to_contain_text("concurrency 8")
-    set_slider(page, "measure-tokens", 400)
-    page.click("#measure-start")
-    expect(page.locator("#measure-message progress")).to_be_visible(timeout=60_000)
-    page.click("#measure-stop")
-    expect(page.locator("#measure-message")).to_contain_text("Stopped", timeout=60_000)
-    expect(page.locator("#measure-start")).to_be_enabled()

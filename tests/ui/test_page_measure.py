@@ -1,0 +1,31 @@
+"""The Measure tab in a browser."""
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.support.browser import Visit, open_tab, set_slider
+
+
+@pytest.mark.browser
+def test_a_measurement_in_the_browser(visit: Visit) -> None:
+    page = visit("/#engine=traced&max_new_tokens=16&ignore_eos=true")
+    open_tab(page, "Measure")
+    page.fill("#measure-prompts textarea", "Once upon a time")
+    set_slider(page, "measure-tokens", 16)
+    set_slider(page, "measure-minutes", 1)
+    page.click("#measure-start")
+    expect(page.locator("#measure-board tbody tr").first).to_be_visible(timeout=60_000)
+    expect(page.locator("#measure-reports")).to_be_visible(timeout=60_000)
+    expect(page.locator("#measure-board .card").first).to_contain_text("identical")
+    page.click("#measure-use")
+    expect(page.locator("#run")).to_be_visible()
+
+    open_tab(page, "Measure")
+    page.get_by_label("Several requests at once").check()
+    expect(page.locator("#measure-variants")).to_contain_text("concurrency 8")
+    set_slider(page, "measure-tokens", 400)
+    page.click("#measure-start")
+    expect(page.locator("#measure-message progress")).to_be_visible(timeout=60_000)
+    page.click("#measure-stop")
+    expect(page.locator("#measure-message")).to_contain_text("Stopped", timeout=60_000)
+    expect(page.locator("#measure-start")).to_be_enabled()
