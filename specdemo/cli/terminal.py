@@ -10,7 +10,7 @@ from threading import Event
 from time import monotonic
 from typing import Any, Protocol
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderHook
 from rich.panel import Panel
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
@@ -35,17 +35,27 @@ _LINE_SECONDS = 10.0  # between two lines of progress if standard error is not a
 _MORE = "--explain says why, with formulas."
 
 
-class _Console(Console):
-    """A console that shows control characters and reordering marks of foreign text as escapes."""
+class _Printable:
+    """Whatever it holds, with control characters and reordering marks of foreign text as escapes after layout."""
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        for text, style, control in super().render(renderable, options):
+    def __init__(self, content: RenderableType) -> None:
+        self._content = content
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for text, style, control in console.render(self._content, options):
             yield Segment(text if control else printable(text, lines=True), style, control)
+
+
+class _Hook(RenderHook):
+    def process_renderables(self, renderables: list[Any]) -> list[Any]:
+        return [_Printable(each) for each in renderables]
 
 
 def safe_console(*, stderr: bool = False) -> Console:
     """Return a console that shows text as it is: neither markup such as [red], nor :emoji:, nor escape sequences."""
-    return _Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+    made = Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+    made.push_render_hook(_Hook())
+    return made
 
 
 def print_comparison(console: Console, comparison: Comparison, *, explained: bool = False) -> None:
