@@ -85,7 +85,6 @@ def test_repeats_are_counted_where_the_speedup_is_quoted(tmp_path: Path, capsys:
         ("compare x --device TPU", 2, "This machine has no device 'TPU'"),
         ("compare x --draft d", 2, "--draft needs --target"),
         ("compare x --target /nowhere", 1, "There is no folder '/nowhere'"),
-        ("compare x --cache-size 1024", 1, "does not fit in this machine's memory"),
         ("compare x --json /nowhere/run.json", 2, "Cannot write a file at '/nowhere/run.json'"),
         ("compare x --target a --url http://127.0.0.1:9", 2, "are for the remote engine"),
         ("compare x --engine genai --plain-url http://127.0.0.1:9", 2, "are for the remote engine"),
