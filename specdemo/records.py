@@ -210,11 +210,10 @@ class Request:
 
     @property
     def reports_probabilities(self) -> bool:
-        """Whether GenAI is asked for the target's probability of each committed token.
+        """Whether GenAI is asked for the target's probability of each committed token, which takes time.
 
-        Only where it must compute probabilities anyway, since that takes time: in greedy decoding it applies a
-        confidence threshold only with `logprobs=1`. Without it, the draft's probability counts as unknown and the
-        draft stops after one token, whatever the threshold.
+        In greedy decoding it applies a confidence threshold only with `logprobs=1`; without, the draft's probability
+        counts as unknown, and the draft stops after one token.
         """
         return isinstance(self.strategy, Confidence) and not self.sampling.do_sample
 
@@ -236,7 +235,7 @@ class Request:
     def openai(self, *, neutral: bool = True) -> dict[str, Any]:
         """Return the fields of OpenAI's protocol and those that vLLM and others add to it.
 
-        Not `neutral`: without those additions that change nothing, since some servers refuse what they do not know.
+        Not `neutral`: without additions that change nothing, since some servers refuse what they do not know.
         """
         sampling = self.sampling
         fields: dict[str, Any] = {
@@ -251,10 +250,7 @@ class Request:
         return fields | {name: value for name, value in added.items() if neutral or value != unchanged[name]}
 
     def llama_cpp(self, window: int) -> dict[str, Any]:
-        """Return the fields of llama.cpp's server, except the number of tokens.
-
-        `window`: how many of the last tokens a repetition penalty covers. There is no value for all of them.
-        """
+        """Return the fields of llama.cpp's server; a repetition penalty covers the last `window` tokens."""
         sampling = self.sampling
         return {
             "temperature": sampling.temperature if sampling.do_sample else 0,
@@ -355,9 +351,8 @@ def outcomes_from_counts(proposed: int, accepted: int) -> list[Outcome]:
 class Run(Record):
     """One side of a comparison. `prefill` commits the first token; its seconds are the time to first token.
 
-    `prompt_tokens` are those of its prompt, chat and template included; None if a server did not report them.
-    Not `passes_known`: a server did not report which tokens came from one pass, so a round is what arrived together.
-    A side without tokens has no such seconds: see `Run.without`.
+    `prompt_tokens` count chat and template, too; None if a server did not report them. Not `passes_known`: a server
+    did not report which tokens came from one pass, so a round is what arrived together.
     """
 
     prefill: Round
@@ -368,7 +363,7 @@ class Run(Record):
 
     @classmethod
     def without(cls, reason: Literal["failed", "absent", "cancelled"]) -> Self:
-        """Return the run of a side without tokens, for this reason."""
+        """Return the run of a side without tokens, whose prefill has no true seconds."""
         return cls(prefill=Round(committed=(), seconds=TICK), finish_reason=reason)
 
     @property
@@ -386,10 +381,7 @@ class Run(Record):
 
 
 class WarmUp(Record):
-    """A side's warm-up before its run: `rounds` in `seconds`, prefills included.
-
-    Not `steady`: time ran out while repetitions were still getting faster.
-    """
+    """A side's warm-up; not `steady`: time ran out while repetitions were still getting faster."""
 
     rounds: Count
     seconds: Share
@@ -432,10 +424,7 @@ TIMED_LOOKAHEAD = 4
 
 
 class DraftRound(Record):
-    """The draft's seconds in a round and, if reported, its confidence.
-
-    `probabilities` are the draft's, one per proposal, or empty; `accepted` is the number of accepted proposals.
-    """
+    """The draft's seconds in a round, the number of accepted proposals and, if reported, its probability of each."""
 
     seconds: Share
     probabilities: tuple[Probability, ...] = Field((), max_length=MOST)
@@ -551,10 +540,7 @@ F = TypeVar("F")
 
 @dataclass(frozen=True)
 class Progress(Generic[F]):
-    """Progress: `done` of `total` parts, and the `result` so far.
-
-    `seconds_left` is an estimate from the parts so far, None at first; `doing` names the current part.
-    """
+    """`done` of `total` parts, the `result` so far, and an estimate of the `seconds_left`, None at first."""
 
     done: int
     total: int
