@@ -148,7 +148,7 @@ def words_of(error: BaseException | None) -> str:
             known = isinstance(each, OSError) and each.errno is not None
             words = f"[Errno {each.errno}] {each.strerror}" if isinstance(each, OSError) and known else str(each)
             lines.append(f"{type(each).__name__}: {words}".removesuffix(": "))
-    return "\n".join(filter(None, lines))[:_LONGEST_CAUSE].strip()
+    return "\n".join(dict.fromkeys(filter(None, lines)))[:_LONGEST_CAUSE].strip()
 
 
 def known_cause(error: BaseException) -> tuple[str, str] | None:
