@@ -1,9 +1,8 @@
 """Figures derived from records by pure functions; None if a figure is undefined or unknown.
 
-`FORMULAS` holds each figure's formula, as shown wherever the figure appears. A predicted speedup is not a
-measurement: label it so. Greedy decoding of small models often ends in a loop, such as "a raven, a raven, a raven",
-and a draft guesses repetitions easily, so a speedup measured on one says little about other texts. Models like Qwen3
-think between `<think>` and `</think>` before they answer.
+`FORMULAS` holds each figure's formula, as shown wherever the figure appears. Greedy decoding of small models often
+ends in a loop, such as "a raven, a raven, a raven", and a draft guesses repetitions easily, so a speedup measured on
+one says little about other texts. Models like Qwen3 think between `<think>` and `</think>` before they answer.
 """
 
 from collections import Counter
@@ -225,36 +224,20 @@ def verify_cost(costs: Costs, tokens: int) -> float | None:
     return costs.verify[tokens - 1] / costs.verify[0] if 0 < tokens <= len(costs.verify) else None
 
 
-def expected_length(acceptance: float, lookahead: int) -> float:
-    """Return τ of a round if each proposal is accepted independently with probability α.
+def perfect(costs: Costs, *, free: bool = False) -> tuple[float, ...]:
+    """Return the speedups of a perfect draft, whose every proposal is accepted, at lookaheads 1, 2, …
 
-    (1 − α^(γ+1)) / (1 − α), Leviathan et al. 2023, equation 1.
+    (γ + 1) / (d(γ) + v(γ+1)), as far as passes were measured; the textbook sets d(γ) = γc and v = 1 (Leviathan et al.
+    2023, theorem 3.8). Empty if the draft's cost is unknown. `free`: proposals cost nothing, as in prompt lookup.
     """
-    return sum(acceptance**i for i in range(lookahead + 1))
-
-
-def predict(costs: Costs, acceptance: float, *, free: bool = False) -> tuple[float, ...] | None:
-    """Predict the speedups with acceptance α at lookaheads 1, 2, …, as far as their verification was measured.
-
-    τ / (d(γ) + v(γ+1)); the textbook sets d(γ) = γc and v = 1 (Leviathan et al. 2023, theorem 3.8), as if verifying
-    several tokens cost no more than one. Since it costs more, the best lookahead is shorter than the textbook's.
-
-    None if the draft's cost is unknown. `free`: proposals cost nothing, as those of prompt lookup; the prediction
-    assumes some in every round.
-    """
-    if not free and costs.draft_step is None:
-        return None
-    rounds = [(n, round_cost(costs, n, free=free)) for n in range(1, len(costs.verify))]
-    return tuple(expected_length(acceptance, n) / cost for n, cost in rounds if cost is not None)
+    rounds = [round_cost(costs, lookahead, free=free) for lookahead in range(1, len(costs.verify))]
+    return tuple((lookahead + 1) / cost for lookahead, cost in enumerate(rounds, 1) if cost is not None)
 
 
 def ceiling(costs: Costs, *, free: bool = False) -> tuple[float, int] | None:
-    """Return the speedup of a perfect draft, whose every proposal is accepted, and its best lookahead.
-
-    None if the draft's cost is unknown.
-    """
-    found = predict(costs, 1.0, free=free)
-    return max(zip(found, range(1, len(found) + 1), strict=True), key=lambda pair: pair[0]) if found else None
+    """Return the highest speedup of a perfect draft, and its lookahead; None if the draft's cost is unknown."""
+    found = perfect(costs, free=free)
+    return (max(found), found.index(max(found)) + 1) if found else None
 
 
 _TIMES = 4  # least repetitions in a row

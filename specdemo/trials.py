@@ -15,7 +15,7 @@ from specdemo.errors import PairError, SettingsError, SpecdemoError
 from specdemo.estimate import ENOUGH
 from specdemo.models.checks import check_strategy
 from specdemo.race import RaceEvent, race, run_alone
-from specdemo.records import Comparison, Costs, ModelPair, Outcome, Phase, Request, Round, Run, Trial, Turn
+from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Round, Run, Trial, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.warm_up import OtherLoad
 
@@ -98,8 +98,6 @@ def _trial(before: Comparison, after: Comparison, other_load: float | None) -> T
     if not seconds:
         return None
     reported = all(step.proposed is not None for step in run.rounds)
-    outcomes = [draft.verdict for step in run.rounds for draft in step.proposed or ()]
-    accepted = outcomes.count(Outcome.ACCEPTED)
     return Trial(
         tokens=tokens,
         seconds=seconds,
@@ -107,8 +105,8 @@ def _trial(before: Comparison, after: Comparison, other_load: float | None) -> T
         identical=metrics.identical(before) and metrics.identical(after),
         rounds=len(run.rounds) if run.passes_known else None,
         run_tokens=metrics.decoded_tokens(run),
-        proposed=len(outcomes) if reported else None,
-        accepted=accepted if reported else None,
+        proposed=sum(len(step.proposed or ()) for step in run.rounds) if reported else None,
+        accepted=sum(step.accepted for step in run.rounds) if reported else None,
         other_load=other_load,
         plain_steps=tuple(tuple(map(_rounded, metrics.seconds_of_tokens(side.plain))) for side in (before, after)),
         round_steps=tuple(_step(step) for step in run.rounds),

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from specdemo import metrics
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.metrics import Loop, ceiling, expected_length, loop, predict
+from specdemo.metrics import Loop, ceiling, loop, perfect
 from specdemo.race import race
 from specdemo.records import Comparison, Costs, DraftToken, Outcome, Round, Run, Token
 from specdemo.settings import GenerationSettings
@@ -83,41 +83,26 @@ def test_acceptance_counts_only_rounds_whose_proposals_are_known() -> None:
 COSTS = Costs(plain_step=0.010, draft_step=0.002, verify=(0.010, 0.011, 0.012, 0.025))
 
 
-def test_predictions_by_hand() -> None:
-    assert expected_length(0.5, 3) == pytest.approx((1 - 0.5**4) / (1 - 0.5))
-    prediction = predict(COSTS, 0.5)
-    assert prediction is not None
-    assert prediction == pytest.approx((1.5 / 1.3, 1.75 / 1.6, 1.875 / 3.1))
-    always = predict(COSTS, 1.0)
-    assert always is not None
-    assert max(always) == always[1]  # the cliff at four tokens
+def test_a_perfect_draft_by_hand() -> None:
+    assert perfect(COSTS) == pytest.approx((2 / 1.3, 3 / 1.6, 4 / 3.1))  # the cliff at four tokens
+    assert ceiling(COSTS) == pytest.approx((3 / 1.6, 2))
+    alone = COSTS.model_copy(update={"draft_step": None})
+    assert (perfect(alone), ceiling(alone)) == ((), None)
+    assert perfect(alone, free=True) == pytest.approx((2 / 1.1, 3 / 1.2, 4 / 2.5))
 
 
-def test_a_prediction_counts_a_rounds_first_draft_step_at_its_own_cost() -> None:
+def test_a_rounds_first_draft_step_has_its_own_cost() -> None:
     costs = Costs(plain_step=10, draft_step=1, verify=(10.0, 12.0, 14.0), first_draft_step=1.75)
     assert costs.later_draft_step == 0.75  # 1.75 and three of 0.75 are four steps of 1
+    assert [costs.drafting(n) for n in (1, 2, 4)] == [1.75, 2.5, 4]
+    assert perfect(costs) == pytest.approx((2 / 1.375, 3 / 1.65))
     noisy = costs.model_copy(update={"first_draft_step": 50})
     assert noisy.later_draft_step == pytest.approx(0.1)
-    assert [costs.drafting(n) for n in (1, 2, 4)] == [1.75, 2.5, 4]
-    predicted = predict(costs, 0.5)
-    assert predicted is not None
-    assert predicted == pytest.approx((1.5 / 1.375, 1.75 / 1.65))
-    lookup = predict(costs, 0.5, free=True)
-    assert lookup is not None
-    assert lookup == pytest.approx((1.5 / 1.2, 1.75 / 1.4))
 
 
-def test_a_prediction_never_exceeds_what_a_round_writes() -> None:
+def test_no_speedup_exceeds_what_a_round_writes() -> None:
     noisy = Costs(plain_step=1, draft_step=0.0001, verify=(1.0, 0.3, 0.5, 0.4))  # beside other programs
-    for acceptance in (0.0, 0.3, 1.0):
-        found = predict(noisy, acceptance)
-        assert found is not None
-        lengths = [expected_length(acceptance, n) for n in (1, 2, 3)]
-        assert all(each <= length for each, length in zip(found, lengths, strict=True))
-    best = ceiling(noisy)
-    assert best is not None
-    assert best[0] <= 4
-    assert ceiling(Costs(plain_step=1, draft_step=0.1, verify=(1, 1.1, 1.2, 4))) == pytest.approx((3 / 1.4, 2))
+    assert all(each <= lookahead + 1 for lookahead, each in enumerate(perfect(noisy), 1))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from specdemo.api import Pair
 from specdemo.cli.options import Commands, add_pair, chosen_pair
 from specdemo.errors import SpecdemoError
 from specdemo.files import own_cache
-from specdemo.metrics import predict
+from specdemo.metrics import perfect
 from specdemo.models.catalogue import hub_cache, models_dir
 from specdemo.models.devices import devices, in_units, instruction_sets, memory_free, memory_total, processor
 from specdemo.models.library import library
@@ -107,7 +107,7 @@ def allowed(costs: Costs, name: str) -> Iterator[str]:
     free = costs.draft_step is None
     draft = "" if costs.draft_step is None else f", draft step {costs.draft_step * 1000:.2f} ms"
     yield f"{name}: plain step {costs.plain_step * 1000:.2f} ms{draft}"
-    best = predict(costs, 1.0, free=free) or ()
+    best = perfect(costs, free=free)
     yield "lookahead  cost of verifying  at most (predicted from these step costs)"
     for lookahead in _LOOKAHEADS:
         if lookahead <= len(best):

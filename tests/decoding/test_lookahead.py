@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from specdemo.decoding.lookahead import AutoPolicy, ConstantPolicy, LookaheadPolicy, best_lookahead, policy_for
 from specdemo.errors import SettingsError
 from specdemo.files import ASSETS
-from specdemo.metrics import oracle, predict
+from specdemo.metrics import oracle
 from specdemo.models.folder import agreement_per_step
 from specdemo.records import Costs, DraftRound
 from specdemo.settings import GenerationSettings
@@ -196,13 +196,6 @@ def test_it_needs_step_costs() -> None:
 def test_settings_that_exclude_it(wrong: dict[str, str]) -> None:
     with pytest.raises(SettingsError):
         GenerationSettings.checked(**{"engine": "traced", "policy": "auto", **wrong})
-
-
-def test_predicted_best_is_what_simulation_finds() -> None:
-    prediction = predict(COSTS, 0.8)
-    assert prediction is not None
-    measured = [rate(ConstantPolicy(n), independent(0.8), COSTS, 20_000) for n in range(1, 17)]
-    assert prediction == pytest.approx(measured, rel=0.03)
 
 
 def taught(rounds: list[tuple[bool, float]]) -> Costs:

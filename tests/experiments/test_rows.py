@@ -12,7 +12,7 @@ from specdemo.errors import PromptError, RunError
 from specdemo.experiments.plan import FRESH, PRESETS, Axes, Plan, grid
 from specdemo.experiments.rows import Loaded, Result, fastest, points, run
 from specdemo.experiments.suites import Task
-from specdemo.metrics import predict
+from specdemo.metrics import perfect
 from specdemo.records import Costs, ModelPair, Progress, Request
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
@@ -56,8 +56,7 @@ def test_speedups_are_those_of_the_script() -> None:
     found = points(finished(plan(repeats=1), lambda *_: engine))
     costs = measure_costs(engine)
     assert costs is not None
-    expected = predict(costs, 1.0)
-    assert expected is not None
+    expected = perfect(costs)
     for point, lookahead in zip(found, (1, 4, 8), strict=True):
         assert point.speedup.middle == pytest.approx(expected[lookahead - 1], rel=0.05)
 
