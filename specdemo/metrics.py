@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from specdemo.records import Comparison, Costs, Outcome, Round, Run
+from specdemo.records import Comparison, Costs, Outcome, Run
 
 
 def oracle(agrees: Sequence[bool], room: int) -> tuple[int, ...]:
@@ -114,16 +114,10 @@ def passes_to(comparison: Comparison) -> tuple[int, int] | None:
 
 
 def acceptance_rate(run: Run) -> float | None:
-    """Return α: accepted / proposed, over rounds with outcomes; None if nothing was proposed."""
-    rates = running_acceptance(run.rounds)
-    return rates[-1] if rates else None
-
-
-def running_acceptance(rounds: tuple[Round, ...]) -> list[float | None]:
-    """Return α over the rounds up to each one; None before the first reported proposal."""
-    accepted = accumulate(0 if step.proposed is None else step.accepted for step in rounds)
-    proposed = accumulate(0 if step.proposed is None else len(step.proposed) for step in rounds)
-    return [a / p if p else None for a, p in zip(accepted, proposed, strict=True)]
+    """Return α: accepted / proposed, over rounds whose proposals are known; None if nothing was proposed."""
+    known = [step for step in run.rounds if step.proposed is not None]
+    proposed = sum(len(step.proposed or ()) for step in known)
+    return sum(step.accepted for step in known) / proposed if proposed else None
 
 
 def mean_acceptance_length(run: Run) -> float | None:

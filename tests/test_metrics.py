@@ -59,9 +59,6 @@ def test_every_figure_is_within_its_bounds(comparison: Comparison) -> None:
         assert rate is None or 0 <= rate <= 1
         by_position = metrics.per_position_acceptance(run)
         assert by_position == sorted(by_position, reverse=True)
-        running = metrics.running_acceptance(run.rounds)
-        assert len(running) == len(run.rounds)
-        assert all(rate is None or 0 <= rate <= 1 for rate in running)
     index = metrics.first_divergence(comparison)
     assert index is None or comparison.plain.token_ids[:index] == comparison.speculative.token_ids[:index]
 
@@ -77,7 +74,8 @@ def test_acceptance_counts_only_rounds_whose_proposals_are_known() -> None:
         ),
     )
     unknown = Round(committed=(token,) * 4, seconds=1, proposed=None)
-    assert metrics.running_acceptance((unknown, known, unknown)) == [None, 0.5, 0.5]
+    run = Run(prefill=unknown, rounds=(unknown, known, unknown), finish_reason="length")
+    assert metrics.acceptance_rate(run) == 0.5
 
 
 COSTS = Costs(plain_step=0.010, draft_step=0.002, verify=(0.010, 0.011, 0.012, 0.025))
