@@ -31,7 +31,7 @@ from tests.support.proposals import proposals
 
 pytestmark = pytest.mark.openvino
 F32 = RuntimeSettings(precision="f32")
-TOKENS = 64
+TOKENS = 48
 
 
 def speculate(engine: GenAIEngine, prompt: str = PROMPTS[0], **settings: Any) -> Run:
@@ -60,7 +60,7 @@ DRAFTERS = {
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
-@pytest.mark.parametrize(("prompt", "penalty"), [*((prompt, 1.0) for prompt in PROMPTS), (PROMPTS[0], 1.2)])
+@pytest.mark.parametrize(("prompt", "penalty"), [(PROMPTS[1], 1.0), (PROMPTS[0], 1.2)])
 def test_greedy_outputs_are_identical_in_f32(
     engine: GenAIEngine, prompt: str, drafter: dict[str, Any], penalty: float
 ) -> None:
@@ -166,7 +166,7 @@ def sentence_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GenAIE
     engine.close()
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
+@pytest.mark.parametrize("drafter", [DRAFTERS["constant 4"], DRAFTERS["lookup"]], ids=str)
 def test_end_of_text_stops_both_sides_unless_ignored(sentence_engine: GenAIEngine, drafter: dict[str, Any]) -> None:
     stopped = greedy(sentence_engine, ignore_eos=False)
     assert stopped.finish_reason == "stop"

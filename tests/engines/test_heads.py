@@ -2,13 +2,14 @@
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import openvino
 import pytest
 from openvino import opset13 as ops
 
-from specdemo.engines import load_engine
 from specdemo.engines.base import BRIEF
 from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.errors import FolderError, PairError, PromptError, SettingsError
@@ -59,16 +60,25 @@ def test_a_dflash_draft_is_known_by_its_configuration(draft: Path, tmp_path: Pat
     assert inspect_folder(folder).head == "dflash"
 
 
-@pytest.mark.openvino
-@pytest.mark.parametrize("lookahead", [1, 3, 6])
-def test_a_dflash_draft_decodes_and_outputs_stay_the_targets(draft: Path, lookahead: int) -> None:
-    engine = load_engine("genai", pair_with(draft), thoroughness=BRIEF)
+@pytest.fixture(scope="module")
+def dflash_engine(draft: Path) -> Iterator[GenAIEngine]:
+    with closing(GenAIEngine(pair_with(draft), thoroughness=BRIEF)) as engine:
+        yield engine
+
+
+def raced(engine: GenAIEngine, prompt: str, lookahead: int) -> Comparison:
     settings = GenerationSettings(num_assistant_tokens=lookahead, max_new_tokens=40, ignore_eos=True)
-    (comparison,) = (done for done in race(engine, "abc def ghi", settings) if isinstance(done, Comparison))
-    engine.close()
-    assert comparison.plain.token_ids == comparison.speculative.token_ids
+    *_, comparison = race(engine, prompt, settings)
+    assert isinstance(comparison, Comparison)
+    assert comparison.plain.token_ids == comparison.speculative.token_ids, "outputs stay the target's"
     assert comparison.trace_source == "counts only"
-    rounds = comparison.speculative.rounds[1:]
+    return comparison
+
+
+@pytest.mark.openvino
+@pytest.mark.parametrize("lookahead", [1, 6])
+def test_a_dflash_draft_decodes(dflash_engine: GenAIEngine, lookahead: int) -> None:
+    rounds = raced(dflash_engine, "abc def ghi", lookahead).speculative.rounds[1:]
     assert any(len(step.committed) > 1 for step in rounds), "some proposals are accepted"
     for step in rounds[:-1]:
         assert step.proposed is not None
@@ -77,14 +87,14 @@ def test_a_dflash_draft_decodes_and_outputs_stay_the_targets(draft: Path, lookah
 
 
 @pytest.mark.openvino
-def test_prompt_lookup_works_beside_a_dflash_draft(draft: Path) -> None:
-    engine = load_engine("genai", pair_with(draft), thoroughness=BRIEF)
+def test_what_else_runs_beside_a_dflash_draft(dflash_engine: GenAIEngine) -> None:
     plain, copied = (
-        run_alone(engine.decoder(Request("abc abc abc", strategy, max_new_tokens=16, ignore_eos=True)))
+        run_alone(dflash_engine.decoder(Request("abc abc abc", strategy, max_new_tokens=16, ignore_eos=True)))
         for strategy in (Plain(), Lookup(3, 3))
     )
-    engine.close()
     assert plain.token_ids == copied.token_ids
+    with pytest.raises(SettingsError, match="decodes one request at a time"):
+        dflash_engine.batch(Constant(4))
 
 
 def test_what_a_dflash_draft_cannot_is_refused_before_loading(draft: Path) -> None:
@@ -105,14 +115,6 @@ def test_what_a_dflash_draft_cannot_is_refused_before_loading(draft: Path) -> No
             check_strategy(pair, engine, strategy, sampling)  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="without prefix caching; switch prefix caching off"):
         check_engine(pair_with(draft, enable_prefix_caching=True), "genai")
-
-
-@pytest.mark.openvino
-def test_a_dflash_draft_serves_one_request_at_a_time(draft: Path) -> None:
-    engine = GenAIEngine(pair_with(draft), thoroughness=BRIEF)
-    with pytest.raises(SettingsError, match="decodes one request at a time"):
-        engine.batch(Constant(4))
-    engine.close()
 
 
 def test_load_runs_with_heads_are_refused_before_anything_is_loaded(draft: Path) -> None:
@@ -154,41 +156,36 @@ def test_a_folder_of_parts_is_listed_with_its_head(tmp_path: Path) -> None:
         check_target(head)
 
 
+@pytest.fixture(scope="module")
+def mtp_engine() -> Iterator[GenAIEngine]:
+    with closing(GenAIEngine(mtp_pair(), thoroughness=BRIEF)) as engine:
+        yield engine
+
+
 @pytest.mark.openvino
 @pytest.mark.parametrize("lookahead", [1, 3])
-def test_a_multi_token_prediction_head_decodes_and_outputs_stay_the_targets(lookahead: int) -> None:
-    engine = load_engine("genai", mtp_pair(), thoroughness=BRIEF)
-    settings = GenerationSettings(num_assistant_tokens=lookahead, max_new_tokens=40, ignore_eos=True)
-    (comparison,) = (done for done in race(engine, PROMPT, settings) if isinstance(done, Comparison))
-    engine.close()
-    assert comparison.plain.token_ids == comparison.speculative.token_ids
-    assert comparison.trace_source == "counts only"
-    rounds = comparison.speculative.rounds
-    accepted = sum(step.accepted or 0 for step in rounds)
-    assert accepted > 0, "some proposals are right"
+def test_a_multi_token_prediction_head_decodes(mtp_engine: GenAIEngine, lookahead: int) -> None:
+    rounds = raced(mtp_engine, PROMPT, lookahead).speculative.rounds
+    assert sum(step.accepted or 0 for step in rounds) > 0, "some proposals are right"
 
 
 @pytest.mark.openvino
-def test_prompts_in_parts_are_prefilled_whole_and_alike() -> None:
+def test_prompts_in_parts_are_prefilled_whole_and_alike(mtp_engine: GenAIEngine) -> None:
     """A long prompt in chunks would part the head's states from its tokens."""
-    engine = load_engine("genai", mtp_pair(), thoroughness=BRIEF)
     long = " ".join(["abc def"] * 60)
     plain, speculative = (
-        run_alone(engine.decoder(Request(long, strategy, max_new_tokens=24, ignore_eos=True)))
+        run_alone(mtp_engine.decoder(Request(long, strategy, max_new_tokens=24, ignore_eos=True)))
         for strategy in (Plain(), Constant(3))
     )
-    engine.close()
     assert plain.token_ids == speculative.token_ids
 
 
 @pytest.mark.openvino
-def test_a_typed_special_token_is_refused_where_genai_takes_texts() -> None:
-    engine = load_engine("genai", mtp_pair(), thoroughness=BRIEF)
+def test_a_typed_special_token_is_refused_where_genai_takes_texts(mtp_engine: GenAIEngine) -> None:
     with pytest.raises(PromptError, match="holds a special token as text"):
-        run_alone(engine.decoder(Request("abc <|im_start|> def", Plain(), max_new_tokens=4)))
+        run_alone(mtp_engine.decoder(Request("abc <|im_start|> def", Plain(), max_new_tokens=4)))
     with pytest.raises(PromptError, match="at least two tokens"):
-        run_alone(engine.decoder(Request("a", Constant(2), max_new_tokens=4, apply_chat_template=False)))
-    engine.close()
+        run_alone(mtp_engine.decoder(Request("a", Constant(2), max_new_tokens=4, apply_chat_template=False)))
 
 
 def test_what_a_multi_token_prediction_head_cannot_is_refused_before_loading() -> None:

@@ -166,7 +166,7 @@ class Client:
         """Return what a server said, on one line and without addresses, which visitors must not see."""
         while isinstance(said, dict) or (isinstance(said, list) and said and isinstance(said[0], dict)):
             said = said[0] if isinstance(said, list) else said
-            keys = ("error", "message", "detail", "msg")
+            keys = ("error", "errors", "message", "error_msg", "detail", "msg")
             said = next((said[key] for key in keys if said.get(key)), json.dumps(said))
         text = said if isinstance(said, str) else json.dumps(said)
         if page := re.match(r"\s*<(?:.*?<title>(.*?)</title>)?", text[:_KEPT_BYTES], re.DOTALL | re.IGNORECASE):
@@ -247,10 +247,9 @@ class Client:
             sentence = _SENTENCES.get(status, sentence).format(variable=self.key.variable)
             return self.error(f"{sentence} ({status}{': ' if said else ''}{said}).")
         if streamed and (not text.strip() or re.search(r"^(data|event|id|retry|error)?:", text, re.MULTILINE)):
-            for field, line in re.findall(r"^(?:error:(.+)|(\{.+))$", text, re.MULTILINE):  # not as events have it
-                if reason := (_parsed(field) or field) if field else _error_in(_parsed(line)):
-                    return self.error(f"failed in the middle of its answer: {self.words(reason)}")
-            return self.error("broke its answer off; see its log, and run again.")
+            reason = _last_words(text)
+            what = f"failed in the middle of its answer: {self.words(reason)}" if reason else ""
+            return self.error(what or "broke its answer off; see its log, and run again.")
         if streamed and _object(status, text) is not None:
             return self.error("answered in one piece, which cannot be timed; have it stream its answers.")
         if _error_in(found) is not None:
@@ -344,12 +343,23 @@ def _error_in(data: object) -> object | None:
     if not isinstance(data, dict):
         return None
     choices = data.get("choices") or ()
-    if data.get("error") or data.get("object") == "error":
+    if data.get("object") == "error" or any(data.get(key) for key in ("error", "errors", "error_msg")):
         return data
     if not choices and (isinstance(data.get("message"), str) or data.get("detail")):
         return data
     first = choices[0] if isinstance(choices, list) and isinstance(choices[0], dict) else {}
     return (first.get("error") or data) if first.get("finish_reason") in ("error", "abort") else first.get("error")
+
+
+def _last_words(text: str) -> object | None:
+    """Return what the last line of a broken stream says, if that is no event of an answer."""
+    line = next((line for line in reversed(text.splitlines()) if line.strip()), "")
+    name, colon, value = line.partition(":")
+    value = value.strip() if colon and name in ("data", "error") else line.strip()
+    found = _parsed(value)
+    if name == "error" or (found is None and name not in ("", "event", "id", "retry")):
+        return found or value or None
+    return _error_in(found)
 
 
 def _is_finished(data: dict[str, Any]) -> bool:
