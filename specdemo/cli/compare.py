@@ -74,11 +74,12 @@ def _compare(options: argparse.Namespace) -> None:
     try:
         with closing(engine), progress("racing") as show, interruptible() as stop:
             for event in measured_race(engine, options.prompt, settings, number=options.repeats, stop=stop):
-                if isinstance(event, Comparison):
-                    comparison = event
-                    show("repeating", len(event.repeats))
-                else:
+                if not isinstance(event, Comparison):
                     show(event.name if isinstance(event, Phase) else "racing")
+                    continue
+                comparison = event
+                if event.repeats:
+                    show("repeating", len(event.repeats))
             if stop():
                 raise KeyboardInterrupt
     finally:
