@@ -1,6 +1,5 @@
-// One chart on a canvas: lines, steps, bars (grouped, stacked, or spans of time), intervals, a second axis. It reads the
-// part of Plotly's figure format that it draws, so that Python code and notebooks can use either. Points can be added
-// while a run plays; hovering names the values.
+// One chart on a canvas: lines, steps, bars (grouped or stacked), intervals, a second axis. It reads the part of Plotly's
+// figure format that it draws. Points can be added while a run plays; hovering names the values.
 // No imports: a report holds this file as it is.
 
 /** @typedef {{ data: any[], layout: any }} Figure colours name variables of the style sheet */
@@ -20,7 +19,6 @@ export class Chart {
     this.figure = figure;
     /** @type {Point[][]} */ this.points = [];
     /** @type {{ x: number, text: string }[]} */ this.marks = []; // vertical lines with a word
-    /** @type {{ from: number, to: number } | undefined} */ this.lit = undefined; // a range of x that stands out
     this.canvas = element.appendChild(document.createElement("canvas"));
     this.canvas.setAttribute("role", "img");
     this.canvas.style.cssText = "position: absolute; inset: 0; width: 100%; height: 100%";
@@ -66,12 +64,6 @@ export class Chart {
     this.redrawSoon();
   }
 
-  /** Let a range of x stand out. @param {{ from: number, to: number } | undefined} range */
-  light(range) {
-    this.lit = range;
-    this.redrawSoon();
-  }
-
   redrawSoon() {
     this.timer ??= setTimeout(() => this.flush(), REDRAW_MS);
   }
@@ -87,7 +79,7 @@ export class Chart {
   /** Name the values nearest to the pointer. @param {number} x @param {number} y */
   hover(x, y) {
     const found = this.figure.data.flatMap((trace, index) => {
-      if (trace.orientation === "h" || trace.hoverinfo === "skip") return [];
+      if (trace.hoverinfo === "skip") return [];
       const near = this.points[index].map(([at, value], number) => ({ at, value, number, far: Math.abs(this.place(at, 0)[0] - x) }))
         .filter(({ value }) => value !== null).sort((one, other) => one.far - other.far)[0];
       return near && near.far < NEAR ? [{ ...near, text: trace.text?.[near.number] ?? label(Number(near.value)), name: trace.name ?? "" }] : [];
@@ -112,20 +104,18 @@ export class Chart {
     canvas.setAttribute("aria-label", `${title(layout.yaxis)} by ${title(layout.xaxis) || "kind"}: ${named.join(", ")}`);
     pen.scale(devicePixelRatio, devicePixelRatio);
     pen.font = `12px ${this.style.fontFamily}`;
-    const spans = data.some(({ orientation }) => orientation === "h");
-    const legend = layout.showlegend === false || named.length < 2 || spans ? 0 : MARGIN.legend;
+    const legend = layout.showlegend === false || named.length < 2 ? 0 : MARGIN.legend;
     const right = MARGIN.right + (layout.yaxis2 ? MARGIN.second : 0);
     this.box = { x: MARGIN.left, y: MARGIN.top + legend, width: width - MARGIN.left - right, height: height - MARGIN.top - MARGIN.bottom - legend };
     this.measure();
-    this.axes(spans);
+    this.axes();
     if (legend) this.legend(named);
     pen.save();
     pen.beginPath();
     pen.rect(this.box.x, 0, this.box.width + 2, height);
     pen.clip();
-    if (this.lit) this.highlight(this.lit);
     const stack = new Map();
-    data.forEach((trace, index) => { if (trace.type === "bar") (trace.orientation === "h" ? this.spans(trace, index) : this.bars(trace, index, stack)); });
+    data.forEach((trace, index) => { if (trace.type === "bar") this.bars(trace, index, stack); });
     data.forEach((trace, index) => { if (trace.type !== "bar") this.line(trace, this.points[index]); });
     for (const shape of layout.shapes ?? []) this.shape(shape);
     for (const { x, text } of this.marks) this.marked(x, text);
@@ -135,13 +125,13 @@ export class Chart {
   /** Measure the axes' ranges; names on the x axis are at 0.5, 1.5, … */
   measure() {
     const { data, layout } = this.figure;
-    const all = data.flatMap((trace, index) => (trace.orientation === "h" ? trace.base.map((/** @type {number} */ from, /** @type {number} */ at) => [from + trace.x[at], 0]) : this.points[index]));
+    const all = this.points.flat();
     this.names = all.some(([x]) => typeof x === "string") ? [...new Set(all.map(([x]) => x))] : null;
-    const bars = data.some(({ type, orientation }) => type === "bar" && orientation !== "h");
-    const end = this.names ? this.names.length : all.reduce((most, [x]) => Math.max(most, x), 1e-9) + (bars && !layout.xaxis?.range ? 0.5 : 0);
+    const bars = data.some(({ type }) => type === "bar");
+    const end = this.names ? this.names.length : (all.reduce((most, [x]) => Math.max(most, Number(x)), 0) || 1) + (bars && !layout.xaxis?.range ? 0.5 : 0);
     this.span.x = layout.xaxis?.range ?? [0, end];
     this.span.y2 = layout.yaxis2?.range?.[1] ?? 1;
-    let most = Math.max(1e-9, ...(layout.shapes ?? []).map((/** @type {any} */ { y0 }) => y0));
+    let most = Math.max(0, ...(layout.shapes ?? []).map((/** @type {any} */ { y0 }) => y0));
     const stack = new Map();
     data.forEach((trace, index) => {
       if (trace.yaxis === "y2") return;
@@ -152,7 +142,7 @@ export class Chart {
         most = Math.max(most, top);
       });
     });
-    this.span.y = layout.yaxis?.range?.[1] ?? most;
+    this.span.y = layout.yaxis?.range?.[1] ?? (most || 1);
   }
 
   /** @param {any} x @param {number} y @param {"y" | "y2"} axis @returns {[number, number]} */
@@ -178,26 +168,6 @@ export class Chart {
       if (stacked) stack.set(x, base + y);
       this.interval(trace.error_y, at, y, left + width / 2);
     });
-  }
-
-  /** Spans of time, each trace in a row of its own. @param {any} trace @param {number} row */
-  spans({ base, x, name, marker }, row) {
-    const height = this.box.height / this.figure.data.length;
-    this.pen.fillStyle = this.resolve(marker.color);
-    base.forEach((/** @type {number} */ from, /** @type {number} */ index) => {
-      const [left, right] = [this.place(from, 0)[0], this.place(from + x[index], 0)[0]];
-      this.pen.fillRect(left, this.box.y + row * height + 3, Math.max(right - left - 1, 0.7), height - 6);
-    });
-    this.write(name, this.box.x + 4, this.box.y + row * height + 14, "left", "var(--sd-ink)");
-  }
-
-  /** @param {{ from: number, to: number }} range */
-  highlight({ from, to }) {
-    const [left, right] = [this.place(from, 0)[0], this.place(to, 0)[0]];
-    this.pen.globalAlpha = 0.2; // bars and words stay readable
-    this.pen.fillStyle = this.resolve("var(--sd-own)");
-    this.pen.fillRect(left, this.box.y, Math.max(right - left, 2), this.box.height);
-    this.pen.globalAlpha = 1;
   }
 
   /** @param {any} spread @param {number} at @param {number} y @param {number} left */
@@ -253,10 +223,9 @@ export class Chart {
     pen.setLineDash([]);
   }
 
-  /** @param {boolean} spans rows instead of a y axis */
-  axes(spans) {
+  axes() {
     const { pen, box, span, figure: { layout } } = this;
-    for (const y of spans ? [] : ticks(0, span.y)) {
+    for (const y of ticks(0, span.y)) {
       const [, top] = this.place(span.x[0], y);
       this.stroke({ color: "var(--sd-line)", width: 1 }, [[box.x, top], [box.x + box.width, top]]);
       this.write(label(y), box.x - 6, top + 4, "right");
@@ -286,8 +255,8 @@ export class Chart {
   }
 
   /** @param {string} text @param {number} x @param {number} y @param {CanvasTextAlign} align */
-  write(text, x, y, align, colour = "var(--sd-mute)") {
-    this.pen.fillStyle = this.resolve(colour);
+  write(text, x, y, align) {
+    this.pen.fillStyle = this.resolve("var(--sd-mute)");
     this.pen.textAlign = align;
     this.pen.fillText(text, x, y);
   }

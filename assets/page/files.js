@@ -43,51 +43,30 @@ export async function copy(button, text) {
   setTimeout(() => button.classList.remove("done"), 1500);
 }
 
-/** The Share menu. The page holds the JSON; the server makes the other files from it. */
-export class Share {
-  /**
-   * @param {HTMLDetailsElement} menu
-   * @param {() => object | undefined} record returns the run that is shown
-   * @param {(event: string, data: object) => void} trigger fires an event of the widget
-   */
-  constructor(menu, record, trigger) {
-    this.menu = menu;
-    menu.addEventListener("click", (event) => {
-      const button = /** @type {Element} */ (event.target).closest("button");
-      const run = JSON.stringify(record());
-      if (!button || !run) return;
-      menu.open = false;
-      if (button.dataset.file === "link") copy(button, location.href);
-      else if (button.dataset.file === "json") save(run, "application/json", "specdemo-comparison.json");
-      else this.request(button.dataset.file ?? "", run, trigger);
-    });
-  }
-
-  /** @param {string} kind @param {string} run @param {(event: string, data: object) => void} trigger */
-  async request(kind, run, trigger) {
-    if (this.menu.ariaBusy === "true") return;
-    this.menu.ariaBusy = "true";
-    trigger("download", { kind, record: await pack(run) });
-  }
+/**
+ * The Share menu. The page holds the JSON; the server makes the other files from it.
+ * @param {HTMLElement} opener @param {HTMLElement} menu @param {() => object | undefined} record of the run shown
+ * @param {(event: string, data: object) => void} trigger
+ */
+export function shares(opener, menu, record, trigger) {
+  menu.addEventListener("click", async ({ target }) => {
+    const kind = /** @type {Element} */ (target).closest("button")?.dataset.file;
+    const run = JSON.stringify(record());
+    if (!kind || !run) return;
+    menu.hidePopover();
+    if (kind === "link") copy(opener, location.href);
+    else if (kind === "json") save(run, "application/json", "specdemo-comparison.json");
+    else if (opener.ariaBusy !== "true") {
+      opener.ariaBusy = "true";
+      trigger("download", { kind, record: await pack(run) });
+    }
+  });
 }
 
 /** Save the file that the server made, given as JSON; empty if it failed. @param {string} text */
 export function saveMade(text) {
-  for (const menu of document.querySelectorAll(".share")) menu.ariaBusy = "false";
+  for (const opener of document.querySelectorAll("button.share")) opener.ariaBusy = "false";
   if (!text) return;
   const { content, type, name } = JSON.parse(text);
   save(bytesOf(content), type, name);
-}
-
-/** A menu that closes when it loses the focus, and on Escape. @param {HTMLDetailsElement} menu */
-export function closesItself(menu) {
-  menu.addEventListener("focusout", ({ relatedTarget }) => {
-    if (relatedTarget && !menu.contains(/** @type {Node} */ (relatedTarget))) menu.open = false;
-  });
-  menu.addEventListener("keydown", ({ key }) => {
-    if (key === "Escape") menu.open = false;
-  });
-  document.addEventListener("pointerdown", ({ target }) => {
-    if (!menu.contains(/** @type {Node} */ (target))) menu.open = false;
-  });
 }

@@ -1,11 +1,11 @@
 // The page's views by name, each mounted on the element that Gradio made for it.
 
 import { Anatomy } from "./anatomy.js";
-import { Examples } from "./ask.js";
-import { Board, Catalogue } from "./board.js";
+import { board } from "./board.js";
 import * as gradio from "./gradio.js";
 import { Past } from "./past.js";
 import { Race } from "./race.js";
+import { keep, recalled } from "./storage.js";
 
 /**
  * Gradio's arguments to a view's script.
@@ -19,9 +19,9 @@ import { Race } from "./race.js";
 /** @type {Record<string, (widget: Widget) => { receive: (value: any) => void }>} */
 const VIEWS = {
   anatomy: mountAnatomy,
-  board: ({ element }) => new Board(element),
-  catalogue: ({ element, trigger }) => new Catalogue(element, trigger),
-  examples: ({ element }) => new Examples(element),
+  board: ({ element }) => ({ receive: (parts) => board(/** @type {HTMLElement} */ (element.querySelector(".board")), JSON.parse(parts || "[]")) }),
+  catalogue: mountCatalogue,
+  examples: mountExamples,
   race: mountRace,
 };
 
@@ -32,15 +32,16 @@ export function mount(name, widget) {
   view.receive(widget.props.value);
 }
 
-/** The run that the race shows. @type {import("./race.js").Finished | null} */
-let finished = null;
+const RUNNING = "specdemo-running"; // whether this tab has a run that has not ended
+
+/** @type {Race | undefined} */ let race;
 
 /** The race, with the reader's last runs; the key P enlarges it for an audience. @param {Widget} widget */
 function mountRace({ element, trigger }) {
-  const race = new Race(element, trigger);
-  race.root.addEventListener("finished", (event) => { finished = /** @type {CustomEvent} */ (event).detail; });
+  race = new Race(element, trigger);
   new Past(/** @type {HTMLElement} */ (element.querySelector(".past")), race).last();
-  gradio.watchRun((busy) => race.asked(busy));
+  if (recalled(RUNNING, "sessionStorage")) gradio.note("The run ended when the page was reloaded.", 60_000);
+  keep(RUNNING, false, "sessionStorage");
   document.addEventListener("keydown", ({ key, target, ctrlKey, metaKey, altKey }) => {
     const typing = target instanceof Element && target.closest("input, textarea, select");
     if (key === "p" && !typing && !ctrlKey && !metaKey && !altKey) document.body.classList.toggle("presenting");
@@ -48,12 +49,48 @@ function mountRace({ element, trigger }) {
   return race;
 }
 
+/** A run was requested, or is over. @param {boolean} busy */
+export function asked(busy) {
+  keep(RUNNING, busy, "sessionStorage");
+  race?.asked(busy);
+}
+
 /** The anatomy of the run that the race shows; its tab is built when it first opens. @param {Widget} widget */
 function mountAnatomy({ element }) {
   const anatomy = new Anatomy(element);
-  anatomy.receive(finished);
-  document.querySelector(".race .screen")?.parentElement?.addEventListener("finished", (event) => anatomy.receive(/** @type {CustomEvent} */ (event).detail));
+  anatomy.receive(race?.finished ?? null);
+  race?.root.addEventListener("finished", (event) => anatomy.receive(/** @type {CustomEvent} */ (event).detail));
   return { receive() {} };
+}
+
+/** The catalogue's cards, whose buttons become events of the widget. @param {Widget} widget */
+function mountCatalogue({ element, trigger }) {
+  const list = /** @type {HTMLElement} */ (element.querySelector(".list"));
+  let shown = "";
+  list.addEventListener("click", ({ target }) => {
+    const button = target instanceof Element && target.closest("button[data-action]");
+    if (!(button instanceof HTMLElement)) return;
+    const entry = /** @type {HTMLElement} */ (button.closest("[data-name]"));
+    trigger(button.dataset.action ?? "", { name: entry.dataset.name });
+  });
+  return {
+    receive(/** @type {string} */ html) {
+      if (html !== shown) list.innerHTML = html; // escaped by the server; a button that is being clicked must not be replaced
+      shown = html;
+    },
+  };
+}
+
+/** The menu of examples beside the prompt, whose entries the server writes. @param {Widget} widget */
+function mountExamples({ element }) {
+  const list = /** @type {HTMLElement} */ (element.querySelector(".menu"));
+  list.addEventListener("click", ({ target }) => {
+    const entry = target instanceof Element ? target.closest("button") : null;
+    if (!entry) return;
+    gradio.setPrompt(entry.dataset.prompt ?? "");
+    list.hidePopover();
+  });
+  return { receive(/** @type {string} */ html) { list.innerHTML = html; } }; // escaped by the server
 }
 
 /** Open or close a part of the rail by the id of its button. @param {string} id */

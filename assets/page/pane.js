@@ -1,7 +1,8 @@
 // One side's text: rounds are appended as they arrive; tokens show details on hover, focus and arrow keys.
 
 import { copy } from "./files.js";
-import { Markdown, addToTip, renderRound, tipOf } from "./rounds.js";
+import { explanations } from "./glossary.js";
+import { addToTip, make, renderRound, tipOf } from "./rounds.js";
 
 /** @typedef {import("./rounds.js").Timed} Timed */
 /** @typedef {import("./rounds.js").SideName} SideName */
@@ -12,16 +13,13 @@ export class Pane {
   constructor(element, tip, side) {
     this.side = side;
     this.source = "measured"; // of the proposals
-    /** @type {Markdown | null} */ this.markdown = null;
     this.text = /** @type {HTMLElement} */ (element.querySelector(".text"));
     this.facts = /** @type {NodeListOf<HTMLElement>} */ (element.querySelectorAll("[data-fact]"));
     this.status = /** @type {HTMLElement} */ (element.querySelector(".phase"));
     this.tip = tip;
-    this.explanation = this.text.innerHTML; // of this side, shown before its first run and in a new chat
     this.following = true; // scrolled to the end, unless the reader scrolls up
-    element.addEventListener("click", ({ target }) => {
-      if (target instanceof HTMLElement && target.matches(".copy")) copy(target, this.copied(target));
-    });
+    const button = /** @type {HTMLElement} */ (element.querySelector(".copy"));
+    button.addEventListener("click", () => copy(button, this.answer()));
     new ResizeObserver(() => this.scroll()).observe(this.text);
     this.text.addEventListener("wheel", () => this.follow(), { passive: true });
     this.text.addEventListener("touchmove", () => this.follow(), { passive: true });
@@ -36,28 +34,11 @@ export class Pane {
   reset(prompt, chat, history = []) {
     this.hide();
     this.following = true;
-    this.markdown = chat ? new Markdown() : null;
     this.text.replaceChildren();
-    for (const turn of history) {
-      this.say(turn.prompt, "said");
-      const answer = Object.assign(document.createElement("div"), { className: "answer" });
-      answer.append(...new Markdown().elements(turn.answer));
-      this.text.append(answer);
-    }
-    if (prompt) this.say(prompt, chat ? "prompt said" : "prompt");
+    for (const turn of history) this.text.append(make("span", turn.prompt, "said"), make("span", turn.answer, "answer"));
+    this.text.append(make("span", prompt, chat ? "prompt said" : "prompt"));
     this.show(null, 0);
     this.scroll();
-  }
-
-  /** @param {string} text @param {string} className */
-  say(text, className) {
-    this.text.append(Object.assign(document.createElement("span"), { className, textContent: text }));
-  }
-
-  /** Show this side's explanation instead of a text. */
-  explainItself() {
-    this.reset("", false);
-    this.text.innerHTML = this.explanation;
   }
 
   /** Show a phase before the first token; empty: none. @param {string} text */
@@ -66,12 +47,9 @@ export class Pane {
     this.status.hidden = !text;
   }
 
-  /** The text that a Copy button copies: a code block, or the whole answer. @param {HTMLElement} button */
-  copied(button) {
-    const { block } = button.dataset;
-    const place = button.closest(".answer") ?? this.text;
-    const pieces = block ? place.querySelectorAll(`:is(.round, .answer) .md-block[data-block="${block}"]`) : this.text.querySelectorAll(".round > [data-index]");
-    return [...pieces].filter((piece) => !block || piece.closest(".answer, .text") === place).map((piece) => piece.textContent).join("").trim();
+  /** The answer as it is written. */
+  answer() {
+    return [...this.text.querySelectorAll(".round > [data-index]")].map((piece) => piece.textContent).join("").trim();
   }
 
   /** Scroll to the end if the reader is there. */
@@ -93,7 +71,7 @@ export class Pane {
       while (to < rounds.length && rounds[to].thinking === thinking) to += 1;
       const place = thinking ? this.thoughts() : this.text;
       place.append(...rounds.slice(from, to).map((round) => renderRound(round, this)));
-      if (thinking && place.firstChild) place.firstChild.textContent = `Thinking, ${tokensIn(place)} tokens`;
+      if (thinking && place.firstChild) place.firstChild.textContent = `Thinking, ${counted(place.querySelectorAll("[data-index]").length)}`;
     }
     this.scroll();
     this.show(last, ms);
@@ -142,7 +120,8 @@ export class Pane {
     const { tip } = this;
     const box = token.getClientRects()[0];
     if (!box) return;
-    tip.textContent = tipOf(token);
+    const said = tipOf(token);
+    tip.textContent = [said, explanations(said)].filter(Boolean).join("\n");
     tip.hidden = false;
     const frame = /** @type {Element} */ (tip.offsetParent).getBoundingClientRect();
     const left = Math.min(box.left - frame.left, frame.width - tip.offsetWidth - 8);
@@ -179,11 +158,8 @@ function tokenAt(target) {
   return target instanceof Element ? /** @type {HTMLElement | null} */ (target.closest(".token")) : null;
 }
 
-/** Number of the text's tokens in an element; Markdown may have parted one into pieces. @param {Element} place */
-function tokensIn(place) {
-  const pieces = /** @type {NodeListOf<HTMLElement>} */ (place.querySelectorAll("[data-index]"));
-  return new Set([...pieces].map((piece) => piece.dataset.index)).size;
-}
+/** @param {number} tokens */
+export const counted = (tokens) => `${tokens} token${tokens === 1 ? "" : "s"}`;
 
 /** @param {"rate" | "alpha"} name @param {number | null | undefined} value */
 export function formatted(name, value) {

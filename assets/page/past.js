@@ -1,6 +1,8 @@
 // The reader's last runs, kept in this browser only: to reopen, and to compare those of one prompt.
 
 import { pack, unpack } from "./files.js";
+import { formatted } from "./pane.js";
+import { make } from "./rounds.js";
 import { isObject, isText, keep, recalled } from "./storage.js";
 
 /** @typedef {import("./race.js").Race} Race */
@@ -18,12 +20,12 @@ export function keptRuns() {
   return Array.isArray(runs) ? runs.filter(isRun) : [];
 }
 
-/** @param {unknown} value */
+/** @param {unknown} value @returns {value is Kept} */
 function isRun(value) {
   if (!isObject(value) || !isObject(value.row)) return false;
-  const { row } = value;
-  const numbers = [row.accepted, row.length, row.speedup].every((each) => each === null || Number.isFinite(each));
-  return numbers && Number.isFinite(value.when) && [value.run, value.prompt, value.headline, value.made_by, value.packed, row.group, row.setting].every(isText);
+  const { row, when } = value;
+  const numbers = [when, row.accepted, row.length, row.speedup].every((each) => each === null || Number.isFinite(each));
+  return numbers && [value.run, value.prompt, value.headline, value.packed, row.setting].every(isText);
 }
 
 /** The row of a run: runs of one group differ in the setting alone. @param {Finished} finished @returns {Row} */
@@ -40,11 +42,7 @@ export function rowOf({ record: { pair, prompt, settings, summary } }) {
 const latestOf = (runs) => runs.find(({ run }) => run === recalled(SHOWN, "sessionStorage")) ?? runs[0];
 
 export class Past {
-  /**
-   * Shows the kept runs in `element`, those of the current prompt beside the controls, and plays them in `race`.
-   * @param {HTMLElement} element
-   * @param {Race} race
-   */
+  /** @param {HTMLElement} element @param {Race} race plays a run that is opened */
   constructor(element, race) {
     this.element = element;
     this.race = race;
@@ -83,14 +81,11 @@ export class Past {
 
   /** @param {Kept} kept */
   row({ run, when, prompt, headline, made_by }) {
-    const template = /** @type {HTMLTemplateElement} */ (this.element.querySelector("template"));
-    const row = /** @type {HTMLElement} */ (template.content.firstElementChild?.cloneNode(true));
-    /** @param {string} selector */
-    const find = (selector) => /** @type {HTMLElement} */ (row.querySelector(selector));
+    const [row, open, drop] = [make("li"), make("button", "", "open"), make("button", "×", "drop")];
     row.dataset.run = run;
-    find("b").textContent = headline;
-    find(".open span").textContent = prompt;
-    find("small").textContent = `${new Date(when).toLocaleString()} · ${made_by}`;
+    drop.ariaLabel = "Forget this run";
+    open.append(make("b", headline), make("span", prompt));
+    row.append(open, make("small", `${new Date(when).toLocaleString()} · ${made_by}`), drop);
     return row;
   }
 
@@ -103,10 +98,9 @@ export class Past {
     const shown = [...rows.values()].slice(0, MOST_ROWS).sort((a, b) => a.setting.localeCompare(b.setting, undefined, { numeric: true }));
     const best = Math.max(...shown.map(({ speedup }) => speedup ?? 0));
     document.querySelector("#own-runs tbody")?.replaceChildren(...(shown.length > 1 ? shown : []).map((row) => {
-      const element = document.createElement("tr");
-      element.classList.toggle("best", row.speedup === best);
-      const cells = [row.setting, row.accepted === null ? "–" : `${Math.round(100 * row.accepted)} %`, row.length?.toFixed(1) ?? "–", row.speedup === null ? "–" : `${row.speedup.toFixed(2)}×`];
-      element.append(...cells.map((text) => Object.assign(document.createElement("td"), { textContent: text })));
+      const element = make("tr", "", row.speedup === best ? "best" : "");
+      const cells = [row.setting, formatted("alpha", row.accepted), row.length?.toFixed(1) ?? "–", row.speedup === null ? "–" : `${row.speedup.toFixed(2)}×`];
+      element.append(...cells.map((text) => make("td", text)));
       return element;
     }));
   }

@@ -53,11 +53,7 @@ export class Player {
     this.sides[name].done = done;
   }
 
-  /**
-   * All rounds of a side are known. A server may have revised those that it sent; then the playback starts again.
-   * @param {SideName} name
-   * @param {Round[]} rounds
-   */
+  /** Replace rounds that a server has revised, and play again. @param {SideName} name @param {Round[]} rounds all of the side */
   finish(name, rounds) {
     const side = this.sides[name];
     const same = side.rounds.every(({ round }, index) => JSON.stringify(round) === JSON.stringify(rounds[index]));

@@ -2,10 +2,10 @@
 // A finished run is one record, whether it has just ended, was kept, was opened from a file, or is a replay.
 
 import { Chart } from "./chart.js";
-import { Share, closesItself } from "./files.js";
-import { Pane, duration } from "./pane.js";
+import { shares } from "./files.js";
+import { Pane, counted, duration } from "./pane.js";
 import { Player } from "./player.js";
-import { SIDES } from "./rounds.js";
+import { SIDES, make } from "./rounds.js";
 
 /** @typedef {import("./rounds.js").SideName} SideName */
 /** @typedef {import("./rounds.js").Timed} Timed */
@@ -43,14 +43,11 @@ export class Race {
     const discarded = /** @type {HTMLInputElement} */ (find(".discarded-shown"));
     discarded.addEventListener("change", () => this.root.classList.toggle("with-discarded", discarded.checked));
     element.querySelector(".rounds")?.addEventListener("click", () => trigger("select", {}));
-    for (const menu of element.querySelectorAll("details.menu")) closesItself(/** @type {HTMLDetailsElement} */ (menu));
-    const share = /** @type {HTMLDetailsElement | null} */ (element.querySelector(".share"));
-    if (share) new Share(share, () => this.finished?.record, trigger);
+    if (element.querySelector(".share")) shares(find("button.share"), find(".menu.share"), () => this.finished?.record, trigger);
     this.run = "";
     this.read = -1; // number of the last event of the run
     /** @type {Comparison | null} */ this.request = null; // what is compared
     /** @type {Finished | null} */ this.finished = null;
-    /** @type {Finished | null} */ this.earlier = null; // shown again if the run after it fails at once
     /** @type {string | null} */ this.failure = null;
     /** @type {any[]} */ this.moves = []; // of settings
     /** @type {number | null} */ this.lead = null; // in tokens, at the moment the first side finished
@@ -108,14 +105,13 @@ export class Race {
 
   /** A run was requested, or is over; until it begins, nothing of the earlier one is read as its own. @param {boolean} busy */
   asked(busy) {
+    if (busy && this.finished) this.player.skip(); // of what still plays
     this.root.classList.toggle("asked", busy);
-    const begun = this.root.dataset.state === "waiting" || this.root.dataset.state === "playing";
-    if (!busy || !begun) this.phase(busy ? "Getting ready …" : "");
+    this.phase(busy ? "Getting ready …" : "");
   }
 
   /** @param {string} run @param {Comparison} request */
   begin(run, request) {
-    this.earlier = this.finished ?? this.earlier;
     this.finished = this.failure = null;
     Object.assign(this, { run, request, moves: [], read: -1 });
     const { settings, pair } = request;
@@ -225,7 +221,7 @@ export class Race {
     this.find(".toggle").textContent = "Replay";
     this.root.dataset.live = "false";
     this.root.dataset.state = this.finished ? "done" : "failed";
-    if (!this.finished) return this.failed();
+    if (!this.finished) return this.say(this.failure ?? "");
     const { record } = this.finished;
     const { summary } = record;
     const stopped = SIDES.some((side) => record[side].finish_reason === "cancelled");
@@ -233,9 +229,10 @@ export class Race {
     this.root.dataset.strength = summary.strength;
     const reason = [stopped && "Stopped early.", summary.sentence, summary.certain].filter(Boolean).join(" ");
     const range = [summary.range, summary.refined].filter(Boolean).join(", ");
-    const texts = { headline: summary.headline, reason, range, warning: summary.warnings[0]?.chip, "made-by": summary.made_by };
+    const warning = summary.warnings.find((/** @type {any} */ { kind }) => kind !== "disturbed" || !summary.certain); // which says so, too
+    const texts = { headline: summary.headline, reason, range, warning: warning?.chip, "made-by": summary.made_by };
     for (const [name, text] of Object.entries(texts)) this.find(`.${name}`).textContent = text ?? "";
-    this.find(".warning").title = summary.warnings[0]?.reason ?? "";
+    this.find(".warning").title = warning?.reason ?? "";
     this.find(".bars").title = summary.seconds_label;
     this.find(".agreement").textContent = summary.agreement && `${summary.identical ? "✓" : "≠"} ${summary.agreement}`;
     this.find(".agreement").dataset.identical = String(summary.identical);
@@ -257,16 +254,6 @@ export class Race {
     }
   }
 
-  /** Show the text decoded before the failure; without any, the run before, if there was one. */
-  failed() {
-    const shown = SIDES.some((side) => this.player.sides[side].rounds.length);
-    if (!shown && this.earlier) {
-      this.open(this.earlier);
-      return this.player.skip();
-    }
-    this.say(shown ? "The run failed. The text decoded before is shown below." : this.failure ?? "");
-  }
-
   toggle() {
     if (!this.request) return;
     if (this.player.playing) this.player.pause();
@@ -280,30 +267,20 @@ const roundsOf = ({ prefill, rounds }) => (prefill.committed.length ? [prefill, 
 /** Whether the prompt is a chat message. @param {Comparison | null} request */
 const isChat = (request) => Boolean(request?.pair.target.chat_template && request.settings.apply_chat_template);
 
-/** @param {number} tokens */
-const counted = (tokens) => `${tokens} token${tokens === 1 ? "" : "s"}`;
-
-/** Sentences, followed by commands on lines of their own. @param {string} text */
-export function paragraph(text) {
-  const element = document.createElement("p");
-  const [sentences, ...commands] = text.split("\n");
-  element.append(sentences, ...commands.flatMap((command) => [document.createElement("br"), Object.assign(document.createElement("code"), { textContent: command })]));
-  return element;
-}
-
-const WIDE = 12; // characters that fit one column
+/** Sentences, and commands on lines of their own. @param {string} text */
+const paragraph = (text) => make("p", text);
 
 /** The figures as tiles. @param {{ name: string, plain: string, speculative: string, formula: string }[]} figures */
 function tiles(figures) {
-  const list = document.createElement("dl");
+  const list = make("dl");
   for (const { name, plain, speculative, formula } of figures) {
-    const [tile, value] = [document.createElement("div"), document.createElement("dd")];
+    const [tile, value] = [make("div"), make("dd")];
     tile.classList.toggle("wide", speculative.length > WIDE);
-    value.append(Object.assign(document.createElement("b"), { textContent: speculative }));
-    if (plain) value.append(Object.assign(document.createElement("span"), { textContent: `plain ${plain}` }));
-    value.append(Object.assign(document.createElement("small"), { textContent: formula }));
-    tile.append(Object.assign(document.createElement("dt"), { textContent: name }), value);
+    value.append(make("b", speculative), make("span", plain && `plain ${plain}`), make("small", formula));
+    tile.append(make("dt", name), value);
     list.append(tile);
   }
   return list;
 }
+
+const WIDE = 12; // characters that fit one column

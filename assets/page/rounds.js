@@ -13,7 +13,8 @@
  */
 /**
  * A round with the figures at its end; 0 is the prefill, at which the clock of decoding starts.
- * @typedef {{ round: Round, number: number, first: number, ms: number, tokens: number, rate: number | null, accepted: number, proposed: number | null, alpha: number | null, thinking: boolean }} Timed
+ * `code`: whether each committed token is part of a fenced block.
+ * @typedef {{ round: Round, number: number, first: number, ms: number, tokens: number, rate: number | null, accepted: number, proposed: number | null, alpha: number | null, thinking: boolean, code: boolean[] }} Timed
  */
 /** @typedef {"plain" | "speculative"} SideName */
 
@@ -41,7 +42,10 @@ export class Timeline {
       const ms = last ? last.ms + 1000 * round.seconds : 0;
       const accepted = acceptedIn(round);
       const before = this.thinks();
-      this.text += round.committed.map(({ text }) => text).join("");
+      const code = round.committed.map(({ text }) => {
+        this.text += text;
+        return this.text.split("```").length % 2 === 0;
+      });
       if (last && round.proposed) {
         this.proposed += round.proposed.length;
         this.accepted += accepted;
@@ -51,6 +55,7 @@ export class Timeline {
         rate: ms ? (1000 * (tokens - this.rounds[0].tokens)) / ms : null,
         alpha: this.proposed ? this.accepted / this.proposed : null,
         thinking: before || this.thinks(),
+        code,
       });
     }
   }
@@ -80,28 +85,27 @@ export function addToTip(token, line) {
   TIPS.set(token, () => `${before?.()}\n${line}`);
 }
 
-/**
- * A round as an element: accepted proposals, those in vain, then the target's own token.
- * @param {Timed} timed
- * @param {{ side: SideName, source?: string, markdown?: Markdown | null }} options source of the proposals' record
- */
-export function renderRound(timed, { side, source = "measured", markdown = null }) {
-  const { round, number, accepted, first } = timed;
+/** A round as an element: accepted proposals, those in vain, then the target's own. @param {Timed} timed @param {{ side: SideName, source?: string }} options source of the proposals' record */
+export function renderRound(timed, { side, source = "measured" }) {
+  const { round, number, accepted, first, code } = timed;
   const { committed, proposed } = round;
-  const element = document.createElement("span");
-  element.className = "round";
+  const element = make("span", "", "round");
   TIPS.set(element, () => roundTip(timed, side));
-  committed.slice(0, accepted).forEach((token, index) => {
-    element.append(committedToken(token, "accepted", first + index, () => tip("accepted proposal", proposed?.[index], token, source), markdown));
-  });
+  const append = (/** @type {Token} */ token, /** @type {number} */ index, /** @type {string} */ kind, /** @type {() => string} */ explanation) => {
+    const marks = [token.text.includes("\n") && "break", !token.text && "empty", code[index] && "code"].filter(Boolean);
+    const made = make("span", token.text, ["token", kind, ...marks].join(" "));
+    made.dataset.index = String(first + index);
+    TIPS.set(made, explanation);
+    element.append(made);
+  };
+  committed.slice(0, accepted).forEach((token, index) => append(token, index, "accepted", () => tip("accepted proposal", proposed?.[index], token, source)));
   for (const draft of proposed?.slice(accepted) ?? []) {
     const name = draft.verdict === "rejected" ? "rejected proposal" : "discarded proposal: it followed a rejected one and was never judged";
-    element.append(span(`token ${draft.verdict}`, shown(draft), () => tip(name, draft, null, source)));
+    const made = element.appendChild(make("span", shown(draft), `token ${draft.verdict}`));
+    TIPS.set(made, () => tip(name, draft, null, source));
   }
   const [kind, name] = side === "plain" ? ["plain", "target's token"] : ["own", number ? targetTokenName(round) : "target's token"];
-  committed.slice(accepted).forEach((token, index) => {
-    element.append(committedToken(token, kind, first + accepted + index, () => tip(name, null, token, source), markdown));
-  });
+  committed.slice(accepted).forEach((token, index) => append(token, accepted + index, kind, () => tip(name, null, token, source)));
   return element;
 }
 
@@ -118,9 +122,8 @@ export function renderChips(round) {
 
 /** @param {string} text @param {string} kind @param {string} title @param {string} details */
 function chip(text, kind, title, details) {
-  const element = Object.assign(document.createElement("span"), { className: `chip ${kind}`, title });
-  const token = span(`token ${kind}`, text.replaceAll("\n", "↵") || "·");
-  element.append(token, Object.assign(document.createElement("small"), { textContent: details }));
+  const element = Object.assign(make("span", "", `chip ${kind}`), { title });
+  element.append(make("span", text.replaceAll("\n", "↵") || "·", `token ${kind}`), make("small", details));
   return element;
 }
 
@@ -131,25 +134,9 @@ const known = (value) => value !== null && value !== undefined;
 /** @param {number | null | undefined} value */
 const fixed = (value, digits = 2) => value?.toFixed(digits) ?? "–";
 
-/** @param {string} className @param {string} text @param {() => string} [explanation] */
-function span(className, text, explanation) {
-  const element = Object.assign(document.createElement("span"), { className, textContent: text });
-  if (explanation) TIPS.set(element, explanation);
-  return element;
-}
-
-/**
- * @param {Token} token
- * @param {string} kind
- * @param {number} index in the text
- * @param {() => string} explanation
- * @param {Markdown | null} markdown
- */
-function committedToken({ text }, kind, index, explanation, markdown) {
-  const element = span(`token ${kind}${text.includes("\n") ? " break" : ""}${text ? "" : " empty"}`, markdown ? "" : text, explanation);
-  element.dataset.index = String(index);
-  if (markdown) element.append(...markdown.elements(text));
-  return element;
+/** @param {string} tag @param {string} textContent @param {string} className @returns {HTMLElement} */
+export function make(tag, textContent = "", className = "") {
+  return Object.assign(document.createElement(tag), { textContent, className });
 }
 
 /** @param {string} name @param {Proposal | null | undefined} draft @param {Token | null} token @param {string} source */
@@ -175,73 +162,7 @@ function roundTip({ round, number, accepted, proposed }, side) {
 
 /** A round in one line. @param {Round} round */
 export function roundNote(round) {
-  return `${acceptedIn(round)} of ${round.proposed?.length ?? "?"} accepted · ${(1000 * round.seconds).toFixed(2)} ms`;
-}
-
-const PARTS = /(```|\*\*|`|\||\n|(?<![^\n])#{1,6}(?=\s|$))/;
-const ITEM = /^\s*([-+*]|\d+[.)])(\s|$)/;
-
-/**
- * Formats Markdown token by token, as text arrives, so that each token keeps its colour: headings, bold text, code, and
- * rows of tables, which are what chat models write. Marks such as `**` are spans of their own, which the style sheet hides;
- * no text is dropped and none is revised: unclosed bold text and code end with their paragraph.
- */
-export class Markdown {
-  constructor() {
-    this.fenced = this.info = this.code = this.strong = this.heading = this.row = this.closed = false;
-    this.start = true; // of a line
-    this.block = 0; // number of the code block
-  }
-
-  /** The spans of the next token. @param {string} text @returns {Node[]} */
-  elements(text) {
-    return text.split(PARTS).filter(Boolean).flatMap((part) => this.piece(part));
-  }
-
-  /** @param {string} part @returns {Node[]} */
-  piece(part) {
-    const style = this.style(part);
-    this.start = part === "\n" || (this.start && !part.trim());
-    if (!style) return [document.createTextNode(part)];
-    const element = span(`md-${style}`, part);
-    if (style === "block") element.dataset.block = String(this.block);
-    if (part !== "```" || !this.fenced) return [element];
-    const button = Object.assign(document.createElement("button"), { type: "button", className: "copy", ariaLabel: "Copy this code" });
-    button.dataset.block = String(this.block);
-    return [button, element];
-  }
-
-  /** @param {string} part */
-  style(part) {
-    if (part === "```" && (this.start || !this.code)) {
-      this.fenced = this.info = !this.fenced;
-      this.strong = this.code = false;
-      this.closed = !this.fenced;
-      this.block += Number(this.fenced);
-      return "mark";
-    }
-    if (part === "\n") return this.lineEnd();
-    this.closed = false;
-    if (this.fenced) return this.info ? "mark" : "block";
-    if (this.start) {
-      const heading = /^#+$/.test(part);
-      if (heading || part === "|" || ITEM.test(part)) this.strong = this.code = false; // these end a paragraph without a blank line
-      Object.assign(this, { heading, row: part === "|" });
-    }
-    if (part === "`") this.code = !this.code;
-    if (part === "`") return "mark";
-    if (this.code) return "code";
-    if (part === "**") this.strong = !this.strong;
-    if (part === "**" || (this.heading && /^#+$/.test(part))) return "mark";
-    if (this.row) return part === "|" || /^[-:\s]+$/.test(part) ? "rule" : "row";
-    return this.heading ? "heading" : this.strong ? "strong" : "";
-  }
-
-  lineEnd() {
-    const inside = this.fenced && !this.info;
-    if (this.start) this.strong = this.code = false; // a blank line
-    const { closed } = this;
-    this.info = this.heading = this.row = this.closed = false;
-    return closed ? "mark" : inside ? "block" : ""; // of a line with only a mark, nothing is left
-  }
+  const ms = (/** @type {number | null | undefined} */ seconds) => (1000 * (seconds ?? 0)).toFixed(2);
+  const parts = known(round.draft_seconds) ? ` (draft ${ms(round.draft_seconds)}, verify ${ms(round.verify_seconds)})` : "";
+  return `${acceptedIn(round)} of ${round.proposed?.length ?? "?"} accepted · ${ms(round.seconds)} ms${parts}`;
 }

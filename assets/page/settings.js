@@ -24,12 +24,7 @@ function address(settings) {
   return all.size ? `${location.pathname}#${all}` : location.pathname;
 }
 
-/**
- * Remember the settings; called with every change. `values` are in the order of `names`.
- * @param {string[]} names
- * @param {any[]} defaults
- * @param {any[]} values
- */
+/** Remember the settings; called with every change. @param {string[]} names @param {any[]} defaults @param {any[]} values in this order, too */
 export function remember(names, defaults, ...values) {
   const changed = current ?? Object.fromEntries(linked());
   names.forEach((name, index) => {
@@ -45,12 +40,7 @@ export function remember(names, defaults, ...values) {
   }, PAUSE_MS);
 }
 
-/**
- * Remember the pair; called when another one is in use, with `values` as JSON. The address holds differences from
- * `defaults`, or everything for another target.
- * @param {Record<string, any>} defaults
- * @param {string} values
- */
+/** Remember another pair: differences from the defaults, or everything for another target. @param {Record<string, any>} defaults @param {string} values as JSON */
 export function rememberPair(defaults, values) {
   const chosen = JSON.parse(values);
   const names = Object.keys(defaults);
@@ -69,5 +59,5 @@ export function recall(names) {
 
 /** @param {string} lines */
 export function copyCode(lines) {
-  if (lines) copy(gradio.button("copy-code"), lines);
+  if (lines) copy(/** @type {Element} */ (document.querySelector("#copy-code")), lines);
 }

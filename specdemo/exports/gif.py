@@ -43,13 +43,12 @@ class _Text:
 
     def _place(self, text: str, kind: str) -> Iterator[Placed]:
         for word in re.findall(r"\n|[^\S\n]*[^\s]+|[^\S\n]+", text):
-            width = round(_font(15).getlength(word))
             punctuation = len(word) <= 2 and not word.strip().isalnum()  # stays with its word
-            if word == "\n" or (self._x + width > _PANE[0] - 28 and not punctuation):
+            if word == "\n" or (self._x + _width(word, 15) > _PANE[0] - 28 and not punctuation):
                 self._x, self._y, word = 0, self._y + _LINE, word.lstrip()
             if word:
                 yield word, kind, self._x, self._y
-                self._x += round(_font(15).getlength(word))
+                self._x += _width(word, 15)
 
 
 def moving_picture(comparison: Comparison) -> bytes:
@@ -66,74 +65,72 @@ def moving_picture(comparison: Comparison) -> bytes:
 
 def _frame(texts: dict[Side, _Text], said: Summary, seconds: float, at: float | None) -> Image.Image:
     """Draw the race `at` this time on both clocks; None: its end, with the conclusion."""
-    image = Image.new("RGB", SIZE, _colour("bg"))
+    image = Image.new("RGB", SIZE, colours()["bg"])
     pen = ImageDraw.Draw(image)
     goal = max(text.tokens[-1] for text in texts.values())
     for number, (side, text) in enumerate(texts.items()):
         shown = len(text.done) if at is None else bisect_right(text.done, at)
-        clock = min(text.done[-1] if at is None else at, text.done[-1])
-        share, words = text.tokens[shown - 1] / goal, f"{text.tokens[shown - 1]} tokens · {_duration(clock)}"
+        clock, tokens = min(text.done[-1] if at is None else at, text.done[-1]), text.tokens[shown - 1]
+        share, words = tokens / goal, f"{tokens} token{'s' * (tokens != 1)} · {_duration(clock)}"
         if at is None and said.seconds:
-            share = said.seconds[side] / (max(said.seconds.values()) or 1)
-            words = _duration(said.seconds[side])
-        _bar(pen, side, _TOP - 36 + 18 * number, share, words)
+            share, words = said.seconds[side] / (max(said.seconds.values()) or 1), _duration(said.seconds[side])
+        y, left, right = _TOP - 36 + 18 * number, _EDGE + 90, WIDTH - _EDGE - 230
+        pen.rectangle((left, y, right, y + 9), colours()["line"])
+        colour = colours()["plain" if side == "plain" else "accepted"]
+        pen.rectangle((left, y, left + (right - left) * share, y + 9), colour)
+        _write(pen, side, _EDGE, y - 4, 13, "mute")
+        _write(pen, words, right + 12, y - 4, 13, "ink")
         image.paste(_pane(text.rows[:shown]), (_EDGE + number * (_PANE[0] + _GAP), _TOP))
-    factor = _WATCH_SECONDS / seconds if seconds else 1
-    pace = f"{factor:.1f}× slower" if factor >= 1 else f"{1 / factor:.1f}× faster"
-    title, colour = "Plain against speculative decoding", "ink"
-    words = f"Played {pace} than it ran, each side on its own clock."
     if at is None:
-        title, colour = said.headline, _TONES.get(said.direction, "ink")
-        words = f"{said.sentence} {said.agreement.capitalize()}."
-    pen.text((_EDGE, 10), title, _colour(colour), _font(24))
-    _lines(pen, words, 42, 13, most=2)
+        _write(pen, said.headline, _EDGE, 10, 24, _TONES.get(said.direction, "ink"))
+        _write(pen, f"{said.sentence} {said.agreement.capitalize()}.", _EDGE, 42, 13, "mute")
+    else:
+        factor = _WATCH_SECONDS / seconds if seconds else 1
+        pace = f"{factor:.1f}× slower" if factor >= 1 else f"{1 / factor:.1f}× faster"
+        _write(pen, "Plain against speculative decoding", _EDGE, 10, 24, "ink")
+        _write(pen, f"Played {pace} than it ran, each side on its own clock.", _EDGE, 42, 13, "mute")
     x = _EDGE
     for kind, name in _LEGEND:
         _word(pen, (name, kind, x, HEIGHT - 66), 13)
-        x += round(_font(13).getlength(name)) + 20
-    _lines(pen, said.made_by, HEIGHT - 40, 12, most=2)
+        x += _width(name, 13) + 20
+    _write(pen, said.made_by, _EDGE, HEIGHT - 40, 12, "mute")
     return image
 
 
-def _lines(pen: ImageDraw.ImageDraw, words: str, y: int, size: int, most: int) -> None:
-    for number, line in enumerate(wrap(words, round((WIDTH - 2 * _EDGE) / _font(size).getlength("n")))[:most]):
-        pen.text((_EDGE, y + (size + 4) * number), line, _colour("mute"), _font(size))
-
-
-def _bar(pen: ImageDraw.ImageDraw, side: Side, y: int, share: float, words: str) -> None:
-    left, right = _EDGE + 90, WIDTH - _EDGE - 230
-    pen.text((_EDGE, y - 4), side, _colour("mute"), _font(13))
-    pen.rectangle((left, y, right, y + 9), _colour("line"))
-    pen.rectangle(
-        (left, y, left + (right - left) * share, y + 9), _colour("plain" if side == "plain" else "accepted")
-    )
-    pen.text((right + 12, y - 4), words, _colour("ink"), _font(13))
+def _write(pen: ImageDraw.ImageDraw, words: str, x: int, y: int, size: int, colour: str) -> None:
+    """Write a text in at most two lines."""
+    lines = wrap(words, round((WIDTH - x - _EDGE) / _font(size).getlength("n")))[:2]
+    pen.multiline_text((x, y), "\n".join(lines), colours()[colour], _font(size), spacing=4)
 
 
 def _pane(rows: list[list[Placed]]) -> Image.Image:
     """Draw a side's text, scrolled to its end."""
-    image = Image.new("RGB", _PANE, _colour("card"))
+    image = Image.new("RGB", _PANE, colours()["card"])
     pen = ImageDraw.Draw(image)
     up = max(max((y for row in rows for *_, y in row), default=0) + _LINE - _PANE[1] + 24, 0)
     for text, kind, x, y in (word for row in rows for word in row):
         if y >= up - _LINE:
             _word(pen, (text, kind, x + 14, y + 12 - up), 15)
-    pen.rectangle((0, 0, _PANE[0] - 1, _PANE[1] - 1), outline=_colour("line"))
+    pen.rectangle((0, 0, _PANE[0] - 1, _PANE[1] - 1), outline=colours()["line"])
     return image
 
 
 def _word(pen: ImageDraw.ImageDraw, placed: Placed, size: int) -> None:
     text, kind, x, y = placed
-    right = x + round(_font(size).getlength(text))
+    right = x + _width(text, size)
     if kind in ("accepted", "own", "rejected"):
-        pen.rectangle((x, y - 1, right - 1, y + size + 5), _colour(f"{kind}-soft"))
+        pen.rectangle((x, y - 1, right - 1, y + size + 5), colours()[f"{kind}-soft"])
         line = y + (10 if kind == "rejected" else size + 5)
-        pen.line((x, line, right - 1, line), _colour(kind), 2 if kind == "accepted" else 1)
-    pen.text((x, y), text, _colour(_INKS.get(kind, "ink")), _font(size))
+        pen.line((x, line, right - 1, line), colours()[kind], 2 if kind == "accepted" else 1)
+    pen.text((x, y), text, colours()[_INKS.get(kind, "ink")], _font(size))
 
 
 def _duration(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def _width(text: str, size: int) -> int:
+    return round(_font(size).getlength(text))
 
 
 @cache
@@ -145,7 +142,3 @@ def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
         except OSError:
             continue
     return ImageFont.load_default(size)
-
-
-def _colour(name: str) -> str:
-    return colours()[name]

@@ -20,9 +20,9 @@ from specdemo.records import Comparison
 from specdemo.summary import summarise
 
 PAGE = ASSETS / "page"
-STYLES = ("tokens.css", "race.css", "boards.css")
-"""The page's style sheets, in order; `gradio.css` arranges Gradio's components and is not needed in files."""
-_MODULES = ("chart.js", "files.js", "pane.js", "player.js", "race.js", "rounds.js")
+STYLES = ("tokens.css", "race.css")
+"""The page's style sheets that a replay needs, too, in order."""
+_MODULES = ("chart.js", "files.js", "glossary.js", "pane.js", "player.js", "race.js", "rounds.js")
 
 
 def text_of(name: str) -> str:

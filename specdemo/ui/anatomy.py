@@ -11,17 +11,15 @@ from specdemo.summary import number
 from specdemo.ui.views import view
 
 
-def anatomy(comparison: Comparison) -> dict[str, Any]:
-    """Return what the tab shows of a run besides its rounds: a table and charts."""
-    run = comparison.speculative
-    return {
-        "passes": _passes(comparison),
-        "charts": {
-            "confidence": _confidence(metrics.acceptance_by_confidence(run)),
-            "lookahead": _lookahead(comparison),
-            "accepted": _accepted(comparison),
-        },
-    }
+def anatomy(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return what the tab shows of a run besides its rounds: charts and a table, as parts of a board."""
+    confidence = _confidence(metrics.acceptance_by_confidence(comparison.speculative))
+    return [
+        {"title": "Acceptance by draft confidence", "figure": confidence},
+        {"title": "Lookahead by round, beside the oracle's", "figure": _lookahead(comparison)},
+        {"title": "Rounds by number of accepted tokens", "figure": _accepted(comparison)},
+        {"title": "Passes needed for this text", **_passes(comparison)},
+    ]
 
 
 def anatomy_view() -> gr.HTML:
@@ -57,7 +55,7 @@ def _lookahead(comparison: Comparison) -> Figure:
 
 def _accepted(comparison: Comparison) -> Figure:
     counts = metrics.accepted_per_round(comparison.speculative)
-    axes = {"xaxis": {"title": "tokens accepted", "dtick": 1}}
+    axes = {"xaxis": {"title": "tokens accepted", "dtick": 1, "range": [-0.5, max(counts, default=0) + 0.5]}}
     return figure("", "rounds", bars("", list(counts), list(counts.values())), **axes)
 
 

@@ -196,12 +196,12 @@ def buttons(state: Literal["idle", "waiting", "running"]) -> list[dict[str, Any]
 
 
 def wait_in_queue() -> list[Any]:
-    """Return updates of message and buttons while a run waits in the queue, whose length Gradio's status tells."""
+    """Return updates of message and buttons while a run waits; how many stand before it, `gradio.js` says."""
     return ["", *buttons("waiting")]
 
 
 def leave_queue() -> list[Any]:
-    return [notice("You have left the queue."), *buttons("idle")]
+    return [notice("Cancelled."), *buttons("idle")]
 
 
 def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> list[dict[str, Any]]:
@@ -250,15 +250,19 @@ _MAIN = ("drafter", "max_ngram_size", "max_new_tokens")
 
 
 class CompareTab(NamedTuple):
+    """Widgets and actions of the tab that others use.
+
+    `run` is disabled until the page is restored, so that nobody runs a pair other than the link's. `prepare` makes an
+    event be followed by preparing the engine.
+    """
+
     prompt: gr.Textbox
     message: gr.HTML
     controls: dict[str, Control]
     race: gr.HTML
     find: "FindButtons"
     run: gr.Button
-    """Disabled until the page is restored, so that nobody runs a pair other than the link's."""
     prepare: Callable[[Any], Any]
-    """Function that prepares the engine after an event."""
 
 
 class FindButtons(NamedTuple):
@@ -267,26 +271,14 @@ class FindButtons(NamedTuple):
     effort: gr.Radio
 
 
-class _Buttons(NamedTuple):
-    run: gr.Button
-    stop: gr.Button
-    leave: gr.Button
-
-
-class _Chat(NamedTuple):
-    turns: gr.State
-    goes_on: gr.Checkbox
-
-
 EXAMPLES = (
-    '<div class="examples"><button type="button" class="opener" popovertarget="example-list">Examples</button>'
-    '<div class="list" id="example-list" popover></div></div>'
+    '<div class="examples"><button type="button" class="opens" popovertarget="example-list">Examples</button>'
+    '<div class="menu" id="example-list" popover></div></div>'
 )
 OWN_RUNS = (
-    '<table><caption>Your runs of this prompt</caption><thead><tr><th title="tokens guessed per round">lookahead</th>'
-    '<th title="acceptance rate α: accepted / proposed">accepted</th><th title="mean acceptance length τ">tokens a '
-    "round</th><th>speedup</th></tr></thead><tbody></tbody></table><p>Longer guesses write more per round, until "
-    "guessing and checking the wrong ones costs more.</p>"
+    "<table><caption>Your runs of this prompt</caption><thead><tr><th>lookahead</th><th>accepted</th>"
+    "<th>tokens a round</th><th>speedup</th></tr></thead><tbody></tbody></table>"
+    "<p>Longer guesses write more per round, until guessing and checking the wrong ones costs more.</p>"
 )
 
 
@@ -296,92 +288,72 @@ def compare_tab(
     """Build both tabs for the visitor's pair, initially `first`; `stop` ends a visitor's run."""
     with gr.Tab("Compare", id=COMPARE, elem_id="compare"), gr.Row(elem_id="first", equal_height=False):
         with gr.Column(elem_id="rail", scale=0, min_width=300):
-            prompt, run, chat = _ask(pair, first)
+            example = bundled_prompts(first.target.prompts)[0]
+            prompt = gr.Textbox(example, label="Prompt", show_label=False, lines=3, max_lines=3, elem_id="prompt")
+            with gr.Row(elem_id="beneath"):
+                gr.HTML("<p role='status'>Enter runs</p>", elem_id="keys")
+                menu = view("examples", EXAMPLES, value=examples_html(first), elem_id="examples")
+            with gr.Row(elem_id="actions"):
+                run = gr.Button("Run", variant="primary", elem_id="run", interactive=False)
+                halt = gr.Button("Stop", variant="stop", elem_id="stop", visible=False)
+                leave = gr.Button("Cancel", variant="stop", elem_id="leave", visible=False)
+            goes_on = gr.Checkbox(
+                False, label="Continue as a chat", elem_id="goes-on", visible=False, container=False
+            )
             message = gr.HTML(elem_id="message", elem_classes="message")
             controls, find = _controls(callbacks, pair, first, prompt, message)
             # placed here, since components in Tabs next to its tabs confuse their order
-            finished = gr.State(None)
+            chat, finished = [gr.State(()), goes_on], gr.State(None)
         with gr.Column(elem_id="stage", min_width=0):
-            race = view("race")
-            _connect_share(callbacks, race, message)
+            race, made = view("race"), gr.Textbox(visible=False)
     with gr.Tab("Anatomy", id=ANATOMY):
         upload = gr.UploadButton("Open a JSON file", file_types=[".json"], type="binary", elem_id="open", size="sm")
         unreadable = gr.HTML(elem_classes="message")
         anatomy_view()
-        upload.upload(callbacks.open, upload, [race, unreadable], **QUIET, **FILES)
-    prepared = [session_open, pair, *controls.values()]
-    tab = CompareTab(
-        prompt,
-        message,
-        controls,
-        race,
-        find,
-        run.run,
-        lambda after: after.then(callbacks.prepare, prepared, **PRIVATE),
+    buttons_of_run, settings = [run, halt, leave], [*controls.values()]
+
+    started = run.click(wait_in_queue, outputs=[message, *buttons_of_run], **PRIVATE).then(
+        callbacks.run,
+        [session_open, pair, *chat, prompt, *settings],
+        [race, message, *chat, finished, *buttons_of_run],
+        show_progress="minimal",
+        show_progress_on=message,
+        api_visibility="private",
+        **ENGINE,
     )
-    _connect_run(callbacks, session_open, pair, tab, finished, run, chat)
-    run.stop.click(stop, **PRIVATE)
+    started.then(partial(buttons, "idle"), outputs=buttons_of_run, **PRIVATE)
+    started.success(
+        callbacks.repeat,
+        [session_open, pair, finished],
+        [race, finished],
+        **QUIET,
+        concurrency_limit=None,  # outside the engine's queue, since it runs only while nobody else needs the engine
+        trigger_mode="multiple",
+    )
+    halt.click(stop, **PRIVATE)
+    leave.click(leave_queue, outputs=[message, *buttons_of_run], cancels=started, **PRIVATE)
+    run.click(None, js=script("main.js", "asked", "true"))
+    for over in (started.then, leave.click):
+        over(None, js=script("main.js", "asked", "false"))
+
     moved = [controls[name].change for name in AT_HAND]
-    gr.on(moved, callbacks.move, [pair, *controls.values()], trigger_mode="always_last", **PRIVATE)
+    gr.on(moved, callbacks.move, [pair, *settings], trigger_mode="always_last", **PRIVATE)
+    prepared = [session_open, pair, *settings]
     reading = [prompt.focus, *(controls[name].change for name in DECODING)]
     gr.on(reading, callbacks.prepare, prepared, trigger_mode="always_last", **PRIVATE)
-    pair.change(partial(_chat, ()), outputs=[*chat], **PRIVATE)
-    _connect_controls(pair, controls, first)
-    return tab
-
-
-def _ask(pair: gr.State, first: ModelPair) -> tuple[gr.Textbox, _Buttons, _Chat]:
-    """Build the prompt with a menu of examples, the buttons, and the switch that continues a chat."""
-    shown = bundled_prompts(first.target.prompts)[0]
-    prompt = gr.Textbox(shown, label="Prompt", show_label=False, lines=3, max_lines=3, elem_id="prompt")
-    with gr.Row(elem_id="beneath"):
-        gr.HTML("<p role='status'>Enter runs</p>", elem_id="keys")
-        menu = view("examples", EXAMPLES, value=examples_html(first), elem_id="examples")
-    with gr.Row(elem_id="actions"):
-        run = gr.Button("Run", variant="primary", elem_id="run", interactive=False)
-        stop = gr.Button("Stop", variant="stop", elem_id="stop", visible=False)
-        leave = gr.Button("Leave the queue", variant="stop", elem_id="leave", visible=False)
-    goes_on = gr.Checkbox(False, label="Continue as a chat", elem_id="goes-on", visible=False, container=False)
+    choosers = [controls["engine"], controls["drafter"], controls["policy"]]
+    dependent = [controls[name] for name in initially(first)]
+    gr.on([pair.change, *(one.change for one in choosers)], show_valid, [pair, *choosers], dependent, **PRIVATE)
+    pair.change(partial(_chat, ()), outputs=chat, **PRIVATE)
     pair.change(examples_html, pair, menu, **PRIVATE)
-    return prompt, _Buttons(run, stop, leave), _Chat(gr.State(()), goes_on)
+    shared = race.download(callbacks.share, outputs=[message, made], **QUIET, **FILES)
+    shared.then(None, made, js=script("main.js", "saveMade"))
+    upload.upload(callbacks.open, upload, [race, unreadable], **QUIET, **FILES)
 
+    def prepare(after: Any) -> Any:
+        return after.then(callbacks.prepare, prepared, **PRIVATE)
 
-def _find() -> FindButtons:
-    _panel("finding", FIND_TITLE)
-    with gr.Row(elem_id="finding", elem_classes="panel"):
-        gr.HTML("<p>Tries lookaheads and policies with this prompt, and sets the fastest.</p>")
-        effort = gr.Radio([QUICK, THOROUGH], value=QUICK, container=False, show_label=False, elem_id="effort")
-        start = gr.Button(FIND, elem_id="find", size="sm", min_width=90)
-        stop = gr.Button("Stop", variant="stop", elem_id="stop-find", size="sm", visible=False, min_width=60)
-    return FindButtons(start, stop, effort)
-
-
-def _panel(name: str, title: str) -> None:
-    """Build a button that opens the part of this id, which style sheets hide at first.
-
-    No accordion: Gradio builds a closed one's content only when it opens, and misses earlier changes of its values.
-    """
-    with gr.Column(elem_id=f"open-{name}", elem_classes="opener"):
-        gr.Button(title, size="sm").click(None, js=script("main.js", "toggle", json.dumps(name)))
-
-
-def _as_code(
-    callbacks: CompareCallbacks, pair: gr.State, prompt: gr.Textbox, controls: dict[str, Control], message: gr.HTML
-) -> None:
-    with gr.Row(elem_id="as-code"):
-        names = [(software.title, name) for name, software in FLAVOURS.items()]
-        flavour = gr.Dropdown(
-            names, label="Software", container=False, filterable=False, elem_id="flavour", min_width=200
-        )
-        copy = gr.Button("Copy as code", elem_id="copy-code", size="sm", min_width=120)
-    lines = gr.Textbox(visible=False)
-    asked = copy.click(callbacks.code, [flavour, pair, prompt, *controls.values()], [message, lines], **PRIVATE)
-    asked.then(None, lines, js=script("settings.js", "copyCode"))
-
-
-def apply_setting(settings: GenerationSettings | None) -> list[Any]:
-    """Return values of the `APPLIED` controls for these settings; None changes none of them."""
-    return [gr.skip() if settings is None else getattr(settings, name) for name in APPLIED]
+    return CompareTab(prompt, message, controls, race, find, run, prepare)
 
 
 def _controls(
@@ -398,10 +370,6 @@ def _controls(
             made[name] = control(
                 name, value=start[name], visible=visible, min_width=120, elem_classes=chosen.get(name)
             )
-        if "policy" in names:
-            made["policy"].info = explanation(first, start["engine"], start["drafter"], start["policy"])
-        if "num_assistant_tokens" in names:
-            made["num_assistant_tokens"].info = lookahead_info(first, start["engine"])
 
     with gr.Column(elem_id="at-hand", elem_classes="controls"):
         add(*AT_HAND)
@@ -409,55 +377,42 @@ def _controls(
     gr.HTML(OWN_RUNS, elem_id="own-runs")
     with gr.Column(elem_id="main", elem_classes="controls"):
         add(*_MAIN)
-    find = _find()
+    _panel("finding", FIND_TITLE)
+    with gr.Row(elem_id="finding", elem_classes="panel"):
+        gr.HTML("<p>Tries lookaheads and policies with this prompt, and sets the fastest.</p>")
+        effort = gr.Radio([QUICK, THOROUGH], value=QUICK, container=False, show_label=False, elem_id="effort")
+        find = gr.Button(FIND, elem_id="find", size="sm", min_width=90)
+        halt = gr.Button("Stop", variant="stop", elem_id="stop-find", size="sm", visible=False, min_width=60)
     _panel("advanced", "More settings")
     with gr.Column(elem_id="advanced", elem_classes="controls panel"):
         add(*(name for name in NAMES if name not in made))
         gr.HTML(str(Markup("<p>{}</p>").format(SAMPLING_CAVEAT)), elem_id="caveat")
         ordered = {name: made[name] for name in NAMES}
-        _as_code(callbacks, pair, prompt, ordered, message)
-    return ordered, find
+        with gr.Row(elem_id="as-code"):
+            names = [(software.title, name) for name, software in FLAVOURS.items()]
+            flavour = gr.Dropdown(
+                names, label="Software", container=False, filterable=False, elem_id="flavour", min_width=200
+            )
+            copy, lines = (
+                gr.Button("Copy as code", elem_id="copy-code", size="sm", min_width=120),
+                gr.Textbox(visible=False),
+            )
+    made["policy"].info = explanation(first, start["engine"], start["drafter"], start["policy"])
+    made["num_assistant_tokens"].info = lookahead_info(first, start["engine"])
+    asked = copy.click(callbacks.code, [flavour, pair, prompt, *ordered.values()], [message, lines], **PRIVATE)
+    asked.then(None, lines, js=script("settings.js", "copyCode"))
+    return ordered, FindButtons(find, halt, effort)
 
 
-def _connect_run(
-    callbacks: CompareCallbacks,
-    session_open: gr.State,
-    pair: gr.State,
-    tab: CompareTab,
-    finished: gr.State,
-    run: _Buttons,
-    chat: _Chat,
-) -> None:
-    clicked = run.run.click(wait_in_queue, outputs=[tab.message, *run], **PRIVATE)
-    started = clicked.then(
-        callbacks.run,
-        [session_open, pair, *chat, tab.prompt, *tab.controls.values()],
-        [tab.race, tab.message, *chat, finished, *run],
-        show_progress="minimal",
-        show_progress_on=tab.message,
-        api_visibility="private",
-        **ENGINE,
-    )
-    started.then(partial(buttons, "idle"), outputs=run, **PRIVATE)
-    started.success(
-        callbacks.repeat,
-        [session_open, pair, finished],
-        [tab.race, finished],
-        **QUIET,
-        concurrency_limit=None,  # outside the engine's queue, since it runs only while nobody else needs the engine
-        trigger_mode="multiple",
-    )
-    run.leave.click(leave_queue, outputs=[tab.message, *run], cancels=started, **PRIVATE)
+def _panel(name: str, title: str) -> None:
+    """Build a button that opens the part of this id, which style sheets hide at first.
+
+    No accordion: Gradio builds a closed one's content only when it opens, and misses earlier changes of its values.
+    """
+    with gr.Column(elem_id=f"open-{name}", elem_classes="opener"):
+        gr.Button(title, size="sm").click(None, js=script("main.js", "toggle", json.dumps(name)))
 
 
-def _connect_share(callbacks: CompareCallbacks, race: gr.HTML, message: gr.HTML) -> None:
-    made = gr.Textbox(visible=False)
-    asked = race.download(callbacks.share, outputs=[message, made], **QUIET, **FILES)
-    asked.then(None, made, js=script("main.js", "saveMade"))
-
-
-def _connect_controls(pair: gr.State, controls: dict[str, Control], first: ModelPair) -> None:
-    choosers = [controls["engine"], controls["drafter"], controls["policy"]]
-    dependent = [controls[name] for name in initially(first)]
-    changes = [pair.change, *(chooser.change for chooser in choosers)]
-    gr.on(changes, show_valid, [pair, *choosers], dependent, **PRIVATE)
+def apply_setting(settings: GenerationSettings | None) -> list[Any]:
+    """Return values of the `APPLIED` controls for these settings; None changes none of them."""
+    return [gr.skip() if settings is None else getattr(settings, name) for name in APPLIED]

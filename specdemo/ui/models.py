@@ -9,7 +9,6 @@ import gradio as gr
 from gradio.components import Component
 
 from specdemo.errors import SpecdemoError, UnknownNameError, UsageError
-from specdemo.models.catalogue import bundled_prompts
 from specdemo.models.checks import check_pair, drafts_for, fitting_draft, is_recommended
 from specdemo.models.devices import devices
 from specdemo.records import Model, ModelPair
@@ -63,7 +62,7 @@ class ModelsTab:
         `local`: only this machine reaches the page, so its files may be added.
         """
         self._sessions, self._registry, self._local = sessions, registry, local
-        self._pair, self._header, self._prompt, self._settings = pair, header, compare.prompt, compare.controls
+        self._pair, self._header, self._settings = pair, header, compare.controls
         with gr.Tab("Models") as tab:
             with gr.Column(elem_id="adding", visible=local):
                 gr.HTML("<h2>Add a model file</h2>")
@@ -98,8 +97,8 @@ class ModelsTab:
         target, draft, *_ = self.controls
         sent, lists = [target, self._listed], [target, draft, self._listed]
         progress = [self._message, self._use, self._cancel]
-        inputs = [self._pair, self._prompt, self._settings["engine"], *self.controls]
-        settings = [self._prompt, *self._settings.values()]
+        inputs = [self._pair, self._settings["engine"], *self.controls]
+        settings = [*self._settings.values()]
         loaded = [self._pair, self._header, *progress, self.in_use, *settings, *self.controls]
         gr.on([self._use.click, self._catalogue.select], self._wait, outputs=progress, **PRIVATE)
         self._use.click(self.use, inputs, loaded, **QUIET, **ENGINE)
@@ -132,16 +131,16 @@ class ModelsTab:
         event.then(self.update_lists, [target, self._listed], [target, draft, self._listed], **PRIVATE)
 
     def use(
-        self, request: gr.Request, before: ModelPair, prompt: str, engine: Any, *values: Any
+        self, request: gr.Request, before: ModelPair, engine: Any, *values: Any
     ) -> Iterator[Updates]:
         chosen, was = dict(zip(PAIR_NAMES, values, strict=True)), values_of(before)
         if chosen["target"] != was["target"] and all(chosen[name] == was[name] for name in _DEFAULTED):
             # the page may not have received this target's defaults yet
             chosen |= self._defaults(chosen["target"] or "")
-        yield from self._load(request, before, prompt, engine, chosen)
+        yield from self._load(request, before, engine, chosen)
 
     def use_entry(
-        self, event: gr.EventData, request: gr.Request, before: ModelPair, prompt: str, engine: Any, *values: Any
+        self, event: gr.EventData, request: gr.Request, before: ModelPair, engine: Any, *values: Any
     ) -> Iterator[Updates]:
         try:
             names = self._registry.names_of(name_of(event))
@@ -149,10 +148,10 @@ class ModelsTab:
             yield self._loading(alert(error), busy=False)
             return
         chosen = dict(zip(PAIR_NAMES, values, strict=True)) | names._asdict() | self._defaults(names.target)
-        yield from self._load(request, before, prompt, engine, chosen)
+        yield from self._load(request, before, engine, chosen)
 
     def _load(
-        self, request: gr.Request, before: ModelPair, prompt: str, engine: Any, chosen: dict[str, Any]
+        self, request: gr.Request, before: ModelPair, engine: Any, chosen: dict[str, Any]
     ) -> Iterator[Updates]:
         try:
             runtime = {name: chosen[name] for name in RUNTIME}
@@ -161,7 +160,7 @@ class ModelsTab:
             for message in self._sessions.load(str(request.session_hash), engine_for(pair, before, engine), pair):
                 yield self._loading(message or gr.skip(), busy=True)
             news = self._loading(message, busy=False)
-            yield news if message else news | self._in_use(pair, before, prompt)
+            yield news if message else news | self._in_use(pair, before)
         except SpecdemoError as error:
             text = f"{error} {before.name} is still in use."
             yield self._loading(alert(type(error)(text)), busy=False)
@@ -173,15 +172,13 @@ class ModelsTab:
         shown = gr.update(visible=busy)
         return {self._message: message, self._use: gr.update(interactive=not busy), self._cancel: shown}
 
-    def _in_use(self, pair: ModelPair, before: ModelPair, prompt: str) -> Updates:
+    def _in_use(self, pair: ModelPair, before: ModelPair) -> Updates:
         values = values_of(pair)
         news: Updates = {self._pair: pair, self._header: header_html(pair), self.in_use: json.dumps(values)}
         now, was = start_values(pair), start_values(before)
         changed = {name for name in now if now[name] != was[name]}
         changed |= STRATEGY if changed & STRATEGY else set()  # a strategy changes as a whole
         news |= {part: now[name] for name, part in self._settings.items() if name in changed}
-        if prompt in bundled_prompts(before.target.prompts):  # an example, which may not suit this pair
-            news[self._prompt] = bundled_prompts(pair.target.prompts)[0]
         return news | dict(zip(self.controls, values.values(), strict=True))
 
     def fetch(self, event: gr.EventData, request: gr.Request, target: str, listed: Lists) -> Iterator[Updates]:

@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import sleep
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast, get_args
 
 import gradio as gr
 from pydantic import TypeAdapter, ValidationError
-from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 
@@ -21,10 +20,18 @@ from specdemo.engines import load_engine
 from specdemo.errors import SpecdemoError
 from specdemo.exports.html import PAGE
 from specdemo.models.catalogue import bundled_prompts
-from specdemo.records import ModelPair
+from specdemo.records import ModelPair, Prompts
 from specdemo.settings import RuntimeSettings
 from specdemo.ui.compare import ANATOMY, COMPARE, CompareCallbacks, CompareTab, api_description, compare_tab
-from specdemo.ui.controls import NAMES, STRATEGY, choices_css, default_values, settings_from_link, start_values
+from specdemo.ui.controls import (
+    NAMES,
+    STRATEGY,
+    choices_css,
+    default_values,
+    lookahead_info,
+    settings_from_link,
+    start_values,
+)
 from specdemo.ui.gate import only_here
 from specdemo.ui.measure import measure_tab
 from specdemo.ui.models import ModelsTab
@@ -32,7 +39,7 @@ from specdemo.ui.parts import alert, header_html
 from specdemo.ui.registry import PAIR_NAMES, Names, Registry, values_of
 from specdemo.ui.server import SESSIONS, Page, application, listening, visitors_files
 from specdemo.ui.session import ENGINE, PRIVATE, Sessions, Visitors, initial_pair
-from specdemo.ui.views import StyleLayers, head, script, theme
+from specdemo.ui.views import head, script, theme
 from specdemo.worker import EngineFactory, Prepare, Worker
 
 
@@ -68,7 +75,6 @@ def serve(
                 allowed_hosts=allowed_hosts,
                 auth=auth,
                 sessions=sessions,
-                middleware=[Middleware(StyleLayers)],
                 **look(),
             )
             gc.freeze()  # a full collection that scans long-lived objects would stall every visitor
@@ -82,9 +88,7 @@ def serve(
 
 
 def routes() -> list[BaseRoute]:
-    return [
-        Mount("/specdemo", StaticFiles(directory=PAGE)),
-    ]
+    return [Mount("/specdemo", StaticFiles(directory=PAGE))]
 
 
 def look() -> dict[str, Any]:
@@ -98,19 +102,12 @@ def look() -> dict[str, Any]:
 
 
 def build_page(
-    worker: Worker,
-    pair: ModelPair,
-    *,
-    models_dir: Path | None = None,
-    downloads: bool = True,
-    local: bool = False,
+    worker: Worker, pair: ModelPair, *, models_dir: Path | None = None, downloads: bool = True, local: bool = False
 ) -> gr.Blocks:
     """Build the page for this initial pair. `local`: only this machine reaches it, so copied code may name paths."""
     visitors = Visitors()
-    sessions, registry = (
-        Sessions(worker, visitors),
-        Registry(pair, visitors, directory=models_dir, downloads=downloads),
-    )
+    sessions = Sessions(worker, visitors)
+    registry = Registry(pair, visitors, directory=models_dir, downloads=downloads)
 
     def stop(activity: str) -> Callable[[gr.Request], None]:
         def stop_it(request: gr.Request) -> None:
@@ -129,9 +126,17 @@ def build_page(
         compare.race.select(lambda: gr.update(selected=ANATOMY), outputs=tabs, **PRIVATE)
         # changes only when a pair has just been loaded, which the visitor then wants to run
         models.in_use.change(lambda: gr.update(selected=COMPARE), outputs=tabs, **PRIVATE)
+        models.in_use.change(suited, [used, compare.prompt], compare.prompt, **PRIVATE)
         _remember(page, registry, session_open, used, header, compare, models)
         gr.api(callbacks.api(pair), api_name="compare", api_description=api_description(), **ENGINE)
     return cast(gr.Blocks, page)
+
+
+def suited(pair: ModelPair, prompt: str) -> Any:
+    """Return an update of the prompt: another kind of model's example gives way to this pair's first."""
+    own = bundled_prompts(pair.target.prompts)
+    examples = {example for kind in get_args(Prompts) for example in bundled_prompts(kind)}
+    return own[0] if prompt in examples.difference(own) else gr.skip()
 
 
 def _remember(
@@ -197,9 +202,13 @@ def restore(registry: Registry, saved: str, built: dict[str, Any]) -> StartValue
     own = not other and not named.keys() & STRATEGY  # a link without a strategy leaves it to this page
     settings, wrong_setting = settings_from_link(pair, named, start if own else default_values(registry.default))
     error = wrong or wrong_setting
+    controls = {name: gr.skip() if value == built[name] else value for name, value in settings}
+    lookahead = settings.num_assistant_tokens
+    # step costs may have been measured since the page was built, so its line is renewed
+    controls["num_assistant_tokens"] = gr.update(value=lookahead, info=lookahead_info(pair, settings.engine))
     return StartValues(
         prompt=values.get("prompt", bundled_prompts(pair.target.prompts)[0] if other else gr.skip()),
-        controls=[gr.skip() if value == built[name] else value for name, value in settings],
+        controls=[*controls.values()],
         message=alert(error) if error is not None else gr.skip(),
         pair=pair if other else gr.skip(),
         header=header_html(pair) if other else gr.skip(),

@@ -1,7 +1,7 @@
 """Parts of the page as HTML: header and messages, the menu of examples, the catalogue and the facts about a pair."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from specdemo.files import ASSETS
 from specdemo.models.catalogue import Entry, Source, bundled_prompts, initial_settings
 from specdemo.models.checks import PairReport
 from specdemo.models.converted import stored_form
-from specdemo.models.devices import draft_device, in_units, memory_free
+from specdemo.models.devices import draft_device, in_units
 from specdemo.records import Model, ModelPair, Phase, Progress
 from specdemo.strategies import DRAFT_KINDS, ENGINES, SERVERS
 from specdemo.summary import parameters
@@ -134,10 +134,9 @@ def _measured(pair: ModelPair) -> tuple[dict[str, dict[str, Any]], str]:
 
 
 _CARD = Markup(
-    '<article class="card entry" data-name="{name}"><h3>{title}</h3><div class="badges">{badges}</div>'
-    "<dl>{models}</dl><p>{needs}</p>{notes}{action}</article>"
+    '<article class="card entry" data-name="{name}"><h3>{title}</h3><p>{about}</p><dl>{models}</dl>{notes}{action}'
+    "</article>"
 )
-_BADGE = Markup('<span class="badge {kind}">{text}</span>')
 _MODEL = Markup("<div><dt>{role}</dt><dd>{name}<small>{facts}</small></dd></div>")
 _NOTE = Markup("<p>{}</p>")
 _BUTTON = Markup('<button type="button" data-action="{action}">{text}</button>')
@@ -156,77 +155,54 @@ def cards_html(able: Sequence[str], unable: Sequence[str] = ()) -> str:
 
 def card_html(entry: Entry, here: Sequence[bool], *, downloads: bool, own_directory: bool = False) -> str:
     """Return one entry. `here`: which of its models are present. `own_directory`: the user chose a models folder."""
-    models = Markup("").join(
-        _MODEL.format(role=role, name=_title(source), facts=_facts(source))
+    models = (
+        _MODEL.format(role=role, name=source.repository or "comes with specdemo", facts=_facts(source))
         for role, source in zip(("target", "draft"), entry.sources, strict=False)
     )
-    needs = (
-        f"Needs about {in_units(entry.disk_bytes)} of disk and up to {in_units(entry.memory_bytes)} of memory; "
-        f"{in_units(memory_free())} is free now."
-    )
+    needs = f"{in_units(entry.disk_bytes)} of disk, up to {in_units(entry.memory_bytes)} of memory"
+    about = f"{DRAFT_KINDS[entry.kind].noun.partition(' ')[2]} · {entry.prompts} · {needs}"
     notes = _NOTE.format(entry.notes) if entry.notes else Markup("")
+    action = _action(entry, here, downloads=downloads, own_directory=own_directory)
     return str(
         _CARD.format(
             name=entry.name,
             title=entry.title,
-            badges=Markup("").join(_badges(entry, all(here))),
-            models=models,
-            needs=needs if entry.supported else "",
+            about=about,
+            models=Markup("").join(models),
             notes=notes,
-            action=_action(entry, here, downloads=downloads, own_directory=own_directory),
+            action=action,
         )
     )
 
 
-def _title(source: Source) -> str:
-    return source.repository or "comes with specdemo"
-
-
 def _facts(source: Source) -> str:
+    doubts = {
+        "needs conversion": source.format == "convert",
+        "gated: needs a token": source.gated,
+    }
     facts = [source.weights, in_units(source.disk_bytes), source.license]
-    if source.format == "convert":
-        facts.append("needs conversion")
-    if source.gated:
-        facts.append("gated: needs a token")
-    return " · ".join(facts)
-
-
-def _badges(entry: Entry, complete: bool) -> list[Markup]:
-    found = []
-    if not entry.supported:
-        found.append(_BADGE.format(kind="no", text="not supported"))
-    elif complete:
-        found.append(_BADGE.format(kind="yes", text="on this machine"))
-    if entry.kind != "model":
-        found.append(_BADGE.format(kind="", text=DRAFT_KINDS[entry.kind].noun.partition(" ")[2]))
-    found.append(_BADGE.format(kind="", text=entry.prompts))
-    return found
+    return " · ".join([*facts, *(doubt for doubt, holds in doubts.items() if holds)])
 
 
 def _action(entry: Entry, here: Sequence[bool], *, downloads: bool, own_directory: bool) -> Markup:
-    folder = "DIR" if own_directory else "~/.cache/specdemo/models"  # visitors do not see the path
     if not entry.supported:
         return _NOTE.format(entry.reason or "")
     if all(here):
         return _BUTTON.format(action="select", text="Use this pair")
     missing = [source for source, is_here in zip(entry.sources, here, strict=True) if not is_here]
-    steps = Markup("")
     fetched = [source for source in missing if source.format != "convert"]
+    steps = Markup("")
     if fetched and downloads:
+        part = "" if len(fetched) == len(here) else "the target, " if fetched[0] is entry.target else "the draft, "
         size = in_units(sum(source.disk_bytes for source in fetched))
-        steps += _BUTTON.format(action="download", text=f"Download {_which(entry, fetched)}{size}")
+        steps += _BUTTON.format(action="download", text=f"Download {part}{size}")
     elif fetched:
         steps += _COMMAND.format(f"python -m specdemo models download {entry.name}")
+    folder = "DIR" if own_directory else "~/.cache/specdemo/models"  # visitors do not see the path
     for source in missing:
         if source.format == "convert":
             steps += _COMMAND.format(source.export_command(f"{folder}/{source.exported_name}"))
     return steps
-
-
-def _which(entry: Entry, sources: Sequence[Source]) -> str:
-    if len(sources) == len(entry.sources):
-        return ""
-    return f"the {'target' if sources[0] is entry.target else 'draft'}, "
 
 
 def offer_html(name: str) -> str:
@@ -239,38 +215,33 @@ def download_html(repository: str, progress: Progress[Path | None]) -> str:
     return progress_html(text, progress.done, progress.total, progress.seconds_left)
 
 
-_TABLE = Markup("<table><thead>{head}</thead><tbody>{rows}</tbody></table>")
-_ROW = Markup("<tr>{}</tr>")
-_HEAD = Markup("<th>{}</th>")
+_TABLE = Markup("<table>{}</table>")
+_ROW = Markup("<tr><th>{}</th>{}</tr>")
 _CELL = Markup("<td>{}</td>")
-
-
-def table_html(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
-    """Return a table; the first cell of each row is its title."""
-
-    def row(cells: Sequence[str], titles: int) -> Markup:
-        return _ROW.format(Markup("").join((_HEAD if at < titles else _CELL).format(c) for at, c in enumerate(cells)))
-
-    return _TABLE.format(head=row(head, len(head)), rows=Markup("").join(row(cells, 1) for cells in rows))
+_NO_DRAFT = "No matching draft found. Use prompt lookup, or see docs/drafts.md for how to make one."
 
 
 def report_html(report: PairReport) -> str:
+    """Return the facts about a pair as a table with a column for each model, and remarks below."""
     models = [model for model in (report.target, report.draft) if model is not None]
-    rows = zip(_ROWS, *map(_values, models), strict=True)
-    table = table_html(("", "target", "draft")[: len(models) + 1], rows)
-    remarks = Markup("").join(_NOTE.format(text) for text in _remarks(report))
-    return str(table + remarks + (_NO_DRAFT if report.draft is None else Markup("")))
+    rows = {
+        "": ("target", "draft"),
+        "architecture": [model.architecture for model in models],
+        "parameters": [parameters(model.parameters) for model in models],
+        "weights": [model.weights for model in models],
+        "vocabulary": [_size(model.vocabulary) for model in models],
+        "context": [_size(model.context_length) for model in models],
+        "chat template": ["yes" if model.chat_template else "no" for model in models],
+    }
+    table = Markup("").join(
+        _ROW.format(title, Markup("").join(map(_CELL.format, cells[: len(models)]))) for title, cells in rows.items()
+    )
+    remarks = [*_remarks(report), *([_NO_DRAFT] if report.draft is None else [])]
+    return str(_TABLE.format(table) + Markup("").join(map(_NOTE.format, remarks)))
 
 
-_NO_DRAFT = _NOTE.format("No matching draft found. Use prompt lookup, or see docs/drafts.md for how to make one.")
-_ROWS = ("architecture", "parameters", "weights", "vocabulary", "context", "chat template")
-
-
-def _values(model: Model) -> tuple[str, ...]:
-    sizes = (model.vocabulary, model.context_length)
-    vocabulary, context = (f"{size:,}" if size else "unknown" for size in sizes)
-    template = "yes" if model.chat_template else "no"
-    return model.architecture, parameters(model.parameters), model.weights, vocabulary, context, template
+def _size(number: int | None) -> str:
+    return f"{number:,}" if number else "unknown"
 
 
 def _remarks(report: PairReport) -> list[str]:

@@ -157,7 +157,6 @@ def application(
     allowed_hosts: Sequence[str] = (),
     auth: tuple[str, str] | None = None,
     sessions: int = SESSIONS,
-    middleware: Sequence[Middleware] = (),
     **look: Any,
 ) -> Starlette:
     """Return the page behind its gate, with further routes; `look` are options of `gr.mount_gradio_app`.
@@ -194,7 +193,7 @@ def application(
         run_history=False,
         ssr_mode=False,
         show_error=True,
-        app_kwargs={"exception_handlers": unreadable, "middleware": middleware},
+        app_kwargs={"exception_handlers": unreadable},
         **look,
     )
     return app

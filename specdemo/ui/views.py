@@ -1,4 +1,4 @@
-"""The page's look: Gradio's theme, the views that our modules draw, and the order of style sheets.
+"""The page's look: Gradio's theme, our style sheets, and the views that our modules draw.
 
 Nothing is global in the browser: scripts import the modules they need, relative to the page's address.
 """
@@ -7,8 +7,6 @@ import inspect
 from typing import Any
 
 import gradio as gr
-from starlette.datastructures import MutableHeaders
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specdemo.exports.html import PAGE, STYLES, text_of
 
@@ -74,53 +72,17 @@ def script(module: str, function: str, *first: str) -> str:
     return f"async (...values) => (await {_MODULE.format(module)}).{function}({arguments}...values)"
 
 
-_MODULES = {path.name for path in PAGE.glob("*.js")} - {"replay.js", "start.js"}
+_MODULES = {path.name for path in PAGE.glob("*.js")} - {"replay.js"}
 
 
 def head() -> str:
-    """Return the page's head: style sheets, the start script, and preloads of all modules."""
-    sheets = "".join(f'<link rel="stylesheet" href="specdemo/{name}">' for name in (*STYLES, "gradio.css"))
+    """Return the page's head: style sheets, the script that must come first, and preloads of all modules."""
+    sheets = "".join(
+        f'<link rel="stylesheet" href="specdemo/{name}">' for name in (*STYLES, "boards.css", "gradio.css")
+    )
     loaded = "".join(f'<link rel="modulepreload" href="specdemo/{name}">' for name in sorted(_MODULES))
-    return f'{sheets}<script type="module" src="specdemo/start.js"></script>{loaded}'
+    return f'{sheets}<script type="module" src="specdemo/gradio.js"></script>{loaded}'
 
 
 def heading(title: str, explanation: str) -> gr.HTML:
     return gr.HTML(f"<h2>{title}</h2><p>{explanation}</p>")
-
-
-_BEGIN, _END = b"@layer gradio {", b"}"
-_OWN = "/specdemo/"
-
-
-class StyleLayers:
-    """Middleware that wraps each of Gradio's style sheets in the layer `gradio`, which the page's layers override.
-
-    Unlayered, Gradio's rules would win over all our layers, and only longer selectors and `!important` would override
-    them. `assets/page/tokens.css` sets the order of all layers.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = str(scope.get("path", ""))
-        if scope["type"] != "http" or not path.endswith(".css") or _OWN in path:
-            await self._app(scope, receive, send)
-            return
-        opened = whole = False
-
-        async def wrapping(message: Message) -> None:
-            nonlocal opened, whole
-            if message["type"] == "http.response.start":
-                whole = message["status"] == 200
-                if whole:
-                    headers = MutableHeaders(scope=message)
-                    if "content-length" in headers:
-                        headers["content-length"] = str(int(headers["content-length"]) + len(_BEGIN + _END))
-            elif message["type"] == "http.response.body" and whole and scope["method"] == "GET":
-                begin, end = b"" if opened else _BEGIN, b"" if message.get("more_body") else _END
-                message = {**message, "body": begin + message.get("body", b"") + end}
-                opened = True
-            await send(message)
-
-        await self._app(scope, receive, wrapping)

@@ -2,8 +2,9 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { load, round, show } from "./support.js";
 
-const { Markdown, Timeline, renderChips, renderRound, tipOf } = await load("rounds.js");
+const { Timeline, renderChips, renderRound, tipOf } = await load("rounds.js");
 const { Pane, duration, formatted } = await load("pane.js");
+const { explanations } = await load("glossary.js");
 
 function timed(...rounds) {
   const timeline = new Timeline();
@@ -20,8 +21,21 @@ test("each round has the clock and the figures at its end", () => {
   assert.deepEqual([unknown.proposed, unknown.accepted, unknown.alpha], [null, 1, null]);
 });
 
-test("thinking ends where its tag does", () => {
+test("thinking and code end where their marks do, wherever tokens part these", () => {
   assert.deepEqual(timed(...["<think>", " Hm", "</think>", " Yes"].map((text) => round(1, [text]))).map(({ thinking }) => thinking), [true, true, true, false]);
+  assert.deepEqual(timed(round(1, ["Sum:"]), round(1, ["\n``", "`\nx"]), round(1, ["\n", "```", "\nDone"])).flatMap(({ code }) => code), [false, false, true, true, false, false]);
+});
+
+test("words are explained wherever they stand", () => {
+  const words = ["bonus token", "discarded", "replayed", "running rate α", "τ", "v(2)", "draft cost c", "TPOT", "TTFT", "Prefill", "OpenVINO GenAI", "Traced", "Lookahead policy", "oracle"];
+  assert.deepEqual(words.filter((word) => !explanations(word)), []);
+  assert.equal(explanations("Each round writes 2.4 tokens."), "");
+  const label = document.body.appendChild(document.createElement("span"));
+  for (const word of ["oracle", "plain", "TTFT"]) {
+    label.textContent = word;
+    label.dispatchEvent(new Event("pointerover", { bubbles: true }));
+    assert.equal(label.title, explanations(word));
+  }
 });
 
 test("kinds of tokens are told apart, each with its explanation, and none is markup", () => {
@@ -45,36 +59,6 @@ test("a record whose proposals contradict its counts is shown, too", () => {
   assert.deepEqual(renderChips(one.round).map(({ className }) => className), ["chip accepted", "chip accepted", "chip accepted"]);
 });
 
-const ANSWER = "# Sum\n\nUse **both** `a` and b:\n\n```python\n# add\nsum(a, b)\n```\nDone, # 1.\n| x | `y` |\n|---|---|\n";
-
-/** The text of each style. @param {string[]} tokens */
-function styled(...tokens) {
-  const markdown = new Markdown();
-  const found = {};
-  for (const node of tokens.flatMap((token) => markdown.elements(token))) {
-    const style = node.className?.replace("md-", "") ?? "text";
-    found[style] = (found[style] ?? "") + node.textContent;
-  }
-  return found;
-}
-
-test("headings, bold text, code and rows are told apart, wherever tokens end", () => {
-  const found = styled(ANSWER);
-  assert.deepEqual([found.heading, found.strong, found.code, found.block], [" Sum", "both", "ay", "# add\nsum(a, b)\n"]);
-  assert.match(found.text, /Done, # 1\./);
-  assert.ok(found.rule.includes("---"));
-  for (const size of [1, 2, 5]) {
-    const pieces = ANSWER.match(new RegExp(`\`\`\`|\\*\\*|[^]{1,${size}}`, "g"));
-    assert.equal(pieces.join(""), ANSWER);
-    if (size === 1) assert.deepEqual(styled(...pieces).block, found.block);
-  }
-});
-
-test("bold text and code may go on in the next line, but not in the next paragraph", () => {
-  assert.equal(styled("**two\nlines** and").strong, "twolines");
-  for (const end of ["\n\nNext", "\n- Next", "\n# Next", "\n```\nNext", "\n| Next"]) assert.equal(styled(`2 **3${end}`).strong, "3");
-});
-
 function pane() {
   const body = show("race.html");
   return new Pane(body.querySelector(".pane.speculative"), body.querySelector(".tip"), "speculative");
@@ -90,18 +74,17 @@ test("a text is its prompt and its rounds, with figures of the last", () => {
   one.reset("Say", false);
   one.append(timed(round(1, [" I"]), round(0.5, [" the", " dog"], 1, [" cat"])), 500);
   assert.equal(one.text.querySelector(".prompt").textContent, "Say");
-  assert.equal(one.copied(document.querySelector(".pane.speculative .answer-copy")), "I the dog");
+  assert.equal(one.answer(), "I the dog");
   assert.deepEqual([...one.facts].map((fact) => fact.textContent), ["4.0", "500 ms", "50 %"]);
   one.mark(1);
   assert.match(tipOf(one.text.querySelector(".diverges")), /the outputs diverge here/);
 });
 
-test("thinking is folded; earlier turns and code blocks are formatted, and each block is copied alone", () => {
+test("thinking is folded, earlier turns stand above, and text is as it was written", () => {
   const one = pane();
-  one.reset("Say", true, [{ prompt: "Before", answer: "```\ncode\n```" }]);
-  one.append(timed(round(1, ["<think>"]), round(1, [" Hm", "</think>"], 1), round(1, [" **Yes**\n```\nsum()\n```"])), 5);
+  one.reset("Say", true, [{ prompt: "Before", answer: "**Yes**" }]);
+  one.append(timed(round(1, ["<think>"]), round(1, [" Hm", "</think>"], 1), round(1, [" **Yes**\n"])), 5);
   assert.equal(one.text.querySelector("summary").textContent, "Thinking, 3 tokens");
-  assert.deepEqual([...one.text.querySelectorAll(".said")].map(({ textContent }) => textContent), ["Before", "Say"]);
-  assert.equal(one.text.querySelector(".md-strong").textContent, "Yes");
-  assert.deepEqual([...one.text.querySelectorAll(".copy")].map((button) => one.copied(button)), ["code", "sum()"]);
+  assert.deepEqual([...one.text.querySelectorAll(".said, .answer")].map(({ textContent }) => textContent), ["Before", "**Yes**", "Say"]);
+  assert.equal(one.text.querySelector(":scope > .round").textContent, " **Yes**\n");
 });

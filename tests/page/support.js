@@ -6,7 +6,7 @@ import { JSDOM } from "jsdom";
 export const PAGE = new URL("../../assets/page/", import.meta.url);
 const { window } = new JSDOM("<!doctype html><body></body>", { url: "http://localhost:7860/", pretendToBeVisual: true });
 const NAMES = [
-  "document", "DOMParser", "Element", "HTMLElement", "HTMLInputElement", "HTMLTextAreaElement", "Event", "CustomEvent", "KeyboardEvent",
+  "document", "DOMParser", "Element", "HTMLElement", "Text", "HTMLInputElement", "HTMLTextAreaElement", "Event", "CustomEvent", "KeyboardEvent",
   "MutationObserver", "getComputedStyle", "localStorage", "sessionStorage", "location", "history", "requestAnimationFrame", "cancelAnimationFrame",
   "addEventListener",
 ];

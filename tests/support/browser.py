@@ -149,17 +149,6 @@ def grown(page: Page, tokens: int) -> None:
     page.wait_for_function(f"document.querySelectorAll('.pane.plain .text [data-index]').length > {tokens}")
 
 
-def frames(page: Page, number: int) -> None:
-    """Wait until the browser has drawn so many frames; the player draws in each."""
-    page.evaluate(
-        """number => new Promise(done => {
-            const next = left => left ? requestAnimationFrame(() => next(left - 1)) : done();
-            next(number);
-        })""",
-        number,
-    )
-
-
 def watch(page: Page) -> None:
     """Know which of a page's requests are under way."""
     requests = _UNDER_WAY[page] = set()
@@ -197,7 +186,7 @@ def skip(page: Page) -> None:
 
 def share(page: Page, kind: str) -> None:
     """Click an entry of the race's menu."""
-    page.click(".race .share summary")
+    page.click(".race button.share")
     page.click(f".race .share [data-file={kind}]")
 
 

@@ -1,6 +1,7 @@
 """The page as a visitor meets it, on scripted engines in headless Chromium: each behaviour once."""
 
 import json
+import re
 from pathlib import Path
 from urllib.parse import quote
 
@@ -16,7 +17,6 @@ from tests.support.browser import (
     downloaded,
     finalized,
     finish,
-    frames,
     grown,
     is_no_wider_than,
     open_tab,
@@ -32,7 +32,8 @@ from tests.support.proposals import proposals
 pytestmark = pytest.mark.browser
 LONG = "/?max_new_tokens=2000"
 CHAT = "/#target=chat/target&draft=chat/draft&max_new_tokens=48"
-SIZES = {(1440, 900): "both", (1280, 720): "both", (1024, 768): "both", (390, 844): "speculative"}
+PHONE = 390  # pixels; one side is shown at a time
+SIZES = ((1440, 900), (1280, 720), (1024, 768), (PHONE, 844))
 LINES = 7  # of text that a pane holds at any size
 
 VISIBLE = """selectors => selectors.filter(selector => {
@@ -62,17 +63,6 @@ LOOKS = """e => {
     return [style.backgroundColor, style.textDecorationLine + style.boxShadow];
 }"""
 
-CONTRAST = """element => {
-  const style = getComputedStyle(element);
-  const luminance = text => {
-    const [r, g, b] = text.match(/[\\d.]+/g).slice(0, 3).map(v => v / 255)
-      .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const [a, b] = [luminance(style.color), luminance(style.backgroundColor)].sort((x, y) => y - x);
-  return (a + 0.05) / (b + 0.05);
-}"""
-
 
 def shown(page: Page, side: str) -> int:
     """Number of tokens in a pane."""
@@ -95,30 +85,32 @@ def test_everything_is_in_view_while_a_run_plays_and_at_its_end(visit: Visit) ->
     for over in (False, True):
         if over:
             skip(page)
-        for scheme in ("light", "dark"):
-            page.evaluate("dark => document.body.classList.toggle('dark', dark)", scheme == "dark")
-            for (width, height), sides in SIZES.items():
-                page.set_viewport_size({"width": width, "height": height})
-                finalized(page)
-                sides_shown = ["plain", "speculative"] if sides == "both" else ["speculative"]
-                charts = [".chart.clock", ".chart.acceptance"] if sides == "both" else [".chart.clock"]
-                needed = [
-                    ".conclusion",
-                    ":is(#run, #stop)",
-                    "#prompt textarea",
-                    "#num_assistant_tokens input[type=range]",
-                    *charts,
-                    *(f".pane.{side} .text" for side in sides_shown),
-                ]
-                assert page.evaluate(VISIBLE, needed) == [], (over, scheme, width)
-                assert page.evaluate("scrollY") == 0
-                assert is_no_wider_than(page, width)
-                lines = "e => e.clientHeight / parseFloat(getComputedStyle(e).lineHeight)"
-                for side in sides_shown:
-                    assert page.locator(f".pane.{side} .text").evaluate(lines) >= LINES, (over, width)
-                box = page.locator(".conclusion").bounding_box()
-                assert box is not None
-                assert box["height"] <= height / 5, (over, width)
+        for width, height in SIZES:
+            page.set_viewport_size({"width": width, "height": height})
+            finalized(page)
+            panes = [".pane.speculative .text", *([".pane.plain .text"] if width > PHONE else [])]
+            charts = [".chart.clock", *([".chart.acceptance"] if width > PHONE else [])]
+            needed = [
+                ".conclusion",
+                ":is(#run, #stop)",
+                "#prompt textarea",
+                "#num_assistant_tokens input[type=range]",
+            ]
+            assert page.evaluate(VISIBLE, [*needed, *panes, *charts]) == [], (over, width)
+            assert page.evaluate("scrollY") == 0
+            assert is_no_wider_than(page, width)
+            lines = "e => e.clientHeight / parseFloat(getComputedStyle(e).lineHeight)"
+            assert all(page.locator(pane).evaluate(lines) >= LINES for pane in panes), (over, width)
+            box = page.locator(".conclusion").bounding_box()
+            assert box is not None
+            assert box["height"] <= height / 5, (over, width)
+    page.set_viewport_size({"width": 1280, "height": 720})
+    page.locator("body").press("p")
+    expect(page.locator("#rail")).to_be_hidden()
+    finalized(page)
+    assert page.evaluate(VISIBLE, [".conclusion", ".pane.plain", ".pane.speculative"]) == []
+    page.keyboard.press("p")
+    expect(page.locator("#rail")).to_be_visible()
 
 
 def test_nothing_is_wider_than_the_window_and_tabs_are_equally_wide(visit: Visit) -> None:
@@ -144,22 +136,16 @@ def test_text_streams_on_both_sides_in_step(visit: Visit) -> None:
     page.locator(".speed").evaluate("e => { e.value = '100'; e.dispatchEvent(new Event('change')); }")
     start(page)
     page.wait_for_selector(".race[data-state=playing]")
-    seen = []
-    for _ in range(4):
-        clocks = "[...document.querySelectorAll('.pane [data-fact=ms]')].map(clock => Number(clock.dataset.value))"
-        counts = [shown(page, side) for side in ("plain", "speculative")]
-        seen.append((*counts, *page.evaluate(clocks)))
-        grown(page, counts[0] + 4)
-    plain, speculative, *_ = zip(*seen, strict=True)
-    assert plain[0] < plain[-1] < 128
-    assert speculative[0] < speculative[-1]
-    assert list(plain) == sorted(plain)
-    for *_, one, other in seen:  # both at the same time of their own clocks, but for the round in progress
-        assert abs(one - other) < 60
+    clocks = "[...document.querySelectorAll('.pane [data-fact=ms]')].map(clock => Number(clock.dataset.value))"
+    for tokens in (4, 8, 12):
+        grown(page, tokens)
+        one, other = page.evaluate(clocks)
+        assert abs(one - other) < 60  # both at the same time of their own clocks, but for the round in progress
     expect(page.locator(".reason")).to_contain_text("100× slower than it ran")
     page.click(".toggle")
     before = shown(page, "plain")
-    frames(page, 20)
+    assert before < 128
+    page.wait_for_timeout(300)
     assert shown(page, "plain") == before
     lead = shown(page, "speculative") - before
     expect(page.locator(".headline")).to_have_text(f"Speculative is {lead} tokens ahead")
@@ -173,12 +159,17 @@ def test_text_streams_on_both_sides_in_step(visit: Visit) -> None:
     page.select_option(".speed", "1")  # plays once more
     page.wait_for_selector(".race[data-state=playing]")
     page.wait_for_selector(".race[data-state=done]")
-    assert shown(page, "plain") == 128
 
 
-def test_colours_are_readable_repeated_by_lines_and_explained(visit: Visit) -> None:
+def test_tokens_are_readable_repeated_by_lines_explained_and_copied(visit: Visit) -> None:
     page = visit(BRIEF)
-    run(page)
+    page.emulate_media(reduced_motion="reduce")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    start(page)
+    page.wait_for_selector(".race[data-state=done]")  # at once, without motion
+    page.click(".pane.plain .copy")
+    expect(page.locator(".pane.plain .copy.done")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == downloaded(page).plain.text.strip()
     page.check(".discarded-shown")
     for dark in (False, True):
         page.evaluate("dark => document.body.classList.toggle('dark', dark)", dark)
@@ -187,7 +178,6 @@ def test_colours_are_readable_repeated_by_lines_and_explained(visit: Visit) -> N
             token = page.locator(f".pane.speculative .text .token.{kind}").first
             styles[kind] = token.evaluate(LOOKS)
             expect(token).to_be_visible()
-            assert kind == "discarded" or token.evaluate(CONTRAST) >= 4.5, kind
         backgrounds, underlined = zip(*styles.values(), strict=True)
         assert len(set(backgrounds)) == 4
         assert len(set(underlined)) >= 3
@@ -204,6 +194,15 @@ def test_colours_are_readable_repeated_by_lines_and_explained(visit: Visit) -> N
     expect(tip).to_contain_text("prefill")
     page.keyboard.press("ArrowRight")
     expect(tip).to_contain_text("step 1,")
+    page.click("#open-advanced button")
+    for word, place in {
+        "acceptance rate α": ".figures dt",
+        "GenAI": "#engine span",
+        "running rate α": ".key",
+    }.items():
+        shown_word = page.locator(place, has_text=word).last
+        shown_word.hover()
+        expect(shown_word).to_have_attribute("title", re.compile(": "))
 
 
 def test_controls_change_the_run_and_only_valid_ones_show(visit: Visit) -> None:
@@ -265,7 +264,7 @@ def test_markup_is_shown_and_never_run_and_differing_outputs_are_marked(visit: V
     assert page.locator(".race img, .race script").count() == 0
 
 
-def test_stop_keeps_what_there_is_and_enter_says_why_it_does_nothing(visit: Visit) -> None:
+def test_stop_keeps_what_there_is_and_enter_and_a_reload_say_what_happens(visit: Visit) -> None:
     page = visit(LONG)
     page.click("#run")
     expect(page.locator("#run")).to_have_text("Running …", timeout=WAIT)
@@ -281,6 +280,11 @@ def test_stop_keeps_what_there_is_and_enter_says_why_it_does_nothing(visit: Visi
     assert comparison.plain.finish_reason == "cancelled"
     assert 1 < len(comparison.plain.token_ids) < 2000
     expect(page.locator("#stop")).to_be_hidden()
+    page.click("#run")
+    expect(page.locator("#run")).to_have_text("Running …", timeout=WAIT)
+    page.reload()
+    expect(page.locator("#keys")).to_contain_text("The run ended when the page was reloaded")
+    expect(page.locator("#run")).to_be_enabled(timeout=WAIT)
 
 
 def test_a_lookahead_moved_while_it_runs_is_followed(visit: Visit) -> None:
@@ -364,9 +368,9 @@ def test_the_anatomy_of_the_last_run_and_of_a_saved_one(visit: Visit, tmp_path: 
     page.keyboard.press("End")
     assert page.locator(".so-far").text_content() == comparison.prompt + comparison.speculative.text
     page.keyboard.press("Home")
-    page.click(".anatomy .forward")
+    steps.nth(1).click()
     expect(steps.nth(1)).to_have_class("step current")
-    assert page.locator(".anatomy .passes tbody tr").count() == 3
+    expect(page.locator(".anatomy .board tbody tr")).to_have_count(2)
     saved, wrong = tmp_path / "run.json", tmp_path / "wrong.json"
     saved.write_text(json.dumps(schema.to_json(comparison.model_copy(update={"prompt": "Saved"}))))
     wrong.write_text("{}")
@@ -377,35 +381,6 @@ def test_the_anatomy_of_the_last_run_and_of_a_saved_one(visit: Visit, tmp_path: 
     open_tab(page, "Compare")
     skip(page)
     assert downloaded(page).prompt == "Saved"
-
-
-def test_the_key_p_enlarges_the_race_for_an_audience(visit: Visit) -> None:
-    page = visit(BRIEF)
-    page.locator("body").press("p")
-    expect(page.locator("#rail")).to_be_hidden()
-    page.set_viewport_size({"width": 1280, "height": 720})
-    finalized(page)
-    assert page.evaluate(VISIBLE, [".conclusion", ".pane.plain", ".pane.speculative"]) == []
-    page.keyboard.press("p")
-    expect(page.locator("#rail")).to_be_visible()
-
-
-def test_without_motion_the_end_is_shown_at_once_and_answers_can_be_copied(visit: Visit) -> None:
-    page = visit(BRIEF)
-    page.emulate_media(reduced_motion="reduce")
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    page.evaluate("""() => {
-      window.shown = new Set();
-      const clock = document.querySelector(".track.plain output");
-      new MutationObserver(() => shown.add(clock.textContent)).observe(clock, { childList: true });
-    }""")
-    start(page)
-    page.wait_for_selector(".race[data-state=done]")
-    assert page.evaluate("shown.size") <= 4  # when it is played, every token is another one
-    plain = downloaded(page).plain
-    page.click(".pane.plain .answer-copy")
-    expect(page.locator(".pane.plain .answer-copy.done")).to_be_visible()
-    assert page.evaluate("navigator.clipboard.readText()") == plain.text.strip()
 
 
 def test_each_run_starts_afresh_unless_the_chat_is_continued(visit: Visit) -> None:

@@ -20,7 +20,6 @@ from tests.support.browser import (
     downloaded,
     models_tab,
     open_tab,
-    repeated,
     run,
     set_slider,
     start,
@@ -70,22 +69,6 @@ def test_a_typed_prompt_is_raced_and_the_page_shows_the_run(visit: Visit) -> Non
     page.hover(".pane.speculative .text .token.rejected")
     expect(page.locator(".tip")).to_contain_text("draft's probability 0.")
     expect(page.locator(".tip")).to_contain_text("(replayed)")
-    repeated(page)  # whose news would be taken for the next run's
-    page.click("#open-advanced button")
-    page.check("#engine input[value=traced]")
-    page.check("#policy input[value=heuristic]")
-    run(page)
-    assert_traced(page)
-
-
-def assert_traced(page: Page) -> None:
-    """The traced engine records probabilities, too."""
-    comparison = downloaded(page)
-    assert comparison.settings.policy == "heuristic"
-    assert comparison.trace_source == "measured"
-    assert {len(proposals(step)) for step in comparison.speculative.rounds} > {4, 5}
-    page.hover(".pane.speculative .text .token.rejected")
-    expect(page.locator(".tip")).to_contain_text("target's probability 0.")
 
 
 def kinds(page: Page, kind: str) -> list[str]:

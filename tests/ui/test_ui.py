@@ -1,20 +1,21 @@
 """Parts of the page, without a browser."""
 
+from typing import Any
+
 import gradio as gr
 import pytest
 
 from specdemo.errors import SettingsError
-from specdemo.models.catalogue import bundled_pair
+from specdemo.models.catalogue import bundled_pair, bundled_prompts
 from specdemo.settings import GenerationSettings
 from specdemo.ui.compare import api_description, show_valid
 from specdemo.ui.controls import NAMES, control, settings_from, settings_from_link, start_values, visibility
-from specdemo.ui.page import restore
+from specdemo.ui.page import StartValues, restore, suited
 from specdemo.ui.registry import PAIR_NAMES, Registry
 from specdemo.ui.session import Visitors
 
 PAIR = bundled_pair()
 SHELF, START = Registry(PAIR, Visitors()), start_values(PAIR)
-EVIL = "<img src=x onerror=alert(1)>\"'&"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -26,18 +27,6 @@ def test_controls_have_the_limits_of_the_settings(name: str) -> None:
         GenerationSettings.checked(engine="traced", **{name: made.maximum})
         with pytest.raises(SettingsError):
             GenerationSettings.checked(engine="traced", **{name: made.maximum + made.step})
-
-
-def test_the_two_lookahead_settings_exclude_each_other() -> None:
-    strategies = [
-        ("model", "constant"),
-        ("model", "confidence"),
-        ("lookup", "constant"),
-    ]
-    for drafter, policy in strategies:
-        shown = visibility(PAIR, "genai", drafter, policy)
-        assert shown["num_assistant_tokens"] != shown["assistant_confidence_threshold"]
-        assert shown["max_ngram_size"] == (drafter == "lookup")
 
 
 def test_a_hidden_policy_does_not_spoil_prompt_lookup() -> None:
@@ -64,29 +53,32 @@ def test_settings_travel_in_a_link() -> None:
     assert "choose the traced engine" in str(wrong)
 
 
+def restored(saved: str) -> tuple[StartValues, dict[str, Any]]:
+    """What the page starts with, and which controls it changes besides the lookahead, whose line is renewed."""
+    start = restore(SHELF, saved, start_values(SHELF.default))
+    changed = {name: value for name, value in zip(NAMES, start.controls, strict=True) if value != gr.skip()}
+    assert "tokens" in changed.pop("num_assistant_tokens")["info"]
+    return start, changed
+
+
 def test_a_stored_value_that_is_not_one_becomes_a_message() -> None:
-    start = restore(SHELF, '{"prompt": "Say", "top_k": "7", "seed": "none"}', start_values(SHELF.default))
+    start, changed = restored('{"prompt": "Say", "top_k": "7", "seed": "none"}')
     assert "Seed (seed) should be a valid integer" in start.message
-    assert start.prompt == "Say"
-    assert dict(zip(NAMES, start.controls, strict=True)) == dict.fromkeys(NAMES, gr.skip()) | {"top_k": 7}
+    assert (start.prompt, changed) == ("Say", {"top_k": 7})
 
 
 @pytest.mark.parametrize("saved", ["{}", "not JSON"])
 def test_nothing_stored_changes_nothing(saved: str) -> None:
-    start = restore(SHELF, saved, start_values(SHELF.default))
-    assert [*start.controls, *start.pair_controls] == [gr.skip()] * (len(NAMES) + len(PAIR_NAMES))
+    start, changed = restored(saved)
+    assert changed == {}
     assert (start.prompt, start.message, start.pair, start.header) == (gr.skip(),) * 4
+    assert start.pair_controls == [gr.skip()] * len(PAIR_NAMES)
 
 
 def test_stored_values_are_restored() -> None:
-    start = restore(
-        SHELF, '{"prompt": "Say", "top_k": "7", "draft": "", "cache_size": "2"}', start_values(SHELF.default)
-    )
+    start, changed = restored('{"prompt": "Say", "top_k": "7", "draft": "", "cache_size": "2"}')
     assert (start.prompt, start.message) == ("Say", gr.skip())
-    assert dict(zip(NAMES, start.controls, strict=True)) == dict.fromkeys(NAMES, gr.skip()) | {
-        "top_k": 7,
-        "drafter": "lookup",
-    }
+    assert changed == {"top_k": 7, "drafter": "lookup"}
     assert (start.pair.target, start.pair.draft, start.pair.runtime.cache_size) == (PAIR.target, None, 2)
     assert "no draft" in start.header
     assert dict(zip(PAIR_NAMES, start.pair_controls, strict=True))["draft"] == ""
@@ -95,17 +87,13 @@ def test_stored_values_are_restored() -> None:
 @pytest.mark.parametrize(
     ("saved", "reason"),
     [
-        (
-            '{"target": "../../etc"}',
-            "Unknown model &#39;../../etc&#39;; choose one",
-        ),
+        ('{"target": "../../etc"}', "Unknown model &#39;../../etc&#39;; choose one"),
         ('{"device": "TPU"}', "no device &#39;TPU&#39;; choose one of"),
-        ('{"draft_device": "AUTO:CPU"}', "offers no device &#39;AUTO:CPU&#39;"),
         ('{"cache_size": "0"}', "Cache size (cache_size) should be greater"),
     ],
 )
 def test_a_pair_that_cannot_be_used_becomes_a_message(saved: str, reason: str) -> None:
-    start = restore(SHELF, saved, start_values(SHELF.default))
+    start, _ = restored(saved)
     assert "The link&#39;s pair cannot be used." in start.message
     assert reason in start.message
     assert start.pair == gr.skip()
@@ -117,6 +105,11 @@ def test_visitors_may_choose_the_device_that_the_page_was_started_with() -> None
     assert next(iter(registry.devices())) == "MULTI:CPU(2)"
     start = restore(registry, '{"cache_size": "2", "draft_device": "CPU"}', start_values(registry.default))
     assert (start.message, start.pair.runtime.device) == (gr.skip(), "MULTI:CPU(2)")
+
+
+def test_another_kind_of_models_example_gives_way_to_the_new_pairs_and_a_typed_prompt_stays() -> None:
+    story, chat = (bundled_prompts(kind)[0] for kind in ("base", "chat"))
+    assert [suited(PAIR, prompt) for prompt in (chat, story, "Mine")] == [story, gr.skip(), gr.skip()]
 
 
 def test_the_endpoint_explains_every_parameter() -> None:
