@@ -43,7 +43,7 @@ export class Race {
     const discarded = /** @type {HTMLInputElement} */ (find(".discarded-shown"));
     discarded.addEventListener("change", () => this.root.classList.toggle("with-discarded", discarded.checked));
     element.querySelector(".rounds")?.addEventListener("click", () => trigger("select", {}));
-    if (element.querySelector(".share")) shares(find("button.share"), find(".menu.share"), () => this.finished?.record, trigger);
+    if (element.querySelector(".share")) shares(find(".share"), find("#share-menu"), () => this.finished?.record, trigger);
     this.run = "";
     this.read = -1; // number of the last event of the run
     /** @type {Comparison | null} */ this.request = null; // what is compared

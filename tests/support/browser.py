@@ -186,8 +186,8 @@ def skip(page: Page) -> None:
 
 def share(page: Page, kind: str) -> None:
     """Click an entry of the race's menu."""
-    page.click(".race button.share")
-    page.click(f".race .share [data-file={kind}]")
+    page.click(".race .share")
+    page.click(f"#share-menu [data-file={kind}]")
 
 
 def downloaded(page: Page) -> Comparison:
