@@ -130,9 +130,7 @@ class ModelsTab:
         target, draft, *_ = self.controls
         event.then(self.update_lists, [target, self._listed], [target, draft, self._listed], **PRIVATE)
 
-    def use(
-        self, request: gr.Request, before: ModelPair, engine: Any, *values: Any
-    ) -> Iterator[Updates]:
+    def use(self, request: gr.Request, before: ModelPair, engine: Any, *values: Any) -> Iterator[Updates]:
         chosen, was = dict(zip(PAIR_NAMES, values, strict=True)), values_of(before)
         if chosen["target"] != was["target"] and all(chosen[name] == was[name] for name in _DEFAULTED):
             # the page may not have received this target's defaults yet
@@ -150,9 +148,7 @@ class ModelsTab:
         chosen = dict(zip(PAIR_NAMES, values, strict=True)) | names._asdict() | self._defaults(names.target)
         yield from self._load(request, before, engine, chosen)
 
-    def _load(
-        self, request: gr.Request, before: ModelPair, engine: Any, chosen: dict[str, Any]
-    ) -> Iterator[Updates]:
+    def _load(self, request: gr.Request, before: ModelPair, engine: Any, chosen: dict[str, Any]) -> Iterator[Updates]:
         try:
             runtime = {name: chosen[name] for name in RUNTIME}
             pair = self._registry.choose(Names(chosen["target"] or "", chosen["draft"] or ""), runtime)
