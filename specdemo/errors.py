@@ -12,12 +12,7 @@ SpecdemoError
 │   ├── GGUFError         not a GGUF file, incomplete, or of an unsupported kind
 │   ├── PairError         target and draft do not fit each other
 │   └── LoadError         OpenVINO refused to load it
-├── FetchError            a model could not be fetched; downloads resume
-│   ├── AccessError       its licence, or the token, is not accepted
-│   ├── MissingError      the Hub has no such repository
-│   ├── NetworkError      offline, unreachable, or disconnected
-│   ├── DiskError         the disk is too small
-│   └── ConversionError   the model could not be converted to OpenVINO
+├── FetchError            a model could not be fetched or converted; downloads resume
 └── RunError              a run that had started could not continue
     ├── CacheError        the KV cache is too small for this run, or for this machine
     ├── EngineError       the engine failed; it is rebuilt before the next run
@@ -210,21 +205,6 @@ class LoadError(ModelError): ...
 
 
 class FetchError(SpecdemoError): ...
-
-
-class AccessError(FetchError): ...
-
-
-class MissingError(FetchError): ...
-
-
-class NetworkError(FetchError): ...
-
-
-class DiskError(FetchError): ...
-
-
-class ConversionError(FetchError): ...
 
 
 class RunError(SpecdemoError): ...

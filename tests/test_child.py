@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from specdemo.child import Failure, Limits, result_of, run_child, run_limited
-from specdemo.errors import FetchError, NetworkError
+from specdemo.errors import FetchError
 
-FAILURE = Failure(NetworkError, "It ended", "try again")
+FAILURE = Failure(FetchError, "It ended", "try again")
 Work = Callable[..., Iterator[int]]
 
 
@@ -76,7 +76,7 @@ def test_an_error_of_the_work_is_raised_here() -> None:
     ],
 )
 def test_a_child_that_ends_before_its_work_is_reported_with_the_cause(work: Work, reason: str, cause: str) -> None:
-    with pytest.raises(NetworkError, match=reason) as failed:
+    with pytest.raises(FetchError, match=reason) as failed:
         heard(work)
     assert failed.value.cause == cause
     assert failed.value.ended
@@ -149,14 +149,14 @@ def test_memory_and_processor_time_have_limits(capfd: pytest.CaptureFixture[str]
         (burns, {"processor_seconds": 1}, r"SIGXCPU \(more processor time than allowed\)"),
     ):
         began = monotonic()
-        with pytest.raises(NetworkError, match=reason):
+        with pytest.raises(FetchError, match=reason):
             limited(work, **limits)
         assert monotonic() - began < 30
     assert "Traceback" not in capfd.readouterr().err
 
 
 def test_time_has_a_limit() -> None:
-    with pytest.raises(NetworkError, match=r"it took longer than 0\.5 s; try again"):
+    with pytest.raises(FetchError, match=r"it took longer than 0\.5 s; try again"):
         limited(waits, seconds=0.5)
 
 

