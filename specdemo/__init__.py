@@ -2,11 +2,10 @@
 
     import specdemo
 
-    pair = specdemo.load("SmolLM2-135M-Instruct")
-    run = specdemo.compare(pair, "Tell me a story about a fox.", num_assistant_tokens=3)
+    run = specdemo.compare(specdemo.load("SmolLM2-135M-Instruct"), "Tell me a story about a fox.")
     run.speedup
 
-See `docs/measuring.md`. Importing this package is fast and has no side effects: names are imported on first use.
+Importing this package is fast and has no side effects: names are imported on first use.
 """
 
 from specdemo.version import __version__ as __version__

@@ -1,14 +1,7 @@
 """specdemo from Python: what the terminal's commands measure, for scripts and notebooks.
 
-    import specdemo
-
-    with specdemo.load("story-pair") as pair:
-        run = specdemo.compare(pair, "Once upon a time there was a fox who", num_assistant_tokens=3)
-        print(run.speedup)
-
-A pair's engines run in a separate process, as on the page: a crash there ends one measurement and not the notebook.
-Settings have the same names as on the page and in the terminal, and default to the pair's own. Expected errors are
-`SpecdemoError`s whose message says what to do.
+A pair's engines run in a separate process: a crash there ends one measurement and not the notebook. Settings default
+to the pair's own. Expected errors are `SpecdemoError`s whose message says what to do.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -48,8 +41,7 @@ from specdemo.summary import summarise
 from specdemo.trials import measured_race
 from specdemo.worker import EngineFactory, Job, WithEngine, Worker, with_loader
 
-OWN_DRAFT = "own"
-"""The draft on this machine that fits the target best, as in the terminal."""
+OWN_DRAFT = "own"  # the draft on this machine that fits the target best
 _MOST_BYTES = 2**26  # of a file with a comparison: the longest take about a tenth
 _HEIGHT = 640  # pixels of a replay in a notebook
 
@@ -58,7 +50,7 @@ class Pair:
     """A target and its draft, and the process that runs them; `close`, or the end of a `with` block, frees both."""
 
     def __init__(self, models: ModelPair, *, engines: EngineFactory = load_engine) -> None:
-        """Wrap a model pair; `engines(name, pair)` loads an engine in the pair's process, and must be picklable."""
+        """`engines(name, pair)` loads an engine in the pair's process, and must be picklable."""
         self.models = models
         self._engines = engines
         self._worker: Worker | None = None
@@ -68,7 +60,7 @@ class Pair:
         return pair_settings(self.models, **chosen)
 
     def costs(self) -> Costs | None:
-        """Return step costs in the default engine; None if they cannot be measured."""
+        """In seconds, in the default engine; None if they cannot be measured."""
         *_, found = self.work(WithEngine(self.settings().engine, self.models, _costs))
         return found if isinstance(found, Costs) else None
 
@@ -118,7 +110,6 @@ class Run:
         return metrics.identical(self.comparison)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the comparison as the object that `--json` writes."""
         return schema.to_json(self.comparison)
 
     def save(self, path: str | Path) -> Path:
@@ -157,9 +148,9 @@ def load(
 ) -> Pair:
     """Return a pair by the names of its models, which are loaded when needed.
 
-    A model is named as by `specdemo models list`, or by a folder, a GGUF file or its id on the Hub, from which it is
-    downloaded if necessary. Without a target, the page's initial pair is used; None for the draft lets prompt lookup
-    propose. `url` and `plain_url` name servers instead. `runtime` are runtime settings, such as `precision`.
+    A model is named as by `specdemo models list`, or by a folder, a GGUF file or an id on the Hub, from which it is
+    downloaded if necessary. Default: the page's initial pair; a draft of None leaves prompt lookup. `url` and
+    `plain_url` name servers instead. `runtime` are runtime settings, such as `precision`.
     """
     if url is not None or plain_url is not None:
         if target is not None:
@@ -204,9 +195,8 @@ def compare(
 ) -> Run:
     """Race plain against speculative decoding of a prompt, then repeat the race to measure the speedup.
 
-    Chat models get the prompt as a message after the turns of `history`. More `repeats` narrow the speedup's
-    interval; None chooses their number as the page does. `on_event` is called with each `Phase`, such as loading,
-    with each `Slice` of decoded rounds, and with the comparison after each repeat.
+    More `repeats` narrow its interval; None chooses their number as the page does. `on_event` is called with each
+    `Phase`, such as loading, each `Slice` of decoded rounds, and the comparison after each repeat.
     """
     chosen = pair.settings(**settings)
     work = partial(measured_race, prompt=prompt, settings=chosen, history=tuple(history), number=repeats)
@@ -233,9 +223,8 @@ def experiment(
 ) -> Report:
     """Measure prompts × settings × repeats, as `specdemo measure` does, or a preset such as "tune" or "bench".
 
-    `prompts` are texts, a `Path` to JSON lines, or by default the bundled suite, of which at most `limit` are used.
-    `chosen` are what varies, such as `lookaheads=[2, 4]` or `strategies=["all"]`, and settings. `path` is a .json
-    file to write, with the tables and an HTML report next to it. `on_progress` is called after every run.
+    `prompts` are texts, a `Path` to JSON lines, or by default the bundled suite. `chosen` are settings, and what
+    varies, such as `lookaheads=[2, 4]`. The report is written to the .json file `path`, with HTML next to it.
     """
     if preset not in PRESETS:
         raise UsageError(f"There is no preset {quoted(preset)}; {suggestion(preset, [*PRESETS])}.")

@@ -44,16 +44,13 @@ def capitalised(text: str) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Join names as in a sentence: "a, b and c"."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
 
 
 class SpecdemoError(Exception):
-    """Root of all errors that are shown to the user as they are, without a traceback.
-
-    `cause` holds the words of the exception that caused it, such as OpenVINO's, and `trace` the traceback. Both
-    survive pickling, and so the way from a child process.
+    """Root of all errors that are shown to users as they are. `cause` holds the words of the exception below, such as
+    OpenVINO's, and `trace` its traceback; both survive pickling, and so the way from a child process.
     """
 
     _cause = _trace = ""
@@ -62,12 +59,10 @@ class SpecdemoError(Exception):
 
     @classmethod
     def of(cls, error: BaseException, what: str, otherwise: str) -> Self:
-        """Return the error that says what failed, and what to do about a known cause or `otherwise`."""
         known = known_cause(error)
         return cls(f"{what}; {otherwise}." if known is None else f"{what}: {known[0]}; {known[1]}.").because(error)
 
     def because(self, cause: BaseException | str) -> Self:
-        """Set the cause, and return the error."""
         self._cause = cause if isinstance(cause, str) else words_of(cause)
         return self
 
@@ -97,8 +92,7 @@ def _rebuilt(kind: type[SpecdemoError], arguments: tuple[Any, ...], state: dict[
 
 
 ENGINE_FAILED = "The engine failed in this run and has been reset"
-OPENVINO_FAILURES = (RuntimeError, MemoryError)
-"""Exceptions of OpenVINO's Python bindings: a `bad_alloc` becomes a MemoryError."""
+OPENVINO_FAILURES = (RuntimeError, MemoryError)  # of OpenVINO's Python bindings: a `bad_alloc` becomes a MemoryError
 _FILES_AT_ONCE = 8  # OpenVINO opens a model's files side by side, and has closed some when it reports one
 _LONGEST_CAUSE = 1000  # characters shown; the log has everything
 
@@ -133,7 +127,6 @@ def _chain_of(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def words_of(error: BaseException | None) -> str:
-    """Return the words of an exception and of those that caused it, one below the other; "" for none."""
     lines = list[str]()
     for each in _chain_of(error):
         if isinstance(each, SpecdemoError):
@@ -147,7 +140,7 @@ def words_of(error: BaseException | None) -> str:
 
 
 def known_cause(error: BaseException) -> tuple[str, str] | None:
-    """Return what is known to cause such an exception, and what to do about it; None for nothing."""
+    """Return a known reason for such an exception, and what to do about it."""
     for each in _chain_of(error):
         if isinstance(each, MemoryError):
             return _MEMORY
@@ -214,8 +207,6 @@ class CacheError(RunError): ...
 
 
 class EngineError(RunError):
-    """The engine failed; it is rebuilt before the next run."""
-
     def __init__(self, message: str = f"{ENGINE_FAILED}; run again.") -> None:
         super().__init__(message)
 

@@ -20,13 +20,9 @@ import numpy.typing as npt
 from specdemo import metrics
 from specdemo.records import Comparison, Record, Run, Trial
 
-Z = 1.96
-"""Standard errors on either side of a 95 % interval."""
-SAME = 0.02
-"""Within this of 1×, neither side is called faster: nobody would notice."""
-ABOVE = 1.1
-"""A speedup above this multiple of τ is impossible: a round reads the weights at least once, as a plain step does.
-Clocks and caches explain a tenth."""
+Z = 1.96  # standard errors on either side of a 95 % interval
+SAME = 0.02  # within this of 1×, neither side is called faster: nobody would notice
+ABOVE = 1.1  # × τ: more is impossible, as a round reads the weights once at least; a tenth for clocks and caches
 _LITTLE = 0.05  # within this of 1×, an uncertain side is not worth naming
 _PROBABLE = 1.3  # standard errors from 1×: the side is right in nine cases of ten
 _EVEN = 1.75  # "about even" needs an interval within this factor of 1×; hand-set: a wider one says nothing
@@ -62,8 +58,6 @@ _Floats = npt.NDArray[np.float64]
 
 
 class Interval(Record):
-    """An estimate with its 95 % interval."""
-
     middle: float
     low: float
     high: float
@@ -75,15 +69,13 @@ class Interval(Record):
 
     @property
     def is_bound(self) -> bool:
-        """Whether nothing is known but the upper end."""
+        """Nothing is known but the upper end."""
         return self.high > _NOTHING * self.low
 
     @property
     def strength(self) -> Strength:
-        """Conclusion about a speedup.
-
-        clear: the interval excludes 1; probable: the estimate is so far from 1 that its side is right in nine cases
-        of ten; even: it is not, and the interval ends close to 1.
+        """clear: the interval excludes 1; probable: right in nine cases of ten; even: neither, but it ends close to
+        1.
         """
         distance, error = abs(math.log(self.middle)), math.log(self.high / self.low) / (2 * Z)
         if not self.low <= 1 <= self.high and distance >= math.log(1 + SAME):
@@ -94,7 +86,6 @@ class Interval(Record):
 
     @property
     def direction(self) -> Direction:
-        """Side of 1× that may be named."""
         if self.strength in ("even", "noisy"):
             return "same"
         return "faster" if self.middle > 1 else "slower"
@@ -108,9 +99,8 @@ class Interval(Record):
 class Speedup(Interval):
     """A speedup with its factors: `middle` = `tokens_per_round` / `plain_steps_per_round`.
 
-    `tokens_per_round` is None if a server does not report its passes; `steps` counts the timed steps of both sides.
-    `measured` is the estimate from them alone, None if it was impossible and left out; `expected` the one from counts
-    and step costs, None without them.
+    `tokens_per_round` is None if a server does not report its passes. `measured` is the estimate from timed `steps`
+    alone, None if impossible; `expected` the one from counts and step costs, None without them.
     """
 
     steps: int
@@ -144,12 +134,11 @@ class _Run(NamedTuple):
     seconds: tuple[float, ...]
 
     def first(self, tokens: int) -> "_Run":
-        """Return the steps that commit the first `tokens` tokens."""
         number = int(np.searchsorted(np.cumsum(self.tokens), tokens)) + 1
         return _Run(self.prompt, self.kinds[:number], self.tokens[:number], self.seconds[:number])
 
     def merged(self) -> "_Run":
-        """Return the run as one step: a server's chunks arrive when they like."""
+        """The run as one step: a server's chunks arrive when they like."""
         return _Run(self.prompt, (-1,), (sum(self.tokens),), (sum(self.seconds),))
 
 
@@ -177,9 +166,8 @@ class _Side:
 
 
 def _medians(factors: _Floats, seconds: float) -> _Floats:
-    """Return logarithms of the medians of parts of about `_PART` seconds, or of shorter ones if they are few.
-
-    All have the same number of steps, since a single slow step could last longer than a part.
+    """Return logarithms of the medians of parts of about `_PART` seconds, or shorter ones if they are few. All have
+    the same number of steps, since a single slow step could last longer than a part.
     """
     most = len(factors) / _PART_STEPS if seconds < _PART * len(factors) else len(factors)
     number = min(max(seconds / _PART, _LEAST_PARTS), most)
@@ -187,7 +175,7 @@ def _medians(factors: _Floats, seconds: float) -> _Floats:
 
 
 def of_comparison(comparison: Comparison) -> Speedup | None:
-    """Return the speedup of a race and its repeats together; None if a side has no step to compare."""
+    """None if a side has no step to compare."""
     tokens = metrics.common_tokens(comparison)
     if not tokens:
         return None
@@ -203,10 +191,8 @@ def of_comparison(comparison: Comparison) -> Speedup | None:
 
 
 def of_trials(trials: Sequence[Trial], prompts: Sequence[Hashable] | None = None) -> Speedup:
-    """Return the speedup of one or more trials with the same settings.
-
-    If six or more of the `prompts`, one per trial, differ, they count as a sample of prompts, and the interval covers
-    how much prompts differ. Otherwise it is for these prompts.
+    """Return the speedup of trials with the same settings. If six or more of the `prompts`, one per trial, differ,
+    they count as a sample, and the interval covers how much prompts differ; otherwise it is for these prompts.
     """
     plains, speculatives = _runs(trials, [None] * len(trials) if prompts is None else prompts)
     passes = all(trial.rounds is not None for trial in trials)

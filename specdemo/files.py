@@ -1,8 +1,7 @@
 """Files: those shipped with specdemo, those from elsewhere, those that specdemo writes, and where it may write.
 
-Foreign files are read up to a size limit and parsed safely: Python's own JSON parser recurses, so that deep nesting
-ends in a RecursionError, and accepts NaN as well as lone surrogates, which cannot be written again. Pydantic's parser
-does none of that.
+Foreign JSON is parsed by pydantic: Python's own parser ends deep nesting in a RecursionError, and accepts NaN and
+lone surrogates, which cannot be written again.
 """
 
 import json
@@ -24,22 +23,12 @@ from specdemo.errors import FileError, SpecdemoError, listed, quoted
 
 
 def json_value(text: str | bytes) -> Any:
-    """Parse a JSON text. A number too large for a float becomes infinite; records reject it.
-
-    Raises:
-        ValueError: it is not JSON, is nested too deeply, or contains invalid text.
-    """
+    """A number too large for a float becomes infinite. ValueError: no JSON, nested too deeply, or invalid text."""
     return from_json(text, allow_inf_nan=False)
 
 
 def read_bytes(path: Path, most: int, kind: str) -> bytes:
-    """Read a file of at most `most` bytes; `kind` describes the expected file.
-
-    Messages omit its folder, which may be the server's.
-
-    Raises:
-        FileError: the file cannot be read, or is larger.
-    """
+    """Read a file of at most `most` bytes, else raise a FileError, which omits its folder: it may be the server's."""
     name = quoted(path.name or str(path))
     try:
         with path.open("rb") as file:
@@ -59,8 +48,7 @@ def is_text(value: Any) -> bool:
         return False
 
 
-SCHEMA = 2
-"""Version of all JSON objects for other programs."""
+SCHEMA = 2  # version of all JSON objects for other programs
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
@@ -68,7 +56,7 @@ def json_text(value: Any, indent: int | None = None) -> str:
 
 
 def write_json(content: Mapping[str, Any], path: str | Path, indent: int | None = 2) -> None:
-    """Write an object as JSON, with the schema version, to a file, or to standard output for `-`."""
+    """Write an object with the schema version to a file, or to standard output for `-`."""
     if path == "-":
         print(json.dumps({"schema": SCHEMA, **content}, indent=indent))  # ASCII, which any terminal can display
     else:
@@ -80,11 +68,7 @@ def json_file(content: Mapping[str, Any], indent: int | None = 2) -> bytes:
 
 
 def write_bytes(content: bytes, path: Path) -> None:
-    """Write a file. An existing one is replaced only once the new one is complete.
-
-    Raises:
-        SpecdemoError: the file cannot be written.
-    """
+    """An existing file is replaced only once the new one is complete. SpecdemoError: it cannot be written."""
     try:
         path = path.resolve()  # a link stays one
         if path.exists() and not path.is_file():  # such as /dev/stdout
@@ -113,11 +97,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def write_each(files: Mapping[str | Path, Callable[[], bytes]]) -> None:
-    """Make and write several files, also after one of them failed.
-
-    Raises:
-        SpecdemoError: some could not be written; it names them.
-    """
+    """Make and write several files, also after one of them failed; a SpecdemoError names those that did."""
     failed = dict[str, SpecdemoError]()
     for path, make in files.items():
         try:
@@ -142,7 +122,7 @@ def expanded(path: str) -> Path:
 
 
 def contents(folder: Path) -> list[Path]:
-    """Return what is in a folder, sorted; nothing if it cannot be read."""
+    """Sorted; nothing if the folder cannot be read."""
     with suppress(OSError):
         return sorted(folder.iterdir())
     return []
@@ -168,7 +148,6 @@ def is_writable(folder: Path) -> bool:
 
 
 def link_or_copy(source: Path, link: Path) -> None:
-    """Link a file or folder in whatever way this system and these disks allow, else copy it."""
     for how in (os.symlink, os.link):
         with suppress(OSError):
             how(source, link)
@@ -189,7 +168,7 @@ _LIGHT, _DARK = r":root \{(.*?)\}", r"\.dark \{(.*?)\}"
 
 @cache
 def colours(*, dark: bool = False) -> dict[str, str]:
-    """Return the page's colours by name, such as `ink`, from its style sheet, for use outside the page."""
+    """The page's colours by name, such as `ink`, from its style sheet."""
     sheet = (ASSETS / "page" / "tokens.css").read_text(encoding="utf-8")
     found = re.search(_DARK if dark else _LIGHT, sheet, re.DOTALL)
     assert found is not None, "the style sheet begins with its colours"

@@ -1,8 +1,7 @@
 """Figures derived from records by pure functions; None if a figure is undefined or unknown.
 
-`FORMULAS` holds each figure's formula, as shown wherever the figure appears. Greedy decoding of small models often
-ends in a loop, such as "a raven, a raven, a raven", and a draft guesses repetitions easily, so a speedup measured on
-one says little about other texts. Models like Qwen3 think between `<think>` and `</think>` before they answer.
+Greedy decoding of small models often ends in a loop, such as "a raven, a raven, a raven", and a draft guesses
+repetitions easily, so a speedup measured on one says little about other texts.
 """
 
 from collections import Counter
@@ -14,11 +13,10 @@ from specdemo.records import Comparison, Costs, Outcome, Run
 
 
 def oracle(agrees: Sequence[bool], room: int) -> tuple[int, ...]:
-    """Return the oracle's lookaheads for a text, from whether the draft would have proposed each token.
+    """Return the oracle's lookaheads for a text: every round ends just before the draft's first mismatch.
 
-    `agrees[i]` is about the token after i decoded ones, given the text before it; `room` is how many tokens were
-    allowed, some perhaps unused after an end-of-text token. Every round ends just before the draft's first mismatch,
-    so no proposal is rejected and no pass verifies fewer tokens than it could. In greedy decoding this is exact.
+    `agrees[i]`: the draft would have proposed the token after i decoded ones. `room` is how many tokens were allowed.
+    No proposal is rejected and no pass verifies fewer tokens than it could; in greedy decoding this is exact.
     """
     lookaheads: list[int] = []
     position, right = 0, runs(agrees)
@@ -36,8 +34,7 @@ def runs(agrees: Sequence[bool]) -> list[int]:
     return lengths[:0:-1]
 
 
-ROUNDS_TO_JUDGE = 12
-"""Rounds without any accepted proposal that look like a fault: with α = 0.2 that happens in 7 % of runs."""
+ROUNDS_TO_JUDGE = 12  # without any accepted proposal: with α = 0.2 that happens in 7 % of runs
 
 FORMULAS = {
     "speedup": "plain seconds / speculative seconds for the same number of new tokens, prefill excluded",
@@ -62,12 +59,12 @@ def decode_seconds(run: Run) -> float:
 
 
 def decoded_tokens(run: Run) -> int:
-    """Return the number of tokens that rounds committed: all but the prefill's."""
+    """All but the prefill's."""
     return sum(len(step.committed) for step in run.rounds)
 
 
 def seconds_of_tokens(run: Run) -> tuple[float, ...]:
-    """Return the seconds of every decoded token; those of a round, or of a server's burst, share its time equally."""
+    """A round, or a server's burst, shares its time equally among its tokens."""
     return tuple(step.seconds / len(step.committed) for step in run.rounds for _ in step.committed)
 
 
@@ -82,10 +79,8 @@ def time_per_token(run: Run) -> float | None:
 
 
 def seconds_to(run: Run, tokens: int) -> float:
-    """Return the decode seconds until `tokens` were committed after the first.
-
-    A round that commits more tokens than needed counts proportionally, so that two sides can be compared at the same
-    number of tokens.
+    """Return the decode seconds until `tokens` were committed after the first; a last round that commits more counts
+    proportionally, so that two sides can be compared at the same number of tokens.
     """
     seconds = 0.0
     for step in run.rounds:
@@ -114,35 +109,33 @@ def passes_to(comparison: Comparison) -> tuple[int, int] | None:
 
 
 def acceptance_rate(run: Run) -> float | None:
-    """Return α: accepted / proposed, over rounds whose proposals are known; None if nothing was proposed."""
+    """α: accepted / proposed, over rounds whose proposals are known; None if nothing was proposed."""
     known = [step for step in run.rounds if step.proposed is not None]
     proposed = sum(len(step.proposed or ()) for step in known)
     return sum(step.accepted for step in known) / proposed if proposed else None
 
 
 def mean_acceptance_length(run: Run) -> float | None:
-    """Return τ: committed tokens per target pass, prefill excluded; None without passes, or if they are unknown."""
+    """τ: committed tokens per target pass, prefill excluded; None without passes, or if they are unknown."""
     return decoded_tokens(run) / len(run.rounds) if run.rounds and run.passes_known else None
 
 
 def per_position_acceptance(run: Run) -> list[float]:
-    """Return, for i = 1, 2, …, rounds that accepted at least i drafts / rounds, up to the longest proposal."""
+    """For i = 1, 2, …: rounds that accepted at least i drafts / rounds."""
     longest = max((len(step.proposed or ()) for step in run.rounds), default=0) if run.passes_known else 0
     accepted = [step.accepted for step in run.rounds]
     return [sum(count >= i for count in accepted) / len(accepted) for i in range(1, longest + 1)]
 
 
 def accepted_per_round(run: Run) -> dict[int, int]:
-    """Return how many rounds accepted 0, 1, 2, … proposals; empty if rounds are unknown."""
+    """Rounds that accepted 0, 1, 2, … proposals; empty if rounds are unknown."""
     seen = Counter(step.accepted for step in run.rounds) if run.passes_known else Counter()
     return {count: seen[count] for count in range(max(seen, default=-1) + 1)}
 
 
 def first_divergence(comparison: Comparison) -> int | None:
-    """Return the index of the first token in which the outputs differ; None if they agree as far as both go.
-
-    If one side ended and the other continued, the first token past the end differs, unless the shorter was cancelled
-    and might have followed. Without ids, which some servers do not send, texts are compared.
+    """Return the index of the first token in which the outputs differ; None if they agree as far as both go. The end
+    of one side differs from a token of the other, unless it was cancelled. Without ids, texts are compared.
     """
     plain, speculative = comparison.plain, comparison.speculative
     if not plain.tokens or not speculative.tokens:
@@ -166,7 +159,7 @@ def identical(comparison: Comparison) -> bool:
 
 
 def acceptance_by_confidence(run: Run) -> dict[int, tuple[int, int]]:
-    """Return accepted and judged proposals by tenths of the draft's probability; discarded ones were never judged."""
+    """Accepted and judged proposals by tenths of the draft's probability; discarded ones were never judged."""
     bins: dict[int, tuple[int, int]] = {}
     for draft in (draft for step in run.rounds for draft in step.proposed or ()):
         if draft.draft_probability is not None and draft.verdict is not Outcome.DISCARDED:
@@ -177,7 +170,7 @@ def acceptance_by_confidence(run: Run) -> dict[int, tuple[int, int]]:
 
 
 def draft_passes(comparison: Comparison) -> int | None:
-    """Return the draft steps of all rounds; None if unknown, or if proposals are not one step each."""
+    """None if unknown, or if proposals are not one step each."""
     rounds = comparison.speculative.rounds
     if comparison.pair.translated or any(step.proposed is None for step in rounds):
         return None
@@ -203,10 +196,10 @@ def draft_cost(costs: Costs) -> float | None:
 
 
 def round_cost(costs: Costs, lookahead: int, *, free: bool = False) -> float | None:
-    """Return d(γ) + v(γ+1): seconds of a round with γ proposals / seconds of a plain step.
+    """d(γ) + v(γ+1): seconds of a round with γ proposals / seconds of a plain step.
 
-    None without a draft, unless proposals are `free`, or beyond what was measured. A pass over several tokens costs
-    at least as much as one over one, whatever noise says, so a speedup predicted from it never exceeds τ.
+    None without a draft, unless proposals are `free`, or beyond what was measured. A wider pass costs at least as
+    much as a plain one, whatever noise says, so a speedup predicted from it never exceeds τ.
     """
     drafting = costs.drafting(lookahead) if lookahead and not free else 0.0
     verify = verify_cost(costs, lookahead + 1)
@@ -214,22 +207,22 @@ def round_cost(costs: Costs, lookahead: int, *, free: bool = False) -> float | N
 
 
 def verify_cost(costs: Costs, tokens: int) -> float | None:
-    """Return v(n): seconds of a target pass over n tokens / seconds over one; None beyond what was measured."""
+    """v(n): seconds of a target pass over n tokens / seconds over one; None beyond what was measured."""
     return costs.verify[tokens - 1] / costs.verify[0] if 0 < tokens <= len(costs.verify) else None
 
 
 def perfect(costs: Costs, *, free: bool = False) -> tuple[float, ...]:
-    """Return the speedups of a perfect draft, whose every proposal is accepted, at lookaheads 1, 2, …
+    """Return a perfect draft's speedups at lookaheads 1, 2, …: (γ + 1) / (d(γ) + v(γ+1)), as far as passes were
+    measured.
 
-    (γ + 1) / (d(γ) + v(γ+1)), as far as passes were measured; the textbook sets d(γ) = γc and v = 1 (Leviathan et al.
-    2023, theorem 3.8). Empty if the draft's cost is unknown. `free`: proposals cost nothing, as in prompt lookup.
+    The textbook sets d(γ) = γc and v = 1 (Leviathan et al. 2023, theorem 3.8). Empty if the draft's cost is unknown.
     """
     rounds = [round_cost(costs, lookahead, free=free) for lookahead in range(1, len(costs.verify))]
     return tuple((lookahead + 1) / cost for lookahead, cost in enumerate(rounds, 1) if cost is not None)
 
 
 def ceiling(costs: Costs, *, free: bool = False) -> tuple[float, int] | None:
-    """Return the highest speedup of a perfect draft, and its lookahead; None if the draft's cost is unknown."""
+    """Return a perfect draft's highest speedup, and its lookahead; None if the draft's cost is unknown."""
     found = perfect(costs, free=free)
     return (max(found), found.index(max(found)) + 1) if found else None
 
@@ -239,18 +232,14 @@ _TOKENS = 24  # least tokens in all
 
 
 class Loop(NamedTuple):
-    """A loop: from token `start` (counted from 0) to the end, tokens repeat with this `period`."""
+    """From token `start` (counted from 0) to the end, tokens repeat with this `period`."""
 
     start: int
     period: int
 
 
 def loop(ids: Sequence[int | str]) -> Loop | None:
-    """Return the loop that the tokens end in, or None.
-
-    A sequence loops if its end consists of the same `period` tokens, at least four times in a row and at least 24
-    tokens in all. The shortest period counts.
-    """
+    """The end repeats the shortest `period` of tokens at least four times, over at least 24 tokens in all."""
     for period in range(1, len(ids) // _TIMES + 1):
         start = len(ids) - period
         while start > 0 and ids[start - 1] == ids[start - 1 + period]:

@@ -1,10 +1,7 @@
 """Immutable values that engines produce and everything else reads: requests, models, runs, measurements.
 
-A run is a prefill followed by rounds. Plain decoding is the same stream of rounds with nothing proposed, so one token
-counter, one clock and one set of charts serve both sides. Rates and counts are not stored: `metrics` derives them.
-
-Anyone may have written a file. What follows from a record is computed without further checks, so bounds are set here:
-far beyond any real run, and tight enough that no sum or ratio overflows a float.
+A run is a prefill followed by rounds; plain decoding has nothing proposed, so one counter and one clock serve both
+sides. Anyone may have written a file: bounds here are far beyond any real run, yet no sum or ratio overflows a float.
 """
 
 from dataclasses import dataclass, field, replace
@@ -18,21 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, Weights
 from specdemo.strategies import Confidence, DraftKindName, HeadName, Plain, ServerKind, Strategy
 
-MOST = 2048
-"""Maximum tokens of a run, and so maximum rounds, and proposals per round."""
-MOST_TURNS = 256
-"""Maximum turns of a chat before its prompt."""
-MOST_IN_FLIGHT = 256
-"""GenAI's own limit of sequences in a batch."""
+MOST = 2048  # tokens of a run, and so rounds, and proposals per round
+MOST_TURNS = 256  # of a chat before its prompt
+MOST_IN_FLIGHT = 256  # GenAI's own limit of sequences in a batch
 TICK = 1e-9
-Seconds = Annotated[float, Field(ge=TICK, le=1e6)]
-"""A duration: at least a clock tick, and less than two weeks."""
-Share = Annotated[float, Field(ge=0, le=1e6)]
-"""Seconds of a part, possibly 0."""
-Probability = Annotated[float, Field(ge=0, le=1.01)]
-"""A sum of rounded terms can slightly exceed 1."""
-Count = Annotated[int, Field(ge=0, lt=2**53)]
-"""An integer that browsers represent exactly."""
+Seconds = Annotated[float, Field(ge=TICK, le=1e6)]  # at least a clock tick, and less than two weeks
+Share = Annotated[float, Field(ge=0, le=1e6)]  # seconds of a part, possibly 0
+Probability = Annotated[float, Field(ge=0, le=1.01)]  # a sum of rounded terms can slightly exceed 1
+Count = Annotated[int, Field(ge=0, lt=2**53)]  # browsers represent these exactly
 
 
 class Record(BaseModel):
@@ -43,12 +33,11 @@ class Record(BaseModel):
 
 # What decodes: models with their runtime settings, or servers.
 
-SILENCE_SECONDS = 60.0
-"""After this long without data, a server counts as silent."""
+SILENCE_SECONDS = 60.0  # after this long without data, a server counts as silent
 
 
 class Server(Record):
-    """A server: its address, the model's name there (None: the only one), and its kind (None: detect it)."""
+    """The model's name there may be None if it is the only one, and the kind None to detect it."""
 
     url: str
     model: str | None = None
@@ -61,18 +50,16 @@ class Servers(Record):
     speculative: Server | None = None
 
 
-Prompts = Literal["chat", "base"]
-"""Kind of prompts for a target: chats, or the beginning of a text."""
+Prompts = Literal["chat", "base"]  # for a target: chats, or the beginning of a text
 
 
 class Model(Record):
-    """A model folder or file. `parameters` counts weights; `weights` is their precision, `weight_bytes` their size.
+    """A model folder or file; None means unknown when the record was written.
 
-    `vocabulary` is the number of tokens. Without a `detokenizer` a model can propose but not generate text. A `head`
-    drafts from the target's hidden states, is not a model in its own right, and may lack some of the target's tokens.
-    `server`: its server's kind, if not loaded here. `linear_attention`: some layers keep a state instead of a KV
-    cache. `in_parts`: its network takes embeddings, computed by another, and its own multi-token-prediction head is
-    in the folder. `form`: how a GGUF file's weights are loaded. None means unknown when the record was written.
+    `parameters` counts weights; `weights` is their precision. Without a `detokenizer` a model can only propose. A
+    `head` drafts from the target's hidden states and may lack some of its tokens. `server`: its server's kind.
+    `linear_attention`: some layers keep a state instead of a KV cache. `in_parts`: another network computes its
+    embeddings, and its multi-token-prediction head is in the folder. `form`: how a GGUF file's weights are loaded.
     """
 
     name: str
@@ -97,11 +84,7 @@ class Model(Record):
 
 
 class ModelPair(Record):
-    """A target, its draft (None: prompt lookup only), and their runtime settings.
-
-    `translated`: their tokenizers differ, so proposals are re-encoded for the target. `servers` decode both sides, if
-    they are not loaded here.
-    """
+    """`translated`: tokenizers differ, so proposals are re-encoded for the target. `servers` decode, if given."""
 
     name: str
     target: Model
@@ -120,7 +103,6 @@ class ModelPair(Record):
 
     @property
     def draft_kind(self) -> DraftKindName | None:
-        """Kind of draft; None for a target alone."""
         if self.draft is None:
             return None
         if self.target.server is not None:
@@ -131,9 +113,8 @@ class ModelPair(Record):
 
 
 class Environment(Record):
-    """The software and hardware measured on. `threads` are inference threads, on CPUs only.
-
-    `dynamic_quantization` of the target's activations is "off" or the group size, as in "groups of 32".
+    """`threads` are inference threads, on CPUs only. `dynamic_quantization` of the target's activations is "off" or
+    the group size, as in "groups of 32".
     """
 
     specdemo: str
@@ -151,20 +132,17 @@ class Environment(Record):
 
     @property
     def remote(self) -> bool:
-        """Whether servers decoded, which report only their names."""
+        """Servers decoded, which report only their names."""
         return self.openvino_genai == NOT_USED
 
 
-NOT_USED = "not used"
-"""Stands for OpenVINO's version if a server decodes."""
+NOT_USED = "not used"  # in place of OpenVINO's version if a server decodes
 
 
 # What is asked.
 
 
 class Turn(Record):
-    """An earlier turn of a chat: the user's prompt and the target's answer."""
-
     prompt: str
     answer: str
 
@@ -174,8 +152,6 @@ _NO_TOP_K = 2**63 - 1  # in GenAI
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt, the strategy to decode it with, and when to stop. `history` holds the chat's earlier turns."""
-
     prompt: str
     strategy: Strategy
     sampling: Sampling = field(default_factory=Sampling)
@@ -202,7 +178,6 @@ class Request:
 
     @property
     def plain(self) -> Self:
-        """The same request for the target alone."""
         return replace(self, strategy=Plain())
 
     # Fields of other software, sent by engines and shown as code to copy. Every field is given, even defaults, since
@@ -210,10 +185,9 @@ class Request:
 
     @property
     def reports_probabilities(self) -> bool:
-        """Whether GenAI is asked for the target's probability of each committed token, which takes time.
-
-        In greedy decoding it applies a confidence threshold only with `logprobs=1`; without, the draft's probability
-        counts as unknown, and the draft stops after one token.
+        """Ask GenAI for the target's probability of each committed token, which takes time. In greedy decoding it
+        applies a confidence threshold only then: else the draft's probability counts as unknown, and it stops after
+        one token.
         """
         return isinstance(self.strategy, Confidence) and not self.sampling.do_sample
 
@@ -233,9 +207,8 @@ class Request:
         return fields | (self.strategy.genai() or {})
 
     def openai(self, *, neutral: bool = True) -> dict[str, Any]:
-        """Return the fields of OpenAI's protocol and those that vLLM and others add to it.
-
-        Not `neutral`: without additions that change nothing, since some servers refuse what they do not know.
+        """Fields of OpenAI's protocol and those that vLLM and others add; not `neutral`: without additions that
+        change nothing, since some servers refuse what they do not know.
         """
         sampling = self.sampling
         fields: dict[str, Any] = {
@@ -250,7 +223,7 @@ class Request:
         return fields | {name: value for name, value in added.items() if neutral or value != unchanged[name]}
 
     def llama_cpp(self, window: int) -> dict[str, Any]:
-        """Return the fields of llama.cpp's server; a repetition penalty covers the last `window` tokens."""
+        """Fields of llama.cpp's server; a repetition penalty covers the last `window` tokens."""
         sampling = self.sampling
         return {
             "temperature": sampling.temperature if sampling.do_sample else 0,
@@ -266,8 +239,8 @@ class Request:
 
 # What happened: runs, and comparisons of two.
 
+# end of text, token limit, the user's Stop, an error, no server
 FinishReason = Literal["stop", "length", "cancelled", "failed", "absent"]
-"""End-of-text token, token limit, the user's Stop, an error, or a side without a server."""
 
 Side = Literal["plain", "speculative"]
 SIDES: tuple[Side, Side] = ("plain", "speculative")
@@ -288,10 +261,7 @@ class Alternative(Record):
 
 
 class Token(Record):
-    """A committed token. `probability` is the target's, if the engine reports it.
-
-    `id` is None if a server does not report it. `entropy` is that of the target's distribution here, in bits.
-    """
+    """`probability` is the target's, `entropy` of its distribution in bits; `id` is None if a server reports none."""
 
     id: Count | None
     text: str
@@ -300,7 +270,7 @@ class Token(Record):
 
 
 class DraftToken(Record):
-    """A proposed token. `id` is None if only the number of proposals was reported."""
+    """`id` is None if only the number of proposals was reported."""
 
     id: Count | None
     text: str
@@ -310,9 +280,8 @@ class DraftToken(Record):
 
 
 class Round(Record):
-    """One cycle: the draft proposes, the target verifies in one pass, tokens are committed.
-
-    `proposed` is None if not even the number of proposals was reported. Seconds are on the side's own clock.
+    """One cycle: the draft proposes, the target verifies in one pass, tokens are committed. `proposed` is None if not
+    even the number of proposals was reported. Seconds are on the side's own clock.
     """
 
     committed: tuple[Token, ...] = Field(max_length=MOST)
@@ -323,19 +292,19 @@ class Round(Record):
 
     @property
     def ids(self) -> list[int]:
-        """Ids of the committed tokens, without unreported ones."""
+        """Of the committed tokens, without unreported ones."""
         return [token.id for token in self.committed if token.id is not None]
 
     @property
     def accepted(self) -> int:
-        """Number of accepted proposals; if unreported, all committed tokens but the correction or bonus token."""
+        """Accepted proposals; if unreported, all committed tokens but the correction or bonus token."""
         if self.proposed is None:
             return max(len(self.committed) - 1, 0)
         return sum(token.verdict is Outcome.ACCEPTED for token in self.proposed)
 
     @property
     def contradicts_itself(self) -> bool:
-        """Whether outcomes are in an order that no verification gives, or more are accepted than committed."""
+        """Outcomes are in an order that no verification gives, or more are accepted than committed."""
         outcomes = [token.verdict for token in self.proposed or ()]
         possible = outcomes_from_counts(len(outcomes), self.accepted)
         # a text that ends within the proposals leaves those behind it unjudged
@@ -351,8 +320,8 @@ def outcomes_from_counts(proposed: int, accepted: int) -> list[Outcome]:
 class Run(Record):
     """One side of a comparison. `prefill` commits the first token; its seconds are the time to first token.
 
-    `prompt_tokens` count chat and template, too; None if a server did not report them. Not `passes_known`: a server
-    did not report which tokens came from one pass, so a round is what arrived together.
+    `prompt_tokens` count chat and template, too. Not `passes_known`: a server did not report which tokens came from
+    one pass, so a round is what arrived together.
     """
 
     prefill: Round
@@ -363,7 +332,7 @@ class Run(Record):
 
     @classmethod
     def without(cls, reason: Literal["failed", "absent", "cancelled"]) -> Self:
-        """Return the run of a side without tokens, whose prefill has no true seconds."""
+        """A side without tokens, whose prefill has no true seconds."""
         return cls(prefill=Round(committed=(), seconds=TICK), finish_reason=reason)
 
     @property
@@ -372,7 +341,6 @@ class Run(Record):
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """Ids of the committed tokens, without unreported ones."""
         return (*self.prefill.ids, *(id_ for step in self.rounds for id_ in step.ids))
 
     @property
@@ -381,7 +349,7 @@ class Run(Record):
 
 
 class WarmUp(Record):
-    """A side's warm-up; not `steady`: time ran out while repetitions were still getting faster."""
+    """Not `steady`: time ran out while repetitions were still getting faster."""
 
     rounds: Count
     seconds: Share
@@ -401,10 +369,9 @@ _LEAST = 1e-12  # of a probability: those below are rounding
 
 
 class Divergence(Record):
-    """The first token in which greedy outputs differ: each side's, with the target's probability of it.
-
-    The probabilities are from one pass over the common text, off the clock. `rounding` is the largest difference in
-    log-probability between a pass over several tokens and passes over one, measured just before.
+    """The first token in which greedy outputs differ: each side's, with the target's probability of it from one pass
+    over the common text, off the clock. `rounding` is the largest difference in log-probability between a pass over
+    several tokens and passes over one, measured just before.
     """
 
     index: Count
@@ -414,13 +381,12 @@ class Divergence(Record):
 
     @property
     def near_tie(self) -> bool:
-        """Whether rounding explains the divergence: each probability may be off by as much as was measured."""
+        """Rounding explains the divergence: each probability may be off by as much as was measured."""
         plain, speculative = (log(max(each.probability, _LEAST)) for each in (self.plain, self.speculative))
         return abs(plain - speculative) <= max(2 * self.rounding, _RESOLUTION)
 
 
-TIMED_LOOKAHEAD = 4
-"""Proposals per round when timing the draft step."""
+TIMED_LOOKAHEAD = 4  # proposals per round when timing the draft step
 
 
 class DraftRound(Record):
@@ -434,11 +400,9 @@ class DraftRound(Record):
 class Costs(Record):
     """Step costs of a pair in seconds, measured apart from any run.
 
-    `plain_step` and `draft_step` (None without a draft) are medians; `verify[i]` is the median of a target pass over
-    `i + 1` tokens, so `verify[0]` equals `plain_step`. `first_draft_step`, if measured, is a round's first draft
-    step, which takes longer since the target's pass has just evicted the draft from the processor's caches. `drafted`
-    are the draft's timed rounds. `other_load` is the share of the machine's processor time that other processes took
-    meanwhile, None if unknown.
+    `plain_step` and `draft_step` (None without a draft) are medians; `verify[i]` is that of a target pass over `i +
+    1` tokens. `first_draft_step` is a round's first, which takes longer since the target's pass has just evicted the
+    draft from the caches. `other_load` is the share of the processor that other processes took meanwhile.
     """
 
     plain_step: Seconds
@@ -450,14 +414,12 @@ class Costs(Record):
 
     @property
     def later_draft_step(self) -> float | None:
-        """Seconds of a round's draft steps after the first; None without a draft."""
         if self.draft_step is None or self.first_draft_step is None:
             return self.draft_step
         later = (TIMED_LOOKAHEAD * self.draft_step - self.first_draft_step) / (TIMED_LOOKAHEAD - 1)
         return max(later, 0.1 * self.draft_step)  # noise can make the difference of two medians too small
 
     def drafting(self, lookahead: int) -> float | None:
-        """Return the seconds of the draft steps of a round with so many proposals; None without a draft."""
         later = self.later_draft_step
         if later is None:
             return None
@@ -465,13 +427,11 @@ class Costs(Record):
 
 
 class Trial(Record):
-    """One speculative run and its plain neighbours.
+    """One speculative run and its plain neighbours; None where the engine does not report a value.
 
     `seconds` and `plain_seconds`, the mean of both neighbours, are for the same number of new `tokens`, prefill
-    excluded. Values that the engine does not report are None. `other_load` is the share of the machine's processor
-    time that other processes took. `plain_steps` are the seconds of every plain step of the run before and the run
-    after; `round_steps` are tokens committed, tokens proposed (-1 if unknown) and seconds of every speculative round.
-    Both are empty for several requests at once.
+    excluded. `plain_steps` are the seconds of every plain step; `round_steps` are tokens committed, tokens proposed
+    (-1 if unknown) and seconds of every round. Both are empty for several requests at once.
     """
 
     tokens: Count
@@ -490,21 +450,17 @@ class Trial(Record):
 TraceSource = Literal["measured", "replayed", "counts only", "reported", "bursts"]
 """Source of a run's proposals.
 
-measured: recorded as they were made; replayed: reconstructed off the clock by running the drafter over the committed
-text; counts only: only their number is known. From a server: reported: proposed and accepted counts per round;
-bursts: nothing, each round being text that arrived at once.
+measured: as they were made; replayed: by running the drafter over the committed text off the clock; counts only: only
+their number is known. From a server: reported: counts per round; bursts: each round is text that arrived at once.
 """
 
 
 class Comparison(Record):
-    """Both sides of one prompt, which `history` precedes in a chat.
+    """Both sides of one prompt.
 
-    `draft_agreement[i]`, computed off the clock after a greedy run, is whether the draft would have proposed the
-    speculative side's token i + 1 after the same text. The oracle is computed from it.
-
-    `repeats` are unwatched runs of the request after the race; `other_load` is the share of the machine's processor
-    time that other processes took during the race, None if unknown. `failures` are the errors of sides whose server
-    failed.
+    `draft_agreement[i]`, computed off the clock after a greedy run: would the draft have proposed the speculative
+    side's token i + 1 after the same text? `repeats` are unwatched runs of the request after the race; `other_load`
+    is the share of the processor that other processes took during the race. `failures` are errors of servers.
     """
 
     pair: ModelPair
@@ -526,7 +482,6 @@ class Comparison(Record):
 
     @property
     def both(self) -> bool:
-        """Whether both sides have tokens, so that they can be compared."""
         return bool(self.plain.tokens and self.speculative.tokens)
 
     def side(self, side: Side) -> Run:
@@ -551,7 +506,7 @@ class Progress(Generic[F]):
 
 @dataclass(frozen=True)
 class Phase:
-    """An engine's activity while it is not decoding, with its seconds so far; `done` of `total` parts, if several."""
+    """An engine's activity while it is not decoding; `done` of `total` parts, if several."""
 
     name: Literal["converting", "loading", "calibrating", "warming up", "prefilling"]
     done: int = 0

@@ -1,8 +1,6 @@
 """One summary of a comparison, for page, terminal, reports and files: every figure and sentence stands here, once.
 
-What is certain comes first: counts do not depend on clocks. The headline has three strengths, which follow from the
-interval alone (`estimate.Interval.strength`). Beside it stands what a round writes and what it costs; everything else
-answers "Why?".
+What is certain comes first: counts do not depend on clocks. The headline's three strengths follow from the interval.
 """
 
 import math
@@ -33,13 +31,12 @@ _BUSY = 0.2  # of the processor's time; hand-set: below it the interval says eno
 _EXACT = 1.2  # within this factor of 1×, a second decimal matters
 _SLOW = 0.3  # plain steps; hand-set: a draft step below this is not to blame for a lack of gain
 _POSITIONS = 16  # of a proposal whose acceptance is listed, as many as the longest lookahead has
-_UNCOMPRESSED = ("f32", "f16", "bf16", "F32", "F16", "BF16")
-"""Stored weight precisions, in folders and GGUF files, for which activations are not quantized."""
+_UNCOMPRESSED = ("f32", "f16", "bf16", "F32", "F16", "BF16")  # of stored weights whose activations are not quantized
 
 
 @dataclass(frozen=True)
 class RunWarning:
-    """A warning: its kind, the reason in sentences, and both in a few words."""
+    """`reason` is in sentences; `chip` says it in a few words."""
 
     kind: str
     reason: str
@@ -48,7 +45,7 @@ class RunWarning:
 
 @dataclass(frozen=True)
 class Figure:
-    """One row. `plain` is empty if the figure applies only to speculation."""
+    """`plain` is empty if the figure applies only to speculation."""
 
     name: str
     plain: str
@@ -60,10 +57,8 @@ class Figure:
 class Summary:
     """What there is to say about a comparison. Empty strings mean there is nothing to say.
 
-    `headline` is the conclusion in a few words, `range` its interval in a clause, `refined` how many repeats it
-    includes; `sentence` gives the reason, `certain` what holds whatever disturbed the clocks. `seconds` are those of
-    the race itself, of each side, for the same number of tokens without the prefill; `seconds_label` says so, and
-    what the headline counts besides. `values` holds the figures as numbers.
+    `range` is the headline's interval in a clause, `refined` how many repeats it includes; `certain` holds whatever
+    disturbed the clocks. `seconds` are those of the race itself, for the same number of tokens without the prefill.
     """
 
     headline: str
@@ -86,7 +81,6 @@ class Summary:
 
     @property
     def line(self) -> str:
-        """Headline with its range and repeats, for a terminal or a report."""
         return ", ".join(filter(None, (self.headline, self.range, self.refined))) + "."
 
     def to_dict(self) -> dict[str, Any]:
@@ -143,7 +137,7 @@ def _values(comparison: Comparison, speedup: Speedup | None) -> dict[str, Any]:
 
 
 def call(speedup: Interval) -> str:
-    """Return the conclusion from an interval in a few words, such as "1.4× faster"."""
+    """A few words, such as "1.4× faster"."""
     if speedup.strength == "noisy":
         return "Too noisy to call"
     if speedup.strength == "even":
@@ -154,7 +148,7 @@ def call(speedup: Interval) -> str:
 
 
 def times(speedup: float) -> str:
-    """Return how many times as fast the faster side is; two decimals only where they matter."""
+    """How many times as fast the faster side is; two decimals only where they matter."""
     factor = max(speedup, 1 / speedup)
     return f"{factor:.1f}×" if factor >= _EXACT else f"{factor:.2f}×"
 
@@ -178,7 +172,6 @@ def _headline(comparison: Comparison, speedup: Speedup | None, *, nothing: bool)
 
 
 def _sentence(comparison: Comparison, speedup: Speedup | None, seconds: dict[Side, float], *, nothing: bool) -> str:
-    """Give the reason in one plain sentence: a round's tokens compared with its cost in plain steps."""
     missing = list(comparison.failures.values())
     for side in SIDES:
         run = comparison.side(side)
@@ -211,13 +204,13 @@ def _nothing(comparison: Comparison) -> str:
 
 
 def other_load(comparison: Comparison) -> float | None:
-    """Return the largest share of the processor that other programs took during the race or a repeat."""
+    """The largest share of the processor that other programs took during the race or a repeat."""
     loads = [comparison.other_load, *(trial.other_load for trial in comparison.repeats)]
     return max((load for load in loads if load is not None), default=None)
 
 
 def _certain(comparison: Comparison) -> str:
-    """Name the counts, which hold beside other programs, too; empty if none disturbed the race."""
+    """The counts, which hold beside other programs, too; empty if none disturbed the race."""
     load, passes = other_load(comparison), metrics.passes_to(comparison)
     if load is None or load <= _BUSY or passes is None:
         return ""
@@ -233,7 +226,7 @@ def _seconds_label(comparison: Comparison, speedup: Speedup) -> str:
 
 
 def _ceiling(comparison: Comparison) -> tuple[float, int] | None:
-    """Return a perfect draft's speedup and lookahead here; None if step costs are unknown or spoiled."""
+    """A perfect draft's speedup and lookahead here; None if step costs are unknown or spoiled."""
     costs, settings = comparison.costs, comparison.settings
     if costs is None or settings.kv_cache == "off" or (costs.other_load or 0.0) > _BUSY:
         return None
@@ -296,7 +289,7 @@ def _makeup(comparison: Comparison) -> str:
 
 
 def figures(comparison: Comparison, speedup: Speedup | None) -> Iterator[Figure]:
-    """Yield the figures in an order in which they explain each other."""
+    """In an order in which they explain each other."""
     plain, speculative = comparison.plain, comparison.speculative
 
     def both(name: str, key: str, figure: Any, show: Any) -> Figure:
@@ -325,7 +318,7 @@ def figures(comparison: Comparison, speedup: Speedup | None) -> Iterator[Figure]
 
 
 def _positions(run: Run) -> str:
-    """Format acceptance by position, up to the last position that a round accepted."""
+    """Acceptance by position, up to the last one that a round accepted."""
     rates = metrics.per_position_acceptance(run)
     shown = [percent(rate) for rate in rates if rate > 0][:_POSITIONS]
     if len(shown) < len(rates):
@@ -342,7 +335,7 @@ def percent(share: float) -> str:
 
 
 def parameters(count: int) -> str:
-    """Format a parameter count, such as 1.1M or 7.0B."""
+    """Such as 1.1M or 7.0B."""
     return f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.1f}M"
 
 
@@ -438,7 +431,6 @@ def agreement(comparison: Comparison) -> str:
 
 
 def notes(comparison: Comparison) -> Iterator[str]:
-    """Yield the source of the proposals, and everything else that qualifies the figures."""
     pair, settings = comparison.pair, comparison.settings
     yield _SOURCES[comparison.trace_source]
     if pair.translated and settings.strategy.drafter.model:
@@ -485,7 +477,7 @@ _NOT_QUANTIZED = (
 
 
 def divergence_reason(comparison: Comparison) -> str:
-    """Explain why outputs can differ with these settings; empty if they are identical, or a fault explains it."""
+    """Empty if outputs are identical, or a fault explains it."""
     settings, found = comparison.settings, comparison.divergence
     if metrics.identical(comparison) or fault(comparison):
         return ""
@@ -535,7 +527,7 @@ def _remedy(comparison: Comparison) -> str:
 
 
 def run_words(comparison: Comparison) -> str:
-    """Describe a run's settings, with every value of a setting that changed: "lookahead 2 → lookahead 6"."""
+    """A run's settings, with every value of one that changed: "lookahead 2 → lookahead 6"."""
     strategies = [comparison.settings.strategy]
     for move in comparison.moves:
         moved = move.model_dump(exclude={"round"}, exclude_none=True)
@@ -565,7 +557,7 @@ def is_chat(pair: ModelPair, settings: GenerationSettings) -> bool:
 
 
 def prompt_of(comparison: Comparison) -> str:
-    """Return the prompt as shown before the text, which continues it or, in a chat, answers it on the next line."""
+    """As shown before the text, which continues it or, in a chat, answers it on the next line."""
     return comparison.prompt + ("\n" if is_chat(comparison.pair, comparison.settings) else "")
 
 
@@ -573,14 +565,14 @@ PieceKind = Literal["plain", "accepted", "own", "rejected"]
 
 
 class Piece(NamedTuple):
-    """Text and its kind; `own` is a correction or bonus token, or a round's only token."""
+    """`own` is a correction or bonus token, or a round's only token."""
 
     text: str
     kind: PieceKind
 
 
 def pieces(step: Round, side: Side = "speculative") -> Iterator[Piece]:
-    """Yield the pieces of a round: accepted proposals, the rejected one unless unknown, then the target's token."""
+    """Accepted proposals, the rejected one unless unknown, then the target's token."""
     for token in step.committed[: step.accepted]:
         yield Piece(token.text, "accepted")
     for draft in (step.proposed or ())[step.accepted :]:

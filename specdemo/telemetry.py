@@ -1,7 +1,6 @@
 """Disable OpenVINO's telemetry: `import openvino` imports its model converter, which reports to Google Analytics.
 
-specdemo contacts other hosts only on request, so it blocks the converter's reporting module, which is optional. Every
-package that imports `openvino` imports this first; `import specdemo` alone changes nothing.
+The reporting module is optional, so it is blocked. Every package that imports `openvino` imports this first.
 """
 
 import sys

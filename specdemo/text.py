@@ -9,10 +9,7 @@ _FOLDERS = re.compile(r"(?<![\w:/.])(?:~|[A-Za-z]:)?(?:[/\\][^/\\\s'\":,;()]+)+[
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """Return text for a terminal, its control characters and reordering marks written as escapes, such as \\x1b.
-
-    With `lines`, line breaks and tabs stay.
-    """
+    """Escape control characters and reordering marks, as \\x1b; with `lines`, line breaks and tabs stay."""
     return (_HIDDEN if lines else _HIDDEN_OR_LINE).sub(_escaped, text.replace("\r\n", "\n") if lines else text)
 
 
@@ -22,15 +19,13 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def cell_markdown(text: str) -> str:
-    """Return text for a cell of a Markdown table: no markup, no HTML, one line."""
     return re.sub(r"([\\`*_\[\]<>|&~])", r"\\\1", " ".join(printable(text, lines=True).split()))
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a count with its noun, such as "1 prompt" or "3,000 prompts"."""
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def without_folders(text: str) -> str:
-    """Return text with paths cut to their last part, for visitors, who need not know the server's folders."""
+    """Cut paths to their last part, for visitors, who need not know the server's folders."""
     return _FOLDERS.sub("", text)
