@@ -1,12 +1,10 @@
 """N-gram indexes and suffix trees: earlier continuations, found without a model.
 
-Prompt lookup follows openvino-genai 2026.4 in both engines, which a test compares: it takes the earliest occurrence
-of the longest n-gram and counts nothing.
+Prompt lookup follows openvino-genai 2026.4: the earliest occurrence of the longest n-gram, without counts.
 
-Suffix decoding (Oliaro et al. 2024, arXiv 2411.04975) counts. For every match length m up to a limit, the tree knows
-how often each token followed the text's last m tokens. A continuation's probability is the product of its tokens'
-shares, each after what precedes it. A longer match is more reliable but rarer. The continuation with the greatest
-expected number of accepted tokens, the sum of these products, wins.
+Suffix decoding (Oliaro et al. 2024, arXiv 2411.04975) counts which token followed the text's last m tokens, for every
+m up to a limit. A continuation's probability is the product of its tokens' shares; the one with the greatest expected
+number of accepted tokens, the sum of these products, wins.
 """
 
 from abc import ABC, abstractmethod
@@ -17,16 +15,12 @@ from typing import NamedTuple
 from specdemo.strategies import TOKENS_PER_MATCHED, Lookup, Strategy, Suffix
 
 TOKENS = 64  # maximum tokens in a proposal
-LONGEST_MATCH = 8
-"""Maximum match length in a suffix tree; longer ones found nothing more in the text used for tuning."""
+LONGEST_MATCH = 8  # maximum match in a suffix tree; longer ones found nothing more in the text used for tuning
 _TOKENS = 2**32  # exceeds every token id
 
 
 class Match(NamedTuple):
-    """Tokens that followed an earlier occurrence of the text's last `size` tokens; none if there was none.
-
-    `chances[i]` is the probability, by counts, that tokens up to i are all right; empty where nothing is counted.
-    """
+    """Tokens after an earlier occurrence of the last `size`; `chances[i]` that all up to i are right, if counted."""
 
     size: int
     tokens: tuple[int, ...]
@@ -37,11 +31,8 @@ NO_MATCH = Match(0, ())
 
 
 class TextIndex(ABC):
-    """Finds continuations of a growing text."""
-
     @abstractmethod
-    def find(self, text: Sequence[int], limit: int) -> Match:
-        """Return at most `limit` tokens that may follow the text, which extends the previous one."""
+    def find(self, text: Sequence[int], limit: int) -> Match: ...
 
     def update_strategy(self, strategy: Strategy) -> bool:
         """Follow this strategy from now on; return False, changing nothing, if that is impossible."""
@@ -49,8 +40,6 @@ class TextIndex(ABC):
 
 
 class NgramIndex(TextIndex):
-    """The first occurrence of every n-gram of a text."""
-
     def __init__(self, longest: int, most: int = TOKENS) -> None:
         self._most = most
         self._ends: list[dict[tuple[int, ...], int]] = [{} for _ in range(longest)]
@@ -82,15 +71,13 @@ class SuffixTree:
         self._children: dict[int, int] = {}  # by node and token
         self._count, self._followed = [0], [0]  # occurrences, and those followed by a token
         self._likeliest, self._token, self._shorter = [0], [0], [0]
-        self.end = [0]
-        """Nodes of the last 0, 1, 2, … tokens read."""
+        self.end = [0]  # nodes of the last 0, 1, 2, … tokens read
 
     def read(self, tokens: Iterable[int]) -> None:
         for token in tokens:
             self._add(token)
 
     def continuation(self, size: int, limit: int, threshold: float) -> Match:
-        """Return the likeliest continuation of the last `size` tokens, as far as its probability suffices."""
         node, chance = self.end[size], 1.0
         tokens, chances = list[int](), list[float]()
         while len(tokens) < limit and self._followed[node]:
@@ -126,7 +113,6 @@ class SuffixTree:
 
 class SuffixIndex(TextIndex):
     def __init__(self, threshold: float, most: int = TOKENS, *, longest: int = LONGEST_MATCH) -> None:
-        """Return continuations of at most `most` tokens with at least the threshold's probability."""
         self._threshold, self._most = threshold, most
         self._tree = SuffixTree(longest)
         self._read = 0
@@ -155,7 +141,6 @@ class SuffixIndex(TextIndex):
 
 @singledispatch
 def index_of(strategy: Strategy) -> TextIndex:
-    """Return the index for a strategy that copies from text. Register one for each such strategy."""
     raise TypeError(f"no index is registered for {strategy}")
 
 

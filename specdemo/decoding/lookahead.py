@@ -1,21 +1,15 @@
 """Lookahead policies: when a drafter stops proposing and the target verifies.
 
-A longer proposal commits more tokens if accepted and costs more if not. The best length changes from round to round,
-since some tokens are easier to guess than others.
-
 The automatic lookahead is one rule, by costs: propose another token while the chance that it is accepted exceeds its
 cost over the round's,
 
     reach · a > rate · (draft step + pass(k + 2) − pass(k + 1)).
 
-`reach` is the probability that all k proposals so far are right, a product of one chance each: what the draft's own
-probability meant in recent rounds. `a` is the recent share of accepted proposals. `rate` is what time is worth, in
-tokens per second: that of recent rounds or of plain decoding, whichever is higher. A pass can cost hardly more for
-several further tokens than for one, so the rule holds if it does for any number of them, with a + a² + … on the left.
-
-Where the best round earns less than a plain step, rounds are plain, but for a probe of one proposal now and then.
-
-Step costs are those measured before, so the same text is decoded in the same rounds on a busy machine.
+`reach` is the probability that all k proposals so far are right, by what the draft's own probabilities meant in
+recent rounds; `a` is the recent share of accepted proposals. `rate`, in tokens per second, is that of recent rounds
+or of plain decoding, whichever is higher. Several further tokens can cost hardly more than one, so the rule holds if
+it does for any number of them, with a + a² + … on the left. Where the best round earns less than a plain step, rounds
+are plain, but for a probe now and then. Step costs are fixed beforehand, so a busy machine changes no round.
 """
 
 from abc import ABC, abstractmethod
@@ -34,28 +28,21 @@ from specdemo.strategies import Auto, Confidence, Constant, Heuristic, Strategy
 
 _HEURISTIC_START, _HEURISTIC_GAIN, _HEURISTIC_LOSS = 5, 2, 1  # transformers' own
 _MEMORY = 0.98  # weight of an outcome after the next one: a text's character lasts some 50 tokens
-_EDGES = (0.1, 0.25, 0.5, 0.7, 0.85, 0.95, 0.99)
-"""Of probabilities that are judged alike; finer where products need it."""
+_EDGES = (0.1, 0.25, 0.5, 0.7, 0.85, 0.95, 0.99)  # stated probabilities judged alike; finer where products need it
 _PRIOR = 4.0  # weight of what is assumed before there are outcomes, in outcomes
 _PROBING = 0.02  # share of the time that probes may take while rounds are plain: what a useless draft costs
 _EVERY = 8  # rounds between recomputations of the thresholds, which take some 30 µs
 
 
 class LookaheadPolicy(ABC):
-    """Decides before each draft step of a request, and may learn from each round's outcome."""
-
     @abstractmethod
     def proposes_more(self, proposed: int, confidence: Callable[[], float]) -> bool:
-        """Whether to propose another token after `proposed` ones in this round.
-
-        `confidence` computes the draft's probability of its last proposal, and is called only if needed.
-        """
+        """Whether to propose a token after `proposed` ones; `confidence`, the last one's probability, is lazy."""
 
     def learn(self, proposed: int, accepted: int) -> None:  # noqa: B027 (most learn nothing)
         """Learn from a round's outcome. The first round is the prefill."""
 
     def update_strategy(self, strategy: Strategy) -> bool:
-        """Follow this strategy from now on; return False, changing nothing, if that is impossible."""
         return False
 
 
@@ -75,13 +62,10 @@ class ConstantPolicy(LookaheadPolicy):
 
 @dataclass
 class ConfidencePolicy(LookaheadPolicy):
-    """Stops when the draft's probability of its last proposal is below a threshold, or at the cap."""
-
     threshold: float
     cap: int | None = None
 
     def proposes_more(self, proposed: int, confidence: Callable[[], float]) -> bool:
-        """Whether the last proposal was likely enough; an unlikely one is still verified."""
         return not proposed or ((self.cap is None or proposed < self.cap) and confidence() >= self.threshold)
 
     def update_strategy(self, strategy: Strategy) -> bool:
@@ -107,8 +91,6 @@ class HeuristicPolicy(LookaheadPolicy):
 
 @dataclass
 class DiscountedMean:
-    """A discounted ratio of sums, such as accepted / judged."""
-
     above: float
     below: float
 
@@ -122,7 +104,7 @@ class DiscountedMean:
 
 
 class Calibration:
-    """What a stated probability means: the discounted share of right ones among those stated about alike."""
+    """The discounted share of right proposals among those stated about alike."""
 
     def __init__(self, least: float, most: float) -> None:
         """Begin with the chances `least` at a stated probability of 0 and `most` at 1."""
@@ -137,8 +119,6 @@ class Calibration:
 
 
 class Estimates:
-    """What rounds taught: chances of the draft's proposals, and what rounds earned."""
-
     def __init__(self) -> None:
         # priors, rounded from fits on answers of SmolLM2-135M-Instruct with its bundled draft
         self.draft = Calibration(0.4, 0.9)
@@ -155,8 +135,6 @@ class Estimates:
 
 @dataclass
 class AutoPolicy(LookaheadPolicy):
-    """A policy for one request, of at most `cap` proposals, within the longest measured pass."""
-
     costs: Costs
     cap: int
     estimates: Estimates = field(default_factory=Estimates)
@@ -215,9 +193,7 @@ class AutoPolicy(LookaheadPolicy):
 
 @singledispatch
 def policy_for(strategy: Strategy, costs: Costs | None = None, estimates: Estimates | None = None) -> LookaheadPolicy:
-    """Return the policy for a new request with a drafting strategy. Register one for each such strategy.
-
-    The automatic lookahead starts from the `estimates` of earlier requests, and updates them.
+    """Return the policy for a new request; the automatic lookahead starts from the `estimates` and updates them.
 
     Raises:
         SettingsError: the strategy needs step costs, and the draft's were not measured.
@@ -256,10 +232,6 @@ def propose(
     choose: Callable[[Sequence[Proposed]], Proposed],
     confidence: Callable[[Proposed], float],
 ) -> list[Proposed]:
-    """Run the draft loop until the policy stops, for at most `limit` tokens.
-
-    `choose` returns the next proposal after those of this round; `confidence` is the draft's probability of one.
-    """
     proposals: list[Proposed] = []
     while len(proposals) < limit and policy.proposes_more(len(proposals), lambda: confidence(proposals[-1])):
         proposals.append(choose(proposals))
@@ -269,9 +241,8 @@ def propose(
 def best_lookahead(agreement_per_step: Sequence[float], costs: Costs) -> tuple[int, float]:
     """Return the best constant lookahead, and its predicted speedup; (0, 1.0) where plain decoding is faster.
 
-    `agreement_per_step[i]` is the share of a draft's (i + 1)-th proposals of a round that the target accepts, if it
-    accepted those before; lookaheads beyond its length, or beyond the measured passes, are not considered. The
-    speedup is τ / (draft steps + v(γ + 1)), in plain steps, and so never above τ.
+    `agreement_per_step[i]` is the share of a draft's (i + 1)-th proposals that the target accepts, if it accepted
+    those before. The speedup is τ / (draft steps + v(γ + 1)), in plain steps, and so never above τ.
     """
     best, reach, tokens = (0, 1.0), 1.0, 1.0
     for lookahead, agreement in enumerate(agreement_per_step[: len(costs.verify) - 1], 1):

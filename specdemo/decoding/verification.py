@@ -1,7 +1,7 @@
-"""Sampling and verification, independent of models: distributions, draws, and which proposals are accepted.
+"""Sampling and verification, independent of models.
 
 Distributions are shaped in GenAI's order: repetition penalty, temperature, top-p, top-k. Plain sampling, draft and
-target share this one function, so that speculative sampling keeps exactly the distribution of plain sampling.
+target share one function, so that speculative sampling keeps exactly the distribution of plain sampling.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -13,11 +13,8 @@ import numpy.typing as npt
 from specdemo.records import Outcome, outcomes_from_counts
 from specdemo.settings import Sampling
 
-Logits = npt.NDArray[np.float32]
-"""Shape (vocabulary,), or (tokens, vocabulary)."""
-
-Probabilities = npt.NDArray[np.float64]
-"""Shape (vocabulary,); sums to 1."""
+Logits = npt.NDArray[np.float32]  # shape (vocabulary,), or (tokens, vocabulary)
+Probabilities = npt.NDArray[np.float64]  # shape (vocabulary,); sums to 1
 
 
 def penalised(logits: Logits, seen: Collection[int], penalty: float) -> Logits:
@@ -52,7 +49,6 @@ def greatest_probability(logits: Logits, likeliest: int) -> float:
 
 
 def distribution(logits: Logits, sampling: Sampling, seen: Collection[int]) -> Probabilities:
-    """Return the next token's distribution; in greedy decoding, its likeliest token is chosen."""
     scores = penalised(logits, seen, sampling.repetition_penalty)
     if not sampling.do_sample:
         return softmax(scores)
@@ -82,7 +78,6 @@ def _most_likely(probabilities: Probabilities, top_p: float, top_k: int) -> npt.
 
 
 def draw(probabilities: Probabilities, uniform: float) -> int:
-    """Return the token at this quantile of the distribution; `uniform` is drawn from [0, 1)."""
     cumulative = np.cumsum(probabilities)
     token = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
     return min(token, int(np.flatnonzero(probabilities)[-1]))  # rounding must not reach a token of probability 0
@@ -95,15 +90,12 @@ def entropy(probabilities: Probabilities) -> float:
 
 
 class Uniform(Protocol):
-    """A source of random numbers, such as `numpy.random.Generator`."""
+    """Such as `numpy.random.Generator`."""
 
-    def random(self) -> float:
-        """Return a number drawn uniformly from [0, 1)."""
+    def random(self) -> float: ...
 
 
 class Verification(NamedTuple):
-    """Number of accepted proposals, and the correction or bonus token after them."""
-
     accepted: int
     own: int
 
@@ -115,8 +107,7 @@ def rejection_sample(
 
     A token x is accepted with probability min(1, p(x) / q(x)). The first rejected one is replaced by a draw from the
     normalised max(0, p − q); after a full acceptance follows a draw from p (Leviathan et al. 2023, algorithm 1; Chen
-    et al. 2023, algorithm 2). `drafts` are n distributions q; `targets` n + 1 distributions p, each given the
-    proposals before it, and read only as far as needed.
+    et al. 2023, algorithm 2). Of the n + 1 `targets` p, only as many are read as needed.
     """
     remaining = iter(targets)
     for index, (token, q) in enumerate(zip(proposed, drafts, strict=True)):
@@ -132,8 +123,7 @@ def rejection_sample(
 def judge(proposed: Sequence[int], committed: Sequence[int], *, ended: bool = False) -> list[Outcome] | None:
     """Return the outcomes on proposals, or None if they cannot have led to the tokens of their round.
 
-    The target accepts a prefix of the proposals; the next one is rejected, and those after it are discarded. The
-    round then commits a correction token, which differs from the rejected one: by definition in greedy decoding, and
+    The round commits a correction token, which differs from the rejected one: by definition in greedy decoding, and
     in sampling because max(0, p − q) is 0 where a proposal can be rejected. An accepted end-of-text token ends the
     round without one; `ended`: the run ended with this round.
     """

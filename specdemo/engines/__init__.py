@@ -1,7 +1,4 @@
-"""Engines turn a request into rounds. Each implements `Engine`, and its decoders `Decoder`.
-
-Nothing is loaded before an engine is: OpenVINO alone takes more than a second.
-"""
+"""Engines turn requests into rounds. None is imported before it is loaded: OpenVINO takes more than a second."""
 
 import specdemo.telemetry  # noqa: F401 (before `openvino`)
 from specdemo.engines.base import THOROUGH, Engine, Thoroughness
@@ -13,11 +10,7 @@ from specdemo.strategies import EngineName
 def load_engine(
     name: EngineName, pair: ModelPair, side: Side | None = None, *, thoroughness: Thoroughness = THOROUGH
 ) -> Engine:
-    """Load a pair in the named engine; with `side`, only the models that side decodes with.
-
-    Raises:
-        SpecdemoError: the pair cannot be loaded; the message says why.
-    """
+    """Load a pair in the named engine; with `side`, only the models that side decodes with."""
     if side == "plain":
         pair = pair.model_copy(update={"draft": None})
     try:

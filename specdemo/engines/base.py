@@ -3,10 +3,8 @@
 A request is decoded by a generator of rounds. Unlike a callback, this gives each request its own clock, lets a run
 stop within one round, and makes races possible: two generators, advanced alternately.
 
-A batch holds several requests of one side in flight and reports their tokens as they arrive. In-process engines
-advance all requests in one pass, so each `receive` covers exactly one target pass; from a server, only arrivals are
-seen, in any order. Each batch has its own clock: this process's, the arrival times of a server's chunks or, in
-tests, a simulated one.
+A batch holds several requests of one side in flight, on a clock of its own: this process's, the arrival times of a
+server's chunks or, in tests, a simulated one.
 """
 
 import math
@@ -37,14 +35,11 @@ from specdemo.records import (
 )
 from specdemo.strategies import ENGINES, EngineName, Strategy
 
-PREFILL_CHUNK = 512
-"""Prompt tokens prefilled at once. Larger chunks were no faster and make progress coarser."""
+PREFILL_CHUNK = 512  # prompt tokens at once; larger chunks were no faster and make progress coarser
 
 
 @dataclass(frozen=True)
 class Thoroughness:
-    """Limits on how long measurements take; set when an engine is loaded."""
-
     repetition_seconds: float = 0.15  # of a warm-up repetition, on the side's own clock
     steady: int = 2  # consecutive repetitions without a notable gain before a side counts as steady
     cold_seconds: float = 1.5  # least warm-up before an engine's first race, on each side's own clock
@@ -59,32 +54,26 @@ THOROUGH = Thoroughness()
 BRIEF = Thoroughness(
     repetition_seconds=0, steady=1, cold_seconds=0, repeats=1, visits=1, fixed_lengths=False, load_seconds=math.inf
 )
-"""The minimum: one measurement of each kind, for simulated clocks and runs whose figures nobody reads."""
+"""One measurement of each kind, for simulated clocks and runs whose figures nobody reads."""
 
 
 class Prefilling(NamedTuple):
-    """Prefill progress, in prompt tokens."""
+    """In prompt tokens."""
 
     done: int
     total: int
 
 
 class Decoder(ABC):
-    """Decodes one request."""
-
-    finish_reason: FinishReason | None = None
-    """Why the request ended; None while it runs."""
+    finish_reason: FinishReason | None = None  # None while it runs
     trace_source: TraceSource = "measured"
-    """Source of the proposals in this request's rounds."""
-    prompt_tokens: int | None = None
-    """Length of the prompt, once it is known."""
+    prompt_tokens: int | None = None  # once it is known
 
     @abstractmethod
     def rounds(self) -> Generator[Prefilling | Round]:
         """Tokenise and prefill, yielding progress, then yield one round at a time. Call once.
 
-        The first round is the prefill, which commits the first token; its seconds exclude tokenising. Closing the
-        generator, at any time, frees the request.
+        The first round is the prefill, whose seconds exclude tokenising. Closing the generator frees the request.
 
         Raises:
             PromptError: the prompt is empty, or too long for the model.
@@ -96,7 +85,6 @@ class Decoder(ABC):
         return list(rounds)
 
     def finalized(self, run: Run) -> Run:
-        """Complete a finished run with what the engine only knows at its end."""
         return run.model_copy(update={"prompt_tokens": self.prompt_tokens})
 
     def update_strategy(self, strategy: Strategy) -> bool:
@@ -104,16 +92,11 @@ class Decoder(ABC):
         return False
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
-        """Return, for each token after the prefill's, whether the draft would have proposed it.
-
-        Computed off the clock. None when sampling and without a draft model, where the draft has no single choice.
-        """
+        """Return whether the draft would have proposed each token after the prefill's; None if undefined."""
         return None
 
 
 class Engine(ABC):
-    """A loaded pair, decoding requests on each of its `sides`."""
-
     name: EngineName
     pair: ModelPair
     environment: Environment
@@ -127,30 +110,21 @@ class Engine(ABC):
 
     @abstractmethod
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-        """Return a decoder for the request. The automatic lookahead needs the pair's step costs.
-
-        Raises:
-            PairError, SettingsError: the pair cannot be decoded with the request's strategy.
-        """
+        """Return a decoder; the automatic lookahead needs costs. Raises PairError and SettingsError."""
 
     def batch(self, strategy: Strategy) -> "Batch":
-        """Return an empty batch for requests decoded with this strategy; one batch at a time.
-
-        Raises:
-            PairError, SettingsError: the pair cannot be decoded with this strategy, or not several at once.
-        """
+        """Return an empty batch, one at a time; PairError or SettingsError if the strategy cannot do it."""
         raise SettingsError("This engine serves one request at a time; choose another.")
 
     @abstractmethod
-    def count_tokens(self, text: str) -> int:
-        """Return the number of target tokens in a text."""
+    def count_tokens(self, text: str) -> int: ...
 
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
         """Yield the seconds of consecutive target passes over this many tokens after the prompt, if measurable."""
         yield from ()
 
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
-        """Return the draft's costs in several rounds with this lookahead; empty without a draft.
+        """Return the draft's costs in several rounds; empty without a draft.
 
         Target passes run in between: a draft alone would be faster, with its weights never evicted from the caches.
         """
@@ -159,19 +133,18 @@ class Engine(ABC):
     def log_probabilities(
         self, request: Request, before: Sequence[int], tokens: Sequence[int], *, one_by_one: bool
     ) -> list[float] | None:
-        """Return the target's log-probability of each token, after the prompt and the tokens `before`.
+        """Return the target's log-probability of each token after prompt and `before`; None if it cannot tell.
 
-        Computed in one pass over all tokens or, if `one_by_one`, one pass per token. None if the engine cannot tell.
+        One pass takes all tokens or, if `one_by_one`, a single one: kernels differ, and round differently.
         """
         return None
 
     @abstractmethod
-    def close(self) -> None:
-        """Free all models."""
+    def close(self) -> None: ...
 
 
 def rounds_of(decoder: Decoder) -> Generator[Round]:
-    """Yield a decoder's rounds, prefill first, without prefill progress. Closing it frees the request."""
+    """Yield a decoder's rounds without prefill progress. Closing it frees the request."""
     with closing(decoder.rounds()) as steps:
         for step in steps:
             if isinstance(step, Round):
@@ -179,7 +152,7 @@ def rounds_of(decoder: Decoder) -> Generator[Round]:
 
 
 def counted_drafts(committed: Sequence[Token], proposed: int, accepted: int) -> tuple[DraftToken, ...]:
-    """Return a round's proposals where only their number is known, and the accepted ones from what was committed."""
+    """Return proposals of which only the number is known, and the accepted ones from what was committed."""
     known = [*committed[:accepted], *[Token(id=None, text="")] * (proposed - len(committed[:accepted]))]
     outcomes = outcomes_from_counts(proposed, accepted)
     return tuple(
@@ -189,7 +162,6 @@ def counted_drafts(committed: Sequence[Token], proposed: int, accepted: int) -> 
 
 
 def messages(request: Request) -> list[dict[str, str]]:
-    """Return the history and prompt as chat messages, as chat templates and servers take them."""
     turns = [(("user", turn.prompt), ("assistant", turn.answer)) for turn in request.history]
     said = [part for turn in turns for part in turn] + [("user", request.prompt)]
     return [{"role": role, "content": text} for role, text in said]
@@ -213,12 +185,11 @@ class RoundCounts(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """Tokens that arrived for one request at one moment; its first arrival ends the time to first token.
+    """Tokens that arrived for request `number` at time `at` of the batch's clock; the first arrival ends its TTFT.
 
-    `number` is the one given to `Batch.submit`; `at` is on the batch's clock. `tokens` may be an estimate, which the
-    last arrival corrects in either direction. `output` holds the token ids, or the text if ids are not reported.
-    `rounds` are the target passes covered, None if unknown; the prefill is not one, and a plain step is a round with
-    nothing proposed. An engine may report them all at the end.
+    `tokens` may be an estimate, which the last arrival corrects in either direction. `output` holds the token ids, or
+    the text if ids are not reported. `rounds` are the target passes covered, None if unknown; the prefill is not one,
+    and an engine may report them all at the end.
     """
 
     number: int
@@ -230,16 +201,12 @@ class Arrival(NamedTuple):
 
 
 class Batch(Protocol):
-    """Requests of one side in flight."""
-
-    in_passes: bool
-    """Whether each `receive` covers exactly one target pass."""
+    in_passes: bool  # whether each `receive` covers exactly one target pass
 
     def now(self) -> float:
         """Return the seconds on this batch's clock."""
 
-    def submit(self, number: int, request: Request) -> None:
-        """Start another request; `number` identifies its arrivals."""
+    def submit(self, number: int, request: Request) -> None: ...
 
     def receive(self) -> Sequence[Arrival]:
         """Return the next arrivals of any request, or nothing after a short wait."""

@@ -1,21 +1,17 @@
 """A decoder-only model run directly on `openvino`, with or without a KV cache, and an EAGLE-3 head for one.
 
-Token ids go in, logits come out. One compiled model serves any number of sequences, each with its own cache. A
-sequence returns logits for a whole text, but feeds only what its cache lacks, after rolling back what the text no
-longer contains. Rolling back copies nothing:
+One compiled model serves any number of sequences, each with its own cache. A sequence returns logits for a whole
+text, but feeds only what its cache lacks. Rolling back copies nothing:
 
-- Paged attention on CPU, as in GenAI: the cache is in blocks that we own, and the model is given how many positions
-  are valid. Rejected ones are simply overwritten. OpenVINO's transformation that adds these inputs is not public; if
-  it fails for a model, the model runs statefully:
-- Stateful, through the public API: the cache is inside the model. Rejected positions stay in it, their entries in the
-  attention mask become 0, and position ids continue from the accepted length.
+- Paged attention on CPU, as in GenAI: we own the cache's blocks and pass how many positions are valid; rejected ones
+  are overwritten. OpenVINO's transformation for this is not public; where it fails:
+- Stateful, through the public API: rejected positions stay in the model's cache, masked out of attention.
 
-With dynamic shapes every operation is prepared anew in every pass. Compiled for one pass length with fixed shapes,
-the same pass has the same bits and takes a tenth less; see `LanguageModel.fix`.
+With dynamic shapes every operation is prepared anew in every pass; see `LanguageModel.fix`.
 
-An EAGLE-3 head proposes a token from the last token and the target's hidden states at the token before: its residual
-stream after three layers, combined by the product `fc` into one state. For a token that the target has not read yet,
-the head's own residual stream takes their place. So a head is cut in two, at the output of `fc`.
+An EAGLE-3 head proposes a token from the last token and the target's residual stream after three layers, combined by
+the product `fc`. Where the target has not read a token, the head's own residual stream stands in, so a head is cut in
+two at the output of `fc`.
 """
 
 import math
@@ -34,19 +30,14 @@ from specdemo.engines.sequences import Cached, Layout, Paged, Stateful, States, 
 from specdemo.errors import OPENVINO_FAILURES, LoadError, PairError
 from specdemo.settings import Sampling
 
+# Weights of the largest model whose passes are compiled by length. Each length packs the weights again (SmolLM2-135M:
+# 200 MB, two seconds of a core) and saves 1 to 2 ms a pass, which larger models hardly feel.
 _FIXED_BYTES = 400e6
-"""Weights of the largest model whose passes are compiled by length.
-
-Each length packs the weights once more: 200 MB and two seconds of a core for SmolLM2-135M as int8. What it saves, 1
-to 2 ms a pass, is a fixed time, which the passes of larger models hardly feel.
-"""
 _FIXED_LONGEST = 17  # tokens of a pass at the greatest constant lookahead
 _TRIAL = 40  # tokens of context in the trial of a layout: more than a block of the cache
 
 
 class ModelSequence(Protocol):
-    """A text and its cache."""
-
     def logits(self, ids: Sequence[int], last: int = 1) -> Logits:
         """Return logits after each of the last tokens of a text, shape (last, vocabulary), valid until the next."""
 
@@ -57,15 +48,11 @@ class ModelSequence(Protocol):
         """Return how many leading tokens of a text are in the cache."""
 
 
-Adapt = Callable[[openvino.Model], None]
-"""Modifies a model before it is compiled."""
-Tokens = npt.NDArray[np.int64]
-"""The token of each column of a draft's logits, where it computes only some."""
+Adapt = Callable[[openvino.Model], None]  # modifies a model before it is compiled
+Tokens = npt.NDArray[np.int64]  # the token of each column of a draft's logits
 
 
 class LanguageModel:
-    """A compiled model."""
-
     def __init__(
         self,
         folder: Path,
@@ -76,11 +63,7 @@ class LanguageModel:
         layouts: Sequence[Layout] = (),
         adapt: Adapt = lambda model: None,
     ) -> None:
-        """Read and compile the folder's model.
-
-        If it quantizes activations, the first of `layouts` is used in which passes repeat bits on this machine;
-        `layout` is None if none does.
-        """
+        """With quantized activations, take the first of `layouts` whose passes repeat bits here, else None."""
         self.paged = paged and device.startswith("CPU")  # other devices have other block sizes and layouts
         self._device, self._properties = device, properties
         self._fixed = dict[int, openvino.CompiledModel]()
@@ -130,9 +113,9 @@ class LanguageModel:
         return core.compile_model(model, self._device, self._properties)
 
     def fix(self, lengths: Iterable[int]) -> None:
-        """Compile passes of these lengths with fixed shapes, where that pays; for sequences created afterwards.
+        """Compile passes of these lengths with fixed shapes, where that pays: same bits, a tenth less time.
 
-        Compiled models are not cached for this: reading one takes as long as compiling it.
+        Not cached on disk: reading a compiled model takes as long as compiling it.
         """
         for count in set(lengths) - self._fixed.keys():
             if self._model is None or count > _FIXED_LONGEST:
@@ -174,14 +157,10 @@ class LanguageModel:
 
 
 class OwnTokens:
-    """An `Adapt` for drafts: leaves out the gather from a draft's own tokens to all of the target's, if there is one.
-
-    Other engines need the wide output. Here it would be copied and searched in every draft step.
-    """
+    """Drops the gather from a draft's own tokens to all of the target's, which would be copied in every step."""
 
     def __init__(self) -> None:
-        self.tokens: Tokens | None = None
-        """The token of each column of the logits; None if column i is token i."""
+        self.tokens: Tokens | None = None  # None if column i is token i
 
     def __call__(self, model: openvino.Model) -> None:
         result = model.output("logits").get_node()
@@ -203,14 +182,12 @@ class OwnTokens:
 _CHUNK = 128  # tokens whose logits are computed together, which bounds memory
 
 
-Choose = Callable[[Logits, Collection[int]], int]
-"""A greedy choice from a draft's logits at one position, after a text with these tokens."""
+Choose = Callable[[Logits, Collection[int]], int]  # greedy, at one position, after a text with these tokens
 
 
 def draft_agreement(
     draft: ModelSequence, text: Sequence[int], first: int, sampling: Sampling, choose: Choose
 ) -> tuple[bool, ...]:
-    """Return, for each token of a text from index `first` on, whether the draft's greedy choice is the same."""
     agreement: list[bool] = []
     for start in range(first, len(text), _CHUNK):
         end = min(start + _CHUNK, len(text))
@@ -252,22 +229,17 @@ def show_states(model: openvino.Model) -> None:
 
 
 class HeadModel:
-    """A compiled EAGLE-3 head, cut in two at the output of `fc`."""
-
     def __init__(self, folder: Path, device: str, properties: dict[str, str], vocabulary: int) -> None:
-        """Load a head for a target with this vocabulary size."""
         self._vocabulary = vocabulary
         self.tokens: Tokens | None = None
         self.model = LanguageModel(folder, device, properties, adapt=self._cut)
         self._joined = openvino.Core().compile_model(self._fc, device, properties)
 
     def sequence(self, target: ModelSequence, capacity: int, *, kv_cache: bool = True) -> "HeadSequence":
-        """Return a new, empty sequence attached to the target's."""
         assert isinstance(target, Cached | Uncached), "only these keep states"
         return HeadSequence(self.model.cached(capacity), self._joined, target, kv_cache=kv_cache)
 
     def _cut(self, model: openvino.Model) -> None:
-        """Cut off `fc`, note the logits' tokens, and add the residual stream as an output."""
         given = next((one for one in model.get_parameters() if one.output(0).get_names() == {"hidden_states"}), None)
         ends = layer_ends(model)
         if given is None or not ends:
@@ -294,9 +266,8 @@ class HeadModel:
 class HeadSequence:
     """A text as the head reads it, and the head's cache.
 
-    Entry i is token i + 1, read with the state of token i: `fc` of the target's hidden states, if the target has read
-    that token, else the head's residual stream after the previous entry. Entries of the latter kind are read again
-    once the target's states exist.
+    Entry i is token i + 1, read with the state of token i: `fc` of the target's hidden states, else the head's
+    residual stream after the previous entry. The latter are read again once the target's states exist.
     """
 
     def __init__(
@@ -328,7 +299,6 @@ class HeadSequence:
         return iter(())
 
     def shared(self, ids: Sequence[int]) -> int:
-        """Return how many leading tokens of a text are in the cache."""
         return self._own.shared(ids[1:]) + 1
 
     def _states(self, first: int, last: int) -> States:
@@ -340,10 +310,9 @@ class HeadSequence:
 
 
 def layer_ends(model: openvino.Model) -> list[openvino.Node]:
-    """Return the additions that end each layer's residual stream, found by structure: names differ.
+    """Return the additions that end each layer's residual stream, found by structure, as GenAI does: names differ.
 
-    The MLP's addition is a matrix product whose input is an elementwise one (gate times up); GenAI finds the layers
-    that an EAGLE-3 head reads in that way.
+    The MLP's addition is a matrix product whose input is an elementwise one (gate times up).
     """
     ends = []
     for node in model.get_ordered_ops():

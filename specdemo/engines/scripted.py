@@ -1,8 +1,4 @@
-"""An engine without weights, which generates given words on a simulated clock.
-
-Tests of logic built on decoders use it: they are exact and take milliseconds. Its tokens are words. Its seconds are
-computed and do not pass, unless `real_time` makes it sleep.
-"""
+"""An engine without weights: it generates given words, its tokens, on a simulated clock, for exact tests."""
 
 import math
 from collections.abc import Generator, Sequence
@@ -49,7 +45,7 @@ class ScriptedEngine(Engine):
     """Generates `words`, then end of text; its draft proposes the same words except at `wrong` positions.
 
     A plain step takes `step` seconds, a draft step `draft`, a pass over n tokens `step + (n − 1) · extra`. The round
-    that begins at `fails_at` fails, once.
+    that begins at `fails_at` fails, once. `real_time`: seconds are slept.
     """
 
     words: Sequence[str] = (" the", " quick", " brown", " fox", " jumps", " over", " a", " lazy", " dog")
@@ -75,7 +71,6 @@ class ScriptedEngine(Engine):
         self.environment = Environment.model_validate(_ENVIRONMENT)
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-        """Return a decoder; every drafter proposes as the draft does."""
         return _ScriptedDecoder(self, request)
 
     def batch(self, strategy: Strategy) -> Batch:
@@ -96,8 +91,7 @@ class ScriptedEngine(Engine):
     ) -> list[float] | None:
         return [math.log(0.5) + self.rounding * one_by_one for _ in tokens]
 
-    def close(self) -> None:
-        """Do nothing."""
+    def close(self) -> None: ...
 
 
 class _ScriptedDecoder(Decoder):

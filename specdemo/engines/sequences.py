@@ -1,10 +1,9 @@
 """Sequences on a compiled model: find what the cache holds, feed the rest, roll back.
 
-A pass has a layout, since attention rounds differently over one token than over several, by 3e-8, and quantized
-activations turn that into whole logits. Where passes of any length must have the same bits, every token is a sequence
-of its own on the same blocks; keys and values of all are stored before any is read. Even then OpenVINO may compute a
-lone token's pass by other kernels, depending on the processor and the weights, unless an empty sequence follows it
-or, dearer, a second token. Which of the two helps is found by trying: see `LanguageModel`.
+Attention rounds differently over one token than over several, by 3e-8, which quantized activations turn into whole
+logits. Where passes of any length must have the same bits, every token is a sequence of its own on the same blocks.
+Even then OpenVINO may compute a lone token's pass by other kernels, depending on processor and weights, unless an
+empty sequence follows it or, dearer, a second token; `LanguageModel` tries which helps.
 """
 
 from abc import ABC, abstractmethod
@@ -24,18 +23,13 @@ _BLOCK = 32  # positions per block of OpenVINO's paged attention on CPU
 
 
 Layout = Literal["joined", "empty", "padded"]
-"""A pass over several tokens as one sequence; as a sequence each, followed by an empty one; or with at least two."""
+"""A pass over several tokens as one sequence; as one each, followed by an empty one; or with at least two."""
 
-States = npt.NDArray[np.float32]
-"""Hidden states, shape (tokens, hidden)."""
+States = npt.NDArray[np.float32]  # hidden states, shape (tokens, hidden)
 
 
 class Cached(ABC):
-    """Base of sequences with a cache; it finds what is cached, and subclasses feed the rest.
-
-    A model may output hidden states besides logits, and read some as `hidden_states`: `reads(first, last)` then
-    returns those of positions `first` to before `last`.
-    """
+    """Finds what is cached; subclasses feed the rest. `reads(first, last)`: the hidden states it reads."""
 
     reads: Callable[[int, int], States]
 
@@ -50,7 +44,6 @@ class Cached(ABC):
         return self
 
     def states(self, first: int, last: int) -> States:
-        """Return the model's hidden states at positions `first` to before `last`."""
         return self._states[first:last]
 
     def _note(self, request: openvino.InferRequest, past: int, count: int) -> None:
@@ -66,7 +59,6 @@ class Cached(ABC):
         self._states[past : past + count] = found
 
     def logits(self, ids: Ids[int], last: int = 1) -> Logits:
-        """Return logits after each of the last tokens of a text."""
         for _ in self.read(ids, last):
             pass
         kept = len(self._fed)
@@ -87,7 +79,6 @@ class Cached(ABC):
             yield kept
 
     def shared(self, ids: Ids[int]) -> int:
-        """Return how many leading tokens of a text are in the cache."""
         kept = min(len(self._fed), len(ids))
         while self._fed[:kept] != ids[:kept]:
             kept -= 1
@@ -107,8 +98,6 @@ class Cached(ABC):
 
 
 class Uncached:
-    """Feeds the whole text every time."""
-
     def __init__(self, sequence: Cached) -> None:
         self._sequence = sequence
 
@@ -129,8 +118,6 @@ class Uncached:
 
 
 class Stateful(Cached):
-    """A sequence whose cache is the model's state."""
-
     def __init__(self, compiled: openvino.CompiledModel) -> None:
         super().__init__(compiled)
         self._request = compiled.create_infer_request()
@@ -166,9 +153,9 @@ class Stateful(Cached):
 class Paged(Cached):
     """A sequence that owns its cache blocks, which passes of all lengths share.
 
-    A pass's inputs are set once and share memory with arrays written before each pass: setting a tensor takes longer
-    than writing a number, and draft steps are short. OpenVINO does not own that memory, so every such array is an
-    attribute. Only whole chunks of a long prompt are one sequence whatever the layout: they take a sixth less time.
+    Inputs are set once and share memory with arrays: writing a number is quicker than setting a tensor. OpenVINO does
+    not own that memory, so every such array is an attribute. Whole chunks of a long prompt are one sequence whatever
+    the layout: they take a sixth less time.
     """
 
     def __init__(
@@ -237,8 +224,6 @@ class Paged(Cached):
 
 
 class _Shared:
-    """An array, and a tensor on the same memory."""
-
     def __init__(self, values: Any, kind: Any = np.int32) -> None:
         self.array: npt.NDArray[Any] = np.array(values, kind)
         self.tensor = openvino.Tensor(self.array, shared_memory=True)
@@ -254,8 +239,6 @@ def pass_shape(count: int, layout: Layout) -> tuple[int, int, int]:
 
 
 class _Pass:
-    """A request for passes over this many tokens, with its inputs."""
-
     def __init__(
         self,
         compiled: openvino.CompiledModel,

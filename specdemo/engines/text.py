@@ -3,9 +3,8 @@
 A byte-level token can end in the middle of a character. Its bytes are held back, and the whole character is credited
 to the token that completes it, so that the texts of all tokens join to the text of the run.
 
-Special tokens typed by a user are text, as in chat applications: `<|im_start|>system` in a prompt starts no message.
-OpenVINO's tokenizers would turn them into control tokens anywhere, so a text is cut within each and the parts are
-encoded separately. A text without any is encoded in one piece, as usual.
+Special tokens typed by a user are text, as in chat applications. OpenVINO's tokenizers would turn `<|im_start|>` into
+a control token anywhere, so a text is cut within each and the parts are encoded separately.
 """
 
 import re
@@ -29,8 +28,6 @@ _CONTEXT = 8  # tokens before the new ones: enough for detokenizers that treat a
 
 
 class IncrementalText:
-    """Detokenises one token at a time, decoding only a short window."""
-
     def __init__(self, decode: Decode, context: Sequence[int] = ()) -> None:
         """Start after `context`, usually the prompt; its text is not returned."""
         self._decode = decode
@@ -46,15 +43,12 @@ class IncrementalText:
         return self._show(text)
 
     def flush(self) -> str:
-        """Return the text still held back, with undecodable bytes as U+FFFD."""
         return self._show(self._decode(self._window))
 
     def held(self) -> str:
-        """Return the held-back text as U+FFFD, or an empty string."""
         return self._decode(self._window)[len(self._before) :]
 
     def _show(self, text: str) -> str:
-        """Return what is new in the window's text, and shorten the window if it has grown long."""
         new, self._before = text[len(self._before) :], text
         if len(self._window) > 2 * _CONTEXT:
             del self._window[:-_CONTEXT]
@@ -81,11 +75,7 @@ class Tokenizer:
             raise LoadError.of(error, what, "export it again") from error
 
     def encode_prompt(self, request: Request) -> list[int]:
-        """Return the ids of a request's prompt, after checking that its new tokens fit the context.
-
-        Raises:
-            PromptError: the prompt is empty, not text, or too long.
-        """
+        """Return a prompt's ids; a `PromptError` unless it is text, not empty, and leaves room for the new tokens."""
         check_prompt(request)
         chat = request.apply_chat_template and bool(self._tokenizer.chat_template)
         if request.history and not chat:
@@ -106,7 +96,6 @@ class Tokenizer:
         return [int(token) for token in self._tokenizer.encode(text, add_special_tokens=special).input_ids.data[0]]
 
     def _encode_typed(self, text: str) -> list[int]:
-        """Return the ids of a text, with typed special tokens as text, preceded by those the model expects."""
         first, *others = self._cut(text)
         return self.encode(first) + [token for part in others for token in self.encode(part, special=False)]
 

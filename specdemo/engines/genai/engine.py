@@ -1,14 +1,8 @@
-"""A pair decoded by `openvino_genai`.
-
-Decoding is bound by reading weights from memory. A target pass over several tokens therefore costs little more than
-one over a single token, which is why speculation can pay off.
-
-Facts about openvino-genai 2026.4 that shape these modules, each covered by a test:
+"""A pair decoded by `openvino_genai`. Facts about its 2026.4 that shape these modules, each covered by a test:
 
 - After a failed step, every later request on the pipeline fails too, so it is discarded and rebuilt when needed.
 - A request that does not fit the KV cache raises nothing; its status becomes IGNORED.
-- One step advances every request of a batch by one round, whatever its strategy, and prefills new ones
-  (continuous batching).
+- One step advances every request of a batch by one round, and prefills new ones (continuous batching).
 - The pipeline drops cancelled requests in its next step.
 """
 
@@ -66,10 +60,10 @@ class GenAIEngine(Engine):
         return GenAIBatch(self.pipelines, strategy)
 
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
-        """Yield the seconds of plain steps, or of prompt lookup rounds.
+        """Yield the seconds of plain steps, or of prompt lookup rounds, which need no draft.
 
-        Prompt lookup needs no draft, and GenAI pads short proposals, so each round passes exactly `lookahead + 1`
-        tokens through the target. The length is fixed within a request. A target in parts has no prompt lookup.
+        GenAI pads short proposals, so each round passes exactly `lookahead + 1` tokens, a length fixed within a
+        request. A target in parts has no prompt lookup.
         """
         if self.pair.target.in_parts:
             return
@@ -194,7 +188,6 @@ class GenAIDecoder(Decoder):
         ]
 
     def _proposed(self, tokens: Sequence[Token], wanted: int) -> tuple[DraftToken, ...] | None:
-        """Return a round's proposals before any replay."""
         proposed = number_proposed(self._request.strategy, wanted, self.finish_reason)
         return None if proposed is None else counted_drafts(tokens, proposed, min(max(len(tokens) - 1, 0), proposed))
 
@@ -251,7 +244,6 @@ class _Running:
         self._most, self._committed = request.max_new_tokens, 0
 
     def rounds(self, tokens: int, finish_reason: FinishReason | None) -> tuple[RoundCounts, ...]:
-        """Return the counts of the round that committed these tokens; none for the prefill."""
         wanted, first = self._most - self._committed, self._committed == 0
         self._committed += tokens
         return () if first else (RoundCounts(number_proposed(self._strategy, wanted, finish_reason), tokens - 1),)

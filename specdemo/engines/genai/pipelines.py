@@ -1,7 +1,7 @@
 """A pair's continuous-batching pipelines in `openvino_genai`, each built when first needed.
 
-Plain decoding, draft model and prompt lookup need a pipeline each, since a speculative pipeline cannot decode
-plainly. Only the last speculative one stays loaded, so at most two copies of the target are in memory.
+A speculative pipeline cannot decode plainly, so plain decoding, draft model and prompt lookup need one each. Only the
+last speculative one stays loaded, so at most two copies of the target are in memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,13 +26,11 @@ from specdemo.records import FinishReason, ModelPair, Request
 from specdemo.strategies import HeadName, Plain, Strategy
 
 PipelineKind = Literal["plain", "model", "lookup"]
-"""A pipeline's mode: the target alone, a draft model, or prompt lookup."""
 _HEADS: dict[HeadName, str] = {
     "eagle3": "choose the target it was trained for, which must have at least ten layers",
     "dflash": "choose the target it was trained for, exported with its hidden states named",
     "mtp": "export the model again",
-}
-"""What to do where GenAI refuses a head."""
+}  # what to do where GenAI refuses one
 
 
 def kind_of(strategy: Strategy) -> PipelineKind:
@@ -44,7 +42,6 @@ def kind_of(strategy: Strategy) -> PipelineKind:
 def generation_config(
     pipeline: openvino_genai.ContinuousBatchingPipeline, request: Request
 ) -> openvino_genai.GenerationConfig:
-    """Return the request's generation config; end-of-text tokens are the model's own."""
     config = pipeline.get_config()
     for name, value in request.genai().items():
         setattr(config, name, value)
@@ -54,11 +51,6 @@ def generation_config(
 
 class Pipelines:
     def __init__(self, pair: ModelPair, *, lazy: bool = False) -> None:
-        """Check that the pair can be used; load its target, unless `lazy`.
-
-        Raises:
-            DeviceError, PairError, LoadError, CacheError: the pair cannot be used here.
-        """
         self.pair = pair
         check_devices(pair.runtime)
         if pair.head is not None:
@@ -87,7 +79,6 @@ class Pipelines:
     def start(
         self, kind: PipelineKind, ids: Sequence[int], request: Request, **changes: Any
     ) -> "openvino_genai.GenerationHandle":
-        """Add a request for a prompt of these ids; `changes` are of its generation config."""
         pipeline, prompt = self.get(kind), self.prompt(ids)
         with self.resetting(kind):
             config = generation_config(pipeline, request)
@@ -96,7 +87,6 @@ class Pipelines:
             return pipeline.add_request(next(_request_ids), prompt, config)
 
     def step(self, kind: PipelineKind) -> None:
-        """Advance every request by one round, and prefill new ones."""
         with self.resetting(kind):
             self._loaded[kind].step()
 
@@ -119,7 +109,6 @@ class Pipelines:
             raise EngineError.of(error) from error
 
     def cancel(self, kind: PipelineKind, handles: Sequence["openvino_genai.GenerationHandle"]) -> None:
-        """Cancel requests; the pipeline releases them in its next step."""
         for handle in handles:
             handle.cancel()
         if handles and kind in self._loaded:
@@ -165,15 +154,14 @@ class Pipelines:
 _request_ids = count(1)
 _BLOCK = 32  # tokens in a block of the KV cache on CPU
 _SPARE = 64  # tokens; proposals at the end of the longest text, and blocks begun by a draft
-_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "u8": 1.25, "u4": 0.75}
-"""Of a cached number, with its share of the scales; 2 where the device decides."""
+_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "u8": 1.25, "u4": 0.75}  # a number, scales included; else 2
 
 
 def pool_blocks(pair: ModelPair) -> int:
     """Return how many blocks of KV cache one request needs at most, within `cache_size`; 0 if unknown.
 
-    GenAI takes each new block from the end of the list of free ones, so that a pool of any size is touched in time:
-    in some dozen runs, 1 GB for each pipeline was. So it has room for the longest text that is allowed, and no more.
+    GenAI takes each new block from the end of the list of free ones, so that in some dozen runs a pool of any size is
+    touched. So it has room for the longest text that is allowed, and no more.
     """
     target, runtime = pair.target, pair.runtime
     token_bytes = cached_bytes(folder_of(target)) if runtime.device.startswith("CPU") else None
@@ -213,8 +201,6 @@ _REASONS: dict[openvino_genai.GenerationFinishReason, FinishReason] = {
 
 
 class Output(NamedTuple):
-    """New tokens, their log-probabilities, and the finish reason once the request has ended."""
-
     ids: tuple[int, ...]
     logarithms: tuple[float, ...]
     finish_reason: FinishReason | None

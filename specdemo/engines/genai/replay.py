@@ -1,10 +1,8 @@
 """Reconstructs the proposals of GenAI rounds and their outcomes, off the clock.
 
-GenAI's pipelines do not report rejected proposals. Two drafters can be replayed over the committed text, because
-their proposals are a function of it: the draft model in greedy decoding, and prompt lookup always. A replayed round
-is kept only if it is consistent with what was committed.
-
-The rules below are those of openvino-genai 2026.4 and are tested against its counters.
+GenAI does not report rejected proposals. Where they are a function of the committed text they can be replayed: those
+of the draft model in greedy decoding, and of prompt lookup always. A replayed round is kept only if it is consistent
+with what was committed. The rules are those of openvino-genai 2026.4, tested against its counters.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -20,24 +18,17 @@ from specdemo.engines.text import texts
 from specdemo.records import DraftToken, Outcome, Request, Round
 from specdemo.strategies import Strategy
 
-Replayed = tuple[int, float | None]
-"""A proposed token's id and the draft's probability of it, if any."""
-Replay = Callable[[Sequence[int], int], list[Replayed]]
-"""Returns what is proposed after a text, at most this many tokens."""
+Replayed = tuple[int, float | None]  # a proposed token's id and the draft's probability of it
+Replay = Callable[[Sequence[int], int], list[Replayed]]  # what is proposed after a text, at most this many
 
 
 def lookup_replay(strategy: Strategy) -> Replay:
-    """Replay prompt lookup, which copies what followed the earliest occurrence of the longest recent n-gram."""
     index = index_of(strategy)
     return lambda text, limit: [(token, None) for token in index.find(text, limit).tokens]
 
 
 class DraftReplay:
-    """Replays the draft model, greedy.
-
-    GenAI applies the repetition penalty to the text so far and to every token the draft ever proposed in this
-    request, even rejected ones; so does this replay.
-    """
+    """The draft model, greedy; as in GenAI, it is penalised for repeating rejected proposals, too."""
 
     def __init__(self, draft: ModelSequence, prompt: Sequence[int], request: Request) -> None:
         self._draft = draft
@@ -69,8 +60,6 @@ def _confidence(proposal: Replayed) -> float:
 
 
 class Tracer:
-    """Replays one request round by round."""
-
     def __init__(self, pipelines: Pipelines, prompt: Sequence[int], request: Request) -> None:
         self._decode = pipelines.tokenizer.decode
         self._sampling = request.sampling
@@ -85,11 +74,7 @@ class Tracer:
             self._replay = lookup_replay(request.strategy)
 
     def round(self, step: Round, *, ended: bool) -> Round:
-        """Return the request's next round with its proposals. `ended`: whether the text ended in it.
-
-        The first, the prefill, has none. If the replay is inconsistent with what was committed, the round is returned
-        as given.
-        """
+        """Return the next round with its proposals, or as given if inconsistent; the first is the prefill."""
         if len(self._text) > self._prompt_length:
             proposals = self._replay(self._text, self._most - len(self._text) - 1)
             outcomes = judge([token for token, _ in proposals], step.ids, ended=ended)
@@ -99,7 +84,6 @@ class Tracer:
         return step
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
-        """Return whether the draft would have proposed each token so far, except the first."""
         if self._draft is None:
             return None
 

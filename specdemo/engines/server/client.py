@@ -1,12 +1,9 @@
 """HTTP requests to one server and its streamed answers, with its failures as messages.
 
-Everything runs on one event loop in its own thread. So events carry their true arrival times however busy their
-reader is, several answers can be in progress, and closing one cancels it at once.
-
-No server is trusted to stop sending. Every answer has a byte limit and is requested uncompressed, since a compressed
-one can expand to any size. A whole answer has a deadline, and so has each event of a stream: a server that drips
-bytes counts as silent. Frames that hold nothing (null, [], keep-alives) are skipped; an error in any of the forms
-that servers use ends the answer with the server's own words.
+Everything runs on one event loop in its own thread, so events carry their true arrival times however busy their
+reader is. No server is trusted to stop sending: every answer has a byte limit and is requested uncompressed, since a
+compressed one can expand to any size; a whole answer has a deadline, and so has each event of a stream. Frames that
+hold nothing (null, [], keep-alives) are skipped; an error in any form that servers use ends the answer in its words.
 """
 
 import asyncio
@@ -43,8 +40,7 @@ _OPTIONAL = "stream_options"  # asks for the number of tokens; some servers refu
 _QUOTED = 300  # characters quoted of a server's own words
 _ADDRESSES = r"\w+://[^\s\"'<>,;]+|\b\d+(?:\.\d+){3}(?::\d+)?\b"
 _PASTED = r"(?P<root>.*?)(?P<version>/v\d\w*(/.*?)?)?(/(chat/)?completions?|/models|/responses|/props|/health)?/*"
-_REFUSALS = 301, 302, 303, 307, 308, 401, 403, 429, 503
-"""Statuses by which a server says more than that it does not know a path."""
+_REFUSALS = 301, 302, 303, 307, 308, 401, 403, 429, 503  # by these a server says more than that a path is unknown
 _SENTENCES = {
     401: "requires a valid API key; set {variable}",
     403: "does not let this API key use the model; set {variable} to one that may",
@@ -54,7 +50,6 @@ _SENTENCES = {
     503: "is not ready, perhaps still loading; run again later",
     504: "is behind a gateway that gave up waiting; see its log",
 }
-"""Messages by HTTP status."""
 
 
 class Key(NamedTuple):
@@ -64,8 +59,7 @@ class Key(NamedTuple):
     value: str = ""
 
 
-class SilentError(ServerError):
-    """A server has sent nothing for too long."""
+class SilentError(ServerError): ...
 
 
 class Event(NamedTuple):
@@ -86,10 +80,7 @@ class Sending(NamedTuple):
 
 
 class Client:
-    """HTTP client of one side's server."""
-
     def __init__(self, server: Server, side: Side, key: Key) -> None:
-        """Create the client without connecting; an empty key is not sent."""
         self.side, self.key = side, key
         self._url, self._silence = server.url, server.silence_seconds
         self._omitted = set[str]()  # fields that the server refuses
@@ -129,10 +120,7 @@ class Client:
         return found
 
     def stream(self, path: str, body: dict[str, Any]) -> Generator[Event]:
-        """Send the request on the first `next`, which yields an empty event; then yield each event of the answer.
-
-        Closing the generator cancels the request.
-        """
+        """Send on the first `next`, which yields an empty event; then yield each. Closing cancels the request."""
         events: SimpleQueue[Event | ServerError | None] = SimpleQueue()
         sending = self.send(path, body, events.put)
         try:
@@ -187,10 +175,9 @@ class Client:
             on_event(self.error(f"sent something that cannot be read ({type(error).__name__}); see specdemo's log."))
 
     async def _events(self, path: str, body: dict[str, Any]) -> AsyncIterator[Event]:
-        """Yield the events of an answer up to its proper end.
+        """Yield the events up to the proper end: `[DONE]`, llama.cpp's `stop`, or a finish reason with usage.
 
-        That is `[DONE]`, llama.cpp's `stop`, or a finish reason with usage; a server that sends only the finish
-        reason may also close the connection or fall silent.
+        A server that sends only the finish reason may also close the connection or fall silent.
         """
         now, count, finished = asyncio.get_running_loop().time, 0, False
         last, body = now() + _STREAM_SECONDS, {name: body[name] for name in body if name not in self._omitted}
@@ -229,7 +216,6 @@ class Client:
                 raise
 
     def _checked(self, text: str, *, failed: bool) -> dict[str, Any] | None:
-        """Return the object of a frame; None if it holds nothing."""
         data = _parsed(text)
         reason = (data or text) if failed else _error_in(data)
         if reason is not None:
@@ -239,7 +225,6 @@ class Client:
         return data if isinstance(data, dict) else None
 
     def _unusable(self, status: int, text: str, *, streamed: bool = False) -> ServerError:
-        """Return the error for an answer that is none, or for a stream without a proper end: what it is instead."""
         found = _parsed(text)
         said = self.words(found or text)
         if not 200 <= status < 300:
@@ -313,7 +298,6 @@ class _Bounded(httpx.AsyncByteStream):
         await self._stream.aclose()
 
     def text(self) -> str:
-        """Return the beginning of the answer and, if that is not all, its last part."""
         last = self._last if self._total > _KEPT_BYTES else b""
         return (bytes(self._kept) + last).decode(errors="replace")
 
@@ -333,7 +317,6 @@ def _parsed(text: str) -> Any:
 
 
 def _object(status: int, text: str) -> dict[str, Any] | None:
-    """Return the object of a successful answer; None if it is none, or an error."""
     found = _parsed(text) if 200 <= status < 300 else None
     return found if isinstance(found, dict) and _error_in(found) is None else None
 
@@ -352,7 +335,6 @@ def _error_in(data: object) -> object | None:
 
 
 def _last_words(text: str) -> object | None:
-    """Return what the last line of a broken stream says, if that is no event of an answer."""
     line = next((line for line in reversed(text.splitlines()) if line.strip()), "")
     name, colon, value = line.partition(":")
     value = value.strip() if colon and name in ("data", "error") else line.strip()
@@ -388,7 +370,6 @@ def _transport(url: httpx.URL) -> httpx.AsyncHTTPTransport:
 
 
 def _is_here(host: str) -> bool:
-    """Whether a host is this machine, by its name or address."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -398,7 +379,6 @@ def _is_here(host: str) -> bool:
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop shared by all clients."""
     loop = asyncio.new_event_loop()
     Thread(target=loop.run_forever, name="specdemo servers", daemon=True).start()
     return loop

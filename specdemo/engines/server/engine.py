@@ -1,11 +1,9 @@
 """A pair decoded by two servers, one plain and one speculative, since no server switches per request.
 
-Servers decode freely; this module reads what arrives. A round lasts from the arrival of the previous round's first
-token to that of its own, for every kind of server, so it includes network delays but none of this program's.
-
-A server batches requests as it likes. Where it reports token counts only at a request's end, tokens are estimated
-until then from text length, at the tokens per character of finished requests. Counting one token per event would
-undercount rounds that commit several, and so the speculative side only.
+A round lasts from the arrival of the previous round's first token to that of its own, so it includes network delays
+but none of this program's. Where a server reports token counts only at a request's end, tokens are estimated until
+then from text length, at the tokens per character of finished requests: one token per event would undercount rounds
+that commit several, and so the speculative side only.
 """
 
 import os
@@ -59,8 +57,6 @@ Dialect = OpenAI | LlamaCpp
 
 
 class RemoteEngine(Engine):
-    """Decodes a pair on its servers, which report nothing of their passes."""
-
     name = "server"
 
     def __init__(self, pair: ModelPair, *, thoroughness: Thoroughness = THOROUGH) -> None:
@@ -94,7 +90,6 @@ class RemoteEngine(Engine):
 
 
 def remote_pair(servers: Servers) -> ModelPair:
-    """Query the servers and return the pair they decode."""
     connections = _connections(servers)
     with ExitStack() as opened:
         for client, _ in connections.values():
@@ -146,8 +141,6 @@ def dialect(client: Client, server: Server) -> Dialect:
 
 
 class RemoteDecoder(Decoder):
-    """Decoder of one request. What a server reports of proposals arrives with the rounds, or at the end."""
-
     def __init__(self, client: Client, dialect: Dialect, request: Request) -> None:
         self._client, self._dialect, self._request = client, dialect, request
         self._reader: Reader | None = None

@@ -1,11 +1,8 @@
 """llama.cpp's server in its own protocol, which reports token ids and, with each event, the running draft counts.
 
-`timings.predicted_ms` changes with each target pass, so events with the same value belong to one round. `draft_n` and
-`draft_n_accepted` are cumulative; their differences between two passes are a round's proposed and accepted tokens. A
-round commits the accepted tokens and a correction or bonus token.
-
-Tokens that end within a character send no event. The character's last token does, with the count by then; those
-before it have neither id nor text. Of passes that stay hidden that way, only the sums are known.
+Events with the same `timings.predicted_ms` belong to one target pass. `draft_n` and `draft_n_accepted` are
+cumulative; their differences between two passes are a round's proposed and accepted tokens. Tokens that end within a
+character send no event, so of passes that stay hidden that way, only the sums are known.
 
 Other servers imitate this one without its counts, so `LlamaCpp.found` has it decode a token before it believes them.
 A router has several models, each a server of its own, and finds it by the model's name in every request.
@@ -111,8 +108,6 @@ class LlamaCpp:
 
 
 class _Counts(NamedTuple):
-    """Cumulative counts at time `at`."""
-
     at: float
     tokens: int = 0
     milliseconds: float = -1.0

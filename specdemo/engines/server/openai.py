@@ -1,7 +1,7 @@
 """OpenAI's protocol, which nearly every server speaks, and what all protocols have in common.
 
-A chunk of text that arrives at once is a round, though it need not be a target pass. The number of tokens is reported
-at the end, if at all, and divided among the chunks by text length. Proposals are not reported.
+A chunk that arrives at once is a round, though it need not be a target pass. The number of tokens is reported at the
+end, if at all, and divided among the chunks by text length.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -81,7 +81,6 @@ class OpenAI:
         return SERVERS["openai"].removeprefix("an ")
 
     def ask(self, request: Request) -> HttpRequest:
-        """Return a request for a chat completion, or for a completion of the unmodified prompt."""
         body: dict[str, Any] = {
             "model": self._name,
             **request.openai(neutral=False),
@@ -162,7 +161,6 @@ class OpenAIReader(Reader):
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def finalized(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
-        """Return the rounds with the server's token count, divided among them by text length, at least one each."""
         if self._total is None:
             return rounds
         spare = min(max(self._total - len(rounds), 0), MOST)
@@ -177,12 +175,10 @@ class OpenAIReader(Reader):
 
 
 def _count(value: object) -> int | None:
-    """Return a server's number if it can be one of tokens."""
     return value if isinstance(value, int) and 0 < value <= _MOST_COUNTED else None
 
 
 def _joined(content: object) -> str:
-    """Return the text of a message's content, which may come in parts."""
     if isinstance(content, dict):
         content = content.get("text") or content.get("content")
     return (

@@ -29,10 +29,8 @@ from specdemo.errors import OPENVINO_FAILURES, EngineError
 from specdemo.records import DraftToken, Request, Round, Token
 from specdemo.strategies import Strategy
 
-OpenTarget = Callable[[Sequence[int], int], ModelSequence]
-"""Creates a target sequence for a text, with a capacity in tokens."""
+OpenTarget = Callable[[Sequence[int], int], ModelSequence]  # for a text, with a capacity in tokens
 OpenDrafter = Callable[[Sequence[int], int, Uniform, ModelSequence], Proposer]
-"""Creates a drafter for a text, a capacity in tokens, the request's random numbers, and the target's sequence."""
 UpdateStrategy = Callable[[Strategy], bool]
 
 
@@ -46,7 +44,7 @@ class TracedDecoder(Decoder):
         reset: Callable[[], None] = lambda: None,
         update_strategy: UpdateStrategy = lambda strategy: False,
     ) -> None:
-        """Create a decoder. `reset` is called after a failure, when the caches can no longer be trusted."""
+        """`reset` is called after a failure, when the caches can no longer be trusted."""
         self._request, self._sampling = request, request.sampling
         self._tokenizer, self._ends = tokenizer, tokenizer.ends()
         self._open_target, self._open_drafter = target, drafter
@@ -144,7 +142,6 @@ class TracedDecoder(Decoder):
         return Verification(index, choice)
 
     def _distributions(self, ids: Sequence[int], logits: Logits) -> Iterator[Probabilities]:
-        """Yield the target's distribution at each position, given the proposals before it."""
         for index, row in enumerate(logits):
             yield distribution(row, self._sampling, self._seen(ids[:index]))
 
@@ -152,7 +149,6 @@ class TracedDecoder(Decoder):
         return {*self._text, *ids} if self._sampling.repetition_penalty != 1 else ()
 
     def _cut(self, committed: list[int]) -> list[int]:
-        """Cut after an end-of-text token, unless ignored, and set the finish reason."""
         if not self._request.ignore_eos:
             for index, token in enumerate(committed):
                 if token in self._ends:

@@ -25,10 +25,9 @@ from specdemo.settings import Sampling
 
 @dataclass
 class Proposal:
-    """A proposed token, with a function that computes the draft's distribution, if it has one.
+    """A proposed token; `distribution` is the draft's, if it has one, computed only where it is needed.
 
-    Greedy verification does not need the distribution, so it is computed only for display. `confidence`, where
-    cheaper, computes the token's probability for policies that need it on the clock.
+    `confidence`, where cheaper, computes the token's probability for policies that need it on the clock.
     """
 
     id: int
@@ -41,8 +40,6 @@ class Proposal:
 
 
 def certain(token: int, vocabulary: int) -> Proposal:
-    """Return a copied token, proposed with probability 1."""
-
     def distribution() -> Probabilities:
         result = np.zeros(vocabulary)
         result[token] = 1
@@ -52,18 +49,15 @@ def certain(token: int, vocabulary: int) -> Proposal:
 
 
 class Proposer(ABC):
-    """Proposes continuations of a text."""
-
     @abstractmethod
-    def read(self, text: Sequence[int]) -> None:
-        """Read the prompt."""
+    def read(self, text: Sequence[int]) -> None: ...
 
     @abstractmethod
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
         """Return at most `limit` tokens, as many as the strategy asks for."""
 
     def learn(self, proposed: int, accepted: int) -> None:  # noqa: B027 (an index learns nothing)
-        """Learn from a round's outcome; see `LookaheadPolicy.learn`."""
+        """See `LookaheadPolicy.learn`."""
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
         """Return whether each token from index `first` on would have been proposed; None if undefined."""
@@ -71,8 +65,6 @@ class Proposer(ABC):
 
 
 class ModelDrafter(Proposer):
-    """A draft model with the target's tokenizer."""
-
     def __init__(
         self,
         sequence: ModelSequence,
@@ -83,10 +75,9 @@ class ModelDrafter(Proposer):
         random: Uniform,
         tokens: Tokens | None = None,
     ) -> None:
-        """Create a drafter on the draft's sequence; it proposes nothing beyond `context` tokens.
+        """Propose nothing beyond `context` tokens; `tokens` are those of the logits, if not all of the target's.
 
         `vocabulary` is the target's number of logits, which a draft with the same tokenizer may pad differently.
-        `tokens` are those of the draft's logits, if it has some of the target's only.
         """
         self._sequence, self._vocabulary, self._context = sequence, vocabulary, context
         self._policy, self._sampling, self._random, self._tokens = policy, sampling, random, tokens
@@ -170,10 +161,9 @@ class TextDrafter(Proposer):
 
 
 class TranslatingDrafter(Proposer):
-    """A draft model with a different tokenizer, in greedy decoding (universal assisted decoding).
+    """A draft model with a different tokenizer, in greedy decoding (universal assisted decoding, as in transformers).
 
-    As in transformers, the draft reads the text in its own tokens, and the text it proposes is re-encoded for the
-    target. Such proposals have no probability, since the target's tokens are not the draft's.
+    Proposed text is re-encoded for the target, so it has no probability: the target's tokens are not the draft's.
     """
 
     _CONTEXT = 16  # target tokens re-encoded with the proposal, to tokenize the join consistently

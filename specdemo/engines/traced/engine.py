@@ -39,15 +39,10 @@ from specdemo.records import Costs, DraftRound, Model, ModelPair, Request
 from specdemo.settings import RuntimeSettings
 from specdemo.strategies import Constant, Plain, Strategy
 
-_Role = Literal["plain", "speculative", "draft"]
-"""Owner of a cache: both sides of a race share the target, each with its own text."""
-
+_Role = Literal["plain", "speculative", "draft"]  # both sides share the target, each with its own text
 _KEPT = 2  # texts whose caches are kept: the warm-up's and the chat's
-
 _DRAFTED_TOKENS = 64  # while draft steps are timed
-
-_FIXED_LENGTHS = range(1, 5)
-"""Tokens of passes compiled by length where rounds differ: with more, a round rarely pays, and each takes memory."""
+_FIXED_LENGTHS = range(1, 5)  # with more tokens a round rarely pays, and each length compiled takes memory
 _EXACT_LAYOUTS: tuple[Layout, ...] = ("empty", "padded")  # may have the same bits at any length; the cheaper first
 
 
@@ -55,7 +50,6 @@ class TracedEngine(Engine):
     name = "traced"
 
     def __init__(self, pair: ModelPair, *, thoroughness: Thoroughness = THOROUGH) -> None:
-        """Load target and draft; a draft with a different tokenizer is supported in greedy decoding."""
         check_engine(pair, "traced")
         self.pair = pair
         runtime = traced_runtime(pair)
@@ -106,10 +100,7 @@ class TracedEngine(Engine):
         )
 
     def _fix(self, strategy: Strategy) -> None:
-        """Compile the passes that this strategy's rounds take for their lengths.
-
-        Before the request's clock starts, so that both sides of a race run the same kind of pass from its beginning.
-        """
+        """Compile the passes of this strategy's rounds before the clock starts, the same kind for both sides."""
         lookahead = strategy.fixed_lookahead
         if isinstance(strategy, Plain):
             lengths: Sequence[int] = (1,)
@@ -178,7 +169,6 @@ class TracedEngine(Engine):
         return max(kept, key=lambda sequence: sequence.shared(text))
 
     def _drafter(self, request: Request, costs: Costs | None) -> tuple[OpenDrafter, UpdateStrategy]:
-        """Return a function that opens the drafter for the request's strategy, and one that updates the strategy."""
         vocabulary, strategy = self._model("speculative").vocabulary, request.strategy
         if not strategy.drafter.model:
             index = index_of(strategy)
