@@ -74,9 +74,7 @@ class Interval(Record):
 
     @property
     def strength(self) -> Strength:
-        """clear: the interval excludes 1; probable: right in nine cases of ten; even: neither, but it ends close to
-        1.
-        """
+        """clear: the interval excludes 1; probable: right in nine cases of ten; even: it ends close to 1."""
         distance, error = abs(math.log(self.middle)), math.log(self.high / self.low) / (2 * Z)
         if not self.low <= 1 <= self.high and distance >= math.log(1 + SAME):
             return "clear"

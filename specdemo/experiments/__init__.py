@@ -1,1 +1,0 @@
-"""Experiments: prompts × settings × repeats → rows → one report with one conclusion."""

@@ -1,8 +1,7 @@
 """Closed-loop load: one side at constant concurrency, and plain and speculative blocks of the same requests.
 
-In a closed loop every user waits for an answer before asking again, so concurrency stays constant. If the batch were
-allowed to drain, part of the measurement would run at lower concurrency, more so on the side whose requests vary in
-length. So further requests are submitted until the last counted one has ended, and then dropped.
+If the batch were allowed to drain, part of the measurement would run at lower concurrency, more so on the side whose
+requests vary in length. So further ones are submitted until the last counted one has ended, and then dropped.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,10 +40,8 @@ class Served:
 
 
 class Block(NamedTuple):
-    """One side, from the first submission until the last of `served` ended.
-
-    Requests that are unfinished then count for `tokens` but are not `served`. `rounds` holds proposed (None if
-    unknown) and accepted tokens of every round; None if rounds are not reported.
+    """One side, until the last of `served` ended; unfinished requests count for `tokens` only. `rounds` holds
+    proposed (None if unknown) and accepted tokens of every round; None if rounds are not reported.
     """
 
     seconds: float
@@ -54,7 +51,7 @@ class Block(NamedTuple):
     other_load: float | None
 
     def against(self, plain: "Block") -> Trial:
-        """Compare with the plain block of the same requests: seconds are for the same number of tokens."""
+        """The plain block has the same requests; seconds are for the same number of tokens."""
         rounds = self.rounds or ()
         judged = [(proposed, accepted) for proposed, accepted in rounds if proposed is not None]
         return Trial(
@@ -93,12 +90,8 @@ def serve(
     *,
     thoroughness: Thoroughness = THOROUGH,
 ) -> Block | None:
-    """Serve the first `number` of endless requests, `concurrency` at a time; return None if `stop` returned True.
-
-    The batch may still hold requests; close it.
-
-    Raises:
-        SpecdemoError: a request cannot be served, or the engine failed.
+    """Serve the first `number` of endless requests, `concurrency` at a time; return None if `stop` returned True. The
+    batch may still hold requests; close it. SpecdemoError: a request cannot be served, or the engine failed.
     """
     load = OtherLoad(thoroughness.load_seconds)
     running, done = dict[int, Served](), dict[int, Served]()
@@ -148,13 +141,7 @@ def blocks(
     seed: str,
     stop: Callable[[], bool],
 ) -> dict[str, Block] | None:
-    """Decode the same prompts with each of these requests, one kind after the other; None if stopped.
-
-    Whenever one ends, another begins: every prompt is decoded, and at least twice as many requests as run at once.
-
-    Raises:
-        SpecdemoError: a request cannot be served, or the engine failed.
-    """
+    """One kind after the other, on the same prompts, at least twice as many as run at once; None if stopped."""
     found: dict[str, Block] = {}
     for name, request in requests.items():
         short = replace(request, max_new_tokens=min(_WARM_UP_TOKENS, request.max_new_tokens))
@@ -169,7 +156,7 @@ def blocks(
 
 
 def _endless(request: Request, prompts: Sequence[str], random: Random) -> Iterator[Request]:
-    """Yield requests endlessly: all prompts in a random order, then all in another."""
+    """All prompts in a random order, then all in another."""
     while True:
         for prompt in random.sample(prompts, len(prompts)):
             yield replace(request, prompt=prompt)

@@ -1,11 +1,8 @@
 """What to measure: prompts × settings × repeats, and the common choices of it, by name.
 
-An axis lists alternatives, each with the settings that it changes. Lookaheads, thresholds and policies share one
-axis, since a run has one of them; strategies, temperatures, precisions and concurrency are axes of their own.
-Variants are the combinations of one alternative from every axis that varies.
-
-Every prompt runs with each variant in every repeat, in an order that is shuffled each time and between plain runs, so
-that neither drift of the machine nor a variant's neighbours favour any of them.
+Variants combine one alternative from every axis that varies. Lookaheads, thresholds and policies share one axis,
+since a run has one of them. Every prompt runs with each variant in every repeat, in an order that is shuffled each
+time and between plain runs, so that neither drift of the machine nor a variant's neighbours favour any of them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,10 +28,9 @@ MOST_MINUTES = 24 * 60  # a day
 FRESH = 8  # fresh runs of the fastest setting, at least: 6 give an interval, 2 more make it worth quoting
 TRYING = 0.6  # of a time limit, if the fastest runs again: more shrinks its interval, less tries too few settings
 WITHIN = 12  # repeats within a time limit: more would hardly narrow an interval that covers prompts and drift
+# axes that one does not choose by their speedup: which is fastest at each of them?
 CONDITIONS = ("temperature", "precision", "concurrency", "file")
-"""Axes that one does not choose by their speedup. The conclusion says which setting is fastest at each of them."""
-PARTS = {"target": "precision", "draft": "draft_precision", "cache": "kv_cache_precision"}
-"""Components with a precision of their own, and the runtime setting of each."""
+PARTS = {"target": "precision", "draft": "draft_precision", "cache": "kv_cache_precision"}  # the runtime settings
 _AS_LOADED = "as loaded"
 
 
@@ -87,11 +83,10 @@ class _Alternative(NamedTuple):
 
 
 def grid(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> dict[str, Variant]:
-    """Return all variants by name; the settings alone if nothing varies.
+    """All variants by name; the settings alone if nothing varies.
 
-    Raises:
-        SettingsError, PairError: a value is out of range, the pair does not support a variant, or there are too many.
-        LoadError: OpenVINO refused a tokenizer.
+    SettingsError, PairError: a value is out of range, the pair does not support a variant, or there are too many.
+    LoadError: OpenVINO refused a tokenizer.
     """
     pair = with_tokenizers_compared(pair)
     lists = [
@@ -152,7 +147,7 @@ def _check(pair: ModelPair, variant: Variant) -> None:
 
 
 def _choices(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> list[_Alternative]:
-    """Return lookaheads, thresholds and policies of the settings' engine and drafter."""
+    """Lookaheads, thresholds and policies of the settings' engine and drafter."""
     if axes.strategies:  # which name their policy
         if axes.thresholds or axes.policies:
             raise SettingsError("Thresholds and policies are part of a strategy; leave one of them out.")
@@ -185,11 +180,7 @@ def _choices(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> list[
 
 
 def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, dict[str, Any]]:
-    """Return every strategy that the pair supports, as changes of settings by names such as `traced auto`.
-
-    Raises:
-        LoadError: OpenVINO refused a tokenizer.
-    """
+    """Changes of settings by strategy, such as `traced auto`. LoadError: OpenVINO refused a tokenizer."""
     found, pair = {}, with_tokenizers_compared(pair)
     for engine in ENGINES:
         lacking = {
@@ -216,13 +207,12 @@ def _strategies(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> li
 
 
 def _temperature(value: float) -> _Alternative:
-    """Return a temperature; 0 is greedy decoding."""
     changes = {"do_sample": True, "temperature": value} if value else {"do_sample": False}
     return _Alternative("temperature", value, changes, f"temperature {value:g}")
 
 
 def _precision(name: str) -> dict[str, str]:
-    """Return the runtime settings of a precision such as "cache u8" or "target bf16 + draft f32"."""
+    """Runtime settings of a precision such as "cache u8" or "target bf16 + draft f32"."""
     changes: dict[str, str] = {}
     for part in [] if name == _AS_LOADED else name.split("+"):
         what, _, value = part.strip().partition(" ")
@@ -235,7 +225,6 @@ def _precision(name: str) -> dict[str, str]:
 
 class Group(NamedTuple):
     """Runs that share their plain neighbours: a prompt in one repeat, and the variants in the `order` to run them.
-
     Without a prompt, all of them are decoded at the variants' concurrency.
     """
 
@@ -257,11 +246,8 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure.
-
-    With `confirm`, the fastest variant runs again at the end, and only these fresh runs are quoted, since the fastest
-    of many is partly the luckiest. `minutes` is an approximate time limit, counted from the first run; every variant
-    runs at least once.
+    """With `confirm`, the fastest variant runs again at the end, and only these fresh runs are quoted, since the
+    fastest of many is partly the luckiest. `minutes` counts from the first run; every variant runs at least once.
     """
 
     pair: ModelPair
@@ -282,18 +268,18 @@ class Plan:
 
     @property
     def total(self) -> int:
-        """Number of rows without a time limit."""
+        """Rows without a time limit."""
         single = sum(variant.concurrency is None for variant in self.variants.values())
         per_repeat = single * len(self.tasks) + len(self.variants) - single
         return per_repeat * self.repeats + self.confirm * self.again * len(self.tasks)
 
     @property
     def again(self) -> int:
-        """Number of fresh runs of the fastest variant on each prompt."""
+        """Fresh runs of the fastest variant on each prompt."""
         return max(-(-FRESH // len(self.tasks)), self.repeats if self.minutes is not None else 0)
 
     def stages(self) -> Iterator[Stage]:
-        """Yield all but the fresh runs. GenAI keeps one speculative pipeline, so each drafter has its own stage."""
+        """All but the fresh runs. GenAI keeps one speculative pipeline, so each drafter has its own stage."""
         kinds: dict[tuple[str, str, bool], list[Variant]] = {}
         for variant in self.variants.values():
             kind = variant.session, variant.settings.drafter, variant.concurrency is not None
@@ -304,7 +290,6 @@ class Plan:
             yield self._stage(variants, self.repeats, done / len(self.variants) * (TRYING if self.confirm else 1))
 
     def confirming(self, name: str) -> Stage:
-        """Return the fresh runs of the fastest variant."""
         return self._stage([self.variants[name]], self.again, 1.0, fresh=True)
 
     def _stage(self, variants: Sequence[Variant], repeats: int, until: float, *, fresh: bool = False) -> Stage:
@@ -330,16 +315,15 @@ class Plan:
                 yield task, random.sample(names, len(names))
 
     def settings_of(self, name: str, repeat: int) -> GenerationSettings:
-        """Return a variant's settings; each repeat samples with another seed."""
+        """Each repeat samples with another seed."""
         settings = self.variants[name].settings
         return settings.model_copy(update={"seed": settings.seed + repeat}) if settings.do_sample else settings
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A common measurement: a command in the terminal, a choice on the page, and a plan with other defaults.
-
-    `engine` decodes with a constant lookahead unless another is asked for; `limit` is the number of prompts.
+    """A command in the terminal, a choice on the page, and a plan with other defaults. `engine` decodes with a
+    constant lookahead unless another is asked for; `limit` is the number of prompts.
     """
 
     name: str
@@ -353,7 +337,7 @@ class Preset:
     confirm: bool = False
 
     def settings(self, pair: ModelPair, **chosen: Any) -> GenerationSettings:
-        """Return the pair's initial settings, and those that this measurement needs."""
+        """The pair's initial settings, and those that this measurement needs."""
         here = self.engine is not None and pair.target.server is None
         return pair_settings(pair, **({"engine": self.engine, "policy": "constant"} if here else {}) | chosen)
 
@@ -367,12 +351,8 @@ class Preset:
         repeats: int | None = None,
         minutes: float | None = None,
     ) -> Plan:
-        """Return the plan with these axes in place of the preset's.
-
-        Without `repeats` and `minutes`, the preset's count. Within a time limit, repeats go on until it is over.
-
-        Raises:
-            SpecdemoError: the pair does not support it, or a value is out of range.
+        """Put these axes in place of the preset's. Without `repeats` and `minutes`, the preset's count; within a time
+        limit, repeats go on until it is over. SpecdemoError: a value is out of range, or the pair refuses it.
         """
         chosen = Axes.checked(**dict(self.axes) | dict(axes or {}))
         if chosen.concurrency:  # a chat's later turns would need the answers to the earlier ones

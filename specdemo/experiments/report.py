@@ -1,7 +1,5 @@
-"""From figures to one report: one conclusion, tables and charts, on the page and as files.
-
-The files are JSON, Markdown, and one small HTML file that opens offline, light or dark. Names of prompts, models and
-files are foreign text, so each format escapes every cell.
+"""From figures to one report: one conclusion, tables and charts, on the page and as files: JSON, Markdown, and one
+HTML file that opens offline. Names of prompts, models and files are foreign text, so each format escapes every cell.
 """
 
 import json
@@ -45,7 +43,7 @@ class Conclusion(NamedTuple):
 
 
 def conclude(result: Result) -> Conclusion:
-    """Conclude from the rows: the setting to choose or, under several conditions, where speculation pays."""
+    """The setting to choose or, under several conditions, where speculation pays."""
     found = points(result)
     if not found:
         return Conclusion(None, "Nothing has been measured yet.")
@@ -101,8 +99,6 @@ class Chart(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table of strings."""
-
     title: str
     columns: Sequence[str]
     rows: Sequence[tuple[str, ...]]
@@ -110,10 +106,7 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """A result for the page, the terminal and every file format.
-
-    `opening` holds the sentences above the first table, the conclusion first; `notes` those below the last one.
-    """
+    """`opening` holds the sentences above the first table, the conclusion first; `notes` those below the last one."""
 
     result: Result
     points: Sequence[Point]
@@ -126,12 +119,12 @@ class Report:
 
     @property
     def figures(self) -> list[dict[str, Any]]:
-        """Unrounded figures of every variant, as rows of a data frame."""
+        """Unrounded, of every variant, as rows of a data frame."""
         rows = [(point.model_dump(exclude={"part"}), point.speedup) for point in self.points]
         return [row | {"speedup": found.middle, "low": found.low, "high": found.high} for row, found in rows]
 
     def data(self) -> dict[str, Any]:
-        """Return everything measured and derived, JSON-serialisable."""
+        """Everything measured and derived, JSON-serialisable."""
         return {
             **self.result.model_dump(mode="json"),
             "points": [point.model_dump(mode="json") for point in self.points],
@@ -141,7 +134,6 @@ class Report:
 
 
 def report(result: Result) -> Report:
-    """Return the report of a result, finished or not."""
     found, conclusion = points(result), conclude(result)
     return Report(
         result,
@@ -156,7 +148,7 @@ def report(result: Result) -> Report:
 
 
 def _measured_on(result: Result) -> Iterator[str]:
-    """Yield the warning that the machine was busy, and on what and when this was measured."""
+    """Whether the machine was busy, and on what and when this was measured."""
     trials = [row.trial for row in result.rows if row.trial is not None]
     loads = [trial.other_load for trial in trials if trial.other_load is not None]
     if loads and fmean(loads) > _BUSY:
@@ -185,7 +177,7 @@ def _tables(result: Result, found: Sequence[Point]) -> dict[str, Table]:
 
 
 def _table(title: str, first: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Table:
-    """Return a table without the columns in which there is nothing to show."""
+    """Leave out columns in which there is nothing to show."""
     columns = (*first, *_COLUMNS)
     shown = [index for index in range(len(columns)) if index == 0 or any(row[index] != "–" for row in rows)]
     return Table(title, [columns[index] for index in shown], [tuple(row[index] for index in shown) for row in rows])
@@ -232,7 +224,6 @@ def _notes(result: Result, found: Sequence[Point], best: str | None) -> Iterator
 
 
 def options_of(result: Result, name: str) -> str:
-    """Return a variant's strategy as command-line options."""
     settings = result.variants[name].settings
     names = ("engine", "drafter", "policy", *sorted(effective(type(settings.strategy), settings.engine)))
     given = ((each, getattr(settings, each)) for each in names)
@@ -240,7 +231,7 @@ def options_of(result: Result, name: str) -> str:
 
 
 def _charts(result: Result, found: Sequence[Point]) -> dict[str, Chart]:
-    """Return speedups and τ along the axis with the most numbers, and the other variants as bars."""
+    """Speedups and τ along the axis with the most numbers; the other variants as bars."""
     values = {point.variant: result.variants[point.variant].values for point in found}
     numbers: dict[str, set[float]] = {}
     for each in values.values():
@@ -282,7 +273,6 @@ def _charts(result: Result, found: Sequence[Point]) -> dict[str, Chart]:
 
 
 def _trace(draw: Callable[..., Figure], name: str, x: Sequence[Any], mine: Sequence[Point], at: int) -> Figure:
-    """Return speedups as a line or bars, with error bars."""
     speedups = [point.speedup for point in mine]
     middles, lows, highs = zip(*((each.middle, each.low, each.high) for each in speedups), strict=True)
     bounds = whiskers(middles, lows, highs, colour(at))
@@ -291,7 +281,7 @@ def _trace(draw: Callable[..., Figure], name: str, x: Sequence[Any], mine: Seque
 
 
 def _speedups(axis: str, traces: Sequence[Figure]) -> Figure:
-    """Return a chart of speedups with a line at 1; error bars stretch it only as far as values stay readable."""
+    """With a line at 1; error bars stretch the chart only as far as values stay readable."""
     ends = [max(trace["y"]) + max(trace.get("error_y", {"array": [0]})["array"]) for trace in traces]
     most = _REACH * max(max(trace["y"]) for trace in traces)
     yaxis = {"title": "speedup"} | ({"range": [0, most]} if max(ends) > most else {})
@@ -302,11 +292,7 @@ def _speedups(axis: str, traces: Sequence[Figure]) -> Figure:
 
 
 def read_result(path: Path) -> Result:
-    """Read the JSON of a report.
-
-    Raises:
-        FileError: the file is not a report, or cannot be read.
-    """
+    """Read the JSON of a report, or raise a FileError."""
     try:
         value: Any = json_value(read_bytes(path, _MOST_BYTES, "a measurement").decode())
         return Result.model_validate(value)
@@ -316,11 +302,7 @@ def read_result(path: Path) -> Result:
 
 
 def joined(here: Result, there: Result, name: str) -> Result:
-    """Return the rows of both results on the prompts in common; the other's variants are marked with its `name`.
-
-    Raises:
-        FileError: they have no prompt in common.
-    """
+    """Both results' rows on common prompts, the other's marked with its `name`. FileError: there are none."""
     mine, other = ({task.name: (task.before, task.prompt) for task in each.tasks} for each in (here, there))
     common = {task for task in mine if other.get(task) == mine[task]}
     if not common:
@@ -340,7 +322,6 @@ def joined(here: Result, there: Result, name: str) -> Result:
 
 
 def to_markdown(report: Report) -> str:
-    """Return the report as Markdown, without charts."""
     lines = [f"# {cell_markdown(report.title)}", "", *(f"{cell_markdown(text)}\n" for text in report.opening)]
     for index, table in enumerate(report.tables.values()):
         head = ["| " + " | ".join(map(cell_markdown, row)) + " |" for row in (table.columns, *table.rows)]
@@ -350,7 +331,6 @@ def to_markdown(report: Report) -> str:
 
 
 def to_html(report: Report) -> str:
-    """Return a self-contained HTML file with plots, tables and notes."""
     template = (ASSETS / "report.html").read_text(encoding="utf-8")
     return (
         Jinja(autoescape=True, undefined=StrictUndefined)
@@ -373,11 +353,7 @@ def to_html(report: Report) -> str:
 
 
 def write(report: Report, path: Path) -> list[Path]:
-    """Write the JSON to this path and the other files `beside` it, also after one failed; return all paths.
-
-    Raises:
-        SpecdemoError: a file cannot be written.
-    """
+    """Write the JSON to this path and the other files `beside` it, also after one failed; return all paths."""
     files: dict[str | Path, Callable[[], bytes]] = {
         path: lambda: json_file(report.data(), indent=1),
         beside(path, ".md"): lambda: to_markdown(report).encode(),
@@ -388,8 +364,5 @@ def write(report: Report, path: Path) -> list[Path]:
 
 
 def beside(path: Path, ending: str) -> Path:
-    """Return the path of a file next to the JSON at `path`.
-
-    Only `.json` is replaced, so that `run.v1` and `run.v2` do not share a file.
-    """
+    """Only `.json` is replaced, so that `run.v1` and `run.v2` do not share a file."""
     return path.with_name(path.name.removesuffix(".json") + ending)

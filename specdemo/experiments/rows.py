@@ -1,8 +1,7 @@
 """Running a plan: one row after another, and the figures of every variant.
 
-A row is a trial: a speculative run between two plain runs of the same prompt. If the machine gets warmer or busier, a
-run and its neighbours are affected almost equally, so they are compared with each other, never with distant runs.
-With several requests at once, a row is a block of them, compared with the plain block of the same repeat.
+A row is a trial: a speculative run between two plain runs of the same prompt. A warmer or busier machine affects
+neighbours almost equally, so they are compared, never distant runs. With several requests at once, it is two blocks.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -36,10 +35,8 @@ _NO_TEXT = "The text ended at its first token."
 
 
 class Row(Record):
-    """One trial of a variant. Without it, `problem` gives the reason.
-
-    A block of several requests at once has no prompt of its own; `ttft` and `tpot` are the medians of its requests,
-    plain and speculative, in seconds.
+    """One trial of a variant; without it, `problem` gives the reason. A block of several requests at once has no
+    prompt; its `ttft` and `tpot` are medians of its requests, plain and speculative, in seconds.
     """
 
     variant: str
@@ -62,10 +59,8 @@ class EngineFacts(Record):
 
 
 class Result(Record):
-    """Rows of an experiment, finished or not; figures, tables and the conclusion are derived from them.
-
-    `settings` are those that do not vary. `total` is the number of rows when complete; a time limit lowers it at the
-    end. `engines` holds facts about each engine that ran, by session.
+    """Rows of an experiment, finished or not. `settings` are those that do not vary. `total` rows make it complete; a
+    time limit lowers it at the end. `engines` holds facts by session.
     """
 
     pair: ModelPair
@@ -83,7 +78,6 @@ class Result(Record):
 
     @property
     def measured(self) -> bool:
-        """True if there is any trial."""
         return any(row.trial is not None for row in self.rows)
 
 
@@ -91,8 +85,7 @@ class Point(Record):
     """Figures of one variant, over all its rows or a `part` of them, such as a task.
 
     τ and α are ratios of sums; None if the engine does not report rounds or proposals. Tokens per second are those of
-    the speculative runs and of their plain neighbours. `ttft` and `tpot` are plain and speculative seconds, means
-    over blocks of several requests at once.
+    the speculative runs and of their plain neighbours. `ttft` and `tpot` are means over blocks, in seconds.
     """
 
     variant: str
@@ -113,7 +106,7 @@ class Point(Record):
 
 
 def points(result: Result, *, fresh: bool = False, part: Callable[[Row], str] = lambda row: "") -> list[Point]:
-    """Return the figures of every variant with a trial, in order, by part."""
+    """Every variant with a trial, in order, by part."""
     grouped: dict[tuple[str, str], list[tuple[Row, Trial]]] = {}
     for row in result.rows:
         if row.trial is not None and row.fresh == fresh:
@@ -156,12 +149,12 @@ def _means(pairs: Sequence[tuple[float, float] | None]) -> tuple[float, float] |
 
 
 def rounded_speedup(point: Point) -> float:
-    """Return the speedup to compare points by, so that the first of near-equal ones is the best."""
+    """For comparing points, so that the first of near-equal ones is the best."""
     return round(point.speedup.middle, 3)
 
 
 def fastest(result: Result) -> str | None:
-    """Return the fastest variant so far, the first among equals; None if nothing was timed."""
+    """The fastest so far, the first among equals; None if nothing was timed."""
     best = max(points(result), key=rounded_speedup, default=None)
     return None if best is None else best.variant
 
@@ -180,13 +173,8 @@ def run(
     loaded: Loaded | None = None,
     stop: Stop = lambda: False,
 ) -> Iterator[Progress[Result]]:
-    """Measure; yield progress first and after every row.
-
-    Engines come either from `load`, and are closed afterwards, or from `loaded`. Once `stop` returns True, the run
-    ends with the rows so far.
-
-    Raises:
-        SpecdemoError: an engine failed, or nothing could be measured.
+    """Measure; yield progress first and after every row, until `stop` returns True. Engines from `load` are closed
+    afterwards, one in `loaded` is not. SpecdemoError: an engine failed, or nothing could be measured.
     """
     state, session = _State(plan, stop), ""
     yield state.progress("starting")
@@ -274,7 +262,7 @@ class _State:
             yield from (row(variant=name, trial=None, problem=str(error)) for name in left)
 
     def history(self, engine: Engine, task: Task) -> tuple[Turn, ...]:
-        """Return the turns before a prompt, with the target's greedy answers, decoded untimed."""
+        """The turns before a prompt, with the target's greedy answers, decoded untimed."""
         greedy = self.plan.settings.model_copy(update={"do_sample": False})
         history: tuple[Turn, ...] = ()
         for index, prompt in enumerate(task.before, 1):
@@ -286,10 +274,7 @@ class _State:
         return history
 
     def blocks(self, engine: Engine, group: Group, stop: Stop) -> Iterator[Row]:
-        """Decode all prompts plainly and with each variant, several at once; yield a row for each variant.
-
-        Every second repeat reverses the order, so that drift favours no side.
-        """
+        """Yield a row for each variant; every second repeat reverses the order, so that drift favours no side."""
         variants = [self.plan.variants[name] for name in group.order]
         level = variants[0].concurrency or 1
         requests = {"": Request.of("", variants[0].settings).plain}

@@ -1,9 +1,7 @@
-"""Prompts to measure: the bundled suite, and files in the formats of common benchmarks.
+"""Prompts to measure: the bundled suite, and JSON Lines in the formats of common benchmarks.
 
-A file holds one JSON object per line, in one of these formats:
-
-- Spec-Bench and SPEED-Bench: `question_id`, `category`, `turns`. Each turn becomes a prompt of its own, preceded by
-  the earlier turns and the target's answers to them;
+- Spec-Bench and SPEED-Bench: `question_id`, `category`, `turns`, each of which becomes a prompt of its own, preceded
+by the earlier ones and the target's answers;
 - HumanEval: `task_id`, `prompt`;
 - plain: `prompt` and, optionally, `task`; a list of prompts is read as turns.
 """
@@ -40,7 +38,7 @@ class Task(Record):
 
 
 class _Line(Record):
-    """One line, in any of the three formats."""
+    """In any of the three formats."""
 
     turns: str | list[str] = Field([], validation_alias=AliasChoices("prompt", "turns"))
     task: _Name | None = Field(None, validation_alias=AliasChoices("task", "category"))
@@ -48,7 +46,6 @@ class _Line(Record):
 
 
 def bundled_tasks(kind: Prompts) -> list[Task]:
-    """Return the bundled prompts of this kind."""
     suites: dict[Prompts, dict[str, list[str]]] = json.loads((ASSETS / "suites.json").read_text(encoding="utf-8"))
     return [
         Task(name=f"{task} {number}", task=task, prompt=prompt)
@@ -58,16 +55,11 @@ def bundled_tasks(kind: Prompts) -> list[Task]:
 
 
 def typed_tasks(prompts: Sequence[str]) -> list[Task]:
-    """Return typed prompts as tasks."""
     return [Task(name=f"prompt {number}", task="prompts", prompt=prompt) for number, prompt in enumerate(prompts, 1)]
 
 
 def read_tasks(path: Path) -> list[Task]:
-    """Read the prompts of a JSON Lines file; later turns of a chat follow its first. Duplicate names are numbered.
-
-    Raises:
-        FileError: the file is missing or empty, or a line has an unsupported format.
-    """
+    """Duplicate names are numbered. FileError: the file is missing or empty, or a line has an unsupported format."""
     data = read_bytes(path, MOST_BYTES, "a file of JSON lines")
     # what PowerShell's `>` writes has a mark at its beginning
     encoding = "utf-16" if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
@@ -94,19 +86,13 @@ def read_tasks(path: Path) -> list[Task]:
 
 
 def chosen_tasks(path: Path | None, prompts: Prompts, limit: int | None) -> list[Task]:
-    """Return at most `limit` prompts from a file, or from the bundled suite without one.
-
-    Targets that are not chat models get no later turns.
-
-    Raises:
-        FileError: the file cannot be read or is not a prompt file.
-    """
+    """Targets that are not chat models get no later turns. FileError: the file cannot be read or has no prompts."""
     tasks = bundled_tasks(prompts) if path is None else read_tasks(path)
     return limited([task for task in tasks if prompts == "chat" or not task.before], limit)
 
 
 def limited(tasks: Sequence[Task], limit: int | None) -> list[Task]:
-    """Return at most `limit` prompts, taken from the categories in turn so that each stays represented."""
+    """Taken from the categories in turn, so that each stays represented."""
     seen: Counter[str] = Counter()
     ranks = []
     for index, task in enumerate(tasks):

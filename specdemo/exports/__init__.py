@@ -1,1 +1,0 @@
-"""Records as files: JSON, a page that replays a run offline, an animation; and settings as code."""

@@ -1,6 +1,5 @@
-"""Charts as data: the part of Plotly's figure format that `chart.js` draws, so that Plotly reads them, too.
-
-Colours name variables of the style sheet, so that one figure serves light and dark.
+"""Charts as data: the part of Plotly's figure format that `chart.js` draws, so that Plotly reads them, too. Colours
+name variables of the style sheet, so that one figure serves light and dark.
 """
 
 from collections.abc import Sequence
@@ -8,17 +7,17 @@ from typing import Any
 
 Figure = dict[str, Any]
 _COLOURS = ("own", "accepted", "rejected", "plain", "refused", "mute", "ink")
+# Where speculation is as fast as plain decoding.
 AT_ONE = {"x0": 0, "x1": 1, "y0": 1, "y1": 1, "line": {"color": "var(--sd-ink)", "dash": "dash", "width": 1}}
-"""A line at 1, where speculation is as fast as plain decoding."""
 
 
 def figure(x: str, y: str, *traces: Figure, **layout: Any) -> Figure:
-    """Return a chart with titled axes; `layout` may replace them."""
+    """`layout` may replace the axes."""
     return {"data": list(traces), "layout": {"xaxis": {"title": x}, "yaxis": {"title": y}} | layout}
 
 
 def bars(name: str, x: Sequence[Any], y: Sequence[Any], colour: str = "accepted", **style: Any) -> Figure:
-    """Return bars; several such traces stand side by side."""
+    """Several such traces stand side by side."""
     return {"type": "bar", "name": name, "x": x, "y": y, "marker": {"color": f"var(--sd-{colour})"}, **style}
 
 
@@ -32,7 +31,6 @@ def colour(number: int) -> str:
 
 
 def whiskers(middle: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str) -> Figure:
-    """Return error bars from the ends of intervals."""
     above = [end - value for end, value in zip(high, middle, strict=True)]
     below = [value - end for end, value in zip(low, middle, strict=True)]
     return {"array": above, "arrayminus": below, "color": f"var(--sd-{colour})"}

@@ -1,7 +1,5 @@
-"""Settings as a few lines for other software, which reproduce them without specdemo.
-
-Prompts, names and paths are other people's text, so each is quoted for where it stands: Python, JSON, a command line
-of bash or PowerShell, or a comment.
+"""Settings as a few lines for other software, which reproduce them without specdemo. Prompts, names and paths are
+other people's text, so each is quoted for where it stands: Python, JSON, bash, PowerShell, or a comment.
 """
 
 import json
@@ -25,7 +23,7 @@ _WINDOW = 4096  # last tokens for llama.cpp to penalize, if the context length i
 
 @dataclass(frozen=True)
 class _Copy:
-    """A request to reproduce, where to find its models, and the strategy in the software's form."""
+    """A request, where to find its models, and the strategy in the software's form."""
 
     pair: ModelPair
     request: Request
@@ -39,10 +37,8 @@ class _Copy:
 
 
 class Software(NamedTuple):
-    """Software to write code for.
-
-    `form` converts a strategy to the software's form, `target` and `draft` are the model formats that it reads,
-    `write` yields the lines, and `heads` are the kinds of head that it can load.
+    """`form` converts a strategy, `target` and `draft` are the model formats that the software reads, `write` yields
+    the lines, and `heads` are the kinds of head that it can load.
     """
 
     title: str
@@ -54,13 +50,8 @@ class Software(NamedTuple):
 
 
 def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: str, *, local: bool = False) -> str:
-    """Return the lines for one of `FLAVOURS`. With `local` they name paths on this machine.
-
-    A draft that does not exist in a format that the software reads is replaced by prompt lookup, as a comment says.
-
-    Raises:
-        SettingsError: the software does not support this strategy, draft or target, or the server's configuration is
-            unknown.
+    """Return the lines for one of `FLAVOURS`, with paths on this machine if `local`; a SettingsError tells what the
+    software lacks. Prompt lookup replaces a draft in no format that it reads, as a comment then says.
     """
     software, request = FLAVOURS[flavour], Request.of(prompt, settings)
     strategy = request.strategy
@@ -173,7 +164,6 @@ FLAVOURS: dict[str, Software] = {
     "vllm": Software("vLLM", lambda strategy: strategy.vllm(), _BOTH, ("transformers",), _vllm),
     "llama.cpp": Software("llama.cpp", lambda strategy: strategy.llama_cpp(), ("gguf",), ("gguf",), _llama_cpp),
 }
-"""All software to write code for."""
 
 
 def _arguments(values: dict[str, Any]) -> str:
@@ -185,17 +175,13 @@ def _comment(text: str) -> str:
 
 
 def _json(value: Any) -> str:
-    """Return JSON on one line; what cannot be seen is escaped, letters of any script are not."""
+    """On one line; what cannot be seen is escaped, letters of any script are not."""
     text = json.dumps(value, ensure_ascii=False)
     return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in text)
 
 
 def command(arguments: Sequence[str]) -> Iterator[str]:
-    """Yield the line that runs a program and, if PowerShell needs another one, that as a comment.
-
-    Raises:
-        SettingsError: a name or path has characters that cannot be seen, such as a newline.
-    """
+    """Also, as a comment, PowerShell's line if it differs. SettingsError: a name or path has invisible characters."""
     for each in arguments:
         if not each.isprintable():
             raise SettingsError(f"{quoted(each)} has characters that no command line should hold; rename it.")
@@ -206,7 +192,7 @@ def command(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def powershell(arguments: Sequence[str]) -> str:
-    """Quote a line for PowerShell, where typographic quotes end a string, too."""
+    """Typographic quotes end a string in PowerShell, too."""
     plain = re.compile(r"[\w./:=+\\-]+", re.ASCII)
     return " ".join(
         each if plain.fullmatch(each) else "'" + re.sub("(['‘’‚‛])", r"\1\1", each) + "'" for each in arguments
@@ -214,7 +200,7 @@ def powershell(arguments: Sequence[str]) -> str:
 
 
 def _post(prefix: str, copy: _Copy, request: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines that send a request to the server that the lines before start."""
+    """Send a request to the server that the lines before start."""
     path, asked = "/completions", dict[str, Any](prompt=copy.request.prompt)
     if copy.chat:
         path, asked = "/chat/completions", {"messages": [{"role": "user", "content": copy.request.prompt}]}

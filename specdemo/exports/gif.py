@@ -24,8 +24,7 @@ _INKS = {"rejected": "rejected", "prompt": "mute"}
 _TONES = {"faster": "accepted", "slower": "rejected"}
 _LEGEND = (("accepted", "accepted guess"), ("own", "own, the target's"), ("rejected", "rejected guess"))
 
-Placed = tuple[str, str, int, int]
-"""A word, its kind, and where it stands in its pane, in pixels."""
+Placed = tuple[str, str, int, int]  # a word, its kind, and where it stands in its pane, in pixels
 
 
 class _Text:
@@ -64,7 +63,7 @@ def moving_picture(comparison: Comparison) -> bytes:
 
 
 def _frame(texts: dict[Side, _Text], said: Summary, seconds: float, at: float | None) -> Image.Image:
-    """Draw the race `at` this time on both clocks; None: its end, with the conclusion."""
+    """`at` this time on both clocks; None: the end, with the conclusion."""
     image = Image.new("RGB", SIZE, colours()["bg"])
     pen = ImageDraw.Draw(image)
     goal = max(text.tokens[-1] for text in texts.values())
@@ -98,13 +97,13 @@ def _frame(texts: dict[Side, _Text], said: Summary, seconds: float, at: float | 
 
 
 def _write(pen: ImageDraw.ImageDraw, words: str, x: int, y: int, size: int, colour: str) -> None:
-    """Write a text in at most two lines."""
+    """In at most two lines."""
     lines = wrap(words, round((WIDTH - x - _EDGE) / _font(size).getlength("n")))[:2]
     pen.multiline_text((x, y), "\n".join(lines), colours()[colour], _font(size), spacing=4)
 
 
 def _pane(rows: list[list[Placed]]) -> Image.Image:
-    """Draw a side's text, scrolled to its end."""
+    """Scrolled to its end."""
     image = Image.new("RGB", _PANE, colours()["card"])
     pen = ImageDraw.Draw(image)
     up = max(max((y for row in rows for *_, y in row), default=0) + _LINE - _PANE[1] + 24, 0)
@@ -135,7 +134,7 @@ def _width(text: str, size: int) -> int:
 
 @cache
 def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """Return an installed font with many scripts; otherwise Pillow's own, which has only Latin."""
+    """An installed font with many scripts; otherwise Pillow's own, which has only Latin."""
     for name in _FONTS:
         try:
             return ImageFont.truetype(name, size)

@@ -20,8 +20,7 @@ from specdemo.records import Comparison
 from specdemo.summary import summarise
 
 PAGE = ASSETS / "page"
-STYLES = ("tokens.css", "race.css")
-"""The page's style sheets that a replay needs, too, in order."""
+STYLES = ("tokens.css", "race.css")  # those of the page that a replay needs, too, in order
 _MODULES = ("chart.js", "files.js", "glossary.js", "pane.js", "player.js", "race.js", "rounds.js")
 
 
@@ -47,7 +46,7 @@ def replay(comparison: Comparison) -> bytes:
 
 
 def _bare(script: str) -> str:
-    """Return a module that imports others by name alone, which an import map resolves from a `data:` URL, too."""
+    """Let a module import others by name alone, which an import map resolves from a `data:` URL, too."""
     return script.replace(' from "./', ' from "')
 
 
@@ -56,8 +55,6 @@ def _url(script: str) -> str:
 
 
 class FileKind(NamedTuple):
-    """A kind of file to share: what it is, its media type, and the function that makes it."""
-
     what: str
     media_type: str
     make: Callable[[Comparison], bytes]
@@ -71,9 +68,5 @@ FILE_BYTES = 10 * 2**20  # of a run as JSON; 2,048 tokens a side take about 5 MB
 
 
 def make_file(kind: str, record: str) -> bytes:
-    """Make a file of this kind from a run as sent by the page.
-
-    Raises:
-        FileError: it is not a run, or too large.
-    """
+    """Make it from a run as sent by the page. FileError: it is not a run, or too large."""
     return FILE_KINDS[kind].make(unpack(record, FILE_BYTES))

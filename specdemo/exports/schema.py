@@ -1,8 +1,7 @@
 """Comparisons as JSON objects of schema 2, and back.
 
-The object is the record itself, so a round looks the same in the engine's process, on the page, in a saved file and
-in a replay. Added for readers without this package: texts, token ids and rates of each side, and `summary`, the
-figures and sentences that the page shows. Reading ignores what was added, since it follows from the rest.
+The object is the record itself, so a round looks the same everywhere. Added for readers without this package, and
+ignored when read: texts, token ids and rates of each side, and `summary`, the figures and sentences of the page.
 """
 
 import zlib
@@ -19,7 +18,6 @@ from specdemo.summary import summarise
 
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
-    """Return a JSON-serialisable object of schema 2."""
     data = {"schema": SCHEMA, **comparison.model_dump(mode="json")}
     for side in SIDES:
         run = comparison.side(side)
@@ -34,11 +32,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def from_json(data: dict[str, Any]) -> Comparison:
-    """Read an object that `to_json` wrote.
-
-    Raises:
-        ValueError: the object has another schema, or contradicts itself.
-    """
+    """ValueError: the object has another schema, or contradicts itself."""
     if data.get("schema") != SCHEMA:
         raise ValueError(f"expected an object of schema {SCHEMA}, got schema {data.get('schema')!r}")
     return Comparison.model_validate({**data, **{side: _run(data[side]) for side in SIDES}})
@@ -54,11 +48,7 @@ def _run(data: dict[str, Any]) -> Run:
 
 
 def from_text(text: str | bytes, advice: str) -> Comparison:
-    """Read a comparison from untrusted JSON.
-
-    Raises:
-        FileError: it is not a comparison; the message ends with `advice`.
-    """
+    """Read untrusted JSON; the message of a FileError ends with `advice`."""
     try:
         return from_json(json_value(text))
     except (ValueError, TypeError, KeyError, AttributeError) as error:  # JSON of any other structure
@@ -66,11 +56,7 @@ def from_text(text: str | bytes, advice: str) -> Comparison:
 
 
 def unpack(packed: str, most: int) -> Comparison:
-    """Read a comparison from base64 of gzipped JSON, as sent by the page; the JSON may have at most `most` bytes.
-
-    Raises:
-        FileError: it is not a comparison, or too large.
-    """
+    """Read base64 of gzipped JSON of at most `most` bytes, as sent by the page; else raise a FileError."""
     advice = "run again and share that"
     try:
         with GzipFile(fileobj=BytesIO(b64decode(packed, validate=True))) as file:

@@ -12,7 +12,7 @@ from specdemo.ui.views import view
 
 
 def anatomy(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return what the tab shows of a run besides its rounds: charts and a table, as parts of a board."""
+    """Charts and a table, as parts of a board."""
     confidence = _confidence(metrics.acceptance_by_confidence(comparison.speculative))
     return [
         {"title": "Acceptance by draft confidence", "figure": confidence},
@@ -23,12 +23,11 @@ def anatomy(comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def anatomy_view() -> gr.HTML:
-    """Return the view, which shows the run that the race shows."""
     return view("anatomy")
 
 
 def _confidence(bins: dict[int, tuple[int, int]]) -> Figure:
-    """Plot the share of judged proposals that were accepted, by the draft's probability in tenths."""
+    """The share of judged proposals that were accepted, by the draft's probability in tenths."""
     shares = bars(
         "judged proposals",
         [(low + 0.5) / 10 for low in bins],
@@ -42,7 +41,7 @@ def _confidence(bins: dict[int, tuple[int, int]]) -> Figure:
 
 
 def _lookahead(comparison: Comparison) -> Figure:
-    """Plot the lookahead of each round, next to the oracle's at the same position."""
+    """The lookahead of each round, next to the oracle's at the same position."""
     rounds = comparison.speculative.rounds
     numbers = list(range(1, len(rounds) + 1))
     chosen = [None if step.proposed is None else len(step.proposed) for step in rounds]
@@ -60,7 +59,6 @@ def _accepted(comparison: Comparison) -> Figure:
 
 
 def _passes(comparison: Comparison) -> dict[str, Any]:
-    """Return target and draft passes of this run and of the oracle."""
     run, agreement = comparison.speculative, comparison.draft_agreement
     rows = [("this run", len(run.rounds), metrics.draft_passes(comparison), metrics.mean_acceptance_length(run))]
     if agreement is not None:

@@ -64,7 +64,7 @@ from specdemo.ui.views import script, view
 
 class CompareCallbacks:
     def __init__(self, sessions: Sessions, *, local: bool = False) -> None:
-        """Show paths only if `local`: only this machine reaches the page."""
+        """`local`: only this machine reaches the page, which may then show paths."""
         self._sessions = sessions
         self._local = local
 
@@ -78,7 +78,7 @@ class CompareCallbacks:
         prompt: str,
         *values: Any,
     ) -> Iterator[list[Any]]:
-        """Compare; yield updates of race view, message, chat, finished run and buttons."""
+        """Yield updates of race view, message, chat, finished run and buttons."""
         check_session(session_open)
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
@@ -96,12 +96,10 @@ class CompareCallbacks:
             shown = news
 
     def move(self, request: gr.Request, pair: ModelPair, *values: Any) -> None:
-        """Apply changed controls to the visitor's run, if one is in progress."""
         with suppress(SettingsError):
             self._sessions.move(str(request.session_hash), settings_from(pair, dict(zip(NAMES, values, strict=True))))
 
     def prepare(self, session_open: bool, pair: ModelPair, *values: Any) -> None:
-        """Prepare the engine for these settings, which the visitor may run next."""
         if session_open:
             with suppress(SettingsError):
                 settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
@@ -111,14 +109,14 @@ class CompareCallbacks:
     def repeat(
         self, request: gr.Request, session_open: bool, pair: ModelPair, finished: FinishedRun | None
     ) -> Iterator[list[Any]]:
-        """Repeat the race that just ended, in the background; yield updates of race view and finished run."""
+        """In the background; yield updates of race view and finished run."""
         check_session(session_open)
         if finished is not None:
             for news in self._sessions.repeat(str(request.session_hash), pair, finished):
                 yield [gr.skip(), gr.skip()] if news is None else list(news)
 
     def share(self, event: gr.EventData) -> Iterator[list[Any]]:
-        """Make the file that a Share button requests; yield updates of message and file."""
+        """Yield updates of message and file."""
         kind, record = sent(event, "kind"), sent(event, "record")
         try:
             if not isinstance(kind, str) or kind not in FILE_KINDS or not isinstance(record, str):
@@ -141,7 +139,7 @@ class CompareCallbacks:
         return [code_html(lines), lines]
 
     def open(self, data: bytes) -> Iterator[list[Any]]:
-        """Show the comparison of an uploaded file; yield updates of race view and message."""
+        """Yield updates of race view and message."""
         waiting = [gr.skip(), notice("Reading the file …")]
         try:
             words = {"what": "This file cannot be read", "otherwise": "open one saved with Share"}
@@ -151,9 +149,8 @@ class CompareCallbacks:
             yield [gr.skip(), alert(error)]
 
     def api(self, pair: ModelPair) -> Callable[..., Iterator[dict[str, Any] | None]]:
-        """Return a function that compares this pair; its parameters are the prompt and every setting.
-
-        It yields None from time to time before its result, so that Gradio notices a client that has left.
+        """Return a function of the prompt and every setting. It yields None from time to time before its result, so
+        that Gradio notices a client that has left.
         """
 
         def compare(prompt: Any, *values: Any) -> Iterator[dict[str, Any] | None]:
@@ -196,7 +193,7 @@ def buttons(state: Literal["idle", "waiting", "running"]) -> list[dict[str, Any]
 
 
 def wait_in_queue() -> list[Any]:
-    """Return updates of message and buttons while a run waits; how many stand before it, `gradio.js` says."""
+    """Message and buttons; how many stand before this run, `gradio.js` says."""
     return ["", *buttons("waiting")]
 
 
@@ -205,7 +202,7 @@ def leave_queue() -> list[Any]:
 
 
 def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> list[dict[str, Any]]:
-    """Return updates of the controls that depend on pair, engine, drafter and policy, ordered as by `visibility`."""
+    """Return updates of the controls, ordered as by `visibility`."""
     values: dict[str, Any] = {}
     # a hidden choice must not stay selected
     if len(engines_for(pair)) == 1:
@@ -227,20 +224,18 @@ def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
 
 
 def chat_so_far(turns: tuple[Turn, ...], prompt: str) -> tuple[Turn, ...]:
-    """Return the turns before this message, without the last one if its message is the same, to answer it again."""
+    """Without the last turn if its message is the same, to answer it again."""
     again = bool(turns) and turns[-1].prompt == prompt
     return turns[:-1] if again else turns[-MOST_TURNS:]
 
 
 def _chat(turns: tuple[Turn, ...]) -> list[Any]:
-    """Return updates of a chat's turns, and of the switch that continues it; without turns, it is off and hidden."""
+    """Return updates of the turns, and of the switch that continues the chat, hidden without any."""
     return [turns, gr.update(visible=True) if turns else gr.update(visible=False, value=False)]
 
 
-DECODING = ("engine", "drafter", "policy", *sorted(shaping()))
-"""Settings of the decoding strategy, as opposed to prompt, length and sampling."""
-APPLIED = (*DECODING, "kv_cache")
-"""Controls that change when a measured setting is applied."""
+DECODING = ("engine", "drafter", "policy", *sorted(shaping()))  # as opposed to prompt, length and sampling
+APPLIED = (*DECODING, "kv_cache")  # they change when a measured setting is applied
 ANATOMY = "anatomy"
 COMPARE = "compare"
 FIND, FIND_TITLE = "Start", "Find my best setting"
@@ -250,10 +245,8 @@ _MAIN = ("drafter", "max_ngram_size", "max_new_tokens")
 
 
 class CompareTab(NamedTuple):
-    """Widgets and actions of the tab that others use.
-
-    `run` is disabled until the page is restored, so that nobody runs a pair other than the link's. `prepare` makes an
-    event be followed by preparing the engine.
+    """`run` is disabled until the page is restored, so that nobody runs a pair other than the link's; `prepare` makes
+    an event be followed by preparing the engine.
     """
 
     prompt: gr.Textbox
@@ -285,7 +278,7 @@ OWN_RUNS = (
 def compare_tab(
     callbacks: CompareCallbacks, session_open: gr.State, pair: gr.State, first: ModelPair, stop: Stop
 ) -> CompareTab:
-    """Build both tabs for the visitor's pair, initially `first`; `stop` ends a visitor's run."""
+    """Build both tabs for the visitor's pair, initially `first`."""
     with gr.Tab("Compare", id=COMPARE, elem_id="compare"), gr.Row(elem_id="first", equal_height=False):
         with gr.Column(elem_id="rail", scale=0, min_width=300):
             example = bundled_prompts(first.target.prompts)[0]
@@ -359,7 +352,7 @@ def compare_tab(
 def _controls(
     callbacks: CompareCallbacks, pair: gr.State, first: ModelPair, prompt: gr.Textbox, message: gr.HTML
 ) -> tuple[dict[str, Control], FindButtons]:
-    """Build a control for each setting; those that one needs stand first, the others in a part to open."""
+    """Those that one needs stand first, the others in a part to open."""
     made: dict[str, Control] = {}
     shown, start = initially(first), start_values(first)
     chosen = classes(first, start["engine"], start["drafter"], start["policy"])
@@ -405,14 +398,11 @@ def _controls(
 
 
 def _panel(name: str, title: str) -> None:
-    """Build a button that opens the part of this id, which style sheets hide at first.
-
-    No accordion: Gradio builds a closed one's content only when it opens, and misses earlier changes of its values.
-    """
+    """No accordion: Gradio builds a closed one when it opens, and misses earlier changes of its values."""
     with gr.Column(elem_id=f"open-{name}", elem_classes="opener"):
         gr.Button(title, size="sm").click(None, js=script("main.js", "toggle", json.dumps(name)))
 
 
 def apply_setting(settings: GenerationSettings | None) -> list[Any]:
-    """Return values of the `APPLIED` controls for these settings; None changes none of them."""
+    """Return updates of the `APPLIED` controls; None changes none of them."""
     return [gr.skip() if settings is None else getattr(settings, name) for name in APPLIED]

@@ -26,8 +26,7 @@ from specdemo.strategies import (
 from specdemo.strategies import drafters as all_drafters
 from specdemo.strategies import policies as all_policies
 
-HIDDEN_CHOICE = '.no-{0} label:has(input[value="{0}"]) {{ display: none; }}'
-"""CSS rule that hides a value of a radio group with the class `no-VALUE`; a label holds an input with its value."""
+HIDDEN_CHOICE = '.no-{0} label:has(input[value="{0}"]) {{ display: none; }}'  # a label holds an input
 FIELDS = GenerationSettings.model_fields
 RUNTIME = RuntimeSettings.model_fields
 NAMES = tuple(FIELDS)
@@ -38,7 +37,6 @@ Control = gr.Checkbox | gr.Dropdown | gr.Radio | gr.Number | gr.Slider | gr.Text
 
 
 def control(name: str, *, typed: bool = False, **options: Any) -> Control:
-    """Return the control of one setting: radio buttons, a checkbox, a slider or a number field."""
     field = (FIELDS | RUNTIME)[name]
     common: dict[str, Any] = {
         "value": field.default,
@@ -62,7 +60,7 @@ def control(name: str, *, typed: bool = False, **options: Any) -> Control:
 
 
 def annotation(name: str) -> Any:
-    """Return the type of a setting for API clients: a `Literal` if it has a fixed set of values."""
+    """A `Literal` for API clients if the setting has a fixed set of values."""
     able = choices(FIELDS[name])
     return FIELDS[name].annotation if able is None else Literal[tuple(able)]
 
@@ -73,7 +71,7 @@ def _limits(field: FieldInfo) -> tuple[float, float]:
 
 
 def visibility(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> dict[str, bool]:
-    """Return which controls have an effect for this pair, engine, drafter and policy."""
+    """Which controls have an effect here."""
     able = [*strategies(engine, pair.draft_kind, drafter)]
     allowed = {strategy.policy.name for strategy in able}
     chosen = policy if policy in allowed else first_policy(allowed)  # a hidden control keeps its value
@@ -95,7 +93,7 @@ def explanation(pair: ModelPair, engine: EngineName, drafter: str, policy: str) 
 
 
 def lookahead_info(pair: ModelPair, engine: EngineName) -> str | None:
-    """Return the lookahead's description, and which is best here by known step costs and the draft's agreement."""
+    """Its description, and which one is best here by known step costs and the draft's agreement."""
     description, found = FIELDS["num_assistant_tokens"].description, predicted(pair, engine)
     if found is None:
         return description
@@ -103,12 +101,11 @@ def lookahead_info(pair: ModelPair, engine: EngineName) -> str | None:
     return f"{description}; {best} by measured costs"
 
 
-AT_HAND = LiveSettings._fields
-"""Settings that visitors can change during a run."""
+AT_HAND = LiveSettings._fields  # what visitors can change during a run
 
 
 def engines_for(pair: ModelPair) -> tuple[EngineName, ...]:
-    """Return the engines that can load the pair; all local ones for a target alone."""
+    """Those that can load the pair; all local ones for a target alone."""
     return DRAFT_KINDS[pair.draft_kind or "model"].engines
 
 
@@ -121,16 +118,15 @@ def policies(pair: ModelPair, engine: EngineName, drafter: str) -> set[str]:
 
 
 def choices_css() -> str:
-    """Return CSS rules that hide unavailable drafters and policies by a class of the control, such as `no-auto`.
-
-    The choices stay in the control, since Gradio refuses to restore a value that is not among them.
+    """Hide unavailable drafters and policies by a class of the control, such as `no-auto`. They stay in the control,
+    since Gradio refuses to restore a value that is not among its choices.
     """
     values = (*all_drafters(), *all_policies())
     return "\n".join(HIDDEN_CHOICE.format(value) for value in values)
 
 
 def classes(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> dict[str, list[str]]:
-    """Return CSS classes by control, to hide unavailable choices and mark the controls that a run follows live."""
+    """CSS classes by control, to hide unavailable choices and mark what a run follows live."""
     able = strategies(engine, pair.draft_kind, drafter, policy)
     moves = ["moves"] if any(strategy.name in ENGINES[engine].live for strategy in able) else []
     return {
@@ -154,7 +150,7 @@ def start_values(pair: ModelPair) -> dict[str, Any]:
 
 
 def default_values(pair: ModelPair) -> dict[str, Any]:
-    """Return a pair's default settings, from which links list the differences."""
+    """From these, links list the differences."""
     return pair_settings(pair).model_dump()
 
 
@@ -163,11 +159,7 @@ def first_policy(able: Collection[str]) -> str:
 
 
 def settings_from(pair: ModelPair, values: dict[str, Any]) -> GenerationSettings:
-    """Build settings from the controls' values; a setting without effect here keeps the pair's default.
-
-    Raises:
-        SettingsError: a value is out of range.
-    """
+    """A setting without effect here keeps the pair's default. SettingsError: a value is out of range."""
     engines = engines_for(pair)
     engine = values["engine"] if values["engine"] in engines or len(engines) > 1 else engines[0]
     drafter = values["drafter"]
@@ -188,9 +180,8 @@ def settings_from(pair: ModelPair, values: dict[str, Any]) -> GenerationSettings
 def settings_from_link(
     pair: ModelPair, values: dict[str, str], start: dict[str, Any]
 ) -> tuple[GenerationSettings, SettingsError | None]:
-    """Return the settings in a link or in the browser's storage, given as strings, and an error if one is invalid.
-
-    A missing or invalid setting takes its value from `start`: the controls' initial values, or the pair's defaults.
+    """Settings in a link or the browser's storage, and an error if one is invalid; one that is missing or invalid
+    takes its value from `start`: the controls' initial values, or the pair's defaults.
     """
     chosen, wrong = dict(start), None
     ablest = min(LOCAL, key=lambda engine: len(ENGINES[engine].lacks))  # it supports the most settings

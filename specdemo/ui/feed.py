@@ -1,7 +1,7 @@
 """What a run sends to the page: numbered events, one line of JSON each.
 
-An update carries the events since the second-to-last one: a busy browser may miss one, and an update's cost does not
-grow with the run. The last event holds the whole record, so that a browser that missed more lacks nothing.
+An update carries the events since the second-to-last one, as a busy browser may miss one; its cost does not grow with
+the run. The last event holds the whole record, so that a browser that missed more lacks nothing.
 """
 
 import json
@@ -29,7 +29,6 @@ class Feed:
         self._append("start", record={"prompt": prompt, "history": [turn.model_dump() for turn in history], **dumped})
 
     def news(self) -> str:
-        """Return the events since the second-to-last call."""
         self.shown = True
         start, self._sent = self._sent[0], (self._sent[1], len(self._lines))
         return "".join(self._lines[start:])
@@ -48,13 +47,11 @@ class Feed:
         )
 
     def phase(self, words: str) -> None:
-        """Append a phase before the first token, unless it is the current one."""
         if words != self._phase:
             self._phase = words
             self._append("phase", text=words)
 
     def fail(self, message: str) -> None:
-        """Append the error that ended the run; earlier events stay."""
         self._append("error", text=message)
 
     def _append(self, kind: str, **event: Any) -> None:
@@ -62,7 +59,7 @@ class Feed:
 
 
 def end_event(comparison: Comparison, run: str | None = None, at: int = 0) -> str:
-    """Return the event of a run's result, sent again after each repeat; without `run`, all of a saved run."""
+    """Sent again after each repeat; without `run`, all of a saved run."""
     event = {"record": to_json(comparison), "anatomy": anatomy(comparison)}
     return _line(run or uuid4().hex, at, "end", event)
 

@@ -73,7 +73,6 @@ _UNKNOWN = 404, "This page has no such address; begin at its front page."
 
 
 def only_here(host: str | None, allowed: Sequence[str]) -> bool:
-    """Check if a page that listens on `host`, with these further names, is reachable only from this machine."""
     return is_loopback(host or default_host()) and not allowed and "SPACE_HOST" not in os.environ
 
 
@@ -99,10 +98,8 @@ class _Session:
 
 
 class Gate:
-    """Middleware in front of the page.
-
-    `names`: what the page is called, `*.example.org` for all subdomains; None if it cannot know. `trusted`: names in
-    browsers' addresses, even if a proxy rewrites `Host`. `root`: the path below which a proxy has the page.
+    """`names`: what the page is called, `*.example.org` for all subdomains; None if it cannot know. `trusted`: names
+    in browsers' addresses, even if a proxy rewrites `Host`. `root`: the path below which a proxy has the page.
     """
 
     def __init__(
@@ -165,7 +162,7 @@ class Gate:
         return answer
 
     def _route(self, method: str, path: str) -> tuple[ASGIApp, int, bool]:
-        """Return what answers on a route, its largest body, and whether it is open before signing in."""
+        """What answers on a route, its largest body, and whether it is open before signing in."""
         if len(path) > 1000 or any(len(part.encode()) > 255 for part in path.split("/")) or "\0" in path:
             raise Refused(*_UNKNOWN)  # no file system takes such a name
         if method in ("GET", "HEAD") and (_FRONT.fullmatch(path) or _READ.fullmatch(path)):
@@ -181,7 +178,7 @@ class Gate:
         raise Refused(*_UNKNOWN)
 
     def _foreign(self, method: str, headers: Headers) -> bool:
-        """Check if a browser sends the request for another site, which could change something or read the answer."""
+        """A browser sends the request for another site, which could change something or read the answer."""
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         if method in _SAFE and origin is None:  # a link or an image: the other site cannot read the answer
             return False
@@ -192,7 +189,6 @@ class Gate:
         return origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
 
     async def _signed_in(self, scope: Scope) -> bool:
-        """Ask Gradio's own route."""
         statuses = []
 
         async def send(message: Message) -> None:
@@ -303,7 +299,6 @@ def _host_name(host: str) -> str:
 
 
 def _is_of(name: str, known: str) -> bool:
-    """Check if a host name equals this one, or matches a pattern such as `*.example.org`."""
     known = known.lower().strip("[]")
     return name == known or (known.startswith("*.") and name.endswith(known[1:]))
 
@@ -317,7 +312,6 @@ async def _gone() -> Message:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that yields a body that was already read, and then the messages after it."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replayed() -> Message:
@@ -353,7 +347,7 @@ def _checked(body: bytes) -> dict[str, Any]:
 
 
 def _extent(left: list[Any]) -> tuple[int, int]:
-    """Count the characters and the values, nested ones included; counting stops when there are too many."""
+    """Characters and values, nested ones included; counting stops when there are too many."""
     characters = count = 0
     while left and count <= VALUES:
         value = left.pop()

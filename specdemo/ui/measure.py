@@ -1,7 +1,4 @@
-"""The Measure tab: which prompts, what to vary, how long; and Compare's search for the best setting.
-
-A measurement lasts about as long as its slider says.
-"""
+"""The Measure tab: which prompts, what to vary, how long; and Compare's search for the best setting."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -48,7 +45,7 @@ EMPTY = "[]"
 
 
 def board(progress: Progress[Result]) -> str:
-    """Return the report so far as a board's update: parts, each shown on a card of its own by `board.js`."""
+    """Update the board: parts, each shown on a card of its own by `board.js`."""
     if not progress.result.measured:
         return EMPTY
     made = report(progress.result)
@@ -62,7 +59,7 @@ def board(progress: Progress[Result]) -> str:
 
 
 def offered(preset: str, pair: ModelPair, values: Sequence[Any]) -> dict[str, Any]:
-    """Return an update of the variants to tick; all that the pair supports are ticked."""
+    """The variants to tick; all that the pair supports are ticked."""
     try:
         plan = _plan(preset, pair, [Task(name="", task="", prompt="")], 64, values)
     except SpecdemoError as error:
@@ -74,7 +71,7 @@ def offered(preset: str, pair: ModelPair, values: Sequence[Any]) -> dict[str, An
 def _plan(
     preset: str, pair: ModelPair, tasks: Sequence[Task], tokens: int, values: Sequence[Any], **options: Any
 ) -> Plan:
-    """Return the plan of a choice on the page. Finding the fastest setting keeps Compare's settings otherwise."""
+    """Finding the fastest setting keeps Compare's settings otherwise."""
     chosen = PRESETS[_OFFERED[preset]]
     if chosen.name == "tune":
         settings = settings_from(pair, dict(zip(NAMES, values, strict=True)) | {"max_new_tokens": tokens})
@@ -84,8 +81,6 @@ def _plan(
 
 
 class MeasureCallbacks:
-    """Callbacks: widget values in, updates out."""
-
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
@@ -103,7 +98,7 @@ class MeasureCallbacks:
         minutes: float,
         *values: Any,
     ) -> Iterator[list[Any]]:
-        """Measure; yield updates of message, board, files, the fastest setting and its button, and both buttons."""
+        """Yield updates of message, board, files, the fastest setting and its button, and both buttons."""
         check_session(session_open)
         idle, busy = job_buttons(START, busy=False), job_buttons(START, busy=True)
         kept = [gr.skip()] * 4
@@ -149,7 +144,7 @@ class MeasureCallbacks:
     def find(
         self, request: gr.Request, session_open: bool, pair: ModelPair, prompt: str, effort: str, *values: Any
     ) -> Iterator[list[Any]]:
-        """Find the fastest setting for a prompt; yield updates of message, both buttons, and the controls."""
+        """Yield updates of message, both buttons, and the controls."""
         check_session(session_open)
         idle, busy = job_buttons(FIND, busy=False), job_buttons(FIND, busy=True)
         unchanged = apply_setting(None)
@@ -189,7 +184,6 @@ def _with_loaded(
 
 
 def with_current(plan: Plan, settings: GenerationSettings) -> dict[str, Variant]:
-    """Return the plan's variants and the current setting, unless it is among them."""
     variants = dict(plan.variants)
     if all(variant.settings.strategy != settings.strategy for variant in variants.values()):
         name = settings.strategy.words
@@ -206,7 +200,6 @@ class Outcome(NamedTuple):
 
 
 def outcome(found: Result, settings: GenerationSettings) -> Outcome:
-    """Return the outcome of a finished measurement that includes the current settings."""
     conclusion = conclude(found)
     measured = {point.variant: point for point in points(found)}
     fresh = next((point for point in points(found, fresh=True) if point.variant == conclusion.best), None)
@@ -227,7 +220,7 @@ def outcome(found: Result, settings: GenerationSettings) -> Outcome:
 
 
 def suite_name(path: str | None) -> str:
-    """Return where prompts come from if none are typed, as HTML."""
+    """As HTML: where prompts come from if none are typed."""
     return str(_SUITE.format(Path(path).name if path else "the bundled suite, unless you type some"))
 
 
@@ -239,7 +232,6 @@ def measure_tab(
     compare: CompareTab,
     stop: Callable[[str], Stop],
 ) -> None:
-    """Build the tab, and connect Compare's search."""
     callbacks, controls = MeasureCallbacks(sessions), compare.controls
     begin = offered(next(iter(_OFFERED)), first, [control.value for control in controls.values()])
     with gr.Tab("Measure", id="measure"):

@@ -21,12 +21,9 @@ from specdemo.ui.server import sent
 from specdemo.ui.session import ENGINE, PRIVATE, QUIET, WAITING, Sessions, Stop
 from specdemo.ui.views import view
 
-Choices = list[tuple[str, str]]
-"""Labels and values of a list."""
-Lists = tuple[Choices, Choices]
-"""Those of targets and of drafts."""
-Updates = dict[Component, Any]
-"""Updates by component; other components stay as they are."""
+Choices = list[tuple[str, str]]  # labels and values
+Lists = tuple[Choices, Choices]  # of targets and of drafts
+Updates = dict[Component, Any]  # other components stay as they are
 
 _NO_DRAFT = "None: prompt lookup only"
 _RECOMMENDED = " · recommended"
@@ -44,7 +41,7 @@ _TYPED_ID = (
 
 
 class ModelsTab:
-    """The tab. `controls` name a pair, in the order of `PAIR_NAMES`; `in_use` is the pair in use as JSON."""
+    """`controls` name a pair, in the order of `PAIR_NAMES`; `in_use` is the pair in use as JSON."""
 
     def __init__(
         self,
@@ -57,10 +54,7 @@ class ModelsTab:
         *,
         local: bool = False,
     ) -> None:
-        """Build the tab; `stop` makes the callback that ends one of its activities.
-
-        `local`: only this machine reaches the page, so its files may be added.
-        """
+        """`local`: only this machine reaches the page, so its files may be added."""
         self._sessions, self._registry, self._local = sessions, registry, local
         self._pair, self._header, self._settings = pair, header, compare.controls
         with gr.Tab("Models") as tab:
@@ -126,7 +120,6 @@ class ModelsTab:
         fetched.then(self.report, named, reported, **PRIVATE)
 
     def list_after(self, event: Any) -> None:
-        """Update the lists after an event."""
         target, draft, *_ = self.controls
         event.then(self.update_lists, [target, self._listed], [target, draft, self._listed], **PRIVATE)
 
@@ -193,7 +186,7 @@ class ModelsTab:
         return news
 
     def fit_to_target(self, target: str | None, listed: Lists) -> Updates:
-        """Return the drafts that fit a target, and its default settings; a typed path becomes a model first."""
+        """The drafts that fit, and default settings; a typed path becomes a model first."""
         news: Updates = {}
         target = target or ""  # an emptied list sends None
         typed = target.strip(" \"'")
@@ -213,7 +206,7 @@ class ModelsTab:
         return news | {self._listed: now}
 
     def add(self, place: str, listed: Lists) -> Updates:
-        """Add a file or folder of this machine to the models, and choose it as the target."""
+        """A file or folder of this machine becomes the target."""
         try:
             if not place.strip():
                 raise UsageError("Give the path of a GGUF file or of an OpenVINO folder.")
@@ -226,7 +219,7 @@ class ModelsTab:
         }
 
     def report(self, target: str, draft: str, cache_size: int) -> Updates:
-        """Return facts about a pair, without loading it; a pair that cannot run cannot be used."""
+        """Facts, without loading; a pair that cannot run cannot be used."""
         models, fits = self._registry.models(), False
         facts = offer = ""
         try:
@@ -242,24 +235,24 @@ class ModelsTab:
         return {self._report: facts, self._offer: offer, self._use: gr.update(interactive=fits)}
 
     def _defaults(self, target: str) -> dict[str, Any]:
-        """Return a target's default runtime settings, except for the devices."""
+        """All but the devices."""
         return self._registry.default_runtime(target).model_dump(include=set(_DEFAULTED))
 
 
 def engine_for(pair: ModelPair, before: ModelPair, engine: Any) -> EngineName:
-    """Return the engine to load a pair in: its own if that differs from the last pair's, else the chosen one."""
+    """The pair's own if that differs from the last pair's, else the chosen one."""
     able, now, was = engines_for(pair), start_values(pair)["engine"], start_values(before)["engine"]
     engine = now if now != was else engine
     return engine if engine in able else able[0]
 
 
 def name_of(event: gr.EventData) -> str:
-    """Return the catalogue entry, or the model, that a button belongs to; empty if a forged event names none."""
+    """The catalogue entry, or the model, that a button belongs to; empty if a forged event names none."""
     return str(sent(event, "name") or "")
 
 
 def model_choices(models: Mapping[str, Model], target: str) -> Lists:
-    """Return the choices of targets, and of drafts for this target, with recommended drafts marked."""
+    """Return targets, and drafts for this target, with recommended ones marked."""
     targets = [(name, name) for name, model in models.items() if model.detokenizer]
     if target not in models:
         return targets, [(_NO_DRAFT, ""), *((name, name) for name in models)]

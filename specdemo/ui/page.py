@@ -55,11 +55,10 @@ def serve(
     load: EngineFactory = load_engine,
     sessions: int = SESSIONS,
 ) -> None:
-    """Serve the page until interrupted or terminated.
+    """Serve the page until interrupted or terminated; tests replace `load` and `sessions`.
 
     Visitors may download models, except on a Hugging Face Space; `downloads` overrides that. `allowed_hosts`: further
-    host names of the page, besides those of `gate`. For tests, `load` loads engines in their own process, and
-    `sessions` limits the visitors whose state is kept.
+    host names of the page, besides those of `gate`.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     allowed = "SPACE_ID" not in os.environ if downloads is None else downloads
@@ -104,7 +103,7 @@ def look() -> dict[str, Any]:
 def build_page(
     worker: Worker, pair: ModelPair, *, models_dir: Path | None = None, downloads: bool = True, local: bool = False
 ) -> gr.Blocks:
-    """Build the page for this initial pair. `local`: only this machine reaches it, so copied code may name paths."""
+    """`local`: only this machine reaches the page, so copied code may name paths."""
     visitors = Visitors()
     sessions = Sessions(worker, visitors)
     registry = Registry(pair, visitors, directory=models_dir, downloads=downloads)
@@ -133,7 +132,7 @@ def build_page(
 
 
 def suited(pair: ModelPair, prompt: str) -> Any:
-    """Return an update of the prompt: another kind of model's example gives way to this pair's first."""
+    """Another kind of model's example gives way to this pair's first."""
     own = bundled_prompts(pair.target.prompts)
     examples = {example for kind in get_args(Prompts) for example in bundled_prompts(kind)}
     return own[0] if prompt in examples.difference(own) else gr.skip()
@@ -148,7 +147,6 @@ def _remember(
     compare: CompareTab,
     models: ModelsTab,
 ) -> None:
-    """Save prompt, settings and pair in the browser and the address, and restore them when the page loads."""
     remembered = {"prompt": compare.prompt, **compare.controls}
     start, default = start_values(registry.default), default_values(registry.default)
     # what a winner set is always named, so that a link means the same where another strategy won; see `restore`
@@ -179,8 +177,6 @@ _SAVED = TypeAdapter(dict[str, str])
 
 
 class StartValues(NamedTuple):
-    """Updates of prompt, controls, message, pair, header, and the controls that name a pair."""
-
     prompt: Any
     controls: list[Any]
     message: Any
@@ -190,10 +186,7 @@ class StartValues(NamedTuple):
 
 
 def restore(registry: Registry, saved: str, built: dict[str, Any]) -> StartValues:
-    """Return the initial values of the page; `saved` is a JSON object of strings, or empty.
-
-    `built`: the controls' values in the page as it was built, perhaps before step costs were measured.
-    """
+    """`saved`: a JSON object of strings; `built`: the controls' values, perhaps before step costs were measured."""
     values = _read(saved)
     pair, wrong = _pair(registry, {name: values[name] for name in PAIR_NAMES if name in values})
     start = start_values(registry.default)
@@ -217,7 +210,7 @@ def restore(registry: Registry, saved: str, built: dict[str, Any]) -> StartValue
 
 
 def _read(saved: str) -> dict[str, str]:
-    """Return the saved values; none if a client has sent something else."""
+    """Nothing if a client has sent something else."""
     try:
         return _SAVED.validate_json(saved or "{}")
     except ValidationError:

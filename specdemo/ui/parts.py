@@ -1,4 +1,4 @@
-"""Parts of the page as HTML: header and messages, the menu of examples, the catalogue and the facts about a pair."""
+"""Parts of the page as HTML."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,6 @@ def describe(phase: Phase) -> str:
 
 
 def phase_words(phase: Phase) -> str:
-    """Describe a phase, such as "Warming up (1 of 2) …"."""
     of = " tokens" if phase.name == "prefilling" else ""
     parts = f" ({phase.done} of {phase.total}{of})" if phase.total else ""
     seconds = f" ({phase.seconds:.0f} s)" if phase.seconds >= 1 else ""
@@ -43,7 +42,6 @@ def phase_words(phase: Phase) -> str:
 
 
 def progress_html(text: str, done: float, total: float, seconds_left: float | None) -> str:
-    """Return a progress bar below its text, to which the time left, if known, is added."""
     if seconds_left is not None:
         minutes, seconds = divmod(round(seconds_left), 60)
         text += f", about {f'{minutes} min ' if minutes else ''}{seconds} s left"
@@ -81,7 +79,7 @@ def header_html(pair: ModelPair) -> str:
 
 
 def _precision(requested: str) -> str:
-    """Name the requested precision; every run reports the one that its device uses."""
+    """The requested one; every run reports the one that its device uses."""
     return "default precision" if requested == "default" else f"precision {requested}"
 
 
@@ -121,10 +119,7 @@ def _entries(prompts: Sequence[str], measured: Mapping[str, dict[str, Any]]) -> 
 
 
 def _measured(pair: ModelPair) -> tuple[dict[str, dict[str, Any]], str]:
-    """Return this pair's speedup by prompt, as measured by `tests/benchmarks`, and the machine; empty if unknown.
-
-    It is unknown where the pair starts in another engine than the measured one.
-    """
+    """Speedups by prompt, measured by `tests/benchmarks`, and the machine; empty if unknown for this engine."""
     if not _EXPECTATIONS.is_file() or pair.draft is None:
         return {}, ""
     found = json.loads(_EXPECTATIONS.read_text(encoding="utf-8")).get(f"{pair.target.name}|{pair.draft.name}", {})
@@ -145,7 +140,7 @@ _COMMAND = Markup("<p>In a terminal: <code>{}</code></p>")
 
 
 def cards_html(able: Sequence[str], unable: Sequence[str] = ()) -> str:
-    """Return cards side by side; those of pairs that cannot run on this machine are folded."""
+    """Those of pairs that cannot run on this machine are folded."""
     shown = f'<div class="entries">{"".join(able)}</div>'
     if not unable:
         return shown
@@ -154,7 +149,7 @@ def cards_html(able: Sequence[str], unable: Sequence[str] = ()) -> str:
 
 
 def card_html(entry: Entry, here: Sequence[bool], *, downloads: bool, own_directory: bool = False) -> str:
-    """Return one entry. `here`: which of its models are present. `own_directory`: the user chose a models folder."""
+    """`here`: which of its models are present. `own_directory`: the user chose a models folder."""
     models = (
         _MODEL.format(role=role, name=source.repository or "comes with specdemo", facts=_facts(source))
         for role, source in zip(("target", "draft"), entry.sources, strict=False)
@@ -206,7 +201,6 @@ def _action(entry: Entry, here: Sequence[bool], *, downloads: bool, own_director
 
 
 def offer_html(name: str) -> str:
-    """Return a button that downloads a model which is not on this machine."""
     return str(_OFFER.format(name=name, action=_BUTTON.format(action="download", text=f"Download {name}")))
 
 
@@ -222,7 +216,7 @@ _NO_DRAFT = "No matching draft found. Use prompt lookup, or see docs/drafts.md f
 
 
 def report_html(report: PairReport) -> str:
-    """Return the facts about a pair as a table with a column for each model, and remarks below."""
+    """A table with a column for each model, and remarks below."""
     models = [model for model in (report.target, report.draft) if model is not None]
     rows = {
         "": ("target", "draft"),

@@ -23,12 +23,11 @@ from specdemo.settings import RuntimeSettings
 from specdemo.ui.parts import alert, card_html, cards_html, download_html, notice, offer_html
 from specdemo.ui.session import Visitors
 
-PAIR_NAMES = ("target", "draft", *RuntimeSettings.model_fields)
-"""Names that identify a pair and how it is loaded, in the page's controls and in links."""
+PAIR_NAMES = ("target", "draft", *RuntimeSettings.model_fields)  # of the controls and links that choose a pair
 
 
 class Names(NamedTuple):
-    """A pair as the page's controls name it; an empty draft means none."""
+    """An empty draft means none."""
 
     target: str
     draft: str
@@ -41,13 +40,11 @@ def values_of(pair: ModelPair) -> dict[str, Any]:
 
 
 def of_hub(name: str) -> bool:
-    """Check if a name has the form of a model's or a GGUF file's name on the Hub."""
+    """The form of a model's or a GGUF file's name on the Hub."""
     return re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.-]+\.gguf)?", name) is not None
 
 
 class Registry:
-    """The models on this machine, the catalogue, and the default pair."""
-
     def __init__(
         self, default: ModelPair, visitors: Visitors, *, directory: Path | None = None, downloads: bool = True
     ) -> None:
@@ -76,7 +73,6 @@ class Registry:
         return f"{missing}; on this page's machine, run: specdemo models download {name}"
 
     def choose(self, names: Names, runtime: dict[str, Any]) -> ModelPair:
-        """Return the pair with these names and runtime settings."""
         models = self.models()
         for name in (names.target, *filter(None, [names.draft])):
             if name not in models:
@@ -91,7 +87,7 @@ class Registry:
         return pair_of(models[names.target], models[names.draft] if names.draft else None, runtime=settings)
 
     def devices(self) -> dict[str, str]:
-        """Return the titles of the devices that visitors may choose: usable ones, and those of the default pair."""
+        """Titles of those that visitors may choose: usable ones, and those of the default pair."""
         usable = [device for device in devices() if device.reason is None]
         own = (self.default.runtime.device, draft_device(self.default.runtime))
         return dict.fromkeys(own, "as the page was started") | {device.name: device.full_name for device in usable}
@@ -101,7 +97,6 @@ class Registry:
         return initial_runtime(model) if model is not None else RuntimeSettings()
 
     def names_of(self, entry_name: str) -> Names:
-        """Return the names of a catalogue entry's models."""
         entry = find(entry_name)
         by_path = {model.path: name for name, model in self.models().items()}
         names = [by_path.get(folder) for folder in entry_folders(entry, self._directory)]
@@ -120,14 +115,11 @@ class Registry:
         return cards_html(able, unable)
 
     def offer(self, name: str) -> str:
-        """Return the offer to download a model not on this machine, as HTML; empty if that is not possible."""
+        """HTML for a model not on this machine; empty if it cannot be downloaded."""
         return offer_html(name) if self.downloads and of_hub(name) else ""
 
     def download(self, visitor: str, name: str) -> Iterator[str]:
-        """Download a model from the Hub, or the missing models of a catalogue entry, yielding messages.
-
-        A stopped download keeps its files.
-        """
+        """Yield messages; a stopped download keeps its files."""
         if not self.downloads:
             yield notice("Downloads from this page are off; download in a terminal on its machine.")
             return
@@ -147,7 +139,7 @@ class Registry:
 
 
 def _downloads(name: str, stop: Callable[[], bool]) -> Iterator[tuple[str, Iterator[Progress[Path | None]]]]:
-    """Yield the source and the progress of each necessary download."""
+    """The source and the progress of each."""
     if of_hub(name):
         yield name, download(name, stop=stop)
         return

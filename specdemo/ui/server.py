@@ -79,7 +79,7 @@ def refusal(reason: str) -> gr.Error:
 
 
 def fits(block: Any, value: Any) -> bool:
-    """Check if a value has the type that a widget sends; Gradio itself checks bounds and choices."""
+    """Check the type that a widget sends; Gradio itself checks bounds and choices."""
     number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
     match block:
         case gr.Textbox() | gr.Radio():
@@ -100,7 +100,7 @@ def fits(block: Any, value: Any) -> bool:
 
 
 def sent(event: gr.EventData, name: str) -> Any:
-    """Return what a script of the page sent with an event, or None. It is untrusted: anyone can send anything."""
+    """What a script of the page sent with an event, or None. It is untrusted: anyone can send anything."""
     try:
         return getattr(event, name)
     except (AttributeError, TypeError):
@@ -159,10 +159,8 @@ def application(
     sessions: int = SESSIONS,
     **look: Any,
 ) -> Starlette:
-    """Return the page behind its gate, with further routes; `look` are options of `gr.mount_gradio_app`.
-
-    Without `allowed_hosts`, a page on an address other than loopback answers to every name, since it cannot know its
-    own.
+    """Return the page behind its gate, with further routes; `look` are options of `gr.mount_gradio_app`. Without
+    `allowed_hosts`, a page on no loopback address answers to every name, since it cannot know its own.
     """
     # of every event Gradio would keep a row, and tabulate them all after each, which disturbs the engine's clocks
     os.environ |= {"GRADIO_ANALYTICS_MAX_EVENTS": "1", "GRADIO_ANALYTICS_CACHE_FREQUENCY": str(10**9)}
@@ -201,10 +199,7 @@ def application(
 
 @contextmanager
 def listening(app: ASGIApp, host: str | None = None, port: int | None = None) -> Iterator[str]:
-    """Serve an application in a thread, on this port or the first that is free; yield its address.
-
-    Nothing is fetched to see that it runs, so that no proxy of the environment is asked for this machine's page.
-    """
+    """Serve in a thread and yield the address; no request checks it, which a proxy of the environment could get."""
     host = host or default_host()
     listener = _bound(host, port)
     config = uvicorn.Config(
@@ -225,7 +220,7 @@ def listening(app: ASGIApp, host: str | None = None, port: int | None = None) ->
 
 
 def _bound(host: str, port: int | None) -> socket.socket:
-    """Return a socket that listens on this port, or on the first free one of a hundred."""
+    """On this port, or on the first free one of a hundred."""
     first = port if port is not None else int(os.environ.get("GRADIO_SERVER_PORT", "7860"))
     for number in range(first, first + (1 if port is not None else 100)):
         try:

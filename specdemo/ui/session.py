@@ -37,7 +37,7 @@ class Visitors:
 
     @contextmanager
     def busy(self, visitor: str, activity: str) -> Iterator[Event]:
-        """Register an activity; its event is set when the visitor stops it."""
+        """The event is set when the visitor stops the activity."""
         one = visitor, activity, Event()
         self._busy.append(one)
         try:
@@ -53,13 +53,12 @@ class Visitors:
             event.set()
 
 
-UPDATE_SECONDS = 0.35
-"""Between updates of a race, about a slice of both sides; each takes CPU time from an engine on the same machine."""
+UPDATE_SECONDS = 0.35  # about a slice of both sides; each update of a race takes CPU time from the engine
 JOB_UPDATE_SECONDS = 1.0  # between updates of a measurement, which are larger
 
 
 class Update(NamedTuple):
-    """Updates of the page; without a feed, an earlier result stays. `turn`: the chat's next one, once answered."""
+    """Without a feed, an earlier result stays. `turn`: the chat's next one, once answered."""
 
     feed: str | None
     message: str
@@ -68,7 +67,7 @@ class Update(NamedTuple):
 
 
 class FinishedRun(NamedTuple):
-    """A finished run, as kept for its visitor, compressed, since there may be hundreds; and its number of events."""
+    """Compressed, since there may be hundreds; with its number of events."""
 
     run: str
     events: int
@@ -84,8 +83,6 @@ class FinishedRun(NamedTuple):
 
 
 class Sessions:
-    """Runs, loads and measurements that visitors start."""
-
     def __init__(self, worker: Worker, visitors: Visitors | None = None) -> None:
         self._worker = worker
         self._visitors = visitors or Visitors()
@@ -93,7 +90,7 @@ class Sessions:
     def run(
         self, visitor: str, pair: ModelPair, prompt: str, settings: GenerationSettings, history: Sequence[Turn] = ()
     ) -> Iterator[Update]:
-        """Compare, yielding updates. Errors become messages; closing the iterator frees the engine."""
+        """Errors become messages; closing the iterator frees the engine."""
         chat = is_chat(pair, settings)
         pair = with_chat_cache(pair, settings)
         feed, started, due, message, ended = Feed(pair, prompt, settings, history), set[Side](), 0.0, "", False
@@ -144,9 +141,8 @@ class Sessions:
     def repeat(
         self, visitor: str, pair: ModelPair, finished: FinishedRun
     ) -> Iterator[tuple[str, FinishedRun] | None]:
-        """Repeat a finished race while nobody else needs the engine; yield None until its end.
-
-        Then, if there were repeats, yield an event for the page and the updated run.
+        """Repeat a finished race while nobody else needs the engine; yield None until its end and then, if there were
+        repeats, an event for the page and the updated run.
         """
         before = last = finished.comparison
         if before.repeats:  # a refused run leaves an earlier run in place, which is already repeated
@@ -176,12 +172,12 @@ class Sessions:
             yield notice("Stopped; the previous pair is still in use.") if cancelled.is_set() else ""
 
     def measure(self, visitor: str, activity: str, job: Job) -> Iterator[Any]:
-        """Run a job until it ends or this visitor stops it; yield what `Worker.run` yields."""
+        """Yield what `Worker.run` yields, until the job ends or this visitor stops it."""
         with self._visitors.busy(visitor, activity) as cancelled:
             yield from self._worker.run(job, cancelled)
 
     def compare(self, pair: ModelPair, prompt: str, settings: GenerationSettings) -> Iterator[dict[str, Any] | None]:
-        """Run one comparison; yield None from time to time, and at the end an object of schema 2."""
+        """Yield None from time to time, and at the end an object of schema 2."""
         due = 0.0
         for progress in self._worker.compare(pair, prompt, settings):
             if isinstance(progress, Comparison):
@@ -192,7 +188,7 @@ class Sessions:
 
 
 def shown(error: Exception, what: str) -> SpecdemoError:
-    """Return an error for the page; what nobody expected is its cause."""
+    """What nobody expected becomes the cause."""
     if isinstance(error, SpecdemoError):
         return error
     failure = EngineError.of(error, what)
@@ -201,20 +197,19 @@ def shown(error: Exception, what: str) -> SpecdemoError:
 
 
 def _turn(prompt: str, comparison: Comparison) -> Turn | None:
-    """Return the chat's next turn; None if the run was stopped, or cut off while the model was thinking."""
+    """None if the run was stopped, or cut off while the model was thinking."""
     said = answer(comparison.plain.text)
     return Turn(prompt=prompt, answer=said) if said and comparison.plain.finish_reason != "cancelled" else None
 
 
 def initial_pair(pair: ModelPair) -> ModelPair:
-    """Return the pair as its first run will need it, so that it is loaded only once."""
+    """As its first run will need it, so that it is loaded only once."""
     return with_chat_cache(pair, GenerationSettings())
 
 
 def with_chat_cache(pair: ModelPair, settings: GenerationSettings) -> ModelPair:
-    """Enable prefix caching for a chat, whose next turn then prefills only its new tokens, on both sides.
-
-    A server manages its own cache. GenAI speculates without prefix caching for some targets and drafts.
+    """Enable prefix caching, so that a chat's next turn prefills only its new tokens, on both sides. A server manages
+    its own cache; GenAI speculates without prefix caching for some targets and drafts.
     """
     kind = DRAFT_KINDS[pair.draft_kind or "model"]
     unable = pair.servers is not None or pair.target.linear_attention or kind.limited
@@ -233,10 +228,8 @@ def in_child(
 ) -> Generator[list[Any], None, T]:
     """Return the result of work on a visitor's file, done in a process of its own within limits.
 
-    Until then, yield copies of `waiting`, so that Gradio notices who has left; it changes those it sends.
-
-    Raises:
-        SpecdemoError: the work raised it, or a FileError that begins with `what` and ends with `otherwise`.
+    Until then, yield copies of `waiting` (Gradio changes those it sends), so that Gradio notices who has left. Raises
+    the work's SpecdemoError, or a FileError that begins with `what` and ends with `otherwise`.
     """
     failure = Failure(FileError, what, otherwise)
     steps = run_limited(work, *arguments, name="specdemo file", failure=failure, limits=FILE_LIMITS)
@@ -261,13 +254,13 @@ WAITING = "Waiting for the machine …"
 
 
 def on_engine(button: gr.Button, callback: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
-    """Connect a button to a job of the engine; the first output says that it waits for others, until its turn."""
+    """The first output says that the job waits for others, until its turn."""
     button.click(partial(notice, WAITING), outputs=outputs[0], **PRIVATE)
     return button.click(callback, inputs, outputs, **QUIET, **ENGINE)
 
 
 def check_session(session_open: bool) -> None:
-    """Check that the server still holds this visitor's state, which it keeps only for the latest visitors."""
+    """The server keeps the state of its latest visitors only."""
     if not session_open:
         raise gr.Error("This session has expired. Reload the page.", print_exception=False)
 
@@ -286,7 +279,7 @@ def job_updates(
     show: Callable[[Any], str],
     kept: str = "finished results are kept",
 ) -> Iterator[JobUpdate]:
-    """Yield updates while a job runs, and at its end; what is finished stays on the board, also if the job fails."""
+    """Yield updates while a job runs; what is finished stays on the board, also if the job fails."""
     state: Progress[Any] | None = None
     due = 0.0
     try:
@@ -319,5 +312,4 @@ def _progress(state: Progress[Any]) -> str:
 
 
 def job_buttons(label: str, *, busy: bool) -> list[dict[str, Any]]:
-    """Return updates of the button that starts work, and of the one that stops it."""
     return [gr.update(interactive=not busy, value="Working …" if busy else label), gr.update(visible=busy)]

@@ -1,6 +1,5 @@
-"""The page's look: Gradio's theme, our style sheets, and the views that our modules draw.
-
-Nothing is global in the browser: scripts import the modules they need, relative to the page's address.
+"""The page's look: Gradio's theme, our style sheets, and the views that our modules draw. Nothing is global in the
+browser: scripts import the modules they need, relative to the page's address.
 """
 
 import inspect
@@ -10,6 +9,7 @@ import gradio as gr
 
 from specdemo.exports.html import PAGE, STYLES, text_of
 
+# Variables of Gradio's theme by the colour of `tokens.css` that each has.
 _COLOURS = {
     "bg": "body_background_fill background_fill_secondary input_background_fill checkbox_label_background_fill "
     "button_secondary_background_fill_hover",
@@ -26,7 +26,6 @@ _COLOURS = {
     "own-soft": "color_accent_soft checkbox_label_background_fill_hover checkbox_label_background_fill_selected",
     "rejected": "button_cancel_background_fill button_cancel_background_fill_hover button_cancel_border_color",
 }
-"""Variables of Gradio's theme by the colour of `tokens.css` that each has."""
 _SHAPES = {
     "block_radius": "12px",
     "block_border_width": "1px",
@@ -46,7 +45,7 @@ _SHAPES = {
 
 
 def theme() -> gr.themes.Base:
-    """Return the theme; one set of names serves light and dark, since the variables change with the mode."""
+    """One set of names serves light and dark, since the variables change with the mode."""
     base = gr.themes.Base(font=["system-ui", "Segoe UI", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     colours = {name: f"var(--sd-{colour})" for colour, names in _COLOURS.items() for name in names.split()}
     variables = inspect.signature(base.set).parameters
@@ -58,7 +57,7 @@ _MODULE = 'import(new URL("specdemo/{}", document.baseURI))'
 
 
 def view(name: str, markup: str | None = None, *, value: str = "", **layout: Any) -> gr.HTML:
-    """Return a view of `main.js` by name; without `markup`, its HTML is in the file of this name."""
+    """A view of `main.js` by name; without `markup`, its HTML is in the file of this name."""
     mount = f"""
         const widget = {{ element, trigger, props, watch }};
         {_MODULE.format("main.js")}.then(({{ mount }}) => mount("{name}", widget));
@@ -67,7 +66,7 @@ def view(name: str, markup: str | None = None, *, value: str = "", **layout: Any
 
 
 def script(module: str, function: str, *first: str) -> str:
-    """Return JavaScript for a Gradio event: call a module's function with `first`, as JSON, and event values."""
+    """JavaScript that calls a module's function with `first`, as JSON, and the event's values."""
     arguments = "".join(f"{value}, " for value in first)
     return f"async (...values) => (await {_MODULE.format(module)}).{function}({arguments}...values)"
 
@@ -76,7 +75,6 @@ _MODULES = {path.name for path in PAGE.glob("*.js")} - {"replay.js"}
 
 
 def head() -> str:
-    """Return the page's head: style sheets, the script that must come first, and preloads of all modules."""
     sheets = "".join(
         f'<link rel="stylesheet" href="specdemo/{name}">' for name in (*STYLES, "boards.css", "gradio.css")
     )
