@@ -1,7 +1,4 @@
-"""The terminal: the page's features as commands, one module each.
-
-Exit codes: 0 for success, 2 for bad usage, 1 for a failed run, 130 for Ctrl+C.
-"""
+"""The terminal: one module per command. Exit codes: 0 success, 1 failed run, 2 bad usage, 130 Ctrl+C."""
 
 import errno
 import io
@@ -19,8 +16,7 @@ from specdemo.text import printable
 if TYPE_CHECKING:
     from specdemo.worker import EngineFactory  # imports openvino
 
-_UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE, errno.EIO}
-"""Errors of standard output. All other files report their own."""
+_UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE, errno.EIO}  # of standard output
 
 
 def main(arguments: Sequence[str] | None = None, *, load: "EngineFactory | None" = None) -> int:

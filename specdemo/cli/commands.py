@@ -1,5 +1,3 @@
-"""Parser of all commands."""
-
 import argparse
 import sys
 from collections.abc import Mapping
@@ -16,7 +14,6 @@ _LONGEST = 400
 
 
 def build_parser(load: EngineFactory = load_engine) -> argparse.ArgumentParser:
-    """Return the parser of all commands, whose engines `load` loads."""
     called = "specdemo" if Path(sys.argv[0]).stem == "specdemo" else "python -m specdemo"
     parser = Parser(
         prog=called,
@@ -35,7 +32,6 @@ def build_parser(load: EngineFactory = load_engine) -> argparse.ArgumentParser:
 
 
 def _add_log_level(parser: argparse.ArgumentParser) -> None:
-    """Add the option to a command, or to each subcommand of one."""
     subcommands = commands_of(parser)
     for each in subcommands.values():
         _add_log_level(each)
@@ -49,8 +45,6 @@ def _add_log_level(parser: argparse.ArgumentParser) -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser whose errors are one sentence."""
-
     def error(self, message: str) -> NoReturn:
         """End with one sentence, without the usage, shortening any long argument that it repeats."""
         half = _LONGEST // 2

@@ -90,7 +90,6 @@ def _compare(options: argparse.Namespace) -> None:
 
 
 def _report(comparison: Comparison, options: argparse.Namespace) -> None:
-    """Print a comparison and write its files."""
     files: dict[str | Path, Callable[[], bytes]] = {
         path: partial(kind.make, comparison)
         for name, kind in html.FILE_KINDS.items()

@@ -81,7 +81,6 @@ def folders(directory: Path | None) -> Iterator[str]:
 
 
 def _without_user(path: Path) -> str:
-    """Return a path without the user's name, to be shown to others."""
     home = Path.home()
     return f"~/{path.relative_to(home)}" if home != Path("/") and path.is_relative_to(home) else str(path)
 

@@ -98,11 +98,7 @@ def _plan(options: argparse.Namespace, preset: Preset) -> Plan:
 
 
 def _places(axis: str, text: str) -> list[Any]:
-    """Parse the places on an axis: names, or numbers such as `1-4,8`; `none` is an empty list.
-
-    Raises:
-        UsageError: it is not such a list.
-    """
+    """Parse names, or numbers such as `1-4,8`, or `none` (an empty list); a `UsageError` otherwise."""
     if text == "none":
         return []
     kind, *_ = get_args(Axes.model_fields[axis].annotation)

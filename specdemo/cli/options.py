@@ -1,7 +1,4 @@
-"""Options shared by commands: one per setting, the pair, and the destination of JSON.
-
-What is wrong or contradictory with them is a `SpecdemoError`, before anything is started.
-"""
+"""Options shared by commands. Whatever is wrong with them is a `SpecdemoError`, before anything is started."""
 
 import argparse
 import os
@@ -34,8 +31,7 @@ URL_VARIABLE = "SPECDEMO_URL"
 PLAIN_URL_VARIABLE = "SPECDEMO_PLAIN_URL"
 _OF_SAMPLING = ("temperature", "top_p", "top_k")  # the seed is ignored too, but harmless in a script
 
-Commands = Any
-"""Return type of `ArgumentParser.add_subparsers`, which is private to argparse."""
+Commands = Any  # of `ArgumentParser.add_subparsers`, whose type is private to argparse
 
 
 def add_settings(parser: argparse.ArgumentParser, settings: type[GenerationSettings | RuntimeSettings]) -> None:
@@ -52,7 +48,6 @@ def add_settings(parser: argparse.ArgumentParser, settings: type[GenerationSetti
 
 
 def _topic(settings: type[GenerationSettings | RuntimeSettings], name: str) -> str:
-    """Return the heading under which `--help` lists an option."""
     if settings is RuntimeSettings:
         return "how models are loaded"
     if name in Sampling.__dataclass_fields__:
@@ -61,7 +56,6 @@ def _topic(settings: type[GenerationSettings | RuntimeSettings], name: str) -> s
 
 
 def add_pair(parser: argparse.ArgumentParser) -> None:
-    """Add what names a pair, its runtime settings, and servers in its place."""
     which, known_by = "NAME|DIR|FILE", "a model's name, a folder or a GGUF file"
     default = "(default: SmolLM2 if it is on this machine, else the story pair's)"
     group = parser.add_argument_group("the pair")
@@ -107,7 +101,7 @@ def add_models_dir(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_pair(options: argparse.Namespace) -> ModelPair:
-    """Return the pair given as options: the default one, or models on this machine, perhaps not converted yet."""
+    """Return the pair given as options, perhaps not converted yet, or the default one."""
     servers = chosen_servers(options)
     engine = getattr(options, "engine", "server" if servers is not None and options.target is None else None)
     if engine == "server":
@@ -182,13 +176,10 @@ def _kind(field: FieldInfo) -> dict[str, Any]:
 
 
 def chosen(options: argparse.Namespace, settings: type[GenerationSettings | RuntimeSettings]) -> dict[str, Any]:
-    """Return the values of the given options that belong to one settings class."""
     return {name: value for name, value in vars(options).items() if name in settings.model_fields}
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """Return a parser of whole numbers within these limits, for argparse."""
-
     def number(text: str) -> int:
         value = int(text)
         if value < least or (most is not None and value > most):

@@ -1,8 +1,7 @@
 """Ctrl+C together with OpenVINO.
 
-On Linux, OpenVINO 2026.4's CPU plugin registers its own stack for signal handlers. If several plugins were loaded,
-the stack that stays registered can be one that was freed with its plugin. Python runs its handlers on that stack, so
-Ctrl+C after an engine was freed causes a segmentation fault.
+On Linux, OpenVINO 2026.4's CPU plugin registers a stack for signal handlers that, with several plugins loaded, can
+stay registered after it is freed. Python runs its handlers on it, so Ctrl+C after an engine was freed would crash.
 """
 
 import ctypes
@@ -18,8 +17,6 @@ _MASK_BYTES = 128
 
 
 class _Action(ctypes.Structure):
-    """`struct sigaction` of Linux's C libraries."""
-
     _fields_ = (
         ("handler", ctypes.c_void_p),
         ("mask", ctypes.c_ulong * (_MASK_BYTES // ctypes.sizeof(ctypes.c_ulong))),
@@ -41,10 +38,7 @@ def on_interrupt(handler: Any) -> Any:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Let Ctrl+C end the process at once while modules are imported and nothing has started.
-
-    A KeyboardInterrupt there can surface as any error of the module that it interrupts.
-    """
+    """Let Ctrl+C end the process at once during imports: there it can surface as any error of the imported module."""
     if signal.getsignal(signal.SIGINT) not in (signal.default_int_handler, signal.SIG_DFL):
         yield  # ignored in the background, or handled by other code
         return

@@ -1,7 +1,4 @@
-"""Output of commands: results in the page's colours and, while they run, progress on standard error.
-
-Ctrl+C ends a long command early and keeps its finished results.
-"""
+"""Output of commands: results in the page's colours and, while they run, progress on standard error."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -59,7 +56,6 @@ def safe_console(*, stderr: bool = False) -> Console:
 
 
 def print_comparison(console: Console, comparison: Comparison, *, explained: bool = False) -> None:
-    """Print both texts, the speculative one coloured, the conclusion and the figures; `explained` adds why."""
     prompt = Text(prompt_of(comparison), "dim")
     console.print(Panel(prompt + Text(comparison.plain.text), title="plain", title_align="left"))
     console.print(Panel(prompt + coloured(comparison.speculative), title="speculative", title_align="left"))
@@ -89,7 +85,6 @@ def coloured(run: Run) -> Text:
 
 
 def legend(comparison: Comparison) -> Text:
-    """Explain the styles, and name the source of the proposals."""
     text = Text.assemble(
         ("accepted proposal", STYLES["accepted"]), "  ", ("correction or bonus", STYLES["own"]), "  ",
         ("~rejected proposal~", STYLES["rejected"]),
@@ -98,7 +93,6 @@ def legend(comparison: Comparison) -> Text:
 
 
 def print_report(report: Report) -> None:
-    """Print an experiment's conclusion, its tables and notes."""
     console = safe_console()
     for sentence in report.opening:
         console.print(Text(sentence))
@@ -120,7 +114,6 @@ def _table(listed: Listed) -> Table:
 
 
 def table(figures: Sequence[Figure], *, formulas: bool) -> Table:
-    """Return every figure of the comparison, with formulas if requested."""
     result = Table("figure", "plain", "speculative", *["formula"] * formulas, box=None, header_style="bold")
     for figure in figures:
         row = (figure.name, figure.plain, figure.speculative)
@@ -145,7 +138,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
 
 class Show(Protocol):
-    """Function that shows the current activity, what is done of the total, and the estimated seconds left."""
+    """Shows the current activity, what is done of the total, and the estimated seconds left."""
 
     def __call__(
         self, doing: str, done: int | None = None, total: int | None = None, left: float | None = None
@@ -172,7 +165,6 @@ def progress(doing: str) -> Iterator[Show]:
 
 
 def _lines() -> Show:
-    """Return a function that prints a line for each new activity, otherwise at most every `_LINE_SECONDS`."""
     last, due = "", 0.0
 
     def show(doing: str, done: int | None = None, total: int | None = None, left: float | None = None) -> None:
@@ -191,7 +183,6 @@ def _count(done: int | None, total: int | None, left: float | None) -> str:
 
 
 def show_conversion(converting: Iterator[tuple[Model, float]]) -> None:
-    """Show a conversion that yields the current model and its seconds, if there is anything to convert."""
     for model, _ in converting:
         with progress(f"converting {model.name}, once") as show:
             for model, _ in converting:

@@ -1,10 +1,7 @@
 """The catalogue of recommended pairs, where their models are on this machine, and the pair that specdemo starts with.
 
-Sizes in `assets/catalogue.json` are estimates, from the number of parameters or from a repository's listing; speedups
-in its notes are their authors'.
-
-A model counts as present only when complete: a folder of the Hub's cache is inspected like any other, and its weights
-arrive last. Packages are not imported, only searched for the model's file.
+Sizes in `assets/catalogue.json` are estimates; speedups in its notes are their authors'. A model counts as present
+only when complete: a folder of the Hub's cache is inspected like any other, and its weights arrive last.
 """
 
 import glob
@@ -41,11 +38,10 @@ def export_command(repository: str, weights: str, folder: str, *, trust: bool = 
 
 
 class Source(Record):
-    """A model's source: a `repository` of the Hub, or a bundled folder at `path`.
+    """A `repository` of the Hub, or a bundled folder at `path`; `name` is the model's in listings.
 
-    `format` says whether it is OpenVINO IR already, needs conversion, or is a GGUF `file` of the repository's
-    `revision`; `weights` is the resulting precision. `disk_bytes` is an estimate, unless there is a file. A file with
-    this `sha256` may also come in a `package` of the Python package index. `name` is the model's name in listings.
+    `format`: OpenVINO IR already, to be converted, or a GGUF `file` of the repository's `revision`; a file with this
+    `sha256` may also come in a `package` of the Python package index. `disk_bytes` is an estimate without a file.
     """
 
     repository: str | None = None
@@ -64,7 +60,6 @@ class Source(Record):
 
     @property
     def address(self) -> str:
-        """Name by which it is downloaded from the Hub."""
         assert self.repository is not None
         return f"{self.repository}:{self.file}" if self.file is not None else self.repository
 
@@ -82,7 +77,7 @@ class Source(Record):
 
 
 class Defaults(Record):
-    """Default runtime and generation settings of a pair: arithmetic in which both sides' outputs can be identical."""
+    """A pair's default settings: arithmetic in which both sides' outputs can be identical."""
 
     runtime: RuntimeSettings = RuntimeSettings(precision="f32", kv_cache_precision="f32", dynamic_quantization="auto")
     generation: dict[str, bool | int | float | str] = Field(default_factory=dict)
@@ -149,7 +144,6 @@ def hub_cache() -> Path:
 
 
 def models_dir(given: Path | None = None) -> Path:
-    """Return the user's own models directory."""
     if given is not None:
         return given
     named = os.environ.get(MODELS_VARIABLE)
@@ -157,7 +151,6 @@ def models_dir(given: Path | None = None) -> Path:
 
 
 def cached_folders() -> dict[str, Path]:
-    """Return the complete OpenVINO models in the Hub's cache, by repository."""
     stored = sorted(hub_cache().glob("models--*"))
     names = (storage.name.removeprefix("models--").replace("--", "/") for storage in stored)
     return {name: folder for name in names if (folder := cached_folder(name)) is not None}
@@ -177,8 +170,6 @@ def storage_of(repository: str) -> Path:
 
 
 def snapshots(storage: Path) -> list[Path]:
-    """Return a repository's revisions in the Hub's cache, newest first."""
-
     def modified(path: Path) -> float:
         with suppress(OSError):
             return path.stat().st_mtime
@@ -188,10 +179,7 @@ def snapshots(storage: Path) -> list[Path]:
 
 
 def local_folder(source: Source, directory: Path | None = None) -> Path | None:
-    """Return a catalogue model's complete folder or GGUF file on this machine, or None; works offline.
-
-    Exported models are searched in `directory`, by default the user's own models directory.
-    """
+    """Return a model's complete folder or GGUF file on this machine, or None; exported ones are in `directory`."""
     if source.path is not None:
         return ASSETS / source.path
     assert source.repository is not None, "a source has a repository or a path"
@@ -210,7 +198,6 @@ def local_folder(source: Source, directory: Path | None = None) -> Path | None:
 
 
 def _packaged(source: Source) -> list[Path]:
-    """Return the files of this name in the source's package, if it is installed."""
     if source.package is not None:
         with suppress(PackageNotFoundError):  # the package is not imported: its dependencies may be missing
             name = source.package.partition("==")[0]
@@ -250,10 +237,9 @@ def bundled_prompts(kind: Prompts) -> list[str]:
 
 
 def default_pair(**runtime: Any) -> ModelPair:
-    """Return the default pair: the catalogue's pair named in SPECDEMO_PAIR, else SmolLM2's, else the bundled one.
+    """Return the catalogue's pair named in SPECDEMO_PAIR, else SmolLM2's, else the bundled one.
 
-    Skips a pair that is not on this machine, or that needs conversion while the cache is not writable; a GGUF file
-    may not be converted yet.
+    Skips a pair that is not here, or that needs conversion while the cache is not writable.
     """
     entry = find(os.environ.get(PAIR_VARIABLE) or _FIRST_CHOICE)
     paths = [path for path in entry_folders(entry) if path is not None]
@@ -286,7 +272,6 @@ def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettin
 
 
 def check_target(model: Model) -> None:
-    """Check that a model can generate text."""
     if model.head is not None:
         noun = DRAFT_KINDS[model.head].noun
         raise PairError(f"{model.name!r} is {noun}, which cannot generate text on its own; choose it as the draft.")
@@ -323,10 +308,7 @@ def initial_runtime(target: Model) -> RuntimeSettings:
 
 
 def initial_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
-    """Return a pair's default settings, changed as given.
-
-    They start in the traced engine where that quantizes activations, so that speculation gains more there.
-    """
+    """Return a pair's defaults, changed as given; the traced engine where quantized activations make it gain more."""
     begin = default_settings(pair.target).generation
     traced = "traced" in DRAFT_KINDS[pair.draft_kind or "model"].engines and has_int8_weights(pair.target)
     if "engine" not in chosen and traced and int8_runtime(pair.runtime) != pair.runtime:

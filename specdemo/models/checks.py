@@ -1,7 +1,7 @@
 """Checks, before anything heavy is loaded, whether a pair can run here, and on which engine.
 
-Two tokenizers are compared by every token of their vocabularies, or by examples if one cannot be listed. GenAI reads
-a vocabulary from the detokenizer, and some drafts are published without one, since only the target needs it.
+Two tokenizers are compared by every token of their vocabularies, or by examples if one cannot be listed: GenAI reads
+a vocabulary from the detokenizer, which some drafts lack, since only the target needs it.
 """
 
 import os
@@ -45,8 +45,7 @@ _NOT_SERVED = "The remote engine decodes only what servers have; choose the gena
 
 _TAIL = 2**18  # bytes at the end of a tokenizer's XML, with its ids and chat template
 _PADDED = 0.98
-"""Least part of the larger vocabulary: Qwen2.5 has 151,936 tokens up to 3B and 152,064 above, of which 151,665 mean
-something. The tokenizers decide; this only orders the list of drafts."""
+"""Least part of the larger vocabulary (Qwen2.5's has 151,936 tokens or 152,064); only orders the list of drafts."""
 
 
 class EngineReport(Record):
@@ -67,11 +66,7 @@ class EngineReport(Record):
 
 
 class PairReport(Record):
-    """A report on a pair, made without loading it.
-
-    `same_tokenizer` is None for a target alone, for a head, which has none, and for a GGUF file not converted yet.
-    `memory_free` is in bytes.
-    """
+    """`same_tokenizer` is None for a target alone, a head, and an unconverted GGUF file; `memory_free`: in bytes."""
 
     target: Model
     draft: Model | None
@@ -118,7 +113,7 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
 
 
 def drafts_for(target: Model, models: Iterable[Model]) -> list[Model]:
-    """Return the models that may draft for a target, the likeliest first, judged without opening them.
+    """Return the models that may draft for a target, judged without opening them.
 
     Smaller models with as many tokens come first, then larger ones, then those that can draft through their text. A
     head is made for one target's vocabulary.
@@ -255,10 +250,7 @@ def _genai_ids(target: Model, draft: Model | None) -> str | None:
 
 
 def _special_ids(folder: Path) -> dict[str, str]:
-    """Return the ids of special tokens at the end of a tokenizer's XML.
-
-    Asked itself, GenAI 2026.4 now and then crashes for a tokenizer without a detokenizer.
-    """
+    """Read them from a tokenizer's XML: GenAI 2026.4 now and then crashes for one without a detokenizer."""
     with suppress(OSError), (folder / "openvino_tokenizer.xml").open("rb") as file:
         file.seek(max(file.seek(0, os.SEEK_END) - _TAIL, 0))
         end = file.read().decode(errors="replace")
@@ -284,7 +276,6 @@ _EXAMPLES = (
 
 
 def check_tokenizers(target: "openvino_genai.Tokenizer", draft: "openvino_genai.Tokenizer") -> None:
-    """Check that a draft's ids mean the same to the target."""
     with suppress(RuntimeError):  # one has no detokenizer, and so no vocabulary
         check_vocabularies(target.get_vocab(), draft.get_vocab())
         return
@@ -297,11 +288,7 @@ def check_tokenizers(target: "openvino_genai.Tokenizer", draft: "openvino_genai.
 
 
 def check_vocabularies(target: dict[bytes, int], draft: dict[bytes, int]) -> None:
-    """Check that shared ids stand for the same tokens, and that nearly all are shared.
-
-    A model may have a few added tokens that its partner lacks; an id that stands for two texts makes every proposal
-    meaningless.
-    """
+    """Check that shared ids stand for the same tokens, and that nearly all are shared: some models add a few."""
     by_id = {id_: text for text, id_ in target.items()}
     clash = next((id_ for text, id_ in draft.items() if by_id.get(id_, text) != text), None)
     if clash is None and len(target.keys() & draft.keys()) >= 0.95 * max(len(target), len(draft)):

@@ -1,18 +1,14 @@
 """Conversion of a GGUF file to OpenVINO IR by openvino-genai's own reader, and what is put right in its result.
 
-The reader writes beside the file it reads, so it gets a link to the file in a folder of its own. It accepts no F32
-or BF16 matrices, so these are converted to F16 first. It writes no configuration, so that is derived from the file's
-metadata. In the network that it writes:
+The reader writes beside the file it reads, so it gets a link in a folder of its own. It writes no configuration, so
+that is derived from the file's metadata. In its network:
 
-- In Q4_1 and Q4_K a group of 32 weights is stored as `scale * q + minimum`, with a 4-bit q. openvino-genai 2026.4
-  converts it to `scale * (q - zero)`, with `zero` rounded to an integer. That is a different model:
-  SmolLM2-135M-Instruct in Q4_1 then chose the same token as with its own weights at 66 % of 3,000 positions, and its
-  perplexity was 81 instead of 63. With `zero` in half precision it chose the same at 99.6 %, for 5 % more bytes.
-- The ends of layers get the names by which GenAI finds an EAGLE-3 head's layers, which the reader, part of GenAI too,
-  does not set.
-- Positions are scaled as the file says.
+- A group of 32 weights in Q4_1 and Q4_K, `scale * q + minimum`, becomes `scale * (q - zero)`, `zero` rounded to an
+  integer. SmolLM2-135M-Instruct in Q4_1 then chose the same token as with its own weights at 66 % of 3,000 positions,
+  with a perplexity of 81 instead of 63; with `zero` in half precision, at 99.6 %, for 5 % more bytes.
+- The ends of layers lack the names by which GenAI finds an EAGLE-3 head's layers, and positions are not scaled.
 
-In the tokenizer, which as written
+Its tokenizer
 
 - cuts a text to its last 8,192 tokens, whatever the model's context, so that the beginning of a prompt is lost;
 - splits text by one of three rules, whichever of them the file names;
@@ -43,11 +39,9 @@ from specdemo.models.gguf import Header, Tensor, check_readable, read_array, rea
 from specdemo.models.gguf_keys import SPLITS, begins_with_token, rope_factors, takes_words_whole
 from specdemo.settings import WeightsForm
 
-_DECOMPRESSION = {"Convert", "Subtract", "Multiply", "Reshape", "Transpose"}
-"""Operations between a constant and its product: weights are unpacked, shifted, scaled and reshaped."""
+_DECOMPRESSION = {"Convert", "Subtract", "Multiply", "Reshape", "Transpose"}  # from a constant to its product
 _EIGHT_BITS = {"u8", "i8"}
-INT8_GROUPS = (64, 32)
-"""Weights that share a scale in int8; the second if the first does not divide a row."""
+INT8_GROUPS = (64, 32)  # weights per scale in int8; the second if the first does not divide a row
 _ROWS_AT_ONCE = 4096  # rows unpacked to f32 at once, so that memory stays below the matrix's own
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
@@ -129,10 +123,7 @@ def ends(header: Header) -> dict[str, Any]:
 
 
 def with_halves(path: Path, header: Header, copy: Path) -> bool:
-    """Write a copy of a file with its F32 and BF16 matrices as F16, and vectors as F32; return False if all are.
-
-    The reader of openvino-genai 2026.4 supports no other vectors, and no F32 or BF16 matrices.
-    """
+    """Write a copy with F32 and BF16 matrices as F16, and vectors as F32, as the reader wants; False if needless."""
     if all(_stored_as(tensor) == tensor.type for tensor in header.tensors):
         return False
     with copy.open("wb") as target:
@@ -191,10 +182,7 @@ def _name_layers(model: openvino.Model) -> None:
 
 
 def _scale_positions(model: openvino.Model, file: Path, header: Header) -> None:
-    """Store the file's own frequencies of positions.
-
-    The reader leaves their scaling out, and rounds them to half precision where no matrix is quantized.
-    """
+    """Store the file's own frequencies of positions: the reader omits their scaling, and may round them to f16."""
     base = header.number(f"{header.family}.rope.freq_base") or 10_000.0
     llama3 = [_raw(file, header, each) for each in header.tensors if each.name == "rope_freqs.weight"]
     divisors = np.array(llama3[0].view(np.float32)) if llama3 else 1
@@ -280,8 +268,8 @@ def _scales_and_minima(tensor: Tensor, raw: np.ndarray[Any, Any]) -> tuple[Halve
 def store_as_int8(model: openvino.Model) -> None:
     """Store weights of four bits, or of more than eight, as int8 in groups, in place.
 
-    Each group of a row has one scale, so that its largest weight is 127. Products that read the same input (q, k and
-    v; gate and up) become one, which is split after it: SmolLM2-135M then has 121 products a step instead of 211.
+    A group's largest weight is 127. Products that read the same input (q, k and v; gate and up) become one, which is
+    split after it: SmolLM2-135M then has 121 products a step instead of 211.
     """
     alike: dict[Any, list[tuple[Any, Any]]] = defaultdict(list)
     for product, weights in _products(model):
@@ -368,7 +356,6 @@ def _unpacked(node: Any) -> list[Any]:
 
 
 def _is_constant(node: Any) -> bool:
-    """Whether this output depends only on unpacked constants."""
     kind = node.get_type_name()
     return kind == "Constant" or (kind in _DECOMPRESSION and all(map(_is_constant, _unpacked(node))))
 
@@ -486,10 +473,7 @@ def _merging(model: openvino.Model) -> Any:
 
 
 def _begin(model: openvino.Model, token: int) -> None:
-    """Begin each text with a token, unless special tokens are not asked for.
-
-    GenAI finds this operation for that, and the text's own segment by the subtraction of its truncation.
-    """
+    """Begin each text with a token, unless special tokens are not asked for: GenAI finds this operation for that."""
     (dense,) = (node for node in model.get_ordered_ops() if node.get_type_name() == "RaggedToDense")
     length = dense.input_value(3).get_node().input_value(0).get_node()  # of each text: its end minus its beginning
     begin = [opset.constant(np.array(values, np.int32)).output(0) for values in (0, 1, [token])]

@@ -1,12 +1,9 @@
 """The folder of OpenVINO IR for a model: its own, or the conversion of its GGUF file in our cache.
 
-A conversion's folder is named by its file's SHA-256 digest, the version of our conversion and the form of its
-weights, so a copied or renamed file is not converted again. Its weights keep the values of the file, mostly in four
-bits; on a processor that multiplies int8 they become int8 in groups of 64, which choose another token at one to three
-positions of a hundred (docs/models.md).
-
-The conversion runs in a process of its own: it can be ended, may need more memory than there is, and openvino-genai
-prints text that would corrupt JSON output.
+It is named by the file's SHA-256 digest, our conversion's version and the form of weights, so a renamed file is not
+converted again. On a processor that multiplies int8, four-bit weights become int8 in groups of 64, which choose
+another token at one to three positions of a hundred (docs/models.md). The conversion runs in a process of its own: it
+may need more memory than there is, and openvino-genai prints text that would corrupt JSON output.
 """
 
 import hashlib
@@ -26,8 +23,7 @@ from specdemo.models.gguf import inspect_gguf
 from specdemo.records import Model, ModelPair
 from specdemo.settings import RuntimeSettings, WeightsForm
 
-VERSION = 5
-"""Increased when the conversion changes, so that older conversions are redone."""
+VERSION = 5  # increased when the conversion changes, so that older ones are redone
 _GROWTH = 3.0  # bytes of IR per byte of GGUF, at most: 4 bits stored as 8 with scales, beside what the reader wrote
 _STALE_SECONDS = 24 * 3600  # no conversion takes as long
 
@@ -58,7 +54,6 @@ def traced_runtime(pair: ModelPair) -> RuntimeSettings:
 
 
 def stored_form(model: Model) -> str | None:
-    """Describe the form of a GGUF model's weights and why; None for a folder."""
     if model.path is None or not model.path.is_file():
         return None
     words = {"exact": "exact weights", "int8": "int8 in groups of 64"}[form_of(model)]
@@ -124,10 +119,7 @@ def convert_models(models: Iterable[Model | None]) -> Iterator[tuple[Model, floa
 
 
 def convert_gguf(path: Path, form: WeightsForm) -> Iterator[float]:
-    """Convert a file that is not converted yet; yields the elapsed seconds, five times a second.
-
-    When the generator is closed, the conversion ends and leaves nothing behind.
-    """
+    """Convert a file; yield the elapsed seconds, five times a second. Closing the generator leaves nothing behind."""
     if converted_folder(path, form) is not None:
         return
     _check_disk(inspect_gguf(path))

@@ -1,10 +1,7 @@
 """This machine: its processor, memory and OpenVINO devices, and the properties that models are compiled with.
 
-Two processors of one name can differ by half: VNNI and AMX multiply int8 and bf16 several times faster than AVX2, so
-verifying more tokens costs little there. Linux lists instruction sets; elsewhere the list is what numpy found, which
-knows fewer.
-
-OpenVINO is imported where it is asked, since listing models does without.
+Processors of one name can differ by half: VNNI and AMX multiply int8 and bf16 several times faster than AVX2, so
+verifying more tokens costs little. OpenVINO is imported where it is asked, since listing models does without.
 """
 
 import logging
@@ -39,8 +36,7 @@ INSTRUCTION_SETS = {
     "dot product": {"asimddp", "feat_dotprod"},
     "I8MM": {"i8mm", "feat_i8mm"},
     "SVE": {"sve"},
-}
-"""Instruction sets that matter to decoding, by their names in /proc/cpuinfo."""
+}  # those that matter to decoding, as in /proc/cpuinfo
 _NUMPY = {"X86_V3": "avx2", "AVX2": "avx2", "X86_V4": "avx512f", "AVX512F": "avx512f", "AVX512_ICL": "avx512_vnni"}
 
 
@@ -57,7 +53,7 @@ def _cpuinfo() -> list[str]:
 
 
 def instruction_sets() -> list[str]:
-    """Return the names of those that Linux and numpy report."""
+    """Return those that Linux lists, or elsewhere numpy, which knows fewer."""
     flags = {word for line in _cpuinfo() if line.startswith(("flags", "Feat")) for word in line.split()}
     extensions = np.show_config(mode="dicts")["SIMD Extensions"]
     flags |= {_NUMPY[name] for name in (*extensions["baseline"], *extensions["found"]) if name in _NUMPY}
@@ -72,9 +68,9 @@ def processor() -> str:
 def memory_needed(target_bytes: int, draft_bytes: int, cache_gb: int, engine: EngineName) -> int:
     """Return the maximum bytes of weights and KV caches.
 
-    GenAI's plain and speculative pipelines each hold a target and a cache, and the draft is loaded a second time to
-    replay its proposals. The traced engine holds each model once. Caches take memory only as far as they are used: a
-    pair of 113 MB with a cache of 1 GB took 0.7 GB in GenAI, where this says 2.4.
+    GenAI's two pipelines each hold a target and a cache, and the draft is loaded again to replay its proposals; the
+    traced engine holds each model once. Caches fill with use: a pair of 113 MB with 1 GB of cache took 0.7 GB in
+    GenAI, where this says 2.4.
     """
     return ENGINES[engine].copies * (target_bytes + draft_bytes + cache_gb * 2**30)
 
@@ -113,7 +109,7 @@ PROPERTIES_VARIABLE = "SPECDEMO_CPU_PROPERTIES"
 
 
 class Device(NamedTuple):
-    """A device: its OpenVINO and its full name, and why it cannot be used here, if so."""
+    """OpenVINO's name and its full one, and why it cannot be used here, if so."""
 
     name: str
     full_name: str
@@ -130,7 +126,6 @@ def devices() -> list[Device]:
 
 
 def check_devices(runtime: RuntimeSettings) -> None:
-    """Check both devices of a pair: one of this machine by any OpenVINO name, or AUTO."""
     import openvino
 
     available = openvino.Core().available_devices
@@ -164,8 +159,7 @@ def draft_runtime(runtime: RuntimeSettings) -> RuntimeSettings:
 def int8_runtime(runtime: RuntimeSettings) -> RuntimeSettings:
     """Return the settings with which the traced engine loads a target of int8 weights.
 
-    Automatic quantization is on where it is faster. When the model is loaded, a trial shows whether passes of any
-    length repeat bits with it, so that outputs of plain and speculative decoding stay the same; if not, it is off.
+    Automatic quantization is on where it is faster, unless a trial at loading shows that passes do not repeat bits.
     """
     on = runtime.dynamic_quantization == "auto" and runtime.device.startswith("CPU") and multiplies_int8()
     return runtime.model_copy(update={"dynamic_quantization": "on"}) if on else runtime
@@ -181,10 +175,7 @@ def device_name(device: str) -> str:
 
 
 def properties(runtime: RuntimeSettings, device: str) -> dict[str, str]:
-    """Return the OpenVINO properties to compile a model with on this device; empty leaves all to the device.
-
-    Compiled models are cached without weights, which are read from the model's folder.
-    """
+    """Return the properties to compile a model with; the cache holds no weights: they are read from its folder."""
     on_cpu = device.startswith("CPU")
     chosen = _given_properties() if on_cpu else {}
     if runtime.precision != "default":

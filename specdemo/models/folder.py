@@ -1,7 +1,7 @@
-"""Inspection of folders of OpenVINO IR by their XML, without loading weights.
+"""Inspection of folders of OpenVINO IR, without loading weights.
 
-For each constant, the XML gives the location of its bytes in the .bin file. From these follow the number of
-parameters, the stored precision, and whether the copy is complete.
+The XML locates each constant's bytes in the .bin file. From these follow the number of parameters, the stored
+precision, and whether the copy is complete.
 """
 
 import xml.etree.ElementTree as ElementTree
@@ -43,8 +43,7 @@ _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx")
 def inspect_folder(path: Path) -> Model:
     """Describe the model in a folder. One without a detokenizer can only be a draft: the target writes the text.
 
-    Without `config.json` the context length is unknown, and the vocabulary is the network's number of logits. A head
-    needs no tokenizer: it uses its target's.
+    Without `config.json` the context length is unknown, and the vocabulary is the number of logits.
     """
     try:
         stamps = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in _files(path))
@@ -57,10 +56,7 @@ def inspect_folder(path: Path) -> Model:
 
 
 def agreement_per_step(path: Path) -> tuple[float, ...]:
-    """Return how often a target accepts a draft's first, second, … proposal of a round, if all before it were.
-
-    From `specdemo.json` in the draft's folder; empty if it does not say.
-    """
+    """Return a draft's agreement (see `best_lookahead`) from `specdemo.json` in its folder; empty if not stated."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         shares = tuple(map(float, json_value(looked_at(path / "specdemo.json"))["agreement_per_step"]))
         return shares if all(0 <= share <= 1 for share in shares) else ()
@@ -134,7 +130,6 @@ def _read(path: Path) -> Model:
 
 
 def own_head(model: Model) -> Model:
-    """Return the multi-token-prediction head in a model's folder; it has the model's tokens."""
     assert model.in_parts, "others have none"
     assert model.path is not None, "it was read from its folder"
     sizes = _sizes(_read_network(model.path, _HEAD))
@@ -154,7 +149,7 @@ def own_head(model: Model) -> Model:
 
 
 class _Network(NamedTuple):
-    """Contents of a network's XML: type, shape and end offset of each constant, number of logits, and head modes."""
+    """Type, shape and end offset of each constant, number of logits, and head modes."""
 
     constants: list[tuple[str, tuple[int, ...], int]]
     logits: int | None

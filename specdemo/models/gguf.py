@@ -1,12 +1,10 @@
 """GGUF files, the format of llama.cpp: inspection by their headers, without reading weights.
 
-A file begins with metadata (keys and values) and a table of tensors, followed by their data. The `gguf` package reads
-this too, but creates an object per token: 4 s for a vocabulary of 49,000, when listing models should take a fraction
-of a second. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+Metadata and a table of tensors precede the data. The `gguf` package reads this too, but creates an object per token:
+4 s for a vocabulary of 49,000. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
-Anyone may have written a file, so nothing in it is trusted: counts are compared with the bytes present before
-anything is read in a loop, lengths and dimensions have limits far beyond what models use, and every value's type is
-checked where it is used. Any defect of a file is a `GGUFError`.
+Anyone may have written a file, so nothing in it is trusted: counts are compared with the bytes present, lengths and
+dimensions have limits, and every value's type is checked where it is used. Any defect is a `GGUFError`.
 """
 
 import math
@@ -26,8 +24,7 @@ from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf_keys import refusal_of
 from specdemo.records import Model
 
-FAMILIES = ("llama", "qwen2", "qwen3")
-"""Architectures supported by the reader of openvino-genai 2026.4."""
+FAMILIES = ("llama", "qwen2", "qwen3")  # architectures supported by the reader of openvino-genai 2026.4
 
 _MAGIC, _VERSIONS = b"GGUF", (2, 3)
 _ALIGNMENT = 32
@@ -35,13 +32,10 @@ _STRING, _ARRAY = 8, 9
 _FORMS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _SCALARS = {kind: struct.Struct(f"<{form}") for kind, form in _FORMS.items()}
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
-_ENTRY_BYTES, _TENSOR_BYTES = 13, 25
-"""Minimum bytes of a metadata entry and of a row in the table of tensors."""
+_ENTRY_BYTES, _TENSOR_BYTES = 13, 25  # least of a metadata entry and of a row in the table of tensors
 _MOST_ENTRIES, _MOST_TENSORS, _MOST_DIMENSIONS = 2**12, 2**16, 4
-_MOST_TEXT = 2**23
-"""Maximum bytes of all keys, names and texts kept; a chat template has some 10,000."""
-_MOST_STRINGS = 2**22
-"""Maximum strings in arrays, in all; a vocabulary of 262,144 tokens comes with twice as many merges."""
+_MOST_TEXT = 2**23  # of all keys, names and texts kept, in bytes; a chat template has some 10,000
+_MOST_STRINGS = 2**22  # of arrays, in all; a vocabulary of 262,144 tokens comes with twice as many merges
 _MOST_WEIGHTS = 2**44
 _MOST_ALIGNMENT = 2**16
 _BLOCKS = {
@@ -62,7 +56,7 @@ def type_number(name: str) -> int:
 
 
 class Tensor(NamedTuple):
-    """A tensor: `type` as llama.cpp names it; `shape` starts with a row's length; `offset` is in the data."""
+    """`type` as llama.cpp names it; `shape` starts with a row's length; `offset` is in the data."""
 
     name: str
     type: str
@@ -76,7 +70,7 @@ class Tensor(NamedTuple):
 
 
 class Array(NamedTuple):
-    """An array in the metadata; `kind` is that of its values, which begin at the offset `place` and are not read."""
+    """Its values, of type `kind`, begin at the offset `place` and are not read."""
 
     length: int
     kind: int
@@ -84,10 +78,7 @@ class Array(NamedTuple):
 
 
 class Header(NamedTuple):
-    """A file's header; `file` is its name.
-
-    `table` and `data` are the offsets of the table of tensors and of their data, in bytes from the file's start.
-    """
+    """A file's header; `table` and `data` are the offsets of the tensors' table and data from the file's start."""
 
     file: str
     metadata: dict[str, Any]
@@ -156,7 +147,7 @@ def read_header(path: Path) -> Header:
 
 
 def read_array(path: Path, array: Any) -> list[Any]:
-    """Read the texts (as bytes) or numbers of an array of a file's metadata; empty if there is none."""
+    """Return the texts (as bytes) or numbers of an array of a file's metadata; empty if there is none."""
     if not isinstance(array, Array):
         return []
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -286,11 +277,7 @@ def _inspected(path: Path, size: int, modified: int) -> Model | str:
 
 
 def inspect_model(path: Path) -> Model:
-    """Describe the model in a folder of OpenVINO IR, or in a GGUF file.
-
-    Raises:
-        ModelError: it cannot be used. Nothing else: one file must not stop a listing or a start.
-    """
+    """Describe the model; anything wrong is a `ModelError`, since one file must not stop a listing or a start."""
     try:
         return inspect_gguf(path) if path.is_file() else inspect_folder(path)
     except ModelError:
@@ -307,10 +294,7 @@ LIMITS = Limits()
 def inspect_limited(
     place: Path, failure: Failure, read: Callable[[Path], Model] = inspect_model, *, limits: Limits = LIMITS
 ) -> Generator[None, None, Model]:
-    """Describe the model there in a separate process, within limits, since anyone may have made it.
-
-    Yields while it runs.
-    """
+    """Describe the model in a separate process, within limits, since anyone may have made it; yields meanwhile."""
     mapped = sum(file.stat().st_size for file in ([place] if place.is_file() else place.glob("*.gguf")))
     limits = limits._replace(memory=limits.memory + mapped)
     return run_limited(read, place, name="specdemo inspection", failure=failure, limits=limits)
@@ -351,7 +335,6 @@ def vocabulary_of(header: Header) -> int | None:
 
 
 def check_readable(header: Header) -> None:
-    """Check that openvino-genai's reader supports the file."""
     name, family = header.file, header.family
     if family not in FAMILIES:
         raise GGUFError(

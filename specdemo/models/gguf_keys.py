@@ -1,11 +1,8 @@
 """What the keys and tensors of a GGUF file mean to its conversion: one table.
 
-Every key that changes what a model computes is applied, by openvino-genai's reader or by us afterwards, or is a
-reason to refuse the file when it is listed. `architecture.` keys and tokenizer keys that the table lacks refuse it,
-too: whoever wrote them meant something by them. All other keys, such as names, licences and the settings of whoever
-quantized the file, have no effect.
-
-Meanings: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, and llama.cpp where that is silent.
+Every key that changes what a model computes is applied, by openvino-genai's reader or by us, or is a reason to refuse
+the file, and so is a key of the architecture or tokenizer that the table lacks. All others have no effect. Meanings:
+https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, and llama.cpp where that is silent.
 """
 
 import math
@@ -34,14 +31,9 @@ _SPLITS = {
     ("qwen2", "deepseek-r1-qwen", "stablelm2"): (_QWEN2,),
     ("tekken",): (_TEKKEN,),
 }
-SPLITS = {name: patterns for names, patterns in _SPLITS.items() for name in names}
-"""Expressions that split a text before tokens are merged, one after another, by `tokenizer.ggml.pre`.
-
-From these models' own tokenizer.json.
-"""
+SPLITS = {name: patterns for names, patterns in _SPLITS.items() for name in names}  # from their tokenizer.json
 _TIKTOKEN = {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken"}
-"""Tokenizers with which llama.cpp takes a word that is a token whole, before merging (`ignore_merges`), and begins
-a text with a token of the beginning unless the file says otherwise."""
+"""With these, llama.cpp takes a word that is a token whole, and begins a text with a token unless told otherwise."""
 
 _APPLIED, _IGNORED = "", None
 
@@ -109,8 +101,7 @@ _TENSORS = {
     "llama": re.compile(_COMMON),  # whose attn_q and attn_k the reader reorders, but not their biases
     "qwen2": re.compile(rf"{_COMMON}|{_LAYER}(attn_q|attn_k)\.bias"),
     "qwen3": re.compile(rf"{_COMMON}|{_LAYER}(attn_q|attn_k)(\.bias|_norm\.weight)"),
-}
-"""Tensors that take part in the conversion, by family."""
+}  # those that are converted, by family
 
 
 def refusal_of(header: "Header") -> str | None:

@@ -1,10 +1,8 @@
 """Downloads from the Hugging Face Hub, into its own cache.
 
-`fetch` talks to the Hub in a process of its own: a stalled connection can only be cancelled by ending the process
-that waits for it, and `huggingface_hub` reads its environment once, when imported. The library (1.21 and 2.4) deletes
-what an interrupted download of a file has fetched. So files are fetched here, with its own `http_get`, into a file
-beside its final place in its cache, and moved there once complete and verified by hash; the rest of the cache is left
-to the library.
+`fetch` runs in a process of its own: only ending it cancels a stalled connection, and `huggingface_hub` reads its
+environment once, when imported. The library (1.21 and 2.4) deletes what an interrupted download has fetched, so files
+are fetched here, with its `http_get`, into a file beside their place in its cache, and moved once verified by hash.
 """
 
 import fnmatch
@@ -59,7 +57,6 @@ class RemoteFile(NamedTuple):
 
     @property
     def here(self) -> int:
-        """Bytes on this machine."""
         for path in (self.whole, self.partial):
             try:
                 return path.stat().st_size
@@ -68,8 +65,7 @@ class RemoteFile(NamedTuple):
         return 0
 
 
-Plan = tuple[RemoteFile, ...]
-"""The files of a download, in their order."""
+Plan = tuple[RemoteFile, ...]  # in the order of download
 
 
 def download(
@@ -81,8 +77,8 @@ def download(
 ) -> Generator[Progress[Path | None], None, None]:
     """Download the files of a repository that OpenVINO GenAI needs; progress is in bytes and ends with the folder.
 
-    ORGANISATION/MODEL:FILE.gguf names a single file, with which progress ends. `stop` is checked five times a second.
-    A download that ends early, for whatever reason, can be resumed. The model is read within `limits`.
+    ORGANISATION/MODEL:FILE.gguf names a single file. `stop` is checked five times a second. A download that ends
+    early can be resumed. The model is read within `limits`.
     """
     repository, _, gguf = repository.partition(":")
     free = shutil.disk_usage(_existing(hub_cache())).free
@@ -140,10 +136,7 @@ def _existing(folder: Path) -> Path:
 
 
 def fetch(repository: str, gguf: str | None, revision: str, free: int) -> Iterator[Plan | RemoteFile | Path]:
-    """Yield the plan, each file before it is fetched, then the folder, or the GGUF file if one was named.
-
-    At most `free` bytes may be fetched.
-    """
+    """Yield the plan, each file before it is fetched, then the folder or GGUF file; at most `free` bytes."""
     try:
         yield from _fetch(repository, gguf, revision, free)
     except (ModelError, FetchError):

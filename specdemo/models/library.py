@@ -1,18 +1,16 @@
 """All models on this machine, by unique names: bundled, in the Hub's cache, the user's, and of other programs.
 
 The page can choose only from these names: a name is compared with those of the library, never turned into a path.
-
 GGUF files of other programs are listed under the names that those programs use:
 
 - The Hub's cache: files of a repository's snapshots.
 - LM Studio: `models` in its home, as publisher/repository/file. The home is named in `~/.lmstudio-home-pointer`, else
   `~/.lmstudio`, in older versions `~/.cache/lm-studio`; its settings can name another folder.
-- llama.cpp: files in LLAMA_CACHE, else in `llama.cpp` in the user's cache; newer versions use the Hub's cache, and
-  lay out LLAMA_CACHE the same way.
+- llama.cpp: files in LLAMA_CACHE, else in `llama.cpp` in the user's cache; newer versions use the Hub's layout.
 - Ollama: blobs named by digest in OLLAMA_MODELS, else in `~/.ollama/models`, or in that of its Linux service; a
   manifest for each tag names the blob that is the model.
 
-The search must be quick: folders are searched to a fixed depth, within a time limit, and unreadable ones are skipped.
+Folders are searched to a fixed depth, within a time limit, and unreadable ones are skipped.
 """
 
 import os
@@ -108,10 +106,7 @@ def _usable(candidates: Iterable[tuple[str, Path]]) -> tuple[list[Model], list[U
 
 
 def models_in(directory: Path) -> tuple[list[Model], list[Unusable]]:
-    """Return the models in a directory, and what is unusable.
-
-    Folders are named `name` or `organisation/name`, GGUF files up to `organisation/name/file`, and none is hidden.
-    """
+    """Return the models in a directory, and what is unusable: `[organisation/]name[/file.gguf]`, none hidden."""
     if not directory.is_dir():
         raise FolderError(f"There is no directory {quoted(str(directory))}; give the one that holds your models.")
     files = {file.relative_to(directory).as_posix(): file for file in gguf_files(directory, depth=2)}
@@ -172,10 +167,7 @@ def _unknown(name: str, models: Sequence[str]) -> UnknownNameError:
 
 
 def add_model(place: str, directory: Path | None = None, *, limits: Limits = LIMITS) -> Model:
-    """Link (or copy) a GGUF file or a folder into the user's models directory; return the model as listed there.
-
-    It is first read within `limits`.
-    """
+    """Link (or copy) a file or folder, once read within `limits`, into the user's; return it as listed there."""
     path = Path(place.strip().strip("\"'")).expanduser()
     if not place.strip() or not path.is_absolute() or not path.exists():
         raise UsageError(f"There is no file or folder {quoted(place)}; give its whole path on this machine.")
@@ -294,10 +286,7 @@ class Origin(NamedTuple):
 
 
 def origin(model: Model, format_: Format, *, local: bool) -> Origin | None:
-    """Return where a model is found in a format; None if it does not exist in that.
-
-    With `local`, by a path on this machine; else without one, for visitors from elsewhere.
-    """
+    """Return where a model is found in a format, if anywhere; unless `local`, by no path of this machine."""
     path = model.path
     if path is None:  # read from JSON, which has only its name
         return Origin(model.name)
