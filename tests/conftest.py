@@ -1,5 +1,3 @@
-"""Shared fixtures. The real pair is loaded once; tests that need a browser find Chromium or say why not."""
-
 import os
 import signal
 from collections.abc import Generator, Iterator
@@ -36,10 +34,8 @@ hypothesis.settings.load_profile("quick")  # pytest --hypothesis-profile default
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Quick tests first, then those on real models, then those in a browser.
-
-    Several processes begin with those of the page, of engines and of models, so that short files at the end keep all
-    busy.
+    """Quick tests first, then those on real models, then those in a browser; several processes begin with the long
+    files, so that short ones at the end keep all busy.
     """
     slow, long = ("browser", "openvino"), ("engines", "models")
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -61,35 +57,30 @@ class _Files(LoadFileScheduling):  # type: ignore[misc]  # which has no types
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keep what is cached, such as compiled models, out of the home of whoever runs the tests."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def threads() -> None:
-    """Decode in one thread on any core.
-
-    Several processes share the cores: two threads would wait for each other, and OpenVINO pins all the single ones to
-    the same core.
+    """Several processes share the cores: two threads would wait for each other, and OpenVINO pins all the single ones
+    to the same core.
     """
     os.environ[PROPERTIES_VARIABLE] = "INFERENCE_NUM_THREADS=1 ENABLE_CPU_PINNING=NO"
 
 
 @pytest.fixture(scope="session", autouse=True)
 def default_pair() -> None:
-    """Begin with the bundled pair, whatever else is installed."""
     os.environ[PAIR_VARIABLE] = "story-pair"
 
 
 @pytest.fixture(scope="session", autouse=True)
 def interrupts() -> None:
-    """Hear Ctrl+C, which background jobs and the processes they start ignore."""
+    """Background jobs and the processes they start ignore Ctrl+C."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[GenAIEngine]:
-    """The bundled pair in real OpenVINO pipelines."""
     engine = GenAIEngine(bundled_pair(), thoroughness=BRIEF)
     yield engine
     engine.close()
@@ -97,7 +88,6 @@ def engine() -> Iterator[GenAIEngine]:
 
 @pytest.fixture(scope="session")
 def traced() -> Iterator[TracedEngine]:
-    """The bundled pair in our own loop."""
     engine = TracedEngine(bundled_pair(), thoroughness=BRIEF)
     yield engine
     engine.close()
@@ -105,7 +95,7 @@ def traced() -> Iterator[TracedEngine]:
 
 @pytest.fixture(scope="session")
 def llama_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """llama.cpp's own servers with a tiny model, one of them with a draft."""
+    """The second server has a draft."""
     target, draft = llama.write_pair(tmp_path_factory.mktemp("gguf"))
     with llama.started(target) as plain, llama.started(target, draft) as speculative:
         yield Servers(plain=Server(url=plain), speculative=Server(url=speculative))
@@ -113,7 +103,7 @@ def llama_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """Path of a Chromium; where it must not be missing, `SPECDEMO_REQUIRE_BROWSER` makes that a failure."""
+    """`SPECDEMO_REQUIRE_BROWSER` makes a missing one a failure."""
     path = installed()
     if path is None:
         message = "no Chromium on this machine (Debian: apt-get install chromium)"
@@ -125,7 +115,7 @@ def chromium() -> str:
 
 @pytest.fixture(scope="session")
 def browser(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext]:
-    """A Chromium with a profile, which keeps compiled scripts: the page opens in half the time."""
+    """With a profile, which keeps compiled scripts: the page opens in half the time."""
     with sync_playwright() as playwright:
         profile = tmp_path_factory.mktemp("profile")
         browser = playwright.chromium.launch_persistent_context(profile, executable_path=chromium, args=FLAGS)
@@ -135,7 +125,6 @@ def browser(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(scope="session")
 def models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A user's own models."""
     folder = tmp_path_factory.mktemp("models")
     add_models(folder)
     return folder
@@ -143,7 +132,7 @@ def models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def app(chromium: str, models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    """The app on scripted engines, as on a Space: without downloads."""
+    """On scripted engines, as on a Space: without downloads."""
     folder = tmp_path_factory.mktemp("scripted")
     with started(folder, "-m", "tests.support.scripted_app", models_dir, SPACE_ID="somebody/specdemo") as app:
         yield app

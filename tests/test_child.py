@@ -53,7 +53,6 @@ def heard(work: Work, *arguments: object) -> list[int]:
 
 
 def gone(process_id: int) -> bool:
-    """Whether the process ends within seconds."""
     until = monotonic() + 10
     while psutil.pid_exists(process_id) and psutil.Process(process_id).status() != psutil.STATUS_ZOMBIE:
         if monotonic() > until:

@@ -18,14 +18,14 @@ from tests.support.machines import MACHINES, ratio_of_seconds, simulated
 
 TRUTHS = (0.7, 0.97, 1.03, 1.5, 1.8)
 RACES = 15  # of each kind, for each machine
+# seconds of a plain step, and repeats, of the story pair and SmolLM2
 STEPS = {"short steps": (0.0015, 5), "long steps": (0.010, 2)}
-"""Seconds of a plain step, and repeats: as the story pair and SmolLM2 have them."""
+# half-widths on a quiet machine: little more than what differs from one state of a process to another
 QUIET = {"short steps": 0.27, "long steps": 0.10}
-"""Half-widths on a quiet machine: little more than what differs from one state of a process to another."""
 
 
 def with_costs(comparison: Comparison, truth: float, step: float, error: float) -> Comparison:
-    """A race with step costs from another moment, from which its counts give the truth up to this error."""
+    """From another moment; with them the race's counts give the truth up to this error."""
     rounds = comparison.speculative.rounds
     longest = max(len(each.proposed or ()) for each in rounds)
     draft = 0.05

@@ -61,7 +61,6 @@ def imports_of(path: Path) -> Iterator[str]:
 
 
 def part_of(module: str) -> str:
-    """`specdemo.ui` for `specdemo.ui.page`, and so on."""
     return ".".join(module.split(".")[:2])
 
 

@@ -1,5 +1,3 @@
-"""What an installed package holds."""
-
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +33,6 @@ def test_version_and_dependencies_are_written_once() -> None:
 
 
 def fresh(code: str) -> str:
-    """What a new Python prints."""
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
 
 

@@ -133,8 +133,6 @@ def test_measuring_step_costs_takes_no_longer_than_it_may() -> None:
 
 
 class Stopped:
-    """Counts events and asks to stop after a number of them."""
-
     def __init__(self, after: int) -> None:
         self.left = after
 

@@ -1,5 +1,3 @@
-"""The benchmark of what the app withstands, in short."""
-
 import json
 
 import pytest

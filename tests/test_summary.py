@@ -175,7 +175,7 @@ def test_any_record_has_a_summary(comparison: Comparison) -> None:
 
 
 def test_page_terminal_and_file_say_the_same() -> None:
-    """Of a race that others disturb, so that totals, medians and the estimate all differ."""
+    """Others disturb this race, so that totals, medians and the estimate all differ."""
     disturbed = simulated(MACHINES["bursts, a quarter"], 1.6, seed=3, repeats=4).model_copy(
         update={"other_load": 0.5}
     )

@@ -1,5 +1,3 @@
-"""Foreign text in each medium."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,5 +1,3 @@
-"""Trials on the scripted engine: the steps they keep, and when plain runs are shared."""
-
 import pytest
 
 from specdemo.engines.base import Decoder

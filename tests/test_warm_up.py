@@ -24,7 +24,7 @@ def warmed(engine: ScriptedEngine) -> tuple[list[Phase], dict[Side, WarmUp]]:
 
 
 class Cold(ScriptedEngine):
-    """Slow at first: each request takes a share of what the one before took, down to a limit."""
+    """Each request takes a share of what the one before took, down to a limit."""
 
     share, limit = 0.8, 0.01
 

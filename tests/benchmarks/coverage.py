@@ -3,9 +3,8 @@
     python -m tests.benchmarks.coverage [--minutes 15] [--pairs story-pair smollm2] [--engine traced]
 
 Three settings of each pair lie above, near and below 1×. Each is raced, with one repeat, on the quiet machine and
-while processes of this script ask for 25, 50 and 90 % of every core in bursts of 0.05 to 0.5 s. The truth is what
-quiet races just before and after take in all, up to the same number of tokens, which needs no estimate. Step costs
-are measured once, quietly, at the beginning. Run it on a machine that does nothing else; it prints a table.
+while others ask for 25, 50 and 90 % of every core in bursts. The truth is what quiet races just before and after take
+in all, up to the same number of tokens, which needs no estimate. Run it on a machine that does nothing else.
 """
 
 import argparse
@@ -31,8 +30,7 @@ from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
 from specdemo.trials import repeats
 
-LOADS = {"0 %": 0.0, "25 %": 0.25, "50 %": 0.5, "90 %": 0.9}
-"""Shares of every core that other programs ask for."""
+LOADS = {"0 %": 0.0, "25 %": 0.25, "50 %": 0.5, "90 %": 0.9}  # of every core, asked for by other programs
 STORY = "Once upon a time there was a fox who"
 CODE = "Write a Python function that returns the n-th Fibonacci number."
 SETTINGS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
@@ -52,8 +50,6 @@ _LONGEST = 1800.0  # seconds: a burner ends by then, whatever happens
 
 
 class Raced(NamedTuple):
-    """A race and the true speedup of its minutes."""
-
     pair: str
     load: str
     truth: float
@@ -61,7 +57,7 @@ class Raced(NamedTuple):
 
 
 def burn(share: float, seed: int, parent: int) -> None:
-    """Take this share of a core in bursts, until the parent is gone."""
+    """In bursts, until the parent is gone."""
     random, until = Random(seed), monotonic() + _LONGEST
     while os.getppid() == parent and monotonic() < until:
         burst = random.uniform(*_BURSTS)
@@ -73,7 +69,6 @@ def burn(share: float, seed: int, parent: int) -> None:
 
 @contextmanager
 def beside(share: float) -> Iterator[None]:
-    """Other programs that ask for this share of every core."""
     context = get_context("spawn")
     burners = [
         context.Process(target=burn, args=(share, seed, os.getpid()), daemon=True)
@@ -91,7 +86,6 @@ def beside(share: float) -> Iterator[None]:
 
 
 def compared(engine: Engine, prompt: str, settings: GenerationSettings) -> Comparison:
-    """Race, and repeat once."""
     *_, comparison = race(engine, prompt, settings)
     assert isinstance(comparison, Comparison)
     *_, repeated = (comparison, *repeats(engine, comparison, number=1))
@@ -99,7 +93,7 @@ def compared(engine: Engine, prompt: str, settings: GenerationSettings) -> Compa
 
 
 def truth(engine: Engine, prompt: str, settings: GenerationSettings, enough: float) -> tuple[float, float]:
-    """Return the seconds of both sides, up to the same number of tokens, in about `enough` seconds of races."""
+    """The seconds of both sides, up to the same number of tokens, in about `enough` seconds of races."""
     plain = speculative = 0.0
     while plain + speculative < enough:
         comparison = compared(engine, prompt, settings)
@@ -112,7 +106,6 @@ def truth(engine: Engine, prompt: str, settings: GenerationSettings, enough: flo
 
 
 def measure(name: str, arguments: argparse.Namespace, until: float) -> Iterator[Raced]:
-    """Race a pair in turns until the time is up."""
     pair = bundled_pair() if name == "story-pair" else default_pair()
     for _ in convert_pair(pair):
         pass
@@ -145,7 +138,7 @@ def measure(name: str, arguments: argparse.Namespace, until: float) -> Iterator[
 
 
 def table(races: Sequence[Raced]) -> Iterator[str]:
-    """Yield the lines of the table: every load of every pair, then of all."""
+    """Every load of every pair, then of all."""
     yield (
         "| pair | load by other programs | races | true speedups | interval holds the truth (goal 90 %) "
         "| wrong “faster” or “slower” (2 %) | wrong “probably” (10 %) | answers (95 %) | half-width |"
@@ -161,7 +154,6 @@ def table(races: Sequence[Raced]) -> Iterator[str]:
 
 
 def line(races: Sequence[Raced]) -> str:
-    """Return the figures of one condition."""
     pairs = [(each.truth, of_comparison(each.comparison)) for each in races]
     found = [(truth, speedup) for truth, speedup in pairs if speedup is not None]
     held = sum(speedup.low <= truth <= speedup.high for truth, speedup in found)

@@ -2,9 +2,8 @@
 
     python -m tests.benchmarks.expectations [--pair smollm2 story-pair] [--repeats 6] [--tokens 128]
 
-Measures every example prompt of `assets/prompts.json` with each pair, between plain runs, and writes
-`assets/expectations.json`, by which the page groups its examples. A prompt whose interval leaves both possible counts
-as close. Run it on a quiet machine; entries of pairs that are not measured stay.
+Writes `assets/expectations.json`, by which the page groups its examples. A prompt whose interval leaves both possible
+counts as close. Run it on a quiet machine; entries of pairs that are not measured stay.
 """
 
 import argparse
@@ -37,7 +36,6 @@ class Expectations(NamedTuple):
 
 
 def expectations(pair: ModelPair, load: Load, *, repeats: int = REPEATS, tokens: int = TOKENS) -> Expectations:
-    """Measure every example prompt with the strategy and settings that the pair begins with."""
     settings = initial_settings(pair, max_new_tokens=tokens)
     prompts = {f"{number}": text for number, text in enumerate(bundled_prompts(pair.target.prompts), 1)}
     tasks = [Task(name=name, task=name, prompt=text) for name, text in prompts.items()]
@@ -62,7 +60,6 @@ def expectations(pair: ModelPair, load: Load, *, repeats: int = REPEATS, tokens:
 
 
 def write(entries: list[Expectations], path: Path = PATH) -> None:
-    """Add the entries to the file, or replace those of the same pairs."""
     before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     text = json.dumps(before | {each.key: each.entry for each in entries}, ensure_ascii=False, indent=1)
     path.write_text(text + "\n", encoding="utf-8")

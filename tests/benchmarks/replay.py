@@ -2,13 +2,10 @@
 
     python -m tests.benchmarks.replay ANSWERS.jsonl [--draft FOLDER] [--costs avx2 avx512 FILE …] [--only auto]
 
-A line of the file is an object with `prompt` and `answer`, lists of the target's token ids; the answer is what the
-target wrote greedily. The draft runs for real and proposes as in a run, the recorded answer is what the target would
-have committed, and every round costs what the step costs say. So figures are the same on any machine.
-
-Use text that neither a draft nor a rule was tuned on. The costs named here are those of SmolLM2-135M-Instruct as int8
-on two cores, one machine with AVX2 only and one with AVX-512, with the bundled draft; a file is a `Costs` record in
-JSON, as a comparison's `costs`.
+A line of the file has `prompt` and `answer`, lists of token ids, which the target wrote greedily: use text that
+neither a draft nor a rule was tuned on. The draft runs for real, and every round costs what the step costs say, so
+figures are the same on any machine. The named costs are those of SmolLM2-135M-Instruct as int8 on two cores with the
+bundled draft; a file is a `Costs` record in JSON, as a comparison's `costs`.
 """
 
 import argparse
@@ -45,7 +42,6 @@ COSTS = {
 
 
 def strategies() -> dict[str, Strategy]:
-    """Every strategy of the traced engine, constant lookaheads several times."""
     found = {}
     for name in ENGINES["traced"].strategies:
         strategy = STRATEGIES[name]
@@ -58,7 +54,7 @@ def strategies() -> dict[str, Strategy]:
 
 
 def replay(drafter: Proposer, prompt: list[int], answer: list[int], costs: Costs) -> list[tuple[int, int, float]]:
-    """Return each round's proposed and accepted tokens and seconds, as the target would have committed the answer."""
+    """Each round's proposed and accepted tokens and seconds, as the target would have committed the answer."""
     passes, text = np.minimum.accumulate(np.array(costs.verify)[::-1])[::-1], [*prompt]
     drafter.read(text)
     drafter.learn(0, 0)
@@ -77,7 +73,6 @@ def replay(drafter: Proposer, prompt: list[int], answer: list[int], costs: Costs
 
 
 def report(costs: Costs, answers: list[dict[str, list[int]]], options: argparse.Namespace) -> None:
-    """Print a table over all strategies."""
     model = LanguageModel(options.draft, "CPU", properties(RuntimeSettings(model_cache=False), "CPU"))
     print("| strategy | speedup | worst answer | τ | proposed a round | accepted |\n|---|---|---|---|---|---|")
     for label, strategy in strategies().items():
@@ -104,7 +99,6 @@ def report(costs: Costs, answers: list[dict[str, list[int]]], options: argparse.
 
 
 def main() -> None:
-    """Print a table for each machine's costs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("answers", type=Path)
     parser.add_argument("--draft", type=Path, default=DRAFT)

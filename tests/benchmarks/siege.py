@@ -3,10 +3,9 @@
     python -m tests.benchmarks.siege [--clients 50] [--requests 2000] [--floods 200] [--dropped 50]
                                      [--kills 3] [--runs 500] [--seed 0]
 
-The app runs on this machine's loopback address on scripted engines; only growth is measured on the bundled pair.
 Prints one line of JSON, and ends with 1 if anything happened that must not: an attempt neither answered nor refused
 in a sentence, a traceback, somebody else's answer, memory that grew by 5 %, a server or an engine of 1.5 GB, or a
-front page that took 2 seconds.
+front page that took 2 seconds. Engines are scripted; only growth is measured on the bundled pair.
 """
 
 import argparse
@@ -66,11 +65,9 @@ JSON = {"Content-Type": "application/json"}
 
 @dataclass
 class Tally:
-    """All that was tried, and what came of it.
-
-    Each attempt is answered, or refused in a sentence; none is `unexplained`. `mixed_up` are answers that belong to
-    somebody else. `growth` is the share by which memory grew; `server_bytes` and `engine_bytes` are the largest that
-    the app's processes were; `silence` is the longest that anyone waited for its front page, in seconds.
+    """Each attempt is answered, or refused in a sentence; none is `unexplained`. `mixed_up` are answers that belong
+    to somebody else. `growth` is the share by which memory grew, `silence` the longest wait for the front page, in
+    seconds.
     """
 
     tried: int = 0
@@ -85,14 +82,14 @@ class Tally:
     silence: float = 0.0
 
     def add(self, other: "Tally") -> None:
-        """Add another part's counts; of other figures the larger one counts."""
+        """Of figures that are no counts the larger one counts."""
         for field in fields(self):
             both, counted = (getattr(self, field.name), getattr(other, field.name)), field.name in _COUNTED
             setattr(self, field.name, sum(both) if counted else max(both))
 
     @property
     def held(self) -> bool:
-        """Whether nothing happened that must not, but for figures that a busy machine alone can cause."""
+        """Nothing happened that must not, but for figures that a busy machine alone can cause."""
         wrong = self.unexplained + self.tracebacks + self.mixed_up
         small = max(self.server_bytes, self.engine_bytes) < MOST_BYTES and self.growth < MOST_GROWTH
         return wrong == 0 and self.answered + self.refused == self.tried and small
@@ -102,7 +99,7 @@ _COUNTED = ("tried", "answered", "refused", "unexplained", "tracebacks", "mixed_
 
 
 def outcome(answered: bool, words: object = "") -> Tally:
-    """What came of one attempt: a refusal counts as explained if it has words."""
+    """A refusal counts as explained if it has words."""
     return Tally(1, answered, not answered and bool(words), not answered and not words)
 
 
@@ -120,14 +117,13 @@ def visiting(url: str) -> Iterator[Visitor]:
 
 
 def newcomer(visitor: Visitor) -> Visitor:
-    """Somebody else, with a session of their own."""
     other = copy(visitor)
     other.session = uuid4().hex
     return other
 
 
 def send(visitor: Visitor, event: str, data: list[Any], event_data: Any = None, *, leave: bool = False) -> Tally:
-    """Send an event in a session of its own, and read its messages to the end, or leave when it begins."""
+    """In a session of its own; read the messages to the end, or leave when the event begins."""
     other = newcomer(visitor)
     sent = other.join(event, data, event_data)
     if not sent.is_success:
@@ -139,7 +135,7 @@ def send(visitor: Visitor, event: str, data: list[Any], event_data: Any = None, 
 
 
 def compare(visitor: Visitor, prompt: str, tokens: int, *, leave: bool = False) -> Tally:
-    """A run over the public endpoint; the answer must be to this prompt, and of this length."""
+    """The answer must be to this prompt, and of this length."""
     answer = visitor.compare(prompt, tokens, leave=leave)
     if leave or answer is None or "plain" not in answer:
         return outcome(leave)
@@ -180,7 +176,7 @@ def fuzz(visitor: Visitor, requests: int, seed: int) -> Iterator[Tally]:
 
 
 def flood(visitor: Visitor, times: int) -> Iterator[Tally]:
-    """Visitors who take all they can get, each attack so many times, from several clients at once."""
+    """Each attack so many times, from several clients at once."""
     attacks: list[Callable[[Visitor, int], Tally]] = [unread, too_long, opened, forms, bombs, closed]
     with ThreadPoolExecutor(8) as pool:
         for attack in attacks:
@@ -188,12 +184,11 @@ def flood(visitor: Visitor, times: int) -> Iterator[Tally]:
 
 
 def unread(visitor: Visitor, number: int) -> Tally:
-    """An event whose long answer nobody fetches, in a new session."""
+    """Nobody fetches a long answer."""
     return answer_of(newcomer(visitor).join("code", visitor.values("code", prompt=EMOJI)))
 
 
 def too_long(visitor: Visitor, number: int) -> Tally:
-    """Names, texts and values beyond their limits, or a body that is no event."""
     bodies: tuple[Any, ...] = (
         {"session_hash": "a" * 2**19},
         {"data": [EMOJI * 3]},
@@ -208,7 +203,7 @@ def too_long(visitor: Visitor, number: int) -> Tally:
 
 
 def opened(visitor: Visitor, number: int) -> Tally:
-    """A comparison with very many turns, or as many as there may be, opened by somebody who leaves or stays."""
+    """Very many turns, or as many as there may be, opened by somebody who leaves or stays."""
     turns = (20_000, MOST_TURNS)[number // 2 % 2]
     saved = comparison() | {"history": [{"prompt": "a", "answer": "*b* " * 50}] * turns}
     sent = visitor.http.post(f"{API}/upload", files={"files": ("race.json", json.dumps(saved).encode())})
@@ -227,7 +222,7 @@ def forms(visitor: Visitor, number: int) -> Tally:
 
 
 def bombs(visitor: Visitor, number: int) -> Tally:
-    """A run to share that is small as it is sent, and large or slow to draw; or nothing of the kind."""
+    """Small as it is sent, and large or slow to draw; or nothing of the kind."""
     text = json.dumps(comparison() | {"prompt": "\n" * (4 * 2**20)}).encode()
     record = b64encode(gzip.compress((text, bytes(2**26), b"{}")[number % 3])).decode()
     sent = {"kind": ("gif", "png", "html", ["gif"])[number // 3 % 4], "record": record}
@@ -235,7 +230,6 @@ def bombs(visitor: Visitor, number: int) -> Tally:
 
 
 def closed(visitor: Visitor, number: int) -> Tally:
-    """A route that is closed, or that nobody knows."""
     answer = visitor.http.request(("GET", "POST", "HEAD")[number % 3], CLOSED[number % len(CLOSED)])
     return outcome(False, not answer.is_success or "session_not_found" in answer.text)
 
@@ -270,7 +264,6 @@ def watched(app: App, tally: Tally) -> Iterator[None]:
 
 
 def comparison() -> dict[str, Any]:
-    """A comparison as Share saves it."""
     *_, found = race(ScriptedEngine(wrong=(4, 7)), "Say", GenerationSettings(num_assistant_tokens=3))
     assert isinstance(found, Comparison)
     return schema.to_json(found)
@@ -280,13 +273,12 @@ def comparison() -> dict[str, Any]:
 
 
 def load(name: EngineName, pair: ModelPair) -> ScriptedEngine:
-    """An engine slow enough to be killed at any moment of a run."""
     sleep(0.2)
     return ScriptedEngine(step=0.004, real_time=True)
 
 
 def kills(times: int) -> Iterator[Tally]:
-    """Kill or stop the engine's process in every phase of a run: it ends in a sentence, and the next is answered."""
+    """In every phase of a run: it ends in a sentence, and the next is answered."""
     pair, short = ScriptedEngine().pair, GenerationSettings(max_new_tokens=16, ignore_eos=True)
     engine_process.PATIENCE = 3.0  # seconds, so that hanging is noticed sooner
     for how in [getattr(signal, name) for name in ("SIGKILL", "SIGSTOP") if hasattr(signal, name)] * times:
@@ -306,7 +298,7 @@ def kills(times: int) -> Iterator[Tally]:
 
 
 def growth(runs: int) -> Iterator[Tally]:
-    """So many runs of the bundled pair, and by how much this process and the engine's grow meanwhile."""
+    """How much this process and the engine's grow during so many runs of the bundled pair."""
     worker, short, sizes = Worker(load_engine), GenerationSettings(max_new_tokens=16, ignore_eos=True), []
     try:
         for number in range(runs):
@@ -322,7 +314,6 @@ def growth(runs: int) -> Iterator[Tally]:
 
 
 def besieged(counts: dict[str, int], seed: int, folder: Path) -> Tally:
-    """All parts with these counts; the folder is for files."""
     total, log = Tally(), folder / "log"
     (folder / "models").mkdir()
 

@@ -4,10 +4,8 @@
         [--weights exact|int8] [--prompts FILE.jsonl] [--source WORD] [--limit 12] [--tokens 128]
 
 Every prompt is raced once with every combination, in a random order, so that drift favours none. Printed are speedups
-(plain seconds a token / speculative seconds a token, prefill excluded) and milliseconds a token of both sides, over
-the prompts, and before them what step costs predict. If the target is a GGUF file, llama.cpp's server decodes these
-prompts plainly in turn with them, by its own clock. Prompts: the bundled suite's, or a file with an object a line
-(`prompt`, perhaps `source`).
+(plain / speculative seconds a token, prefill excluded) and milliseconds a token of both sides, after what step costs
+predict. If the target is a GGUF file, llama.cpp's server decodes these prompts plainly in turn, by its own clock.
 """
 
 import argparse
@@ -110,7 +108,6 @@ def prompts_of(options: argparse.Namespace, kind: Prompts) -> list[str]:
 
 @contextmanager
 def llama_cpp(model: Path, threads: int) -> Iterator[httpx.Client]:
-    """Run llama.cpp's server in a process of its own."""
     command = [sys.executable, "-m", "tests.support.llama_server", str(model), "", str(threads)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as server:
@@ -123,7 +120,7 @@ def llama_cpp(model: Path, threads: int) -> Iterator[httpx.Client]:
 
 
 def seconds_of(client: httpx.Client, prompt: str, tokens: int) -> float:
-    """Return the seconds a token of llama.cpp's plain decoding, prefill excluded, by its own clock."""
+    """By llama.cpp's own clock, a token of plain decoding, prefill excluded."""
     body = {"prompt": prompt, "n_predict": tokens, "temperature": 0, "ignore_eos": True, "cache_prompt": False}
     answer = client.post("/completion", json=body)
     answer.raise_for_status()

@@ -1,5 +1,3 @@
-"""The terminal: its commands in this process, and in one of their own where that makes a difference."""
-
 import json
 import runpy
 import subprocess

@@ -1,5 +1,3 @@
-"""`compare`: what is printed, written and returned when not all goes well. The engine is scripted."""
-
 import json
 import signal
 from collections.abc import Generator, Sequence
@@ -18,8 +16,6 @@ REFUSED = "The server at http://127.0.0.1:9 refused; start it."
 
 
 class Interrupted(ScriptedEngine):
-    """Somebody presses Ctrl+C once both sides decode."""
-
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
         decoder = super().decoder(request, costs)
         with_proposals = decoder.with_proposals
@@ -34,8 +30,6 @@ class Interrupted(ScriptedEngine):
 
 
 class HalfDown(ScriptedEngine):
-    """The plain side's server refuses."""
-
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
         decoder = super().decoder(request, costs)
         if isinstance(request.strategy, Plain):

@@ -1,5 +1,3 @@
-"""What `doctor` says of a machine."""
-
 import os
 import subprocess
 import sys
@@ -26,8 +24,6 @@ def test_the_block_says_what_a_bug_report_needs(capsys: pytest.CaptureFixture[st
 
 
 class Measured:
-    """A pair whose costs are known, on a machine of which other programs take half."""
-
     def __init__(self, *_: object, **__: object) -> None:
         pass
 
@@ -72,8 +68,6 @@ def test_an_output_without_such_letters_is_no_error() -> None:
 
 
 class Machine:
-    """OpenVINO on a machine with other devices."""
-
     available_devices = ("CPU", "GPU.0", "GPU.1", "NPU")
 
     def get_property(self, device: str, name: str) -> str:

@@ -1,5 +1,3 @@
-"""`specdemo measure` and its presets, on scripted engines."""
-
 import json
 import signal
 from collections.abc import Iterator

@@ -16,7 +16,6 @@ from specdemo.strategies import TOKENS_PER_MATCHED, Constant, Suffix
 
 
 def look_up(text: Sequence[int], longest: int, limit: int) -> list[int]:
-    """Return at most `limit` tokens that followed the earliest occurrence of the longest recent n-gram."""
     if longest >= len(text):
         longest = len(text) // 2
     for size in range(longest, 0, -1):
@@ -41,7 +40,7 @@ def test_ngrams_of_a_growing_text_are_those_that_a_search_finds(text: list[int],
 
 
 def counted(texts: Sequence[Sequence[int]], context: Sequence[int]) -> dict[int, tuple[int, int, int]]:
-    """For each token that followed this context: how often, and where last."""
+    """By following token: how often, and where last."""
     found: dict[int, tuple[int, int, int]] = {}
     for number, text in enumerate(texts):
         for end in range(len(context), len(text)):

@@ -24,7 +24,6 @@ def policy(**settings: Any) -> LookaheadPolicy:
 
 
 def proposed(policy: LookaheadPolicy, probabilities: list[float]) -> int:
-    """How many tokens are proposed by a draft with these probabilities."""
     return next(n for n in count() if not policy.proposes_more(n, partial(probabilities.__getitem__, n - 1)))
 
 
@@ -98,14 +97,14 @@ CLIFF = Costs(plain_step=PLAIN, draft_step=DRAFT, verify=(*VERIFY[:4], *(2.5 * s
 
 
 def independent(acceptance: float, seed: int = 0) -> Iterator[tuple[bool, float]]:
-    """A draft that is right with one probability, about which its own says nothing."""
+    """Right with one probability, about which the draft's own says nothing."""
     random = np.random.default_rng(seed)
     while True:
         yield bool(random.random() < acceptance), 0.6
 
 
 def honest(seed: int = 0) -> Iterator[tuple[bool, float]]:
-    """A draft that knows: it is right as often as its own probability says, sometimes hardly, sometimes nearly."""
+    """Right as often as the draft's own probability says, sometimes hardly, sometimes nearly."""
     random = np.random.default_rng(seed)
     while True:
         sure = float(random.choice([0.15, 0.98]))
@@ -199,7 +198,7 @@ def test_settings_that_exclude_it(wrong: dict[str, str]) -> None:
 
 
 def taught(rounds: list[tuple[bool, float]]) -> Costs:
-    """Costs of which the measuring saw these proposals, one a round."""
+    """As if measured on these proposals, one a round."""
     drafted = (DraftRound(seconds=DRAFT, probabilities=(sure,), accepted=right) for right, sure in rounds)
     return COSTS.model_copy(update={"drafted": tuple(drafted)})
 
@@ -248,7 +247,6 @@ def test_plain_decoding_where_nothing_pays() -> None:
 def test_a_speedup_is_never_above_the_tokens_of_a_round(
     agreement: list[float], draft: float, passes: list[float]
 ) -> None:
-    """However noisy the costs are."""
     lookahead, speedup = best_lookahead(
         agreement, Costs(plain_step=passes[0], draft_step=draft, verify=tuple(passes))
     )

@@ -88,7 +88,6 @@ def test_both_sides_of_both_engines_read_typed_special_tokens_alike(engine_name:
 
 
 def turn(engine: Engine, prompt: str, history: tuple[Turn, ...] = ()) -> tuple[Comparison, list[Phase]]:
-    """One turn, and the parts in which its prompt was read."""
     settings = SETTINGS.model_copy(update={"engine": "traced" if "Traced" in type(engine).__name__ else "genai"})
     progress = list(race(engine, prompt, settings, history=history))
     comparison = progress[-1]

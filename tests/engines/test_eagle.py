@@ -174,7 +174,7 @@ def test_the_traced_engine_runs_a_head_in_every_way(traced: TracedEngine, values
 
 
 def accepted_again(run: Run, agreement: tuple[bool, ...]) -> bool:
-    """Whether the first proposal of every round was accepted exactly where the head agrees with the text."""
+    """The first proposal of every round was accepted exactly where the head agrees with the text."""
     at = 0
     for step in run.rounds:
         judged = [draft.verdict is Outcome.ACCEPTED for draft in proposals(step)[:1]]

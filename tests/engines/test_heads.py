@@ -231,7 +231,6 @@ def test_an_export_that_lacks_a_part_says_which(tmp_path: Path) -> None:
 
 @pytest.fixture
 def mtp(tmp_path: Path) -> Path:
-    """A network that says that it is a multi-token-prediction head, without its model."""
     x = ops.parameter([-1, 4], openvino.Type.f32)
     model = openvino.Model([ops.result(ops.relu(x))], [x])
     model.set_rt_info("True", ["mtp_mode"])

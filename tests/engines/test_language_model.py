@@ -1,7 +1,7 @@
-"""Logits of the bundled models: with either kind of cache they must be those of a pass over the whole text.
+"""Logits of the bundled models are those of a pass over the whole text, with either kind of cache.
 
-Only the target's are: the draft's int8 weights meet activations that are quantized on the fly, where the least
-difference may round to another step. There, a verification must have the very bits of plain steps.
+Only the target's: the draft's int8 weights meet activations quantized on the fly, where the least difference may
+round to another step. There, a verification must have the very bits of plain steps.
 """
 
 from collections.abc import Collection
@@ -50,7 +50,7 @@ def test_a_cache_changes_nothing(model: LanguageModel) -> None:
 
 @pytest.mark.parametrize("layout", ["empty", "padded"])
 def test_passes_of_fixed_length_have_the_bits_of_the_others(layout: Layout) -> None:
-    """Where activations are quantized, in either layout, whatever the processor."""
+    """Activations are quantized, in either layout, whatever the processor."""
     dynamic = LanguageModel(BUNDLED / "draft", "CPU", QUANTIZED)
     fixed = LanguageModel(BUNDLED / "draft", "CPU", QUANTIZED)
     for one in (dynamic, fixed):
@@ -99,7 +99,7 @@ def test_a_layout_is_used_if_passes_over_several_tokens_have_the_bits_of_plain_s
 
 
 def test_the_trial_finds_a_pass_that_rounds_differently() -> None:
-    """Tokens of one sequence: attention rounds differently over several, and quantization makes logits of that."""
+    """Attention rounds differently over several tokens, and quantization makes logits of that."""
     model = LanguageModel(BUNDLED / "draft", "CPU", QUANTIZED)
     assert not model.repeats_bits("joined")
 

@@ -37,8 +37,6 @@ Rule = Callable[..., Verification]
 
 
 class Given:
-    """Random numbers that are given."""
-
     def __init__(self, *numbers: float) -> None:
         self._numbers = iter(numbers)
 
@@ -47,7 +45,7 @@ class Given:
 
 
 def committed_first(rule: Rule, p: Probabilities, q: Probabilities) -> list[float]:
-    """Exact distribution of the first token a round commits, by enumerating proposals and random numbers."""
+    """Exact, by enumerating proposals and random numbers."""
     numbers = [(index + 0.5) / GRID for index in range(GRID)]
     result = np.zeros(3)
     for proposal in np.flatnonzero(q):
@@ -67,7 +65,7 @@ def test_a_round_commits_exactly_the_targets_distribution(target: tuple[int, ...
 def too_lenient(
     proposed: list[int], drafts: list[Probabilities], targets: list[Probabilities], random: Uniform
 ) -> Verification:
-    """A plausible mistake: tokens are accepted with twice the probability they should be."""
+    """Accept tokens with twice the probability."""
     remaining = iter(targets)
     for index, (token, q) in enumerate(zip(proposed, drafts, strict=True)):
         p = next(remaining)
@@ -84,7 +82,7 @@ def test_the_enumeration_finds_a_wrong_rule() -> None:
 def redraws_from_p(
     proposed: list[int], drafts: list[Probabilities], targets: list[Probabilities], random: Uniform
 ) -> Verification:
-    """The likeliest mistake: a refused token is replaced by a draw from p, not from what p has more than q."""
+    """The likeliest mistake: replace a refused token by a draw from p, not from what p has more than q."""
     remaining = iter(targets)
     for index, (token, q) in enumerate(zip(proposed, drafts, strict=True)):
         p = next(remaining)
@@ -94,7 +92,7 @@ def redraws_from_p(
 
 
 class Scripted:
-    """A model of three tokens whose probabilities are halves that depend on the text."""
+    """Three tokens, whose probabilities are halves that depend on the text."""
 
     CHOICES = ((1, 0, 0), (0, 0.5, 0.5), (0.5, 0.5, 0), (0.5, 0, 0.5), (0, 1, 0))
 
@@ -117,8 +115,6 @@ class Scripted:
 
 
 class Tokenless:
-    """A tokenizer for texts that nobody reads, after one prompt."""
-
     def __init__(self, prompt: Sequence[int] = (0,)) -> None:
         self._prompt = prompt
 
@@ -133,7 +129,7 @@ class Tokenless:
 
 
 class Coins:
-    """Random numbers of which each is 1/4 or 3/4, by turns through all sequences: exact where all odds are halves."""
+    """Random numbers 1/4 or 3/4, by turns through all sequences: exact where all odds are halves."""
 
     def __init__(self) -> None:
         self.sides: list[int] = []
@@ -146,7 +142,7 @@ class Coins:
         return 0.25 + 0.5 * self.sides[self.used - 1]
 
     def next(self) -> bool:
-        """Go on to the next sequence; False after the last."""
+        """False after the last sequence."""
         del self.sides[self.used :]
         self.used = 0
         while self.sides and self.sides[-1]:
@@ -157,7 +153,7 @@ class Coins:
 
 
 def joint(request: Request) -> dict[tuple[int, ...], float]:
-    """Exact distribution of what a decoder writes."""
+    """The exact distribution of what a decoder writes."""
     coins, result = Coins(), defaultdict[tuple[int, ...], float](float)
     while True:
         with mock.patch("numpy.random.default_rng", return_value=coins):

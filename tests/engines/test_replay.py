@@ -17,8 +17,6 @@ def test_lookup_learns_what_was_committed() -> None:
 
 
 class CountingDraft:
-    """A draft that always goes on counting, modulo 10."""
-
     def logits(self, ids: Sequence[int], last: int = 1) -> Logits:
         return np.eye(10, dtype=np.float32)[[(token + 1) % 10 for token in ids[-last:]]] * 9
 

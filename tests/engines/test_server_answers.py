@@ -44,7 +44,6 @@ from tests.support.fake_server import (
 
 @contextmanager
 def engine_of(plain: Answers | None, speculative: Answers | None, **server: Any) -> Iterator[RemoteEngine]:
-    """The remote engine on fake servers."""
     with ExitStack() as opened:
         urls = [found and opened.enter_context(fake(found)).url for found in (plain, speculative)]
         one, other = (Server(url=url, **server) if url else None for url in urls)
@@ -71,7 +70,6 @@ def compare(plain: Answers | None, speculative: Answers | None, **server: Any) -
 
 
 def pair_at(url: str, **server: Any) -> str:
-    """The name of the model that is found at an address."""
     return remote_pair(Servers(speculative=Server(url=url, **server))).target.name
 
 
@@ -468,8 +466,6 @@ def test_a_prompt_that_cannot_be_sent_is_refused() -> None:
 
 
 class Mouth:
-    """A client whose server says what a test makes it say."""
-
     version, side = "/v1", "plain"
 
     def __init__(self) -> None:

@@ -42,7 +42,7 @@ def served(llama_servers: Servers) -> Iterator[RemoteEngine]:
 
 
 def drafted(servers: Servers) -> tuple[int, ...]:
-    """Drafts, proposed and accepted tokens, and accepted ones by position, as the server itself counts them."""
+    """Drafts, proposed and accepted tokens, and accepted ones by position, by the server's own count."""
     assert servers.speculative is not None
     told = httpx.get(f"{servers.speculative.url}/metrics").text
     names = ("num_drafts_total", "num_draft_tokens_total", "num_accepted_tokens_total", r"num_accepted_\w+{.*}")
@@ -166,7 +166,7 @@ def test_a_router_finds_each_side_by_its_models_name(llama_servers: Servers) -> 
 
 
 def test_characters_of_several_tokens_hide_some(tmp_path: Path) -> None:
-    """A model that writes any bytes: most tokens end within a character, for which llama.cpp sends no event."""
+    """Most tokens end within a character, for which llama.cpp sends no event."""
     file = gguf_files.write(tmp_path / "bytes.gguf")
     with (
         started(file, file) as url,

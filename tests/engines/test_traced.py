@@ -205,7 +205,7 @@ def test_prompts_and_pairs_that_cannot_be_run(traced: TracedEngine) -> None:
 
 @pytest.fixture(scope="module")
 def foreign() -> Iterator[TracedEngine]:
-    """The bundled target with a draft that has another tokenizer, of 512 tokens."""
+    """The draft has another tokenizer, of 512 tokens."""
     draft = Path(__file__).parents[1] / "fixtures" / "llama" / "draft"
     engine = TracedEngine(
         pair_from_folders(BUNDLED / "target", draft, RuntimeSettings(precision="f32")), thoroughness=BRIEF

@@ -1,5 +1,3 @@
-"""Grids and plans: what varies, in which order, and what is refused before anything is loaded."""
-
 from itertools import pairwise
 from typing import Any
 

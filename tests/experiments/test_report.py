@@ -1,5 +1,3 @@
-"""From rows to a report: the one conclusion, its tables and charts, two reports compared, and its files."""
-
 import json
 from dataclasses import replace
 from pathlib import Path

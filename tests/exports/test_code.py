@@ -1,5 +1,3 @@
-"""Copied code that reproduces settings elsewhere; OpenVINO's and llama.cpp's is run."""
-
 import ast
 import json
 import re
@@ -78,7 +76,6 @@ def test_the_lines_for_a_model_in_parts_write_what_the_engine_writes(capfd: pyte
 
 
 def requested(flavour: str, pair: ModelPair = PAIR, **chosen: Any) -> tuple[str, dict[str, Any]]:
-    """Path and body of a request to a server."""
     words = shlex.split(written(flavour, pair, **chosen).strip().split("\n\n")[1], comments=True)
     body: dict[str, Any] = json.loads(words[-1])
     return words[1].removeprefix("http://localhost:8000"), body
@@ -191,7 +188,7 @@ def test_every_shell_reads_what_was_written(arguments: list[str]) -> None:
 
 
 def read_by_powershell(line: str) -> list[str]:
-    """The arguments that PowerShell reads. Single quotes have several forms, and are text where they are doubled."""
+    """Single quotes have several forms, and are text where they are doubled."""
     found = list[str]()
     for quoted, word in re.findall(r"['‘’‚‛]((?:[^'‘’‚‛]|['‘’‚‛]{2})*)['‘’‚‛](?: |$)|([\w./:=+\\-]+)(?: |$)", line):
         found.append(word or re.sub("(['‘’‚‛])['‘’‚‛]", r"\1", quoted))
@@ -211,13 +208,11 @@ def test_the_page_gives_it_as_text_and_says_what_it_cannot() -> None:
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> ModelPair:
-    """Two GGUF files of one tokenizer, which llama.cpp reads."""
     target, draft = map(inspect_model, llama.write_pair(tmp_path_factory.mktemp("gguf")))
     return pair_of(target, draft, runtime=RuntimeSettings())
 
 
 def llama_cpp(command: list[str]) -> xllamacpp.Server:
-    """The server that a command line of llama.cpp starts, through its Python package."""
     given = dict(zip(command[1::2], command[2::2], strict=True))
     params = xllamacpp.CommonParams()
     params.port, params.n_ctx = 0, 1024

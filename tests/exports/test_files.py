@@ -1,5 +1,3 @@
-"""Files to share: the page that replays a run offline, and the animation."""
-
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path

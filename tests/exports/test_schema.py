@@ -1,5 +1,3 @@
-"""Comparisons as JSON: what is written is read again, a round looks the same everywhere, absurd files are refused."""
-
 import gzip
 import json
 from base64 import b64encode
@@ -87,8 +85,7 @@ def test_no_path_of_this_machine_is_written() -> None:
     assert "path" not in text
 
 
-SAVED = schema.to_json(compared())
-"""The JSON that Share writes."""
+SAVED = schema.to_json(compared())  # the JSON that Share writes
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-"""Tests of models find nothing of the user's, whatever models and packages of models are installed here."""
-
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from specdemo.models.catalogue import catalogue
 
 @pytest.fixture(autouse=True)
 def nothing_of_the_users(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Begin with an empty home and cache, without a network, except in the tests of an installed model."""
+    """Tests begin with an empty home and cache, without a network, except those of an installed model."""
     if request.path.stem == "test_smollm2":
         return
     for name in ("SPECDEMO_MODELS", "LLAMA_CACHE", "OLLAMA_MODELS", "HF_HOME", "HF_TOKEN", "HF_HUB_OFFLINE"):

@@ -1,5 +1,3 @@
-"""What is said of a pair before it is loaded."""
-
 import shutil
 from pathlib import Path
 

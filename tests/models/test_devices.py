@@ -1,5 +1,3 @@
-"""This machine, and the properties that models are compiled with."""
-
 from pathlib import Path
 
 import pytest
@@ -62,8 +60,6 @@ def test_devices_this_machine_does_not_have(device: str) -> None:
 
 
 class Machine:
-    """OpenVINO on a machine with other devices."""
-
     available_devices = ("CPU", "GPU.0", "GPU.1", "NPU")
 
 

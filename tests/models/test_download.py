@@ -1,5 +1,3 @@
-"""Downloads with the real client, from a Hub on this machine."""
-
 import multiprocessing
 import shutil
 import socket

@@ -1,5 +1,3 @@
-"""Folders of OpenVINO IR: what is read of them, and what is refused."""
-
 import shutil
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""GGUF files: what is read of them, what is refused, and their conversion."""
-
 import json
 import shutil
 from collections.abc import Generator
@@ -88,7 +86,7 @@ def test_before_it_is_converted(file: Path) -> None:
 
 
 def converted(file: Path, form: WeightsForm = "exact") -> Path:
-    """The folder that a file is converted to, without a process for it."""
+    """Without a process for it."""
     scratch = file.with_suffix(f".{form}")
     scratch.mkdir(exist_ok=True)
     conversion.conversions().mkdir(parents=True, exist_ok=True)
@@ -160,7 +158,6 @@ def test_quantized_weights_mean_what_llama_cpp_says_they_do(kinds: tuple[str, ..
 
 
 def logits(folder: Path) -> np.ndarray[Any, Any]:
-    """Logits at every position of a text, and of a step behind it."""
     sequence = LanguageModel(folder, "CPU", EXACT).sequence(len(TOKENS) + 1)
     return np.vstack([sequence.logits(TOKENS), sequence.logits([44])])
 

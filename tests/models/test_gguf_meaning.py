@@ -29,7 +29,6 @@ MERGES = (
     "Ċ Ċ", "Ġ Ġ", "? /", "?/ Ċ", "/ Ċ", "' L", "'L L", "I 'LL", "Ġ /", "x Ġ", "c Ġ", "č Ċ", "f č",
     "o u", "s e", "Ġ h", "Ġh ou", "h ou", "hou se", "Ġ house", "u s", "us e",
 )  # fmt: skip
-"""Merges across the places where one or another rule splits the text, and some that never come to " house"."""
 WORDS = ("Ġhello", "hello", "Ġmoon")  # which no merges make
 
 
@@ -47,7 +46,6 @@ def tokenizer(file: Path) -> Tokenizer:
 
 
 def asked(address: str, path: str, **body: Any) -> Any:
-    """An answer of llama.cpp's server."""
     request = urllib.request.Request(address + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)

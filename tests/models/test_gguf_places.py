@@ -1,5 +1,3 @@
-"""GGUF files that other programs keep and that come in packages, and the pair that specdemo starts with."""
-
 import hashlib
 import json
 import shutil
@@ -100,7 +98,6 @@ def test_what_cannot_be_used_is_listed_with_its_reason(tmp_path: Path) -> None:
 
 @pytest.fixture
 def source(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
-    """A model of the Hub that also comes in an installed package."""
     site = tmp_path / "site"
     about = site / "tiny_model-1.0.dist-info"
     about.mkdir(parents=True)

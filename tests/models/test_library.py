@@ -20,7 +20,7 @@ BUNDLED_NAMES = ["story-pair/target", "story-pair/draft", "smollm2-draft", "smol
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """A models directory: a model, another in an organisation's folder, half of one, and a conversion under way."""
+    """A model, another in an organisation's folder, half of one, and a conversion under way."""
     directory = tmp_path / "models"
     shutil.copytree(FIXTURES / "gpt2" / "target", directory / "mine")
     for place in ("org/small", "half", ".converting-x/exported"):

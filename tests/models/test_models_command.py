@@ -1,5 +1,3 @@
-"""`models` in a terminal, and models by name in `compare`."""
-
 import json
 import shutil
 from collections.abc import Iterator

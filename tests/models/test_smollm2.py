@@ -1,5 +1,3 @@
-"""The pair that people see first: SmolLM2 from its package, where that is installed."""
-
 import shutil
 from collections.abc import Iterator
 from contextlib import closing

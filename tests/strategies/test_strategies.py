@@ -173,7 +173,6 @@ def test_the_documents_table_is_what_strategies_declare(monkeypatch: pytest.Monk
 
 
 def table() -> str:
-    """Every strategy in Markdown."""
     rows: list[tuple[str, ...]] = [
         (
             "`--drafter`",
@@ -192,8 +191,6 @@ def table() -> str:
 
 
 class LastToken(TextIndex):
-    """Proposes the text's last token, again and again."""
-
     def find(self, text: Sequence[int], limit: int) -> Match:
         many = min(limit, 3)
         return Match(1, (text[-1],) * many, (0.5,) * many)

@@ -28,44 +28,35 @@ FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component
 FLAGS += ["--js-flags=--expose-gc", "--enable-precise-memory-info"]
 WAIT = 60_000
 TABS = ("Compare", "Anatomy", "Measure", "Models")
-BRIEF = "/?max_new_tokens=48"
-"""The page for runs that are exact but for their last tokens (see `scripted_app`)."""
+BRIEF = "/?max_new_tokens=48"  # such runs are exact but for their last tokens (see `scripted_app`)
+# the first one installed; the shell opens pages in three quarters of the processor time
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-"""The first of them that is installed is used; the shell opens pages in three quarters of the processor time."""
 _UNDER_WAY: WeakKeyDictionary[Page, set[Request]] = WeakKeyDictionary()
 expect.set_options(timeout=WAIT)
 
 
 @dataclass(frozen=True)
 class App:
-    """The app that runs at `url`."""
-
     url: str
     process: subprocess.Popen[bytes]
     outbound: Path
 
     def engine(self) -> psutil.Process:
-        """The process of its engine."""
         children = psutil.Process(self.process.pid).children()
         return next(child for child in children if any("spawn_main" in part for part in child.cmdline()))
 
     def other_hosts(self) -> list[str]:
-        """Whom its processes tried to reach, other than this machine."""
+        """Hosts that its processes tried to reach, other than this machine."""
         return self.outbound.read_text().splitlines() if self.outbound.exists() else []
 
 
 class Visit(Protocol):
-    """Opens the page as a new visitor."""
-
     def __call__(self, path: str = "/", width: int = 1440) -> Page: ...
 
 
 @contextmanager
 def started(folder: Path, *arguments: str | Path, log: Path | None = None, **environment: str) -> Iterator[App]:
-    """Python with these arguments, which start the app, in a folder of its own; on a free port.
-
-    What it says goes to a `log`, if there is one.
-    """
+    """Start the app in Python with these arguments, in a folder of its own, on a free port; it may write a log."""
     shutil.copyfile(ROOT / "tests" / "support" / "outbound.py", folder / "sitecustomize.py")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -111,12 +102,11 @@ def _answers(app: App) -> bool:
 
 
 def installed() -> str | None:
-    """Path of a Chromium, if there is one."""
     return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 def open_tab(page: Page, name: str) -> None:
-    """Open a tab, which a narrow window may have put into the menu of further tabs."""
+    """A narrow window may have put it into the menu of further tabs."""
     tab = page.get_by_role("tab", name=name, exact=True).filter(visible=True)
     if tab.count():
         tab.first.click()
@@ -126,26 +116,23 @@ def open_tab(page: Page, name: str) -> None:
 
 
 def run(page: Page) -> None:
-    """Run, and wait for the result."""
     start(page)
     finish(page)
 
 
 def start(page: Page) -> None:
-    """Click Run."""
     page.evaluate("document.querySelector('.race').dataset.state = 'before'")  # playing may be over in a moment
     page.click("#run")
 
 
 def finish(page: Page) -> None:
-    """Wait for the result of what was started, without watching its playback."""
+    """Without watching its playback."""
     page.wait_for_selector(".race:is([data-state=playing], [data-state=done])")
     expect(page.locator("#run")).to_have_text("Run")
     skip(page)
 
 
 def grown(page: Page, tokens: int) -> None:
-    """Wait until the plain pane shows more tokens."""
     page.wait_for_function(f"document.querySelectorAll('.pane.plain .text [data-index]').length > {tokens}")
 
 
@@ -158,7 +145,7 @@ def watch(page: Page) -> None:
 
 
 def rests(page: Page, seconds: float = WAIT / 1000) -> None:
-    """Wait until a watched page asks for nothing and has drawn everything; it must within so many seconds."""
+    """Until a watched page asks for nothing and has drawn everything, or these seconds are over."""
     until = monotonic() + seconds
     while _UNDER_WAY[page]:
         assert monotonic() < until, f"still under way: {_UNDER_WAY[page]}"
@@ -179,13 +166,11 @@ def repeated(page: Page) -> None:
 
 
 def skip(page: Page) -> None:
-    """To the end of the playback, if it is not over yet."""
     page.evaluate("document.querySelector('.skip').click()")
     page.wait_for_selector(".race[data-state=done]")
 
 
 def share(page: Page, kind: str) -> None:
-    """Click an entry of the race's menu."""
     page.click(".race .share")
     page.click(f"#share-menu [data-file={kind}]")
 
@@ -202,19 +187,17 @@ def set_slider(page: Page, name: str, value: int) -> None:
 
 
 def models_tab(page: Page) -> Page:
-    """Open the Models tab, and wait for its catalogue."""
     open_tab(page, "Models")
     expect(page.locator(".catalogue .entry")).to_have_count(len(catalogue()))
     return page
 
 
 def card(page: Page, name: str) -> Locator:
-    """An entry of the catalogue."""
     return page.locator(f".catalogue [data-name='{name}']")
 
 
 def choose(page: Page, **names: str) -> None:
-    """Choose a target, a draft, or both, from the lists, once these follow what was chosen before."""
+    """The lists must first follow what was chosen before."""
     for control, name in names.items():
         rests(page)
         page.click(f"#{control} input")

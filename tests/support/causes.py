@@ -1,7 +1,4 @@
-"""Provokes errors and prints what people are told, with the cause below each.
-
-python -m tests.support.causes
-"""
+"""`python -m tests.support.causes` provokes errors and prints what people are told, with the cause below each."""
 
 import os
 import resource
@@ -33,7 +30,6 @@ def limit(what: int, value: int) -> None:
 
 
 def told(arguments: list[str], folder: Path, restrict: Callable[[], None] = lambda: None) -> str:
-    """The last lines of a command under limits, and its exit code."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), PAIR_VARIABLE: "story-pair"}
     command = [sys.executable, "-m", "specdemo", *arguments]
     done = subprocess.run(
@@ -45,7 +41,7 @@ def told(arguments: list[str], folder: Path, restrict: Callable[[], None] = lamb
 
 
 def broken(engine: EngineFactory, number: signal.Signals | None = None) -> str:
-    """What is told when the engine's process fails, or gets this signal in the midst of a race."""
+    """As the engine's process fails, or gets this signal in the midst of a race."""
     worker = Worker(engine)
     try:
         for event in worker.compare(bundled_pair(), "Say", GenerationSettings(max_new_tokens=2000, ignore_eos=True)):

@@ -1,9 +1,7 @@
 """A tiny DFlash draft: it proposes all tokens of a round in one pass, from the target's hidden states.
 
-Its network has what GenAI asks of such a draft, and next to nothing else: the state that it returns for every place
-of a block is a mixture of the token's embedding and of the target's last state. So it is right now and then, which
-is enough to see that it is loaded, that its rounds are seen, and that outputs are the target's own. Real drafts have
-several layers with a KV cache.
+The state for every place of a block is a mixture of the token's embedding and of the target's last state, so it is
+right now and then, and outputs must be the target's own. Real drafts have several layers with a KV cache.
 """
 
 import json
@@ -13,13 +11,11 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
-LAYERS = (2, 5, 7)
-"""The target's layers whose states it reads."""
+LAYERS = (2, 5, 7)  # of the target, whose states it reads
 MASK = 1
 
 
 def write(folder: Path, target: Path, *, hidden: int, vocabulary: int) -> Path:
-    """A draft for a target with states of this size."""
     folder.mkdir(parents=True)
     embeddings = _parameter("inputs_embeds", ov.Type.f32, [-1, -1, hidden])
     states = _parameter("hidden_states", ov.Type.f32, [1, -1, hidden * len(LAYERS)])

@@ -1,12 +1,10 @@
-"""A scripted engine that fails at one of its decoders."""
-
 from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.records import Costs, Request
 
 
 def failing_engine(error: type[BaseException], number: int) -> ScriptedEngine:
-    """An engine that raises in place of this decoder, counted from 1."""
+    """The engine raises in place of this decoder, counted from 1."""
 
     class Failing(ScriptedEngine):
         left = number

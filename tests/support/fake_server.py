@@ -34,8 +34,6 @@ Answers = Mapping[str, Answer]
 
 @dataclass
 class FakeServer:
-    """Answers by path; it keeps what it was sent."""
-
     url: str
     answers: Answers
     bodies: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -45,7 +43,7 @@ class FakeServer:
 
 @contextmanager
 def fake(answers: Answers | Callable[[str, dict[str, Any]], Answer | None]) -> Iterator[FakeServer]:
-    """A server that gives these answers, by path or by path and body."""
+    """By path, or by path and body."""
     over = Event()
 
     class Handler(BaseHTTPRequestHandler):
@@ -114,7 +112,6 @@ def fake(answers: Answers | Callable[[str, dict[str, Any]], Answer | None]) -> I
 
 
 def chat(text: Any = None, *, usage: int | None = None, reason: str | None = None, **delta: Any) -> dict[str, Any]:
-    """An event of a chat completion."""
     choice = {"index": 0, "delta": {"content": text, **delta}, "finish_reason": reason}
     return {"choices": [choice], **({} if usage is None else {"usage": {"completion_tokens": usage}})}
 
@@ -136,7 +133,7 @@ TEXT = "The cat sat on the red mat"
 
 
 def answers(*stream: Any, **more: Any) -> dict[str, Answer]:
-    """Those of a server with one model that streams these events, or its usual ones."""
+    """Of a server with one model that streams these events, or its usual ones."""
     return {"/v1/models": models("tiny"), CHAT: Answer(stream=stream or (*EVENTS, "[DONE]"), **more)}
 
 
@@ -193,12 +190,10 @@ MISBEHAVING: dict[str, Callable[[Send, Wait], None]] = {
     "dripped list": _endless(_head("application/json"), b" ", 0.1),
     "million models": _once(_head("application/json") + json.dumps({"data": [{"id": "x" * 50}] * 200_000}).encode()),
 }
-"""Whole answers, none of which should be waited for, or kept; those with "list" or "models" to the list of models."""
 
 
 @contextmanager
 def misbehaving(mode: str) -> Iterator[str]:
-    """A server that misbehaves like this; its address."""
     lists = "list" in mode or "models" in mode
 
     def answer(path: str, body: dict[str, Any]) -> Answer | None:

@@ -1,5 +1,3 @@
-"""Folders of models that the repository does not hold as they are needed."""
-
 import shutil
 from pathlib import Path
 
@@ -17,18 +15,12 @@ TEMPLATE = (
 
 
 def pair_from_folders(target: Path, draft: Path | None, runtime: RuntimeSettings) -> ModelPair:
-    """A pair from two folders of OpenVINO IR, or a target alone for prompt lookup.
-
-    Raises:
-        FolderError: a folder is missing, empty, incomplete or not OpenVINO IR.
-        PairError: the target is an EAGLE-3 head.
-    """
+    """From OpenVINO IR; without a draft, for prompt lookup. FolderError, or PairError if the target is a head."""
     drafted = inspect_folder(draft) if draft is not None else None
     return pair_of(inspect_folder(target), drafted, runtime=runtime)
 
 
 def chat_pair(folder: Path, *, enable_prefix_caching: bool = False) -> ModelPair:
-    """The bundled pair with a chat template."""
     for role in ("target", "draft"):
         (folder / role).mkdir()
         for file in (BUNDLED / role).iterdir():

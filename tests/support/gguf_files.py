@@ -10,6 +10,7 @@ import numpy as np
 
 EMBEDDING, LAYERS, HEADS, KV_HEADS, FEED_FORWARD, CONTEXT = 256, 2, 4, 2, 256, 512
 END = "<|im_end|>"
+# by their first kind of matrices; others are Q8_0
 FILE_TYPES = {
     "F32": gguf.LlamaFileType.ALL_F32,
     "F16": gguf.LlamaFileType.MOSTLY_F16,
@@ -18,7 +19,6 @@ FILE_TYPES = {
     "Q4_1": gguf.LlamaFileType.MOSTLY_Q4_1,
     "Q4_K": gguf.LlamaFileType.MOSTLY_Q4_K_M,
 }
-"""By their first kind of matrices; others are Q8_0."""
 CHAT = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -40,10 +40,9 @@ def write(
     vectors: str = "F32",
     arrays: dict[str, np.ndarray[Any, Any]] | None = None,
 ) -> Path:
-    """A file with matrices of these kinds in turns, F32 by default; `architecture` is what it says of itself.
+    """A file with matrices of these kinds in turns, F32 by default; `arrays` stand in place of random weights.
 
-    `arrays` stand in place of random weights; `merges` make the tokens after those of bytes, `words` are tokens that
-    none makes, and `defined` are user-defined tokens at the end.
+    `merges` make the tokens after those of bytes, `words` are tokens that none makes, and `defined` the user's.
     """
     written = architecture or family
     writer = gguf.GGUFWriter(path, written)
@@ -90,7 +89,7 @@ def write(
 
 
 def head_size(family: str) -> int:
-    """Numbers in a head: qwen3's are free."""
+    """qwen3's are free."""
     return 32 if family == "qwen3" else EMBEDDING // HEADS
 
 
@@ -106,7 +105,6 @@ def vocabulary(
 
 
 def weights(family: str, seed: int = 0, tokens: int = 261) -> dict[str, np.ndarray[Any, Any]]:
-    """Random weights, by the names that llama.cpp gives them."""
     random, head = np.random.default_rng(seed), head_size(family)
 
     def matrix(rows: int, columns: int = EMBEDDING) -> np.ndarray[Any, Any]:
@@ -136,7 +134,6 @@ def weights(family: str, seed: int = 0, tokens: int = 261) -> dict[str, np.ndarr
 
 
 def read(file: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """The weights of a file, as llama.cpp's package unpacks them."""
     tensors = gguf.GGUFReader(file).tensors
     return {tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type) for tensor in tensors}
 

@@ -1,8 +1,5 @@
 """A small Hugging Face Hub: folders served as repositories, by as much of its protocol as `huggingface_hub` speaks.
 
-    with Hub({"org/name": folder}) as hub:
-        monkeypatch.setenv("HF_ENDPOINT", hub.url)
-
 On demand it cuts a connection, stalls, sends a wrong byte, or is gated. `served` counts the bytes sent, by file.
 """
 
@@ -24,8 +21,6 @@ _PIECE = 64 * 1024
 
 
 class Hub:
-    """The server. All attributes can be changed while it runs."""
-
     def __init__(self, repositories: dict[str, Path]) -> None:
         self.repositories = repositories
         self.gated: set[str] = set()
@@ -43,7 +38,6 @@ class Hub:
 
     @property
     def url(self) -> str:
-        """Its address, for HF_ENDPOINT."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> Self:

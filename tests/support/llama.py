@@ -14,7 +14,6 @@ _NOISE = 0.008  # of the draft's weights, whose deviation is 0.06: it is right n
 
 
 def write_pair(folder: Path) -> tuple[Path, Path]:
-    """Files of the target and of its draft."""
     target = gguf_files.weights("llama")
     embedding = target["token_embd.weight"]  # the output layer, too
     for token, text in enumerate(gguf_files.vocabulary()):
@@ -34,7 +33,6 @@ def write_pair(folder: Path) -> tuple[Path, Path]:
 
 @contextmanager
 def started(*files: Path) -> Iterator[str]:
-    """A llama.cpp server of these files; its address."""
     command = [sys.executable, "-m", "tests.support.llama_server", *map(str, files)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:

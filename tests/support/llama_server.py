@@ -1,8 +1,6 @@
-"""llama.cpp's own server on a free local port, as a process.
+"""llama.cpp's own server on a free local port, whose address it prints; a draft proposes four tokens per round.
 
-    python -m tests.support.llama_server TARGET [DRAFT [THREADS]]
-
-It prints its address. The draft proposes four tokens per round.
+python -m tests.support.llama_server TARGET [DRAFT [THREADS]]
 """
 
 import sys

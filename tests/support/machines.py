@@ -1,7 +1,7 @@
 """Simulated machines: races whose true speedup is chosen, on a processor that others disturb.
 
-A step is an amount of work; how long it takes follows from the speed of the machine meanwhile, which is a function of
-time alone. So a disturbance hits whichever side happens to compute, as it does in a real race.
+A step is an amount of work; the machine's speed is a function of time alone, so that a disturbance hits whichever
+side happens to compute, as it does in a real race.
 """
 
 from dataclasses import dataclass
@@ -18,25 +18,22 @@ from specdemo.settings import GenerationSettings
 
 
 def ratio_of_seconds(comparison: Comparison) -> float:
-    """Plain seconds / speculative seconds for the same number of new tokens, by the clock alone."""
+    """Of the same number of new tokens, by the clock alone."""
     tokens = metrics.common_tokens(comparison)
     return metrics.seconds_to(comparison.plain, tokens) / metrics.seconds_to(comparison.speculative, tokens)
 
 
 GRID = 5e-4
 DRIFT = 0.02  # how far the speed wanders in a second
-COLD = 0.5
-"""How much longer the first step after the other side's takes: caches hold the other side's weights."""
+COLD = 0.5  # how much longer the first step after the other side's takes, whose weights fill the caches
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What happens to a processor while a race runs.
-
-    `load` is what others take of it, on average. `bursts`: mean seconds with and without another program, and the
-    range of speeds while there is one. `halves`: one core goes away at some time. `states`: where memory lies, and
-    what ran before, make one side slower than usual, also in its repeats.
+    """`load`: what others take on average. `bursts`: mean seconds with and without another program, and the range of
+    speeds meanwhile. `halves`: one core goes away at some time. `states`: where memory lies, and what ran before,
+    make one side slower than usual, also in its repeats.
     """
 
     load: float = 0.0
@@ -45,11 +42,11 @@ class Machine:
     states: bool = False
 
     def state(self, random: np.random.Generator, step: float) -> float:
-        """How much longer speculative steps take in this process, as a factor: short ones by a tenth."""
+        """A factor on speculative steps in this process: short ones by a tenth."""
         return float(np.exp(random.normal(0, 0.03 + 0.1e-3 / step))) if self.states else 1.0
 
     def speed(self, random: np.random.Generator, seconds: float) -> Floats:
-        """The speed, 1 when undisturbed, every `GRID` seconds."""
+        """1 when undisturbed, every `GRID` seconds."""
         number = int(seconds / GRID) + 1
         speed = np.exp(np.cumsum(random.normal(0, DRIFT * np.sqrt(GRID), number)))
         if self.bursts is not None:
@@ -79,8 +76,6 @@ MACHINES = {
 
 @dataclass
 class _Clock:
-    """Turns work into seconds."""
-
     speed: Floats
     now: float = 0.0
 
@@ -89,7 +84,7 @@ class _Clock:
         self._times = np.arange(len(self._done)) * GRID
 
     def seconds(self, work: Floats) -> Floats:
-        """What each of these steps would take, one after the other, from now on; the first is cold."""
+        """One step after the other, from now on; the first is cold."""
         work = np.concatenate([work[:1] * (1 + COLD), work[1:]])
         ends = np.cumsum(work) + np.interp(self.now, self._times, self._done)
         return np.diff(np.interp(ends, self._done, self._times), prepend=self.now)
@@ -107,7 +102,7 @@ def raced() -> Comparison:
 
 
 def simulated(machine: Machine, truth: float, *, seed: int, step: float = 0.010, repeats: int = 4) -> Comparison:
-    """A race and its repeats, with this speedup on an undisturbed machine."""
+    """With this speedup on an undisturbed machine."""
     random = np.random.default_rng(seed)
     accepted = _accepted(random, TOKENS)
     committed = np.array([count + 1 for _, count in accepted], float)

@@ -7,10 +7,8 @@ from typing import Any
 
 UINT32, INT32, FLOAT32, STRING, ARRAY, UINT64, FLOAT64 = 4, 5, 6, 8, 9, 10, 12
 FORMS = {UINT32: "<I", INT32: "<i", FLOAT32: "<f", UINT64: "<Q", FLOAT64: "<d"}
-Entry = tuple[str, int, Any]
-"""A key, the number of its type, and its value; of an array, (type, length, bytes)."""
-Row = tuple[str, tuple[int, ...], int, int]
-"""A tensor: its name, shape, the number of its type, its offset."""
+Entry = tuple[str, int, Any]  # key, number of its type, value; of an array, (type, length, bytes)
+Row = tuple[str, tuple[int, ...], int, int]  # a tensor's name, shape, number of its type, offset
 
 ENTRIES: tuple[Entry, ...] = (
     ("general.architecture", STRING, "llama"),
@@ -40,7 +38,7 @@ def header(
     tensors: int | None = None,
     count: int | None = None,
 ) -> bytes:
-    """A file's bytes; `tensors` and `count` are what it claims of its rows and entries, if not the truth."""
+    """`tensors` and `count` are what it claims of its rows and entries, if not the truth."""
     parts = [b"GGUF", struct.pack("<IQQ", version, _or(tensors, len(rows)), _or(count, len(entries)))]
     for key, kind, value in entries:
         parts += [_text(key), struct.pack("<I", kind), _value(kind, value)]
@@ -51,7 +49,6 @@ def header(
 
 
 def with_entry(key: str, kind: int, value: Any) -> bytes:
-    """The valid file with one value changed."""
     return header((*(entry for entry in ENTRIES if entry[0] != key), (key, kind, value)))
 
 
@@ -75,6 +72,7 @@ def _value(kind: int, value: Any) -> bytes:
     return struct.pack(FORMS[kind], value)
 
 
+# files that once brought the page down, or their neighbours
 SEEDS = {
     "split.count is a text": with_entry("split.count", STRING, "2"),
     "alignment is 0": with_entry("general.alignment", UINT32, 0),
@@ -102,11 +100,10 @@ SEEDS = {
     "a version to come": header(version=9),
     "many bytes of nothing": header((), (), tensors=4_000_000),
 }
-"""Files that once brought the page down, or their neighbours."""
 
 
 def mutants(count: int, seed: int = 0) -> Iterator[bytes]:
-    """So many files, the same for the same seed: those above first, then bytes of them changed at random."""
+    """Those above first, then bytes of them changed at random; the same for the same seed."""
     random, known = Random(seed), [header(), *SEEDS.values()]
     for place in range(count):
         content = bytearray(known[place % len(known)])

@@ -1,5 +1,3 @@
-"""Random but consistent records."""
-
 from hypothesis import strategies as st
 
 from specdemo.records import (
@@ -34,7 +32,7 @@ tokens = st.builds(
 
 @st.composite
 def rounds(draw: st.DrawFn) -> Round:
-    """A complete round: accepted drafts, then one token of the target's own."""
+    """Accepted drafts, then one token of the target's own."""
     committed = draw(st.lists(tokens, min_size=1, max_size=5))
     accepted = len(committed) - 1
     outcomes = outcomes_from_counts(accepted + draw(st.integers(0, 4)), accepted)

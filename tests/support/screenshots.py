@@ -1,9 +1,7 @@
-"""Take pictures of the whole page, to be looked at.
+"""Take pictures of the whole page: python -m tests.support.screenshots FOLDER
 
-    python -m tests.support.screenshots FOLDER
-
-The page on the default pair: before, during and after a run, its anatomy, a measurement, and the models; each at
-four sizes, light and dark. The README's moving picture is made by `specdemo compare --gif`.
+On the default pair: before, during and after a run, its anatomy, a measurement, and the models; each at four sizes,
+light and dark.
 """
 
 import sys
@@ -35,7 +33,6 @@ SIZES: tuple[ViewportSize, ...] = (
 
 
 def photograph(page: Page, folder: Path, name: str) -> None:
-    """What the window shows now, at every size, light and dark."""
     for scheme in ("light", "dark"):
         page.evaluate("dark => document.body.classList.toggle('dark', dark)", scheme == "dark")
         for size in SIZES:

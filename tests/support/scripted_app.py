@@ -1,10 +1,7 @@
-"""The app on scripted engines, for tests of the page that are not about a model.
+"""The app on scripted engines: python -m tests.support.scripted_app MODELS_DIR [SESSIONS]
 
-python -m tests.support.scripted_app MODELS_DIR [SESSIONS]
-
-Seconds are arithmetic, and sums of powers of two, so that a sweep finds the same every time. Those of long runs are
-slept, so that they can be watched and stopped. Runs are repeated no more often than an interval needs. The draft is
-right until the 20th token, so that short runs are exact, and wrong now and then after it.
+Seconds are sums of powers of two, so that a sweep finds the same every time; those of long runs are slept, so that
+they can be watched and stopped. The draft is right until the 20th token, so that short runs are exact.
 """
 
 import sys
@@ -40,7 +37,6 @@ class Engine(ScriptedEngine):
 
 
 def load(name: EngineName, pair: ModelPair, side: Side | None = None) -> Engine:
-    """An engine that calls itself this pair."""
     words = 300 * tuple(Engine.words)  # more than anyone asks for
     engine = Engine(words, WRONG, step=2**-9, draft=2**-11, extra=2**-12, prefill=2**-7, thoroughness=THOROUGHNESS)
     engine.pair = pair

@@ -14,8 +14,6 @@ API = "/gradio_api"
 
 
 class Visitor:
-    """A visitor with a session of the page at the client's address."""
-
     def __init__(self, http: httpx.Client) -> None:
         self.http, self.session = http, uuid4().hex
         self.config = http.get("/config").json()
@@ -23,7 +21,7 @@ class Visitor:
         self.events = {event["api_name"]: event for event in self.config["dependencies"] if event["backend_fn"]}
 
     def values(self, event: str, **known: Any) -> list[Any]:
-        """What a browser sends: what the widgets hold at first, or what is known of them."""
+        """What the widgets hold at first, or what is known of them."""
         parts = [self.parts[number] for number in self.events[event]["inputs"]]
         return [known.get(part.get("elem_id"), part.get("value")) for part in parts]
 
@@ -45,18 +43,16 @@ class Visitor:
             return next((one for one in messages if one["msg"] in ("process_completed", leave)), {})
 
     def opens(self) -> dict[str, Any]:
-        """Load the page, as a browser does."""
         self.http.get("/").raise_for_status()
         self.join("restored", [""]).raise_for_status()
         return self.last()
 
     def runs(self, leave: str = "process_completed", **settings: Any) -> dict[str, Any]:
-        """Click Run, with these settings and else the page's own."""
         self.join("run", self.values("run", prompt="Say", **settings)).raise_for_status()
         return self.last(leave)
 
     def compare(self, prompt: str, tokens: int, *, leave: bool = False) -> dict[str, Any] | None:
-        """The comparison, or the error, that the public endpoint answers with; None for whoever leaves."""
+        """The comparison, or the error; None for whoever leaves."""
         settings = GenerationSettings(max_new_tokens=tokens, ignore_eos=True).model_dump()
         sent = self.http.post(f"{API}/call/compare", json={"data": [prompt, *settings.values()]})
         kind, answer = "", None

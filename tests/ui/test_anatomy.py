@@ -1,5 +1,3 @@
-"""The anatomy of a run, without a browser."""
-
 import json
 from time import process_time
 from typing import Any

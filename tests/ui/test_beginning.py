@@ -22,7 +22,6 @@ BEGUN = {"repetition_penalty": 1.3, "num_assistant_tokens": 7}
 
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch) -> ModelPair:
-    """The bundled pair, as if the catalogue had settings for it."""
     entry = find("story-pair").model_copy(update={"begin": Defaults(generation=BEGUN)})
     monkeypatch.setattr("specdemo.models.catalogue.catalogue", lambda: (entry,))
     return bundled_pair()

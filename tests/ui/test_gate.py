@@ -1,5 +1,3 @@
-"""What the gate lets in, how much of it, and what the page behind it makes of the rest."""
-
 import asyncio
 import json
 import os
@@ -40,7 +38,7 @@ LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 async def everything(request: Request) -> Response:
-    """Answer every request; events are queued under the next number."""
+    """Events are queued under the next number."""
     await request.body()
     if request.url.path.startswith(f"{API}/call/") and request.method == "POST":
         return JSONResponse({"event_id": "called"})
@@ -52,7 +50,6 @@ async def everything(request: Request) -> Response:
 
 
 def client(url: str = "http://localhost", names: Any = LOCAL, **options: Any) -> TestClient:
-    """A gate in front of an application that answers everything."""
     app = Starlette(routes=[Route("/{path:path}", everything, methods=["GET", "POST", "PUT"])])
     return TestClient(Gate(app, names=names, **options), base_url=url)
 
@@ -256,7 +253,7 @@ def test_where_too_much_is_waiting_the_longest_unfetched_makes_room(monkeypatch:
 
 
 def apart(work: Any) -> Any:
-    """In a thread of its own: in this one a browser's event loop may be running."""
+    """In this thread a browser's event loop may be running."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: asyncio.run(work)).result()
 
@@ -268,7 +265,6 @@ async def built(**options: Any) -> tuple[gr.Blocks, Starlette]:  # without a loo
 
 @contextmanager
 def running(**options: Any) -> Iterator[tuple[gr.Blocks, httpx.Client]]:
-    """The page in this process, with nothing behind its engine; and a visitor."""
     with visitors_files():
         page, app = apart(built(**options))
         with listening(app, port=0) as url, httpx.Client(base_url=url, timeout=30, trust_env=False) as http:
@@ -282,7 +278,6 @@ def served() -> Iterator[tuple[gr.Blocks, httpx.Client]]:
 
 
 def event(page: gr.Blocks, name: str) -> dict[str, Any]:
-    """The values that a browser sends for a callback before any widget was changed."""
     fn = next(fn for fn in page.fns.values() if fn.name == name)
     data = [None if isinstance(block, gr.State) else getattr(block, "value", None) for block in fn.inputs]
     return {"fn_index": fn._id, "data": data, "session_hash": uuid4().hex}

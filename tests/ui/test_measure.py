@@ -1,5 +1,3 @@
-"""The Measure tab and Compare's search: their conclusions, without a page."""
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +27,7 @@ VISITOR: Any = SimpleNamespace(session_hash="visitor")
 
 
 class Sessions:
-    """Sessions that do the work with scripted engines here, remember what it was, and then perhaps fail."""
+    """They do the work with scripted engines here, and then perhaps fail."""
 
     jobs: list[Any]
 
@@ -47,7 +45,7 @@ class Sessions:
 def measured(
     ticked: list[str], error: EngineError | None = None, *, preset: str = "Every strategy"
 ) -> list[list[Any]]:
-    """Every update of message, board, files, best setting, its button, start and stop."""
+    """Updates of message, board, files, best setting, its button, start and stop."""
     callbacks = MeasureCallbacks(Sessions(error))  # type: ignore[arg-type]
     return list(callbacks.measure(VISITOR, True, ENGINE.pair, None, preset, ticked, "Say", 1, 40, 1, *VALUES))
 

@@ -36,6 +36,7 @@ PHONE = 390  # pixels; one side is shown at a time
 SIZES = ((1440, 900), (1280, 720), (1024, 768), (PHONE, 844))
 LINES = 7  # of text that a pane holds at any size
 
+# of the selectors, those without an element that is wholly in view and uncovered
 VISIBLE = """selectors => selectors.filter(selector => {
   const shown = element => {
     const box = element.getBoundingClientRect();
@@ -45,13 +46,12 @@ VISIBLE = """selectors => selectors.filter(selector => {
   };
   return ![...document.querySelectorAll(selector)].some(shown);
 })"""
-"""The selectors without an element that is wholly in view and uncovered."""
 
+# elements that the window cuts off
 CUT = """() => [...document.querySelectorAll('main *')].filter(e => {
     const box = e.getBoundingClientRect();
     return box.width && (box.left < 0 || box.right > innerWidth) && !e.closest('.text, svg, .visually-hidden');
 }).map(e => e.outerHTML.slice(0, 80))"""
-"""Elements that the window cuts off."""
 
 CONTROLS = """() => [...document.querySelectorAll('button, input, select, textarea, summary')].filter(e => {
     const { width, height } = e.getBoundingClientRect();
@@ -65,12 +65,10 @@ LOOKS = """e => {
 
 
 def shown(page: Page, side: str) -> int:
-    """Number of tokens in a pane."""
     return page.locator(f".pane.{side} .text [data-index]").count()
 
 
 def length_of_bar(page: Page, side: str) -> float:
-    """As a share of the whole."""
     return float(page.locator(f".track.{side} i").evaluate("e => parseFloat(e.style.width)")) / 100
 
 

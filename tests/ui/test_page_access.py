@@ -17,7 +17,6 @@ STILL = "*, ::before, ::after { animation: none !important; transition: none !im
 
 
 def faults(page: Page, rules: list[str]) -> list[str]:
-    """What axe-core finds, with the first place of each."""
     found = page.evaluate("options => axe.run(options)", {"runOnly": rules, "resultTypes": ["violations"]})[
         "violations"
     ]
@@ -38,7 +37,6 @@ def test_everybody_can_use_every_tab(visit: Visit) -> None:
 
 
 def assert_groups_are_one_tab_stop(page: Page) -> None:
-    """In which arrows choose."""
     groups = page.locator("fieldset:has(input[type=radio]:visible)")
     for index in range(groups.count()):
         group = groups.nth(index)

@@ -7,6 +7,7 @@ from tests.support.browser import BRIEF, Visit, open_tab
 
 pytestmark = pytest.mark.browser
 PROMPT = "#prompt textarea"
+# what `assets/page/gradio.css` arranges
 STYLED = [
     ".gradio-container main",
     ".gradio-container .tabs",
@@ -22,7 +23,6 @@ STYLED = [
     ".controls .form .block",
     ".secondary-wrap input",
 ]
-"""Gradio's markup that `assets/page/gradio.css` arranges."""
 
 
 def test_the_prompt_its_keys_and_its_examples(visit: Visit) -> None:

@@ -1,5 +1,3 @@
-"""The Measure tab in a browser."""
-
 import pytest
 from playwright.sync_api import expect
 

@@ -1,5 +1,3 @@
-"""The Models tab as a visitor meets it: real models, scripted engines, headless Chromium."""
-
 from pathlib import Path
 
 import pytest

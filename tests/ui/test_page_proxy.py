@@ -1,5 +1,3 @@
-"""The page below a path of a reverse proxy, with and without the path cut off, and with another host's name."""
-
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
@@ -28,8 +26,6 @@ def below(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
 
 @contextmanager
 def proxy(target: str, *, cut: bool, keeps_host: bool) -> Iterator[str]:
-    """A small reverse proxy for `ROOT`."""
-
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with httpx.AsyncClient(base_url=target, timeout=None, trust_env=False) as app.state.http:

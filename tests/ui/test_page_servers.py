@@ -13,7 +13,6 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(scope="module")
 def app(chromium: str, llama_servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    """`specdemo serve` with the addresses of both servers."""
     plain, speculative = llama_servers.plain, llama_servers.speculative
     assert plain is not None
     assert speculative is not None

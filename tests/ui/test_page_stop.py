@@ -15,7 +15,6 @@ LONG = "word " * 4000
 
 
 def dripping() -> Iterator[Any]:
-    """Longer than anybody waits for."""
     for number in range(1000):
         sleep(0.05)
         yield chat(f" word{number}")
@@ -30,7 +29,6 @@ def answers(path: str, body: dict[str, Any]) -> Answer | None:
 
 @pytest.fixture(scope="module")
 def served(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    """The page of a server whose answers take long."""
     serve = ("-m", "tests.support.hurried", "serve", "--plain-url")
     with (
         fake(answers) as server,

@@ -1,5 +1,3 @@
-"""Visitors' use of the engine, with neither widgets nor an engine."""
-
 import gzip
 import json
 import subprocess
@@ -30,14 +28,11 @@ from specdemo.worker import Prepare, WithEngine
 
 
 def failing(error: Exception) -> Iterator[Any]:
-    """A run that fails in its midst."""
     yield next(one for one in race(ScriptedEngine(), "Say", GenerationSettings()) if isinstance(one, Slice))
     raise error
 
 
 class Recorder:
-    """A worker that records the requested pairs."""
-
     def __init__(self) -> None:
         self.pairs: list[ModelPair] = []
         self.idle: list[Any] = []
@@ -143,7 +138,6 @@ WORDS = {"what": "This run cannot be drawn", "otherwise": "share it as JSON"}
 
 
 def saved() -> dict[str, Any]:
-    """A comparison as Share saves it."""
     *_, comparison = race(ScriptedEngine(wrong=(4, 7)), "Say", GenerationSettings(num_assistant_tokens=3))
     assert isinstance(comparison, Comparison)
     return to_json(comparison)

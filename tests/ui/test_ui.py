@@ -1,5 +1,3 @@
-"""Parts of the page, without a browser."""
-
 from typing import Any
 
 import gradio as gr
@@ -54,7 +52,7 @@ def test_settings_travel_in_a_link() -> None:
 
 
 def restored(saved: str) -> tuple[StartValues, dict[str, Any]]:
-    """What the page starts with, and which controls it changes besides the lookahead, whose line is renewed."""
+    """And which controls it changes besides the lookahead, whose line is renewed."""
     start = restore(SHELF, saved, start_values(SHELF.default))
     changed = {name: value for name, value in zip(NAMES, start.controls, strict=True) if value != gr.skip()}
     assert "tokens" in changed.pop("num_assistant_tokens")["info"]

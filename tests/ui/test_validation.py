@@ -37,14 +37,13 @@ T = TypeVar("T")
 
 
 def run_apart(work: Coroutine[Any, Any, T]) -> T:
-    """In a thread of its own: in this one the browser's event loop may be running."""
+    """In this thread the browser's event loop may be running."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: asyncio.run(work)).result()
 
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[gr.Blocks]:
-    """The page; nothing reaches its worker."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_ANALYTICS_ENABLED", "False")
 
@@ -59,7 +58,6 @@ Take = Callable[[BlockFunction, list[Any]], Coroutine[Any, Any, object]]
 
 @pytest.fixture(scope="module")
 def taken(page: gr.Blocks) -> Take:
-    """The arguments of a callback, for values that a browser sent."""
     state = SessionState(page)
 
     async def take(fn: BlockFunction, values: list[Any]) -> object:
@@ -73,7 +71,6 @@ def events(page: gr.Blocks) -> list[BlockFunction]:
 
 
 def beginning(fn: BlockFunction) -> list[Any]:
-    """The values that a browser sends before any widget was changed."""
     defaults: dict[type, Any] = {gr.Textbox: ""}
     return [defaults.get(type(block), getattr(block, "value", None)) for block in fn.inputs]
 

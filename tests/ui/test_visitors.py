@@ -1,5 +1,3 @@
-"""Visitors of a running page cannot disturb it or each other; without a browser."""
-
 from collections.abc import Iterator
 from itertools import pairwise
 from time import monotonic
@@ -19,7 +17,7 @@ PROXY = "socks5://192.0.2.1:1080"
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    """The app, in an environment with proxies, which it must not ask for its own page."""
+    """With proxies in the environment, which the app must not ask for its own page."""
     folder = tmp_path_factory.mktemp("page")
     (folder / "models").mkdir()
     arguments = ("-m", "tests.support.scripted_app", folder / "models", str(SESSIONS))
