@@ -1,11 +1,8 @@
 """Child processes: spawned, read over a pipe, and ended at any moment.
 
-Anything that can crash, stall or fill the memory runs in one: decoding, downloads, conversions. `run_child` does one
-piece of work, `run_limited` one on untrusted input, within limits on memory, CPU time and elapsed time; `Child` is
-the process itself, for several jobs. Work and arguments are picklable: a module's function, or a `partial` of one.
-
-A `SpecdemoError` of the work is raised in the parent. If it raised anything else, or its process ended before it, the
-parent raises the error of a `Failure`, with what happened as its cause.
+Anything that can crash, stall or fill the memory runs in one: decoding, downloads, conversions. Work and arguments
+are picklable: a module's function, or a `partial` of one. A `SpecdemoError` of the work is raised in the parent; any
+other ending becomes the error of a `Failure`, with what happened as its cause.
 """
 
 import atexit
@@ -125,9 +122,9 @@ def _uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def _script_hidden() -> Iterator[None]:
-    """Keep children from running the main script again, so that it needs no `if __name__ == "__main__"`.
+    """Keep spawned children from importing the main script, so that it needs no `if __name__ == "__main__"`.
 
-    A spawned process imports its parent's main module. One started with `python -m`, such as a test's, stays.
+    One started with `python -m`, such as a test's, stays.
     """
     script = sys.modules["__main__"]
     if script.__spec__ is not None:
@@ -179,10 +176,8 @@ def run_child(
 ) -> Generator[Any]:
     """Yield what `work(*arguments)` yields in a child process, and None after each short silence.
 
-    The generator ends once `stop` returns True, and the child with it, or when it is closed.
-
-    Raises:
-        SpecdemoError: the work raised it, or it is that of `failure`, if the child ended before it was done.
+    The child ends once `stop` returns True, or when the generator is closed. Raises the work's `SpecdemoError`, or
+    that of `failure`.
     """
     try:
         child = Child(_once, work, arguments, failure, name=name)
@@ -214,11 +209,7 @@ class Limits(NamedTuple):
 def run_limited(
     work: Callable[..., T], *arguments: Any, name: str, failure: Failure, limits: Limits
 ) -> Generator[None, None, T]:
-    """Return what `work(*arguments)` returns in a child within limits; until then, yield from time to time.
-
-    Raises:
-        SpecdemoError: the work raised it, or it is that of `failure`, if the work exceeded a limit.
-    """
+    """Return the result of `work(*arguments)` in a child within limits, or raise as `run_child`; yield meanwhile."""
     until = monotonic() + limits.seconds
     done = run_child(_limited, limits, work, arguments, name=name, failure=failure, stop=lambda: monotonic() > until)
     with closing(done) as messages:
@@ -231,7 +222,6 @@ def run_limited(
 
 
 def result_of(work: Generator[Any, None, T]) -> T:
-    """Wait for a generator such as that of `run_limited`, and return its result."""
     while True:
         try:
             next(work)
@@ -249,7 +239,6 @@ def _limited(limits: Limits, work: Callable[..., T], arguments: tuple[Any, ...])
 
 
 def _restrict(limits: Limits) -> None:
-    """Limit this process from now on, and lower its priority."""
     try:
         import resource
     except ImportError:  # Windows

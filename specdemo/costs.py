@@ -3,10 +3,8 @@
 A pass over n tokens reads the weights once, as a pass over one does; it costs more only once arithmetic, not memory,
 is the limit. So v(n) grows slowly at first and then faster, with cliffs where another kernel takes over. Together
 with the draft's cost c it decides whether speculation can pay off. Both grow with the context, since attention reads
-all of it.
-
-Beside other programs such short measurements can come out at almost anything, and predictions with them. So what was
-measured in a quiet moment is kept for this pair, engine and machine, and stands in for what a busy one would give.
+all of it. Costs measured in a quiet moment are kept for this pair, engine and machine: beside other programs such
+short measurements can come out at almost anything.
 """
 
 import json
@@ -36,13 +34,8 @@ from specdemo.strategies import ENGINES, LOCAL, Constant, EngineName
 from specdemo.warm_up import WARM_UP_PROMPT, OtherLoad
 
 MAX_LOOKAHEAD = 16
-SHORTEST = 5
-"""Passes up to this length are always measured."""
-CONTEXT = 64
-"""Tokens of text before the measured steps, as within a short answer.
-
-With more, passes over several tokens get slower faster than plain steps do.
-"""
+SHORTEST = 5  # passes up to this length are always measured
+CONTEXT = 64  # tokens before the measured steps; with more, passes over several slow down faster than plain steps
 _WORDS = WARM_UP_PROMPT.split()
 _LENGTHS = range(1, MAX_LOOKAHEAD + 2)
 _VISITED = (1, *_LENGTHS)  # plain steps twice, since all others are compared with them
@@ -51,8 +44,7 @@ _WARM_UP_SECONDS = 0.04  # at most: larger models take nearly as long from their
 _FEW = 2  # passes per visit
 _AT_LEAST = 2  # visits
 _ENOUGH = 1.5  # seconds of visits
-BOUND_SECONDS = 5.0
-"""Limit for measuring steps after a single text, for slow or busy machines."""
+BOUND_SECONDS = 5.0  # after a single text, for slow or busy machines
 
 
 _QUIET = 0.1  # share of the processor that others took; hand-set: what a desktop does at rest
@@ -62,7 +54,6 @@ _MOST_BYTES = 2**20
 
 
 def needs_costs(settings: GenerationSettings) -> bool:
-    """Check if a run's strategy or figures depend on step costs, so that they are measured before it."""
     strategy = settings.strategy
     return strategy.needs_costs or strategy.fixed_lookahead is None
 
@@ -102,7 +93,7 @@ def bounded(costs: Costs) -> Costs:
 
 
 def remember(engine: Engine, costs: Costs) -> None:
-    """Keep step costs from a quiet moment for this pair, engine and machine; without a writable folder, do not."""
+    """Keep step costs from a quiet moment, if there is a writable folder."""
     with suppress(SpecdemoError):
         place = _place(engine.name, engine.pair)
         writable(place.parent, "Step costs")
@@ -110,7 +101,6 @@ def remember(engine: Engine, costs: Costs) -> None:
 
 
 def recall(engine: EngineName, pair: ModelPair) -> Costs | None:
-    """Return the step costs kept from a quiet moment, if any."""
     if not ENGINES[engine].local:
         return None
     with suppress(SpecdemoError, ValueError):
@@ -170,8 +160,7 @@ def measure_once(
     """Measure plain, draft and verification steps after a text.
 
     Passes over 1 to 17 tokens are visited repeatedly in different orders, so that the machine's drift favours none.
-    After `bound` seconds, the longest passes are left out, and values that only some strategies use are measured once
-    or not at all.
+    After `bound` seconds, the longest passes are left out, and values that few strategies use come once at most.
     """
     _seconds(engine, WARM_UP_PROMPT, 1, passes=1)  # the first pass may compile more, which is not to be measured
     began, text = perf_counter(), _text(engine, CONTEXT)
@@ -223,7 +212,6 @@ def visits_in_order(visits: int, late: Callable[[], bool]) -> Iterator[int]:
 
 
 def _seconds(engine: Engine, text: str, tokens: int, *, passes: int) -> list[float]:
-    """Return the seconds of `passes` passes, after a warm-up."""
     with closing(engine.pass_seconds(text, tokens)) as seconds:
         warmed = 0.0
         for each in islice(seconds, _WARM_UP):

@@ -1,13 +1,12 @@
 """The race: two decoders on one machine, each with a clock that runs only while that side computes.
 
 Sharing the machine step by step would be unfair to both, since each side evicts the other's weights from the
-processor's caches. So they take turns in slices: always the side whose clock is behind, for at least
-`SLICE_SECONDS`. `tests/benchmarks` measures what that costs against an undisturbed run.
+processor's caches. So they take turns in slices: always the side whose clock is behind, for at least `SLICE_SECONDS`.
+`tests/benchmarks` measures what that costs against an undisturbed run.
 
 If greedy outputs diverge, the engine is asked, off the clock, for the target's probabilities of both tokens at the
-first difference. A pass over several tokens runs other kernels than a pass over one and rounds differently. If two
-tokens are almost equally likely, that decides; otherwise it cannot, and engine or model are at fault. The effect of
-rounding is measured on the preceding text.
+first difference. A pass over several tokens rounds differently, so two almost equally likely tokens can change
+places; otherwise engine or model are at fault. The effect of rounding is measured on the preceding text.
 """
 
 import math
@@ -54,8 +53,6 @@ class LiveSettings(NamedTuple):
 
 
 class RaceSide:
-    """A side's decoder, its rounds so far, and its clock."""
-
     def __init__(
         self, side: Side, decoder: Decoder, strategy: Strategy, moved: Callable[[], LiveSettings | None]
     ) -> None:
@@ -76,14 +73,12 @@ class RaceSide:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Keep the rounds so far if the server fails."""
         try:
             yield
         except ServerError as error:
             self.error = error
 
     def prefill(self, stop: Callable[[], bool]) -> Iterator[Phase | Slice]:
-        """Yield prefill progress, then the first slice, unless stopped."""
         with self.kept():
             while self.finish_reason is None and not stop():
                 step = next(self.rounds)
@@ -145,12 +140,8 @@ def race(
 ) -> Iterator[RaceEvent]:
     """Decode the prompt on both sides; yield slices as they happen and the comparison at the end.
 
-    `stop` and `moved` are checked between rounds. Once `stop` returns True, the comparison ends early: a side that
-    has not begun is empty, and without any token there is no comparison. Settings returned by `moved` apply from the
-    next round on, on decoders that support it.
-
-    Raises:
-        SpecdemoError: the prompt or the settings cannot be run, or an engine failed; both requests are freed.
+    `stop` and `moved` are checked between rounds; settings returned by `moved` apply from the next one, where the
+    decoder supports it. Stopped early, a side can be empty; without any token there is no comparison.
     """
     request = Request.of(prompt, settings, tuple(history))
     runners = {

@@ -1,7 +1,6 @@
 """Settings: everything a user can set, validated once for page, terminal and API.
 
-Field names follow `openvino_genai.GenerationConfig`. The page's controls and the terminal's `--help` show each
-field's title, description and limits, so they are written only here.
+Field names follow `openvino_genai.GenerationConfig`. Page and `--help` show each field's title, description and limits.
 """
 
 from collections.abc import Callable
@@ -28,15 +27,11 @@ from specdemo.strategies import (
 
 Precision = Literal["default", "f32", "f16", "bf16"]
 CachePrecision = Literal["default", "u4", "u8", "f16", "bf16", "f32"]
-WeightsForm = Literal["exact", "int8"]
-"""Storage of a GGUF file's weights: as they are, or as int8 in groups of 64."""
-Weights = Literal["auto", "exact", "int8"]
-"""Storage of a GGUF file's weights, where `auto` is int8 if the processor multiplies int8, else exact."""
+WeightsForm = Literal["exact", "int8"]  # of a GGUF file: as they are, or int8 in groups of 64
+Weights = Literal["auto", "exact", "int8"]  # `auto` is int8 if the processor multiplies int8
 
 
 class Checked(BaseModel):
-    """Values of a user, whose errors are sentences."""
-
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @classmethod
@@ -183,8 +178,6 @@ class GenerationSettings(Parameters, _Chosen):
 
 
 class RuntimeSettings(Checked):
-    """Where and how models are loaded; fixed while a pair is loaded."""
-
     device: str = Field("CPU", min_length=1, title="Device", description="OpenVINO device of the target")
     draft_device: str | None = Field(
         None, min_length=1, title="Draft device", description="OpenVINO device of the draft, if different"

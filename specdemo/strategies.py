@@ -1,12 +1,8 @@
 """Decoding strategies, and the engines and kinds of draft that can use them.
 
 To add a strategy, write its class here with `@register`, name it in the engines that run it, and register its
-proposer in `specdemo/decoding/`.
-
-A strategy is a frozen value whose fields are flat settings: `--num-assistant-tokens 4` is the field
-`num_assistant_tokens` of `Constant`. Its class declares everything else: its drafter, which drafts support it and its
-form in other software; an engine names the strategies it runs. The page, terminal, measurements, copied code and the
-docs' tables all derive from these declarations.
+proposer in `specdemo/decoding/`. It is a frozen value whose fields are flat settings: `--num-assistant-tokens 4` is
+the field `num_assistant_tokens` of `Constant`. Page, terminal, measurements, copied code and docs derive from it.
 """
 
 from abc import ABC, abstractmethod
@@ -19,11 +15,9 @@ from pydantic import BaseModel, Field
 from specdemo.errors import capitalised
 
 EngineName = Literal["genai", "traced", "server"]
-HeadName = Literal["eagle3", "dflash", "mtp"]
-"""A drafter that reads the target's hidden states."""
+HeadName = Literal["eagle3", "dflash", "mtp"]  # drafters that read the target's hidden states
 DraftKindName = HeadName | Literal["model", "translated", "server"]
-ServerKind = Literal["llama.cpp", "openai"]
-"""Supported servers; "openai" is any other with OpenAI's protocol."""
+ServerKind = Literal["llama.cpp", "openai"]  # "openai": any other with its protocol
 
 SERVERS: dict[ServerKind, str] = {"llama.cpp": "llama.cpp", "openai": "an OpenAI-compatible server"}
 """Names for use in a sentence."""
@@ -31,12 +25,12 @@ SERVERS: dict[ServerKind, str] = {"llama.cpp": "llama.cpp", "openai": "an OpenAI
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """An engine, its names and its limits.
+    """`label` is an engine's name among choices, `words` in a sentence.
 
-    `label` is its name among choices, `words` in a sentence. `strategies` names those it runs, `heads` those it runs
-    with an EAGLE-3 head, `live` those whose changed settings it applies while decoding. `lacks`: settings it does not
-    support. `concurrent`: it serves several requests at once. `local`: models are loaded on this machine; `copies` of
-    each. `samples_exactly`: speculative sampling keeps the target's distribution, None if unknown.
+    `strategies` names those it runs, `heads` those it runs with an EAGLE-3 head, `live` those whose changed settings
+    it applies while decoding; `lacks`: settings it does not support. `concurrent`: it serves several requests at
+    once. `local`: models are loaded on this machine; `copies` of each. `samples_exactly`: sampling keeps the target's
+    distribution, None if unknown.
     """
 
     name: EngineName
@@ -86,7 +80,6 @@ ENGINES: dict[EngineName, EngineInfo] = {
         ),
     )
 }
-"""All engines, in display order."""
 
 LOCAL: tuple[EngineName, ...] = tuple(name for name, engine in ENGINES.items() if engine.local)
 CONCURRENT: tuple[EngineName, ...] = tuple(name for name, engine in ENGINES.items() if engine.concurrent)
@@ -148,23 +141,17 @@ DRAFT_KINDS: dict[DraftKindName, DraftKind] = {
         DraftKind("server", "that of a server that speculates as configured at its start", ("server",), copies=False),
     )
 }
-"""All kinds of draft."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A stopping rule: value of the setting `policy`, and its label among choices."""
-
     name: str
     label: str
 
 
 @dataclass(frozen=True)
 class Drafter:
-    """A proposer: value of the setting `drafter`, its label among choices, and its name as a sentence's subject.
-
-    `model`: it is the draft model; the others copy from the text so far.
-    """
+    """A proposer; `subject` is its name in a sentence. `model`: the draft model; others copy from the text so far."""
 
     name: str
     label: str
@@ -172,19 +159,15 @@ class Drafter:
     model: bool = False
 
 
-Fields = dict[str, Any]
-"""Settings of other software, by their names there."""
+Fields = dict[str, Any]  # of other software, by their names there
 
 
 @dataclass(frozen=True)
 class Strategy(ABC):
     """A drafter and when it stops. The first line of a subclass's docstring is its explanation for users.
 
-    Class attributes:
-        name: short name, such as "lookup".
-        drafter, policy: values of the two settings that select it.
-        drafts: kinds of draft that support it.
-        needs_costs: whether it needs step costs, which require a KV cache.
+    `drafter` and `policy` are the settings that select it, `drafts` the kinds of draft that support it.
+    `needs_costs`: it needs step costs, which require a KV cache.
     """
 
     name: ClassVar[str]
@@ -247,21 +230,17 @@ SUFFIX_TREE = Drafter("suffix", "Suffix tree", "the suffix tree")
 CONSTANT = Policy("constant", "Constant")
 CONFIDENCE = Policy("confidence", "Confidence threshold")
 
-STRATEGIES: dict[str, type[Strategy]] = {}
-"""Strategies that settings can name, by short name, in display order."""
+STRATEGIES: dict[str, type[Strategy]] = {}  # by short name, in display order
 
 Registered = TypeVar("Registered", bound=type[Strategy])
 
 
 def register(strategy: Registered) -> Registered:
-    """Add a strategy to the registry; a class decorator."""
     STRATEGIES[strategy.name] = strategy
     return strategy
 
 
 class Parameters(BaseModel):
-    """Settings of all strategies."""
-
     num_assistant_tokens: int = Field(4, ge=1, le=16, title="Lookahead", description="tokens proposed per round")
     assistant_confidence_threshold: float = Field(
         0.4,
@@ -424,8 +403,7 @@ class Lookup(Strategy):
         return [*flags, "--spec-ngram-simple-size-m", str(self.num_assistant_tokens)]
 
 
-TOKENS_PER_MATCHED = 2
-"""Maximum tokens a suffix tree proposes per matched token."""
+TOKENS_PER_MATCHED = 2  # at most, in a suffix tree
 
 
 @register
@@ -468,7 +446,6 @@ def policies() -> dict[str, Policy]:
 
 
 def strategy_of(drafter: str, policy: str) -> type[Strategy] | None:
-    """Return the strategy named by flat settings, or None."""
     named = (one for one in STRATEGIES.values() if (one.drafter.name, one.policy.name) == (drafter, policy))
     return next(named, None)
 
@@ -484,7 +461,6 @@ def strategies(
 
 
 def engines_of(strategy: type[Strategy]) -> tuple[EngineName, ...]:
-    """Return the engines that run a strategy, in display order."""
     return tuple(name for name, engine in ENGINES.items() if strategy.name in engine.strategies)
 
 
@@ -494,7 +470,6 @@ def shaping() -> frozenset[str]:
 
 
 def effective(strategy: type[Strategy], engine: EngineName) -> frozenset[str]:
-    """Return the settings that affect a strategy on an engine."""
     return frozenset(name for name in strategy.parameters() if supports(engine, name))
 
 
@@ -520,9 +495,8 @@ def pair_refusal(
 ) -> str | None:
     """Return why a pair with this draft cannot be decoded this way, or None.
 
-    `penalty`: a repetition penalty applies to tokens that a head may lack. With an EAGLE-3 head, GenAI 2026.4 refuses
-    a confidence threshold in `generate()` and silently ignores it when stepped. A repetition penalty fails on
-    prompt tokens that the head lacks.
+    With an EAGLE-3 head, GenAI 2026.4 refuses a confidence threshold in `generate()` and silently ignores it when
+    stepped. A repetition `penalty` fails on prompt tokens that the head lacks.
     """
     if isinstance(strategy, Plain) or draft is None:
         return None

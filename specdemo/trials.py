@@ -1,7 +1,6 @@
 """Trials: speculative runs, each between two plain runs of the same prompt, so that drift of the machine cancels out.
 
-If the machine gets warmer or busier, a run and its neighbours are affected almost equally. So runs are compared by
-the ratio between neighbours, never by seconds.
+Runs are compared by the ratio between neighbours, never by seconds.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -57,12 +56,8 @@ def trials(
 ) -> Iterator[Trial | None]:
     """Yield a trial for each variant, in order, with plain runs before, between and after.
 
-    A plain run is shared by its neighbours unless they sample differently. In a chat, `history` holds the earlier
-    turns. A trial is None if the text ended at its first token. Once `stop` returns True, the unfinished trial is
-    dropped.
-
-    Raises:
-        SpecdemoError: prompt or settings cannot be run, or the engine failed.
+    Neighbours share a plain run unless they sample differently. In a chat, `history` holds the earlier turns. A trial
+    is None if the text ended at its first token. Once `stop` returns True, the unfinished trial is dropped.
     """
     load, before, asked = OtherLoad(engine.thoroughness.load_seconds), None, None
     for settings in variants:
@@ -140,9 +135,6 @@ def repeats(
     Runs `number` repeats, or as many as `REPEAT_SECONDS` allow, or as many as an interval needs if they fit into
     `MOST_SECONDS`. Yields nothing if not even one fits, the race was stopped, or a setting changed during it. Once
     `stop` returns True, the unfinished repeat is dropped.
-
-    Raises:
-        SpecdemoError: the engine failed.
     """
     if comparison.moves:  # there is no single setting to repeat
         return
@@ -173,10 +165,7 @@ def refined(
     number: int | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Comparison]:
-    """Add step costs and repeats to a finished race that has none; yield each new comparison.
-
-    A failure ends the repeats early: it must not cost the finished race.
-    """
+    """Add step costs and repeats to a finished race, which a failure must not cost; yield each comparison."""
     if comparison.costs is None and costs is not None:
         comparison = comparison.model_copy(update={"costs": costs})
         yield comparison
@@ -197,10 +186,7 @@ def measured_race(
 ) -> Iterator[RaceEvent]:
     """Race and repeat; measure step costs first if the strategy depends on them, else last.
 
-    Yields what `race` does, and a firmer comparison after each repeat and at the end.
-
-    Raises:
-        SpecdemoError: prompt or settings cannot be run, or an engine failed before the race was over.
+    Yields what `race` does, and a firmer comparison after each repeat. Errors after the race only end the repeats.
     """
     if costs is None and needs_costs(settings):
         yield Phase("calibrating")

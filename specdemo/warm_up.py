@@ -1,15 +1,10 @@
 """Conditions of a fair timing: both sides are warm, and little else runs on the machine.
 
 In a fresh process everything is slow at first: kernels are compiled per pass length, memory is touched for the first
-time, threads start, the replay's draft is loaded. So the beginning of a run is repeated until it gets no faster. A
-fixed number of rounds was too few: the first race understated speculation by up to a third. Each repetition does the
-same work, so their seconds are comparable. On an engine that has not raced yet, steps of a small model keep getting a
-few per cent faster for about a second, which noise between repetitions hides, so there each side takes at least that
-long. A side that was steady less than a minute ago is warm: one short repetition is enough, so that an answer starts
-within a second of the click.
-
-Clocks run only while a side computes, but other programs take processor time and memory bandwidth, not necessarily
-from both sides alike; `OtherLoad` measures how much.
+time, threads start. So the beginning of a run is repeated until it gets no faster; after a fixed number of rounds,
+the first race understated speculation by up to a third. On an engine that has not raced yet, steps of a small model
+get a few per cent faster for about a second, which noise hides, so there each side takes at least that long. A side
+steady less than a minute ago needs one short repetition, so that an answer starts within a second of the click.
 """
 
 import math
@@ -38,10 +33,7 @@ class OtherLoad:
         self._begin = _times()
 
     def share(self) -> float | None:
-        """Return the share of processor time that other processes took.
-
-        None before `least_seconds`, over all cores together.
-        """
+        """Return the share of all cores' time that other processes took; None before `least_seconds`."""
         passed, busy, own = (now - then for now, then in zip(_times(), self._begin, strict=True))
         return min(max((busy - own) / passed, 0.0), 1.0) if passed >= self._least_seconds else None
 
@@ -75,13 +67,12 @@ WARM_UP_PROMPT = "Quick foxes jump over lazy dogs while seven wizards mix black 
 _CHECK = 1 / 3  # share of a repetition's seconds, where a side was steady a moment ago
 
 
-steady_before = WeakKeyDictionary[Engine, dict[Strategy, float]]()
-"""When each strategy was last steady on an engine, by `time.monotonic`."""
+steady_before = WeakKeyDictionary[Engine, dict[Strategy, float]]()  # by `time.monotonic`
 
 
 @dataclass
 class _Side:
-    """A side's warm-up; `before`: when it was last steady, if ever on this engine."""
+    """`before`: when the side was last steady, if ever on this engine."""
 
     request: Request
     thorough: Thoroughness
@@ -134,8 +125,6 @@ def warm_up(
     stop: Callable[[], bool] = lambda: False,
 ) -> Generator[Phase, None, dict[Side, WarmUp]]:
     """Repeat the beginnings of these requests in turns until each is steady or has taken three seconds.
-
-    An engine's first warm-up lasts at least `cold_seconds` per side; one that is still warm gets a short check.
 
     Yields a phase before each repetition; returns each side's warm-up.
     """

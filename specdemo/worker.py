@@ -2,8 +2,7 @@
 
 A GenAI pipeline holds Python's global lock during each step. In the server's own process it would stall every
 visitor's page, and answering visitors would disturb the clocks. In a process of its own, a crash inside a driver, or
-a lack of memory, ends one job and not the server, and loading can be interrupted. The parent sends it a `Job`, and
-gets back what that yields.
+a lack of memory, ends one job and not the server, and loading can be interrupted.
 """
 
 import errno
@@ -106,10 +105,7 @@ class WithEngine:
 
 @dataclass(frozen=True)
 class Prepare:
-    """Preparation of a pair for a race with these settings, or its initial ones, so that the race starts at once.
-
-    Loading and warm-up come first; without settings, step costs follow, which most races do without.
-    """
+    """Load and warm up for a race with these settings; without any, with initial ones, then measure step costs."""
 
     engine: EngineName
     pair: ModelPair
@@ -151,20 +147,16 @@ def with_loader(engines: Engines, pair: ModelPair, work: Callable[..., Iterator[
 
 
 def if_loaded(engines: Engines, job: WithEngine | Prepare) -> Iterator[Any]:
-    """A job that is done only if its pair is loaded in its engine already."""
     if engines.has(job.engine, job.pair):
         yield from job(engines)
 
 
 def converting(pair: ModelPair) -> Iterator[Phase]:
-    """Convert a pair's GGUF models that are not ready to load."""
     for _, seconds in convert_pair(pair):
         yield Phase("converting", seconds=seconds)
 
 
 def serve(connection: Connection, factory: EngineFactory, stop: Event, controls: Sequence[float]) -> None:
-    """Do jobs in the child until the parent is gone."""
-
     def moved() -> LiveSettings | None:
         lookahead, threshold = controls
         return LiveSettings(int(lookahead), threshold) if lookahead else None
@@ -193,7 +185,6 @@ class Watch:
         self._looked = self._stopped = self._silent = self._computed = 0.0
 
     def reported(self) -> None:
-        """Note that a job began, or reported something."""
         self._looked, self._stopped, self._silent = monotonic(), 0.0, 0.0
 
     def hangs(self) -> bool:
@@ -227,7 +218,7 @@ class Worker:
     """Runner of one job at a time in a child process, which is restarted if it dies."""
 
     def __init__(self, load: EngineFactory, first: Job | None = None) -> None:
-        """Start the child. `load` is called there and must be picklable; `first` is a job to prepare with."""
+        """`load` is called in the child and must be picklable; `first` is a job to prepare with."""
         self._factory = load
         self._busy = Lock()
         self._line = list[ThreadEvent]()  # jobs waiting for the current one to end
@@ -246,7 +237,6 @@ class Worker:
         cancelled: ThreadEvent | None = None,
         history: Sequence[Turn] = (),
     ) -> Iterator[RaceEvent | None]:
-        """Race in the child; see `run`."""
         job = partial(race_job, pair=pair, prompt=prompt, settings=settings, history=tuple(history))
         return self.run(job, cancelled)
 
@@ -256,12 +246,11 @@ class Worker:
             self._moved[:] = moved
 
     def run(self, job: Job, cancelled: ThreadEvent | None = None) -> Iterator[Any]:
-        """Yield what the job yields, including `Phase` values, which are repeated every second while one lasts.
+        """Yield what the job yields; while a `Phase` lasts it is repeated every second.
 
         None follows any other second without news, so that the caller can close this generator once its visitor has
-        left. While another job has to end first, these are its phases, since what it loads is probably needed. Once
-        `cancelled` is set, the job is asked to stop, and loading is aborted; closing this generator does the same,
-        and does not wait.
+        left. While another job has to end first, these are its phases, since what it loads is probably needed.
+        Setting `cancelled` or closing this generator stops the job or aborts loading, and does not wait.
 
         Raises:
             SpecdemoError: the job raised it, or the child died or had to be ended.
@@ -387,6 +376,5 @@ class Worker:
 
 
 def _drain(messages: Iterator[Any]) -> None:
-    """Wait for a job that nobody watches."""
     with suppress(SpecdemoError):  # the next job reports the error if it meets it, too
         deque(messages, maxlen=0)
