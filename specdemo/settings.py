@@ -1,6 +1,6 @@
 """Settings: everything a user can set, validated once for page, terminal and API.
 
-Field names follow `openvino_genai.GenerationConfig`. Page and `--help` show each field's title, description and limits.
+Field names follow `openvino_genai.GenerationConfig`. Page and `--help` show their titles, descriptions and limits.
 """
 
 from collections.abc import Callable
