@@ -195,8 +195,9 @@ def compare(
 ) -> Run:
     """Race plain against speculative decoding of a prompt, then repeat the race to measure the speedup.
 
-    More `repeats` narrow its interval; None chooses their number as the page does. `on_event` is called with each
-    `Phase`, such as loading, each `Slice` of decoded rounds, and the comparison after each repeat.
+    More `repeats` narrow its interval; None chooses their number as the page does. `history` holds a chat's earlier
+    turns. `on_event` is called with each `Phase`, such as loading, each `Slice` of decoded rounds, and the comparison
+    after each repeat.
     """
     chosen = pair.settings(**settings)
     work = partial(measured_race, prompt=prompt, settings=chosen, history=tuple(history), number=repeats)
@@ -223,8 +224,9 @@ def experiment(
 ) -> Report:
     """Measure prompts × settings × repeats, as `specdemo measure` does, or a preset such as "tune" or "bench".
 
-    `prompts` are texts, a `Path` to JSON lines, or by default the bundled suite. `chosen` are settings, and what
-    varies, such as `lookaheads=[2, 4]`. The report is written to the .json file `path`, with HTML next to it.
+    `prompts` are texts, a `Path` to JSON lines, or by default the bundled suite, of which at most `limit` are used.
+    `chosen` are settings, and what varies, such as `lookaheads=[2, 4]`. `path` is a .json file to write, with an HTML
+    report next to it. `on_progress` is called after every run.
     """
     if preset not in PRESETS:
         raise UsageError(f"There is no preset {quoted(preset)}; {suggestion(preset, [*PRESETS])}.")

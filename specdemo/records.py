@@ -84,7 +84,7 @@ class Model(Record):
 
 
 class ModelPair(Record):
-    """`translated`: tokenizers differ, so proposals are re-encoded for the target. `servers` decode, if given."""
+    """Without a draft: prompt lookup only. `translated`: tokenizers differ, so proposals are re-encoded."""
 
     name: str
     target: Model
