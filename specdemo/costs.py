@@ -1,10 +1,10 @@
 """Step costs, measured apart from any run.
 
 A pass over n tokens reads the weights once, as a pass over one does; it costs more only once arithmetic, not memory,
-is the limit. So v(n) grows slowly at first and then faster, with cliffs where another kernel takes over. Together
-with the draft's cost c it decides whether speculation can pay off. Both grow with the context, since attention reads
-all of it. Costs measured in a quiet moment are kept for this pair, engine and machine: beside other programs such
-short measurements can come out at almost anything.
+is the limit. So v(n) grows slowly, then faster, with cliffs where another kernel takes over. Together with the
+draft's cost c it decides whether speculation can pay off; both grow with the context. Beside other programs such
+short measurements can come out at almost anything, so those of a quiet moment are kept for this pair, engine and
+machine.
 """
 
 import json

@@ -1,12 +1,10 @@
 """The race: two decoders on one machine, each with a clock that runs only while that side computes.
 
-Sharing the machine step by step would be unfair to both, since each side evicts the other's weights from the
-processor's caches. So they take turns in slices: always the side whose clock is behind, for at least `SLICE_SECONDS`.
-`tests/benchmarks` measures what that costs against an undisturbed run.
-
-If greedy outputs diverge, the engine is asked, off the clock, for the target's probabilities of both tokens at the
-first difference. A pass over several tokens rounds differently, so two almost equally likely tokens can change
-places; otherwise engine or model are at fault. The effect of rounding is measured on the preceding text.
+Step by step, each side would evict the other's weights from the processor's caches. So they take turns in slices of
+at least `SLICE_SECONDS`: always the side whose clock is behind; `tests/benchmarks` measures what that costs. If
+greedy outputs diverge, the engine is asked for the target's probabilities of both tokens at the first difference. A
+pass over several tokens rounds differently, by as much as is measured on the preceding text, so two almost equally
+likely tokens can change places; otherwise engine or model are at fault.
 """
 
 import math

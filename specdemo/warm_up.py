@@ -1,10 +1,10 @@
 """Conditions of a fair timing: both sides are warm, and little else runs on the machine.
 
-In a fresh process everything is slow at first: kernels are compiled per pass length, memory is touched for the first
-time, threads start. So the beginning of a run is repeated until it gets no faster; after a fixed number of rounds,
-the first race understated speculation by up to a third. On an engine that has not raced yet, steps of a small model
-get a few per cent faster for about a second, which noise hides, so there each side takes at least that long. A side
-steady less than a minute ago needs one short repetition, so that an answer starts within a second of the click.
+In a fresh process kernels are compiled per pass length and memory is touched for the first time, so the beginning of
+a run is repeated until it gets no faster; after a fixed number of rounds, the first race understated speculation by
+up to a third. In an engine's first race, a small model's steps get a few per cent faster for about a second, which
+noise hides, so there each side takes at least that long. A side steady less than a minute ago needs one short
+repetition.
 """
 
 import math

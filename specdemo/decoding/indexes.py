@@ -1,10 +1,9 @@
 """N-gram indexes and suffix trees: earlier continuations, found without a model.
 
-Prompt lookup follows openvino-genai 2026.4: the earliest occurrence of the longest n-gram, without counts.
-
-Suffix decoding (Oliaro et al. 2024, arXiv 2411.04975) counts which token followed the text's last m tokens, for every
-m up to a limit. A continuation's probability is the product of its tokens' shares; the one with the greatest expected
-number of accepted tokens, the sum of these products, wins.
+Prompt lookup follows openvino-genai 2026.4: the earliest occurrence of the longest n-gram, without counts. Suffix
+decoding (Oliaro et al. 2024, arXiv 2411.04975) counts which token followed the last m, for every m up to a limit. A
+continuation's probability is the product of its tokens' shares; the greatest sum of these products, the expected
+number of accepted tokens, wins.
 """
 
 from abc import ABC, abstractmethod

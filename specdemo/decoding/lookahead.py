@@ -1,15 +1,14 @@
 """Lookahead policies: when a drafter stops proposing and the target verifies.
 
-The automatic lookahead is one rule, by costs: propose another token while the chance that it is accepted exceeds its
-cost over the round's,
+The automatic one proposes another token while the chance that it is accepted exceeds its cost over the round's,
 
     reach · a > rate · (draft step + pass(k + 2) − pass(k + 1)).
 
-`reach` is the probability that all k proposals so far are right, by what the draft's own probabilities meant in
-recent rounds; `a` is the recent share of accepted proposals. `rate`, in tokens per second, is that of recent rounds
-or of plain decoding, whichever is higher. Several further tokens can cost hardly more than one, so the rule holds if
-it does for any number of them, with a + a² + … on the left. Where the best round earns less than a plain step, rounds
-are plain, but for a probe now and then. Step costs are fixed beforehand, so a busy machine changes no round.
+`reach`: the k proposals so far are right, by what the draft's probabilities meant in recent rounds; `a`: the recent
+share of accepted proposals; `rate`: tokens per second of recent rounds or of plain decoding, whichever is higher. As
+several further tokens can cost hardly more than one, any number of them is tried, with a + a² + … on the left. Where
+the best round earns less than a plain step, rounds are plain, but for a probe now and then. Step costs are fixed
+beforehand, so a busy machine changes no round.
 """
 
 from abc import ABC, abstractmethod

@@ -1,10 +1,8 @@
 """The interface between engines and everything else: one request at a time, or a batch of several.
 
 A request is decoded by a generator of rounds. Unlike a callback, this gives each request its own clock, lets a run
-stop within one round, and makes races possible: two generators, advanced alternately.
-
-A batch holds several requests of one side in flight, on a clock of its own: this process's, the arrival times of a
-server's chunks or, in tests, a simulated one.
+stop within one round, and makes races possible: two generators, advanced alternately. A batch's clock is this
+process's, the arrival times of a server's chunks or, in tests, a simulated one.
 """
 
 import math

@@ -1,13 +1,9 @@
 """A decoder-only model run directly on `openvino`, with or without a KV cache, and an EAGLE-3 head for one.
 
-One compiled model serves any number of sequences, each with its own cache. A sequence returns logits for a whole
-text, but feeds only what its cache lacks. Rolling back copies nothing:
-
-- Paged attention on CPU, as in GenAI: we own the cache's blocks and pass how many positions are valid; rejected ones
-  are overwritten. OpenVINO's transformation for this is not public; where it fails:
-- Stateful, through the public API: rejected positions stay in the model's cache, masked out of attention.
-
-With dynamic shapes every operation is prepared anew in every pass; see `LanguageModel.fix`.
+One compiled model serves any number of sequences, each with its own cache, and rolling back copies nothing. With
+paged attention on CPU, as in GenAI, we own the cache's blocks and pass how many positions are valid; rejected ones
+are overwritten. OpenVINO's transformation for this is not public. Where it fails, rejected positions stay in the
+stateful model's cache, masked out of attention.
 
 An EAGLE-3 head proposes a token from the last token and the target's residual stream after three layers, combined by
 the product `fc`. Where the target has not read a token, the head's own residual stream stands in, so a head is cut in

@@ -1,9 +1,9 @@
 """Sequences on a compiled model: find what the cache holds, feed the rest, roll back.
 
 Attention rounds differently over one token than over several, by 3e-8, which quantized activations turn into whole
-logits. Where passes of any length must have the same bits, every token is a sequence of its own on the same blocks.
-Even then OpenVINO may compute a lone token's pass by other kernels, depending on processor and weights, unless an
-empty sequence follows it or, dearer, a second token; `LanguageModel` tries which helps.
+logits. For the same bits in passes of any length, every token is a sequence of its own on the same blocks. Even then
+a lone token may take other kernels, depending on processor and weights, unless an empty sequence follows it or,
+dearer, a second token; `LanguageModel` tries which helps.
 """
 
 from abc import ABC, abstractmethod

@@ -1,10 +1,8 @@
 """Tokenizers, and the text of tokens as they arrive.
 
-A byte-level token can end in the middle of a character. Its bytes are held back, and the whole character is credited
-to the token that completes it, so that the texts of all tokens join to the text of the run.
-
-Special tokens typed by a user are text, as in chat applications. OpenVINO's tokenizers would turn `<|im_start|>` into
-a control token anywhere, so a text is cut within each and the parts are encoded separately.
+A byte-level token can end in the middle of a character, which is credited to the token that completes it, so that the
+texts of all tokens join to the text of the run. Special tokens typed by a user are text, but OpenVINO's tokenizers
+would turn `<|im_start|>` into a control token anywhere, so a text is cut within each and its parts encoded.
 """
 
 import re

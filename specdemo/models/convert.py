@@ -1,20 +1,17 @@
 """Conversion of a GGUF file to OpenVINO IR by openvino-genai's own reader, and what is put right in its result.
 
-The reader writes beside the file it reads, so it gets a link in a folder of its own. It writes no configuration, so
-that is derived from the file's metadata. In its network:
-
-- A group of 32 weights in Q4_1 and Q4_K, `scale * q + minimum`, becomes `scale * (q - zero)`, `zero` rounded to an
-  integer. SmolLM2-135M-Instruct in Q4_1 then chose the same token as with its own weights at 66 % of 3,000 positions,
-  with a perplexity of 81 instead of 63; with `zero` in half precision, at 99.6 %, for 5 % more bytes.
-- The ends of layers lack the names by which GenAI finds an EAGLE-3 head's layers, and positions are not scaled.
-
-Its tokenizer
+In the network, the ends of layers lack the names by which GenAI finds an EAGLE-3 head's layers, and positions are not
+scaled. A group of 32 weights in Q4_1 and Q4_K, `scale * q + minimum`, becomes `scale * (q - zero)`, `zero` rounded to
+an integer. SmolLM2-135M-Instruct in Q4_1 then chose the same token as with its own weights at 66 % of 3,000
+positions, with a perplexity of 81 instead of 63; with `zero` in half precision, at 99.6 %, for 5 % more bytes. The
+tokenizer
 
 - cuts a text to its last 8,192 tokens, whatever the model's context, so that the beginning of a prompt is lost;
-- splits text by one of three rules, whichever of them the file names;
+- splits text by one of three rules, whichever of them the file names, and adds no token at its beginning;
 - takes tokens that no merge makes wherever they stand in a word, and never a whole word before merging;
-- adds no token at the beginning of a text, whatever the file says;
 - decodes tokens that are user-defined, such as `<think>`, to nothing, like those of control.
+
+No configuration is written, so that is derived from the file's metadata.
 """
 
 import json
@@ -56,7 +53,7 @@ _CONTROL, _USER_DEFINED = 3, 4  # among the types of tokens
 
 
 def store(path: Path, work: Path, form: WeightsForm) -> None:
-    """Convert a file into a folder that does not exist yet."""
+    """Convert a file into a new folder, where a link leads to it: the reader writes beside what it reads."""
     header = read_header(path)
     check_readable(header)
     work.mkdir()

@@ -1,9 +1,8 @@
 """The folder of OpenVINO IR for a model: its own, or the conversion of its GGUF file in our cache.
 
-It is named by the file's SHA-256 digest, our conversion's version and the form of weights, so a renamed file is not
-converted again. On a processor that multiplies int8, four-bit weights become int8 in groups of 64, which choose
-another token at one to three positions of a hundred (docs/models.md). The conversion runs in a process of its own: it
-may need more memory than there is, and openvino-genai prints text that would corrupt JSON output.
+It is named by the file's SHA-256 digest, our conversion's version and the form of weights. On a processor that
+multiplies int8, four-bit weights become int8 in groups of 64, which choose another token at one to three positions of
+a hundred (docs/models.md). A conversion has its own process: memory may run out, and its output would corrupt JSON.
 """
 
 import hashlib

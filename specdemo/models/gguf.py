@@ -1,10 +1,9 @@
 """GGUF files, the format of llama.cpp: inspection by their headers, without reading weights.
 
-Metadata and a table of tensors precede the data. The `gguf` package reads this too, but creates an object per token:
-4 s for a vocabulary of 49,000. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
-
-Anyone may have written a file, so nothing in it is trusted: counts are compared with the bytes present, lengths and
-dimensions have limits, and every value's type is checked where it is used. Any defect is a `GGUFError`.
+The `gguf` package would create an object per token: 4 s for a vocabulary of 49,000. Anyone may have written a file,
+so nothing in it is trusted: counts are compared with the bytes present, dimensions have limits, and every value's
+type is checked where it is used. Any defect is a `GGUFError`. Format:
+https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 import math

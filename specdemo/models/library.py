@@ -3,14 +3,11 @@
 The page can choose only from these names: a name is compared with those of the library, never turned into a path.
 GGUF files of other programs are listed under the names that those programs use:
 
-- The Hub's cache: files of a repository's snapshots.
 - LM Studio: `models` in its home, as publisher/repository/file. The home is named in `~/.lmstudio-home-pointer`, else
   `~/.lmstudio`, in older versions `~/.cache/lm-studio`; its settings can name another folder.
 - llama.cpp: files in LLAMA_CACHE, else in `llama.cpp` in the user's cache; newer versions use the Hub's layout.
 - Ollama: blobs named by digest in OLLAMA_MODELS, else in `~/.ollama/models`, or in that of its Linux service; a
   manifest for each tag names the blob that is the model.
-
-Folders are searched to a fixed depth, within a time limit, and unreadable ones are skipped.
 """
 
 import os

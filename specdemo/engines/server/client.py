@@ -1,9 +1,8 @@
 """HTTP requests to one server and its streamed answers, with its failures as messages.
 
 Everything runs on one event loop in its own thread, so events carry their true arrival times however busy their
-reader is. No server is trusted to stop sending: every answer has a byte limit and is requested uncompressed, since a
-compressed one can expand to any size; a whole answer has a deadline, and so has each event of a stream. Frames that
-hold nothing (null, [], keep-alives) are skipped; an error in any form that servers use ends the answer in its words.
+reader is. No server is trusted to stop sending: every answer has a byte limit, uncompressed, and a deadline, and so
+has each event of a stream. An error in any form that servers use ends the answer in its words.
 """
 
 import asyncio

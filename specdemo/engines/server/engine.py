@@ -1,9 +1,8 @@
 """A pair decoded by two servers, one plain and one speculative, since no server switches per request.
 
-A round lasts from the arrival of the previous round's first token to that of its own, so it includes network delays
-but none of this program's. Where a server reports token counts only at a request's end, tokens are estimated until
-then from text length, at the tokens per character of finished requests: one token per event would undercount rounds
-that commit several, and so the speculative side only.
+A round lasts from the arrival of the previous round's first token to that of its own, network delays included. Until
+a server reports token counts, at a request's end, they are estimated from text length: one token per event would
+undercount rounds that commit several, and so the speculative side only.
 """
 
 import os

@@ -1,11 +1,9 @@
 """llama.cpp's server in its own protocol, which reports token ids and, with each event, the running draft counts.
 
-Events with the same `timings.predicted_ms` belong to one target pass. `draft_n` and `draft_n_accepted` are
-cumulative; their differences between two passes are a round's proposed and accepted tokens. Tokens that end within a
-character send no event, so of passes that stay hidden that way, only the sums are known.
-
-Other servers imitate this one without its counts, so `LlamaCpp.found` has it decode a token before it believes them.
-A router has several models, each a server of its own, and finds it by the model's name in every request.
+Events with the same `timings.predicted_ms` belong to one target pass; differences of the cumulative `draft_n` and
+`draft_n_accepted` are a round's proposed and accepted tokens. Tokens that end within a character send no event, so of
+passes that stay hidden that way, only the sums are known. Other servers imitate this one without its counts, so
+`LlamaCpp.found` has it decode a token before it believes them. A router finds its models by name in every request.
 """
 
 from collections import deque
