@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specdemo.errors import SpecdemoError
-from specdemo.files import SCHEMA, write_bytes, write_each, write_json
+from specdemo.files import SCHEMA, write_bytes, write_json
 
 VALUE = {"τ": 1.5, "text": "“Where?”", "rows": [1, 2]}
 
@@ -48,15 +48,3 @@ def test_a_file_is_replaced_only_by_a_complete_one(tmp_path: Path) -> None:
     write_bytes(b"after", link)
     assert (link.is_symlink(), path.read_text(), path.stat().st_mode & 0o777) == (True, "after", 0o600)
     write_bytes(b"nowhere", Path("/dev/null"))
-
-
-def test_one_file_that_fails_does_not_skip_the_others(tmp_path: Path) -> None:
-    def refuses() -> bytes:
-        raise SpecdemoError("It has no pictures; choose another file.")
-
-    bad, good = tmp_path / "nowhere" / "a", tmp_path / "b"
-    with pytest.raises(SpecdemoError, match=r"Cannot write '.*nowhere/a' and '.*/c'; choose other paths"):
-        write_each({bad: lambda: b"a", tmp_path / "c": refuses, good: lambda: b"b"})
-    assert good.read_bytes() == b"b"
-    with pytest.raises(SpecdemoError, match="no pictures"):
-        write_each({tmp_path / "c": refuses})

@@ -89,17 +89,6 @@ def test_what_was_written_before_is_not_replaced_by_nothing(
     assert capsys.readouterr().out == ""
 
 
-def test_two_measurements_are_compared_prompt_by_prompt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = tmp_path / "other.json"
-    assert main([*BENCH, "--json", str(other)], load=scripted) == 0
-    capsys.readouterr()
-    slower = ScriptedEngine(draft=0.02)
-    assert main([*BENCH, "--against", str(other), "--json", "-"], load=lambda *_: slower) == 0
-    shown = [point["variant"] for point in json.loads(capsys.readouterr().out)["points"]]
-    names = ["traced auto", "traced constant"]
-    assert sorted(shown) == sorted([*names, *(f"{name}, other.json" for name in names)])
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -159,18 +159,6 @@ def test_it_comes_back_when_the_draft_becomes_right() -> None:
     assert rate(policy, independent(0.9, 1), COSTS, 1000) >= 0.93 * best
 
 
-def test_a_draft_as_slow_as_its_target_is_not_used() -> None:
-    costs = COSTS.model_copy(update={"draft_step": PLAIN})
-    assert rate(AutoPolicy(costs, 16), independent(0.95), costs, 2000) >= 0.98
-
-
-def test_it_stops_before_a_cliff_that_does_not_pay() -> None:
-    policy = AutoPolicy(CLIFF, 16)
-    rate(policy, independent(0.7), CLIFF, 300)
-    proposed = next(n for n in count() if not policy.proposes_more(n, lambda: 0.9))
-    assert 1 <= proposed <= 3  # a fourth proposal would need the pass over five tokens
-
-
 def test_it_keeps_to_its_cap_and_to_what_was_measured() -> None:
     for cap, passes_, expected in ((3, 17, 3), (16, 5, 4)):
         costs = Costs(plain_step=PLAIN, draft_step=1e-6, verify=(PLAIN,) * passes_)
@@ -179,22 +167,12 @@ def test_it_keeps_to_its_cap_and_to_what_was_measured() -> None:
         assert next(n for n in count() if not policy.proposes_more(n, lambda: 0.999)) == expected
 
 
-def test_the_same_verdicts_give_the_same_lookaheads() -> None:
-    assert rate(AutoPolicy(COSTS, 16), honest(3), COSTS, 500) == rate(AutoPolicy(COSTS, 16), honest(3), COSTS, 500)
-
-
 def test_it_needs_step_costs() -> None:
     settings = GenerationSettings(engine="traced", policy="auto")
     for costs in (None, COSTS.model_copy(update={"draft_step": None})):
         with pytest.raises(SettingsError, match="choose another policy"):
             policy_for(settings.strategy, costs)
     assert isinstance(policy_for(settings.strategy, COSTS), AutoPolicy)
-
-
-@pytest.mark.parametrize("wrong", [{"engine": "genai"}, {"kv_cache": "off"}, {"drafter": "lookup"}], ids=str)
-def test_settings_that_exclude_it(wrong: dict[str, str]) -> None:
-    with pytest.raises(SettingsError):
-        GenerationSettings.checked(**{"engine": "traced", "policy": "auto", **wrong})
 
 
 def taught(rounds: list[tuple[bool, float]]) -> Costs:

@@ -6,14 +6,11 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import openvino
 import pytest
-from openvino import opset13 as ops
 
 from specdemo.engines.base import BRIEF
 from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.errors import FolderError, PairError, PromptError, SettingsError
-from specdemo.experiments.plan import Axes, grid
 from specdemo.models.catalogue import bundled_models, check_target, pair_of
 from specdemo.models.checks import check_engine, check_pair, check_strategy, drafts_for, is_recommended
 from specdemo.models.folder import inspect_folder, own_head
@@ -117,18 +114,6 @@ def test_what_a_dflash_draft_cannot_is_refused_before_loading(draft: Path) -> No
         check_engine(pair_with(draft, enable_prefix_caching=True), "genai")
 
 
-def test_load_runs_with_heads_are_refused_before_anything_is_loaded(draft: Path) -> None:
-    for pair in (pair_with(draft), mtp_pair()):
-        with pytest.raises(SettingsError, match="decodes one request at a time"):
-            grid(pair, GenerationSettings(ignore_eos=True), Axes(concurrency=(1, 2)))
-
-
-def test_which_engines_can_run_it_is_reported(draft: Path) -> None:
-    report = check_pair(inspect_folder(TARGET), inspect_folder(draft))
-    can = {engine.engine: engine.can_run for engine in report.engines}
-    assert (can, report.same_tokenizer) == ({"genai": True, "traced": False}, None)
-
-
 def mtp_pair(**runtime: object) -> ModelPair:
     return pair_of(inspect_folder(MTP), runtime=RuntimeSettings.checked(**EXACT | runtime))
 
@@ -227,24 +212,6 @@ def test_an_export_that_lacks_a_part_says_which(tmp_path: Path) -> None:
     (folder / "openvino_mtp_model.xml").unlink()
     with pytest.raises(FolderError, match="export its language model alone"):
         inspect_folder(folder)
-
-
-@pytest.fixture
-def mtp(tmp_path: Path) -> Path:
-    x = ops.parameter([-1, 4], openvino.Type.f32)
-    model = openvino.Model([ops.result(ops.relu(x))], [x])
-    model.set_rt_info("True", ["mtp_mode"])
-    folder = tmp_path / "head"
-    openvino.save_model(model, folder / "openvino_model.xml")
-    return folder
-
-
-def test_a_head_by_itself_is_refused(mtp: Path) -> None:
-    head = inspect_folder(mtp)
-    assert head.head == "mtp"
-    report = check_pair(bundled_models()[0], head)
-    assert not report.fits
-    assert "choose that as the target" in (report.reason or "")
 
 
 def linear(target: Model) -> Model:

@@ -74,11 +74,6 @@ def too_lenient(
     return Verification(len(proposed), draw(next(remaining), random.random()))
 
 
-def test_the_enumeration_finds_a_wrong_rule() -> None:
-    p, q = np.array([1, 2, 3]) / 6, np.array([4, 1, 1]) / 6
-    assert committed_first(too_lenient, p, q) != pytest.approx(list(p), abs=0.01)
-
-
 def redraws_from_p(
     proposed: list[int], drafts: list[Probabilities], targets: list[Probabilities], random: Uniform
 ) -> Verification:

@@ -223,19 +223,6 @@ def test_a_server_that_misbehaves_ends_in_a_sentence_soon_and_takes_little_memor
     assert psutil.Process().memory_info().rss - before < 400 * 2**20
 
 
-def test_a_server_that_stops_answering_is_named_and_its_text_kept() -> None:
-    never = Event()
-    with mock.patch("specdemo.race.warm_up_sides", no_warm_up):
-        silent = answers(*EVENTS[:3], waits=lambda: never.wait(20))
-        comparison = compare(answers(), silent, silence_seconds=1)
-    never.set()
-    assert "sent nothing for 1 s;" in comparison.failures["speculative"]
-    assert comparison.speculative.text == "The cat sat on"
-    bad = {**answers(), CHAT: FAILED["429"][0]}
-    with pytest.raises(ServerError, match="plain server has too many"):
-        compare(bad, bad)
-
-
 def no_warm_up(*_: Any) -> Generator[Any, None, dict[Any, Any]]:
     yield from ()
     return {}
@@ -283,20 +270,6 @@ def test_a_server_is_found_from_what_people_paste() -> None:
             pair_at(url)
     with pytest.raises(UsageError, match="--url"):
         remote_pair(Servers())
-
-
-def test_models_are_named_where_there_are_several() -> None:
-    with fake({"/v1/models": models("a", "b")}) as two:
-        with pytest.raises(ServerError, match=r"cannot be reached \(.*SSL"):
-            pair_at(two.url.replace("http:", "https:"))
-        with pytest.raises(ServerError, match=r"several models \(a, b\); name one with --model\."):
-            pair_at(two.url)
-        with pytest.raises(ServerError, match=r"several models \(a, b\); name one with --plain-model\."):
-            remote_pair(Servers(plain=Server(url=two.url)))
-        with pytest.raises(ServerError, match="no model 'c', but a, b; name one of them with --model"):
-            pair_at(two.url, model="c")
-        plain, speculative = (Server(url=two.url, model=name) for name in "ab")
-        assert remote_pair(Servers(plain=plain, speculative=speculative)).target.name == "b"
 
 
 UNLISTED: dict[str, tuple[Answer | None, str]] = {

@@ -71,17 +71,6 @@ def test_rounds_add_up_to_what_the_server_counts(served: RemoteEngine, llama_ser
         assert len(step.committed) == step.accepted + 1
 
 
-def test_both_servers_race(served: RemoteEngine) -> None:
-    comparison = raced(served, max_new_tokens=40, ignore_eos=True)
-    assert metrics.identical(comparison)
-    assert metrics.mean_acceptance_length(comparison.plain) == 1
-    assert (metrics.mean_acceptance_length(comparison.speculative) or 0) > 1
-    assert comparison.trace_source == "reported"
-    assert 0 < (comparison.plain.prompt_tokens or 0) == comparison.speculative.prompt_tokens
-    assert comparison.pair.target.server == "llama.cpp"
-    assert "127.0.0.1" not in comparison.model_dump_json(), "addresses are nobody's business"
-
-
 def test_a_sweep_and_a_benchmark_try_what_the_server_can_do(served: RemoteEngine) -> None:
     settings = initial_settings(served.pair, max_new_tokens=8, ignore_eos=True)
     plan = PRESETS["tune"].plan(served.pair, typed_tasks([PROMPT]), settings, repeats=1)

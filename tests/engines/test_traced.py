@@ -157,15 +157,6 @@ def test_a_model_that_drafts_for_itself_is_always_right() -> None:
     twin.close()
 
 
-def test_the_heuristic_changes_the_lookahead_as_it_should(traced: TracedEngine) -> None:
-    run = speculate(traced, policy="heuristic")
-    lookahead, wanted = 5, 63
-    for step in run.rounds:
-        assert len(proposals(step)) == min(lookahead, wanted - 1)
-        lookahead = lookahead + 2 if step.accepted == len(proposals(step)) else max(lookahead - 1, 1)
-        wanted -= len(step.committed)
-
-
 def test_draft_agreement_is_what_verification_found(traced: TracedEngine) -> None:
     *_, comparison = race(traced, PROMPTS[0], settings())
     assert isinstance(comparison, Comparison)
@@ -261,18 +252,6 @@ def test_what_openvino_raises_becomes_a_sentence_and_the_next_run_works(
         with pytest.raises(EngineError, match="has been reset: there is not enough memory"):
             next(rounds)
     assert speculate(traced).token_ids == plain(traced).token_ids
-
-
-def test_the_automatic_lookahead_changes_from_round_to_round_and_gives_up_a_useless_draft(
-    traced: TracedEngine,
-) -> None:
-    lookaheads = {len(proposals(step)) for step in speculate(traced, policy="auto").rounds}
-    assert len(lookaheads) > 2
-    slow = COSTS.model_copy(update={"draft_step": 4 * COSTS.plain_step})
-    run = run_alone(traced.decoder(Request.of(PROMPTS[0], settings(policy="auto")), slow))
-    assert sum(len(proposals(step)) for step in run.rounds) <= 3
-    with pytest.raises(SettingsError, match="choose another policy"):
-        traced.decoder(Request.of("Once", settings(policy="auto")))
 
 
 def test_confidence_is_the_probability_that_is_shown(traced: TracedEngine, monkeypatch: pytest.MonkeyPatch) -> None:

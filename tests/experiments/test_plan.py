@@ -89,16 +89,6 @@ def plan(**options: Any) -> Plan:
     return Plan(PAIR, TASKS, SETTINGS, grid(PAIR, SETTINGS, Axes(lookaheads=(1, 2, 3))), **options)
 
 
-def test_every_prompt_runs_with_every_variant_in_an_order_of_its_own() -> None:
-    (stage,) = plan().stages()
-    orders = [(group.repeat, group.task.name, tuple(group.order)) for group in stage.groups if group.task is not None]
-    assert {(repeat, task) for repeat, task, _ in orders} == {(r, task.name) for r in range(3) for task in TASKS}
-    assert all(sorted(order) == ["lookahead 1", "lookahead 2", "lookahead 3"] for *_, order in orders)
-    assert len({order for *_, order in orders}) > 1
-    assert [repeat for repeat, *_ in orders] == sorted(repeat for repeat, *_ in orders)
-    assert [*plan().stages()] == [stage], "each time the same"
-
-
 def test_drafters_and_engines_have_stages_of_their_own_that_share_the_time() -> None:
     variants = grid(
         PAIR, SETTINGS, Axes(strategies=("traced constant", "traced lookup", "genai constant", "traced auto"))

@@ -16,7 +16,6 @@ from specdemo.experiments.report import (
     _speedups,
     _trace,
     _where,
-    beside,
     conclude,
     joined,
     options_of,
@@ -153,12 +152,6 @@ def test_foreign_text_is_neither_a_formula_nor_markup() -> None:
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert [line.replace("\\|", "").count("|") for line in rows] == [2] * 3
     assert "<img" not in to_html(made)
-
-
-def test_files_stand_beside_the_json(tmp_path: Path) -> None:
-    paths = write(report(measured(lookaheads=(2,))), tmp_path / "run.v1.json")
-    assert [path.name for path in paths] == ["run.v1.json", "run.v1.md", "run.v1.html"]
-    assert beside(Path("run.v2"), ".md").name == "run.v2.md"
 
 
 @pytest.mark.browser

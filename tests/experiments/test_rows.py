@@ -13,7 +13,7 @@ from specdemo.experiments.plan import FRESH, PRESETS, Axes, Plan, grid
 from specdemo.experiments.rows import Loaded, Result, fastest, points, run
 from specdemo.experiments.suites import Task
 from specdemo.metrics import perfect
-from specdemo.records import Costs, ModelPair, Progress, Request
+from specdemo.records import Costs, ModelPair, Request
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 
@@ -102,17 +102,6 @@ def test_every_variant_runs_once_however_short_the_time(monkeypatch: pytest.Monk
     assert result.complete, "the time is over, and nothing is missing"
     together = PRESETS["load"].plan(PAIR, TASKS, GENAI, {"concurrency": (1, 2)}, minutes=0.01)
     assert sorted(row.variant for row in finished(together).rows) == sorted(together.variants)
-
-
-def test_a_stop_keeps_the_rows_so_far() -> None:
-    stopped: list[bool] = []
-    states: list[Progress[Result]] = []
-    for state in run(plan(), load, stop=lambda: bool(stopped)):
-        states.append(state)
-        if state.done == 5:
-            stopped.append(True)
-    assert states[-1].done == 5
-    assert not states[-1].result.complete
 
 
 def test_what_cannot_run_is_left_out_with_the_reason_and_nothing_at_all_is_an_error() -> None:

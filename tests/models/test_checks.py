@@ -9,12 +9,10 @@ from specdemo.errors import FolderError, PairError
 from specdemo.models import checks
 from specdemo.models.catalogue import BUNDLED, bundled_models, bundled_pair, pair_of
 from specdemo.models.checks import (
-    check_engine,
     check_pair,
     check_vocabularies,
     drafts_for,
     is_recommended,
-    with_tokenizers_compared,
 )
 from specdemo.models.folder import inspect_folder
 from specdemo.race import run_alone
@@ -37,27 +35,6 @@ def without_detokenizer(source: Path, tmp_path: Path) -> Model:
     for file in folder.glob("openvino_detokenizer.*"):
         file.unlink()
     return inspect_folder(folder)
-
-
-@pytest.mark.openvino
-def test_another_pad_id_is_why_genai_refuses_and_the_traced_engine_is_offered(target: Model, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(BUNDLED / "draft", tmp_path / "draft"))
-    for file in folder.glob("openvino_*tokenizer.xml"):
-        text = file.read_text()
-        assert '<eos_token_id value="0" />' in text or "detokenizer" in file.name
-        file.write_text(text.replace('<eos_token_id value="0" />', '<eos_token_id value="5" />'))
-    (folder / "generation_config.json").unlink(missing_ok=True)
-    draft = inspect_folder(folder)
-    report = check_pair(target, draft)
-    engines = {each.engine: each for each in report.engines}
-    assert (report.same_tokenizer, engines["genai"].can_run, engines["traced"].can_run) == (True, False, True)
-    assert "its eos token is the target's, but these are 5 and 0; choose the traced engine" in (
-        engines["genai"].reason or ""
-    )
-    pair = with_tokenizers_compared(pair_of(target, draft, runtime=RuntimeSettings()))
-    with pytest.raises(PairError, match="choose the traced engine"):
-        check_engine(pair, "genai")
-    check_engine(pair, "traced")
 
 
 def test_a_pair_with_different_tokenizers_is_for_the_traced_engine(target: Model) -> None:

@@ -4,9 +4,8 @@ from pathlib import Path
 import pytest
 
 from specdemo.errors import FolderError
-from specdemo.models.catalogue import BUNDLED, bundled_pair, pair_of
+from specdemo.models.catalogue import BUNDLED, bundled_pair
 from specdemo.models.folder import REQUIRED, inspect_folder
-from specdemo.settings import RuntimeSettings
 
 
 @pytest.fixture
@@ -89,16 +88,6 @@ def test_a_chat_template_is_found_wherever_genai_looks(copy: Path, place: str) -
     else:
         file.write_text("{{ messages }}")
     assert inspect_folder(copy).chat_template
-
-
-def test_a_draft_may_lack_a_detokenizer_and_a_target_may_not(copy: Path) -> None:
-    for file in copy.glob("openvino_detokenizer.*"):
-        file.unlink()
-    draft = inspect_folder(copy)
-    assert not draft.detokenizer
-    with pytest.raises(FolderError, match="can only be a draft; choose another target"):
-        pair_of(draft, runtime=RuntimeSettings())
-    assert pair_of(inspect_folder(BUNDLED / "target"), draft, runtime=RuntimeSettings()).draft == draft
 
 
 def test_encoder_decoders_are_refused(copy: Path) -> None:

@@ -16,8 +16,8 @@ from specdemo.models.catalogue import (
     initial_runtime,
     local_folder,
 )
-from specdemo.models.library import find_model, found_files, library
-from tests.support import gguf_files, mutants
+from specdemo.models.library import find_model, found_files
+from tests.support import mutants
 
 
 @pytest.fixture
@@ -85,15 +85,6 @@ def test_ollama(place: str, name: str, file: Path, tmp_path: Path, monkeypatch: 
     put(file, models / file.name)
     manifest.write_text(json.dumps({"layers": layers}))
     assert list(found_files()) == []
-
-
-def test_what_cannot_be_used_is_listed_with_its_reason(tmp_path: Path) -> None:
-    place = tmp_path / "cache" / "llama.cpp"
-    place.mkdir(parents=True)
-    gguf_files.write(place / "phi.gguf", architecture="phi3")
-    (unusable,) = library().unusable
-    assert unusable.name == "phi.gguf"
-    assert "phi3 architecture" in unusable.reason
 
 
 @pytest.fixture

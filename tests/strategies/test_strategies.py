@@ -16,7 +16,6 @@ from specdemo.engines import load_engine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError, UsageError
 from specdemo.experiments.plan import Axes, available, grid
-from specdemo.exports.code import FLAVOURS, code
 from specdemo.metrics import identical
 from specdemo.models.catalogue import bundled_pair
 from specdemo.race import race
@@ -29,7 +28,6 @@ from specdemo.strategies import (
     Drafter,
     Fields,
     Parameters,
-    Plain,
     Strategy,
     drafters,
     engines_of,
@@ -126,32 +124,12 @@ def test_measurements_try_it() -> None:
     assert "genai parrot" not in found
 
 
-@pytest.mark.parametrize("strategy", [*STRATEGIES.values(), Plain], ids=lambda strategy: strategy.__name__)
-def test_every_strategy_explains_itself(strategy: type[Strategy]) -> None:
-    assert strategy.explanation().endswith(".")
-    assert strategy.drafter.subject
-
-
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_is_named_by_settings_and_by_these_only(name: str) -> None:
     strategy = STRATEGIES[name]
     chosen = {"engine": engines_of(strategy)[0], "drafter": strategy.drafter.name, "policy": strategy.policy.name}
     assert type(GenerationSettings.checked(**chosen).strategy) is strategy
     assert set(strategy.parameters()) <= set(Parameters.model_fields)
-
-
-@pytest.mark.parametrize("name", STRATEGIES)
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_code_exists_for_a_strategy_that_has_a_form_and_only_then(name: str, flavour: str) -> None:
-    strategy = STRATEGIES[name]
-    chosen = {"engine": engines_of(strategy)[0], "drafter": strategy.drafter.name, "policy": strategy.policy.name}
-    settings = GenerationSettings.checked(**chosen)
-    form = FLAVOURS[flavour].form(settings.strategy)
-    if form is not None:
-        assert str([*form][-1]).split(".")[0] in code(flavour, PAIR, settings, "Say")
-        return
-    with pytest.raises(SettingsError):
-        code(flavour, PAIR, settings, "Say")
 
 
 def test_every_parameter_shapes_a_strategy() -> None:

@@ -116,15 +116,6 @@ def test_the_page_itself_can_post(headers: dict[str, str]) -> None:
     assert page.post(JOIN, headers=headers, json=SESSION).text == "done"
 
 
-def test_below_a_proxys_path_the_page_is_the_same() -> None:
-    page = client(root="/demo")
-    for path in ("/config", "/demo/config", "/demo/"):
-        assert page.get(path).text == "done", path
-    moved = page.get("/demo", follow_redirects=False)
-    assert (moved.status_code, moved.headers["location"]) == (307, "/demo/")
-    assert page.get("/demonstration").status_code == 404
-
-
 # Routes and sizes
 
 
@@ -285,16 +276,6 @@ def event(page: gr.Blocks, name: str) -> dict[str, Any]:
 
 def messages(http: httpx.Client, session: str) -> str:
     return http.get(f"{API}/queue/data", params={"session_hash": session}).text
-
-
-def test_events_are_answered_and_then_forgotten(served: tuple[gr.Blocks, httpx.Client]) -> None:
-    page, http = served
-    for _ in range(2):
-        body = event(page, "leave_queue")
-        http.post(JOIN, json=body).raise_for_status()
-        assert '"success":true' in messages(http, body["session_hash"])
-        assert "Reload the page" in messages(http, body["session_hash"])
-    assert http.get("/config").json()["connect_heartbeat"] is False
 
 
 def test_messages_that_nobody_fetches_are_thrown_away(

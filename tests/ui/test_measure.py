@@ -77,13 +77,6 @@ def test_what_cannot_be_measured_is_a_sentence() -> None:
     assert "A server chose its precision" in offered("Precision", alone, VALUES)["info"]
 
 
-def test_what_is_finished_stays_after_a_failure() -> None:
-    *_, failed, last = measured(["traced constant"], EngineError("It broke."))
-    assert 'role="alert"' in failed[0]
-    assert "identical" in failed[1]
-    assert last[2]["visible"]
-
-
 def tuned(now: GenerationSettings, lookaheads: tuple[int, ...]) -> tuple[Plan, Result]:
     variants = grid(ENGINE.pair, SETTINGS, Axes(lookaheads=lookaheads))
     plan = Plan(ENGINE.pair, typed_tasks(["Say"]), SETTINGS, variants, repeats=2, confirm=True)

@@ -5,14 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gradio_client import Client
 from playwright.sync_api import Page, expect
 
-from specdemo.exports import schema
 from specdemo.models.catalogue import find
 from specdemo.records import SIDES, Outcome
 from tests.support.browser import (
-    WAIT,
     App,
     Visit,
     card,
@@ -21,8 +18,6 @@ from tests.support.browser import (
     models_tab,
     open_tab,
     run,
-    set_slider,
-    start,
     started,
 )
 from tests.support.folders import FIXTURES
@@ -73,32 +68,6 @@ def test_a_typed_prompt_is_raced_and_the_page_shows_the_run(visit: Visit) -> Non
 
 def kinds(page: Page, kind: str) -> list[str]:
     return page.locator(f".pane.speculative .text .token.{kind}").all_text_contents()
-
-
-def test_the_endpoint_returns_the_same_comparison(app: App) -> None:
-    client = Client(app.url, verbose=False)
-    data = client.predict(prompt="In a deep forest there lived", max_new_tokens=48, api_name="/compare")
-    comparison = schema.from_json(data)
-    assert len(comparison.plain.token_ids) == 48
-    assert data["summary"]["identical"] is True
-    for prompt, message in ((" ", "The prompt is empty"), ("word " * 2100, "exceed the model's context of 2048")):
-        with pytest.raises(Exception, match=message):
-            client.predict(prompt=prompt, api_name="/compare")
-    assert list(client.view_api(return_format="dict")["named_endpoints"]) == ["/compare"]
-
-
-def test_a_killed_engine_is_told_and_the_next_run_works(visit: Visit, app: App) -> None:
-    page = visit("/?ignore_eos=true&engine=traced&max_new_tokens=1900")
-    start(page)
-    # before it begins, nobody would miss the engine; and its 1,900 tokens take longer than this
-    expect(page.locator(".reason")).to_contain_text("Live.")
-    app.engine().kill()
-    expect(page.locator("#message [role=alert]")).to_contain_text("ended by SIGKILL", timeout=WAIT)
-    page.wait_for_selector(".race[data-state=failed]")
-    expect(page.locator(".race .share")).to_be_hidden()
-    set_slider(page, "max_new_tokens", 32)
-    run(page)
-    assert len(downloaded(page).plain.token_ids) == 32
 
 
 def test_a_pair_of_the_catalogue_is_fetched_and_used_and_one_that_fails_leaves_it_in_use(visit: Visit) -> None:

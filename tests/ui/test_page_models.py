@@ -21,7 +21,6 @@ from tests.support.browser import (
 
 pytestmark = pytest.mark.browser
 ENTRY = find("qwen3-8b")
-LLAMA = "/#target=llama/target&draft=llama/draft"
 
 
 def test_pair_and_settings_hold_on_every_tab_after_a_reload_and_in_a_link(visit: Visit, app: App) -> None:
