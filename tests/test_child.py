@@ -126,11 +126,6 @@ def burns() -> int:
         pass
 
 
-def waits() -> int:
-    sleep(3600)
-    return 1
-
-
 def limited(work: Callable[..., int], *arguments: object, **limits: Any) -> int:
     return result_of(run_limited(work, *arguments, name="limited", failure=FAILURE, limits=Limits(**limits)))
 
@@ -152,11 +147,6 @@ def test_memory_and_processor_time_have_limits(capfd: pytest.CaptureFixture[str]
             limited(work, **limits)
         assert monotonic() - began < 30
     assert "Traceback" not in capfd.readouterr().err
-
-
-def test_time_has_a_limit() -> None:
-    with pytest.raises(FetchError, match=r"it took longer than 0\.5 s; try again"):
-        limited(waits, seconds=0.5)
 
 
 def interrupts_itself() -> Iterator[int]:

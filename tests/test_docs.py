@@ -5,12 +5,9 @@ import shlex
 from pathlib import Path
 
 import pytest
-from starlette.routing import Mount
-from starlette.staticfiles import StaticFiles
 
 from specdemo import metrics
 from specdemo.cli.commands import build_parser, commands_of
-from specdemo.ui.page import routes
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -83,11 +80,3 @@ def test_space_header_fits_the_requirements() -> None:
 
 def test_users_need_neither_torch_nor_test_tools() -> None:
     assert not re.search(r"torch|optimum|pytest|playwright", (ROOT / "requirements.txt").read_text())
-
-
-def test_everything_the_page_loads_is_here() -> None:
-    mounts = [route for route in routes() if isinstance(route, Mount)]
-    assert len(mounts) == 1
-    for mount in mounts:
-        assert isinstance(mount.app, StaticFiles)
-        assert Path(str(mount.app.directory)).is_dir()

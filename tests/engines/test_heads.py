@@ -16,7 +16,7 @@ from specdemo.models.checks import check_engine, check_pair, check_strategy, dra
 from specdemo.models.folder import inspect_folder, own_head
 from specdemo.models.library import library
 from specdemo.race import race, run_alone
-from specdemo.records import Comparison, Model, ModelPair, Request
+from specdemo.records import Comparison, ModelPair, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling
 from specdemo.strategies import Auto, Confidence, Constant, Lookup, Plain
 from tests.support import dflash
@@ -214,25 +214,9 @@ def test_an_export_that_lacks_a_part_says_which(tmp_path: Path) -> None:
         inspect_folder(folder)
 
 
-def linear(target: Model) -> Model:
-    return target.model_copy(update={"linear_attention": True})
-
-
 def test_linear_attention_is_known_by_the_configuration(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(TARGET, tmp_path / "target"))
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"layer_types": ["linear_attention", "full_attention"]}))
     assert inspect_folder(folder).linear_attention
     assert not inspect_folder(TARGET).linear_attention
-
-
-def test_targets_with_linear_attention_take_a_constant_lookahead_without_prefix_caching() -> None:
-    target, draft = bundled_models()
-    pair = pair_of(linear(target), draft, runtime=RuntimeSettings())
-    check_strategy(pair, "genai", Constant(4), Sampling())
-    check_strategy(pair, "genai", Plain(), Sampling())
-    with pytest.raises(SettingsError, match="with a constant lookahead; choose policy constant"):
-        check_strategy(pair, "genai", Confidence(0.4), Sampling())
-    caching = pair_of(linear(target), draft, runtime=RuntimeSettings(enable_prefix_caching=True))
-    with pytest.raises(SettingsError, match="without prefix caching; switch prefix caching off"):
-        check_strategy(caching, "genai", Constant(4), Sampling())

@@ -131,10 +131,6 @@ def test_a_server_that_falls_silent_after_its_end_is_complete() -> None:
     assert found.text == TEXT
 
 
-def test_a_wrong_content_type_does_not_matter() -> None:
-    assert run(answers(headers={"Content-Type": "text/plain; charset=latin-1"})).text == TEXT
-
-
 def test_halves_of_a_character_are_joined_and_a_lone_one_replaced() -> None:
     stream = '{"choices":[{"delta":{"content":"a\\ud83d"}}]}', '{"choices":[{"delta":{"content":"\\ude00b\\udc00"}}]}'
     assert run(answers(*stream, "[DONE]")).text == "a😀b\N{REPLACEMENT CHARACTER}"

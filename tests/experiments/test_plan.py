@@ -79,12 +79,6 @@ def test_what_cannot_be_measured_is_refused(settings: GenerationSettings, axes: 
         names(settings, **axes)
 
 
-def test_a_server_cannot_change_its_precision() -> None:
-    target = PAIR.target.model_copy(update={"server": "llama.cpp"})
-    with pytest.raises(SettingsError, match="A server chose its precision"):
-        names(pair=PAIR.model_copy(update={"target": target}), precisions=["cache u8"])
-
-
 def plan(**options: Any) -> Plan:
     return Plan(PAIR, TASKS, SETTINGS, grid(PAIR, SETTINGS, Axes(lookaheads=(1, 2, 3))), **options)
 

@@ -1,8 +1,7 @@
-import multiprocessing
 import shutil
 import socket
 from collections import namedtuple
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -90,16 +89,6 @@ def test_a_cancelled_download_is_resumed_and_damage_is_found(hub: Hub) -> None:
     folder = last(download(NAME)).result
     assert folder is not None
     assert (folder / WEIGHTS).read_bytes() == (BUNDLED / "draft" / WEIGHTS).read_bytes()
-
-
-def test_a_caller_that_goes_away_ends_the_download(hub: Hub) -> None:
-    hub.stall_after = {WEIGHTS: 0}
-    steps = download(NAME)
-    assert isinstance(steps, Generator)
-    next(steps)
-    steps.close()
-    assert multiprocessing.active_children() == []
-    assert local_folder(SOURCE) is None
 
 
 def test_one_file_of_a_repository_and_what_is_refused_is_not_kept(hub: Hub) -> None:

@@ -9,7 +9,6 @@ from specdemo.cli import main
 from specdemo.models.catalogue import BUNDLED, catalogue
 from tests.support.folders import FIXTURES
 from tests.support.hub import Hub
-from tests.support.hurried import load_briefly
 
 DOLLY = {
     "OpenVINO/dolly-v2-7b-int8-ov": FIXTURES / "llama" / "target",
@@ -80,20 +79,6 @@ def test_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("check", "story-pair/target", fast, "--json", tmp_path / "report.json") == 1
     assert "choose a draft of the target's family" in capsys.readouterr().err
     assert json.loads((tmp_path / "report.json").read_text())["fits"] is False
-
-
-@pytest.mark.openvino
-def test_download_a_pair_and_use_it(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("download", "dolly-v2-7b") == 0
-    told = "OpenVINO/dolly-v2-7b-int8-ov is on this machine; name it with --target or --draft."
-    assert told in capsys.readouterr().out
-    assert run("list", "--json", "-") == 0
-    data = json.loads(capsys.readouterr().out)
-    assert [entry["name"] for entry in data["catalogue"] if entry["here"]] == ["story-pair", "dolly-v2-7b"]
-    options = ["--max-new-tokens", "8", "--precision", "f32", "--json", "-"]
-    target, draft = DOLLY
-    assert main(["compare", "Once", "--target", target, "--draft", draft, *options], load=load_briefly) == 0
-    assert json.loads(capsys.readouterr().out)["pair"]["target"]["name"] == target
 
 
 def test_download_what_is_to_be_converted(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:

@@ -235,22 +235,6 @@ def test_controls_change_the_run_and_only_valid_ones_show(visit: Visit) -> None:
     expect(page.locator("#message [role=alert]")).to_have_count(0)
 
 
-def test_bad_input_is_told_and_the_finished_result_stays(visit: Visit) -> None:
-    page = visit("/?num_assistant_tokens=99&max_new_tokens=48")
-    expect(page.locator("#message [role=alert]")).to_contain_text("less than or equal to 16, got '99'")
-    expect(page.locator("#num_assistant_tokens input[type=number]")).to_have_value("4")
-    run(page)
-    repeated(page)
-    outcome, text = page.locator(".outcome").text_content(), page.locator(".pane.plain .text").text_content()
-    page.fill("#prompt textarea", "  ")
-    page.click("#run")
-    expect(page.locator("#message [role=alert]")).to_contain_text("The prompt is empty", timeout=WAIT)
-    expect(page.locator("#run")).to_have_text("Run", timeout=WAIT)
-    expect(page.locator(".outcome")).to_have_text(str(outcome))
-    expect(page.locator(".outcome")).to_be_visible()
-    assert page.locator(".pane.plain .text").text_content() == text
-
-
 def test_markup_is_shown_and_never_run_and_differing_outputs_are_marked(visit: Visit) -> None:
     evil = '<img src=x onerror=alert(1)><script>alert(2)</script>"&'
     page = visit(f"/?prompt={quote(evil)}&do_sample=true&seed=3&max_new_tokens=48")

@@ -27,11 +27,6 @@ def test_controls_have_the_limits_of_the_settings(name: str) -> None:
             GenerationSettings.checked(engine="traced", **{name: made.maximum + made.step})
 
 
-def test_a_hidden_policy_does_not_spoil_prompt_lookup() -> None:
-    values = START | {"drafter": "lookup", "policy": "confidence"}
-    assert settings_from(PAIR, values).policy == "constant"
-
-
 def test_what_genai_cannot_do_is_not_offered_for_it() -> None:
     assert not visibility(PAIR, "genai", "model", "constant")["kv_cache"]
     assert visibility(PAIR, "traced", "model", "constant")["kv_cache"]
