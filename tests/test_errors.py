@@ -22,7 +22,6 @@ def failed(error: BaseException) -> SpecdemoError:
         (RuntimeError("Unsupported operation: Foo"), "OpenVINO cannot load 'draft'; export it again."),
         (MemoryError("std::bad_alloc"), "'draft': there is not enough memory; free some"),
         (RuntimeError("Check 'p' failed: Couldn't allocate 12 bytes"), "there is not enough memory"),
-        (RuntimeError("Node PagedAttention\ncan't alloc"), "there is not enough memory"),
         (RuntimeError("Resource temporarily unavailable"), "refuses another thread, or more memory"),
         (OSError(24, "Too many open files"), "no more files; raise the limit, as with ulimit -n 1024"),
         (OSError(28, "No space left on device"), "the disk is full; free some space"),

@@ -95,12 +95,9 @@ def test_what_was_written_before_is_not_replaced_by_nothing(
         (("tune", "x", "--prompts", "y.jsonl"), "leave one of them out"),
         (("tune", "x", "--lookaheads", "5-1"), "'5-1' is not a list of numbers"),
         (("load", "--concurrency", "1-999999999"), "is not a list of numbers"),
-        (("load", "--max-ngram-size", "5"), "--max-ngram-size has no effect"),
-        (("bench", "--strategies", "genai constant", "--temperature", "0.3"), "no effect in greedy decoding"),
         (("measure", "x", "--precisions", "cache u9"), "u9"),
         (("bench", "--prompts", "/nowhere.jsonl"), "Cannot read 'nowhere.jsonl'"),
         (("bench", "--json", "/nowhere/out.json"), "Cannot write a file"),
-        (("bench", "--against", "/nowhere.json"), "Cannot read 'nowhere.json'"),
     ],
     ids=str,
 )

@@ -95,21 +95,6 @@ def test_the_tree_proposes_what_counting_anew_does(
         assert found.chances == pytest.approx(reference.chances)
 
 
-@given(texts, limits, st.sampled_from([0.3, 0.6]))
-def test_a_continuation_is_as_likely_as_asked_and_never_longer(text: list[int], limit: int, threshold: float) -> None:
-    found = SuffixIndex(threshold, most=4).find(text, limit)
-    assert len(found.tokens) == len(found.chances) <= min(limit, 4, TOKENS_PER_MATCHED * found.size)
-    assert all(chance >= threshold for chance in found.chances)
-    assert list(found.chances) == sorted(found.chances, reverse=True)
-
-
-def test_by_hand() -> None:
-    index = SuffixIndex(0.3)
-    assert index.find([1, 2, 3, 9, 1, 2, 4, 9, 1, 2, 4, 8, 1, 2], 2) == Match(2, (4, 8), (2 / 3, 1 / 3))
-    assert SuffixIndex(0.5).find([5, 6, 7], 8) == NO_MATCH
-    assert SuffixIndex(0.0).find([], 8) == NO_MATCH
-
-
 def test_a_threshold_can_be_moved_during_a_request() -> None:
     index, text = SuffixIndex(0.9), [1, 2, 1, 3, 1]
     assert index.find(text, 8) == NO_MATCH

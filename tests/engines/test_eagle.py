@@ -192,18 +192,6 @@ def test_a_head_that_does_not_fit_is_refused_by_the_traced_engine(eagle: GenAIEn
             TracedEngine(pair)
 
 
-def test_a_head_is_no_target() -> None:
-    with pytest.raises(PairError, match=r"'draft' is an EAGLE-3 head, .* choose it as the draft"):
-        pair_from_folders(FOLDER / "draft", None, F32)
-
-
-def test_a_head_for_another_target() -> None:
-    engine = GenAIEngine(pair_from_folders(BUNDLED / "target", FOLDER / "draft", F32), thoroughness=BRIEF)
-    with pytest.raises(PairError, match="'draft' does not fit 'target'; choose the target it was trained for"):
-        speculate(engine)
-    engine.close()
-
-
 def test_a_head_needs_no_tokenizer_but_its_weights(tmp_path: Path, eagle: GenAIEngine) -> None:
     head = Path(shutil.copytree(FOLDER / "draft", tmp_path / "head"))
     for file in [*head.glob("*tokenizer*"), head / "generation_config.json"]:

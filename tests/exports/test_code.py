@@ -5,7 +5,6 @@ import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import httpx
 import pytest
@@ -25,8 +24,6 @@ from specdemo.models.library import Origin
 from specdemo.race import run_alone
 from specdemo.records import ModelPair, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.ui.compare import CompareCallbacks
-from specdemo.ui.controls import start_values
 from tests.support import llama
 
 PAIR = ScriptedEngine().pair
@@ -194,16 +191,6 @@ def read_by_powershell(line: str) -> list[str]:
         found.append(word or re.sub("(['‘’‚‛])['‘’‚‛]", r"\1", quoted))
     assert " ".join(powershell([each]) for each in found) == line, "all of it was read"
     return found
-
-
-def test_the_page_gives_it_as_text_and_says_what_it_cannot() -> None:
-    callbacks = CompareCallbacks(mock.Mock())
-    values = start_values(PAIR)
-    message, lines = callbacks.code("llama.cpp", PAIR, "1 < 2", *values.values())
-    assert "1 < 2" in lines
-    assert "1 &lt; 2" in message
-    message, lines = callbacks.code("genai", PAIR, "Say", *(values | {"engine": "traced", "policy": "auto"}).values())
-    assert (lines, "automatic lookahead" in message) == ("", True)
 
 
 @pytest.fixture(scope="module")

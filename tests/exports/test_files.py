@@ -106,10 +106,3 @@ def test_an_animation_ends_with_the_conclusion() -> None:
     frames = [frame.convert("RGB") for frame in ImageSequence.Iterator(moving)]
     assert len(set(map(Image.Image.tobytes, frames))) > 10
     assert moving.info["duration"] > 1000  # of the last one, with the outcome
-
-
-def test_a_run_of_one_token_has_an_animation_too() -> None:
-    *_, comparison = race(ScriptedEngine(words=(" the",)), "Say", GenerationSettings())
-    assert isinstance(comparison, Comparison)
-    assert comparison.plain.rounds == ()
-    assert moving_picture(comparison)

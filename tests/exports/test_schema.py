@@ -9,7 +9,6 @@ from hypothesis import given
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import FileError
 from specdemo.exports import schema
-from specdemo.models.catalogue import bundled_pair
 from specdemo.race import race
 from specdemo.records import Comparison, Slice
 from specdemo.settings import GenerationSettings
@@ -77,12 +76,6 @@ def test_a_round_looks_the_same_in_a_message_and_in_the_file() -> None:
     sent = [step for event in events if event.get("side") == "speculative" for step in event["rounds"]]
     side = events[-1]["record"]["speculative"]
     assert sent == [side["prefill"], *side["rounds"]]
-
-
-def test_no_path_of_this_machine_is_written() -> None:
-    text = bundled_pair().model_dump_json()
-    assert "assets" not in text
-    assert "path" not in text
 
 
 SAVED = schema.to_json(compared())  # the JSON that Share writes

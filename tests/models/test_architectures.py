@@ -6,7 +6,6 @@ import pytest
 
 from specdemo import metrics
 from specdemo.engines.base import BRIEF, Engine
-from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.engines.traced.engine import TracedEngine
 from specdemo.race import run_alone
 from specdemo.records import ModelPair, Request, Run
@@ -41,13 +40,4 @@ def test_traced_greedy_speculation_writes_what_plain_decoding_writes(family: str
     rate = metrics.acceptance_rate(speculative)
     assert rate is not None
     assert 0 < rate < 1, "the draft is right sometimes, so that rejected tails are taken back"
-    engine.close()
-
-
-@pytest.mark.parametrize("family", ["gpt2", "qwen3"])  # llama runs in many tests
-def test_genai_runs_it(family: str) -> None:
-    engine = GenAIEngine(pair_of(family), thoroughness=BRIEF)
-    for run in (decode(engine, plain=True), decode(engine)):
-        assert len(run.token_ids) == TOKENS
-        assert run.finish_reason == "length"
     engine.close()

@@ -9,13 +9,11 @@ import pytest
 
 from specdemo.child import Limits
 from specdemo.errors import FetchError, GGUFError, ModelError
-from specdemo.models.catalogue import BUNDLED, Source, bundled_pair, cached_folders, hub_cache, local_folder
+from specdemo.models.catalogue import BUNDLED, Source, cached_folders, hub_cache, local_folder
 from specdemo.models.folder import inspect_folder
 from specdemo.models.hub import download, download_source
 from specdemo.models.library import find_model, library
 from specdemo.records import Progress
-from specdemo.ui.registry import Registry
-from specdemo.ui.session import Visitors
 from tests.support import mutants
 from tests.support.hub import Hub
 
@@ -105,17 +103,6 @@ def test_one_file_of_a_repository_and_what_is_refused_is_not_kept(hub: Hub) -> N
     path = last(download(f"{FILES}:good.gguf")).result
     assert path is not None
     assert (path.read_bytes(), find_model(f"{FILES}:good.gguf").path) == (mutants.header(), path)
-
-
-def test_the_page_offers_and_fetches_only_where_downloads_are_allowed(hub: Hub) -> None:
-    registry, closed = Registry(bundled_pair(), Visitors()), Registry(bundled_pair(), Visitors(), downloads=False)
-    assert f'data-action="download">Download {NAME}<' in registry.offer(NAME)
-    assert closed.offer(NAME) == registry.offer("../../etc") == ""
-    assert "off" in "".join(closed.download("somebody", NAME))
-    assert "does not show you tiny/other" in list(registry.download("somebody", "tiny/other"))[-1]
-    assert NAME not in registry.models()
-    assert f"{NAME} is on this machine" in list(registry.download("somebody", NAME))[-1]
-    assert NAME in registry.models()
 
 
 def test_gated(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

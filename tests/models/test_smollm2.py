@@ -10,7 +10,6 @@ from specdemo.engines import load_engine
 from specdemo.engines.base import BRIEF, Engine
 from specdemo.models.catalogue import (
     PAIR_VARIABLE,
-    bundled_prompts,
     default_pair,
     default_settings,
     find,
@@ -21,8 +20,8 @@ from specdemo.models.catalogue import (
 from specdemo.models.converted import convert_pair, traced_runtime
 from specdemo.models.devices import multiplies_int8
 from specdemo.models.gguf import inspect_gguf
-from specdemo.race import race, run_alone
-from specdemo.records import Comparison, ModelPair, Request
+from specdemo.race import race
+from specdemo.records import Comparison, ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.summary import notes
 
@@ -107,14 +106,3 @@ def test_it_starts_in_the_traced_engine_where_that_quantizes(name: str, monkeypa
         quantization = "on" if engine == "traced" else pair.runtime.dynamic_quantization
         assert traced_runtime(pair).dynamic_quantization == quantization
         assert initial_settings(pair).engine == engine
-
-
-def test_the_first_example_is_answered_in_well_formed_markdown(engine: Engine) -> None:
-    settings = _settings(engine)
-    request = Request.of(bundled_prompts(engine.pair.target.prompts)[0], settings)
-    run = run_alone(engine.decoder(request.plain))
-    text = run.text
-    assert run.finish_reason == "stop"  # not cut off within a mark
-    assert text.count("```") % 2 == text.replace("```", "").count("`") % 2 == text.count("**") % 2 == 0
-    assert "1. " in text
-    assert "3. " in text

@@ -29,9 +29,7 @@ from specdemo.strategies import (
     Fields,
     Parameters,
     Strategy,
-    drafters,
     engines_of,
-    policies,
     shaping,
 )
 from specdemo.summary import shared_words
@@ -134,12 +132,6 @@ def test_every_strategy_is_named_by_settings_and_by_these_only(name: str) -> Non
 
 def test_every_parameter_shapes_a_strategy() -> None:
     assert shaping() == set(Parameters.model_fields)
-
-
-def test_names_of_choices_are_unique() -> None:
-    for named in (drafters(), policies(), ENGINES):
-        labels = [one.label for one in named.values()]
-        assert len(set(labels)) == len(labels)
 
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "engines.md"

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from specdemo.child import Failure, Limits, result_of, run_limited
 from specdemo.engines.base import Engine
-from specdemo.errors import FileError, SpecdemoError
+from specdemo.errors import SpecdemoError
 from specdemo.models.catalogue import PAIR_VARIABLE, bundled_pair
 from specdemo.records import ModelPair, Slice
 from specdemo.settings import GenerationSettings
@@ -58,34 +57,6 @@ def faulty(name: EngineName, pair: ModelPair) -> Engine:
     return [][1]
 
 
-def fills() -> int:
-    return len([bytes(MB) for _ in range(4096)])
-
-
-def burns() -> int:
-    while True:
-        pass
-
-
-def waits() -> int:
-    signal.pause()
-    return 0
-
-
-def ends() -> int:
-    os.kill(os.getpid(), signal.SIGKILL)
-    return 0
-
-
-def isolated(work: Callable[[], int]) -> str:
-    failure = Failure(FileError, "This run cannot be drawn", "share it as JSON")
-    try:
-        result_of(run_limited(work, name="work", failure=failure, limits=Limits(200 * MB, 1, 15.0)))
-    except SpecdemoError as error:
-        return shown(error)
-    return "nothing was told"
-
-
 def shown(error: SpecdemoError) -> str:
     return "\n".join([str(error), *(f"  {line}" for line in error.cause.splitlines())])
 
@@ -106,10 +77,6 @@ def main() -> None:
             "no such server": partial(told, [*COMPARE[:2], "--url", "http://127.0.0.1:9"], folder),
             **{f"engine: {number.name}": partial(broken, scripted_app.load, number) for number in SIGNALS},
             "engine: an exception nobody foresaw": partial(broken, faulty),
-            "file: more memory than allowed": partial(isolated, fills),
-            "file: more processor time than allowed": partial(isolated, burns),
-            "file: more time than allowed": partial(isolated, waits),
-            "file: SIGKILL": partial(isolated, ends),
         }
         for case, provoke in cases.items():
             print(f"--- {case}\n{provoke()}", flush=True)

@@ -136,14 +136,6 @@ def test_a_forged_beginning_is_passed_over(saved: str) -> None:
     assert [start.prompt, start.message, *start.controls] == [gr.skip()] * (2 + len(start.controls))
 
 
-def test_an_event_that_names_a_file_of_the_server_leaves_no_traceback(page: gr.Blocks) -> None:
-    data = {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}
-    fn = next(fn for fn in events(page) if fn.name == "fetch")
-    with pytest.raises(gr.Error, match="no longer exists") as refused:
-        run_apart(page.process_api(fn, beginning(fn), event_data=gr.EventData(None, data), state=SessionState(page)))
-    assert not refused.value.print_exception
-
-
 @pytest.mark.parametrize("prompt", ["\ud800", None, ["a"]], ids=repr)
 def test_the_endpoint_takes_text_only(prompt: Any) -> None:
     compare = CompareCallbacks(cast(Sessions, SimpleNamespace())).api(bundled_pair())
