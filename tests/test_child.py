@@ -82,16 +82,6 @@ def test_a_child_that_ends_before_its_work_is_reported_with_the_cause(work: Work
     assert not cause or "in stumbles" in failed.value.trace
 
 
-def test_silence_is_told_and_stop_ends_the_child() -> None:
-    seen: list[int | None] = []
-
-    def heard_and_then_silence() -> bool:
-        return any(seen) and seen[-1] is None
-
-    seen.extend(run_child(sleeps, name="child", failure=FAILURE, stop=heard_and_then_silence))
-    assert gone(next(filter(None, seen)))
-
-
 def test_whoever_leaves_ends_the_child_and_its_children() -> None:
     with closing(run_child(grandchild, name="child", failure=FAILURE)) as messages:
         process_id = next(message for message in messages if message is not None)

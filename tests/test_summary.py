@@ -197,15 +197,10 @@ def test_a_run_that_was_moved_is_not_labelled_with_its_first_value() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({}, "lookahead 4, draft model, GenAI engine, greedy, at most 128 tokens"),
         (
             {"engine": "traced", "policy": "auto", "do_sample": True, "seed": 7, "kv_cache": "on"},
             "automatic lookahead, draft model, traced engine, sampling at temperature 0.8, top-p 1, top-k 50, seed "
             "7, at most 128 tokens",
-        ),
-        (
-            {"engine": "traced", "kv_cache": "off", "policy": "confidence"},
-            "confidence threshold 0.4, draft model, traced engine, greedy, no KV cache, at most 128 tokens",
         ),
     ],
 )

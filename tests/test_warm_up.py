@@ -2,10 +2,8 @@
 
 from dataclasses import replace
 
-from specdemo import warm_up as module
 from specdemo.engines.base import THOROUGH, Decoder, Thoroughness
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.race import race
 from specdemo.records import Costs, Phase, Request, Side, WarmUp
 from specdemo.settings import GenerationSettings
 from specdemo.warm_up import warm_up
@@ -79,10 +77,3 @@ def test_what_was_steady_a_moment_ago_is_only_looked_at() -> None:
     assert len(phases) > 2  # this lookahead is new
     engine.thoroughness = replace(WARM, warm_seconds=0)
     assert len(warmed(engine)[0]) > 2, "after a pause"
-
-
-def test_a_race_after_the_pair_was_prepared_begins_at_once() -> None:
-    engine, settings = ScriptedEngine(), GenerationSettings()
-    assert list(module.prepare(engine, settings))
-    phases = [progress for progress in race(engine, "Say", settings) if isinstance(progress, Phase)]
-    assert phases == [Phase("warming up", 1, 2), Phase("warming up", 2, 2)]

@@ -11,7 +11,7 @@ from specdemo.engines.base import BRIEF
 from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.engines.genai.pipelines import as_tensor, generation_config
 from specdemo.engines.traced.engine import TracedEngine
-from specdemo.errors import FolderError, PairError, PromptError, SettingsError
+from specdemo.errors import FolderError, PairError, SettingsError
 from specdemo.models.catalogue import BUNDLED
 from specdemo.models.folder import inspect_folder
 from specdemo.race import run_alone
@@ -110,13 +110,6 @@ def test_end_of_text_stops_it(tmp_path: Path, eagle: GenAIEngine) -> None:
 def test_what_does_not_go_together(eagle: GenAIEngine, values: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         eagle.decoder(Request.of(PROMPT, chosen(**values)))
-
-
-def test_a_prompt_of_one_token(eagle: GenAIEngine) -> None:
-    assert len(eagle.pipelines.tokenizer.encode("a")) == 1
-    with pytest.raises(PromptError, match="needs a prompt of at least two tokens; enter a longer one"):
-        speculate(eagle, "a")
-    assert speculate(eagle).token_ids
 
 
 @pytest.mark.parametrize("tokens", [1, 3, 5])

@@ -260,8 +260,6 @@ UNLISTED: dict[str, tuple[Answer | None, str]] = {
     "unknown path": (None, "knows no such model or address; check both, and --model (404: no such path)"),
     "no models": (Answer({"data": []}), "does not list its models; name one with --model"),
     "a page": (Answer("<html>"), "sent no JSON object (a web page)"),
-    "an error": (Answer({"error": "no such endpoint"}), "answered with an error: no such endpoint"),
-    "loading": (Answer({"error": {"message": "Loading model"}}, 503), "perhaps still loading"),
     "elsewhere": (Answer("", 307, headers={"Location": "/ui"}), "redirects to another address"),
     "other types": (Answer({"data": [3]}), "unknown format"),
 }
@@ -297,10 +295,6 @@ IMITATIONS: dict[str, dict[str, Answer]] = {
     "LM Studio": {"/props": Answer({"error": "Unexpected endpoint or method. (GET /props)"})},
     "a JSON object for every path": {"/props": Answer({"version": "1"}), "/version": Answer({"version": "1"})},
     "no counts": {"/props": PROPS, "/completion": Answer(stream=({"content": "Hi", "stop": False}, END))},
-    "counts without timings": {
-        "/props": PROPS,
-        "/completion": Answer(stream=({"content": "Hi", "stop": False, "tokens_predicted": 1}, END)),
-    },
     "a count that stands still": {
         "/props": PROPS,
         "/completion": Answer(stream=(completion(tokens_predicted=0), END)),

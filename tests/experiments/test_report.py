@@ -13,8 +13,6 @@ from specdemo.experiments.plan import Axes, Plan, grid
 from specdemo.experiments.report import (
     Table,
     _choose,
-    _speedups,
-    _trace,
     _where,
     conclude,
     joined,
@@ -27,7 +25,6 @@ from specdemo.experiments.report import (
 )
 from specdemo.experiments.rows import Point, Result, points, run
 from specdemo.experiments.suites import Task
-from specdemo.exports.charts import line
 from specdemo.settings import GenerationSettings
 
 PAIR = ScriptedEngine().pair
@@ -113,11 +110,6 @@ def test_charts_have_numbers_along_an_axis_and_others_as_bars() -> None:
     assert shown["x"] == [1, 4, 8]
     assert all(0 < down < y for down, y in zip(shown["error_y"]["arrayminus"], shown["y"], strict=True))
     assert [trace["name"] for trace in charts["others"].figure["data"]] == ["threshold 0.3", "policy auto"]
-
-
-def test_a_chart_without_intervals_has_no_error_bars_and_a_long_one_leaves_values_readable() -> None:
-    wide = _trace(line, "a", [1, 2], [point("a", 1.0, 0.2), point("b", 2.0, 90)], 0)
-    assert _speedups("lookahead", [wide])["layout"]["yaxis"]["range"] == [0, 4]
 
 
 def test_two_reports_are_joined_on_the_prompts_in_common(tmp_path: Path) -> None:

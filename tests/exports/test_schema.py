@@ -85,8 +85,6 @@ SAVED = schema.to_json(compared())  # the JSON that Share writes
     ("place", "value"),
     [
         (("plain", "prefill", "seconds"), 0),
-        (("speculative", "rounds", 0, "seconds"), 5e-324),
-        (("speculative", "rounds", 0, "proposed", 0, "draft_probability"), 1e308),
         (("speculative", "rounds", 0, "committed"), []),
         (("speculative", "rounds"), [SAVED["plain"]["rounds"][0] | {"committed": []}] * 3000),
         (("pair", "target", "parameters"), 10**400),

@@ -37,7 +37,6 @@ class FakeServer:
     url: str
     answers: Answers
     bodies: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    paths: list[str] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
 
 
@@ -58,7 +57,6 @@ def fake(answers: Answers | Callable[[str, dict[str, Any]], Answer | None]) -> I
             self._answer(body)
 
         def _answer(self, body: dict[str, Any]) -> None:
-            server.paths.append(self.path)
             server.keys.append(self.headers.get("Authorization"))
             found = answers(self.path, body) if callable(answers) else server.answers.get(self.path)
             answer = found or Answer({"error": "no such path"}, 404)

@@ -65,9 +65,3 @@ def test_the_longest_run_is_shown_without_going_over_it_for_each_of_its_rounds()
     began = process_time()
     assert metrics.oracle_lookaheads(longest) == [0] * (MOST - 1)
     assert process_time() - began < 0.5, "some ms; two loops, one inside the other, take seconds"
-
-
-def test_rounds_by_tokens_accepted() -> None:
-    found = compared()
-    (bars,) = anatomy(found)[2]["figure"]["data"]
-    assert sum(bars["y"]) == len(found.speculative.rounds)

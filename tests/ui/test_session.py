@@ -20,7 +20,6 @@ from specdemo.settings import GenerationSettings
 from specdemo.ui import session
 from specdemo.ui.compare import CompareCallbacks
 from specdemo.ui.controls import start_values
-from specdemo.ui.models import engine_for
 from specdemo.ui.session import Sessions, Update, Visitors, in_child
 from specdemo.worker import Prepare, WithEngine
 
@@ -113,12 +112,6 @@ def test_a_message_without_an_answer_leaves_the_chat_as_it_was() -> None:
     assert (nothing, turns) == ([], (before, last, new))
     _, (turns, _) = outputs(goes_on=False)
     assert turns == (new,), "each run starts afresh unless the chat is continued"
-
-
-def test_a_pair_is_loaded_in_an_engine_that_can_run_it() -> None:
-    """The page of a served pair has no other engine chosen, and its control is hidden."""
-    pair = bundled_pair()
-    assert [engine_for(pair, pair, engine) for engine in ("server", "traced")] == ["genai", "traced"]
 
 
 def test_a_stop_ends_all_that_a_visitor_does_of_that_name_and_nothing_else() -> None:
