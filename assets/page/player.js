@@ -81,7 +81,8 @@ export class Player {
 
   /** Milliseconds that the longer side will take at its pace so far; null before it has one. */
   expected() {
-    const sides = this.sequential ? [this.sides.plain] : Object.values(this.sides);
+    const all = Object.values(this.sides), begun = all.find((side) => side.rounds.length);
+    const sides = !this.sequential ? all : [begun ?? this.sides.plain]; // one after the other, or one alone
     const guesses = sides.map((side) => {
       const last = side.rounds.at(-1);
       if (!last?.ms) return null;

@@ -102,8 +102,8 @@ def grid(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> dict[str,
     found: dict[str, Variant] = {}
     refused: SpecdemoError | None = None
     for alternatives in combinations:
-        variant = _variant(pair, settings, alternatives)
         try:
+            variant = _variant(pair, settings, alternatives)
             _check(pair, variant)
             found[variant.name] = variant
         except (PairError, SettingsError) as error:
@@ -203,7 +203,7 @@ def _strategies(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> li
         if name != ALL and name not in able:
             raise SettingsError(f"There is no strategy {quoted(name)} for this pair; choose from {', '.join(able)}.")
     chosen = able if ALL in axes.strategies else dict.fromkeys(axes.strategies)
-    return [_Alternative("strategy", name, able[name], name) for name in chosen]
+    return [_Alternative("strategy", name, able[name], name, name not in axes.strategies) for name in chosen]
 
 
 def _temperature(value: float) -> _Alternative:

@@ -315,7 +315,8 @@ def joined(here: Result, there: Result, name: str) -> Result:
         for key, variant in each.variants.items():
             variants[key + mark] = variant.model_copy(update={"values": variant.values | {"file": place}})
     total = here.total - len(here.rows) + len(rows)
-    return here.model_copy(update={"rows": tuple(rows), "variants": variants, "total": total})
+    tasks = [task for task in here.tasks if task.name in common]
+    return here.model_copy(update={"tasks": tuple(tasks), "rows": tuple(rows), "variants": variants, "total": total})
 
 
 # Files.

@@ -129,7 +129,9 @@ def _ovms(copy: _Copy) -> Iterator[str]:
     else:  # the graph needs prompt_lookup in its plugin_config
         yield from command(["ovms", *flags, "--pipeline_type", "LM_CB"])
         yield "# and in the model's graph.pbtxt: plugin_config: '{ \"prompt_lookup\": true }'"
-    yield from _post("/v3", copy, copy.request.openai() | copy.form)
+    # without probabilities, GenAI does not apply a threshold in greedy decoding
+    probabilities = {"logprobs": True} if copy.request.reports_probabilities else {}
+    yield from _post("/v3", copy, copy.request.openai() | copy.form | probabilities)
 
 
 def _vllm(copy: _Copy) -> Iterator[str]:

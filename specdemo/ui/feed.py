@@ -59,7 +59,7 @@ class Feed:
 
 
 def end_event(comparison: Comparison, run: str | None = None, at: int = 0) -> str:
-    """Sent again after each repeat; without `run`, all of a saved run."""
+    """Sent again after the repeats; without `run`, all of a saved run."""
     event = {"record": to_json(comparison), "anatomy": anatomy(comparison)}
     return _line(run or uuid4().hex, at, "end", event)
 

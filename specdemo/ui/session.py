@@ -148,7 +148,8 @@ class Sessions:
         if before.repeats:  # a refused run leaves an earlier run in place, which is already repeated
             return
         pair = with_chat_cache(pair, before.settings)
-        if pair.model_dump() != before.pair.model_dump():  # the visitor has chosen another pair since
+        own, raced = (each.model_dump(exclude={"translated"}) for each in (pair, before.pair))  # known once loaded
+        if own != raced:  # the visitor has chosen another pair since
             return
         engine = before.settings.engine
         with self._visitors.busy(visitor, "repeat") as cancelled, suppress(SpecdemoError):  # the race itself stands

@@ -44,6 +44,9 @@ def test_strategies_are_all_that_the_pair_supports() -> None:
     assert {"genai constant", "traced auto", "traced suffix"} <= set(every)
     assert "genai auto" not in every
     assert "genai confidence" not in available(HEAD, SETTINGS), "GenAI ignores it with a head"
+    varied = set(names(strategies=["all"], lookaheads=[2, 4]))
+    assert {"genai constant, lookahead 2", "traced constant, lookahead 4"} <= varied
+    assert not any("auto" in name for name in varied), "it has no constant lookahead"
     assert names(strategies=["traced constant"], lookaheads=[2, 3]) == [
         "traced constant, lookahead 2",
         "traced constant, lookahead 3",

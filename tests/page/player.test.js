@@ -68,6 +68,16 @@ test("one after the other and live, the speculative clock follows the plain one"
   player.halt();
 });
 
+test("a side alone plays while it is written", () => {
+  const { player } = playing();
+  player.reset({ limit: 100, sequential: true });
+  player.add("speculative", rounds(0, 5000), false);
+  player.received(false);
+  assert.equal(player.live, true);
+  assert.equal(player.expected(), 250000);
+  player.halt();
+});
+
 test("the final record adds what was missed, and replaces what a server revised", () => {
   const { player, calls } = playing();
   const all = rounds(0, 10, 20);
