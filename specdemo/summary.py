@@ -355,7 +355,7 @@ def warnings(comparison: Comparison, speedup: Speedup | None = None) -> Iterator
     unsteady = [side for side, warm_up in (comparison.warm_up or {}).items() if not warm_up.steady]
     if unsteady:
         reason = (
-            f"The {' and the '.join(unsteady)} side was still getting faster when its warm-up ended, so it may look "
+            f"{' and '.join(unsteady).capitalize()} decoding still got faster when the warm-up ended, so it may look "
             "slower than it is; run again."
         )
         yield RunWarning("warming up", reason, "still warming up")

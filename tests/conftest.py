@@ -1,3 +1,4 @@
+import logging
 import os
 import signal
 from collections.abc import Generator, Iterator
@@ -77,6 +78,14 @@ def default_pair() -> None:
 def interrupts() -> None:
     """Background jobs and the processes they start ignore Ctrl+C."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def log_of_commands() -> Iterator[None]:
+    """A command logs to the captured stream of its own test, not of later ones."""
+    yield
+    for handler in [each for each in logging.root.handlers if type(each) is logging.StreamHandler]:
+        logging.root.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")

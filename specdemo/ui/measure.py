@@ -265,7 +265,7 @@ def measure_tab(
             visible=False,
             elem_id="measure-reports",
         )
-    best = gr.State(None)
+        best = gr.State(None)
     inputs = [session_open, pair, file, preset, ticked, text, limit, tokens, minutes, *controls.values()]
     on_engine(start, callbacks.measure, inputs, [message, board, files, best, use, start, halt])
     halt.click(stop("measure"), **PRIVATE)

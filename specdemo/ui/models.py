@@ -57,7 +57,7 @@ class ModelsTab:
         """`local`: only this machine reaches the page, so its files may be added."""
         self._sessions, self._registry, self._local = sessions, registry, local
         self._pair, self._header, self._settings = pair, header, compare.controls
-        with gr.Tab("Models") as tab:
+        with gr.Tab("Models", id="models") as tab:
             with gr.Column(elem_id="adding", visible=local):
                 gr.HTML("<h2>Add a model file</h2>")
                 with gr.Row(elem_classes="controls"):

@@ -278,6 +278,11 @@ def test_messages_that_nobody_fetches_are_thrown_away(
     assert "Reload the page" in messages(http, body["session_hash"])
 
 
+def test_only_tabs_stand_among_the_tabs(served: tuple[gr.Blocks, httpx.Client]) -> None:
+    tabs = next(each for each in served[0].blocks.values() if isinstance(each, gr.Tabs))
+    assert {type(each) for each in tabs.children} == {gr.Tab}, "else Gradio shows a tab twice"
+
+
 def test_what_gradios_routes_stumble_over_is_refused_in_words(
     served: tuple[gr.Blocks, httpx.Client], capfd: pytest.CaptureFixture[str]
 ) -> None:

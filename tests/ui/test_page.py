@@ -275,7 +275,7 @@ def test_a_lookahead_moved_while_it_runs_is_followed(visit: Visit) -> None:
     page.wait_for_selector(".race[data-state=playing] .pane.speculative .text .token.accepted")
     expect(page.locator("#when .round")).to_be_visible()
     set_slider(page, "num_assistant_tokens", 7)
-    expect(page.locator(".pane.speculative .text .token.accepted").nth(60)).to_be_attached()
+    expect(page.locator(".pane.speculative .text .token.accepted").nth(150)).to_be_attached()
     page.click("#stop")
     page.wait_for_selector(".race[data-state=done]")
     comparison = downloaded(page)
