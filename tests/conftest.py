@@ -63,9 +63,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def threads() -> None:
-    """Several processes share the cores: two threads would wait for each other, and OpenVINO pins all the single ones
-    to the same core.
-    """
+    # several processes share the cores: two threads would wait for each other, and single ones be pinned to one core
     os.environ[PROPERTIES_VARIABLE] = "INFERENCE_NUM_THREADS=1 ENABLE_CPU_PINNING=NO"
 
 
@@ -76,14 +74,12 @@ def default_pair() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def interrupts() -> None:
-    """Background jobs and the processes they start ignore Ctrl+C."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs and their processes ignore Ctrl+C
 
 
 @pytest.fixture(autouse=True)
 def log_of_commands() -> Iterator[None]:
-    """A command logs to the captured stream of its own test, not of later ones."""
-    yield
+    yield  # a command logs to the captured stream of its own test, not of later ones
     for handler in [each for each in logging.root.handlers if type(each) is logging.StreamHandler]:
         logging.root.removeHandler(handler)
 

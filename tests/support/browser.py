@@ -56,7 +56,6 @@ class Visit(Protocol):
 
 @contextmanager
 def started(folder: Path, *arguments: str | Path, log: Path | None = None, **environment: str) -> Iterator[App]:
-    """Start the app in Python with these arguments, in a folder of its own, on a free port; it may write a log."""
     shutil.copyfile(ROOT / "tests" / "support" / "outbound.py", folder / "sitecustomize.py")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -106,7 +105,6 @@ def installed() -> str | None:
 
 
 def open_tab(page: Page, name: str) -> None:
-    """A narrow window may have put it into the menu of further tabs."""
     tab = page.get_by_role("tab", name=name, exact=True).filter(visible=True)
     if tab.count():
         tab.first.click()
