@@ -22,7 +22,7 @@ from openvino import _offline_transformations
 from openvino import opset13 as ops
 
 from specdemo.decoding.verification import Logits, distribution
-from specdemo.engines.sequences import Cached, Layout, Paged, Stateful, States, Uncached, pass_shape
+from specdemo.engines.sequences import CHUNK, Cached, Layout, Paged, Stateful, States, Uncached, pass_shape
 from specdemo.errors import OPENVINO_FAILURES, LoadError, PairError
 from specdemo.settings import Sampling
 
@@ -175,7 +175,7 @@ class OwnTokens:
         result.input(0).replace_source_output(own)
 
 
-_CHUNK = 128  # tokens whose logits are computed together, which bounds memory
+_TOGETHER = CHUNK // 2  # tokens whose logits are computed at once; a whole chunk is one sequence in every layout
 
 
 Choose = Callable[[Logits, Collection[int]], int]  # greedy, at one position, after a text with these tokens
@@ -185,8 +185,8 @@ def draft_agreement(
     draft: ModelSequence, text: Sequence[int], first: int, sampling: Sampling, choose: Choose
 ) -> tuple[bool, ...]:
     agreement: list[bool] = []
-    for start in range(first, len(text), _CHUNK):
-        end = min(start + _CHUNK, len(text))
+    for start in range(first, len(text), _TOGETHER):
+        end = min(start + _TOGETHER, len(text))
         logits = draft.logits(text[: end - 1], end - start)
         for index, row in enumerate(logits, start):
             seen = set(text[:index]) if sampling.repetition_penalty != 1 else ()

@@ -17,7 +17,7 @@ import openvino
 
 from specdemo.decoding.verification import Logits
 
-_CHUNK = 256  # tokens fed per pass, which bounds the memory of a long prompt's logits
+CHUNK = 256  # tokens fed per pass, which bounds the memory of a long prompt's logits
 _REPEATED = 65  # tokens of the longest verification, whose requests are kept
 _BLOCK = 32  # positions per block of OpenVINO's paged attention on CPU
 
@@ -71,8 +71,8 @@ class Cached(ABC):
         kept = min(self.shared(ids), len(ids) - last)
         self._rollback(kept)
         self._fed = list(ids[:kept])
-        while len(ids) - kept > _CHUNK:
-            end = min(kept - kept % _CHUNK + _CHUNK, len(ids) - last)  # the same chunks wherever reading begins
+        while len(ids) - kept > CHUNK:
+            end = min(kept - kept % CHUNK + CHUNK, len(ids) - last)  # the same chunks wherever reading begins
             self._feed(ids[kept:end], kept)
             kept = end
             self._fed = list(ids[:kept])
@@ -215,7 +215,7 @@ class Paged(Cached):
     def _pass(self, count: int) -> "_Pass":
         found = self._passes.get(count)
         if found is None:
-            layout: Layout = self._layout if count < _CHUNK else "joined"
+            layout: Layout = self._layout if count < CHUNK else "joined"
             compiled = self._fixed.get(count, self._compiled)
             found = _Pass(compiled, self._caches, count, self._capacity // _BLOCK, layout)
             if count <= _REPEATED:

@@ -4,6 +4,7 @@ A chunk that arrives at once is a round, though it need not be a target pass. Th
 end, if at all, and divided among the chunks by text length.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ _MOST_COUNTED = 2**31  # tokens; more is nonsense
 _SURROGATES = "\ud800", "\udbff"  # the first half of a character beyond 16 bits, which some servers split
 
 
-class Reader:
+class Reader(ABC):
     """Reads one answer that was asked for at time `began`, by `perf_counter`."""
 
     trace_source: TraceSource = "reported"
@@ -29,8 +30,8 @@ class Reader:
         self.finish_reason: FinishReason | None = None
         self.prompt_tokens: int | None = None
 
-    def on_event(self, event: Event) -> Iterator[Prefilling | Round]:
-        raise NotImplementedError
+    @abstractmethod
+    def on_event(self, event: Event) -> Iterator[Prefilling | Round]: ...
 
     def end(self) -> Iterator[Round]:
         """Yield the remaining rounds; the finish reason is set then."""
