@@ -100,7 +100,7 @@ def turn(engine: Engine, prompt: str, history: tuple[Turn, ...] = ()) -> tuple[C
 def test_a_long_prompt_is_read_in_parts_and_the_next_turn_reads_only_what_is_new(
     engine_name: EngineName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module, name in ((genai_engine, "PREFILL_CHUNK"), (pipelines, "PREFILL_CHUNK"), (sequences, "_CHUNK")):
+    for module, name in ((genai_engine, "PREFILL_CHUNK"), (pipelines, "PREFILL_CHUNK"), (sequences, "CHUNK")):
         monkeypatch.setattr(module, name, CHUNK)
     engine = load_engine(engine_name, chat_pair(tmp_path, enable_prefix_caching=True), thoroughness=BRIEF)
     long = "once upon a time there was a fox who " * (2 * CHUNK // 8)
