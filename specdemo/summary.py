@@ -29,7 +29,9 @@ from specdemo.text import counted
 
 _BUSY = 0.2  # of the processor's time; hand-set: below it the interval says enough, and no one need close anything
 _EXACT = 1.2  # within this factor of 1×, a second decimal matters
+_APART = 1.1  # headline over the ratio of the seconds beside it; hand-set: from here on a reader asks why
 _SLOW = 0.3  # plain steps; hand-set: a draft step below this is not to blame for a lack of gain
+SECONDS = "Seconds of this race, without reading the prompt"
 _POSITIONS = 16  # of a proposal whose acceptance is listed, as many as the longest lookahead has
 _UNCOMPRESSED = ("f32", "f16", "bf16", "F32", "F16", "BF16")  # of stored weights whose activations are not quantized
 
@@ -107,7 +109,7 @@ def summarise(comparison: Comparison) -> Summary:
         certain=_certain(comparison),
         speedup=speedup,
         seconds=seconds,
-        seconds_label="" if speedup is None else _seconds_label(comparison, speedup),
+        seconds_label=_seconds_label(comparison, speedup, seconds),
         figures=tuple(figures(comparison, speedup)),
         warnings=warned,
         why=tuple(filter(None, _why(comparison, speedup, warned))),
@@ -214,15 +216,22 @@ def _certain(comparison: Comparison) -> str:
     load, passes = other_load(comparison), metrics.passes_to(comparison)
     if load is None or load <= _BUSY or passes is None:
         return ""
-    certain = f"{passes[1]} passes instead of {passes[0]}"
-    return f"Other programs took {percent(load)} of the processor; certain: {certain}."
+    certain = f"the target ran {passes[1]} times instead of {passes[0]}"
+    return f"Other programs took {percent(load)} of the processor; what is certain: {certain}."
 
 
-def _seconds_label(comparison: Comparison, speedup: Speedup) -> str:
+def _seconds_label(comparison: Comparison, speedup: Speedup | None, seconds: dict[Side, float]) -> str:
+    """What the seconds beside the headline are, and why they say something else where they do."""
+    if not seconds or speedup is None or speedup.strength == "noisy":
+        return SECONDS
+    ratio = seconds["plain"] / seconds["speculative"]
+    if 1 / _APART < ratio / speedup.middle < _APART:
+        return SECONDS
     more = [counted(len(comparison.repeats), "repeat")] if comparison.repeats else []
-    more += ["counts with step costs"] if speedup.expected is not None else []
-    besides = f", and on {listed(more)}" if more else ""
-    return f"seconds of this race, without reading the prompt; the headline rests on medians of its steps{besides}"
+    more += ["step costs"] if speedup.expected is not None else []
+    rests = listed(["typical steps", *more])
+    how = "faster" if ratio > 1 else "slower"
+    return f"{SECONDS}; by them alone, it is {times(ratio)} {how}. The headline rests on {rests}, which vary less."
 
 
 def _ceiling(comparison: Comparison) -> tuple[float, int] | None:
@@ -295,9 +304,7 @@ def figures(comparison: Comparison, speedup: Speedup | None) -> Iterator[Figure]
     def both(name: str, key: str, figure: Any, show: Any) -> Figure:
         return Figure(name, show(figure(plain)), show(figure(speculative)), FORMULAS[key])
 
-    yield Figure(
-        "speedup", "", "–" if speedup is None else str(speedup), f"{FORMULAS['speedup']}: {estimate.FORMULA}"
-    )
+    yield Figure("speedup", "", _speedup(speedup), f"{FORMULAS['speedup']}: {estimate.FORMULA}")
     yield both("tokens/s", "tokens_per_second", metrics.tokens_per_second, number)
     yield both("time per output token (TPOT)", "time_per_token", metrics.time_per_token, milliseconds)
     yield both("time to first token (TTFT)", "prefill", metrics.prefill_seconds, milliseconds)
@@ -315,6 +322,12 @@ def figures(comparison: Comparison, speedup: Speedup | None) -> Iterator[Figure]
         tokens = strategy.fixed_lookahead + 1
         verify = number(metrics.verify_cost(costs, tokens))
         yield Figure(f"verify cost v({tokens})", "", verify, apart + FORMULAS["verify_cost"])
+
+
+def _speedup(speedup: Speedup | None) -> str:
+    if speedup is None:
+        return "–"
+    return f"too noisy: {speedup.low:.2f}–{speedup.high:.2f}×" if speedup.strength == "noisy" else str(speedup)
 
 
 def _positions(run: Run) -> str:

@@ -66,7 +66,7 @@ def test_the_sentence_gives_the_reason_and_the_seconds_are_the_race_s_own() -> N
     assert length / steps == pytest.approx(found.speedup.middle)
     plain, speculative = (metrics.decode_seconds(comparison.side(side)) for side in ("plain", "speculative"))
     assert found.seconds == pytest.approx({"plain": plain, "speculative": speculative})
-    assert found.seconds_label.startswith("seconds of this race, without reading the prompt; the headline rests on")
+    assert found.seconds_label == summary.SECONDS
     assert f"Estimate: {found.speedup}." in found.why[0]
     slow = summarise(compare(ScriptedEngine(wrong=range(0, 99, 2), draft=0.05, step=0.1), **LONG))
     assert "tokens but takes as long as" in slow.sentence
@@ -76,13 +76,18 @@ def test_a_headline_that_counts_more_than_the_seconds_says_so() -> None:
     comparison = simulated(MACHINES["bursts, most of it"], 1.5, seed=6, repeats=2)
     found = said(comparison, costs=COSTS)
     assert found.refined == "refined by 2 repeats"
-    assert found.seconds_label.endswith("medians of its steps, and on 2 repeats and counts with step costs")
+    why = "The headline rests on typical steps, 2 repeats and step costs, which vary less."
+    assert found.seconds_label == f"{summary.SECONDS}; by them alone, it is 1.5× faster. {why}"
+    assert found.headline == "1.3× faster"
 
 
 def test_beside_other_programs_what_is_certain_is_said_and_advice_is_given_once() -> None:
     comparison = compare(ScriptedEngine(wrong=(5,)), num_assistant_tokens=2)
     found = said(comparison, other_load=0.6, costs=COSTS)
-    assert found.certain == "Other programs took 60 % of the processor; certain: 3 passes instead of 8."
+    assert (
+        found.certain
+        == "Other programs took 60 % of the processor; what is certain: the target ran 3 times instead of 8."
+    )
     assert [each.kind for each in found.warnings] == ["disturbed"]
     assert " ".join([*found.why, found.sentence]).count("Close them") == 1
     assert found.strength != "noisy"  # nine tokens say little, counts and step costs enough

@@ -7,7 +7,7 @@ import { isObject, isText, keep, recalled } from "./storage.js";
 
 /** @typedef {import("./race.js").Race} Race */
 /** @typedef {import("./race.js").Finished} Finished */
-/** What the table of a prompt's runs shows. @typedef {{ group: string, setting: string, accepted: number | null, length: number | null, speedup: number | null }} Row */
+/** What the table of a prompt's runs shows. @typedef {{ group: string, setting: string, accepted: number | null, length: number | null, speedup: number | null, strength?: string }} Row */
 /** A kept run; `packed` is what the race opens. @typedef {{ run: string, when: number, prompt: string, headline: string, made_by: string, row: Row, packed: string }} Kept */
 
 const MOST_RUNS = 40; // what browsers have room for, 5 MB, at about 100 kB a long run
@@ -34,12 +34,22 @@ export function rowOf({ record: { pair, prompt, settings, summary } }) {
   return {
     group: JSON.stringify([prompt, pair.name, settings.engine, settings.drafter, settings.max_new_tokens, settings.do_sample]),
     setting: constant ? String(settings.num_assistant_tokens) : settings.policy === "confidence" ? `p ≥ ${settings.assistant_confidence_threshold}` : settings.policy,
-    accepted: summary.acceptance_rate, length: summary.mean_acceptance_length, speedup: summary.speedup,
+    accepted: summary.acceptance_rate, length: summary.mean_acceptance_length, speedup: summary.speedup, strength: summary.strength,
   };
 }
 
 /** The run that this tab shows, or the last of all tabs. @param {Kept[]} runs */
 const latestOf = (runs) => runs.find(({ run }) => run === recalled(SHOWN, "sessionStorage")) ?? runs[0];
+
+/** Null if it was too noisy to call. @param {Row} row */
+const speedupOf = ({ speedup, strength }) => (strength === "noisy" ? null : speedup);
+
+/** @param {Row} row */
+function gain(row) {
+  const speedup = speedupOf(row);
+  if (speedup === null) return row.strength === "noisy" ? "too noisy" : "–";
+  return `${row.strength === "probable" ? "about " : ""}${speedup.toFixed(2)}×`;
+}
 
 export class Past {
   /** @param {HTMLElement} element @param {Race} race plays a run that is opened */
@@ -96,10 +106,10 @@ export class Past {
     const rows = new Map();
     for (const { row } of runs) if (row.group === latest?.row.group && !rows.has(row.setting)) rows.set(row.setting, row);
     const shown = [...rows.values()].slice(0, MOST_ROWS).sort((a, b) => a.setting.localeCompare(b.setting, undefined, { numeric: true }));
-    const best = Math.max(...shown.map(({ speedup }) => speedup ?? 0));
+    const best = Math.max(...shown.map((row) => speedupOf(row) ?? 0));
     document.querySelector("#own-runs tbody")?.replaceChildren(...(shown.length > 1 ? shown : []).map((row) => {
-      const element = make("tr", "", row.speedup === best ? "best" : "");
-      const cells = [row.setting, formatted("alpha", row.accepted), row.length?.toFixed(1) ?? "–", row.speedup === null ? "–" : `${row.speedup.toFixed(2)}×`];
+      const element = make("tr", "", speedupOf(row) === best ? "best" : "");
+      const cells = [row.setting, formatted("alpha", row.accepted), row.length?.toFixed(1) ?? "–", gain(row)];
       element.append(...cells.map((text) => make("td", text)));
       return element;
     }));

@@ -110,6 +110,11 @@ export class Race {
     this.phase(busy ? "Getting ready …" : "");
   }
 
+  /** The finished race is being repeated, which may refine its headline. @param {boolean} busy */
+  repeating(busy) {
+    this.root.classList.toggle("repeating", busy);
+  }
+
   /** @param {string} run @param {Comparison} request */
   begin(run, request) {
     this.finished = this.failure = null;
@@ -140,7 +145,7 @@ export class Race {
   say(text) {
     if (this.find(".reason").textContent === text) return; // a live region: repeat nothing
     this.find(".reason").textContent = text;
-    for (const name of ["agreement", "range", "grounds", "warning", "made-by"]) this.find(`.${name}`).textContent = "";
+    for (const name of ["agreement", "range", "grounds", "seconds", "warning", "made-by"]) this.find(`.${name}`).textContent = "";
   }
 
   /** @param {Player} player @param {boolean} rewound */
@@ -230,10 +235,9 @@ export class Race {
     const reason = [stopped && "Stopped early.", summary.sentence, summary.certain].filter(Boolean).join(" ");
     const range = [summary.range, summary.refined].filter(Boolean).join(", ");
     const warning = summary.warnings.find((/** @type {any} */ { kind }) => kind !== "disturbed" || !summary.certain); // which says so, too
-    const texts = { headline: summary.headline, reason, range, warning: warning?.chip, "made-by": summary.made_by };
+    const texts = { headline: summary.headline, reason, range, seconds: summary.seconds_label, warning: warning?.chip, "made-by": summary.made_by };
     for (const [name, text] of Object.entries(texts)) this.find(`.${name}`).textContent = text ?? "";
     this.find(".warning").title = warning?.reason ?? "";
-    this.find(".bars").title = summary.seconds_label;
     this.find(".agreement").textContent = summary.agreement && `${summary.identical ? "✓" : "≠"} ${summary.agreement}`;
     this.find(".agreement").dataset.identical = String(summary.identical);
     this.find(".grounds").replaceChildren(...summary.why.map(paragraph));

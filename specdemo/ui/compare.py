@@ -315,7 +315,8 @@ def compare_tab(
         **ENGINE,
     )
     started.then(partial(buttons, "idle"), outputs=buttons_of_run, **PRIVATE)
-    started.success(
+    started.success(None, js=script("main.js", "repeating", "true"))
+    repeated = started.success(
         callbacks.repeat,
         [session_open, pair, finished],
         [race, finished],
@@ -323,6 +324,7 @@ def compare_tab(
         concurrency_limit=None,  # outside the engine's queue, since it runs only while nobody else needs the engine
         trigger_mode="multiple",
     )
+    repeated.then(None, js=script("main.js", "repeating", "false"))
     halt.click(stop, **PRIVATE)
     leave.click(leave_queue, outputs=[message, *buttons_of_run], cancels=started, **PRIVATE)
     run.click(None, js=script("main.js", "asked", "true"))

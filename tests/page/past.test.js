@@ -10,8 +10,8 @@ const TABLE = '<div id="own-runs"><table><tbody></tbody></table></div>';
 beforeEach(() => { localStorage.clear(); sessionStorage.clear(); });
 
 /** A finished run with this lookahead. */
-function finished(run, lookahead, speedup) {
-  const record = comparison({}, { speedup });
+function finished(run, lookahead, speedup, strength = "clear") {
+  const record = comparison({}, { speedup, strength });
   record.settings.num_assistant_tokens = lookahead;
   return { run, record, anatomy: null };
 }
@@ -74,8 +74,8 @@ test("runs of one prompt with several lookaheads make a table, whose fastest sta
   await kept(finished("a", 8, 0.9));
   past();
   assert.equal(document.querySelectorAll("#own-runs tr").length, 0);
-  await kept(finished("a", 8, 0.9), finished("b", 10, 0.8), finished("c", 3, 1.2), finished("d", 3, 1.6));
+  await kept(finished("a", 8, 0.9, "probable"), finished("b", 10, 2.5, "noisy"), finished("c", 3, 1.2), finished("d", 3, 1.6));
   past();
   const rows = [...document.querySelectorAll("#own-runs tr")].map((row) => [row.firstChild.textContent, row.lastChild.textContent, row.className]);
-  assert.deepEqual(rows, [["3", "1.60×", "best"], ["8", "0.90×", ""], ["10", "0.80×", ""]]); // the last run of each
+  assert.deepEqual(rows, [["3", "1.60×", "best"], ["8", "about 0.90×", ""], ["10", "too noisy", ""]]); // the last run of each
 });
