@@ -31,7 +31,6 @@ _BUSY = 0.2  # of the processor's time; hand-set: below it the interval says eno
 _EXACT = 1.2  # within this factor of 1×, a second decimal matters
 _APART = 1.1  # headline over the ratio of the seconds beside it; hand-set: from here on a reader asks why
 _SLOW = 0.3  # plain steps; hand-set: a draft step below this is not to blame for a lack of gain
-SECONDS = "Seconds of this race, without reading the prompt"
 _POSITIONS = 16  # of a proposal whose acceptance is listed, as many as the longest lookahead has
 _UNCOMPRESSED = ("f32", "f16", "bf16", "F32", "F16", "BF16")  # of stored weights whose activations are not quantized
 
@@ -60,7 +59,8 @@ class Summary:
     """What there is to say about a comparison. Empty strings mean there is nothing to say.
 
     `range` is the headline's interval in a clause, `refined` how many repeats it includes; `certain` holds whatever
-    disturbed the clocks. `seconds` are those of the race itself, for the same number of tokens without the prefill.
+    disturbed the clocks. `seconds` are those of the race itself, for the same number of tokens without the prefill;
+    `apart` says why the headline differs from them.
     """
 
     headline: str
@@ -72,7 +72,7 @@ class Summary:
     certain: str
     speedup: Speedup | None
     seconds: dict[Side, float]
-    seconds_label: str
+    apart: str
     figures: tuple[Figure, ...]
     warnings: tuple[RunWarning, ...]
     why: tuple[str, ...]
@@ -109,7 +109,7 @@ def summarise(comparison: Comparison) -> Summary:
         certain=_certain(comparison),
         speedup=speedup,
         seconds=seconds,
-        seconds_label=_seconds_label(comparison, speedup, seconds),
+        apart=_apart(comparison, speedup, seconds),
         figures=tuple(figures(comparison, speedup)),
         warnings=warned,
         why=tuple(filter(None, _why(comparison, speedup, warned))),
@@ -220,18 +220,20 @@ def _certain(comparison: Comparison) -> str:
     return f"Other programs took {percent(load)} of the processor; what is certain: {certain}."
 
 
-def _seconds_label(comparison: Comparison, speedup: Speedup | None, seconds: dict[Side, float]) -> str:
-    """What the seconds beside the headline are, and why they say something else where they do."""
+def _apart(comparison: Comparison, speedup: Speedup | None, seconds: dict[Side, float]) -> str:
+    """Why the headline says something else than the seconds beside it; empty if it does not."""
     if not seconds or speedup is None or speedup.strength == "noisy":
-        return SECONDS
+        return ""
     ratio = seconds["plain"] / seconds["speculative"]
     if 1 / _APART < ratio / speedup.middle < _APART:
-        return SECONDS
+        return ""
     more = [counted(len(comparison.repeats), "repeat")] if comparison.repeats else []
     more += ["step costs"] if speedup.expected is not None else []
-    rests = listed(["typical steps", *more])
     how = "faster" if ratio > 1 else "slower"
-    return f"{SECONDS}; by them alone, it is {times(ratio)} {how}. The headline rests on {rests}, which vary less."
+    return (
+        f"The seconds of this race alone say {times(ratio)} {how}. The headline rests on "
+        f"{listed(['typical steps', *more])}, which vary less."
+    )
 
 
 def _ceiling(comparison: Comparison) -> tuple[float, int] | None:

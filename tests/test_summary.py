@@ -66,7 +66,7 @@ def test_the_sentence_gives_the_reason_and_the_seconds_are_the_race_s_own() -> N
     assert length / steps == pytest.approx(found.speedup.middle)
     plain, speculative = (metrics.decode_seconds(comparison.side(side)) for side in ("plain", "speculative"))
     assert found.seconds == pytest.approx({"plain": plain, "speculative": speculative})
-    assert found.seconds_label == summary.SECONDS
+    assert found.apart == ""
     assert f"Estimate: {found.speedup}." in found.why[0]
     slow = summarise(compare(ScriptedEngine(wrong=range(0, 99, 2), draft=0.05, step=0.1), **LONG))
     assert "tokens but takes as long as" in slow.sentence
@@ -77,7 +77,7 @@ def test_a_headline_that_counts_more_than_the_seconds_says_so() -> None:
     found = said(comparison, costs=COSTS)
     assert found.refined == "refined by 2 repeats"
     why = "The headline rests on typical steps, 2 repeats and step costs, which vary less."
-    assert found.seconds_label == f"{summary.SECONDS}; by them alone, it is 1.5× faster. {why}"
+    assert found.apart == f"The seconds of this race alone say 1.5× faster. {why}"
     assert found.headline == "1.3× faster"
 
 

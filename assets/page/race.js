@@ -145,7 +145,7 @@ export class Race {
   say(text) {
     if (this.find(".reason").textContent === text) return; // a live region: repeat nothing
     this.find(".reason").textContent = text;
-    for (const name of ["agreement", "range", "grounds", "seconds", "warning", "made-by"]) this.find(`.${name}`).textContent = "";
+    for (const name of ["agreement", "range", "grounds", "apart", "warning", "made-by"]) this.find(`.${name}`).textContent = "";
   }
 
   /** @param {Player} player @param {boolean} rewound */
@@ -235,7 +235,7 @@ export class Race {
     const reason = [stopped && "Stopped early.", summary.sentence, summary.certain].filter(Boolean).join(" ");
     const range = [summary.range, summary.refined].filter(Boolean).join(", ");
     const warning = summary.warnings.find((/** @type {any} */ { kind }) => kind !== "disturbed" || !summary.certain); // which says so, too
-    const texts = { headline: summary.headline, reason, range, seconds: summary.seconds_label, warning: warning?.chip, "made-by": summary.made_by };
+    const texts = { headline: summary.headline, reason, range, apart: summary.apart, warning: warning?.chip, "made-by": summary.made_by };
     for (const [name, text] of Object.entries(texts)) this.find(`.${name}`).textContent = text ?? "";
     this.find(".warning").title = warning?.reason ?? "";
     this.find(".agreement").textContent = summary.agreement && `${summary.identical ? "✓" : "≠"} ${summary.agreement}`;

@@ -35,8 +35,8 @@ test("a finished run is its record alone: text, conclusion, figures, and what ex
   view.receive(end());
   view.player.skip();
   assert.deepEqual(tokens(view), [4, 4]);
-  assert.deepEqual(["headline", "range", "reason", "seconds", "warning", "agreement", "made-by"].map((name) => text(view, name)), [
-    "1.5× faster", "between 1.4× and 1.6× faster", "Because.", "Seconds.", "disturbed", "✓ identical output", "a pair, lookahead 4.",
+  assert.deepEqual(["headline", "range", "reason", "apart", "warning", "agreement", "made-by"].map((name) => text(view, name)), [
+    "1.5× faster", "between 1.4× and 1.6× faster", "Because.", "Apart.", "disturbed", "✓ identical output", "a pair, lookahead 4.",
   ]);
   assert.equal(text(view, "grounds"), "Why.\npython -m specdemo");
   assert.match(text(view, "figures"), /acceptance rate α0\.50accepted \/ proposedRecorded\./);

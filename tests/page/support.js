@@ -61,7 +61,7 @@ export function round(seconds, texts, accepted = 0, vain = []) {
 
 const SUMMARY = {
   headline: "1.5× faster", direction: "faster", strength: "clear", range: "between 1.4× and 1.6× faster", refined: "", sentence: "Because.",
-  certain: "", warnings: [{ chip: "disturbed", reason: "Others." }], why: ["Why.\npython -m specdemo"], seconds: { plain: 3, speculative: 2 }, seconds_label: "Seconds.",
+  certain: "", warnings: [{ chip: "disturbed", reason: "Others." }], why: ["Why.\npython -m specdemo"], seconds: { plain: 3, speculative: 2 }, apart: "Apart.",
   agreement: "identical output", identical: true, first_divergence: null, made_by: "a pair, lookahead 4.",
   notes: ["Recorded."], figures: [{ name: "acceptance rate α", plain: "", speculative: "0.50", formula: "accepted / proposed" }],
   speedup: 1.5, acceptance_rate: 0.5, mean_acceptance_length: 2.5,
