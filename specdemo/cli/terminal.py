@@ -62,8 +62,8 @@ def print_comparison(console: Console, comparison: Comparison, *, explained: boo
     console.print(legend(comparison))
     found = summarise(comparison)
     console.print(Text(found.line, style="bold"), Text(found.sentence))
-    if found.certain:
-        console.print(Text(found.certain))
+    for sentence in filter(None, (found.certain, found.apart)):
+        console.print(Text(sentence))
     console.print(Text(f"{found.agreement.capitalize()}."))
     console.print(table(found.figures, formulas=explained))
     if explained:
