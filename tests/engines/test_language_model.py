@@ -5,13 +5,14 @@ round to another step. There, a verification must have the very bits of plain st
 """
 
 from collections.abc import Collection
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from specdemo.decoding.verification import Logits, greedy_choice
 from specdemo.engines.language_model import LanguageModel, OwnTokens, draft_agreement
-from specdemo.engines.sequences import Layout
+from specdemo.engines.sequences import Layout, Paged
 from specdemo.files import ASSETS
 from specdemo.models.catalogue import BUNDLED
 from specdemo.models.devices import properties
@@ -98,10 +99,12 @@ def test_a_layout_is_used_if_passes_over_several_tokens_have_the_bits_of_plain_s
     assert LanguageModel(BUNDLED / "draft", "CPU", exact, layouts=("empty",)).layout == "joined", "nothing to try"
 
 
-def test_the_trial_finds_a_pass_that_rounds_differently() -> None:
+def test_the_trial_finds_passes_that_round_differently_or_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention rounds differently over several tokens, and quantization makes logits of that."""
     model = LanguageModel(BUNDLED / "draft", "CPU", QUANTIZED)
     assert not model.repeats_bits("joined")
+    monkeypatch.setattr(Paged, "logits", Mock(side_effect=RuntimeError("no kernel")))
+    assert not model.repeats_bits("padded")
 
 
 def test_a_long_text_is_fed_in_chunks(model: LanguageModel) -> None:
