@@ -495,13 +495,17 @@ F = TypeVar("F")
 
 @dataclass(frozen=True)
 class Progress(Generic[F]):
-    """`done` of `total` parts, the `result` so far, and an estimate of the `seconds_left`, None at first."""
+    """`done` of `total` parts, the `result` so far, and an estimate of the `seconds_left`, None at first.
+
+    `limit`: seconds after which it ends, however many of the parts are done.
+    """
 
     done: int
     total: int
     seconds_left: float | None
     result: F
     doing: str = "measuring"
+    limit: float | None = None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 // The anatomy of one run: a stepper over its rounds, which are rendered from the run's record, and charts.
 
 import { board } from "./board.js";
+import { isChat } from "./race.js";
 import { make, renderChips, roundNote } from "./rounds.js";
 
 /** @typedef {import("./rounds.js").Round} Round */
@@ -33,7 +34,7 @@ export class Anatomy {
     this.find(".about").textContent = `${record.summary.made_by} ${rounds.length} rounds, proposals ${record.trace_source}.`;
     board(this.find(".board"), anatomy);
     if (run === this.run) return;
-    Object.assign(this, { run, prompt: record.prompt, rounds: [prefill, ...rounds], at: 0 });
+    Object.assign(this, { run, prompt: record.prompt + (isChat(record) ? "\n" : ""), rounds: [prefill, ...rounds], at: 0 });
     this.steps.replaceChildren(...rounds.map(step));
     this.find(".so-far").textContent = this.prompt + textOf([prefill]);
     this.find(".place").textContent = "no rounds: the run ended at its first token";

@@ -32,8 +32,8 @@ export class Chart {
     new ResizeObserver(() => this.flush()).observe(element);
     new MutationObserver(() => this.redrawSoon()).observe(document.body, { attributeFilter: ["class"] });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redrawSoon());
-    this.canvas.addEventListener("pointermove", (event) => this.hover(event.offsetX, event.offsetY));
-    this.canvas.addEventListener("pointerleave", () => { this.tip.hidden = true; });
+    for (const kind of /** @type {const} */ (["pointermove", "pointerdown"])) this.canvas.addEventListener(kind, ({ offsetX, offsetY }) => this.hover(offsetX, offsetY));
+    this.canvas.addEventListener("pointerleave", ({ pointerType }) => { this.tip.hidden = pointerType !== "touch"; }); // a finger leaves at once
     this.show(figure);
   }
 

@@ -39,8 +39,9 @@ const RUNNING = "specdemo-running"; // whether this tab has a run that has not e
 /** The race, with the reader's last runs; the key P enlarges it for an audience. @param {Widget} widget */
 function mountRace({ element, trigger }) {
   race = new Race(element, trigger);
-  new Past(/** @type {HTMLElement} */ (element.querySelector(".past")), race).last();
-  if (recalled(RUNNING, "sessionStorage")) gradio.note("The run ended when the page was reloaded.", 60_000);
+  const past = new Past(/** @type {HTMLElement} */ (element.querySelector(".past")), race);
+  if (!recalled(RUNNING, "sessionStorage")) past.last();
+  else gradio.note("The run ended when the page was reloaded.", 20_000); // and no earlier one stands in its place
   keep(RUNNING, false, "sessionStorage");
   document.addEventListener("keydown", ({ key, target, ctrlKey, metaKey, altKey }) => {
     const typing = target instanceof Element && target.closest("input, textarea, select");

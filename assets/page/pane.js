@@ -1,43 +1,38 @@
 // One side's text: rounds are appended as they arrive; tokens show details on hover, focus and arrow keys.
 
 import { copy } from "./files.js";
-import { explanations } from "./glossary.js";
-import { addToTip, make, renderRound, tipOf } from "./rounds.js";
+import { TIPS } from "./glossary.js";
+import { make, renderRound } from "./rounds.js";
 
 /** @typedef {import("./rounds.js").Timed} Timed */
 /** @typedef {import("./rounds.js").SideName} SideName */
 /** @typedef {{ prompt: string, answer: string }} Turn */
 
 export class Pane {
-  /** @param {HTMLElement} element @param {HTMLElement} tip @param {SideName} side */
-  constructor(element, tip, side) {
+  /** @param {HTMLElement} element @param {SideName} side */
+  constructor(element, side) {
     this.side = side;
     this.source = "measured"; // of the proposals
     this.text = /** @type {HTMLElement} */ (element.querySelector(".text"));
     this.facts = /** @type {NodeListOf<HTMLElement>} */ (element.querySelectorAll("[data-fact]"));
     this.status = /** @type {HTMLElement} */ (element.querySelector(".phase"));
-    this.tip = tip;
+    /** @type {Timed | null} */ this.last = null;
     this.following = true; // scrolled to the end, unless the reader scrolls up
     const button = /** @type {HTMLElement} */ (element.querySelector(".copy"));
     button.addEventListener("click", () => copy(button, this.answer()));
     new ResizeObserver(() => this.scroll()).observe(this.text);
     this.text.addEventListener("wheel", () => this.follow(), { passive: true });
     this.text.addEventListener("touchmove", () => this.follow(), { passive: true });
-    this.text.addEventListener("pointerover", ({ target }) => this.explain(tokenAt(target)));
-    this.text.addEventListener("pointerleave", () => this.hide());
-    this.text.addEventListener("focusin", ({ target }) => this.explain(tokenAt(target)));
-    this.text.addEventListener("focusout", () => this.hide());
     this.text.addEventListener("keydown", (event) => this.move(event));
   }
 
   /** Show the earlier turns of a chat, then the prompt. @param {string} prompt @param {boolean} chat @param {Turn[]} history */
   reset(prompt, chat, history = []) {
-    this.hide();
     this.following = true;
     this.text.replaceChildren();
     for (const turn of history) this.text.append(make("span", turn.prompt, "said"), make("span", turn.answer, "answer"));
     this.text.append(make("span", prompt, chat ? "prompt said" : "prompt"));
-    this.show(null, 0);
+    this.show(0, null);
     this.scroll();
   }
 
@@ -65,7 +60,7 @@ export class Pane {
   /** Append rounds that became visible, `ms` into the run. @param {Timed[]} rounds @param {number} ms */
   append(rounds, ms) {
     const last = rounds.at(-1);
-    if (!last) return this.clock(ms);
+    if (!last) return this.show(ms);
     for (let from = 0, to = 0; from < rounds.length; from = to) {
       const { thinking } = rounds[from];
       while (to < rounds.length && rounds[to].thinking === thinking) to += 1;
@@ -74,7 +69,7 @@ export class Pane {
       if (thinking && place.firstChild) place.firstChild.textContent = `Thinking, ${counted(place.querySelectorAll("[data-index]").length)}`;
     }
     this.scroll();
-    this.show(last, ms);
+    this.show(ms, last);
   }
 
   /** The folded block for the model's thinking. */
@@ -85,62 +80,30 @@ export class Pane {
     return /** @type {HTMLElement} */ (this.text.lastElementChild);
   }
 
-  /** @param {Timed | null} round @param {number} ms */
-  show(round, ms) {
+  /** Show the figures `ms` into the run. @param {number} ms @param {Timed | null} round the last one that is visible */
+  show(ms, round = this.last) {
+    this.last = round;
     for (const fact of this.facts) {
-      const name = fact.dataset.fact;
-      if (name === "rate" || name === "alpha") fact.textContent = formatted(name, round?.[name]);
-    }
-    this.clock(round ? ms : null);
-  }
-
-  /** @param {number | null} ms */
-  clock(ms) {
-    for (const fact of this.facts) {
-      if (fact.dataset.fact !== "ms") continue;
-      fact.textContent = ms === null ? "–" : duration(ms);
-      fact.dataset.value = String(ms ?? 0);
+      const name = /** @type {"rate" | "alpha" | "ms"} */ (fact.dataset.fact);
+      fact.textContent = name !== "ms" ? formatted(name, round?.[name]) : ms ? duration(ms) : "–";
+      fact.dataset.value = String(ms);
     }
   }
 
-  /** Mark the token where the outputs diverge, and scroll to it. @param {number | null} index of the token */
+  /** At the end of a run, go to its start, or mark the token where the outputs diverge and go there. @param {number | null} index of the token */
   mark(index) {
-    const token = index === null ? null : this.text.querySelector(`[data-index="${index}"]`);
-    if (!(token instanceof HTMLElement)) return;
-    token.classList.add("diverges");
-    token.closest(".thinking")?.setAttribute("open", "");
+    const token = index === null ? null : /** @type {HTMLElement | null} */ (this.text.querySelector(`[data-index="${index}"]`));
+    token?.classList.add("diverges");
+    token?.closest(".thinking")?.setAttribute("open", "");
+    const said = token && TIPS.get(token);
+    if (token) TIPS.set(token, () => `${said?.()}\nthe outputs diverge here`);
+    if (token || this.following) this.text.scrollTop = token ? token.offsetTop - this.text.offsetTop - 40 : 0; // both panes alike
     this.following = false;
-    addToTip(token, "the outputs diverge here");
-    this.text.scrollTop = token.offsetTop - this.text.offsetTop - 40; // both panes alike
-  }
-
-  /** @param {HTMLElement | null} token */
-  explain(token) {
-    if (!token) return this.hide();
-    const { tip } = this;
-    const box = token.getClientRects()[0];
-    if (!box) return;
-    const said = tipOf(token);
-    tip.textContent = [said, explanations(said)].filter(Boolean).join("\n");
-    tip.hidden = false;
-    const frame = /** @type {Element} */ (tip.offsetParent).getBoundingClientRect();
-    const left = Math.min(box.left - frame.left, frame.width - tip.offsetWidth - 8);
-    tip.style.left = `${Math.max(left, 8)}px`;
-    tip.style.top = `${box.bottom - frame.top + 6}px`;
-    this.text.querySelector(".lit")?.classList.remove("lit");
-    token.parentElement?.classList.add("lit");
-    token.setAttribute("aria-describedby", tip.id);
-  }
-
-  hide() {
-    this.tip.hidden = true;
-    this.text.querySelector(".lit")?.classList.remove("lit");
   }
 
   /** Arrow keys move through the tokens; the Tab key stops once at the text. @param {KeyboardEvent} event */
   move(event) {
     const step = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
-    if (event.key === "Escape") this.hide();
     if (!step) return;
     const all = /** @type {NodeListOf<HTMLElement>} */ (this.text.querySelectorAll(".token"));
     const tokens = [...all].filter((token) => token.offsetParent);
@@ -151,11 +114,6 @@ export class Pane {
     next.focus();
     event.preventDefault();
   }
-}
-
-/** @param {EventTarget | null} target */
-function tokenAt(target) {
-  return target instanceof Element ? /** @type {HTMLElement | null} */ (target.closest(".token")) : null;
 }
 
 /** @param {number} tokens */

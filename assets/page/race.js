@@ -3,6 +3,7 @@
 
 import { Chart } from "./chart.js";
 import { shares } from "./files.js";
+import { meaningOf } from "./glossary.js";
 import { Pane, counted, duration } from "./pane.js";
 import { Player } from "./player.js";
 import { SIDES, make } from "./rounds.js";
@@ -33,8 +34,7 @@ export class Race {
     this.find = find;
     this.root = find(".race");
     this.charts = { clock: new Chart(find(".chart.clock"), CHARTS.clock), acceptance: new Chart(find(".chart.acceptance"), CHARTS.acceptance) };
-    const tip = find(".tip");
-    this.panes = { plain: new Pane(find(".pane.plain"), tip, "plain"), speculative: new Pane(find(".pane.speculative"), tip, "speculative") };
+    this.panes = { plain: new Pane(find(".pane.plain"), "plain"), speculative: new Pane(find(".pane.speculative"), "speculative") };
     this.player = new Player((player, rewound) => this.draw(player, rewound), () => this.ended());
     find(".toggle").addEventListener("click", () => this.toggle());
     find(".skip").addEventListener("click", () => this.player.skip());
@@ -237,7 +237,7 @@ export class Race {
     const warning = summary.warnings.find((/** @type {any} */ { kind }) => kind !== "disturbed" || !summary.certain); // which says so, too
     const texts = { headline: summary.headline, reason, range, apart: summary.apart, warning: warning?.chip, "made-by": summary.made_by };
     for (const [name, text] of Object.entries(texts)) this.find(`.${name}`).textContent = text ?? "";
-    this.find(".warning").title = warning?.reason ?? "";
+    this.find(".warning").dataset.meaning = warning?.reason ?? "";
     this.find(".agreement").textContent = summary.agreement && `${summary.identical ? "✓" : "≠"} ${summary.agreement}`;
     this.find(".agreement").dataset.identical = String(summary.identical);
     this.find(".grounds").replaceChildren(...summary.why.map(paragraph));
@@ -269,7 +269,7 @@ export class Race {
 const roundsOf = ({ prefill, rounds }) => (prefill.committed.length ? [prefill, ...rounds] : []);
 
 /** Whether the prompt is a chat message. @param {Comparison | null} request */
-const isChat = (request) => Boolean(request?.pair.target.chat_template && request.settings.apply_chat_template);
+export const isChat = (request) => Boolean(request?.pair.target.chat_template && request.settings.apply_chat_template);
 
 /** Sentences, and commands on lines of their own. @param {string} text */
 const paragraph = (text) => make("p", text);
@@ -280,7 +280,7 @@ function tiles(figures) {
   for (const { name, plain, speculative, formula } of figures) {
     const [tile, value] = [make("div"), make("dd")];
     tile.classList.toggle("wide", speculative.length > WIDE);
-    value.append(make("b", speculative), make("span", plain && `plain ${plain}`), make("small", formula));
+    value.append(make("b", speculative), make("span", plain && `plain ${plain}`), make("small", [meaningOf(name), formula].map((text) => text && `${capitalised(text)}.`).join(" ").trim()));
     tile.append(make("dt", name), value);
     list.append(tile);
   }
@@ -288,3 +288,5 @@ function tiles(figures) {
 }
 
 const WIDE = 12; // characters that fit one column
+/** @param {string} text */
+const capitalised = (text) => text.charAt(0).toUpperCase() + text.slice(1);

@@ -1,6 +1,8 @@
 // Rounds: from the record that an engine made to elements of the page. A record is the same in the engine's process, in
 // a message, in a saved file and here; what is added are sums over the rounds so far.
 
+import { TIPS, explanations } from "./glossary.js";
+
 /**
  * @typedef {{ id: number | null, text: string, probability?: number | null, entropy?: number | null }} Token
  * @typedef {{ id: number | null, text: string, verdict: "accepted" | "rejected" | "discarded", draft_probability?: number | null, target_probability?: number | null }} Proposal
@@ -71,20 +73,6 @@ function targetTokenName({ proposed }) {
   return proposed.some(({ verdict }) => verdict === "rejected") ? "correction token" : "bonus token";
 }
 
-/** What hovering an element shows. @type {WeakMap<Element, () => string>} */
-const TIPS = new WeakMap();
-
-/** The explanation of a token and its round. @param {Element} token */
-export function tipOf(token) {
-  return [token, token.parentElement].map((element) => (element && TIPS.get(element))?.() ?? "").filter(Boolean).join("\n");
-}
-
-/** @param {Element} token @param {string} line */
-export function addToTip(token, line) {
-  const before = TIPS.get(token);
-  TIPS.set(token, () => `${before?.()}\n${line}`);
-}
-
 /** A round as an element: accepted proposals, those in vain, then the target's own. @param {Timed} timed @param {{ side: SideName, source?: string }} options source of the proposals' record */
 export function renderRound(timed, { side, source = "measured" }) {
   const { round, number, accepted, first, code } = timed;
@@ -122,13 +110,14 @@ export function renderChips(round) {
 
 /** @param {string} text @param {string} kind @param {string} title @param {string} details */
 function chip(text, kind, title, details) {
-  const element = Object.assign(make("span", "", `chip ${kind}`), { title });
+  const element = make("span", "", `chip ${kind}`);
+  element.dataset.meaning = explanations(title) || title;
   element.append(make("span", text.replaceAll("\n", "↵") || "·", `token ${kind}`), make("small", details));
   return element;
 }
 
-/** @param {{ id: number | null, text: string }} draft */
-const shown = ({ id, text }) => (id === null ? "?" : text.replaceAll("\n", "↵"));
+/** A proposal's text; where it has none to see, with marks. @param {{ id: number | null, text: string }} draft */
+const shown = ({ id, text }) => (id === null ? "?" : (text.trim() ? text : text.replaceAll(" ", "␣").replaceAll("\t", "→") || "∅").replaceAll("\n", "↵"));
 /** @param {number | null | undefined} value */
 const known = (value) => value !== null && value !== undefined;
 /** @param {number | null | undefined} value */

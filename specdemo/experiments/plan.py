@@ -247,7 +247,7 @@ class Stage(NamedTuple):
 @dataclass(frozen=True)
 class Plan:
     """With `confirm`, the fastest variant runs again at the end, and only these fresh runs are quoted, since the
-    fastest of many is partly the luckiest. `minutes` counts from the first run; every variant runs at least once.
+    fastest of many is partly the luckiest. `minutes` counts from the first warm-up; each stage has a run at least.
     """
 
     pair: ModelPair

@@ -201,6 +201,8 @@ def _notes(result: Result, found: Sequence[Point], best: str | None) -> Iterator
     formulas = metrics.FORMULAS
     if not result.complete:
         yield f"Unfinished: {len(result.rows)} of {counted(result.total, 'run')}."
+    if missing := [name for name in result.variants if all(row.variant != name for row in result.rows)]:
+        yield f"Not reached within the time: {listed(missing)}."
     if best is not None:
         yield f"To use {best}: {options_of(result, best)}"
     together = {row.ttft is not None for row in result.rows}

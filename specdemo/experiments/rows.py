@@ -190,6 +190,7 @@ def run(
             elif loaded is not None:
                 engine, costs = loaded
             state.facts[stage.session] = EngineFacts(environment=engine.environment, costs=costs)
+            yield state.progress("warming up")
             for _ in state.measure(stage, engine, costs):
                 yield state.progress("measuring")
     if stop():
@@ -200,11 +201,11 @@ def run(
         raise RunError(f"Nothing could be measured: {problem}")
     if not found.complete:  # the time is over
         found = found.model_copy(update={"total": len(found.rows)})
-    yield Progress(len(found.rows), found.total, 0.0, found, "finished")
+    yield Progress(len(found.rows), found.total, 0.0, found, "finished", plan.minutes and plan.minutes * 60)
 
 
 class _State:
-    """The rows so far, facts about engines, and the clock, which starts with the first run."""
+    """The rows so far, facts about engines, and the clock, which starts with the first warm-up."""
 
     def __init__(self, plan: Plan, stop: Stop) -> None:
         self.plan, self.stop = plan, stop
@@ -223,22 +224,21 @@ class _State:
             yield self.plan.confirming(best)
 
     def measure(self, stage: Stage, engine: Engine, costs: Costs | None) -> Iterator[Row]:
-        untried = {name for group in stage.groups for name in group.order}
-        if stage.groups[0].task is not None:
-            able = [self.plan.variants[name].settings for name in sorted(untried)]
-            able = [settings for settings in able if can_run(engine.pair, settings, costs)]
-            rehearse(engine, WARM_UP_PROMPT, able, costs, self.stop)
         self.began = self.began or perf_counter()
+        before = len(self.rows)
 
-        def over() -> bool:  # once every variant has run
-            return self.stop() or (not untried and self.over(stage.until))
+        def over() -> bool:  # not before the stage has a row
+            return self.stop() or (len(self.rows) > before and self.over(stage.until))
 
+        if stage.groups[0].task is not None:
+            able = [self.plan.variants[name].settings for name in sorted(stage.groups[0].order)]
+            able = [settings for settings in able if can_run(engine.pair, settings, costs)]
+            rehearse(engine, WARM_UP_PROMPT, able, costs, lambda: self.stop() or self.over(stage.until))
         for group in stage.groups:
             if over():
                 return
             blocks = group.task is None
             for row in self.blocks(engine, group, over) if blocks else self.trials(engine, costs, group, over):
-                untried.discard(row.variant)
                 self.rows.append(row)
                 yield row
 
@@ -320,8 +320,9 @@ class _State:
 
     def progress(self, doing: str) -> Progress[Result]:
         done, total, left = len(self.rows), self.plan.total, None
-        if self.plan.minutes is not None and done:
-            left = max(self.plan.minutes * 60 - self.seconds, 0.0)
+        limit = None if self.plan.minutes is None else self.plan.minutes * 60
+        if limit is not None:
+            left = max(limit - self.seconds, 0.0)
         elif done:
             left = self.seconds / done * max(total - done, 0)
-        return Progress(done, max(total, done), left, self.result(), doing)
+        return Progress(done, max(total, done), left, self.result(), doing, limit)

@@ -20,7 +20,7 @@ from specdemo.records import Costs, ModelPair, Progress
 from specdemo.settings import GenerationSettings
 from specdemo.summary import percent
 from specdemo.text import counted
-from specdemo.ui.compare import APPLIED, FIND, QUICK, CompareTab, apply_setting
+from specdemo.ui.compare import APPLIED, FIND, QUICK, THOROUGH, CompareTab, apply_setting
 from specdemo.ui.controls import NAMES, settings_from
 from specdemo.ui.parts import alert, notice
 from specdemo.ui.session import (
@@ -148,19 +148,21 @@ class MeasureCallbacks:
         check_session(session_open)
         idle, busy = job_buttons(FIND, busy=False), job_buttons(FIND, busy=True)
         unchanged = apply_setting(None)
-        minutes = 0.5 if effort == QUICK else 3.0
+        minutes, tokens, axes = _EFFORTS[effort]
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
-            shorter = settings.model_copy(update={"max_new_tokens": min(settings.max_new_tokens, _FIND_TOKENS)})
+            shorter = settings.model_copy(update={"max_new_tokens": min(settings.max_new_tokens, tokens)})
             tune = PRESETS["tune"]
-            plan = tune.plan(pair, typed_tasks([prompt]), shorter, minutes=minutes)
+            plan = tune.plan(pair, typed_tasks([prompt]), shorter, axes, minutes=minutes)
             plan = Plan(**vars(plan) | {"variants": with_current(plan, shorter)})
         except SpecdemoError as error:
             yield [alert(error), *idle, *unchanged]
             return
         yield [notice(f"{len(plan.variants)} settings, about {60 * minutes:.0f} s. {WAITING}"), *busy, *unchanged]
         # loaded as for a run, so that neither this nor the next run has to load it again
-        job = WithEngine(settings.engine, with_chat_cache(pair, settings), partial(_with_loaded, plan=plan))
+        work = partial(_with_loaded, plan=plan)
+        # known step costs must do where there is no time to measure them
+        job = WithEngine(settings.engine, with_chat_cache(pair, settings), work, calibrate=effort != QUICK)
         state = None
         visitor = str(request.session_hash)
         updates = job_updates(self._sessions, visitor, "find", job, lambda progress: gr.skip(), "nothing was changed")
@@ -171,10 +173,17 @@ class MeasureCallbacks:
             yield [gr.skip(), *idle, *unchanged]
             return
         found = outcome(state.result, shorter)
-        yield [notice(found.sentence), *idle, *apply_setting(found.settings)]
+        missing = len(plan.variants) - len({row.variant for row in state.result.rows})
+        rest = f" There was no time for {missing} of {len(plan.variants)} settings." if missing else ""
+        yield [notice(found.sentence + rest), *idle, *apply_setting(found.settings)]
 
 
-_FIND_TOKENS = 64  # of each run, at most, so that half a minute holds several runs of each setting
+# Minutes, tokens of each run at most, and what varies. Half a minute shall hold several runs of each setting, also on
+# a busy machine, and each length of a pass is warmed up first.
+_EFFORTS: dict[str, tuple[float, int, dict[str, Any]]] = {
+    QUICK: (0.5, 32, {"lookaheads": (1, 2, 3, 5), "thresholds": ()}),
+    THOROUGH: (3.0, 64, {}),
+}
 
 
 def _with_loaded(

@@ -58,16 +58,16 @@ class ModelsTab:
         self._sessions, self._registry, self._local = sessions, registry, local
         self._pair, self._header, self._settings = pair, header, compare.controls
         with gr.Tab("Models", id="models") as tab:
-            with gr.Column(elem_id="adding", visible=local):
+            with gr.Column(elem_id="adding", elem_classes="sheet", visible=local):
                 gr.HTML("<h2>Add a model file</h2>")
-                with gr.Row(elem_classes="controls"):
+                with gr.Row(elem_classes="controls", equal_height=False):
                     place = gr.Textbox(
                         label="Path",
                         info=f"a GGUF file or an OpenVINO folder of this machine; linked into {registry.folder}",
                         placeholder="/home/me/model.gguf",
                         elem_id="model-path",
                     )
-                    add = gr.Button("Add", elem_id="add-model", size="sm", scale=0)
+                    add = gr.Button("Add", elem_id="add-model", scale=0, min_width=90)
                 self._added = gr.HTML(elem_id="add-message", elem_classes="message")
             with gr.Column(elem_id="pair"):
                 first = model_choices(registry.models(), registry.default.target.name)
@@ -268,7 +268,7 @@ def _pair_controls(registry: Registry, targets: Choices, drafts: Choices) -> lis
     usable = [(f"{name}: {title}", name) for name, title in registry.devices().items()]
     choices = {"target": targets, "draft": drafts, "device": usable, "draft_device": [(_SAME, ""), *usable]}
     titles = {
-        "target": ("Target", "writes the text; choose one, or type a path"),
+        "target": ("Target", "writes the text; or type a path"),
         "draft": ("Draft", "guesses ahead"),
     }
     made: dict[str, Control] = {}

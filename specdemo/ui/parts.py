@@ -44,7 +44,7 @@ def phase_words(phase: Phase) -> str:
 def progress_html(text: str, done: float, total: float, seconds_left: float | None) -> str:
     if seconds_left is not None:
         minutes, seconds = divmod(round(seconds_left), 60)
-        text += f", about {f'{minutes} min ' if minutes else ''}{seconds} s left"
+        text += f", {f'{minutes} min ' if minutes else ''}{seconds} s left" if minutes or seconds else ", finishing"
     return str(_PROGRESS.format(text=text, done=done, total=max(total, 1)))
 
 
@@ -66,16 +66,19 @@ def alert(error: SpecdemoError) -> str:
     return str(text)
 
 
-_HEADER = Markup('<header><h1>specdemo</h1><span title="{0}">{0}</span></header>')
+_HEADER = Markup('<header><h1>specdemo</h1><span tabindex="0" data-meaning="{}">{}</span></header>')
 
 
 def header_html(pair: ModelPair) -> str:
+    """The pair, where it runs and its precision; the details in `glossary.js`'s way."""
     if pair.target.server is not None:
-        return str(_HEADER.format(f"{pair.name} · remote engine: {SERVERS[pair.target.server]}"))
-    runtime = pair.runtime
-    target = f"target {_model(pair.target)} on {runtime.device}"
-    draft = f"draft {_model(pair.draft)} on {draft_device(runtime)}" if pair.draft else "no draft"
-    return str(_HEADER.format(f"{pair.name} · {target} · {draft} · {_precision(runtime.precision)}"))
+        words = f"{pair.name} · remote engine: {SERVERS[pair.target.server]}"
+        return str(_HEADER.format(words, words))
+    device, draft_on = pair.runtime.device, draft_device(pair.runtime)
+    draft = f"draft {_model(pair.draft)} on {draft_on}" if pair.draft else "no draft"
+    details = f"target {_model(pair.target)} on {device}, {draft}"
+    devices = f"{device} + {draft_on}" if pair.draft and draft_on != device else device
+    return str(_HEADER.format(details, f"{pair.name} · {devices} · {_precision(pair.runtime.precision)}"))
 
 
 def _precision(requested: str) -> str:

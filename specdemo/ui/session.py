@@ -23,6 +23,7 @@ from specdemo.records import Comparison, ModelPair, Phase, Progress, Request, Si
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import DRAFT_KINDS, EngineName
 from specdemo.summary import is_chat
+from specdemo.text import counted
 from specdemo.trials import refined
 from specdemo.ui.feed import Feed, end_event
 from specdemo.ui.parts import alert, describe, notice, phase_words, progress_html
@@ -120,7 +121,7 @@ class Sessions:
                         yield Update(feed.news(), "")
             if not ended:  # what has started has a comparison
                 feed.fail(words := "Stopped before the first token.")
-                yield Update(feed.news() if feed.shown else None, notice(words))
+                yield Update(feed.news(), "") if feed.shown else Update(None, notice(words))
         except Exception as error:  # whatever it is, the feed ends
             failure = shown(error, "The run failed")
             feed.fail(str(failure))
@@ -282,16 +283,19 @@ def job_updates(
 ) -> Iterator[JobUpdate]:
     """Yield updates while a job runs; what is finished stays on the board, also if the job fails."""
     state: Progress[Any] | None = None
-    due = 0.0
+    due = arrived = 0.0
     try:
         for progress in sessions.measure(visitor, activity, job):
             if progress is None:
-                yield JobUpdate(gr.skip(), gr.skip(), state)
+                ticks = state is not None and monotonic() >= due
+                due = monotonic() + JOB_UPDATE_SECONDS if ticks else due
+                message = _progress(state, monotonic() - arrived) if state is not None and ticks else gr.skip()
+                yield JobUpdate(message, gr.skip(), state)
                 continue
             if isinstance(progress, Phase):
                 yield JobUpdate(describe(progress), gr.skip(), state)
                 continue
-            state = progress
+            state, arrived = progress, monotonic()
             if monotonic() >= due:
                 due = monotonic() + JOB_UPDATE_SECONDS
                 yield JobUpdate(_progress(state), show(state), state)
@@ -303,13 +307,21 @@ def job_updates(
         yield JobUpdate(notice("Stopped before anything was measured."), gr.skip(), None)
         return
     stopped = state.done < state.total
-    message = notice(f"Stopped after {state.done} of {state.total}; {kept}.") if stopped else ""
+    message = notice(f"Stopped after {_done(state)}; {kept}.") if stopped else ""
     yield JobUpdate(message, show(state), state)
 
 
-def _progress(state: Progress[Any]) -> str:
-    text = f"{state.doing.capitalize()}: {state.done} of {state.total}"
-    return progress_html(text, state.done, state.total, state.seconds_left)
+def _progress(state: Progress[Any], ago: float = 0.0) -> str:
+    """`ago`: seconds since the state arrived. Within a time limit, the bar shows the time."""
+    text, left = f"{state.doing.capitalize()}: {_done(state)}", state.seconds_left
+    left = None if left is None else max(left - ago, 0.0)
+    if state.limit is None or left is None:
+        return progress_html(text, state.done, state.total, left)
+    return progress_html(text, state.limit - left, state.limit, left)
+
+
+def _done(state: Progress[Any]) -> str:
+    return f"{state.done} of {state.total}" if state.limit is None else counted(state.done, "run")
 
 
 def job_buttons(label: str, *, busy: bool) -> list[dict[str, Any]]:

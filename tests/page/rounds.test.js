@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { load, round, show } from "./support.js";
+import { load, round, show, until } from "./support.js";
 
-const { Timeline, renderChips, renderRound, tipOf } = await load("rounds.js");
+const { Timeline, renderChips, renderRound } = await load("rounds.js");
 const { Pane, duration, formatted } = await load("pane.js");
-const { explanations } = await load("glossary.js");
+const { explanations, tipOf } = await load("glossary.js");
 
 function timed(...rounds) {
   const timeline = new Timeline();
@@ -26,16 +26,18 @@ test("thinking and code end where their marks do, wherever tokens part these", (
   assert.deepEqual(timed(round(1, ["Sum:"]), round(1, ["\n``", "`\nx"]), round(1, ["\n", "```", "\nDone"])).flatMap(({ code }) => code), [false, false, true, true, false, false]);
 });
 
-test("words are explained wherever they stand", () => {
-  const words = ["bonus token", "discarded", "replayed", "running rate α", "τ", "v(2)", "draft cost c", "TPOT", "TTFT", "Prefill", "OpenVINO GenAI", "Traced", "Lookahead policy", "oracle"];
+test("words are explained wherever they stand", async () => {
+  const words = ["bonus token", "discarded", "replayed", "running α", "τ", "v(2)", "draft cost c", "TPOT", "TTFT", "Prefill", "OpenVINO GenAI", "Traced", "Lookahead policy", "oracle"];
   assert.deepEqual(words.filter((word) => !explanations(word)), []);
   assert.equal(explanations("Each round writes 2.4 tokens."), "");
-  const label = document.body.appendChild(document.createElement("span"));
-  for (const word of ["oracle", "plain", "TTFT"]) {
-    label.textContent = word;
-    label.dispatchEvent(new Event("pointerover", { bubbles: true }));
-    assert.equal(label.title, explanations(word));
-  }
+  document.body.innerHTML = "<dl><dt>time to first token (TTFT)</dt><dt>tokens/s</dt></dl>";
+  await until(() => document.querySelector(".word"));
+  const [word] = document.querySelectorAll(".word");
+  assert.deepEqual([word.textContent, word.tabIndex, document.querySelectorAll(".word").length], ["TTFT", 0, 1]);
+  word.dispatchEvent(new Event("focusin", { bubbles: true }));
+  assert.equal(document.querySelector("#meaning").textContent, explanations("TTFT"));
+  document.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
+  assert.equal(document.querySelector("#meaning"), null);
 });
 
 test("kinds of tokens are told apart, each with its explanation, and none is markup", () => {
@@ -61,7 +63,7 @@ test("a record whose proposals contradict its counts is shown, too", () => {
 
 function pane() {
   const body = show("race.html");
-  return new Pane(body.querySelector(".pane.speculative"), body.querySelector(".tip"), "speculative");
+  return new Pane(body.querySelector(".pane.speculative"), "speculative");
 }
 
 test("numbers in the unit that suits them", () => {

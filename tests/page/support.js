@@ -16,7 +16,7 @@ globalThis.matchMedia = () => ({ matches: false, addEventListener() {} });
 globalThis.ResizeObserver = class { observe() {} };
 globalThis.devicePixelRatio = 1;
 globalThis.scrollTo = () => {};
-window.HTMLElement.prototype.scrollIntoView = () => {};
+window.HTMLElement.prototype.scrollIntoView = window.HTMLElement.prototype.showPopover = () => {};
 
 /** What was drawn on canvases: the name of each method and its arguments. */
 export const drawn = [];

@@ -130,7 +130,7 @@ def test_phases_and_progress_are_told_and_the_end_clears_them() -> None:
     half, whole = (Progress(done, 2, 61.0, None) for done in (1, 2))
     phase, first, last = shown(Sessions(None, Phase("loading"), half, whole))
     assert "Loading the models" in phase.message
-    assert "1 of 2, about 1 min 1 s left" in first.message
+    assert "1 of 2, 1 min 1 s left" in first.message
     assert (last.message, last.board, last.state) == ("", "2 done", whole)
 
 
