@@ -196,7 +196,7 @@ class RuntimeSettings(Checked):
     dynamic_quantization: Literal["default", "auto", "on", "off"] = Field(
         "default",
         title="Dynamic quantization",
-        description="of activations, where weights are compressed; default: the device decides; on: in groups of 16; "
+        description="of activations, where weights are compressed; default: the device decides; on: in groups of 32; "
         "off: outputs diverge less often; auto: on in the traced engine where that is faster, else off",
     )
     weights: Weights = Field(

@@ -4,7 +4,7 @@ Distributions are shaped in GenAI's order: repetition penalty, temperature, top-
 target share one function, so that speculative sampling keeps exactly the distribution of plain sampling.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -13,18 +13,19 @@ import numpy.typing as npt
 from specdemo.records import Outcome, outcomes_from_counts
 from specdemo.settings import Sampling
 
+Ids = Sequence[int] | npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]  # shape (vocabulary,), or (tokens, vocabulary)
 Probabilities = npt.NDArray[np.float64]  # shape (vocabulary,); sums to 1
 
 
-def penalised(logits: Logits, seen: Collection[int], penalty: float) -> Logits:
-    """Divide logits of seen tokens by the penalty, or multiply where negative (Keskar et al. 2019)."""
-    if penalty == 1 or not seen:
+def penalised(logits: Logits, seen: Ids, penalty: float) -> Logits:
+    """Divide logits of seen tokens by the penalty, once each, or multiply where negative (Keskar et al. 2019)."""
+    if penalty == 1 or len(seen) == 0:
         return logits
-    result = logits.copy()
-    ids = np.fromiter((token for token in seen if token < len(logits)), np.int64)
-    values, factor = result[ids], np.float32(penalty)
-    result[ids] = np.where(values >= 0, values / factor, values * factor)
+    result, tokens = logits.copy(), np.asarray(seen, np.int64)
+    tokens = tokens[tokens < len(logits)]
+    values, factor = result[tokens], np.float32(penalty)
+    result[tokens] = np.where(values >= 0, values / factor, values * factor)
     return result
 
 
@@ -48,7 +49,7 @@ def greatest_probability(logits: Logits, likeliest: int) -> float:
     return float(1 / np.exp(weights, out=weights).sum())
 
 
-def distribution(logits: Logits, sampling: Sampling, seen: Collection[int]) -> Probabilities:
+def distribution(logits: Logits, sampling: Sampling, seen: Ids) -> Probabilities:
     scores = penalised(logits, seen, sampling.repetition_penalty)
     if not sampling.do_sample:
         return softmax(scores)
@@ -61,7 +62,7 @@ def distribution(logits: Logits, sampling: Sampling, seen: Collection[int]) -> P
     return probabilities
 
 
-def greedy_choice(logits: Logits, sampling: Sampling, seen: Collection[int]) -> int:
+def greedy_choice(logits: Logits, sampling: Sampling, seen: Ids) -> int:
     return int(penalised(logits, seen, sampling.repetition_penalty).argmax())
 
 

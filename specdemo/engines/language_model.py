@@ -11,7 +11,7 @@ two at the output of `fc`.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -21,7 +21,7 @@ import openvino
 from openvino import _offline_transformations
 from openvino import opset13 as ops
 
-from specdemo.decoding.verification import Logits, distribution
+from specdemo.decoding.verification import Ids, Logits, distribution
 from specdemo.engines.sequences import CHUNK, Cached, Layout, Paged, Stateful, States, Uncached, pass_shape
 from specdemo.errors import OPENVINO_FAILURES, LoadError, PairError
 from specdemo.settings import Sampling
@@ -184,19 +184,18 @@ class OwnTokens:
 _TOGETHER = CHUNK // 2  # tokens whose logits are computed at once; a whole chunk is one sequence in every layout
 
 
-Choose = Callable[[Logits, Collection[int]], int]  # greedy, at one position, after a text with these tokens
+Choose = Callable[[Logits, Ids], int]  # greedy, at one position, after a text with these tokens
 
 
 def draft_agreement(
     draft: ModelSequence, text: Sequence[int], first: int, sampling: Sampling, choose: Choose
 ) -> tuple[bool, ...]:
-    agreement: list[bool] = []
+    agreement, every = list[bool](), np.array(text)
     for start in range(first, len(text), _TOGETHER):
         end = min(start + _TOGETHER, len(text))
         logits = draft.logits(text[: end - 1], end - start)
         for index, row in enumerate(logits, start):
-            seen = set(text[:index]) if sampling.repetition_penalty != 1 else ()
-            agreement.append(choose(row, seen) == text[index])
+            agreement.append(choose(row, every[:index]) == text[index])
     return tuple(agreement)
 
 
@@ -211,7 +210,7 @@ def log_probabilities(
     ends = range(len(start), len(text))
     rows = (target.logits(text[:end])[0] for end in ends) if one_by_one else target.logits(text[:-1], len(tokens))
     return [
-        math.log(max(float(distribution(row, sampling, set(text[:end]))[text[end]]), _LEAST))
+        math.log(max(float(distribution(row, sampling, text[:end])[text[end]]), _LEAST))
         for row, end in zip(rows, ends, strict=True)
     ]
 

@@ -4,13 +4,12 @@ Only the target's: the draft's int8 weights meet activations quantized on the fl
 round to another step. There, a verification must have the very bits of plain steps.
 """
 
-from collections.abc import Collection
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from specdemo.decoding.verification import Logits, greedy_choice
+from specdemo.decoding.verification import Ids, Logits, greedy_choice
 from specdemo.engines.language_model import LanguageModel, OwnTokens, draft_agreement
 from specdemo.engines.sequences import Layout, Paged
 from specdemo.files import ASSETS
@@ -123,7 +122,7 @@ def test_sequences_of_one_model_do_not_disturb_each_other(model: LanguageModel) 
     np.testing.assert_allclose(one.logits([1, 2, 3, 4]), alone, atol=2e-4)
 
 
-def greedy(logits: Logits, seen: Collection[int]) -> int:
+def greedy(logits: Logits, seen: Ids) -> int:
     return greedy_choice(logits, Sampling(), seen)
 
 

@@ -62,7 +62,7 @@ def test_it_writes_code_and_both_sides_agree(engine: Engine) -> None:
     assert "fib" in comparison.plain.text.lower()
     assert comparison.plain.token_ids == comparison.speculative.token_ids
     quantized = settings.engine == "traced" and multiplies_int8()
-    assert comparison.environment.dynamic_quantization == ("groups of 16" if quantized else "off")
+    assert comparison.environment.dynamic_quantization == ("groups of 32" if quantized else "off")
     assert any(each.startswith("Activations are not quantized") for each in notes(comparison)) is not quantized
     agreement, position = comparison.draft_agreement or (), 0
     assert agreement

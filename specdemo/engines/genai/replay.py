@@ -5,13 +5,13 @@ of the draft model in greedy decoding, and of prompt lookup always. A replayed r
 with what was committed. The rules are those of openvino-genai 2026.4, tested against its counters.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from specdemo.decoding.indexes import index_of
 from specdemo.decoding.lookahead import policy_for, propose
-from specdemo.decoding.verification import Logits, greedy_choice, judge, softmax
+from specdemo.decoding.verification import Ids, Logits, greedy_choice, judge, softmax
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.engines.language_model import ModelSequence, draft_agreement
 from specdemo.engines.text import texts
@@ -47,7 +47,7 @@ class DraftReplay:
 
     def _choose(self, text: Sequence[int]) -> Replayed:
         logits = self._draft.logits(text)[0]
-        token = greedy_choice(logits, self._sampling, self._seen)
+        token = greedy_choice(logits, self._sampling, list(self._seen))
         self._seen.add(token)
         return token, float(softmax(logits)[token])
 
@@ -87,7 +87,7 @@ class Tracer:
         if self._draft is None:
             return None
 
-        def choose(logits: Logits, seen: Collection[int]) -> int:
+        def choose(logits: Logits, seen: Ids) -> int:
             return greedy_choice(logits, self._sampling, seen)
 
         return draft_agreement(self._draft, self._text, self._prompt_length + 1, self._sampling, choose)

@@ -1,7 +1,7 @@
 """Drafters: a draft model, one with a different tokenizer, or the text so far."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy as np
 from specdemo.decoding.indexes import TextIndex
 from specdemo.decoding.lookahead import LookaheadPolicy, propose
 from specdemo.decoding.verification import (
+    Ids,
     Logits,
     Probabilities,
     Uniform,
@@ -93,13 +94,11 @@ class ModelDrafter(Proposer):
         if self._context is not None:
             limit = min(limit, self._context - len(text))
         ids = list(text)  # copied once per round, on the clock
-        seen = set(ids) if self._sampling.repetition_penalty != 1 else set[int]()
 
         def choose(before: Sequence[Proposal]) -> Proposal:
             if before:
                 ids.append(before[-1].id)
-                seen.add(before[-1].id)
-            return self._choose(self._sequence.logits(ids)[0], set(seen))
+            return self._choose(self._sequence.logits(ids)[0], np.array(ids))
 
         return propose(self._policy, limit, choose, _confidence)
 
@@ -111,7 +110,7 @@ class ModelDrafter(Proposer):
         if self._sampling.do_sample or not self._fits(text):
             return None
 
-        def choose(logits: Logits, seen: Collection[int]) -> int:
+        def choose(logits: Logits, seen: Ids) -> int:
             return self._choose(logits, seen).id
 
         return draft_agreement(self._sequence, text, first, self._sampling, choose)
@@ -119,15 +118,15 @@ class ModelDrafter(Proposer):
     def _fits(self, text: Sequence[int]) -> bool:
         return self._context is None or len(text) <= self._context
 
-    def _choose(self, logits: Logits, seen: Collection[int]) -> Proposal:
+    def _choose(self, logits: Logits, seen: Ids) -> Proposal:
         """Choose among the draft's own tokens; distributions are over all of the target's."""
         sampling = self._sampling
         if self._tokens is None:
             kept = resized(logits, self._vocabulary)
         else:
             kept = logits.copy()  # valid until the next step only
-            columns = self._columns[np.fromiter(seen, np.int64, len(seen))]
-            seen = columns[columns >= 0].tolist()
+            columns = self._columns[seen]
+            seen = columns[columns >= 0]
 
         def probabilities() -> Probabilities:
             return self._over_all(distribution(kept, sampling, seen))
