@@ -10,6 +10,7 @@ const MARGIN = { left: 46, right: 16, top: 12, bottom: 36, second: 26, legend: 2
 const TICKS = 5;
 const GROUP = 0.84; // width of a group of bars, as a share of the distance between groups
 const REDRAW_MS = 100; // at most ten drawings a second: the engine may need the processor
+const TAP_MS = 4000; // for which a tapped point stays named: a finger leaves at once
 const NEAR = 40; // pixels from the pointer within which a point is named
 
 export class Chart {
@@ -33,7 +34,7 @@ export class Chart {
     new MutationObserver(() => this.redrawSoon()).observe(document.body, { attributeFilter: ["class"] });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redrawSoon());
     for (const kind of /** @type {const} */ (["pointermove", "pointerdown"])) this.canvas.addEventListener(kind, ({ offsetX, offsetY }) => this.hover(offsetX, offsetY));
-    this.canvas.addEventListener("pointerleave", ({ pointerType }) => { this.tip.hidden = pointerType !== "touch"; }); // a finger leaves at once
+    this.canvas.addEventListener("pointerleave", ({ pointerType }) => setTimeout(() => { this.tip.hidden = true; }, pointerType === "touch" ? TAP_MS : 0));
     this.show(figure);
   }
 

@@ -69,7 +69,7 @@ export const tipOf = (token) => [token, token.parentElement].map((element) => (e
 /** The element that explains itself and that this one is part of, or whose radio button it is. @param {EventTarget | null} target @returns {HTMLElement | null} */
 function explained(target) {
   if (!(target instanceof Element)) return null;
-  return target.closest("[data-meaning], .token") ?? target.closest("label")?.querySelector("[data-meaning]") ?? null;
+  return target.closest("[data-meaning], .text .token") ?? target.closest("label")?.querySelector("[data-meaning]") ?? null;
 }
 
 const tip = Object.assign(document.createElement("div"), { id: "meaning", className: "tip", popover: "manual", role: "tooltip" });

@@ -212,6 +212,7 @@ class _State:
         self.rows: list[Row] = []
         self.facts: dict[str, EngineFacts] = {}
         self.began: float | None = None
+        self.warm: tuple[str, str] | None = None  # session and drafter of what was rehearsed last
         self.answers: dict[tuple[str, ...], str] = {}  # the target's own, by all turns of the chat so far
 
     def stages(self) -> Iterator[Stage]:
@@ -230,7 +231,9 @@ class _State:
         def over() -> bool:  # not before the stage has a row
             return self.stop() or (len(self.rows) > before and self.over(stage.until))
 
-        if stage.groups[0].task is not None:
+        kind = stage.session, self.plan.variants[stage.groups[0].order[0]].settings.drafter
+        if stage.groups[0].task is not None and kind != self.warm:
+            self.warm = kind
             able = [self.plan.variants[name].settings for name in sorted(stage.groups[0].order)]
             able = [settings for settings in able if can_run(engine.pair, settings, costs)]
             rehearse(engine, WARM_UP_PROMPT, able, costs, lambda: self.stop() or self.over(stage.until))
@@ -322,7 +325,7 @@ class _State:
         done, total, left = len(self.rows), self.plan.total, None
         limit = None if self.plan.minutes is None else self.plan.minutes * 60
         if limit is not None:
-            left = max(limit - self.seconds, 0.0)
+            left = None if self.began is None else max(limit - self.seconds, 0.0)
         elif done:
             left = self.seconds / done * max(total - done, 0)
         return Progress(done, max(total, done), left, self.result(), doing, limit)
