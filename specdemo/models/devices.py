@@ -98,7 +98,7 @@ _NPU = (
 )
 
 # Activations that share a scale: OpenVINO's default. With 16, one choice in a hundred more is that of exact
-# activations (docs/models.md), and passes take 6 to 13 % longer.
+# activations (docs/models.md), and passes take a tenth longer.
 _GROUP = 32
 
 _TOLD = (
