@@ -126,7 +126,6 @@ def test_what_a_perfect_draft_would_reach() -> None:
 def test_what_disturbs_a_measurement_is_named() -> None:
     comparison = compare(ScriptedEngine())
     assert kinds(comparison) == []
-    assert kinds(comparison, other_load=0.1) == []
     assert kinds(comparison, other_load=0.4) == ["disturbed"]
     unsteady = {"speculative": WarmUp(rounds=9, seconds=3, steady=False)}
     assert kinds(comparison, warm_up=unsteady) == ["warming up"]
