@@ -89,7 +89,7 @@ export function renderRound(timed, { side, source = "measured" }) {
   committed.slice(0, accepted).forEach((token, index) => append(token, index, "accepted", () => tip("accepted proposal", proposed?.[index], token, source)));
   for (const draft of proposed?.slice(accepted) ?? []) {
     const name = draft.verdict === "rejected" ? "rejected proposal" : "discarded proposal: it followed a rejected one and was never judged";
-    const made = element.appendChild(make("span", shown(draft), `token ${draft.verdict}`));
+    const made = element.appendChild(make("span", shown(draft), `token ${draft.verdict}${draft.text.trim() ? "" : " blank"}`));
     TIPS.set(made, () => tip(name, draft, null, source));
   }
   const [kind, name] = side === "plain" ? ["plain", "target's token"] : ["own", number ? targetTokenName(round) : "target's token"];
