@@ -268,7 +268,9 @@ def _evidence(comparison: Comparison, speedup: Speedup, *, disturbed: bool) -> s
     """Name the estimates behind the speedup, and give advice if they leave its side open."""
     repeats = len(comparison.repeats)
     runs = f"the race and {counted(repeats, 'repeat')}" if repeats else "one race"
-    gave = "an impossible figure, left out" if speedup.measured is None else f"{speedup.measured:.2f}×"
+    gave = (
+        "more than a round can gain, so they are left out" if speedup.measured is None else f"{speedup.measured:.2f}×"
+    )
     parts = [f"{counted(speedup.steps, 'timed step')} of {runs} give {gave}"]
     if speedup.expected is not None:
         parts.append(f"counts with step costs {speedup.expected:.2f}×")

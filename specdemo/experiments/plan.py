@@ -297,7 +297,7 @@ class Plan:
         groups = [
             Group(repeat, task, order, fresh)
             for repeat in range(repeats)
-            for task, order in self._shuffled(variants, Random(f"{first.session} {first.settings.drafter} {repeat}"))
+            for task, order in self._shuffled(variants, Random(repeat))  # every stage begins with the same prompts
         ]
         pair = self.pair
         if first.runtime != pair.runtime:

@@ -220,7 +220,7 @@ def outcome(found: Result, settings: GenerationSettings) -> Outcome:
         (p for name, p in measured.items() if found.variants[name].settings.strategy == settings.strategy), None
     )
     if current is None:
-        return Outcome(best, f"Set: {evidence}.")
+        return Outcome(None, f"There was no time for your own setting, so nothing was changed: {evidence}.")
     if current.variant == conclusion.best or current.speedup.high >= fresh.speedup.low:
         return Outcome(None, f"Your setting is as good as any tried: {evidence}. Nothing was changed.")
     gain = fresh.speedup.middle / current.speedup.middle - 1
