@@ -57,7 +57,7 @@ export function asked(busy) {
 }
 
 /** The race is repeated in the background, or no longer. @param {boolean} busy */
-export const repeating = (busy) => race?.repeating(busy);
+export const repeating = (busy) => race?.root.classList.toggle("repeating", busy);
 
 /** The anatomy of the run that the race shows; its tab is built when it first opens. @param {Widget} widget */
 function mountAnatomy({ element }) {

@@ -45,6 +45,7 @@ export class Race {
     element.querySelector(".rounds")?.addEventListener("click", () => trigger("select", {}));
     if (element.querySelector(".share")) shares(find(".share"), find("#share-menu"), () => this.finished?.record, trigger);
     this.run = "";
+    /** @type {Set<string>} */ this.begun = new Set(); // runs, with this one
     this.read = -1; // number of the last event of the run
     /** @type {Comparison | null} */ this.request = null; // what is compared
     /** @type {Finished | null} */ this.finished = null;
@@ -60,7 +61,8 @@ export class Race {
     const { finished } = this;
     for (const json of (text ?? "").split("\n").filter(Boolean)) {
       const event = JSON.parse(json);
-      if (event.run === this.run && event.at <= this.read) continue;
+      // known already; or an earlier run's, whose repeats have ended; or of a run whose start was missed
+      if (event.run === this.run ? event.at <= this.read : this.begun.has(event.run) || !event.record) continue;
       if (event.run !== this.run) this.begin(event.run, event.record);
       this.read = event.at;
       this.handle(event);
@@ -75,6 +77,7 @@ export class Race {
   /** Show a finished run from its beginning. @param {Finished} finished */
   open(finished) {
     this.run = "";
+    this.begun.delete(finished.run);
     this.receive(JSON.stringify({ ...finished, at: 0, kind: "end" }));
   }
 
@@ -110,14 +113,10 @@ export class Race {
     this.phase(busy ? "Getting ready …" : "");
   }
 
-  /** The finished race is being repeated, which may refine its headline. @param {boolean} busy */
-  repeating(busy) {
-    this.root.classList.toggle("repeating", busy);
-  }
-
   /** @param {string} run @param {Comparison} request */
   begin(run, request) {
     this.finished = this.failure = null;
+    this.begun.add(run);
     Object.assign(this, { run, request, moves: [], read: -1 });
     const { settings, pair } = request;
     const remote = pair.target.server !== null;

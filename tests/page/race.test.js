@@ -9,7 +9,7 @@ beforeEach(() => { events = 0; localStorage.clear(); });
 const line = (kind, event, run = "a") => JSON.stringify({ run, at: events++, kind, ...event });
 const start = (run) => line("start", { record: comparison() }, run);
 const slice = (side, rounds, done, moves = []) => line("slice", { side, rounds, done, source: "measured", moves });
-const end = (record = comparison()) => line("end", { record, anatomy: null });
+const end = (record = comparison(), run = "a") => line("end", { record, anatomy: null }, run);
 const widths = (view) => ["plain", "speculative"].map((side) => Number(parseFloat(view.find(`.track.${side} i`).style.width).toFixed(2)));
 const text = (view, name) => view.find(`.${name}`).textContent;
 const tokens = (view) => ["plain", "speculative"].map((side) => view.find(`.pane.${side} .text`).querySelectorAll("[data-index]").length);
@@ -92,4 +92,21 @@ test("moves of settings are marked on both charts where they begin", () => {
   view.player.skip();
   const marks = Object.values(view.charts).map((chart) => chart.marks);
   assert.deepEqual(marks, [[{ x: 0, text: "lookahead 7" }], [{ x: 0.5, text: "lookahead 7" }]]);
+});
+
+test("repeats of an earlier run do not disturb a new one, which goes on and ends", () => {
+  const view = race();
+  const { plain } = comparison();
+  view.receive(end());
+  view.player.skip();
+  view.receive(start("b"));
+  view.receive(end());
+  assert.deepEqual([view.run, view.finished, view.root.dataset.state], ["b", null, "waiting"]);
+  view.receive(line("slice", { side: "plain", rounds: [plain.prefill], done: false, source: "measured", moves: [] }, "b"));
+  view.receive(line("slice", { side: "plain", rounds: plain.rounds, done: true, source: "measured", moves: [] }, "c")); // its start was missed
+  view.receive(end(comparison(), "b"));
+  view.player.skip();
+  assert.equal(view.root.dataset.state, "done");
+  view.open({ run: "a", record: comparison(), anatomy: null });
+  assert.equal(view.run, "a");
 });
