@@ -44,10 +44,7 @@ _COSTS_SECONDS = 0.2e-3  # the same per seconds of a plain step: short steps dif
 _COSTS_LOAD = 0.5  # per share that others took while step costs were measured; hand-set: then they decide little
 
 INTERVAL = f"95 % interval: {Z} standard errors"
-_OF_STEPS = (
-    "tokens per round × seconds of a plain step / seconds of a round, whose seconds are averages of medians over "
-    f"{_PART:g} s"
-)
+_OF_STEPS = f"tokens per round × plain step / round, in seconds, which are averages of medians over {_PART:g} s"
 TRIALS_FORMULA = f"{_OF_STEPS}; {INTERVAL}"
 FORMULA = f"{_OF_STEPS}; averaged with τ / (d(γ) + v(γ+1)) if step costs are known; {INTERVAL}"
 

@@ -44,8 +44,8 @@ FORMULAS = {
     "prefill": "seconds from the request to its first token",
     "tokens_per_second": "tokens after the first / decode seconds",
     "time_per_token": "decode seconds / tokens after the first",
-    "draft_cost": "seconds of one draft step / seconds of one plain target step",
-    "verify_cost": "seconds of a target pass over n tokens / seconds over one",
+    "draft_cost": "a draft step / a plain target step, in seconds",
+    "verify_cost": "a target pass over n tokens / a pass over one, in seconds",
     "load_speedup": "speculative tokens/s / plain tokens/s of the same repeat, with the same requests",
 }
 

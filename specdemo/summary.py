@@ -308,7 +308,7 @@ def figures(comparison: Comparison, speedup: Speedup | None) -> Iterator[Figure]
     def both(name: str, key: str, figure: Any, show: Any) -> Figure:
         return Figure(name, show(figure(plain)), show(figure(speculative)), FORMULAS[key])
 
-    yield Figure("speedup", "", _speedup(speedup), f"{FORMULAS['speedup']}: {estimate.FORMULA}")
+    yield Figure("speedup", "", _speedup(speedup), estimate.FORMULA)
     yield both("tokens/s", "tokens_per_second", metrics.tokens_per_second, number)
     yield both("time per output token (TPOT)", "time_per_token", metrics.time_per_token, milliseconds)
     yield both("time to first token (TTFT)", "prefill", metrics.prefill_seconds, milliseconds)
@@ -319,13 +319,14 @@ def figures(comparison: Comparison, speedup: Speedup | None) -> Iterator[Figure]
     costs, strategy = comparison.costs, comparison.settings.strategy
     if costs is None:
         return
-    apart = "measured apart from this run: "
+    apart = ", measured apart from this run"
     if strategy.drafter.model:
-        yield Figure("draft cost c", "", number(metrics.draft_cost(costs)), apart + FORMULAS["draft_cost"])
+        yield Figure("draft cost c", "", number(metrics.draft_cost(costs)), FORMULAS["draft_cost"] + apart)
     if strategy.fixed_lookahead is not None:
         tokens = strategy.fixed_lookahead + 1
-        verify = number(metrics.verify_cost(costs, tokens))
-        yield Figure(f"verify cost v({tokens})", "", verify, apart + FORMULAS["verify_cost"])
+        verify = metrics.verify_cost(costs, tokens)
+        if verify is not None:  # passes over so many tokens were measured
+            yield Figure(f"verify cost v({tokens})", "", number(verify), FORMULAS["verify_cost"] + apart)
 
 
 def _speedup(speedup: Speedup | None) -> str:
