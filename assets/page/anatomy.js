@@ -55,10 +55,7 @@ export class Anatomy {
     const steps = /** @type {HTMLElement[]} */ ([...this.steps.children]);
     if (!steps.length) return;
     this.at = Math.min(Math.max(at, 0), steps.length - 1);
-    steps.forEach((element, index) => {
-      element.classList.toggle("current", index === this.at);
-      element.classList.toggle("ahead", index > this.at);
-    });
+    steps.forEach((element, index) => element.classList.toggle("current", index === this.at));
     if (scroll) this.steps.scrollTop = steps[this.at].offsetTop - this.steps.offsetTop - this.steps.clientHeight / 2;
     this.find(".place").textContent = `round ${this.at + 1} of ${steps.length}`;
     const before = make("span", textOf(this.rounds.slice(0, this.at + 1)));

@@ -7,8 +7,8 @@ const WORDS = [
   [/^\s*rejected\s*$/, "Rejected", "the first guess of a round that the target would not have written"],
   [/discarded/i, "Discarded", "a guess after a rejected one, which is never judged"],
   [/^\s*not accepted\s*$/, "Not accepted", "rejected guesses, and those after them"],
-  [/^\s*own\s*$|correction( or bonus)?( token)?/, "Correction token", "what the target writes in place of a rejected guess"],
-  [/^\s*own\s*$|(correction or )?bonus( token)?/, "Bonus token", "what the target adds after a round whose guesses were all accepted"],
+  [/^\s*the target's own\s*$|correction( or bonus)?( token)?/, "Correction token", "what the target writes in place of a rejected guess"],
+  [/^\s*the target's own\s*$|(correction or )?bonus( token)?/, "Bonus token", "what the target adds after a round whose guesses were all accepted"],
   [/replayed/, "Replayed", "this engine does not report its guesses, so the draft made them again after the race"],
   [/acceptance by position/, "Acceptance by position", "how often the first, the second, … guess of a round was accepted"],
   [/^\s*speedup\s*$/, "Speedup", "how many times as fast speculative decoding is"],
@@ -24,9 +24,11 @@ const WORDS = [
   [/policy/i, "Lookahead policy", "the rule by which the draft stops guessing, and the target checks"],
   [/oracle/i, "Oracle", "knows where the draft errs and ends each round just before; no policy can do better"],
   [/^\s*lookahead\s*$/i, "Lookahead", "tokens guessed in a round (num_assistant_tokens)"],
+  [/^\s*drafter\s*$/i, "Drafter", "what guesses the next tokens: a small model, or a search for what followed the same words before"],
+  [/ [↵␣→∅]+$/m, "Marks", "↵ a line break, ␣ a space, → a tab, ∅ no text: a special token, or a part of a character"],
 ];
 /** Where such words stand. In answers and prompts they are left alone. */
-const PLACES = "dt, th, .key, .legend .token, #how-panel :is(.token, p:last-child), .board :is(h2, .remark), .anatomy .about, #engine label, #policy [data-testid=block-info]";
+const PLACES = "dt, th, .key, .legend .token, #how-panel :is(.token, p:last-child), .board :is(h2, .remark), .anatomy .about, #engine label, :is(#policy, #drafter, #num_assistant_tokens) [data-testid=block-info]";
 const PAUSE_MS = 500; // before new texts are read
 
 /** The entries for a text's words. @param {string} text */

@@ -31,7 +31,7 @@ export class Pane {
     this.following = true;
     this.text.replaceChildren();
     for (const turn of history) this.text.append(make("span", turn.prompt, "said"), make("span", turn.answer, "answer"));
-    this.text.append(make("span", prompt, chat ? "prompt said" : "prompt"));
+    if (prompt.trim()) this.text.append(make("span", prompt, chat ? "prompt said" : "prompt"));
     this.show(0, null);
     this.scroll();
   }

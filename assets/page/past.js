@@ -7,7 +7,7 @@ import { isObject, isText, keep, recalled } from "./storage.js";
 
 /** @typedef {import("./race.js").Race} Race */
 /** @typedef {import("./race.js").Finished} Finished */
-/** What the table of a prompt's runs shows. @typedef {{ group: string, setting: string, accepted: number | null, length: number | null, speedup: number | null, strength?: string }} Row */
+/** What the table of a prompt's runs shows; the speedup with the ends of its interval. @typedef {{ group: string, setting: string, accepted: number | null, length: number | null, speedup: number | null, low?: number | null, high?: number | null, strength?: string }} Row */
 /** A kept run; `packed` is what the race opens. @typedef {{ run: string, when: number, prompt: string, headline: string, made_by: string, row: Row, packed: string }} Kept */
 
 const MOST_RUNS = 40; // what browsers have room for, 5 MB, at about 100 kB a long run
@@ -24,31 +24,27 @@ export function keptRuns() {
 function isRun(value) {
   if (!isObject(value) || !isObject(value.row)) return false;
   const { row, when } = value;
-  const numbers = [when, row.accepted, row.length, row.speedup].every((each) => each === null || Number.isFinite(each));
+  const numbers = [when, row.accepted, row.length, row.speedup, row.low, row.high].every((each) => (each ?? null) === null || Number.isFinite(each));
   return numbers && [value.run, value.prompt, value.headline, value.packed, row.setting].every(isText);
 }
 
 /** The row of a run: runs of one group differ in the setting alone. @param {Finished} finished @returns {Row} */
 export function rowOf({ record: { pair, prompt, settings, summary } }) {
-  const constant = settings.policy === "constant";
+  const constant = settings.policy === "constant", [low, high] = summary.speedup_interval ?? [];
   return {
     group: JSON.stringify([prompt, pair.name, settings.engine, settings.drafter, settings.max_new_tokens, settings.do_sample]),
     setting: constant ? String(settings.num_assistant_tokens) : settings.policy === "confidence" ? `p ≥ ${settings.assistant_confidence_threshold}` : settings.policy,
-    accepted: summary.acceptance_rate, length: summary.mean_acceptance_length, speedup: summary.speedup, strength: summary.strength,
+    accepted: summary.acceptance_rate, length: summary.mean_acceptance_length, speedup: summary.speedup, low, high, strength: summary.strength,
   };
 }
 
 /** The run that this tab shows, or the last of all tabs. @param {Kept[]} runs */
 const latestOf = (runs) => runs.find(({ run }) => run === recalled(SHOWN, "sessionStorage")) ?? runs[0];
 
-/** Null if it was too noisy to call. @param {Row} row */
-const speedupOf = ({ speedup, strength }) => (strength === "noisy" ? null : speedup);
-
 /** @param {Row} row */
-function gain(row) {
-  const speedup = speedupOf(row);
-  if (speedup === null) return row.strength === "noisy" ? "too noisy" : "–";
-  return `${row.strength === "probable" ? "about " : ""}${speedup.toFixed(2)}×`;
+function gain({ speedup, low, high, strength }) {
+  if (strength === "noisy" || speedup === null) return strength === "noisy" ? "too noisy" : "–";
+  return `${speedup.toFixed(2)}×${high ? ` (${low?.toFixed(2)}–${high.toFixed(2)})` : ""}`;
 }
 
 export class Past {
@@ -99,16 +95,16 @@ export class Past {
     return row;
   }
 
-  /** The last run of each setting with the prompt of the latest run, once there are two; the fastest stands out. @param {Kept[]} runs */
+  /** The last run of each setting with the prompt of the latest run, once there are two; one that is clearly faster than all others stands out. @param {Kept[]} runs */
   compare(runs) {
     const latest = latestOf(runs);
     /** @type {Map<string, Row>} */
     const rows = new Map();
     for (const { row } of runs) if (row.group === latest?.row.group && !rows.has(row.setting)) rows.set(row.setting, row);
     const shown = [...rows.values()].slice(0, MOST_ROWS).sort((a, b) => a.setting.localeCompare(b.setting, undefined, { numeric: true }));
-    const best = Math.max(...shown.map((row) => speedupOf(row) ?? 0));
+    const best = shown.find((row) => row.strength !== "noisy" && shown.every((other) => other === row || (row.low ?? 0) > (other.high ?? Infinity)));
     document.querySelector("#own-runs tbody")?.replaceChildren(...(shown.length > 1 ? shown : []).map((row) => {
-      const element = make("tr", "", speedupOf(row) === best ? "best" : "");
+      const element = make("tr", "", row === best ? "best" : "");
       const cells = [row.setting, formatted("alpha", row.accepted), row.length?.toFixed(1) ?? "–", gain(row)];
       element.append(...cells.map((text) => make("td", text)));
       return element;

@@ -44,7 +44,7 @@ export class Race {
     discarded.addEventListener("change", () => this.root.classList.toggle("with-discarded", discarded.checked));
     element.querySelector(".rounds")?.addEventListener("click", () => trigger("select", {}));
     if (element.querySelector(".share")) shares(find(".share"), find("#share-menu"), () => this.finished?.record, trigger);
-    this.run = "";
+    this.run = this.was = ""; // `was`: in brackets, the headline before repeats
     /** @type {Set<string>} */ this.begun = new Set(); // runs, with this one
     this.read = -1; // number of the last event of the run
     /** @type {Comparison | null} */ this.request = null; // what is compared
@@ -93,6 +93,8 @@ export class Race {
     }
     if (event.kind === "end") {
       const { run, record, anatomy } = event;
+      const was = this.finished?.record.summary.headline ?? record.summary.headline;
+      this.was = was === record.summary.headline ? "" : ` (was ${was.toLowerCase()})`;
       this.finished = { run, record, anatomy }; // it comes again with the figures of repeats
       this.moves = record.moves;
       this.panes.speculative.source = record.trace_source;
@@ -191,8 +193,10 @@ export class Race {
     for (const side of SIDES) {
       const { tokens, ms, finished } = at[side];
       const count = finished ? counted(tokens) : `${tokens} of ${player.limit}`;
-      this.bar(side, player.limit ? tokens / player.limit : 0, tokens ? `${count} · ${duration(ms)}` : "", finished);
+      this.bar(side, ms ? tokens / player.limit : 0, ms ? `${count} · ${duration(ms)}` : "", finished); // the clock starts at the first token
     }
+    this.charts.clock.element.hidden = !at.plain.ms && !at.speculative.ms;
+    this.charts.acceptance.element.hidden = !at.speculative.ms;
     this.find(".headline").textContent = "";
     if (player.factor === null || (player.sequential && player.live)) return; // they do not run side by side yet, or at all
     const lead = this.lead ?? at.speculative.tokens - at.plain.tokens;
@@ -232,7 +236,7 @@ export class Race {
     this.root.dataset.tone = summary.direction;
     this.root.dataset.strength = summary.strength;
     const reason = [stopped && "Stopped early.", summary.sentence, summary.certain].filter(Boolean).join(" ");
-    const range = [summary.range, summary.refined].filter(Boolean).join(", ");
+    const range = [summary.range, summary.refined].filter(Boolean).join(", ") + this.was;
     const warning = summary.warnings.find((/** @type {any} */ { kind }) => kind !== "disturbed" || !summary.certain); // which says so, too
     const texts = { headline: summary.headline, reason, range, apart: summary.apart, warning: warning?.chip, "made-by": summary.made_by };
     for (const [name, text] of Object.entries(texts)) this.find(`.${name}`).textContent = text ?? "";
@@ -279,7 +283,7 @@ function tiles(figures) {
   for (const { name, plain, speculative, formula } of figures) {
     const [tile, value] = [make("div"), make("dd")];
     tile.classList.toggle("wide", speculative.length > WIDE);
-    value.append(make("b", speculative), make("span", plain && `plain ${plain}`), make("small", [meaningOf(name), formula].map((text) => text && `${capitalised(text)}.`).join(" ").trim()));
+    value.append(make("b", speculative), make("span", plain && `plain ${plain}`), make("small", [meaningOf(name), formula].filter(Boolean).map((text) => `${capitalised(text)}.`).join("\n")));
     tile.append(make("dt", name), value);
     list.append(tile);
   }

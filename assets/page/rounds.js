@@ -104,20 +104,22 @@ export function renderChips(round) {
   const odds = (/** @type {any} */ draft) => (!known(draft.draft_probability) && !known(draft.target_probability) ? "" : `${fixed(draft.draft_probability)} → ${fixed(draft.target_probability)}`);
   return [
     ...drafts.map((draft) => chip(shown(draft), draft.verdict, draft.verdict, odds(draft))),
-    ...round.committed.slice(accepted).map(({ text, probability }) => chip(text, "own", targetTokenName(round), !known(probability) ? "" : `→ ${fixed(probability)}`)),
+    ...round.committed.slice(accepted).map((token) => chip(shown(token), "own", targetTokenName(round), !known(token.probability) ? "" : `→ ${fixed(token.probability)}`)),
   ];
 }
 
 /** @param {string} text @param {string} kind @param {string} title @param {string} details */
 function chip(text, kind, title, details) {
   const element = make("span", "", `chip ${kind}`);
-  element.dataset.meaning = explanations(title) || title;
-  element.append(make("span", text.replaceAll("\n", "↵") || "·", `token ${kind}`), make("small", details));
+  element.dataset.meaning = [explanations(title) || title, explanations(marks(text))].join("\n").trim();
+  element.append(make("span", text, `token ${kind}`), make("small", details));
   return element;
 }
 
-/** A proposal's text; where it has none to see, with marks. @param {{ id: number | null, text: string }} draft */
+/** A token's text; where it has none to see, with marks. @param {{ id: number | null, text: string }} draft */
 const shown = ({ id, text }) => (id === null ? "?" : (text.trim() ? text : text.replaceAll(" ", "␣").replaceAll("\t", "→") || "∅").replaceAll("\n", "↵"));
+/** The marks that make up a text, which the glossary explains; else nothing. @param {string} text */
+const marks = (text) => (/^[↵␣→∅]+$/.test(text) ? ` ${text}` : "");
 /** @param {number | null | undefined} value */
 const known = (value) => value !== null && value !== undefined;
 /** @param {number | null | undefined} value */
@@ -132,12 +134,11 @@ export function make(tag, textContent = "", className = "") {
 function tip(name, draft, token, source) {
   const probability = token ? token.probability : draft?.target_probability;
   return [
-    name,
+    name + marks(shown(token ?? draft ?? { id: null, text: "" })),
     draft?.id === null && "the engine does not report its token",
     known(draft?.draft_probability) && `draft's probability ${fixed(draft?.draft_probability, 3)} (${source})`,
     known(probability) && `target's probability ${fixed(probability, 3)}`,
     known(token?.entropy) && `the target's entropy here ${fixed(token?.entropy)} bits`,
-    token && !token.text && "no text of its own: part of a character, or a special token",
   ].filter(Boolean).join("\n");
 }
 

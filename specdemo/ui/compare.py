@@ -270,7 +270,7 @@ EXAMPLES = (
 )
 OWN_RUNS = (
     "<table><caption>Your runs of this prompt</caption><thead><tr><th>lookahead</th><th>accepted</th>"
-    "<th>tokens a round</th><th>speedup</th></tr></thead><tbody></tbody></table>"
+    "<th>tokens a round</th><th>speedup <small>(95 % interval)</small></th></tr></thead><tbody></tbody></table>"
     "<p>Longer guesses write more per round, until guessing and checking the wrong ones costs more.</p>"
 )
 

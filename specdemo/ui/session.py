@@ -96,7 +96,7 @@ class Sessions:
         pair = with_chat_cache(pair, settings)
         feed, started, due, message, ended = Feed(pair, prompt, settings, history), set[Side](), 0.0, "", False
         try:
-            check_prompt(Request.of(prompt, settings, tuple(history)))  # before this run replaces an earlier one
+            check_prompt(Request.of(prompt, settings, tuple(history)))
             with self._visitors.busy(visitor, "run") as cancelled:
                 for progress in self._worker.compare(pair, prompt, settings, cancelled, history):
                     if progress is None:
@@ -125,7 +125,7 @@ class Sessions:
         except Exception as error:  # whatever it is, the feed ends
             failure = shown(error, "The run failed")
             feed.fail(str(failure))
-            yield Update(feed.news() if feed.shown else None, alert(failure))
+            yield Update(feed.news(), alert(failure))
 
     def prepare(self, pair: ModelPair, settings: GenerationSettings, *, load: bool = False) -> None:
         """Warm up for such a run while nobody else needs the engine; `load`: also in place of another pair."""

@@ -72,7 +72,7 @@ def test_a_replay_plays_every_kind_of_run_and_asks_for_nothing(
             assert f"Tell {NASTY}" in text
             assert NASTY in text.partition(f"Tell {NASTY}")[2]
     drawn = "canvas => canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some(Boolean)"
-    assert page.locator("canvas").evaluate_all(f"all => all.map({drawn})") == [True, True]
+    assert page.locator("canvas").evaluate_all(f"all => all.map({drawn})") == [True, kind is not failed]
     for button in page.locator(".copy").all():
         button.evaluate("button => button.click()")
     assert comparison.plain.text.strip() in page.evaluate("copied")

@@ -39,8 +39,18 @@ test("a finished run is its record alone: text, conclusion, figures, and what ex
     "1.5× faster", "between 1.4× and 1.6× faster", "Because.", "Apart.", "disturbed", "✓ identical output", "a pair, lookahead 4.",
   ]);
   assert.equal(text(view, "grounds"), "Why.\npython -m specdemo");
-  assert.match(text(view, "figures"), /acceptance rate α0\.50Share of .* accepted\. Accepted \/ proposed\.Recorded\./);
+  assert.match(text(view, "figures"), /acceptance rate α0\.50Share of .* accepted\.\nAccepted \/ proposed\.Recorded\./);
   assert.deepEqual(seen, ["a"]);
+});
+
+test("a headline that repeats have changed says what it was", () => {
+  const view = race();
+  view.receive(end());
+  view.player.skip();
+  view.receive(end(comparison({}, { refined: "refined by 2 repeats" })));
+  assert.equal(text(view, "range"), "between 1.4× and 1.6× faster, refined by 2 repeats");
+  view.receive(end(comparison({}, { headline: "1.4× faster", refined: "refined by 2 repeats" })));
+  assert.equal(text(view, "range"), "between 1.4× and 1.6× faster, refined by 2 repeats (was 1.5× faster)");
 });
 
 test("a stopped run says so, and disturbed clocks come with what is certain", () => {
@@ -76,6 +86,7 @@ test("a first token is shown as it arrives, before there is a pace to play at; a
   view.receive(`${first}\n${second}`);
   assert.deepEqual([view.root.dataset.state, ...tokens(view)], ["playing", 1, 0]);
   assert.equal(text(view, "headline"), ""); // no lead, before both have begun
+  assert.deepEqual([view.find(".track.plain output").textContent, ...Object.values(view.charts).map(({ element }) => element.hidden)], ["", true, true]);
   view.player.halt();
 });
 

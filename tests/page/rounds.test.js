@@ -49,6 +49,8 @@ test("kinds of tokens are told apart, each with its explanation, and none is mar
   assert.equal(element.querySelector("b"), null);
   assert.deepEqual([...element.querySelectorAll("[data-index]")].map(({ dataset }) => dataset.index), ["1", "2"]);
   const [accepted, , unknown, own] = [...element.children].map(tipOf);
+  const [, blank] = timed(round(1, [" a"]), round(0.5, [" the"], 0, ["\n "]));
+  assert.match(explanations(tipOf(renderRound(blank, { side: "speculative" }).firstChild)), /^Marks: ↵ a line break/);
   assert.match(accepted, /^accepted proposal\ndraft's probability 0\.943 \(replayed\)\nround 1, 500\.00 ms: 3 proposed, 1 accepted, 2 committed$/);
   assert.match(unknown, /the engine does not report its token/);
   assert.match(own, /^correction token/);
