@@ -41,6 +41,8 @@ _LOAD_SECONDS = 0.8e-3  # the same per seconds of a plain step: short ones mostl
 ENOUGH = 6  # prompts, from which on they count as a sample of prompts
 _COSTS = 0.1  # of step costs from another moment: v(2) was 1.12 to 1.46 in a dozen fresh processes
 _COSTS_SECONDS = 0.2e-3  # the same per seconds of a plain step: short steps differ most between processes
+_REFUTED = 3  # joint standard errors between step costs and a quiet race's own steps, from which on these alone count
+_CALM = 0.05  # share that others took during such a race; hand-set: above it, step costs may be right
 _COSTS_LOAD = 0.5  # per share that others took while step costs were measured; hand-set: then they decide little
 
 INTERVAL = f"95 % interval: {Z} standard errors"
@@ -95,13 +97,15 @@ class Speedup(Interval):
     """A speedup with its factors: `middle` = `tokens_per_round` / `plain_steps_per_round`.
 
     `tokens_per_round` is None if a server does not report its passes. `measured` is the estimate from timed `steps`
-    alone, None if impossible; `expected` the one from counts and step costs, None without them.
+    alone, None if impossible; `expected` the one from counts and step costs, None without them. If the steps of a
+    quiet race have `refuted` it, it does not count.
     """
 
     steps: int
     tokens_per_round: float | None
     measured: float | None
     expected: float | None = None
+    refuted: bool = False
 
     @property
     def plain_steps_per_round(self) -> float | None:
@@ -268,7 +272,11 @@ def _speedup(
     length = float(speculative.tokens.mean()) if passes else None
     limit = math.inf if length is None else ABOVE * length
     estimates = [(math.log(ratio), error)] if ratio <= limit else []
-    estimates += [(math.log(expected.speedup), expected.error)] if expected is not None else []
+    refuted = False
+    if expected is not None:
+        other = math.log(expected.speedup), expected.error
+        refuted = bool(estimates) and load < _CALM and _errors_apart(*estimates, other) > _REFUTED
+        estimates += [] if refuted else [other]
     if estimates:
         found = _averaged(estimates)
         found = found.model_copy(update={"high": min(found.high, max(limit, found.middle))})
@@ -280,7 +288,12 @@ def _speedup(
         tokens_per_round=length,
         measured=ratio if ratio <= limit else None,
         expected=expected.speedup if expected is not None else None,
+        refuted=refuted,
     )
+
+
+def _errors_apart(one: tuple[float, float], other: tuple[float, float]) -> float:
+    return abs(one[0] - other[0]) / math.hypot(one[1], other[1])
 
 
 def _averaged(estimates: Sequence[tuple[float, float]]) -> Interval:
@@ -289,7 +302,6 @@ def _averaged(estimates: Sequence[tuple[float, float]]) -> Interval:
     middle = sum(weight * value for weight, (value, _) in zip(weights, estimates, strict=True)) / sum(weights)
     error = sum(weights) ** -0.5
     if len(estimates) == 2:  # they measure the same, so one of the errors is too small if they are far apart
-        (first, its_error), (second, other_error) = estimates
-        error *= max(abs(first - second) / (2 * math.hypot(its_error, other_error)), 1.0)
+        error *= max(_errors_apart(*estimates) / 2, 1.0)
     error = min(error, _MOST)
     return Interval(middle=math.exp(middle), low=math.exp(middle - Z * error), high=math.exp(middle + Z * error))

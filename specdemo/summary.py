@@ -228,7 +228,7 @@ def _apart(comparison: Comparison, speedup: Speedup | None, seconds: dict[Side, 
     if 1 / _APART < ratio / speedup.middle < _APART:
         return ""
     more = [counted(len(comparison.repeats), "repeat")] if comparison.repeats else []
-    more += ["step costs"] if speedup.expected is not None else []
+    more += ["step costs"] if speedup.expected is not None and not speedup.refuted else []
     how = "faster" if ratio > 1 else "slower"
     return (
         f"The seconds of this race alone say {times(ratio)} {how}. The headline rests on "
@@ -273,7 +273,8 @@ def _evidence(comparison: Comparison, speedup: Speedup, *, disturbed: bool) -> s
     )
     parts = [f"{counted(speedup.steps, 'timed step')} of {runs} give {gave}"]
     if speedup.expected is not None:
-        parts.append(f"counts with step costs {speedup.expected:.2f}×")
+        left_out = ", which these steps refute" if speedup.refuted else ""
+        parts.append(f"counts with step costs {speedup.expected:.2f}×{left_out}")
     firmer = " A longer answer gives a firmer result."
     advice = firmer if speedup.strength in ("noisy", "probable") and not disturbed else ""
     return f"{', '.join(parts)}. Estimate: {speedup}.{advice}"

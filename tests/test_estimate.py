@@ -135,12 +135,20 @@ def test_step_costs_pull_a_noisy_race_and_hardly_move_a_quiet_one() -> None:
         assert half_width(both) < half_width(alone)
 
 
-def test_estimates_that_contradict_each_other_widen_the_interval() -> None:
+def test_estimates_that_contradict_each_other_widen_the_interval_unless_a_quiet_race_decides() -> None:
     comparison = simulated(MACHINES["quiet"], 1.2, seed=2, repeats=2)
-    near, far = (of_comparison(with_costs(comparison, 1.2 * factor, 0.01, 0)) for factor in (1.05, 1.9))
+    busy = comparison.model_copy(update={"other_load": 0.3, "repeats": ()})
+    near, far, decided = (
+        of_comparison(with_costs(each, 1.2 * factor, 0.01, 0))
+        for each, factor in ((busy, 1.05), (busy, 2.4), (comparison, 1.9))
+    )
     assert near is not None
     assert far is not None
-    assert half_width(far) > 1.5 * half_width(near)
+    assert decided is not None
+    assert half_width(far) > 1.4 * half_width(near)
+    assert not far.refuted
+    assert decided.refuted
+    assert decided.middle == decided.measured
 
 
 def test_step_costs_that_do_not_apply_are_not_used() -> None:

@@ -221,8 +221,11 @@ def outcome(found: Result, settings: GenerationSettings) -> Outcome:
     )
     if current is None:
         return Outcome(None, f"There was no time for your own setting, so nothing was changed: {evidence}.")
-    if current.variant == conclusion.best or current.speedup.high >= fresh.speedup.low:
-        return Outcome(None, f"Your setting is as good as any tried: {evidence}. Nothing was changed.")
+    if current.variant == conclusion.best:
+        return Outcome(None, f"Your setting is the best of those tried: {evidence}. Nothing was changed.")
+    if current.speedup.high >= fresh.speedup.low:
+        yours = f"Your setting, {current.variant}, reached {current.speedup}"
+        return Outcome(None, f"{yours}; {evidence}. That is no clear difference, so nothing was changed.")
     gain = fresh.speedup.middle / current.speedup.middle - 1
     before = f"{current.variant} reached {current.speedup.middle:.2f}×"
     return Outcome(best, f"Set: {evidence}. Before, {before}, so decoding is now about {percent(gain)} faster.")

@@ -98,7 +98,7 @@ def test_a_faster_setting_is_set_and_one_as_good_is_not() -> None:
     assert "Before, lookahead 1 reached" in better.sentence
     same = outcome(result, lookahead(8))
     assert same.settings is None
-    assert same.sentence.startswith("Your setting is as good as any tried: lookahead 8 reached ")
+    assert same.sentence.startswith("Your setting is the best of those tried: lookahead 8 reached ")
     assert same.sentence.endswith("Nothing was changed.")
     assert list(plan.variants) == ["lookahead 1", "lookahead 8"]
 
