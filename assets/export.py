@@ -3,8 +3,7 @@
     python assets/export.py SOURCE assets/story-pair
 
 SOURCE holds `target/` and `draft/` in Hugging Face format, or one of them: the other stays as it is. Run it in the
-environment that `export-requirements.txt` describes. Matrices in f32 that came in f16 are stored in f16, which halves
-the file and changes no figure: see `halve`.
+environment that `export-requirements.txt` describes.
 """
 
 import argparse
@@ -18,7 +17,7 @@ import numpy as np
 import openvino
 from openvino import opset13 as opset
 
-WEIGHTS = ("fp32", "fp16", "int8")
+WEIGHTS = ("fp32", "fp16", "int8", "int8-f32")  # the last is ours: see `quantize`
 NEEDED = ("config.json", "generation_config.json", "openvino_*.xml", "openvino_*.bin")
 SMALL = 10_000  # numbers: the norms' weights, which are not worth it
 
@@ -28,36 +27,38 @@ def export(source: Path, destination: Path, weights: str, *options: str) -> None
     shutil.rmtree(destination, ignore_errors=True)
     destination.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "optimum.commands.optimum_cli", "export", "openvino", "--model", str(source)]
-    command += ["--task", "text-generation-with-past", "--weight-format", weights, *options]
+    stored = "fp32" if weights == "int8-f32" else weights
+    command += ["--task", "text-generation-with-past", "--weight-format", stored, *options]
     subprocess.run([*command, str(destination)], check=True)
     for file in destination.iterdir():
         if not any(fnmatch(file.name, pattern) for pattern in NEEDED):
             file.unlink()
-    if weights == "fp32":
-        halve(destination)
+    if weights == "int8-f32":
+        quantize(destination)
     size = sum(file.stat().st_size for file in destination.iterdir())
     print(f"{destination}: {weights}, {size / 2**20:.1f} MiB")
 
 
-def halve(folder: Path) -> None:
-    """Store matrices in f16 where that loses nothing, and have OpenVINO compute them in f32 as before.
+def quantize(folder: Path) -> None:
+    """Store matrices in int8 with a scale per row, and have OpenVINO compute them in f32.
 
-    A plain conversion to f32 would be kept in the compiled model, where f16 weights run other kernels and the
-    embeddings are rounded elsewhere. Multiplied by one they are a computed constant, which OpenVINO folds when it
-    loads the model: the same f32 weights, bit for bit.
+    Multiplied by one they are a computed constant, which OpenVINO folds when it loads the model: without it, compressed
+    weights run other kernels, whose passes over several tokens round differently and cost more.
     """
-    file, scratch = folder / "openvino_model.xml", folder / "halved.xml"
+    file, scratch = folder / "openvino_model.xml", folder / "quantized.xml"
     model = openvino.Core().read_model(file)
     one = opset.constant(np.float32(1))
     for node in model.get_ordered_ops():
         if node.get_type_name() != "Constant" or node.get_element_type() != openvino.Type.f32 or len(node.shape) != 2:
             continue
-        half = node.data.astype(np.float16)
-        if node.data.size < SMALL or not np.array_equal(half.astype(np.float32), node.data):
+        if node.data.size < SMALL:
             continue
         readers = list(node.output(0).get_target_inputs())
-        stored = opset.constant(half, name=f"{node.get_friendly_name()}/f16")
-        folded = opset.multiply(opset.convert(stored, "f32"), one)
+        scales = (np.abs(node.data).max(axis=1, keepdims=True) / 127).astype(np.float16)
+        codes = np.rint(node.data / np.where(scales, scales, 1)).clip(-127, 127).astype(np.int8)
+        stored = opset.constant(codes, name=f"{node.get_friendly_name()}/int8")
+        scaled = opset.multiply(opset.convert(stored, "f16"), opset.constant(scales))
+        folded = opset.multiply(opset.convert(scaled, "f32"), one)
         folded.set_friendly_name(node.get_friendly_name())
         for reader in readers:
             reader.replace_source_output(folded.output(0))
@@ -72,7 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path)
     parser.add_argument("destination", type=Path)
-    parser.add_argument("--target-weights", choices=WEIGHTS, default="fp32")
+    parser.add_argument("--target-weights", choices=WEIGHTS, default="int8-f32")
     parser.add_argument("--draft-weights", choices=WEIGHTS, default="int8")
     arguments = parser.parse_args()
     weights = {"target": arguments.target_weights, "draft": arguments.draft_weights}

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
+from statistics import median
 from typing import Any, Literal, NamedTuple
 
 from specdemo import estimate, metrics
@@ -230,10 +231,22 @@ def _apart(comparison: Comparison, speedup: Speedup | None, seconds: dict[Side, 
     more = [counted(len(comparison.repeats), "repeat")] if comparison.repeats else []
     more += ["step costs"] if speedup.expected is not None and not speedup.refuted else []
     how = "faster" if ratio > 1 else "slower"
+    side: Side = "plain" if ratio > speedup.middle else "speculative"
+    held = _held_up(comparison.side(side))
+    cause = f", since single slow steps held up {side} decoding for {held:.1f} s" if held > 0.05 * seconds[side] else ""
     return (
-        f"The seconds of this race alone say {times(ratio)} {how}. The headline rests on "
+        f"The seconds of this race alone say {times(ratio)} {how}{cause}. The headline rests on "
         f"{listed(['typical steps', *more])}, which vary less."
     )
+
+
+def _held_up(run: Run) -> float:
+    """Seconds by which steps that took half as long again as usual, or longer, exceed the median of their kind."""
+    kinds: dict[int | None, list[float]] = {}
+    for step in run.rounds[1:]:
+        kinds.setdefault(None if step.proposed is None else len(step.proposed), []).append(step.seconds)
+    usual = [(seconds, median(same)) for same in kinds.values() for seconds in same]
+    return sum(seconds - typical for seconds, typical in usual if seconds > 1.5 * typical)
 
 
 def _ceiling(comparison: Comparison) -> tuple[float, int] | None:
@@ -399,13 +412,14 @@ def disturbed(share: float | None, *, spoiled: bool = False) -> str:
     sentences = []
     if share is not None and share > _BUSY:
         slows = "which slows both sides down, and not necessarily alike"
-        sentences.append(f"Other programs took {percent(share)} of the processor, {slows}.")
+        programs = "Other programs, a browser on this machine included,"
+        sentences.append(f"{programs} took {percent(share)} of the processor, {slows}.")
     if spoiled:
         sentences.append(
             "Other programs spoiled this measurement: it says that speculation gains more than the tokens of a round "
             "allow, which cannot be."
         )
-    return " ".join([*sentences, "Close them and run again."]) if sentences else ""
+    return " ".join([*sentences, "Close what you can and run again."]) if sentences else ""
 
 
 def _refused(comparison: Comparison) -> str:

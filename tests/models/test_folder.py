@@ -16,7 +16,7 @@ def copy(tmp_path: Path) -> Path:
 def test_the_bundled_pair_is_described() -> None:
     pair = bundled_pair()
     assert pair.name == "story-pair"
-    assert (pair.target.architecture, pair.target.weights, pair.target.context_length) == ("llama", "f16", 2048)
+    assert (pair.target.architecture, pair.target.weights, pair.target.context_length) == ("llama", "int8", 2048)
     assert 12e6 < pair.target.parameters < 12.5e6
     assert pair.draft is not None
     assert (pair.draft.weights, round(pair.draft.parameters / 1e6, 1)) == ("int8", 1.9)

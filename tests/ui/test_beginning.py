@@ -22,7 +22,8 @@ BEGUN = {"repetition_penalty": 1.3, "num_assistant_tokens": 7}
 
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch) -> ModelPair:
-    entry = find("story-pair").model_copy(update={"begin": Defaults(generation=BEGUN)})
+    entry = find("story-pair")
+    entry = entry.model_copy(update={"begin": Defaults(generation=BEGUN, runtime=entry.begin.runtime)})
     monkeypatch.setattr("specdemo.models.catalogue.catalogue", lambda: (entry,))
     return bundled_pair()
 
