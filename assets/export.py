@@ -42,7 +42,7 @@ def export(source: Path, destination: Path, weights: str, *options: str) -> None
 def quantize(folder: Path) -> None:
     """Store matrices in int8 with a scale per row, and have OpenVINO compute them in f32.
 
-    Multiplied by one they are a computed constant, which OpenVINO folds when it loads the model: without it, compressed
+    Multiplied by one they are a computed constant, which OpenVINO folds when it loads the model. Otherwise compressed
     weights run other kernels, whose passes over several tokens round differently and cost more.
     """
     file, scratch = folder / "openvino_model.xml", folder / "quantized.xml"

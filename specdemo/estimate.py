@@ -275,7 +275,7 @@ def _speedup(
     refuted = False
     if expected is not None:
         other = math.log(expected.speedup), expected.error
-        refuted = bool(estimates) and load < _CALM and _errors_apart(*estimates, other) > _REFUTED
+        refuted = ratio <= limit and load < _CALM and _errors_apart(estimates[0], other) > _REFUTED
         estimates += [] if refuted else [other]
     if estimates:
         found = _averaged(estimates)
@@ -302,6 +302,6 @@ def _averaged(estimates: Sequence[tuple[float, float]]) -> Interval:
     middle = sum(weight * value for weight, (value, _) in zip(weights, estimates, strict=True)) / sum(weights)
     error = sum(weights) ** -0.5
     if len(estimates) == 2:  # they measure the same, so one of the errors is too small if they are far apart
-        error *= max(_errors_apart(*estimates) / 2, 1.0)
+        error *= max(_errors_apart(estimates[0], estimates[1]) / 2, 1.0)
     error = min(error, _MOST)
     return Interval(middle=math.exp(middle), low=math.exp(middle - Z * error), high=math.exp(middle + Z * error))

@@ -31,6 +31,7 @@ from specdemo.text import counted
 _BUSY = 0.2  # of the processor's time; hand-set: below it the interval says enough, and no one need close anything
 _EXACT = 1.2  # within this factor of 1×, a second decimal matters
 _APART = 1.1  # headline over the ratio of the seconds beside it; hand-set: from here on a reader asks why
+_HELD = 0.05  # of a side's seconds; hand-set: single slow steps of less are no reason
 _SLOW = 0.3  # plain steps; hand-set: a draft step below this is not to blame for a lack of gain
 _POSITIONS = 16  # of a proposal whose acceptance is listed, as many as the longest lookahead has
 _UNCOMPRESSED = ("f32", "f16", "bf16", "F32", "F16", "BF16")  # of stored weights whose activations are not quantized
@@ -233,11 +234,10 @@ def _apart(comparison: Comparison, speedup: Speedup | None, seconds: dict[Side, 
     how = "faster" if ratio > 1 else "slower"
     side: Side = "plain" if ratio > speedup.middle else "speculative"
     held = _held_up(comparison.side(side))
-    cause = f", since single slow steps held up {side} decoding for {held:.1f} s" if held > 0.05 * seconds[side] else ""
-    return (
-        f"The seconds of this race alone say {times(ratio)} {how}{cause}. The headline rests on "
-        f"{listed(['typical steps', *more])}, which vary less."
-    )
+    enough = held > _HELD * seconds[side]
+    cause = f", since single slow steps held up {side} decoding for {held:.1f} s" if enough else ""
+    rests = f"The headline rests on {listed(['typical steps', *more])}, which vary less."
+    return f"The seconds of this race alone say {times(ratio)} {how}{cause}. {rests}"
 
 
 def _held_up(run: Run) -> float:

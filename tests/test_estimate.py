@@ -45,9 +45,13 @@ def estimates_of(machine: str, steps: str, *, prior: bool) -> list[tuple[float, 
         comparison = simulated(MACHINES[machine], truth, seed=seed, step=step, repeats=0 if prior else number)
         if prior:
             comparison = with_costs(comparison, truth, step, random.normal(0, 0.08))
-        speedup = of_comparison(comparison)
-        assert speedup is not None
-        found.append((truth, speedup))
+        found.append((truth, estimated(comparison)))
+    return found
+
+
+def estimated(comparison: Comparison) -> Speedup:
+    found = of_comparison(comparison)
+    assert found is not None
     return found
 
 
@@ -95,8 +99,7 @@ def test_on_a_steady_clock_it_is_the_ratio_of_seconds() -> None:
     once = compared(engine, **LONG)
     *_, more = repeats(engine, once, number=3)
     for comparison in (once, more):
-        found = of_comparison(comparison)
-        assert found is not None
+        found = estimated(comparison)
         assert found.middle == found.measured == pytest.approx(ratio_of_seconds(comparison))
         assert found.tokens_per_round == pytest.approx(metrics.mean_acceptance_length(comparison.speculative))
         assert found.plain_steps_per_round == pytest.approx((found.tokens_per_round or 0) / found.middle)
@@ -105,8 +108,7 @@ def test_on_a_steady_clock_it_is_the_ratio_of_seconds() -> None:
 
 def test_the_printed_formula_is_what_is_computed() -> None:
     comparison = simulated(MACHINES["bursts, half"], 1.5, seed=4, repeats=0)
-    found = of_comparison(comparison)
-    assert found is not None
+    found = estimated(comparison)
     rounds = comparison.speculative.rounds
     sides = [[step.seconds for step in comparison.plain.rounds], [step.seconds for step in rounds]]
     kinds = [[0] * len(sides[0]), [len(step.proposed or ()) for step in rounds]]
@@ -124,9 +126,7 @@ def test_the_printed_formula_is_what_is_computed() -> None:
 def test_step_costs_pull_a_noisy_race_and_hardly_move_a_quiet_one() -> None:
     quiet, noisy = (simulated(MACHINES[name], 1.5, seed=9, repeats=0) for name in ("quiet", "bursts, most of it"))
     for comparison, least, most in ((quiet, 0.0, 0.35), (noisy, 0.6, 1.0)):
-        alone, both = (of_comparison(each) for each in (comparison, with_costs(comparison, 1.7, 0.01, 0)))
-        assert alone is not None
-        assert both is not None
+        alone, both = map(estimated, (comparison, with_costs(comparison, 1.7, 0.01, 0)))
         assert both.measured == alone.middle
         assert both.expected == pytest.approx(1.7, rel=0.02)
         assert both.expected is not None
@@ -138,13 +138,8 @@ def test_step_costs_pull_a_noisy_race_and_hardly_move_a_quiet_one() -> None:
 def test_estimates_that_contradict_each_other_widen_the_interval_unless_a_quiet_race_decides() -> None:
     comparison = simulated(MACHINES["quiet"], 1.2, seed=2, repeats=2)
     busy = comparison.model_copy(update={"other_load": 0.3, "repeats": ()})
-    near, far, decided = (
-        of_comparison(with_costs(each, 1.2 * factor, 0.01, 0))
-        for each, factor in ((busy, 1.05), (busy, 2.4), (comparison, 1.9))
-    )
-    assert near is not None
-    assert far is not None
-    assert decided is not None
+    races = ((busy, 1.05), (busy, 2.4), (comparison, 1.9))
+    near, far, decided = (estimated(with_costs(each, 1.2 * factor, 0.01, 0)) for each, factor in races)
     assert half_width(far) > 1.4 * half_width(near)
     assert not far.refuted
     assert decided.refuted
@@ -168,9 +163,7 @@ def test_step_costs_that_do_not_apply_are_not_used() -> None:
 
 def test_what_cannot_be_is_left_out() -> None:
     impossible = simulated(MACHINES["quiet"], 5, seed=0)
-    alone, both = (of_comparison(each) for each in (impossible, with_costs(impossible, 1.5, 0.01, 0)))
-    assert alone is not None
-    assert both is not None
+    alone, both = map(estimated, (impossible, with_costs(impossible, 1.5, 0.01, 0)))
     assert (alone.measured, alone.strength) == (None, "noisy")
     assert str(alone) == f"at most {estimate.ABOVE * (alone.tokens_per_round or 0):.2f}×"
     assert both.measured is None
@@ -179,8 +172,7 @@ def test_what_cannot_be_is_left_out() -> None:
 
 
 def test_a_side_with_a_handful_of_rounds_is_uncertain_by_itself() -> None:
-    found = of_comparison(compared(ScriptedEngine(), ignore_eos=True, max_new_tokens=12))
-    assert found is not None
+    found = estimated(compared(ScriptedEngine(), ignore_eos=True, max_new_tokens=12))
     assert found.strength != "clear"
     assert of_comparison(compared(ScriptedEngine(words=(" a",)))) is None
 

@@ -90,7 +90,7 @@ def lookahead(n: int) -> GenerationSettings:
 
 
 def test_a_faster_setting_is_set_and_one_as_good_is_not() -> None:
-    plan, result = tuned(lookahead(1), (1, 8))
+    _, result = tuned(lookahead(1), (1, 8))
     better = outcome(result, lookahead(1))
     assert better.settings is not None
     assert better.settings.num_assistant_tokens == 8
@@ -100,7 +100,6 @@ def test_a_faster_setting_is_set_and_one_as_good_is_not() -> None:
     assert same.settings is None
     assert same.sentence.startswith("Your setting is the best of those tried: lookahead 8 reached ")
     assert same.sentence.endswith("Nothing was changed.")
-    assert list(plan.variants) == ["lookahead 1", "lookahead 8"]
 
 
 def test_the_search_uses_the_prompt_in_view_and_the_pair_that_a_run_has_loaded() -> None:
