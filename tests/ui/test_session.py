@@ -68,8 +68,7 @@ def test_a_pair_is_loaded_as_its_first_run_wants_it() -> None:
 
 def test_an_empty_prompt_does_not_leave_an_earlier_run_beside_the_error() -> None:
     worker = Recorder()
-    sessions = Sessions(worker)  # type: ignore[arg-type]
-    (update,) = sessions.run("visitor", bundled_pair(), " \n", GenerationSettings())
+    (update,) = Sessions(worker).run("visitor", bundled_pair(), " ", GenerationSettings())  # type: ignore[arg-type]
     assert [json.loads(line)["kind"] for line in str(update.feed).splitlines()] == ["start", "error"]
     assert "The prompt is empty" in update.message
     assert worker.pairs == []
