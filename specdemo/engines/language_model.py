@@ -305,7 +305,10 @@ class HeadSequence:
     def _states(self, first: int, last: int) -> States:
         if last > self._true:
             return self._own.states(first - 1, last - 1)
-        self._join.infer([self._target.cached.states(first, last)[None]])
+        # kept, since the tensor shares its memory, which takes half the time of passing an array
+        self._given = np.ascontiguousarray(self._target.cached.states(first, last)[None])
+        self._join.set_input_tensor(openvino.Tensor(self._given, shared_memory=True))
+        self._join.infer(share_outputs=True)
         joined: States = self._join.get_output_tensor(0).data[0]
         return joined
 
