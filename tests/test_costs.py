@@ -78,7 +78,7 @@ def test_a_damaged_file_or_folder_is_no_obstacle(load: list[float], tmp_path: Pa
     assert recall("traced", engine().pair) is None
 
 
-@pytest.mark.parametrize(("agreement", "speedup", "best"), [(0.9, 4.686 / 2.5, 5), (0.5, 1.5 / 1.3, 1), (0.1, 1, 0)])
+@pytest.mark.parametrize(("agreement", "speedup", "best"), [(0.9, 4.095 / 2.2, 4), (0.5, 1.5 / 1.3, 1), (0.1, 1, 0)])
 def test_the_page_starts_at_the_lookahead_that_costs_and_agreement_predict(
     load: list[float], monkeypatch: pytest.MonkeyPatch, agreement: float, speedup: float, best: int
 ) -> None:
@@ -88,7 +88,7 @@ def test_the_page_starts_at_the_lookahead_that_costs_and_agreement_predict(
     known = engine()
     known.pair = pair
     assert measure_costs(known) is not None
-    found = predicted(pair, "traced")  # τ / (0.2 γ + 1 + 0.1 γ)
+    found = predicted(pair, "traced")  # τ / (0.2 γ + 1 + 0.1 γ); lookahead 5 would be less than 1 % faster than 4
     assert found is not None
     assert found.lookahead == best
     assert found.speedup == pytest.approx(speedup, rel=1e-3)

@@ -16,7 +16,7 @@ from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -30,6 +30,7 @@ _MEMORY = 0.98  # weight of an outcome after the next one: a text's character la
 _EDGES = (0.1, 0.25, 0.5, 0.7, 0.85, 0.95, 0.99)  # stated probabilities judged alike; finer where products need it
 _PRIOR = 4.0  # weight of what is assumed before there are outcomes, in outcomes
 _PROBING = 0.02  # share of the time that probes may take while rounds are plain: what a useless draft costs
+_NEARLY = 0.97  # of the best predicted speedup; hand-set: what step costs cannot tell apart
 _EVERY = 8  # rounds between recomputations of the thresholds, which take some 30 µs
 
 
@@ -241,16 +242,18 @@ def best_lookahead(agreement_per_step: Sequence[float], costs: Costs) -> tuple[i
     """Return the best constant lookahead, and its predicted speedup; (0, 1.0) where plain decoding is faster.
 
     `agreement_per_step[i]` is the share of a draft's (i + 1)-th proposals that the target accepts, if it accepted
-    those before. The speedup is τ / (draft steps + v(γ + 1)), in plain steps, and so never above τ.
+    those before. The speedup is τ / (draft steps + v(γ + 1)), in plain steps, and so never above τ. The best is the
+    shortest of those that are nearly as fast as any: in races, longer rounds fall behind step costs the most.
     """
-    best, reach, tokens = (0, 1.0), 1.0, 1.0
-    for lookahead, agreement in enumerate(agreement_per_step[: len(costs.verify) - 1], 1):
+    found, reach, tokens = list[tuple[int, float]](), 1.0, 1.0
+    # a pass over more tokens is never cheaper than a shorter one: where it was measured so, that is noise
+    passes = accumulate((max(each, costs.plain_step) for each in costs.verify[1:]), max)
+    for lookahead, (agreement, verify) in enumerate(zip(agreement_per_step, passes, strict=False), 1):
         reach *= agreement
         tokens += reach
         drafting = costs.drafting(lookahead)
         if drafting is None:
             break
-        # a pass over more tokens is never cheaper than a plain one: where it was measured so, that is noise
-        steps = max(costs.verify[lookahead], costs.plain_step) + drafting
-        best = max(best, (lookahead, tokens / steps * costs.plain_step), key=lambda found: found[1])
-    return best
+        found.append((lookahead, tokens / (verify + drafting) * costs.plain_step))
+    most = max((speedup for _, speedup in found), default=1.0)
+    return next((each for each in found if each[1] >= max(_NEARLY * most, 1.0)), (0, 1.0))

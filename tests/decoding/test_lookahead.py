@@ -209,6 +209,8 @@ def test_it_is_what_the_formula_gives() -> None:
     for steps, lookahead, speedup in ((6, 2, 1.75 / 1.3), (1, 1, 1.5 / 1.2)):
         found, predicted = best_lookahead([0.5] * steps, costs)
         assert (found, round(predicted, 9)) == (lookahead, round(speedup, 9))
+    # 1.5, 1.75, 1.875 in 1.2, 1.4 and, counted as no less than a shorter pass, 1.5 steps: 1.25 is as good as any
+    assert best_lookahead([0.5] * 3, costs.model_copy(update={"verify": (1.0, 1.1, 1.2, 1.1)}))[0] == 1
 
 
 def test_plain_decoding_where_nothing_pays() -> None:
