@@ -22,7 +22,7 @@ _COLOURS = 64  # of the palette: text stays sharp, and the file below a megabyte
 _FONTS = ("DejaVuSans.ttf", "Arial.ttf", "Helvetica.ttc", "LiberationSans-Regular.ttf", "NotoSans-Regular.ttf")
 _INKS = {"rejected": "rejected", "prompt": "mute"}
 _TONES = {"faster": "accepted", "slower": "rejected"}
-_LEGEND = (("accepted", "accepted guess"), ("own", "own, the target's"), ("rejected", "rejected guess"))
+_LEGEND = (("accepted", "accepted"), ("rejected", "rejected"), ("own", "the target's own"))
 
 Placed = tuple[str, str, int, int]  # a word, its kind, and where it stands in its pane, in pixels
 
