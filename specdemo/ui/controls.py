@@ -93,12 +93,12 @@ def explanation(pair: ModelPair, engine: EngineName, drafter: str, policy: str) 
 
 
 def lookahead_info(pair: ModelPair, engine: EngineName) -> str | None:
-    """Its description, and which one is best here by known step costs and the draft's agreement."""
+    """Its description, and which one is best here by known step costs and the draft's agreement with most texts."""
     description, found = FIELDS["num_assistant_tokens"].description, predicted(pair, engine)
     if found is None:
         return description
-    best = f"{found.lookahead} is best here" if found.lookahead else "here plain decoding is faster"
-    return f"{description}; {best} by measured costs"
+    best = f"{found.lookahead} is best" if found.lookahead else "plain decoding is faster"
+    return f"{description}; by measured costs {best} here on average"
 
 
 AT_HAND = LiveSettings._fields  # what visitors can change during a run
