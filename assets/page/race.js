@@ -44,7 +44,7 @@ export class Race {
     discarded.addEventListener("change", () => this.root.classList.toggle("with-discarded", discarded.checked));
     element.querySelector(".rounds")?.addEventListener("click", () => trigger("select", {}));
     if (element.querySelector(".share")) shares(find(".share"), find("#share-menu"), () => this.finished?.record, trigger);
-    this.run = this.was = ""; // `was`: in brackets, the headline before repeats
+    this.run = this.first = ""; // `first`: the headline before repeats
     /** @type {Set<string>} */ this.begun = new Set(); // runs, with this one
     this.read = -1; // number of the last event of the run
     /** @type {Comparison | null} */ this.request = null; // what is compared
@@ -93,8 +93,7 @@ export class Race {
     }
     if (event.kind === "end") {
       const { run, record, anatomy } = event;
-      const was = this.finished?.record.summary.headline ?? record.summary.headline;
-      this.was = was === record.summary.headline ? "" : ` (was ${was.toLowerCase()})`;
+      this.first ||= record.summary.headline;
       this.finished = { run, record, anatomy }; // it comes again with the figures of repeats
       this.moves = record.moves;
       this.panes.speculative.source = record.trace_source;
@@ -119,7 +118,7 @@ export class Race {
   begin(run, request) {
     this.finished = this.failure = null;
     this.begun.add(run);
-    Object.assign(this, { run, request, moves: [], read: -1 });
+    Object.assign(this, { run, request, moves: [], read: -1, first: "" });
     const { settings, pair } = request;
     const remote = pair.target.server !== null;
     this.player.reset({ limit: settings.max_new_tokens, sequential: settings.sequential || remote });
@@ -236,7 +235,8 @@ export class Race {
     this.root.dataset.tone = summary.direction;
     this.root.dataset.strength = summary.strength;
     const reason = [stopped && "Stopped early.", summary.sentence, summary.certain].filter(Boolean).join(" ");
-    const range = [summary.range, summary.refined].filter(Boolean).join(", ") + this.was;
+    const was = this.first === summary.headline ? "" : ` (was ${this.first.toLowerCase()})`;
+    const range = [summary.range, summary.refined || (was && "with step costs")].filter(Boolean).join(", ") + was;
     const warning = summary.warnings.find((/** @type {any} */ { kind }) => kind !== "disturbed" || !summary.certain); // which says so, too
     const texts = { headline: summary.headline, reason, range, apart: summary.apart, warning: warning?.chip, "made-by": summary.made_by };
     for (const [name, text] of Object.entries(texts)) this.find(`.${name}`).textContent = text ?? "";

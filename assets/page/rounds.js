@@ -117,7 +117,7 @@ function chip(text, kind, title, details) {
 }
 
 /** A token's text; where it has none to see, with marks. @param {{ id: number | null, text: string }} draft */
-const shown = ({ id, text }) => (id === null ? "?" : (text.trim() ? text : text.replaceAll(" ", "␣").replaceAll("\t", "→") || "∅").replaceAll("\n", "↵"));
+const shown = ({ id, text }) => (id === null && !text ? "?" : (text.trim() ? text : text.replaceAll(" ", "␣").replaceAll("\t", "→") || "∅").replaceAll("\n", "↵"));
 /** The marks that make up a text, which the glossary explains; else nothing. @param {string} text */
 const marks = (text) => (/^[↵␣→∅]+$/.test(text) ? ` ${text}` : "");
 /** @param {number | null | undefined} value */
