@@ -234,7 +234,7 @@ def _apart(comparison: Comparison, speedup: Speedup | None, seconds: dict[Side, 
     how = "faster" if ratio > 1 else "slower"
     side: Side = "plain" if ratio > speedup.middle else "speculative"
     held = _held_up(comparison.side(side))
-    enough = held > _HELD * seconds[side]
+    enough = held > max(_HELD * seconds[side], 0.05)  # shown in tenths
     cause = f", since single slow steps held up {side} decoding for {held:.1f} s" if enough else ""
     rests = f"The headline rests on {listed(['typical steps', *more])}, which vary less."
     return f"The seconds of this race alone say {times(ratio)} {how}{cause}. {rests}"
@@ -264,12 +264,12 @@ def _why(comparison: Comparison, speedup: Speedup | None, warned: Sequence[RunWa
     if speedup is not None:
         yield _evidence(comparison, speedup, disturbed=any(each.kind == "disturbed" for each in warned))
         yield _makeup(comparison)
-        found = _ceiling(comparison)
-        if found is not None and found[0] > 1:
+        found, longest = _ceiling(comparison), len(comparison.costs.verify) - 1 if comparison.costs else 0
+        if found is not None and found[0] > 1 and longest >= (comparison.settings.strategy.fixed_lookahead or 0):
             yield (
                 f"A perfect draft, whose every guess is right, would reach {found[0]:.1f}× on this machine, by "
-                f"guessing {counted(found[1], 'token')} a round. Up to there the draft is the limit, beyond it the "
-                "machine."
+                f"guessing {counted(found[1], 'token')} a round, where up to {longest} were measured. Up to there "
+                "the draft is the limit, beyond it the machine."
             )
     for warning in warned:
         yield warning.reason

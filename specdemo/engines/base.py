@@ -168,7 +168,7 @@ def messages(request: Request) -> list[dict[str, str]]:
 def check_prompt(request: Request) -> None:
     """Raise a `PromptError` unless there is a prompt, and it and the turns before it are text, and not too many."""
     if not request.prompt.strip():
-        raise PromptError("The prompt is empty; type one.")
+        raise PromptError("The prompt is empty; type one first.")
     if len(request.history) > MOST_TURNS:
         raise PromptError(f"The chat has more than {MOST_TURNS} turns; start a new chat.")
     if not all(is_text(message["content"]) for message in messages(request)):

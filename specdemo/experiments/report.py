@@ -247,7 +247,7 @@ def _charts(result: Result, found: Sequence[Point]) -> dict[str, Chart]:
             rest = ", ".join(f"{name} {value}" for name, value in values[point.variant].items() if name != axis)
             lines.setdefault(rest, []).append(point)
     charts: dict[str, Chart] = {}
-    remark = f"{capitalised(metrics.FORMULAS['speedup'])}; error bars: 95 % intervals."
+    remark = "Error bars: 95 % intervals."
     if lines:
         speedups, lengths = list[Figure](), list[Figure]()
         for at, (name, mine) in enumerate(lines.items()):

@@ -271,7 +271,7 @@ EXAMPLES = (
 OWN_RUNS = (
     "<table><caption>Your runs of this prompt</caption><thead><tr><th>lookahead</th><th>accepted</th>"
     "<th>tokens a round</th><th>speedup <small>(95 % interval)</small></th></tr></thead><tbody></tbody></table>"
-    "<p>Longer guesses write more per round, until guessing and checking the wrong ones costs more.</p>"
+    "<p>Longer guesses write more per round, but guessing and checking the wrong ones takes time.</p>"
 )
 
 
@@ -331,7 +331,7 @@ def compare_tab(
     for over in (started.then, leave.click):
         over(None, js=script("main.js", "asked", "false"))
 
-    moved = [controls[name].change for name in AT_HAND]
+    moved = [controls[name].input for name in AT_HAND]  # by the visitor, not by a pair that has just been loaded
     gr.on(moved, callbacks.move, [pair, *settings], trigger_mode="always_last", **PRIVATE)
     prepared = [session_open, pair, *settings]
     reading = [prompt.focus, *(controls[name].change for name in DECODING)]

@@ -93,12 +93,12 @@ def explanation(pair: ModelPair, engine: EngineName, drafter: str, policy: str) 
 
 
 def lookahead_info(pair: ModelPair, engine: EngineName) -> str | None:
-    """Its description, and which one is best here by known step costs and the draft's agreement with most texts."""
+    """Its description, and which one suits this machine by known step costs and the draft's agreement."""
     description, found = FIELDS["num_assistant_tokens"].description, predicted(pair, engine)
     if found is None:
         return description
-    best = f"{found.lookahead} is best" if found.lookahead else "plain decoding is faster"
-    return f"{description}; by measured costs {best} here on average"
+    best = f"{found.lookahead} suits this machine" if found.lookahead else "plain decoding is faster here"
+    return f"{description}; by measured costs {best}"
 
 
 AT_HAND = LiveSettings._fields  # what visitors can change during a run

@@ -215,7 +215,7 @@ def outcome(found: Result, settings: GenerationSettings) -> Outcome:
     if conclusion.best is None or fresh is None:
         return Outcome(None, f"{conclusion.sentence} Nothing was changed.")
     best = found.variants[conclusion.best].settings
-    runs = f"{counted(fresh.runs, 'fresh run')} of {settings.max_new_tokens} tokens"
+    runs = f"{counted(fresh.runs, 'fresh run')} of at most {settings.max_new_tokens} tokens"
     evidence = f"{conclusion.best} reached {fresh.speedup} in {runs}"
     current = next(
         (p for name, p in measured.items() if found.variants[name].settings.strategy == settings.strategy), None

@@ -90,7 +90,7 @@ def _model(model: Model) -> str:
     return f"{parameters(model.parameters)} {model.weights}"
 
 
-_GROUPS = {"wins": "Speculation wins", "close": "Close", "loses": "Speculation loses"}
+_GROUPS = {"wins": "Speculation wins", "close": "Nearly even", "loses": "Speculation loses"}
 _EXPECTATIONS = ASSETS / "expectations.json"
 _GROUP = Markup("<section><h3>{title}</h3>{entries}</section>")
 _ENTRY = Markup('<button type="button" data-prompt="{prompt}">{prompt}{measured}</button>')
