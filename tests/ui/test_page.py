@@ -339,7 +339,7 @@ def test_the_anatomy_of_the_last_run_and_of_a_saved_one(visit: Visit, tmp_path: 
     for outcome in ("accepted", "rejected", "discarded"):
         drafts = [d for step in comparison.speculative.rounds for d in proposals(step) if d.verdict == outcome]
         expect(page.locator(f".anatomy .chip.{outcome}")).to_have_count(len(drafts))
-    page.focus(".anatomy .steps")
+    steps.first.click()  # which waits for the tab to open, and focuses them
     for _ in range(3):
         page.keyboard.press("ArrowDown")
     expect(page.locator(".anatomy .place")).to_have_text(f"round 4 of {len(comparison.speculative.rounds)}")
