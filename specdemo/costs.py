@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from hashlib import sha256
 from importlib.metadata import version
-from itertools import accumulate, cycle, islice, takewhile
+from itertools import cycle, islice, takewhile
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -80,17 +80,12 @@ def measure_costs(
     if plausible(costs) and costs.other_load <= _QUIET:
         remember(engine, costs)
         return costs
-    return recall(engine.name, engine.pair) or bounded(costs)
+    return recall(engine.name, engine.pair) or costs.bounded()
 
 
 def plausible(costs: Costs) -> bool:
     """Check that no pass over several tokens took clearly less time than one over a single token."""
     return min(costs.verify) >= _BELOW * costs.verify[0]
-
-
-def bounded(costs: Costs) -> Costs:
-    """Return the costs with passes that take at least as long as any shorter one."""
-    return costs.model_copy(update={"verify": tuple(accumulate(costs.verify, max))})
 
 
 def remember(engine: Engine, costs: Costs) -> None:

@@ -6,6 +6,7 @@ sides. Anyone may have written a file: bounds here are far beyond any real run, 
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import accumulate
 from math import log
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
@@ -424,6 +425,10 @@ class Costs(Record):
         if later is None:
             return None
         return (self.first_draft_step or later) + (lookahead - 1) * later if lookahead else 0.0
+
+    def bounded(self) -> Self:
+        """Return the costs with passes that take at least as long as any shorter one; the rest is noise."""
+        return self.model_copy(update={"verify": tuple(accumulate(self.verify, max))})
 
 
 class Trial(Record):

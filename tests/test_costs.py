@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import specdemo.costs as step_costs
-from specdemo.costs import bounded, measure_costs, plausible, predicted, recall, remember, start_settings
+from specdemo.costs import measure_costs, plausible, predicted, recall, remember, start_settings
 from specdemo.engines.base import THOROUGH
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.models.catalogue import bundled_pair, pair_settings
@@ -63,7 +63,7 @@ def test_impossible_costs_are_measured_again(load: list[float], monkeypatch: pyt
 def test_costs_that_stay_impossible_are_bounded() -> None:
     noisy = COSTS.model_copy(update={"verify": (0.01, 0.006, 0.012, 0.011)})
     assert not plausible(noisy)
-    assert bounded(noisy).verify == (0.01, 0.01, 0.012, 0.012)
+    assert noisy.bounded().verify == (0.01, 0.01, 0.012, 0.012)
 
 
 def test_a_damaged_file_or_folder_is_no_obstacle(load: list[float], tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -246,14 +246,14 @@ def best_lookahead(agreement_per_step: Sequence[float], costs: Costs) -> tuple[i
     shortest of those that are nearly as fast as any: in races, longer rounds fall behind step costs the most.
     """
     found, reach, tokens = list[tuple[int, float]](), 1.0, 1.0
-    # a pass over more tokens is never cheaper than a shorter one: where it was measured so, that is noise
-    passes = accumulate((max(each, costs.plain_step) for each in costs.verify[1:]), max)
+    passes = costs.bounded().verify[1:]
     for lookahead, (agreement, verify) in enumerate(zip(agreement_per_step, passes, strict=False), 1):
         reach *= agreement
         tokens += reach
         drafting = costs.drafting(lookahead)
         if drafting is None:
             break
-        found.append((lookahead, tokens / (verify + drafting) * costs.plain_step))
+        steps = max(verify, costs.plain_step) + drafting
+        found.append((lookahead, tokens / steps * costs.plain_step))
     most = max((speedup for _, speedup in found), default=1.0)
     return next((each for each in found if each[1] >= max(_NEARLY * most, 1.0)), (0, 1.0))
