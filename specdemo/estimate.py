@@ -26,6 +26,7 @@ ABOVE = 1.1  # × τ: more is impossible, as a round reads the weights once at l
 _LITTLE = 0.05  # within this of 1×, an uncertain side is not worth naming
 _PROBABLE = 1.3  # standard errors from 1×: the side is right in nine cases of ten
 _EVEN = 1.75  # "about even" needs an interval within this factor of 1×; hand-set: a wider one says nothing
+_SLOW = 1.5  # of the median of its kind; hand-set: a step that takes longer was held up
 _PART = 0.25  # seconds: longer than a time slice, shorter than most disturbances
 _LEAST_PARTS = 4  # the error of fewer would be a guess
 _PART_STEPS = 4  # at least, on average: a median of fewer is no median
@@ -146,12 +147,8 @@ class _Side:
 
     def __init__(self, runs: Sequence[_Run]) -> None:
         kinds = [(run.prompt, kind) for run in runs for kind in run.kinds]
-        numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
-        kind_of = np.array([numbers[kind] for kind in kinds], int)
         seconds = np.array([each for run in runs for each in run.seconds], float)
-        usual = np.empty(len(seconds))
-        for number in numbers.values():
-            usual[kind_of == number] = np.median(seconds[kind_of == number])
+        usual = _usual(kinds, seconds)
         medians = _medians(seconds / usual, float(seconds.sum()))
         self.error = _error(medians) if len(medians) >= _LEAST_PARTS else _UNKNOWN
         self.seconds = usual * math.exp(medians.mean())
@@ -162,6 +159,24 @@ class _Side:
     def sums(self, prompt: Hashable) -> tuple[float, int]:
         mine = self._prompts == self._names[prompt]
         return float(self.seconds[mine].sum()), int(self.tokens[mine].sum())
+
+
+def _usual(kinds: Sequence[Hashable], seconds: _Floats) -> _Floats:
+    """Return for each step the median of its kind."""
+    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+    kind_of = np.array([numbers[kind] for kind in kinds], int)
+    usual = np.empty(len(seconds))
+    for number in numbers.values():
+        usual[kind_of == number] = np.median(seconds[kind_of == number])
+    return usual
+
+
+def held_up(run: Run, tokens: int) -> float:
+    """Return the seconds by which slow steps exceed the median of their kind, for `tokens` after the prefill."""
+    steps = _steps(run).first(tokens)
+    seconds = np.array(steps.seconds)
+    usual = _usual(steps.kinds, seconds)
+    return float((seconds - usual)[seconds > _SLOW * usual].sum())
 
 
 def _medians(factors: _Floats, seconds: float) -> _Floats:

@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
-from statistics import median
 from typing import Any, Literal, NamedTuple
 
 from specdemo import estimate, metrics
@@ -233,20 +232,11 @@ def _apart(comparison: Comparison, speedup: Speedup | None, seconds: dict[Side, 
     more += ["step costs"] if speedup.expected is not None and not speedup.refuted else []
     how = "faster" if ratio > 1 else "slower"
     side: Side = "plain" if ratio > speedup.middle else "speculative"
-    held = _held_up(comparison.side(side))
+    held = estimate.held_up(comparison.side(side), metrics.common_tokens(comparison))
     enough = held > max(_HELD * seconds[side], 0.05)  # shown in tenths
     cause = f", since single slow steps held up {side} decoding for {held:.1f} s" if enough else ""
     rests = f"The headline rests on {listed(['typical steps', *more])}, which vary less."
     return f"The seconds of this race alone say {times(ratio)} {how}{cause}. {rests}"
-
-
-def _held_up(run: Run) -> float:
-    """Seconds by which steps that took half as long again as usual, or longer, exceed the median of their kind."""
-    kinds: dict[int | None, list[float]] = {}
-    for step in run.rounds[1:]:
-        kinds.setdefault(None if step.proposed is None else len(step.proposed), []).append(step.seconds)
-    usual = [(seconds, median(same)) for same in kinds.values() for seconds in same]
-    return sum(seconds - typical for seconds, typical in usual if seconds > 1.5 * typical)
 
 
 def _ceiling(comparison: Comparison) -> tuple[float, int] | None:
