@@ -49,9 +49,8 @@ def quantize(folder: Path) -> None:
     model = openvino.Core().read_model(file)
     one = opset.constant(np.float32(1))
     for node in model.get_ordered_ops():
-        if node.get_type_name() != "Constant" or node.get_element_type() != openvino.Type.f32 or len(node.shape) != 2:
-            continue
-        if node.data.size < SMALL:
+        floats = node.get_type_name() == "Constant" and node.get_element_type() == openvino.Type.f32
+        if not floats or len(node.shape) != 2 or node.data.size < SMALL:
             continue
         readers = list(node.output(0).get_target_inputs())
         scales = (np.abs(node.data).max(axis=1, keepdims=True) / 127).astype(np.float16)

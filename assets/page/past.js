@@ -43,8 +43,8 @@ const latestOf = (runs) => runs.find(({ run }) => run === recalled(SHOWN, "sessi
 
 /** @param {Row} row */
 function gain({ speedup, low, high, strength }) {
-  if (strength === "noisy" || speedup === null) return strength === "noisy" ? "too noisy" : "–";
-  return `${speedup.toFixed(2)}×${high ? ` (${low?.toFixed(2)}–${high.toFixed(2)})` : ""}`;
+  const interval = high ? ` (${low?.toFixed(2)}–${high.toFixed(2)})` : ""; // which runs kept long ago lack
+  return strength === "noisy" ? "too noisy" : speedup === null ? "–" : `${speedup.toFixed(2)}×${interval}`;
 }
 
 export class Past {
