@@ -3,29 +3,17 @@
 What is certain comes first: counts do not depend on clocks. The headline's three strengths follow from the interval.
 """
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from itertools import groupby
-from typing import Any, Literal, NamedTuple
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from specdemo import estimate, metrics
 from specdemo.errors import capitalised, listed
 from specdemo.estimate import Direction, Interval, Speedup, Strength
 from specdemo.metrics import FORMULAS
-from specdemo.records import (
-    SIDES,
-    Comparison,
-    Divergence,
-    ModelPair,
-    Outcome,
-    Round,
-    Run,
-    Side,
-)
-from specdemo.settings import GenerationSettings
-from specdemo.strategies import ENGINES
+from specdemo.records import SIDES, Comparison, Outcome, Run, Side
 from specdemo.text import counted
+from specdemo.words import agreement, divergence_reason, fault, notes, run_words
 
 _BUSY = 0.2  # of the processor's time; hand-set: below it the interval says enough, and no one need close anything
 _EXACT = 1.2  # within this factor of 1×, a second decimal matters
@@ -33,7 +21,6 @@ _APART = 1.1  # headline over the ratio of the seconds beside it; hand-set: from
 _HELD = 0.05  # of a side's seconds; hand-set: single slow steps of less are no reason
 _SLOW = 0.3  # plain steps; hand-set: a draft step below this is not to blame for a lack of gain
 _POSITIONS = 16  # of a proposal whose acceptance is listed, as many as the longest lookahead has
-_UNCOMPRESSED = ("f32", "f16", "bf16", "F32", "F16", "BF16")  # of stored weights whose activations are not quantized
 
 
 @dataclass(frozen=True)
@@ -438,168 +425,3 @@ def _too_slow(comparison: Comparison) -> str:
         advice = "More threads, or another device, may change that."
     slower = "Even if every proposal were accepted, plain decoding would be faster"
     return f"{slower}: {what} times as long as a plain step. {advice}"
-
-
-# Outputs and settings in words
-
-
-def agreement(comparison: Comparison) -> str:
-    if not comparison.both:
-        return "one side only"
-    index = metrics.first_divergence(comparison)
-    if index is not None:
-        return f"outputs differ from token {index + 1} on"
-    compared = min(len(comparison.plain.tokens), len(comparison.speculative.tokens))
-    return f"identical output, {counted(compared, 'token')} compared"
-
-
-def notes(comparison: Comparison) -> Iterator[str]:
-    pair, settings = comparison.pair, comparison.settings
-    yield _SOURCES[comparison.trace_source]
-    if pair.translated and settings.strategy.drafter.model:
-        yield (
-            "Target and draft have different tokenizers: the draft's text was re-encoded for the target, "
-            "so its proposals have no probabilities."
-        )
-    if pair.target.weights not in _UNCOMPRESSED:
-        asked, used = pair.runtime.dynamic_quantization, comparison.environment.dynamic_quantization
-        if asked in ("off", "auto") and not used.startswith("groups"):
-            yield _NOT_QUANTIZED
-    if comparison.moves:
-        rounds = listed([str(move.round) for move in comparison.moves])
-        yield f"Settings were changed in round {rounds}; the figures cover all of them together."
-    if comparison.history:
-        yield "Both sides read the same earlier turns, with the target's own answers."
-
-
-_SOURCES = {
-    "measured": "Proposals were recorded as they were made.",
-    "replayed": "GenAI does not report which proposals it rejected, so they were replayed: the drafter ran again "
-    "over the committed text, off the clock, and each round was checked against what it committed.",
-    "counts only": "GenAI does not report which proposals it rejected, and those of sampling or of a head "
-    "cannot be replayed. With a constant lookahead their number is known; with a confidence threshold, or in trees, "
-    "only the number of accepted ones is.",
-    "reported": "The server reported how many tokens each round proposed and how many were accepted, but not the "
-    "rejected tokens. Rounds are timed by the arrival of their tokens.",
-    "bursts": "The server does not report its rounds. Each chunk of text that arrived at once is shown as a round; "
-    "tokens are divided among chunks by length, so only their total is exact.",
-}
-SAMPLING_CAVEAT = (
-    "When sampling with a draft model, openvino-genai 2026.4 does not keep the target's distribution: its acceptance "
-    "rule compares the draft's probability with the probability of a different token. The output is biased, not just "
-    "different by chance. The traced engine keeps the distribution exactly."
-)
-_ROUNDING = (
-    "a pass over several tokens runs different kernels than a pass over one and rounds differently, which decides "
-    "between two tokens that are almost equally likely."
-)
-_NOT_QUANTIZED = (
-    "Activations are not quantized here (dynamic quantization is off), which keeps outputs identical and makes steps "
-    "slower. Runtime in the Models tab has the switch."
-)
-
-
-def divergence_reason(comparison: Comparison) -> str:
-    """Empty if outputs are identical, or a fault explains it."""
-    settings, found = comparison.settings, comparison.divergence
-    if metrics.identical(comparison) or fault(comparison):
-        return ""
-    if settings.do_sample and settings.strategy.drafter.model and ENGINES[settings.engine].samples_exactly is False:
-        return SAMPLING_CAVEAT
-    if settings.do_sample:
-        return (
-            "When sampling, each side draws its own random numbers, so the texts can diverge at any token. "
-            "Both are drawn from the same distribution."
-        )
-    if not ENGINES[settings.engine].local:
-        return f"If both servers hold the same weights in the same precision, this is rounding: {_ROUNDING}"
-    if found is not None:
-        return f"{_candidates(found)} So this is a near-tie, which rounding decides: harmless. {_remedy(comparison)}"
-    return f"Both sides use the same target, but {_ROUNDING} {_remedy(comparison)}"
-
-
-def fault(comparison: Comparison) -> str:
-    """Name the fault if outputs differ and rounding does not explain it; else empty."""
-    found, settings = comparison.divergence, comparison.settings
-    if found is None or found.near_tie or settings.do_sample or not ENGINES[settings.engine].local:
-        return ""
-    reported = "Please report it with the run's JSON file, which holds all that reproduces it."
-    return f"{_candidates(found)} So this is no tie: engine or model is at fault. {reported}"
-
-
-def _candidates(found: Divergence) -> str:
-    shown = ((each.text.replace("\n", "↵"), each.probability) for each in (found.plain, found.speculative))
-    plain, speculative = (f"“{text}” {probability * 100:.3g} %" for text, probability in shown)
-    return (
-        f"At token {found.index + 1} the target gave {plain} (plain) and {speculative} (speculative). Here, passes "
-        f"over several tokens changed probabilities by up to {math.expm1(found.rounding) * 100:.2g} % (relative) "
-        "compared with passes over one token."
-    )
-
-
-def _remedy(comparison: Comparison) -> str:
-    """Name the precision with which outputs diverge less often, or say that none does if it is already in use."""
-    used, weights = comparison.environment, comparison.pair.target.weights
-    quantized = weights not in _UNCOMPRESSED and used.dynamic_quantization.startswith("groups")
-    if not quantized and {used.inference_precision, used.kv_cache_precision} == {"f32"}:
-        return "Inference runs in f32 with a KV cache in f32 here, so no other precision avoids it."
-    return (
-        f"Here inference runs in {used.inference_precision} with a KV cache in {used.kv_cache_precision}; with "
-        "--precision f32 --kv-cache-precision f32 --dynamic-quantization off, outputs diverge less often."
-    )
-
-
-def run_words(comparison: Comparison) -> str:
-    """A run's settings, with every value of one that changed: "lookahead 2 → lookahead 6"."""
-    strategies = [comparison.settings.strategy]
-    for move in comparison.moves:
-        moved = move.model_dump(exclude={"round"}, exclude_none=True)
-        named = moved.keys() & strategies[0].parameters()
-        strategies.append(replace(strategies[-1], **{name: moved[name] for name in named}))
-    words = " → ".join(word for word, _ in groupby(each.words for each in strategies))
-    return f"{words}, {shared_words(comparison.settings)}"
-
-
-def shared_words(settings: GenerationSettings) -> str:
-    how = ["greedy"]
-    if settings.do_sample:
-        how = [f"sampling at temperature {settings.temperature:g}", f"top-p {settings.top_p:g}"]
-        how.append(f"top-k {settings.top_k}")
-    if settings.repetition_penalty != 1:
-        how.append(f"repetition penalty {settings.repetition_penalty:g}")
-    if settings.do_sample:
-        how.append(f"seed {settings.seed}")
-    if settings.kv_cache == "off":
-        how.append("no KV cache")
-    words = (settings.strategy.drafter.label.lower(), ENGINES[settings.engine].words, *how)
-    return ", ".join([*words, f"at most {settings.max_new_tokens} tokens"])
-
-
-def is_chat(pair: ModelPair, settings: GenerationSettings) -> bool:
-    return pair.target.chat_template and settings.apply_chat_template
-
-
-def prompt_of(comparison: Comparison) -> str:
-    """As shown before the text, which continues it or, in a chat, answers it on the next line."""
-    return comparison.prompt + ("\n" if is_chat(comparison.pair, comparison.settings) else "")
-
-
-PieceKind = Literal["plain", "accepted", "own", "rejected"]
-
-
-class Piece(NamedTuple):
-    """`own` is a correction or bonus token, or a round's only token."""
-
-    text: str
-    kind: PieceKind
-
-
-def pieces(step: Round, side: Side = "speculative") -> Iterator[Piece]:
-    """Accepted proposals, the rejected one unless unknown, then the target's token."""
-    for token in step.committed[: step.accepted]:
-        yield Piece(token.text, "accepted")
-    for draft in (step.proposed or ())[step.accepted :]:
-        if draft.verdict is Outcome.REJECTED and draft.id is not None:
-            yield Piece(draft.text.replace("\n", "↵"), "rejected")
-    for token in step.committed[step.accepted :]:
-        yield Piece(token.text, "plain" if side == "plain" else "own")

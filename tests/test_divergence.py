@@ -13,7 +13,8 @@ from specdemo.exports import schema
 from specdemo.race import find_divergence, race, run_alone
 from specdemo.records import Alternative, Comparison, Divergence, Request
 from specdemo.settings import GenerationSettings, Sampling
-from specdemo.summary import divergence_reason, summarise
+from specdemo.summary import summarise
+from specdemo.words import divergence_reason
 from tests.conftest import PROMPTS
 
 

@@ -21,7 +21,7 @@ LAYERS = [  # each may import what stands before it, or in its own layer
     {"specdemo.decoding"},
     {"specdemo.metrics"},
     {"specdemo.estimate"},
-    {"specdemo.summary"},
+    {"specdemo.summary", "specdemo.words"},
     {"specdemo.models"},
     {"specdemo.exports"},
     {"specdemo.engines"},

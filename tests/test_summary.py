@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from rich.console import Console
 
-from specdemo import metrics, summary
+from specdemo import metrics
 from specdemo.cli.terminal import print_comparison
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.estimate import Interval
@@ -17,6 +17,7 @@ from specdemo.race import race
 from specdemo.records import NOT_USED, Comparison, Costs, Move, WarmUp
 from specdemo.settings import GenerationSettings
 from specdemo.summary import Summary, between, call, summarise, times, warnings
+from specdemo.words import run_words, shared_words
 from tests.support.machines import MACHINES, simulated
 from tests.support.random_records import comparisons
 
@@ -193,7 +194,7 @@ def test_page_terminal_and_file_say_the_same() -> None:
 
 def test_a_run_that_was_moved_is_not_labelled_with_its_first_value() -> None:
     run = compare(ScriptedEngine(), engine="traced", num_assistant_tokens=2)
-    assert summary.run_words(run) == f"{run.settings.strategy.words}, {summary.shared_words(run.settings)}"
+    assert run_words(run) == f"{run.settings.strategy.words}, {shared_words(run.settings)}"
     moves: tuple[Move, ...] = (Move(round=2, num_assistant_tokens=6), Move(round=4, num_assistant_tokens=3))
     moved = said(run, moves=moves)
     assert "lookahead 2 → lookahead 6 → lookahead 3, draft model, traced engine" in moved.made_by
@@ -211,4 +212,4 @@ def test_a_run_that_was_moved_is_not_labelled_with_its_first_value() -> None:
 )
 def test_settings_in_words(settings: dict[str, Any], words: str) -> None:
     found = GenerationSettings.checked(**settings)
-    assert f"{found.strategy.words}, {summary.shared_words(found)}" == words
+    assert f"{found.strategy.words}, {shared_words(found)}" == words

@@ -23,8 +23,9 @@ from specdemo.exports.charts import AT_ONE, Figure, bars, colour, figure, line, 
 from specdemo.exports.html import text_of
 from specdemo.files import ASSETS, colours, json_file, json_value, read_bytes, write_each
 from specdemo.strategies import effective
-from specdemo.summary import milliseconds, number, percent, shared_words
+from specdemo.summary import milliseconds, number, percent
 from specdemo.text import cell_markdown, counted
+from specdemo.words import shared_words
 
 _MOST_BYTES = 256 * 2**20  # of a report to compare with; 10,000 rows take about 100 MB
 _NAMED = 4  # of the settings that may be as fast

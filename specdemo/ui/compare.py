@@ -22,7 +22,6 @@ from specdemo.models.checks import with_tokenizers_compared
 from specdemo.records import MOST_TURNS, ModelPair, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName, shaping
-from specdemo.summary import SAMPLING_CAVEAT, is_chat
 from specdemo.ui.anatomy import anatomy_view
 from specdemo.ui.controls import (
     AT_HAND,
@@ -60,6 +59,7 @@ from specdemo.ui.session import (
     in_child,
 )
 from specdemo.ui.views import script, view
+from specdemo.words import SAMPLING_CAVEAT, is_chat
 
 
 class CompareCallbacks:

@@ -22,11 +22,11 @@ from specdemo.race import LiveSettings
 from specdemo.records import Comparison, ModelPair, Phase, Progress, Request, Side, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import DRAFT_KINDS, EngineName
-from specdemo.summary import is_chat
 from specdemo.text import counted
 from specdemo.trials import refined
 from specdemo.ui.feed import Feed, end_event
 from specdemo.ui.parts import alert, describe, notice, phase_words, progress_html
+from specdemo.words import is_chat
 from specdemo.worker import Job, Prepare, WithEngine, Worker, if_loaded
 
 

@@ -21,7 +21,7 @@ from specdemo.race import race, run_alone
 from specdemo.records import Comparison, Costs, Outcome, Request, Round, Run
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import ENGINES, Strategy, strategies
-from specdemo.summary import notes
+from specdemo.words import notes
 from tests.conftest import PROMPTS
 from tests.support.folders import pair_from_folders
 from tests.support.proposals import proposals

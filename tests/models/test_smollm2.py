@@ -23,7 +23,7 @@ from specdemo.models.gguf import inspect_gguf
 from specdemo.race import race
 from specdemo.records import Comparison, ModelPair
 from specdemo.settings import GenerationSettings
-from specdemo.summary import notes
+from specdemo.words import notes
 
 FILE = local_folder(find("smollm2").target)
 pytestmark = [

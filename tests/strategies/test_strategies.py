@@ -32,9 +32,9 @@ from specdemo.strategies import (
     engines_of,
     shaping,
 )
-from specdemo.summary import shared_words
 from specdemo.ui import controls
 from specdemo.ui.compare import show_valid
+from specdemo.words import shared_words
 
 PAIR = ScriptedEngine().pair
 PARROT = Drafter("parrot", "Parrot", "the parrot")
