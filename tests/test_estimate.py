@@ -141,8 +141,7 @@ def test_estimates_that_contradict_each_other_widen_the_interval_unless_a_quiet_
     races = ((busy, 1.05), (busy, 2.4), (comparison, 1.9))
     near, far, decided = (estimated(with_costs(each, 1.2 * factor, 0.01, 0)) for each, factor in races)
     assert half_width(far) > 1.4 * half_width(near)
-    assert (far.refuted, decided.refuted) == (False, True)
-    assert decided.middle == decided.measured
+    assert (far.refuted, decided.refuted, decided.middle) == (False, True, decided.measured)
 
 
 def test_step_costs_that_do_not_apply_are_not_used() -> None:
