@@ -1,26 +1,30 @@
-"""Step costs, measured apart from any run.
+"""Step costs: what a round with γ proposals takes, in plain steps, as a race spends it.
 
 A pass over n tokens reads the weights once, as a pass over one does; it costs more only once arithmetic, not memory,
-is the limit. So v(n) grows slowly, then faster, with cliffs where another kernel takes over. Together with the
-draft's cost c it decides whether speculation can pay off; both grow with the context. Beside other programs such
-short measurements can come out at almost anything, so those of a quiet moment are kept for this pair, engine and
-machine.
+is the limit. So v(n) grows slowly, then faster, with cliffs where another kernel takes over. In a race the target's
+weights push the draft's out of the processor's caches each round, so a draft step measured alone looks too cheap.
+Therefore whole rounds are timed, in turns with plain steps in slices like a race's, and only their ratio is kept:
+the machine's pace drifts, by a third within a minute, and moves both. Quiet races of this pair add their own rounds
+to the table, and how far its predictions were off.
 """
 
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from hashlib import sha256
 from importlib.metadata import version
-from itertools import cycle, islice, takewhile
+from itertools import cycle, islice
 from pathlib import Path
-from random import Random
 from statistics import median
 from time import perf_counter
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from specdemo import estimate
 from specdemo.decoding.lookahead import best_lookahead
 from specdemo.engines.base import Engine
 from specdemo.errors import PromptError, SpecdemoError
@@ -28,30 +32,28 @@ from specdemo.files import own_cache, read_bytes, writable, write_json
 from specdemo.models.catalogue import pair_settings
 from specdemo.models.devices import PROPERTIES_VARIABLE, instruction_sets, processor
 from specdemo.models.folder import agreement_per_step
-from specdemo.records import TIMED_LOOKAHEAD, Costs, ModelPair
+from specdemo.race import SLICE_SECONDS, race
+from specdemo.records import Comparison, Costs, ModelPair, Run
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import ENGINES, LOCAL, Constant, EngineName
 from specdemo.warm_up import WARM_UP_PROMPT, OtherLoad
 
-MAX_LOOKAHEAD = 16
-SHORTEST = 5  # passes up to this length are always measured
-CONTEXT = 64  # tokens before the measured steps; with more, passes over several slow down faster than plain steps
+LOOKAHEADS = (1, 2, 3, 4, 6, 8, 16)  # v(n) is smooth between its cliffs, which lie at powers of two
+SHORTEST = 4  # lookaheads up to this one are always measured
+CONTEXT = 64  # tokens of the prompt, so that the measured rounds lie in the middle of a usual race
+_TOKENS = 48  # of a measured race: medians over some 20 rounds, in a second
+_WARM_PASSES = 2
+BOUND_SECONDS = 12.0  # after them, longer lookaheads are left to races; each compiles another length, in a second
 _WORDS = WARM_UP_PROMPT.split()
-_LENGTHS = range(1, MAX_LOOKAHEAD + 2)
-_VISITED = (1, *_LENGTHS)  # plain steps twice, since all others are compared with them
-_WARM_UP = 16  # passes at most, after which a model that fits the processor's caches is in them again
-_WARM_UP_SECONDS = 0.04  # at most: larger models take nearly as long from their first pass on
-_FEW = 2  # passes per visit
-_AT_LEAST = 2  # visits
-_ENOUGH = 1.5  # seconds of visits
-BOUND_SECONDS = 5.0  # after a single text, for slow or busy machines
-
-
 _QUIET = 0.1  # share of the processor that others took; hand-set: what a desktop does at rest
-_BELOW = 0.9  # of v(1): a pass over several tokens cannot take clearly less than one over a single token
-_ATTEMPTS = 3  # then the machine is busy
+_ENOUGH = 8  # rounds of a race with as many proposals; the median of fewer moves with a single slow one
+_MEMORY = 200  # rounds: the latest races count more than older ones, since the machine and its software change
+_CHECKS = 20  # latest races whose predictions are compared
+_FORMAT = "rounds"  # of the kept file
 _MOST_BYTES = 2**20
 _CLEARLY = 0.85  # of the time a token; two moments of one machine gave plain steps of 10 and 14 ms
+
+Floats = npt.NDArray[np.float64]
 
 
 def needs_costs(settings: GenerationSettings) -> bool:
@@ -59,37 +61,175 @@ def needs_costs(settings: GenerationSettings) -> bool:
     return strategy.needs_costs or strategy.fixed_lookahead is None
 
 
+def known_costs(engine: Engine, *, stop: Callable[[], bool] = lambda: False) -> Costs | None:
+    """Return what quiet moments on this machine have shown, else measure; see `measure_costs`."""
+    return recall(engine.name, engine.pair) or measure_costs(engine, stop=stop)
+
+
 def measure_costs(
     engine: Engine, *, stop: Callable[[], bool] = lambda: False, bound: float = BOUND_SECONDS
 ) -> Costs | None:
-    """Measure steps after a short text; beside other programs, prefer what was measured in a quiet moment.
+    """Race each lookahead on a short text, and keep what a quiet moment shows.
 
-    Impossible costs are refused and measured again. None if stopped, or if the model's context is too short.
+    None if stopped, if the model's context is too short, or if this engine cannot time its passes.
     """
-    costs, began = None, perf_counter()
-    for _ in range(_ATTEMPTS):
-        load = OtherLoad(engine.thoroughness.load_seconds)
-        found = measure_once(engine, stop=stop, bound=bound)
-        if found is None or stop():
-            return found
-        costs = found.model_copy(update={"other_load": load.share()})
-        if plausible(costs) or perf_counter() - began > bound:
-            break
-    if costs is None or costs.other_load is None:  # a simulated clock
-        return costs
-    if plausible(costs) and costs.other_load <= _QUIET:
+    if engine.remote:
+        return None
+    load, began, samples = OtherLoad(engine.thoroughness.load_seconds), perf_counter(), list[Sample]()
+    try:
+        for lookahead in LOOKAHEADS:
+            if stop() or (lookahead > SHORTEST and perf_counter() - began > bound):
+                break
+            samples += _samples(*_timed(engine, lookahead, stop))
+    except PromptError:  # longer than the model's context
+        return None
+    if stop() or not samples:
+        return None
+    costs = merged(None, samples).model_copy(update={"other_load": load.share()})
+    if costs.other_load is not None and costs.other_load <= _QUIET:
         remember(engine, costs)
-        return costs
-    return recall(engine.name, engine.pair) or costs.bounded()
+    return costs
 
 
-def plausible(costs: Costs) -> bool:
-    """Check that no pass over several tokens took clearly less time than one over a single token."""
-    return min(costs.verify) >= _BELOW * costs.verify[0]
+class Timed(NamedTuple):
+    """Seconds of a round with so many proposals: the draft's (None if unknown) and the rest."""
+
+    lookahead: int
+    drafting: float | None
+    rest: float
+
+
+def _timed(engine: Engine, lookahead: int, stop: Callable[[], bool]) -> tuple[list[Timed], list[Timed]]:
+    """Return plain steps, and rounds with as many proposals, or passes of that length without a draft."""
+    text, plain, rounds = _text(engine, CONTEXT), list[Timed](), list[Timed]()
+    if engine.pair.draft is not None and not engine.pair.translated:  # a translated proposal is not one step
+        chosen = {"policy": "constant", "num_assistant_tokens": lookahead, "max_new_tokens": _TOKENS}
+        settings = pair_settings(engine.pair, engine=engine.name, ignore_eos=True, **chosen)
+        *_, comparison = race(engine, text, settings, stop=stop)
+        if isinstance(comparison, Comparison):
+            plain, rounds = timings(comparison.plain), timings(comparison.speculative)
+            rounds = [each for each in rounds if each.lookahead == lookahead]
+    if rounds and all(each.drafting is not None for each in rounds):
+        return plain, rounds
+    before, longer, after = (_passes(engine, text, tokens) for tokens in (1, lookahead + 1, 1))
+    if not before or not longer:
+        return [], []
+    if not rounds:
+        return [Timed(0, 0.0, seconds) for seconds in (*before, *after)], [
+            Timed(lookahead, 0.0, each) for each in longer
+        ]
+    rest = median(each.rest for each in plain) * median(longer) / median([*before, *after])
+    return plain, [Timed(lookahead, max(each.rest - rest, 0.0), rest) for each in rounds]
+
+
+def timings(run: Run) -> list[Timed]:
+    found = list[Timed]()
+    for step in run.rounds:
+        drafting = step.draft_seconds if step.proposed else 0.0
+        proposed = -1 if step.proposed is None else len(step.proposed)
+        found.append(Timed(proposed, drafting, step.seconds - (drafting or 0.0)))
+    return found
+
+
+def _passes(engine: Engine, text: str, tokens: int) -> list[float]:
+    """Time passes for a slice of a race, once their kernels are warm."""
+    found, clock = list[float](), 0.0
+    with closing(engine.pass_seconds(text, tokens)) as passes:
+        for seconds in islice(passes, _WARM_PASSES, _TOKENS):
+            found.append(seconds)
+            clock += seconds
+            if clock > SLICE_SECONDS:
+                break
+    return found
+
+
+def _text(engine: Engine, tokens: int) -> str:
+    each = max(engine.count_tokens(" ".join(_WORDS)), 1)  # tokens of all words together
+    return " ".join(islice(cycle(_WORDS), max(tokens * len(_WORDS) // each, len(_WORDS))))
+
+
+class Sample(NamedTuple):
+    """Medians of some rounds with as many proposals, in plain steps of the same moment; `plain` is in seconds."""
+
+    lookahead: int
+    rounds: int
+    plain: float
+    drafting: float
+    verify: float
+
+
+def _samples(plain: Sequence[Timed], rounds: Sequence[Timed], least: int = 1) -> list[Sample]:
+    """One for each lookahead with at least so many rounds; none of rounds whose parts are unknown."""
+    found = list[Sample]()
+    step = median(each.rest for each in plain) if plain else math.nan
+    for lookahead in {each.lookahead for each in rounds if each.drafting is not None and plain} - {0}:
+        same = [each for each in rounds if each.lookahead == lookahead]
+        if len(same) >= least:
+            drafting, verify = (
+                median(each) / step for each in ([s.drafting or 0.0 for s in same], [s.rest for s in same])
+            )
+            found.append(Sample(lookahead, len(same), step, drafting, verify))
+    return found
+
+
+def merged(costs: Costs | None, samples: Sequence[Sample]) -> Costs:
+    """Average the table with more samples, by numbers of rounds, and interpolate the lookaheads between."""
+    rows = [*samples]
+    if costs is not None:
+        step, parts = costs.plain_step, costs.drafting or (0.0,) * len(costs.verify)
+        table = enumerate(zip(costs.samples, parts, costs.verify, strict=False))
+        rows += [
+            Sample(n, min(rounds, _MEMORY), step, d / step, v / step) for n, (rounds, d, v) in table if n and rounds
+        ]
+    means = []
+    for lookahead in sorted({row.lookahead for row in rows}):
+        same = np.array([row[1:] for row in rows if row.lookahead == lookahead])
+        means.append([lookahead, same[:, 0].sum(), *np.average(same[:, 1:], axis=0, weights=same[:, 0])])
+    measured, rounds, plain, drafting, verify = np.array(means).T
+    step, every = float(np.average(plain, weights=rounds)), np.arange(measured[-1] + 1)
+
+    def filled(first: float, values: Floats) -> tuple[float, ...]:
+        """Rising from its value at lookahead 0."""
+        return tuple(step * np.interp(every, [0, *measured], [first, *rising(np.maximum(values, first), rounds)]))
+
+    counts = dict(zip(measured, rounds, strict=True)) | {0: rounds.sum()}
+    return Costs(
+        verify=filled(1, verify),
+        drafting=filled(0, drafting) if drafting.any() else (),
+        samples=tuple(int(counts.get(each, 0)) for each in every),
+    )
+
+
+def rising(values: Floats, weights: Floats) -> list[float]:
+    """Return the values closest to these, by weighted squares, of which none falls (isotonic regression)."""
+    blocks = list[tuple[float, float, int]]()  # mean, weight and length
+    for value, weight in zip(values, weights, strict=True):
+        blocks.append((value, weight, 1))
+        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
+            (one, heavy, long), (other, light, short) = blocks[-2:]
+            blocks[-2:] = [((one * heavy + other * light) / (heavy + light), heavy + light, long + short)]
+    return [value for value, _, length in blocks for _ in range(length)]
+
+
+def learn(engine: Engine, comparison: Comparison) -> None:
+    """Add a quiet race's rounds to the kept table, and how far its prediction of this race was off."""
+    known, loads = recall(engine.name, engine.pair), estimate.loads(comparison)
+    speedup = estimate.of_comparison(comparison)
+    if known is None or speedup is None or not loads or max(loads) > _QUIET:
+        return
+    predicted_, measured = estimate.predicted(comparison, known), speedup.measured
+    checks = known.checks
+    if predicted_ is not None and measured is not None:
+        checks = (*checks, math.log(predicted_ / measured))[-_CHECKS:]
+    table = known
+    if comparison.settings.strategy.drafter.model:
+        plain, rounds = timings(comparison.plain), timings(comparison.speculative)
+        table = merged(known, _samples(plain, rounds, least=_ENOUGH))
+    remember(engine, table.model_copy(update={"checks": checks, "other_load": known.other_load}))
 
 
 def remember(engine: Engine, costs: Costs) -> None:
-    """Keep step costs from a quiet moment, if there is a writable folder."""
+    """Keep step costs, if there is a writable folder."""
     with suppress(SpecdemoError):
         place = _place(engine.name, engine.pair)
         writable(place.parent, "Step costs")
@@ -106,7 +246,7 @@ def recall(engine: EngineName, pair: ModelPair) -> Costs | None:
 
 def _place(engine: EngineName, pair: ModelPair) -> Path:
     """Return the file of this pair, engine, software and machine; all of them decide what a step costs."""
-    software = [version(name) for name in ("openvino", "openvino-genai")]
+    software = [_FORMAT, *(version(name) for name in ("openvino", "openvino-genai"))]
     machine = [processor(), instruction_sets(), os.cpu_count(), os.environ.get(PROPERTIES_VARIABLE)]
     key = json.dumps(
         [engine, pair.model_dump(mode="json", exclude={"translated"}), software, machine], sort_keys=True
@@ -153,70 +293,3 @@ def start_settings(pair: ModelPair, engine: EngineName | None = None) -> Generat
     if found is None or not isinstance(settings.strategy, Constant):
         return settings
     return settings.model_copy(update={"num_assistant_tokens": max(found.lookahead, 1)})
-
-
-def measure_once(
-    engine: Engine, *, stop: Callable[[], bool] = lambda: False, bound: float = math.inf
-) -> Costs | None:
-    """Measure plain, draft and verification steps after a text.
-
-    Passes over 1 to 17 tokens are visited repeatedly in different orders, so that the machine's drift favours none.
-    After `bound` seconds, the longest passes are left out, and values that few strategies use come once at most.
-    """
-    _seconds(engine, WARM_UP_PROMPT, 1, passes=1)  # the first pass may compile more, which is not to be measured
-    began, text = perf_counter(), _text(engine, CONTEXT)
-
-    def late() -> bool:
-        return perf_counter() - began > bound
-
-    seconds: dict[int, list[float]] = {tokens: [] for tokens in _LENGTHS}
-    try:
-        # First what every automatic choice needs; the remaining time goes to pass lengths.
-        rounds = [] if stop() else engine.draft_rounds(text, TIMED_LOOKAHEAD)
-        first = [] if late() or stop() else [step.seconds for step in engine.draft_rounds(text, 1)]
-        for tokens in visits_in_order(engine.thoroughness.visits, late):
-            found = [] if stop() else _seconds(engine, text, tokens, passes=_FEW)
-            if not found:  # or this engine cannot time them
-                return None
-            seconds[tokens] += found
-    except PromptError:  # longer than the model's context
-        return None
-    draft = [step.seconds / TIMED_LOOKAHEAD for step in rounds]
-    verify = tuple(map(median, takewhile(bool, seconds.values())))
-    return Costs(
-        plain_step=verify[0],
-        draft_step=median(draft) if draft else None,
-        verify=verify,
-        first_draft_step=median(first) if first else None,
-        drafted=tuple(step for step in rounds if step.probabilities),
-    )
-
-
-def _text(engine: Engine, tokens: int) -> str:
-    each = max(engine.count_tokens(" ".join(_WORDS)), 1)  # tokens of all words together
-    return " ".join(islice(cycle(_WORDS), max(tokens * len(_WORDS) // each, len(_WORDS))))
-
-
-def visits_in_order(visits: int, late: Callable[[], bool]) -> Iterator[int]:
-    """Yield pass lengths in the order of their visits: first ascending, so that it can end early, then at random.
-
-    After `_ENOUGH` seconds, two visits to each suffice; once `late`, one, and to the shortest only.
-    """
-    random, began = Random(0), perf_counter()
-    for visit in range(visits):
-        if visit >= _AT_LEAST and perf_counter() - began > _ENOUGH:
-            return
-        for tokens in random.sample(_VISITED, len(_VISITED)) if visit else sorted(_VISITED):
-            if late() and (visit or tokens > SHORTEST):
-                return
-            yield tokens
-
-
-def _seconds(engine: Engine, text: str, tokens: int, *, passes: int) -> list[float]:
-    with closing(engine.pass_seconds(text, tokens)) as seconds:
-        warmed = 0.0
-        for each in islice(seconds, _WARM_UP):
-            warmed += each
-            if warmed > _WARM_UP_SECONDS:
-                break
-        return list(islice(seconds, passes))

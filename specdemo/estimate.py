@@ -5,8 +5,9 @@
 Tokens and rounds are counted, so only the two times are uncertain. Single slow steps do not move medians of a quarter
 of a second, and other programs come and go more slowly than steps do: the spread of these medians gives the standard
 error (the method of batch means). Two more errors are added, which no race shows, however long it is: the state of
-process and machine, and that other programs slow wide passes down the most. Counts and step costs from a quiet moment
-give a second estimate, which a busy machine hardly moves. docs/figures.md has every step in words;
+process and machine, and that other programs slow wide passes down the most. Where they did, counts and step costs
+give a second estimate, which a busy machine hardly moves, if their record in quiet races on this machine is known;
+otherwise the race stands alone. docs/figures.md has every step in words;
 `tests/benchmarks/coverage.py` measures how often intervals hold the truth.
 """
 
@@ -18,15 +19,17 @@ import numpy as np
 import numpy.typing as npt
 
 from specdemo import metrics
-from specdemo.records import Comparison, Record, Run, Trial
+from specdemo.records import Comparison, Costs, Record, Run, Trial
 
 Z = 1.96  # standard errors on either side of a 95 % interval
 SAME = 0.02  # within this of 1×, neither side is called faster: nobody would notice
 ABOVE = 1.1  # × τ: more is impossible, as a round reads the weights once at least; a tenth for clocks and caches
-_LITTLE = 0.05  # within this of 1×, an uncertain side is not worth naming
+LITTLE = 0.05  # within this of 1×, an uncertain side is not worth naming: it would be right every other time
 _PROBABLE = 1.3  # standard errors from 1×: the side is right in nine cases of ten
-_EVEN = 1.75  # "about even" needs an interval within this factor of 1×; hand-set: a wider one says nothing
-_SLOW = 1.5  # of the median of its kind; hand-set: a step that takes longer was held up
+EVEN = (
+    1.15  # "about even": the interval lies within this factor of 1×; a reader notices a text that is faster by more
+)
+BUSY = 0.2  # share of the processor that others took; below it the race's own interval says enough
 _PART = 0.25  # seconds: longer than a time slice, shorter than most disturbances
 _LEAST_PARTS = 4  # the error of fewer would be a guess
 _PART_STEPS = 4  # at least, on average: a median of fewer is no median
@@ -40,19 +43,15 @@ _STATE_SECONDS = 0.125e-3  # per seconds of a plain step
 _LOAD = 0.2  # per share of the processor that other programs took
 _LOAD_SECONDS = 0.8e-3  # the same per seconds of a plain step: short ones mostly wait for a late thread
 ENOUGH = 6  # prompts, from which on they count as a sample of prompts
-_COSTS = 0.1  # of step costs from another moment: v(2) was 1.12 to 1.46 in a dozen fresh processes
-_COSTS_SECONDS = 0.2e-3  # the same per seconds of a plain step: short steps differ most between processes
-_REFUTED = 3  # joint standard errors between step costs and a quiet race's own steps, from which on these alone count
-_CALM = 0.05  # share that others took during such a race; hand-set: above it, step costs may be right
-_COSTS_LOAD = 0.5  # per share that others took while step costs were measured; hand-set: then they decide little
+_LEAST_CHECKS = 3  # quiet races whose predictions are known; the spread of fewer would be a guess
 
 INTERVAL = f"95 % interval: {Z} standard errors"
 _OF_STEPS = f"tokens per round × plain step / round, in seconds, which are averages of medians over {_PART:g} s"
 TRIALS_FORMULA = f"{_OF_STEPS}; {INTERVAL}"
-FORMULA = f"{_OF_STEPS}; averaged with τ / (d(γ) + v(γ+1)) if step costs are known; {INTERVAL}"
+FORMULA = f"{_OF_STEPS}; beside other programs averaged with τ / (d(γ) + v(γ+1)) of step costs; {INTERVAL}"
 
 
-Strength = Literal["clear", "probable", "even", "noisy"]
+Strength = Literal["clear", "probable", "even", "uncertain", "noisy"]
 Direction = Literal["faster", "slower", "same"]
 _Floats = npt.NDArray[np.float64]
 
@@ -74,39 +73,47 @@ class Interval(Record):
 
     @property
     def strength(self) -> Strength:
-        """clear: the interval excludes 1; probable: right in nine cases of ten; even: it ends close to 1."""
+        """clear: the interval excludes 1; probable: right in nine cases of ten; even: it ends close to 1; uncertain:
+        the middle leans to one side; noisy: nothing is known but a bound.
+        """
+        if self.is_bound:
+            return "noisy"
         distance, error = abs(math.log(self.middle)), math.log(self.high / self.low) / (2 * Z)
         if not self.low <= 1 <= self.high and distance >= math.log(1 + SAME):
             return "clear"
-        if distance > _PROBABLE * error and distance >= math.log(1 + _LITTLE):
+        if distance > _PROBABLE * error and distance >= math.log(1 + LITTLE):
             return "probable"
-        return "even" if self.low >= 1 / _EVEN and self.high <= _EVEN else "noisy"
+        return "even" if self.low >= 1 / EVEN and self.high <= EVEN else "uncertain"
 
     @property
     def direction(self) -> Direction:
-        if self.strength in ("even", "noisy"):
+        if self.strength not in ("clear", "probable"):
             return "same"
         return "faster" if self.middle > 1 else "slower"
 
     @property
     def call(self) -> str:
-        words = {"even": "about even", "noisy": "too noisy to call", "probable": f"probably {self.direction}"}
+        words = {
+            "even": "about even",
+            "uncertain": "not certain",
+            "noisy": "too noisy to call",
+            "probable": f"probably {self.direction}",
+        }
         return words.get(self.strength, self.direction)
 
 
 class Speedup(Interval):
-    """A speedup with its factors: `middle` = `tokens_per_round` / `plain_steps_per_round`.
+    """A speedup with its factors: `middle` = `tokens_per_round` / `plain_steps_per_round`, of `plain_step` seconds.
 
     `tokens_per_round` is None if a server does not report its passes. `measured` is the estimate from timed `steps`
-    alone, None if impossible; `expected` the one from counts and step costs, None without them. If the steps of a
-    quiet race have `refuted` it, it does not count.
+    alone, None if impossible; `expected` the one from counts and step costs, None where it does not count.
     """
 
     steps: int
+    plain_step: float
     tokens_per_round: float | None
     measured: float | None
     expected: float | None = None
-    refuted: bool = False
 
     @property
     def plain_steps_per_round(self) -> float | None:
@@ -171,14 +178,6 @@ def _usual(kinds: Sequence[Hashable], seconds: _Floats) -> _Floats:
     return usual
 
 
-def held_up(run: Run, tokens: int) -> float:
-    """Return the seconds by which slow steps exceed the median of their kind, for `tokens` after the prefill."""
-    steps = _steps(run).first(tokens)
-    seconds = np.array(steps.seconds)
-    usual = _usual(steps.kinds, seconds)
-    return float((seconds - usual)[seconds > _SLOW * usual].sum())
-
-
 def _medians(factors: _Floats, seconds: float) -> _Floats:
     """Return logarithms of the medians of parts of about `_PART` seconds, or shorter ones if they are few. All have
     the same number of steps, since a single slow step could last longer than a part.
@@ -198,10 +197,16 @@ def of_comparison(comparison: Comparison) -> Speedup | None:
     return _speedup(
         [plain, *plains],
         [speculative, *speculatives],
-        [comparison.other_load, *(trial.other_load for trial in comparison.repeats)],
+        loads(comparison),
         passes=comparison.speculative.passes_known,
         expected=expected(comparison),
     )
+
+
+def loads(comparison: Comparison) -> list[float]:
+    """Known shares of the processor that other programs took, during the race and each repeat."""
+    found = [comparison.other_load, *(trial.other_load for trial in comparison.repeats)]
+    return [load for load in found if load is not None]
 
 
 def of_trials(trials: Sequence[Trial], prompts: Sequence[Hashable] | None = None) -> Speedup:
@@ -210,7 +215,8 @@ def of_trials(trials: Sequence[Trial], prompts: Sequence[Hashable] | None = None
     """
     plains, speculatives = _runs(trials, [None] * len(trials) if prompts is None else prompts)
     passes = all(trial.rounds is not None for trial in trials)
-    return _speedup(plains, speculatives, [trial.other_load for trial in trials], passes=passes)
+    shares = [trial.other_load for trial in trials if trial.other_load is not None]
+    return _speedup(plains, speculatives, shares, passes=passes)
 
 
 def _steps(run: Run) -> _Run:
@@ -235,40 +241,65 @@ def _runs(trials: Sequence[Trial], prompts: Sequence[Hashable]) -> tuple[list[_R
     return plains, speculatives
 
 
-class Expected(NamedTuple):
-    """A speedup that follows from counts and step costs, and its standard error, of the logarithm."""
-
-    speedup: float
-    error: float
-
-
-def expected(comparison: Comparison) -> Expected | None:
-    """Return what a race's own rounds would take with its step costs; None without those of every kind of round."""
-    costs, settings = comparison.costs, comparison.settings
-    strategy, rounds = settings.strategy, comparison.speculative.rounds
+def predicted(comparison: Comparison, costs: Costs) -> float | None:
+    """Return the speedup of a race's own rounds at these step costs; None if those of a round are unknown."""
+    settings, run = comparison.settings, comparison.speculative
     # step costs are measured with a KV cache
-    if costs is None or settings.kv_cache == "off" or not rounds:
+    if settings.kv_cache == "off" or not run.rounds or not run.passes_known:
         return None
-    if not comparison.speculative.passes_known or any(step.proposed is None for step in rounds):
-        return None
-    took = 0.0
-    for step in rounds:
-        cost = metrics.round_cost(costs, len(step.proposed or ()), free=not strategy.drafter.model)
+    free, took = not settings.strategy.drafter.model, 0.0
+    for step in run.rounds:
+        cost = None if step.proposed is None else costs.round_cost(len(step.proposed), free=free)
         if cost is None:
             return None
         took += cost
-    short = _COSTS_SECONDS / costs.plain_step
-    error = math.hypot(_COSTS + short, _COSTS_LOAD * (costs.other_load or 0.0))
-    return Expected(metrics.decoded_tokens(comparison.speculative) / took, error)
+    return metrics.decoded_tokens(run) / took
+
+
+def expected(comparison: Comparison) -> tuple[float, float] | None:
+    """Return the logarithm of what step costs predict for a disturbed race, and the error of such predictions."""
+    costs, disturbed = comparison.costs, max(loads(comparison), default=0.0) > BUSY
+    if costs is None or not disturbed or len(costs.checks) < _LEAST_CHECKS:
+        return None
+    speedup, number = predicted(comparison, costs), len(costs.checks)
+    # widened as for so few: a mean square of three says little about the next error
+    error = math.sqrt(sum(check**2 for check in costs.checks) / (number - 2))
+    return None if speedup is None else (math.log(speedup), max(error, _STATE))
+
+
+class RoundParts(NamedTuple):
+    """The average round of a run and, if anything was drafted, one draft step, in its own plain steps."""
+
+    drafting: float
+    verify: float
+    draft_step: float | None
+
+
+def round_parts(comparison: Comparison, speedup: Speedup | None) -> RoundParts | None:
+    """Divide the round that the speedup rests on: speedup = τ / (drafting + verify). None if the engine does not time
+    the parts. Without a draft model all is `verify`.
+    """
+    rounds, cost = comparison.speculative.rounds, speedup.plain_steps_per_round if speedup is not None else None
+    if cost is None or any(step.draft_seconds is None for step in rounds):
+        return None
+    kinds = _steps(comparison.speculative).kinds
+    drafts, all_seconds = (
+        _usual(kinds, np.array(seconds)).sum()
+        for seconds in ([step.draft_seconds or 0.0 for step in rounds], [step.seconds for step in rounds])
+    )
+    if not comparison.settings.strategy.drafter.model:
+        return RoundParts(0.0, cost, None)
+    drafting, proposed = cost * float(drafts / all_seconds), sum(kinds)
+    return RoundParts(drafting, cost - drafting, drafting * len(rounds) / proposed if proposed else None)
 
 
 def _speedup(
     plains: Sequence[_Run],
     speculatives: Sequence[_Run],
-    loads: Sequence[float | None],
+    loads: Sequence[float],
     *,
     passes: bool,
-    expected: Expected | None = None,
+    expected: tuple[float, float] | None = None,
 ) -> Speedup:
     if not passes:
         plains, speculatives = ([run.merged() for run in runs] for runs in (plains, speculatives))
@@ -280,18 +311,13 @@ def _speedup(
     error = math.hypot(sides[0].error, sides[1].error)
     if len(rounds) >= ENOUGH:
         error = _error_of_sums(alone, rounds)
-    known = [load for load in loads if load is not None]
-    load = sum(known) / len(known) if known else 0.0
+    load = sum(loads) / len(loads) if loads else 0.0
     state = _STATE + _STATE_SECONDS / plain_step
     error = math.hypot(error, state, (_LOAD + _LOAD_SECONDS / plain_step) * load)
     length = float(speculative.tokens.mean()) if passes else None
     limit = math.inf if length is None else ABOVE * length
     estimates = [(math.log(ratio), error)] if ratio <= limit else []
-    refuted = False
-    if expected is not None:
-        other = math.log(expected.speedup), expected.error
-        refuted = ratio <= limit and load < _CALM and _errors_apart(estimates[0], other) > _REFUTED
-        estimates += [] if refuted else [other]
+    estimates += [] if expected is None else [expected]
     if estimates:
         found = _averaged(estimates)
         found = found.model_copy(update={"high": min(found.high, max(limit, found.middle))})
@@ -302,13 +328,9 @@ def _speedup(
         steps=len(plain.tokens) + len(speculative.tokens),
         tokens_per_round=length,
         measured=ratio if ratio <= limit else None,
-        expected=expected.speedup if expected is not None else None,
-        refuted=refuted,
+        expected=None if expected is None else math.exp(expected[0]),
+        plain_step=plain_step,
     )
-
-
-def _errors_apart(one: tuple[float, float], other: tuple[float, float]) -> float:
-    return abs(one[0] - other[0]) / math.hypot(one[1], other[1])
 
 
 def _averaged(estimates: Sequence[tuple[float, float]]) -> Interval:
@@ -317,6 +339,7 @@ def _averaged(estimates: Sequence[tuple[float, float]]) -> Interval:
     middle = sum(weight * value for weight, (value, _) in zip(weights, estimates, strict=True)) / sum(weights)
     error = sum(weights) ** -0.5
     if len(estimates) == 2:  # they measure the same, so one of the errors is too small if they are far apart
-        error *= max(_errors_apart(estimates[0], estimates[1]) / 2, 1.0)
+        (one, its_error), (other, other_error) = estimates
+        error *= max(abs(one - other) / math.hypot(its_error, other_error) / 2, 1.0)
     error = min(error, _MOST)
     return Interval(middle=math.exp(middle), low=math.exp(middle - Z * error), high=math.exp(middle + Z * error))

@@ -44,8 +44,9 @@ FORMULAS = {
     "prefill": "seconds from the request to its first token",
     "tokens_per_second": "tokens after the first / decode seconds",
     "time_per_token": "decode seconds / tokens after the first",
-    "draft_cost": "a draft step / a plain target step, in seconds",
-    "verify_cost": "a target pass over n tokens / a pass over one, in seconds",
+    "draft_cost": "a draft step / a plain step, in seconds",
+    "drafting": "drafting in a round / a plain step, in seconds",
+    "verify_cost": "the rest of a round / a plain step, in seconds",
     "load_speedup": "speculative tokens/s / plain tokens/s of the same repeat, with the same requests",
 }
 
@@ -195,17 +196,6 @@ def draft_cost(costs: Costs) -> float | None:
     return None if costs.draft_step is None else costs.draft_step / costs.plain_step
 
 
-def round_cost(costs: Costs, lookahead: int, *, free: bool = False) -> float | None:
-    """d(γ) + v(γ+1): seconds of a round with γ proposals / seconds of a plain step.
-
-    None without a draft, unless proposals are `free`, or beyond what was measured. A wider pass costs at least as
-    much as a plain one, whatever noise says, so a speedup predicted from it never exceeds τ.
-    """
-    drafting = costs.drafting(lookahead) if lookahead and not free else 0.0
-    verify = verify_cost(costs, lookahead + 1)
-    return None if drafting is None or verify is None else drafting / costs.plain_step + max(verify, 1.0)
-
-
 def verify_cost(costs: Costs, tokens: int) -> float | None:
     """v(n): seconds of a target pass over n tokens / seconds over one; None beyond what was measured."""
     return costs.verify[tokens - 1] / costs.verify[0] if 0 < tokens <= len(costs.verify) else None
@@ -217,7 +207,7 @@ def perfect(costs: Costs, *, free: bool = False) -> tuple[float, ...]:
 
     The textbook sets d(γ) = γc and v = 1 (Leviathan et al. 2023, theorem 3.8). Empty if the draft's cost is unknown.
     """
-    rounds = [round_cost(costs, lookahead, free=free) for lookahead in range(1, len(costs.verify))]
+    rounds = [costs.round_cost(lookahead, free=free) for lookahead in range(1, len(costs.verify))]
     return tuple((lookahead + 1) / cost for lookahead, cost in enumerate(rounds, 1) if cost is not None)
 
 

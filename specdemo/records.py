@@ -11,7 +11,7 @@ from math import log
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, computed_field
 
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, Weights
 from specdemo.strategies import Confidence, DraftKindName, HeadName, Plain, ServerKind, Strategy
@@ -23,6 +23,7 @@ TICK = 1e-9
 Seconds = Annotated[float, Field(ge=TICK, le=1e6)]  # at least a clock tick, and less than two weeks
 Share = Annotated[float, Field(ge=0, le=1e6)]  # seconds of a part, possibly 0
 Probability = Annotated[float, Field(ge=0, le=1.01)]  # a sum of rounded terms can slightly exceed 1
+Log = Annotated[float, Field(ge=-50, le=50)]  # of a ratio
 Count = Annotated[int, Field(ge=0, lt=2**53)]  # browsers represent these exactly
 
 
@@ -387,48 +388,49 @@ class Divergence(Record):
         return abs(plain - speculative) <= max(2 * self.rounding, _RESOLUTION)
 
 
-TIMED_LOOKAHEAD = 4  # proposals per round when timing the draft step
+_TYPICAL = 4  # proposals a round for which the cost of a single draft step is given
 
 
-class DraftRound(Record):
-    """The draft's seconds in a round, the number of accepted proposals and, if reported, its probability of each."""
-
-    seconds: Share
-    probabilities: tuple[Probability, ...] = Field((), max_length=MOST)
-    accepted: Count = 0
+def _rising(values: tuple[float, ...]) -> tuple[float, ...]:
+    """Anyone may have written a file, earlier versions of specdemo included."""
+    return tuple(accumulate(values, max))
 
 
 class Costs(Record):
-    """Step costs of a pair in seconds, measured apart from any run.
+    """Step costs of a pair in seconds, by a round's number of proposals γ, as races spend them.
 
-    `plain_step` and `draft_step` (None without a draft) are medians; `verify[i]` is that of a target pass over `i +
-    1` tokens. `first_draft_step` is a round's first, which takes longer since the target's pass has just evicted the
-    draft from the caches. `other_load` is the share of the processor that other processes took meanwhile.
+    `verify[γ]`: the target's pass over γ + 1 tokens and the choice among them, so `verify[0]` is a plain step;
+    `drafting[γ]`: the draft model's part, empty without one. Neither falls with γ. `samples[γ]` counts the rounds
+    behind both, 0 where they are interpolated. `checks` are log(predicted / raced) speedups of quiet races on this
+    machine; `other_load` is the share of the processor that other processes took meanwhile.
     """
 
-    plain_step: Seconds
-    draft_step: Seconds | None
-    verify: tuple[Seconds, ...] = Field(min_length=1, max_length=MOST)
-    first_draft_step: Seconds | None = None
-    drafted: tuple[DraftRound, ...] = Field((), max_length=MOST)
+    verify: Annotated[tuple[Seconds, ...], AfterValidator(_rising)] = Field(min_length=1, max_length=MOST)
+    drafting: Annotated[tuple[Share, ...], AfterValidator(_rising)] = Field((), max_length=MOST)
+    samples: tuple[Count, ...] = Field((), max_length=MOST)
+    checks: tuple[Log, ...] = Field((), max_length=MOST)
     other_load: Probability | None = None
 
+    @computed_field  # type: ignore[prop-decorator]  # pydantic's own form
     @property
-    def later_draft_step(self) -> float | None:
-        if self.draft_step is None or self.first_draft_step is None:
-            return self.draft_step
-        later = (TIMED_LOOKAHEAD * self.draft_step - self.first_draft_step) / (TIMED_LOOKAHEAD - 1)
-        return max(later, 0.1 * self.draft_step)  # noise can make the difference of two medians too small
+    def plain_step(self) -> float:
+        return self.verify[0]
 
-    def drafting(self, lookahead: int) -> float | None:
-        later = self.later_draft_step
-        if later is None:
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def draft_step(self) -> float | None:
+        lookahead = min(_TYPICAL, len(self.drafting) - 1)
+        return self.drafting[lookahead] / lookahead if lookahead > 0 else None
+
+    def round_cost(self, lookahead: int, *, free: bool = False) -> float | None:
+        """d(γ) + v(γ+1): seconds of a round with γ proposals / seconds of a plain step.
+
+        None beyond what was measured, or without a draft, unless proposals are `free`.
+        """
+        if lookahead >= len(self.verify) or (lookahead and not free and lookahead >= len(self.drafting)):
             return None
-        return (self.first_draft_step or later) + (lookahead - 1) * later if lookahead else 0.0
-
-    def bounded(self) -> Self:
-        """Return the costs with passes that take at least as long as any shorter one; the rest is noise."""
-        return self.model_copy(update={"verify": tuple(accumulate(self.verify, max))})
+        drafting = self.drafting[lookahead] if lookahead and not free else 0.0
+        return (drafting + self.verify[lookahead]) / self.verify[0]
 
 
 class Trial(Record):

@@ -5,7 +5,7 @@ What is certain comes first: counts do not depend on clocks. The headline's thre
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from specdemo import estimate, metrics
 from specdemo.errors import capitalised, listed
@@ -15,10 +15,8 @@ from specdemo.records import SIDES, Comparison, Outcome, Run, Side
 from specdemo.text import counted
 from specdemo.words import agreement, divergence_reason, fault, notes, run_words
 
-_BUSY = 0.2  # of the processor's time; hand-set: below it the interval says enough, and no one need close anything
 _EXACT = 1.2  # within this factor of 1×, a second decimal matters
-_APART = 1.1  # headline over the ratio of the seconds beside it; hand-set: from here on a reader asks why
-_HELD = 0.05  # of a side's seconds; hand-set: single slow steps of less are no reason
+_APART = 1.1  # headline over the ratio of the race's clocks; hand-set: from here on a reader asks why
 _SLOW = 0.3  # plain steps; hand-set: a draft step below this is not to blame for a lack of gain
 _POSITIONS = 16  # of a proposal whose acceptance is listed, as many as the longest lookahead has
 
@@ -47,8 +45,8 @@ class Summary:
     """What there is to say about a comparison. Empty strings mean there is nothing to say.
 
     `range` is the headline's interval in a clause, `refined` how many repeats it includes; `certain` holds whatever
-    disturbed the clocks. `seconds` are those of the race itself, for the same number of tokens without the prefill;
-    `apart` says why the headline differs from them.
+    disturbed the clocks. `seconds` are for the same number of tokens without the prefill, in typical steps; `apart`
+    says why they differ from the race's clocks.
     """
 
     headline: str
@@ -81,11 +79,10 @@ class Summary:
 def summarise(comparison: Comparison) -> Summary:
     speedup = estimate.of_comparison(comparison) if comparison.both else None
     warned = tuple(warnings(comparison, speedup))
-    tokens = metrics.common_tokens(comparison)
-    seconds = {side: metrics.seconds_to(comparison.side(side), tokens) for side in SIDES} if tokens else {}
+    seconds = _seconds(comparison, speedup)
     nothing = speedup is not None and not any(step.accepted for step in comparison.speculative.rounds)
     strength: Strength | Literal["none"] = "none" if speedup is None else speedup.strength
-    if nothing and strength == "noisy":
+    if nothing and strength in ("uncertain", "noisy"):
         strength = "even"  # a round that accepts nothing cannot be faster than a plain step, whatever the clocks say
     return Summary(
         headline=_headline(comparison, speedup, nothing=nothing),
@@ -94,10 +91,10 @@ def summarise(comparison: Comparison) -> Summary:
         range="" if speedup is None else between(speedup),
         refined=f"refined by {counted(len(comparison.repeats), 'repeat')}" if comparison.repeats else "",
         sentence=_sentence(comparison, speedup, seconds, nothing=nothing),
-        certain=_certain(comparison),
+        certain=_certain(comparison, strength),
         speedup=speedup,
         seconds=seconds,
-        apart=_apart(comparison, speedup, seconds),
+        apart=_apart(comparison, speedup),
         figures=tuple(figures(comparison, speedup)),
         warnings=warned,
         why=tuple(filter(None, _why(comparison, speedup, warned))),
@@ -133,6 +130,10 @@ def call(speedup: Interval) -> str:
     if speedup.strength == "even":
         return "About even"
     how = times(speedup.middle)
+    if speedup.strength == "uncertain":
+        if 1 / (1 + estimate.LITTLE) < speedup.middle < 1 + estimate.LITTLE:
+            return f"About {speedup.middle:.2f}×, not certain"
+        return f"About {how} {'faster' if speedup.middle > 1 else 'slower'}, not certain"
     clear = speedup.strength == "clear"
     return f"{how} {speedup.direction}" if clear else f"Probably {speedup.direction}, about {how}"
 
@@ -158,7 +159,7 @@ def _headline(comparison: Comparison, speedup: Speedup | None, *, nothing: bool)
         return "Nothing to compare"
     if speedup is None:
         return "Too short to compare"
-    return "Nothing gained" if nothing and speedup.strength == "noisy" else call(speedup)
+    return "Nothing gained" if nothing and speedup.strength in ("uncertain", "noisy") else call(speedup)
 
 
 def _sentence(comparison: Comparison, speedup: Speedup | None, seconds: dict[Side, float], *, nothing: bool) -> str:
@@ -179,10 +180,9 @@ def _sentence(comparison: Comparison, speedup: Speedup | None, seconds: dict[Sid
         return f"For the same tokens plain decoding took {plain}, speculative {speculative}."
     if speedup.strength == "noisy":
         return f"Each round writes {length:.1f} tokens; how long it takes could not be measured."
-    digits = 1 if max(speedup.middle, 1 / speedup.middle) >= _EXACT else 2
     joint = "and" if steps <= length else "but"
-    what = "normal step" if f"{steps:.{digits}f}" == f"{1:.{digits}f}" else "normal steps"
-    return f"Each round writes {length:.{digits}f} tokens {joint} takes as long as {steps:.{digits}f} {what}."
+    what = "normal step" if f"{steps:.2f}" == "1.00" else "normal steps"
+    return f"Each round writes {length:.2f} tokens {joint} takes as long as {steps:.2f} {what}."
 
 
 def _nothing(comparison: Comparison) -> str:
@@ -193,43 +193,47 @@ def _nothing(comparison: Comparison) -> str:
     return f"{capitalised(drafter.subject)} {found}, so both sides decoded one token at a time."
 
 
-def other_load(comparison: Comparison) -> float | None:
-    """The largest share of the processor that other programs took during the race or a repeat."""
-    loads = [comparison.other_load, *(trial.other_load for trial in comparison.repeats)]
-    return max((load for load in loads if load is not None), default=None)
-
-
-def _certain(comparison: Comparison) -> str:
-    """The counts, which hold beside other programs, too; empty if none disturbed the race."""
-    load, passes = other_load(comparison), metrics.passes_to(comparison)
-    if load is None or load <= _BUSY or passes is None:
+def _certain(comparison: Comparison, strength: str) -> str:
+    """The counts, which hold whatever the clocks say; empty if these are enough."""
+    load, passes = max(estimate.loads(comparison), default=0.0), metrics.passes_to(comparison)
+    if passes is None or (load <= estimate.BUSY and strength != "uncertain"):
         return ""
-    certain = f"the target ran {passes[1]} times instead of {passes[0]}"
-    return f"Other programs took {percent(load)} of the processor; what is certain: {certain}."
+    counts = f"the target ran {passes[1]} times instead of {passes[0]}"
+    others = f"Other programs took {percent(load)} of the processor; what" if load > estimate.BUSY else "What"
+    return f"{others} is certain: {counts}."
 
 
-def _apart(comparison: Comparison, speedup: Speedup | None, seconds: dict[Side, float]) -> str:
-    """Why the headline says something else than the seconds beside it; empty if it does not."""
-    if not seconds or speedup is None or speedup.strength == "noisy":
+def _seconds(comparison: Comparison, speedup: Speedup | None) -> dict[Side, float]:
+    """Both sides' for as many tokens as both have, in typical steps, so that their ratio is the headline's."""
+    tokens = metrics.common_tokens(comparison)
+    if speedup is not None and speedup.strength != "noisy":
+        plain = tokens * speedup.plain_step
+        return {"plain": plain, "speculative": plain / speedup.middle}
+    return {side: metrics.seconds_to(comparison.side(side), tokens) for side in SIDES} if tokens else {}
+
+
+def _apart(comparison: Comparison, speedup: Speedup | None) -> str:
+    """Why headline and bars say something else than the race's own clocks; empty if they do not."""
+    if speedup is None or speedup.strength == "noisy":
         return ""
-    ratio = seconds["plain"] / seconds["speculative"]
+    plain, speculative = (
+        metrics.seconds_to(run, metrics.common_tokens(comparison))
+        for run in (comparison.plain, comparison.speculative)
+    )
+    ratio = plain / speculative
     if 1 / _APART < ratio / speedup.middle < _APART:
         return ""
     more = [counted(len(comparison.repeats), "repeat")] if comparison.repeats else []
-    more += ["step costs"] if speedup.expected is not None and not speedup.refuted else []
+    more += [] if speedup.expected is None else ["step costs"]
     how = "faster" if ratio > 1 else "slower"
-    side: Side = "plain" if ratio > speedup.middle else "speculative"
-    held = estimate.held_up(comparison.side(side), metrics.common_tokens(comparison))
-    enough = held > max(_HELD * seconds[side], 0.05)  # shown in tenths
-    cause = f", since single slow steps held up {side} decoding for {held:.1f} s" if enough else ""
-    rests = f"The headline rests on {listed(['typical steps', *more])}, which vary less."
-    return f"The seconds of this race alone say {times(ratio)} {how}{cause}. {rests}"
+    rests = f"Headline and bars rest on {listed(['typical steps', *more])}, which vary less."
+    return f"The clocks of this race alone say {times(ratio)} {how}. {rests}"
 
 
 def _ceiling(comparison: Comparison) -> tuple[float, int] | None:
     """A perfect draft's speedup and lookahead here; None if step costs are unknown or spoiled."""
     costs, settings = comparison.costs, comparison.settings
-    if costs is None or settings.kv_cache == "off" or (costs.other_load or 0.0) > _BUSY:
+    if costs is None or settings.kv_cache == "off" or (costs.other_load or 0.0) > estimate.BUSY:
         return None
     return metrics.ceiling(costs, free=not settings.strategy.drafter.model)
 
@@ -240,7 +244,7 @@ def _ceiling(comparison: Comparison) -> tuple[float, int] | None:
 def _why(comparison: Comparison, speedup: Speedup | None, warned: Sequence[RunWarning]) -> Iterator[str]:
     if speedup is not None:
         yield _evidence(comparison, speedup, disturbed=any(each.kind == "disturbed" for each in warned))
-        yield _makeup(comparison)
+        yield _makeup(comparison, speedup)
         found, longest = _ceiling(comparison), len(comparison.costs.verify) - 1 if comparison.costs else 0
         if found is not None and found[0] > 1 and longest >= (comparison.settings.strategy.fixed_lookahead or 0):
             yield (
@@ -261,32 +265,50 @@ def _evidence(comparison: Comparison, speedup: Speedup, *, disturbed: bool) -> s
     gave = (
         "more than a round can gain, so they are left out" if speedup.measured is None else f"{speedup.measured:.2f}×"
     )
-    parts = [f"{counted(speedup.steps, 'timed step')} of {runs} give {gave}"]
-    if speedup.expected is not None:
-        left_out = ", which these steps refute" if speedup.refuted else ""
-        parts.append(f"counts with step costs {speedup.expected:.2f}×{left_out}")
+    costs = "" if speedup.expected is None else f", counts with step costs {speedup.expected:.2f}×"
     firmer = " A longer answer gives a firmer result."
-    advice = firmer if speedup.strength in ("noisy", "probable") and not disturbed else ""
-    return f"{', '.join(parts)}. Estimate: {speedup}.{advice}"
+    advice = firmer if speedup.strength in ("uncertain", "noisy", "probable") and not disturbed else ""
+    return f"{counted(speedup.steps, 'timed step')} of {runs} give {gave}{costs}. Estimate: {speedup}.{advice}"
 
 
-def _makeup(comparison: Comparison) -> str:
-    settings, costs = comparison.settings, comparison.costs
-    drafter, lookahead = settings.strategy.drafter, settings.strategy.fixed_lookahead
-    sentences = []
+def _makeup(comparison: Comparison, speedup: Speedup) -> str:
+    drafter, sentences = comparison.settings.strategy.drafter, []
     if (rate := metrics.acceptance_rate(comparison.speculative)) is not None:
         sentences.append(f"The target accepted {percent(rate)} of {drafter.subject}'s proposals.")
-    parts = []
-    guess = None if costs is None or not drafter.model else metrics.draft_cost(costs)
-    check = None if costs is None or lookahead is None else metrics.verify_cost(costs, lookahead + 1)
-    if guess is not None:
-        parts.append(f"a guess costs {percent(guess)} of a normal step")
-    if lookahead is not None and check is not None:
-        steps = "about one step" if check < 1.1 else f"{check:.1f} steps"
-        parts.append(f"checking {counted(lookahead + 1, 'token')} costs {steps}")
+    costs = _round_costs(comparison, speedup)
+    parts = [] if costs.draft_step is None else [f"a guess costs {percent(costs.draft_step)} of a normal step"]
+    if costs.tokens and costs.verify is not None:
+        steps = "about one step" if costs.verify < 1.1 else f"{costs.verify:.1f} steps"
+        parts.append(f"checking {counted(costs.tokens, 'token')} costs {steps}")
     if parts:
-        sentences.append(f"{capitalised('; '.join(parts))}, measured apart from this run.")
+        sentences.append(f"{capitalised('; '.join(parts))}, {costs.source}.")
     return " ".join(sentences)
+
+
+class _RoundCosts(NamedTuple):
+    """In plain steps; `tokens` of a pass where all rounds propose as many."""
+
+    tokens: int | None
+    draft_step: float | None
+    drafting: float | None
+    verify: float | None
+    source: str
+
+
+def _round_costs(comparison: Comparison, speedup: Speedup | None) -> _RoundCosts:
+    """The run's own where its engine times them, else those measured apart."""
+    strategy, costs = comparison.settings.strategy, comparison.costs
+    lookahead = None if comparison.moves else strategy.fixed_lookahead
+    tokens = None if lookahead is None else lookahead + 1
+    if (own := estimate.round_parts(comparison, speedup)) is not None:
+        return _RoundCosts(
+            tokens, own.draft_step, own.drafting if strategy.drafter.model else None, own.verify, "in this run"
+        )
+    if costs is None:
+        return _RoundCosts(tokens, None, None, None, "")
+    step = metrics.draft_cost(costs) if strategy.drafter.model else None
+    verify = None if tokens is None else metrics.verify_cost(costs, tokens)
+    return _RoundCosts(tokens, step, None, verify, "measured apart from this run")
 
 
 # Figures
@@ -307,17 +329,15 @@ def figures(comparison: Comparison, speedup: Speedup | None) -> Iterator[Figure]
     yield Figure("acceptance rate α", "", rate, FORMULAS["acceptance_rate"])
     yield both("mean acceptance length τ", "mean_acceptance_length", metrics.mean_acceptance_length, number)
     yield Figure("acceptance by position i", "", _positions(speculative), FORMULAS["per_position"])
-    costs, strategy = comparison.costs, comparison.settings.strategy
-    if costs is None:
-        return
-    apart = ", measured apart from this run"
-    if strategy.drafter.model:
-        yield Figure("draft cost c", "", number(metrics.draft_cost(costs)), FORMULAS["draft_cost"] + apart)
-    if strategy.fixed_lookahead is not None:
-        tokens = strategy.fixed_lookahead + 1
-        verify = metrics.verify_cost(costs, tokens)
-        if verify is not None:  # passes over so many tokens were measured
-            yield Figure(f"verify cost v({tokens})", "", number(verify), FORMULAS["verify_cost"] + apart)
+    costs = _round_costs(comparison, speedup)
+    at = ("", "") if costs.tokens is None else (f"({costs.tokens - 1})", f"({costs.tokens})")
+    for name, key, cost in (
+        ("draft cost c", "draft_cost", costs.draft_step),
+        (f"drafting d{at[0]}", "drafting", costs.drafting),
+        (f"verify cost v{at[1]}", "verify_cost", costs.verify),
+    ):
+        if cost is not None:
+            yield Figure(name, "", f"{cost:.3f}", f"{FORMULAS[key]}, {costs.source}")
 
 
 def _speedup(speedup: Speedup | None) -> str:
@@ -359,7 +379,7 @@ def warnings(comparison: Comparison, speedup: Speedup | None = None) -> Iterator
     if reason := fault(comparison):
         yield RunWarning("fault", reason, "outputs differ: a fault")
     impossible = speedup is not None and speedup.measured is None
-    if reason := disturbed(other_load(comparison), spoiled=impossible):
+    if reason := disturbed(max(estimate.loads(comparison), default=None), spoiled=impossible):
         yield RunWarning("disturbed", reason, "other programs disturbed this")
     unsteady = [side for side, warm_up in (comparison.warm_up or {}).items() if not warm_up.steady]
     if unsteady:
@@ -387,7 +407,7 @@ def warnings(comparison: Comparison, speedup: Speedup | None = None) -> Iterator
 def disturbed(share: float | None, *, spoiled: bool = False) -> str:
     """Warn if other programs took much of the processor, or a measurement is impossible; empty otherwise."""
     sentences = []
-    if share is not None and share > _BUSY:
+    if share is not None and share > estimate.BUSY:
         slows = "which slows both sides down, and not necessarily alike"
         programs = "Other programs, a browser on this machine included,"
         sentences.append(f"{programs} took {percent(share)} of the processor, {slows}.")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from time import perf_counter
 
 from specdemo import metrics
-from specdemo.costs import measure_costs, needs_costs
+from specdemo.costs import known_costs, learn, needs_costs
 from specdemo.engines.base import Engine
 from specdemo.errors import PairError, SettingsError, SpecdemoError
 from specdemo.estimate import ENOUGH
@@ -165,13 +165,19 @@ def refined(
     number: int | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Comparison]:
-    """Add step costs and repeats to a finished race, which a failure must not cost; yield each comparison."""
+    """Add step costs and repeats to a finished race, which a failure must not cost; yield each comparison. What it
+    shows of step costs is kept.
+    """
     if comparison.costs is None and costs is not None:
         comparison = comparison.model_copy(update={"costs": costs})
         yield comparison
     if not comparison.repeats:
         with suppress(SpecdemoError):
-            yield from repeats(engine, comparison, number=number, stop=stop)
+            for repeated in repeats(engine, comparison, number=number, stop=stop):
+                comparison = repeated
+                yield comparison
+    if comparison.costs is not None:
+        learn(engine, comparison)
 
 
 def measured_race(
@@ -190,7 +196,7 @@ def measured_race(
     """
     if costs is None and needs_costs(settings):
         yield Phase("calibrating")
-        costs = measure_costs(engine, stop=stop)
+        costs = known_costs(engine, stop=stop)
     comparison = None
     for event in race(engine, prompt, settings, history=history, costs=costs, stop=stop):
         comparison = event if isinstance(event, Comparison) else None
@@ -202,4 +208,4 @@ def measured_race(
         yield comparison
     if comparison.costs is None and not stop():
         yield Phase("calibrating")
-        yield comparison.model_copy(update={"costs": measure_costs(engine, stop=stop)})
+        yield from refined(engine, comparison, costs=known_costs(engine, stop=stop), number=0, stop=stop)

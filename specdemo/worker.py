@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 
 from specdemo.child import Child, Failure, Sign, send_all
-from specdemo.costs import measure_costs, needs_costs, recall, start_settings
+from specdemo.costs import known_costs, needs_costs, recall, start_settings
 from specdemo.engines.base import Engine
 from specdemo.errors import ENGINE_FAILED, EngineError, SettingsError, SpecdemoError
 from specdemo.models.checks import check_strategy
@@ -74,10 +74,11 @@ class Engines:
             yield Phase("loading")
             self.close()
             self._engine, self._name = self.factory(engine, pair), name
-        if calibrate and self._costs.get(name) is None:
+        costs = recall(engine, pair) or self._costs.get(name)  # of quiet moments, which races renew
+        if calibrate and costs is None:
             yield Phase("calibrating")
-            self._costs[name] = measure_costs(self._engine, stop=self.stop)
-        return self._engine, self._costs.get(name) or recall(engine, pair)
+            costs = self._costs[name] = known_costs(self._engine, stop=self.stop)
+        return self._engine, costs
 
     def has(self, engine: EngineName, pair: ModelPair) -> bool:
         return self._engine is not None and self._name == (engine, pair)

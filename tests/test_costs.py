@@ -1,18 +1,38 @@
-"""Step costs from a quiet moment stand in for those that other programs spoiled."""
+"""Step costs: measured as races spend them, added to by quiet races, kept for this machine."""
 
+import math
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import specdemo.costs as step_costs
-from specdemo.costs import measure_costs, plausible, predicted, recall, remember, start_settings
+from specdemo.costs import (
+    Sample,
+    known_costs,
+    learn,
+    measure_costs,
+    merged,
+    predicted,
+    recall,
+    remember,
+    rising,
+    start_settings,
+)
 from specdemo.engines.base import THOROUGH
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.models.catalogue import bundled_pair, pair_settings
-from specdemo.records import Costs
+from specdemo.race import race
+from specdemo.records import Comparison
+from specdemo.settings import GenerationSettings
 from specdemo.warm_up import OtherLoad
+from tests.support.step_costs import costs_of
 
-COSTS = Costs(plain_step=0.01, draft_step=0.002, verify=(0.01, 0.011), other_load=0.02)
+COSTS = costs_of((0.01, 0.011), 0.002, samples=(20, 20), other_load=0.02)
 
 
 @pytest.fixture
@@ -24,46 +44,89 @@ def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[float]:
     return shares
 
 
-def engine(extra: float = 0.001) -> ScriptedEngine:
-    return ScriptedEngine(step=0.01, draft=0.002, extra=extra, thoroughness=THOROUGH)
+def engine(extra: float = 0.001, **others: Any) -> ScriptedEngine:
+    return ScriptedEngine(step=0.01, draft=0.002, extra=extra, thoroughness=THOROUGH, **others)
 
 
-def test_a_quiet_measurement_is_kept_and_a_busy_one_gives_way(load: list[float]) -> None:
+def raced(engine: ScriptedEngine, **chosen: Any) -> Comparison:
+    *_, comparison = race(engine, "Say", GenerationSettings.checked(engine="traced", ignore_eos=True, **chosen))
+    assert isinstance(comparison, Comparison)
+    return comparison
+
+
+def test_what_a_quiet_moment_showed_is_kept_and_not_measured_again(load: list[float]) -> None:
     assert recall("traced", engine().pair) is None
-    quiet = measure_costs(engine())
-    assert quiet is not None
-    assert recall("traced", engine().pair) == quiet
     load[:] = [0.6]
-    assert measure_costs(engine(extra=0.005)) == quiet
-    other = engine()
-    other.pair = other.pair.model_copy(update={"name": "another"})
-    busy = measure_costs(other)
+    busy = known_costs(engine())
     assert busy is not None
     assert busy.other_load == 0.6
-    assert recall("traced", other.pair) is None  # nothing quiet was measured of it
+    assert recall("traced", engine().pair) is None
+    load[:] = [0.0]
+    quiet = known_costs(engine())
+    assert recall("traced", engine().pair) == quiet
+    assert known_costs(engine(extra=0.005)) == quiet
 
 
-def test_impossible_costs_are_measured_again(load: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    found = iter([(0.02, 0.01), (0.02, 0.012), (0.01, 0.011)])
+def test_rounds_of_lookaheads_between_are_interpolated() -> None:
+    costs = measure_costs(engine(extra=0.0))
+    assert costs is not None
+    assert [lookahead for lookahead, rounds in enumerate(costs.samples) if rounds] == [0, *step_costs.LOOKAHEADS]
+    assert costs.drafting == pytest.approx([0.002 * lookahead for lookahead in range(17)])
+    assert costs.verify == pytest.approx([0.01] * 17)
 
-    def measured(*_: object, **__: object) -> Costs:
-        verify = next(found)
-        return COSTS.model_copy(update={"verify": verify, "plain_step": verify[0]})
 
-    monkeypatch.setattr(step_costs, "measure_once", measured)
-    third = measure_costs(engine())
-    assert third is not None
-    assert third.verify == (0.01, 0.011)
-    assert next(found, None) is None
-    found = iter([(0.02, 0.01)] * 3)
+def test_a_target_alone_is_timed_by_its_passes() -> None:
+    alone = engine()
+    alone.pair = alone.pair.model_copy(update={"draft": None})
+    costs = measure_costs(alone)
+    assert costs is not None
+    assert costs.draft_step is None
+    assert costs.verify == pytest.approx([0.01 + 0.001 * lookahead for lookahead in range(17)])
+
+
+def test_a_quiet_race_adds_its_rounds_and_how_far_its_prediction_was_off(load: list[float]) -> None:
     remember(engine(), COSTS)
-    assert measure_costs(engine()) == COSTS
+    dearer = engine(extra=0.005)
+    comparison = raced(dearer, num_assistant_tokens=3, max_new_tokens=100)
+    learn(dearer, comparison)  # nothing is known of so long a lookahead, so nothing was predicted
+    table = recall("traced", dearer.pair)
+    assert table is not None
+    assert table.checks == ()
+    assert [rounds > 0 for rounds in table.samples] == [True, True, False, True]
+    assert table.verify[3] == pytest.approx(0.025, rel=0.01)
+    assert table.drafting[2] == pytest.approx(0.004, rel=0.01)
+    learn(dearer, comparison)
+    again = recall("traced", dearer.pair)
+    assert again is not None
+    assert again.checks == pytest.approx([0.0], abs=0.02)
+    load[:] = [0.5]
+    learn(dearer, comparison.model_copy(update={"other_load": 0.5}))
+    assert recall("traced", dearer.pair) == again
 
 
-def test_costs_that_stay_impossible_are_bounded() -> None:
-    noisy = COSTS.model_copy(update={"verify": (0.01, 0.006, 0.012, 0.011)})
-    assert not plausible(noisy)
-    assert noisy.bounded().verify == (0.01, 0.01, 0.012, 0.012)
+def test_ratios_are_averaged_by_rounds_whatever_the_pace() -> None:
+    once = merged(None, [Sample(1, 10, 0.01, 0.2, 1.1), Sample(2, 10, 0.02, 0.4, 1.3)])
+    assert once.plain_step == pytest.approx(0.015)
+    assert [once.round_cost(lookahead) for lookahead in range(3)] == pytest.approx([1.0, 1.3, 1.7])
+    more = merged(once, [Sample(2, 30, 0.015, 0.4, 1.5)])
+    assert more.round_cost(2) == pytest.approx(0.4 + 1.45)
+    assert more.samples == (50, 10, 40)
+    many = merged(once.model_copy(update={"samples": (1000, 1000, 1000)}), [Sample(1, 200, 0.015, 0.2, 1.2)])
+    assert many.round_cost(1) == pytest.approx(0.2 + 1.15)  # a long past weighs no more than 200 rounds
+
+
+def test_no_longer_round_costs_less_than_a_shorter_one() -> None:
+    costs = merged(None, [Sample(1, 10, 1.0, 0.1, 0.8), Sample(2, 10, 1.0, 0.3, 1.4), Sample(3, 30, 1.0, 0.2, 1.2)])
+    assert costs.verify == pytest.approx((1.0, 1.0, 1.25, 1.25))
+    assert costs.drafting == pytest.approx((0.0, 0.1, 0.225, 0.225))
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 10), st.integers(1, 50)), min_size=1, max_size=8))
+def test_a_monotone_fit_keeps_the_mean_and_never_falls(values: list[tuple[float, int]]) -> None:
+    heights, weights = (np.array(each, float) for each in zip(*values, strict=True))
+    fit = rising(heights, weights)
+    assert all(one <= other for one, other in pairwise(fit))
+    assert np.average(fit, weights=weights) == pytest.approx(np.average(heights, weights=weights))
 
 
 def test_a_damaged_file_or_folder_is_no_obstacle(load: list[float], tmp_path: Path) -> None:
@@ -104,8 +167,17 @@ def test_the_page_starts_in_the_engine_that_should_be_faster_once_both_are_known
     known.pair = pair = bundled_pair()
     remember(known, COSTS)
     assert start_settings(pair) == pair_settings(pair)
-    known.name = "genai"
-    remember(known, COSTS.model_copy(update={"plain_step": COSTS.plain_step * 0.9}))
-    assert start_settings(pair).engine == "genai"
-    remember(known, COSTS.model_copy(update={"plain_step": COSTS.plain_step * 2}))
-    assert start_settings(pair).engine == "traced"
+    for factor, fastest in ((0.9, "genai"), (2, "traced")):
+        known.name = "genai"
+        paced = (each * factor for each in COSTS.verify)
+        remember(known, costs_of(tuple(paced), 0.002 * factor, samples=COSTS.samples))
+        assert start_settings(pair).engine == fastest
+
+
+def test_predictions_count_only_beside_other_programs_and_by_their_record() -> None:
+    comparison = raced(engine(), num_assistant_tokens=1).model_copy(update={"other_load": 0.5})
+    for checks, error in (((), None), ((0.02,) * 2, None), ((0.02, -0.1, 0.06, 0.0), math.sqrt(0.014 / 2))):
+        known = comparison.model_copy(update={"costs": COSTS.model_copy(update={"checks": checks})})
+        found = step_costs.estimate.expected(known)
+        assert (None if found is None else found[1]) == (None if error is None else pytest.approx(error))
+        assert step_costs.estimate.expected(known.model_copy(update={"other_load": 0.1})) is None

@@ -13,6 +13,7 @@ from specdemo.settings import GenerationSettings
 from tests.support.machines import ratio_of_seconds
 from tests.support.proposals import proposals
 from tests.support.random_records import comparisons, runs
+from tests.support.step_costs import costs_of
 
 
 def compare(engine: ScriptedEngine, **settings: Any) -> Comparison:
@@ -78,28 +79,26 @@ def test_acceptance_counts_only_rounds_whose_proposals_are_known() -> None:
     assert metrics.acceptance_rate(run) == 0.5
 
 
-COSTS = Costs(plain_step=0.010, draft_step=0.002, verify=(0.010, 0.011, 0.012, 0.025))
+COSTS = costs_of(draft=0.002, verify=(0.010, 0.011, 0.012, 0.025))
 
 
 def test_a_perfect_draft_by_hand() -> None:
     assert perfect(COSTS) == pytest.approx((2 / 1.3, 3 / 1.6, 4 / 3.1))  # the cliff at four tokens
     assert ceiling(COSTS) == pytest.approx((3 / 1.6, 2))
-    alone = COSTS.model_copy(update={"draft_step": None})
+    alone = COSTS.model_copy(update={"drafting": ()})
     assert (perfect(alone), ceiling(alone)) == ((), None)
     assert perfect(alone, free=True) == pytest.approx((2 / 1.1, 3 / 1.2, 4 / 2.5))
 
 
-def test_a_rounds_first_draft_step_has_its_own_cost() -> None:
-    costs = Costs(plain_step=10, draft_step=1, verify=(10.0, 12.0, 14.0), first_draft_step=1.75)
-    assert costs.later_draft_step == 0.75  # 1.75 and three of 0.75 are four steps of 1
-    assert [costs.drafting(n) for n in (1, 2, 4)] == [1.75, 2.5, 4]
+def test_a_draft_step_costs_what_those_of_a_round_take_together() -> None:
+    costs = Costs(verify=(10.0, 12.0, 14.0), drafting=(0.0, 1.75, 2.5))
+    assert costs.draft_step == 1.25
     assert perfect(costs) == pytest.approx((2 / 1.375, 3 / 1.65))
-    noisy = costs.model_copy(update={"first_draft_step": 50})
-    assert noisy.later_draft_step == pytest.approx(0.1)
+    assert Costs(verify=(1.0,)).draft_step is None
 
 
 def test_no_speedup_exceeds_what_a_round_writes() -> None:
-    noisy = Costs(plain_step=1, draft_step=0.0001, verify=(1.0, 0.3, 0.5, 0.4))  # beside other programs
+    noisy = costs_of(draft=0.0001, verify=(1.0, 0.3, 0.5, 0.4))  # beside other programs
     assert all(each <= lookahead + 1 for lookahead, each in enumerate(perfect(noisy), 1))
 
 

@@ -1,6 +1,7 @@
 """What is said about a comparison: headline, sentence, figures, warnings; and that every surface says the same."""
 
 import json
+import re
 from io import StringIO
 from typing import Any
 
@@ -14,15 +15,16 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.estimate import Interval
 from specdemo.exports import schema
 from specdemo.race import race
-from specdemo.records import NOT_USED, Comparison, Costs, Move, WarmUp
+from specdemo.records import NOT_USED, Comparison, Move, WarmUp
 from specdemo.settings import GenerationSettings
 from specdemo.summary import Summary, between, call, summarise, times, warnings
 from specdemo.words import run_words, shared_words
 from tests.support.machines import MACHINES, simulated
 from tests.support.random_records import comparisons
+from tests.support.step_costs import costs_of
 
 LONG = {"ignore_eos": True, "max_new_tokens": 65}
-COSTS = Costs(plain_step=0.01, draft_step=0.001, verify=(0.01, 0.011, 0.012, 0.013, 0.014))
+COSTS = costs_of(draft=0.001, verify=(0.01, 0.011, 0.012, 0.013, 0.014))
 
 
 def compare(scripted: ScriptedEngine, **settings: Any) -> Comparison:
@@ -48,27 +50,51 @@ def kinds(comparison: Comparison, **changed: Any) -> list[str]:
         ((1.41, 0.9, 2.2), "Probably faster, about 1.4×", "between 1.11× slower and 2.2× faster"),
         ((0.8, 0.6, 1.07), "Probably slower, about 1.2×", "between 1.7× slower and 1.07× faster"),
         ((1.02, 0.9, 1.15), "About even", "between 1.11× slower and 1.15× faster"),
-        ((1.3, 0.5, 3.3), "Too noisy to call", "between 2.0× slower and 3.3× faster"),
+        ((1.3, 0.5, 3.3), "About 1.3× faster, not certain", "between 2.0× slower and 3.3× faster"),
+        ((0.9, 0.7, 1.2), "About 1.11× slower, not certain", "between 1.4× slower and 1.2× faster"),
+        ((1.02, 0.8, 1.3), "About 1.02×, not certain", "between 1.2× slower and 1.3× faster"),
+        ((2.0, 0.001, 2.0), "Too noisy to call", "at most 2.0× faster"),
     ],
 )
-def test_three_strengths(interval: tuple[float, float, float], headline: str, clause: str) -> None:
+def test_strengths(interval: tuple[float, float, float], headline: str, clause: str) -> None:
     found = Interval(middle=interval[0], low=interval[1], high=interval[2])
     assert (call(found), between(found)) == (headline, clause)
     assert times(0.5) == times(2) == "2.0×"
 
 
-def test_the_sentence_gives_the_reason_and_the_seconds_are_the_race_s_own() -> None:
+def timed(machine: str) -> Comparison:
+    """A race whose engine records drafting."""
+    comparison = simulated(MACHINES[machine], 1.4, seed=3, repeats=2)
+    rounds = [each.model_copy(update={"draft_seconds": each.seconds / 7}) for each in comparison.speculative.rounds]
+    run = comparison.speculative.model_copy(update={"rounds": tuple(rounds)})
+    return comparison.model_copy(update={"speculative": run})
+
+
+def test_figures_sentence_bars_and_headline_agree_to_the_last_digit() -> None:
     comparison = compare(ScriptedEngine(wrong=(4,), step=0.1), **LONG)
     found = summarise(comparison)
     assert found.speedup is not None
     length, steps = found.speedup.tokens_per_round or 0, found.speedup.plain_steps_per_round or 0
     assert found.headline == f"{found.speedup.middle:.1f}× faster"
-    assert found.sentence == f"Each round writes {length:.1f} tokens and takes as long as {steps:.1f} normal steps."
-    assert length / steps == pytest.approx(found.speedup.middle)
+    assert found.sentence == f"Each round writes {length:.2f} tokens and takes as long as {steps:.2f} normal steps."
     plain, speculative = (metrics.decode_seconds(comparison.side(side)) for side in ("plain", "speculative"))
     assert found.seconds == pytest.approx({"plain": plain, "speculative": speculative})
     assert found.apart == ""
     assert f"Estimate: {found.speedup}." in found.why[0]
+    races = [comparison, *(timed(name) for name in ("quiet", "bursts, half"))]
+    for each in races:
+        found = said(each, costs=COSTS.model_copy(update={"checks": (0.1, -0.1, 0.1)}))
+        shown = {figure.name: figure.speculative for figure in found.figures}
+        (speedup,) = re.findall(r"^([\d.]+)×", shown["speedup"])
+        named = ("mean acceptance", "draft cost", "drafting", "verify")
+        tau, cost, drafting, verify = (float(shown[n]) for each in named for n in shown if n.startswith(each))
+        assert tau / (drafting + verify) == pytest.approx(float(speedup), abs=0.01)
+        proposed = sum(len(step.proposed or ()) for step in each.speculative.rounds)
+        assert cost == pytest.approx(drafting * len(each.speculative.rounds) / proposed, abs=0.001)
+        tokens, steps = map(float, re.findall(r"\d+\.\d+", found.sentence))
+        assert tokens / steps == pytest.approx(float(speedup), abs=0.015)
+        assert found.seconds["plain"] / found.seconds["speculative"] == pytest.approx(float(speedup), abs=0.005)
+        assert f"{float(speedup):.1f}×" in found.headline
     slow = summarise(compare(ScriptedEngine(wrong=range(0, 99, 2), draft=0.05, step=0.1), **LONG))
     assert "tokens but takes as long as" in slow.sentence
 
@@ -77,10 +103,10 @@ def test_a_headline_that_counts_more_than_the_seconds_says_so() -> None:
     comparison = simulated(MACHINES["bursts, most of it"], 1.5, seed=6, repeats=2)
     found = said(comparison, costs=COSTS)
     assert found.refined == "refined by 2 repeats"
-    why = "The headline rests on typical steps, 2 repeats and step costs, which vary less."
-    held = "since single slow steps held up plain decoding for 0.4 s"
-    assert found.apart == f"The seconds of this race alone say 1.5× faster, {held}. {why}"
-    assert found.headline == "1.3× faster"
+    why = "Headline and bars rest on typical steps and 2 repeats, which vary less."
+    assert found.apart == f"The clocks of this race alone say 1.5× faster. {why}"
+    checked = said(comparison, costs=COSTS.model_copy(update={"checks": (0.1, -0.1, 0.1)}))
+    assert "2 repeats and step costs, which" in checked.apart
 
 
 def test_beside_other_programs_what_is_certain_is_said_and_advice_is_given_once() -> None:
@@ -93,7 +119,8 @@ def test_beside_other_programs_what_is_certain_is_said_and_advice_is_given_once(
     assert [each.kind for each in found.warnings] == ["disturbed"]
     assert " ".join([*found.why, found.sentence]).count("Close what you can") == 1
     assert found.strength != "noisy"  # nine tokens say little, counts and step costs enough
-    assert summarise(comparison).certain == ""
+    assert summarise(comparison).certain == "What is certain: the target ran 3 times instead of 8."  # nine tokens
+    assert summarise(compare(ScriptedEngine(), **LONG)).certain == ""
 
 
 def test_counts_decide_where_clocks_cannot() -> None:
@@ -114,7 +141,6 @@ def test_a_speedup_above_what_a_round_writes_is_not_said() -> None:
     assert found.headline == "Too noisy to call"
     assert "other programs spoiled this measurement" in found.warnings[0].reason.lower()
     assert found.sentence.endswith("how long it takes could not be measured.")
-    assert said(simulated(MACHINES["quiet"], 5, seed=0), costs=COSTS).direction == "faster"
 
 
 def test_what_a_perfect_draft_would_reach() -> None:
@@ -148,20 +174,20 @@ def test_enough_rounds_without_anything_accepted_are_doubted() -> None:
 
 def test_what_keeps_a_pair_from_any_gain_is_named() -> None:
     comparison = compare(ScriptedEngine())
-    fast, slow = (Costs(plain_step=1, draft_step=draft, verify=(1.0, 1.1, 1.2)) for draft in (0.1, 0.95))
+    fast, slow = (costs_of(draft=draft, verify=(1.0, 1.1, 1.2)) for draft in (0.1, 0.95))
     assert kinds(comparison, costs=fast) == []
     (warning,) = warnings(comparison.model_copy(update={"costs": slow}))
     assert "a draft step takes 0.95 times as long as a plain step" in warning.reason
     lookup = comparison.settings.model_copy(update={"drafter": "lookup"})
     assert kinds(comparison, costs=slow, settings=lookup) == []
-    arithmetic = Costs(plain_step=1, draft_step=0.06, verify=(1, 2.05, 3.1, 4.1))
+    arithmetic = costs_of(draft=0.06, verify=(1, 2.05, 3.1, 4.1))
     (warning,) = warnings(comparison.model_copy(update={"costs": arithmetic}))
     assert "a pass over 4 tokens takes 4.1 times as long as a plain step" in warning.reason
 
 
 def test_the_gravest_warning_comes_first() -> None:
     comparison = compare(ScriptedEngine(words=(" a", " raven")), ignore_eos=True, max_new_tokens=60)
-    slow = Costs(plain_step=1, draft_step=0.95, verify=(1.0, 1.1, 1.2))
+    slow = costs_of(draft=0.95, verify=(1.0, 1.1, 1.2))
     assert kinds(comparison, other_load=0.9, costs=slow) == ["disturbed", "no gain possible", "loop"]
 
 

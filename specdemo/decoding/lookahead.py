@@ -140,16 +140,11 @@ class AutoPolicy(LookaheadPolicy):
     estimates: Estimates = field(default_factory=Estimates)
 
     def __post_init__(self) -> None:
-        plain, passes = self.costs.plain_step, np.array(self.costs.verify)
-        # a shorter pass costs no more than a longer one: where it was measured so, other load added to it
-        self._passes = np.minimum.accumulate(passes[::-1])[::-1] / plain
-        self.cap = min(self.cap, len(passes) - 1)
-        lookaheads = range(self.cap + 1)
-        self._drafts = np.array([self.costs.drafting(lookahead) or 0.0 for lookahead in lookaheads]) / plain
+        self._passes = np.array(self.costs.verify) / self.costs.plain_step
+        self._drafts = np.array(self.costs.drafting) / self.costs.plain_step
+        self.cap = min(self.cap, len(self._passes) - 1, len(self._drafts) - 1)
         self._reach, self._stated = 1.0, list[float]()
         self._until_probe, self._probing, self._rounds = 0.0, False, 0
-        for step in self.costs.drafted:
-            self.estimates.judge(step.probabilities, len(step.probabilities), step.accepted)
         self._reckon()
 
     def proposes_more(self, proposed: int, confidence: Callable[[], float]) -> bool:
@@ -181,7 +176,7 @@ class AutoPolicy(LookaheadPolicy):
         first, later = self.estimates.first.value, self.estimates.later.value
         lookaheads = np.arange(self.cap)
         gains = np.cumsum(later**lookaheads)  # of 1, 2, … more proposals, if all before are right and one more is
-        total = self._drafts + self._passes[: self.cap + 1]
+        total = self._drafts[: self.cap + 1] + self._passes[: self.cap + 1]
         pays = bool(((1 + first * gains) / total[1:]).max() > 1)
         rate = max(self.estimates.earned.value, 1.0)
         more = [
@@ -242,18 +237,15 @@ def best_lookahead(agreement_per_step: Sequence[float], costs: Costs) -> tuple[i
     """Return the best constant lookahead, and its predicted speedup; (0, 1.0) where plain decoding is faster.
 
     `agreement_per_step[i]` is the share of a draft's (i + 1)-th proposals that the target accepts, if it accepted
-    those before. The speedup is τ / (draft steps + v(γ + 1)), in plain steps, and so never above τ. The best is the
-    shortest of those that are nearly as fast as any: in races, longer rounds fall behind step costs the most.
+    those before. The speedup is τ / (d(γ) + v(γ + 1)), and so never above τ. The best is the shortest of those that
+    are nearly as fast as any: it loses least on a text that the draft predicts badly.
     """
     found, reach, tokens = list[tuple[int, float]](), 1.0, 1.0
-    passes = costs.bounded().verify[1:]
-    for lookahead, (agreement, verify) in enumerate(zip(agreement_per_step, passes, strict=False), 1):
+    for lookahead, agreement in enumerate(agreement_per_step, 1):
         reach *= agreement
         tokens += reach
-        drafting = costs.drafting(lookahead)
-        if drafting is None:
+        if (cost := costs.round_cost(lookahead)) is None:
             break
-        steps = max(verify, costs.plain_step) + drafting
-        found.append((lookahead, tokens / steps * costs.plain_step))
+        found.append((lookahead, tokens / cost))
     most = max((speedup for _, speedup in found), default=1.0)
     return next((each for each in found if each[1] >= max(_NEARLY * most, 1.0)), (0, 1.0))

@@ -18,7 +18,6 @@ from specdemo.records import (
     MOST_TURNS,
     SIDES,
     Costs,
-    DraftRound,
     DraftToken,
     Environment,
     FinishReason,
@@ -120,13 +119,6 @@ class Engine(ABC):
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
         """Yield the seconds of consecutive target passes over this many tokens after the prompt, if measurable."""
         yield from ()
-
-    def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
-        """Return the draft's costs in several rounds; empty without a draft.
-
-        Target passes run in between: a draft alone would be faster, with its weights never evicted from the caches.
-        """
-        return []
 
     def log_probabilities(
         self, request: Request, before: Sequence[int], tokens: Sequence[int], *, one_by_one: bool

@@ -23,7 +23,6 @@ from specdemo.errors import EngineError
 from specdemo.records import (
     SIDES,
     Costs,
-    DraftRound,
     DraftToken,
     Environment,
     Model,
@@ -82,9 +81,6 @@ class ScriptedEngine(Engine):
 
     def count_tokens(self, text: str) -> int:
         return len(text.split())
-
-    def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
-        return [DraftRound(seconds=lookahead * self.draft)]
 
     def log_probabilities(
         self, request: Request, before: Sequence[int], tokens: Sequence[int], *, one_by_one: bool

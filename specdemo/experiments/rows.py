@@ -12,7 +12,7 @@ from statistics import fmean
 from time import perf_counter
 from typing import NamedTuple
 
-from specdemo.costs import measure_costs
+from specdemo.costs import known_costs
 from specdemo.engines.base import Engine
 from specdemo.errors import PromptError, RunError
 from specdemo.estimate import Interval, of_trials
@@ -186,7 +186,7 @@ def run(
                 assert load is not None, "one of both is given"
                 engine, session = engines.enter_context(closing(load(stage.engine, stage.pair))), stage.session
                 yield state.progress("measuring step costs")
-                costs = measure_costs(engine, stop=stop)
+                costs = known_costs(engine, stop=stop)
             elif loaded is not None:
                 engine, costs = loaded
             state.facts[stage.session] = EngineFacts(environment=engine.environment, costs=costs)

@@ -160,7 +160,7 @@ class Sessions:
                 for progress in self._worker.run_idle(partial(if_loaded, job=job), cancelled):
                     last = progress if isinstance(progress, Comparison) else last
                     yield None
-                if cancelled.is_set():
+                if cancelled.is_set() or last.costs is not None:
                     break
         if last is not before:
             line = end_event(last, finished.run, finished.events)

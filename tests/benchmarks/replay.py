@@ -23,21 +23,14 @@ from specdemo.models.devices import properties
 from specdemo.records import Costs
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling
 from specdemo.strategies import ENGINES, STRATEGIES, Strategy
+from tests.support.step_costs import costs_of
 
 DRAFT, VOCABULARY = ASSETS / "smollm2-draft", 49152
+V_AVX2 = (12.2, 14.3, 16.2, 19.5, 27.2, 31, 35, 40, 43, 46, 49, 52, 55, 58, 61, 64, 67)  # milliseconds
+V_AVX512 = (10, 11, 11, 11, 11.5, 12, 12.5, 13, 13.5, 14, *range(15, 22))
 COSTS = {
-    "avx2": Costs(
-        plain_step=0.0122,
-        draft_step=0.0010,
-        verify=tuple(
-            ms / 1e3 for ms in (12.2, 14.3, 16.2, 19.5, 27.2, 31, 35, 40, 43, 46, 49, 52, 55, 58, 61, 64, 67)
-        ),
-    ),
-    "avx512": Costs(
-        plain_step=0.0100,
-        draft_step=0.0008,
-        verify=tuple(v / 100 for v in (1, 1.1, 1.1, 1.1, 1.15, 1.2, 1.25, 1.3, 1.35, 1.4, *np.arange(1.5, 2.2, 0.1))),
-    ),
+    "avx2": costs_of([ms / 1e3 for ms in V_AVX2], 0.0010),
+    "avx512": costs_of([ms / 1e3 for ms in V_AVX512], 0.0008),
 }
 
 
@@ -55,7 +48,7 @@ def strategies() -> dict[str, Strategy]:
 
 def replay(drafter: Proposer, prompt: list[int], answer: list[int], costs: Costs) -> list[tuple[int, int, float]]:
     """Each round's proposed and accepted tokens and seconds, as the target would have committed the answer."""
-    passes, text = np.minimum.accumulate(np.array(costs.verify)[::-1])[::-1], [*prompt]
+    text = [*prompt]
     drafter.read(text)
     drafter.learn(0, 0)
     text.append(answer[0])
@@ -65,8 +58,8 @@ def replay(drafter: Proposer, prompt: list[int], answer: list[int], costs: Costs
         ids = [proposal.id for proposal in proposals]
         accepted = next((n for n, id_ in enumerate(ids) if id_ != answer[done + n]), len(ids))
         drafter.learn(len(ids), accepted)
-        drafting = costs.drafting(len(ids)) or 0.0 if isinstance(drafter, ModelDrafter) else 0.0
-        rounds.append((len(ids), accepted, passes[min(len(ids), len(passes) - 1)] + drafting))
+        cost = costs.round_cost(min(len(ids), len(costs.verify) - 1), free=not isinstance(drafter, ModelDrafter))
+        rounds.append((len(ids), accepted, (cost or 0.0) * costs.plain_step))
         text += answer[done : done + accepted + 1]
         done += accepted + 1
     return rounds

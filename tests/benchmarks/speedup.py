@@ -67,7 +67,7 @@ def main() -> None:
             costs = measure_costs(loaded)
             assert costs is not None
             v = [round(seconds / costs.plain_step, 2) for seconds in costs.verify[1:5]]
-            c = round((costs.later_draft_step or 0) / costs.plain_step, 3)
+            c = round((costs.draft_step or 0) / costs.plain_step, 3)
             plain = f"plain step {costs.plain_step * 1e3:.1f} ms"
             agreement = agreement_per_step(path) if (path := resolve(name).path) is not None else None
             best = "lookahead {}, {:.2f}".format(*best_lookahead(agreement, costs)) if agreement else "–"

@@ -8,8 +8,9 @@ import pytest
 from specdemo.cli import doctor, main
 from specdemo.models.catalogue import bundled_pair
 from specdemo.records import Costs
+from tests.support.step_costs import costs_of
 
-COSTS = Costs(plain_step=0.010, draft_step=0.002, verify=tuple(0.010 + 0.001 * n for n in range(6)))
+COSTS = costs_of(draft=0.002, verify=tuple(0.010 + 0.001 * n for n in range(6)))
 
 
 def test_the_block_says_what_a_bug_report_needs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,9 +26,10 @@ from specdemo.engines.base import rounds_of
 from specdemo.engines.language_model import ModelSequence
 from specdemo.engines.traced.decoder import TracedDecoder
 from specdemo.engines.traced.drafters import ModelDrafter, Proposer, TextDrafter
-from specdemo.records import Costs, Request
+from specdemo.records import Request
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Plain
+from tests.support.step_costs import costs_of
 
 SIX = [weights for weights in product(range(7), repeat=3) if sum(weights) == 6]
 GRID = lcm(*range(1, 7))  # divides every probability, ratio and residual of weights that sum to 6
@@ -183,7 +184,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-COSTS = Costs(plain_step=1, draft_step=0.1, verify=(1.0,) * 6)
+COSTS = costs_of(draft=0.1, verify=(1.0,) * 6)
 
 
 def halves(**values: Any) -> Request:

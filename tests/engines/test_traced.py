@@ -18,18 +18,19 @@ from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import EngineError, PairError, PromptError, SettingsError
 from specdemo.models.catalogue import BUNDLED
 from specdemo.race import race, run_alone
-from specdemo.records import Comparison, Costs, Outcome, Request, Round, Run
+from specdemo.records import Comparison, Outcome, Request, Round, Run
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import ENGINES, Strategy, strategies
 from specdemo.words import notes
 from tests.conftest import PROMPTS
 from tests.support.folders import pair_from_folders
 from tests.support.proposals import proposals
+from tests.support.step_costs import costs_of
 
 pytestmark = pytest.mark.openvino
 
 
-COSTS = Costs(plain_step=0.0015, draft_step=0.0003, verify=tuple(0.0015 * (1 + 0.04 * n) for n in range(17)))
+COSTS = costs_of(draft=0.0003, verify=tuple(0.0015 * (1 + 0.04 * n) for n in range(17)))
 
 
 def settings(**values: Any) -> GenerationSettings:

@@ -33,7 +33,7 @@ from specdemo.engines.text import IncrementalText
 from specdemo.errors import PromptError
 from specdemo.models.checks import check_concurrent, check_strategy
 from specdemo.models.devices import describe_environment
-from specdemo.records import Costs, DraftRound, DraftToken, FinishReason, ModelPair, Request, Round, Token
+from specdemo.records import Costs, DraftToken, FinishReason, ModelPair, Request, Round, Token
 from specdemo.settings import Sampling
 from specdemo.strategies import Constant, Lookup, Plain, Strategy
 
@@ -99,18 +99,6 @@ class GenAIEngine(Engine):
 
     def count_tokens(self, text: str) -> int:
         return len(self.pipelines.tokenizer.encode(text))
-
-    def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
-        """Return rounds timed by the counters of `generate()`, without outcomes."""
-        if self.pair.draft is None:
-            return []
-        request = Request(prompt, Constant(lookahead), max_new_tokens=_DRAFTED_TOKENS, ignore_eos=True)
-        counters = self.pipelines.generate("model", request).extended_perf_metrics
-        microseconds = list(counters.draft_model_metrics.raw_metrics.m_durations)[1:]  # the first is the prefill
-        steps = 1 if self.pair.head == "dflash" else lookahead  # one pass for the whole round
-        # the first round is left out: the prefill is a pipeline's first entry at first, and its second one later
-        rounds = (microseconds[i : i + steps] for i in range(steps, len(microseconds) - steps + 1, steps))
-        return [DraftRound(seconds=sum(batch) / 1e6) for batch in rounds]
 
     def close(self) -> None:
         self.pipelines.clear()

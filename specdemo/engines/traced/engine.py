@@ -1,16 +1,14 @@
 """A pair decoded by our own loop. One compiled target serves both sides; each request has its own caches."""
 
 from collections.abc import Generator, Sequence
-from contextlib import closing
 from functools import partial
-from itertools import islice
 from time import perf_counter
 from typing import Literal
 
 from specdemo.decoding.indexes import index_of
 from specdemo.decoding.lookahead import Estimates, policy_for
 from specdemo.decoding.verification import Uniform
-from specdemo.engines.base import THOROUGH, Decoder, Engine, Thoroughness, rounds_of
+from specdemo.engines.base import THOROUGH, Decoder, Engine, Thoroughness
 from specdemo.engines.language_model import (
     Adapt,
     HeadModel,
@@ -35,9 +33,9 @@ from specdemo.models.devices import (
     draft_runtime,
     properties,
 )
-from specdemo.records import Costs, DraftRound, Model, ModelPair, Request
+from specdemo.records import Costs, Model, ModelPair, Request
 from specdemo.settings import RuntimeSettings
-from specdemo.strategies import Constant, Plain, Strategy
+from specdemo.strategies import Plain, Strategy
 
 _Role = Literal["plain", "speculative", "draft"]  # both sides share the target, each with its own text
 _KEPT = 2  # texts whose caches are kept: the warm-up's and the chat's
@@ -136,21 +134,6 @@ class TracedEngine(Engine):
 
     def count_tokens(self, text: str) -> int:
         return len(self._tokenizer.encode(text))
-
-    def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
-        if self.pair.draft is None or self.pair.translated:  # a translated proposal is not one step
-            return []
-        request = Request(prompt, Constant(lookahead), max_new_tokens=_DRAFTED_TOKENS, ignore_eos=True)
-        with closing(rounds_of(self.decoder(request))) as rounds:
-            return [
-                DraftRound(
-                    seconds=step.draft_seconds,
-                    probabilities=tuple(token.draft_probability or 0 for token in step.proposed),
-                    accepted=len(step.committed) - 1,
-                )
-                for step in islice(rounds, 1, None)
-                if step.draft_seconds is not None and step.proposed and len(step.proposed) == lookahead
-            ]
 
     def close(self) -> None:
         self._target = self._draft = self._head = None
