@@ -106,7 +106,8 @@ class Speedup(Interval):
     """A speedup with its factors: `middle` = `tokens_per_round` / `plain_steps_per_round`, of `plain_step` seconds.
 
     `tokens_per_round` is None if a server does not report its passes. `measured` is the estimate from timed `steps`
-    alone, None if impossible; `expected` the one from counts and step costs, None where it does not count.
+    alone, None if impossible; `expected` the one from counts and step costs, None without them, which counts only
+    beside other programs.
     """
 
     steps: int
@@ -114,6 +115,7 @@ class Speedup(Interval):
     tokens_per_round: float | None
     measured: float | None
     expected: float | None = None
+    counts_expected: bool = False
 
     @property
     def plain_steps_per_round(self) -> float | None:
@@ -199,7 +201,8 @@ def of_comparison(comparison: Comparison) -> Speedup | None:
         [speculative, *speculatives],
         loads(comparison),
         passes=comparison.speculative.passes_known,
-        expected=expected(comparison),
+        expected=predicted(comparison, comparison.costs) if comparison.costs is not None else None,
+        error_of_expected=_error_of_predictions(comparison),
     )
 
 
@@ -256,41 +259,41 @@ def predicted(comparison: Comparison, costs: Costs) -> float | None:
     return metrics.decoded_tokens(run) / took
 
 
-def expected(comparison: Comparison) -> tuple[float, float] | None:
-    """Return the logarithm of what step costs predict for a disturbed race, and the error of such predictions."""
-    costs, disturbed = comparison.costs, max(loads(comparison), default=0.0) > BUSY
-    if costs is None or not disturbed or len(costs.checks) < _LEAST_CHECKS:
+def _error_of_predictions(comparison: Comparison) -> float | None:
+    """Of their logarithm, by their record in quiet races; None unless other programs disturbed this one."""
+    checks = comparison.costs.checks if comparison.costs is not None else ()
+    if max(loads(comparison), default=0.0) <= BUSY or len(checks) < _LEAST_CHECKS:
         return None
-    speedup, number = predicted(comparison, costs), len(costs.checks)
-    # widened as for so few: a mean square of three says little about the next error
-    error = math.sqrt(sum(check**2 for check in costs.checks) / (number - 2))
-    return None if speedup is None else (math.log(speedup), max(error, _STATE))
+    # widened as for so few: the mean square of three says little about the next error
+    return max(math.sqrt(sum(check**2 for check in checks) / (len(checks) - 2)), _STATE)
 
 
-class RoundParts(NamedTuple):
-    """The average round of a run and, if anything was drafted, one draft step, in its own plain steps."""
+class RoundCosts(NamedTuple):
+    """In plain steps: a draft step, drafting in an average round, and the rest of it. `own`: of this run itself."""
 
-    drafting: float
-    verify: float
     draft_step: float | None
+    drafting: float | None
+    verify: float | None
+    own: bool
 
 
-def round_parts(comparison: Comparison, speedup: Speedup | None) -> RoundParts | None:
-    """Divide the round that the speedup rests on: speedup = τ / (drafting + verify). None if the engine does not time
-    the parts. Without a draft model all is `verify`.
-    """
-    rounds, cost = comparison.speculative.rounds, speedup.plain_steps_per_round if speedup is not None else None
+def round_costs(comparison: Comparison, speedup: Speedup | None) -> RoundCosts | None:
+    """The run's own where its engine times drafting, so that speedup = τ / (drafting + verify); else step costs."""
+    rounds, strategy, costs = comparison.speculative.rounds, comparison.settings.strategy, comparison.costs
+    model, lookahead = strategy.drafter.model, strategy.fixed_lookahead
+    cost = speedup.plain_steps_per_round if speedup is not None else None
     if cost is None or any(step.draft_seconds is None for step in rounds):
-        return None
+        if costs is None:
+            return None
+        verify = None if lookahead is None else metrics.verify_cost(costs, lookahead + 1)
+        return RoundCosts(metrics.draft_cost(costs) if model else None, None, verify, own=False)
+    if not model:
+        return RoundCosts(None, None, cost, own=True)
     kinds = _steps(comparison.speculative).kinds
-    drafts, all_seconds = (
-        _usual(kinds, np.array(seconds)).sum()
-        for seconds in ([step.draft_seconds or 0.0 for step in rounds], [step.seconds for step in rounds])
-    )
-    if not comparison.settings.strategy.drafter.model:
-        return RoundParts(0.0, cost, None)
-    drafting, proposed = cost * float(drafts / all_seconds), sum(kinds)
-    return RoundParts(drafting, cost - drafting, drafting * len(rounds) / proposed if proposed else None)
+    parts = [step.draft_seconds or 0.0 for step in rounds], [step.seconds for step in rounds]
+    drafts, whole = (float(_usual(kinds, np.array(seconds)).sum()) for seconds in parts)
+    drafting, proposed = cost * drafts / whole, sum(kinds)
+    return RoundCosts(drafting * len(rounds) / proposed if proposed else None, drafting, cost - drafting, own=True)
 
 
 def _speedup(
@@ -299,7 +302,8 @@ def _speedup(
     loads: Sequence[float],
     *,
     passes: bool,
-    expected: tuple[float, float] | None = None,
+    expected: float | None = None,
+    error_of_expected: float | None = None,
 ) -> Speedup:
     if not passes:
         plains, speculatives = ([run.merged() for run in runs] for runs in (plains, speculatives))
@@ -317,7 +321,8 @@ def _speedup(
     length = float(speculative.tokens.mean()) if passes else None
     limit = math.inf if length is None else ABOVE * length
     estimates = [(math.log(ratio), error)] if ratio <= limit else []
-    estimates += [] if expected is None else [expected]
+    if counts := expected is not None and error_of_expected is not None:
+        estimates.append((math.log(expected), error_of_expected))
     if estimates:
         found = _averaged(estimates)
         found = found.model_copy(update={"high": min(found.high, max(limit, found.middle))})
@@ -328,7 +333,8 @@ def _speedup(
         steps=len(plain.tokens) + len(speculative.tokens),
         tokens_per_round=length,
         measured=ratio if ratio <= limit else None,
-        expected=None if expected is None else math.exp(expected[0]),
+        expected=expected,
+        counts_expected=counts,
         plain_step=plain_step,
     )
 

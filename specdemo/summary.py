@@ -5,7 +5,7 @@ What is certain comes first: counts do not depend on clocks. The headline's thre
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from specdemo import estimate, metrics
 from specdemo.errors import capitalised, listed
@@ -18,6 +18,7 @@ from specdemo.words import agreement, divergence_reason, fault, notes, run_words
 _EXACT = 1.2  # within this factor of 1×, a second decimal matters
 _APART = 1.1  # headline over the ratio of the race's clocks; hand-set: from here on a reader asks why
 _SLOW = 0.3  # plain steps; hand-set: a draft step below this is not to blame for a lack of gain
+_SOURCES = {True: "in this run", False: "measured apart from this run"}
 _POSITIONS = 16  # of a proposal whose acceptance is listed, as many as the longest lookahead has
 
 
@@ -224,7 +225,7 @@ def _apart(comparison: Comparison, speedup: Speedup | None) -> str:
     if 1 / _APART < ratio / speedup.middle < _APART:
         return ""
     more = [counted(len(comparison.repeats), "repeat")] if comparison.repeats else []
-    more += [] if speedup.expected is None else ["step costs"]
+    more += ["step costs"] if speedup.counts_expected else []
     how = "faster" if ratio > 1 else "slower"
     rests = f"Headline and bars rest on {listed(['typical steps', *more])}, which vary less."
     return f"The clocks of this race alone say {times(ratio)} {how}. {rests}"
@@ -265,7 +266,7 @@ def _evidence(comparison: Comparison, speedup: Speedup, *, disturbed: bool) -> s
     gave = (
         "more than a round can gain, so they are left out" if speedup.measured is None else f"{speedup.measured:.2f}×"
     )
-    costs = "" if speedup.expected is None else f", counts with step costs {speedup.expected:.2f}×"
+    costs = f", counts with step costs {speedup.expected:.2f}×" if speedup.counts_expected else ""
     firmer = " A longer answer gives a firmer result."
     advice = firmer if speedup.strength in ("uncertain", "noisy", "probable") and not disturbed else ""
     return f"{counted(speedup.steps, 'timed step')} of {runs} give {gave}{costs}. Estimate: {speedup}.{advice}"
@@ -275,40 +276,15 @@ def _makeup(comparison: Comparison, speedup: Speedup) -> str:
     drafter, sentences = comparison.settings.strategy.drafter, []
     if (rate := metrics.acceptance_rate(comparison.speculative)) is not None:
         sentences.append(f"The target accepted {percent(rate)} of {drafter.subject}'s proposals.")
-    costs = _round_costs(comparison, speedup)
-    parts = [] if costs.draft_step is None else [f"a guess costs {percent(costs.draft_step)} of a normal step"]
-    if costs.tokens and costs.verify is not None:
+    costs, lookahead, parts = estimate.round_costs(comparison, speedup), _lookahead(comparison), list[str]()
+    if costs is not None and costs.draft_step is not None:
+        parts.append(f"a guess costs {percent(costs.draft_step)} of a normal step")
+    if costs is not None and costs.verify is not None and lookahead is not None:
         steps = "about one step" if costs.verify < 1.1 else f"{costs.verify:.1f} steps"
-        parts.append(f"checking {counted(costs.tokens, 'token')} costs {steps}")
-    if parts:
-        sentences.append(f"{capitalised('; '.join(parts))}, {costs.source}.")
+        parts.append(f"checking {counted(lookahead + 1, 'token')} costs {steps}")
+    if costs is not None and parts:
+        sentences.append(f"{capitalised('; '.join(parts))}, {_SOURCES[costs.own]}.")
     return " ".join(sentences)
-
-
-class _RoundCosts(NamedTuple):
-    """In plain steps; `tokens` of a pass where all rounds propose as many."""
-
-    tokens: int | None
-    draft_step: float | None
-    drafting: float | None
-    verify: float | None
-    source: str
-
-
-def _round_costs(comparison: Comparison, speedup: Speedup | None) -> _RoundCosts:
-    """The run's own where its engine times them, else those measured apart."""
-    strategy, costs = comparison.settings.strategy, comparison.costs
-    lookahead = None if comparison.moves else strategy.fixed_lookahead
-    tokens = None if lookahead is None else lookahead + 1
-    if (own := estimate.round_parts(comparison, speedup)) is not None:
-        return _RoundCosts(
-            tokens, own.draft_step, own.drafting if strategy.drafter.model else None, own.verify, "in this run"
-        )
-    if costs is None:
-        return _RoundCosts(tokens, None, None, None, "")
-    step = metrics.draft_cost(costs) if strategy.drafter.model else None
-    verify = None if tokens is None else metrics.verify_cost(costs, tokens)
-    return _RoundCosts(tokens, step, None, verify, "measured apart from this run")
 
 
 # Figures
@@ -329,15 +305,17 @@ def figures(comparison: Comparison, speedup: Speedup | None) -> Iterator[Figure]
     yield Figure("acceptance rate α", "", rate, FORMULAS["acceptance_rate"])
     yield both("mean acceptance length τ", "mean_acceptance_length", metrics.mean_acceptance_length, number)
     yield Figure("acceptance by position i", "", _positions(speculative), FORMULAS["per_position"])
-    costs = _round_costs(comparison, speedup)
-    at = ("", "") if costs.tokens is None else (f"({costs.tokens - 1})", f"({costs.tokens})")
-    for name, key, cost in (
-        ("draft cost c", "draft_cost", costs.draft_step),
-        (f"drafting d{at[0]}", "drafting", costs.drafting),
-        (f"verify cost v{at[1]}", "verify_cost", costs.verify),
-    ):
-        if cost is not None:
-            yield Figure(name, "", f"{cost:.3f}", f"{FORMULAS[key]}, {costs.source}")
+    costs, lookahead = estimate.round_costs(comparison, speedup), _lookahead(comparison)
+    at = ("", "") if lookahead is None else (f"({lookahead})", f"({lookahead + 1})")
+    names = ("draft cost c", f"drafting d{at[0]}", f"verify cost v{at[1]}")
+    for name, key, cost in zip(names, ("draft_cost", "drafting", "verify_cost"), costs or (), strict=False):
+        if cost is not None and costs is not None:
+            yield Figure(name, "", f"{cost:.3f}", f"{FORMULAS[key]}, {_SOURCES[costs.own]}")
+
+
+def _lookahead(comparison: Comparison) -> int | None:
+    """None if rounds propose different numbers of tokens."""
+    return None if comparison.moves else comparison.settings.strategy.fixed_lookahead
 
 
 def _speedup(speedup: Speedup | None) -> str:

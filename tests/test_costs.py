@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import specdemo.costs as step_costs
+from specdemo import estimate
 from specdemo.costs import (
     Sample,
     known_costs,
@@ -178,6 +179,6 @@ def test_predictions_count_only_beside_other_programs_and_by_their_record() -> N
     comparison = raced(engine(), num_assistant_tokens=1).model_copy(update={"other_load": 0.5})
     for checks, error in (((), None), ((0.02,) * 2, None), ((0.02, -0.1, 0.06, 0.0), math.sqrt(0.014 / 2))):
         known = comparison.model_copy(update={"costs": COSTS.model_copy(update={"checks": checks})})
-        found = step_costs.estimate.expected(known)
-        assert (None if found is None else found[1]) == (None if error is None else pytest.approx(error))
-        assert step_costs.estimate.expected(known.model_copy(update={"other_load": 0.1})) is None
+        found = estimate._error_of_predictions(known)
+        assert found == (None if error is None else pytest.approx(error))
+        assert estimate._error_of_predictions(known.model_copy(update={"other_load": 0.1})) is None

@@ -134,7 +134,7 @@ def test_the_printed_formula_is_what_is_computed() -> None:
 def test_step_costs_count_only_where_other_programs_disturbed_the_race() -> None:
     quiet, noisy = (simulated(MACHINES[name], 1.5, seed=9, repeats=0) for name in ("quiet", "bursts, most of it"))
     alone, both = map(estimated, (quiet, with_costs(quiet, 1.7, 0.01, 0)))
-    assert alone == both
+    assert (alone.middle, both.counts_expected) == (both.middle, False)
     alone, both = map(estimated, (noisy, with_costs(noisy, 1.7, 0.01, 0)))
     assert both.measured == alone.middle
     assert both.expected == pytest.approx(1.7, rel=0.02)
@@ -154,13 +154,15 @@ def test_the_parts_of_a_round_make_up_the_speedup() -> None:
     *_, repeated = repeats(engine := ScriptedEngine(wrong=(4, 11)), compared(engine, **LONG), number=2)
     for comparison in (repeated, compared(ScriptedEngine(), num_assistant_tokens=2, **LONG)):
         found = estimated(comparison)
-        parts = estimate.round_parts(comparison, found)
+        parts = estimate.round_costs(comparison, found)
         assert parts is not None
+        assert parts.own
         assert parts.draft_step == pytest.approx(engine.draft / engine.step, rel=0.02)
-        assert (found.tokens_per_round or 0) / (parts.drafting + parts.verify) == pytest.approx(found.middle)
+        assert (found.tokens_per_round or 0) / sum(filter(None, parts[1:3])) == pytest.approx(found.middle)
     untimed = [step.model_copy(update={"draft_seconds": None}) for step in comparison.speculative.rounds]
     run = comparison.speculative.model_copy(update={"rounds": tuple(untimed)})
-    assert estimate.round_parts(comparison.model_copy(update={"speculative": run}), found) is None
+    apart = comparison.model_copy(update={"speculative": run, "costs": costs_of((0.01, 0.012, 0.014), 0.002)})
+    assert estimate.round_costs(apart, found) == (pytest.approx(0.2), None, pytest.approx(1.4), False)
 
 
 def test_step_costs_that_do_not_apply_are_not_used() -> None:
