@@ -1,0 +1,289 @@
+"""Every chart as a Plotly figure, for the page, files, reports and Python: one template, and one function per chart.
+
+Colours are the light ones of the style sheet; a dark page replaces each with its counterpart (`assets/page/plot.js`).
+A chart that grows during a race names the columns of its traces in `meta`. Here `columns` computes them from a
+finished run, and its namesake there from rounds as they arrive; a test compares both.
+"""
+
+import gzip
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from html import escape
+from importlib.metadata import version
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from specdemo import metrics
+from specdemo.errors import UsageError, listed, quoted
+from specdemo.files import colours
+from specdemo.records import SIDES, Comparison, Run
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure as Figure
+
+Trace = dict[str, Any]
+_COLOURS = ("own", "accepted", "rejected", "plain", "refused", "mute", "ink")  # of several lines, in order
+_PATTERNS = ("", "/", "x", ".", "\\", "-", "+")  # of bars in the same order, which differ in grey, too
+_REACH = 2  # times the largest value: how far error bars may stretch an axis
+# The mode bar has nothing that sends data: Plotly's own "Share chart" uploads the figure.
+CONFIG = {
+    "displaylogo": False,
+    "plotlyServerURL": "",
+    "modeBarButtons": [["zoom2d", "pan2d", "resetScale2d", "toImage"]],
+    "toImageButtonOptions": {"filename": "specdemo", "scale": 2},
+}
+
+
+def _colour(name: str) -> str:
+    return colours()[name]
+
+
+def figure(x: str, y: str, *traces: Trace, **layout: Any) -> "Figure":
+    """`layout` may extend the axes."""
+    import plotly.graph_objects as go  # takes half a second, which no start of the program should wait for
+
+    axes = {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}}}
+    return go.Figure({"data": list(traces), "layout": {"template": template(), **axes}}).update_layout(**layout)
+
+
+@cache
+def template() -> dict[str, Any]:
+    axis = {"gridcolor": _colour("line"), "linecolor": _colour("line"), "zeroline": False, "title": {"standoff": 6}}
+    label = {"bgcolor": _colour("card"), "bordercolor": _colour("line"), "font": {"color": _colour("ink")}}
+    layout = {
+        "font": {"family": 'system-ui, "Segoe UI", sans-serif', "size": 12, "color": _colour("mute")},
+        "colorway": [_colour(name) for name in _COLOURS],
+        "paper_bgcolor": _colour("card"),
+        "plot_bgcolor": _colour("card"),
+        "margin": {"l": 50, "r": 14, "t": 26, "b": 38},
+        "xaxis": axis | {"showgrid": False},
+        "yaxis": axis | {"rangemode": "tozero"},
+        "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom"},
+        "hovermode": "x unified",
+        "hoverlabel": label,
+        "barmode": "stack",
+        "bargap": 0.1,
+        "modebar": {"bgcolor": _colour("card"), "color": _colour("mute"), "activecolor": _colour("ink")},
+        "shapedefaults": {"line": {"color": _colour("ink"), "width": 1, "dash": "dot"}},
+        "annotationdefaults": {"showarrow": False, "xanchor": "left", "yanchor": "top", "xshift": 3},
+    }
+    return {"layout": layout}
+
+
+def line(name: str, colour: str, x: Iterable[Any] = (), y: Iterable[Any] = (), **style: Any) -> Trace:
+    look = {"color": _colour(colour)} | style.pop("line", {})
+    return {"type": "scatter", "mode": "lines", "name": name, "x": list(x), "y": list(y), "line": look, **style}
+
+
+def bars(
+    name: str, colour: str, x: Iterable[Any] = (), y: Iterable[Any] = (), pattern: str = "", **style: Any
+) -> Trace:
+    look = {"color": _colour(colour), "pattern": {"shape": pattern, "size": 5, "solidity": 0.25}}
+    return {"type": "bar", "name": name, "x": list(x), "y": list(y), "marker": look, **style}
+
+
+# Charts that grow during a race: the columns of a trace follow its side.
+
+_ROUND = {"unifiedhovertitle": {"text": "round %{x}"}, "rangemode": "tozero"}
+
+
+def _meta(side: str, x: str, y: str) -> dict[str, str]:
+    return {"side": side, "x": x, "y": y}
+
+
+def _rounds(column: str, name: str, colour: str, pattern: str = "", **style: Any) -> Trace:
+    return bars(name, colour, pattern=pattern, meta=_meta("speculative", "round", column), **style)
+
+
+def _tokens() -> "Figure":
+    plain = line("plain", "plain", line={"dash": "dot", "shape": "hv"}, meta=_meta("plain", "seconds", "tokens"))
+    other = line("speculative", "accepted", line={"shape": "hv"}, meta=_meta("speculative", "seconds", "tokens"))
+    scale = {"hoverformat": ".3f", "unifiedhovertitle": {"text": "%{x} s"}, "rangemode": "tozero"}
+    return figure("seconds of computing", "tokens", plain, other, xaxis=scale)
+
+
+def _acceptance() -> "Figure":
+    stacked = _rounds("accepted", "accepted", "accepted"), _rounds("refused", "not accepted", "refused", "/")
+    meta = _meta("speculative", "round", "alpha")
+    rate = line("running α", "ink", yaxis="y2", hovertemplate="%{y:.2f}", meta=meta)
+    made = figure("round", "proposals", *stacked, rate, xaxis=_ROUND, margin={"r": 40})
+    scale = {"range": [0, 1.02], "tickvals": [0, 0.5, 1], "overlaying": "y", "side": "right", "showgrid": False}
+    return made.update_layout(yaxis2={"title": {"text": "α"}, **scale})
+
+
+def _timing() -> "Figure":
+    """Where a round's time went, as far as the engine records it, beside the plain step of the same number."""
+    style: dict[str, Any] = {"hovertemplate": "%{y:.2f} ms"}
+    parts = ("verify", "verify", "accepted"), ("draft", "draft", "own", "/"), ("rest", "rest", "mute", ".")
+    stacked = [_rounds(*part, **style) for part in (*parts, ("whole", "round", "accepted"))]
+    look, meta = {"dash": "dot", "shape": "hvh"}, _meta("plain", "round", "step")
+    steps = line("plain step", "plain", line=look, meta=meta, **style)
+    return figure("round, or plain step", "ms", *stacked, steps, xaxis=_ROUND)
+
+
+LIVE: dict[str, Callable[[], "Figure"]] = {"tokens": _tokens, "acceptance": _acceptance, "timing": _timing}
+
+
+def columns(run: Run) -> Iterator[dict[str, float | None]]:
+    """Yield those of the prefill, round 0, and of every round, without what is unknown; parts are in milliseconds."""
+    seconds, tokens, accepted, proposed = 0.0, 0, 0, 0
+    for number, step in enumerate((run.prefill, *run.rounds) if run.tokens else ()):
+        seconds += step.seconds if number else 0.0
+        tokens += len(step.committed)
+        row: dict[str, float | None] = {"round": number or None, "seconds": seconds, "tokens": tokens}
+        if number and step.proposed is not None:
+            accepted, proposed = accepted + step.accepted, proposed + len(step.proposed)
+            row |= {"accepted": step.accepted, "refused": len(step.proposed) - step.accepted}
+            row["alpha"] = accepted / proposed if proposed else None
+        whole, draft, verify = (
+            1000 * (each or 0.0) for each in (step.seconds, step.draft_seconds, step.verify_seconds)
+        )
+        parts = {"draft": draft, "verify": verify, "rest": max(whole - draft - verify, 0.0)}
+        yield row | {"step": whole} | (parts if draft or verify else {"whole": whole})
+
+
+def _filled(name: str, comparison: Comparison) -> "Figure":
+    made = LIVE[name]()
+    found = {side: [*columns(comparison.side(side))] for side in SIDES}
+    for trace in made.data:
+        x, y = trace.meta["x"], trace.meta["y"]
+        rows = [row for row in found[trace.meta["side"]] if row.get(x) is not None and row.get(y) is not None]
+        trace.update(x=[row[x] for row in rows], y=[row[y] for row in rows])
+    for move in comparison.moves:
+        at = found["speculative"][move.round - 1]["seconds"] if name == "tokens" else move.round - 0.5
+        lookahead, threshold = move.num_assistant_tokens, move.assistant_confidence_threshold
+        text = f"threshold {threshold}" if lookahead is None else f"lookahead {lookahead}"
+        made.add_shape(x0=at, x1=at, y0=0, y1=1, yref="paper")
+        made.add_annotation(x=at, y=1, yref="paper", text=text)
+    return made
+
+
+# Charts of a finished run.
+
+
+def _confidence(comparison: Comparison) -> "Figure":
+    """The share of judged proposals that were accepted, by the draft's probability in tenths."""
+    bins = metrics.acceptance_by_confidence(comparison.speculative)
+    shares = bars(
+        "judged proposals",
+        "accepted",
+        [(low + 0.5) / 10 for low in bins],
+        [accepted / judged for accepted, judged in bins.values()],
+        hovertext=[f"{accepted} of {judged} accepted" for accepted, judged in bins.values()],
+        hovertemplate="%{hovertext}",
+        width=0.09,
+    )
+    right = line("perfect calibration", "plain", [0, 1], [0, 1], line={"dash": "dot"}, hoverinfo="skip")
+    axes = {"xaxis": {"range": [0, 1]}, "yaxis": {"range": [0, 1.02]}}
+    return figure("draft's probability", "accepted / judged", shares, right, **axes)
+
+
+def _lookahead(comparison: Comparison) -> "Figure":
+    """The lookahead of each round, next to the oracle's at the same position."""
+    rounds = comparison.speculative.rounds
+    numbers = range(1, len(rounds) + 1)
+    chosen = [None if step.proposed is None else len(step.proposed) for step in rounds]
+    traces = [line("this run", "plain", numbers, chosen, line={"shape": "hvh"})]
+    oracle = metrics.oracle_lookaheads(comparison)
+    if oracle is not None:
+        marker = {"color": _colour("own"), "symbol": "diamond"}
+        traces.append(line("oracle", "own", numbers, oracle, mode="markers", marker=marker))
+    return figure("round", "tokens proposed", *traces, xaxis=_ROUND)
+
+
+def _accepted(comparison: Comparison) -> "Figure":
+    counts = metrics.accepted_per_round(comparison.speculative)
+    return figure(
+        "tokens accepted", "rounds", bars("rounds", "accepted", counts, counts.values()), xaxis={"dtick": 1}
+    )
+
+
+def _positions(comparison: Comparison) -> "Figure":
+    shares = metrics.per_position_acceptance(comparison.speculative)
+    shown = bars("rounds", "accepted", range(1, len(shares) + 1), shares, hovertemplate="%{y:.0%}")
+    scale = {"range": [0, 1.02], "tickformat": ".0%"}
+    return figure("position in the round", "accepted / rounds", shown, xaxis={"dtick": 1}, yaxis=scale)
+
+
+# By name: the title, and the function.
+CHARTS: dict[str, tuple[str, Callable[[Comparison], "Figure"]]] = {
+    "tokens": ("Tokens over time", lambda comparison: _filled("tokens", comparison)),
+    "acceptance": ("Acceptance by round", lambda comparison: _filled("acceptance", comparison)),
+    "timing": ("Milliseconds a round", lambda comparison: _filled("timing", comparison)),
+    "confidence": ("Acceptance by draft confidence", _confidence),
+    "lookahead": ("Lookahead by round, beside the oracle's", _lookahead),
+    "accepted": ("Rounds by number of accepted tokens", _accepted),
+    "positions": ("Acceptance by position", _positions),
+}
+
+
+def chart(comparison: Comparison, name: str) -> "Figure":
+    """UsageError: there is no such chart."""
+    if name not in CHARTS:
+        raise UsageError(f"There is no chart {quoted(name)}; the charts are {listed([*CHARTS])}.")
+    title, make = CHARTS[name]
+    return make(comparison).update_layout(title={"text": title}, margin={"t": 70})
+
+
+# Charts of several runs.
+
+# On the x axis, the value, the ends of its interval, and words to show instead of it.
+Spot = tuple[Any, float | None, float | None, float | None, str]
+
+
+def compared(x: str, y: str, groups: Mapping[str, Sequence[Spot]], *, along: bool = True) -> "Figure":
+    """Lines along a scale, or bars, with 95 % intervals, and a line at 1, where speculation changes nothing."""
+    traces: list[Trace] = []
+    for at, (name, spots) in enumerate(groups.items()):
+        places, values, lows, highs, words = zip(*spots, strict=True) if spots else ((),) * 5
+        style: dict[str, Any] = {"hovertext": words, "hovertemplate": "%{hovertext}"}
+        if any(highs) or not spots:
+            above, below = ([abs(a - b) for a, b in zip(ends, values, strict=True)] for ends in (highs, lows))
+            style["error_y"] = {"array": above, "arrayminus": below, "color": _colour("mute")}
+        colour, shown = _COLOURS[at % len(_COLOURS)], [*map(_literal, places)]
+        if along:
+            mark = {"size": 8, "symbol": at}
+            traces.append(line(_literal(name), colour, shown, values, mode="lines+markers", marker=mark, **style))
+        else:
+            traces.append(bars(_literal(name), colour, shown, values, _PATTERNS[at % len(_PATTERNS)], **style))
+    spots = [spot for group in groups.values() for spot in group]
+    most = _REACH * max((value or 0.0 for _, value, *_ in spots), default=1.0)
+    stretched = any((high or 0.0) > most for *_, high, _ in spots)
+    scale = {"range": [0, most]} if stretched else {}
+    made = figure(x, y, *traces, yaxis=scale, barmode="group", showlegend=len(groups) > 1)
+    return made.add_hline(y=1, line={"dash": "dash"})
+
+
+def _literal(place: Any) -> Any:
+    """Plotly reads some tags in texts, and names of tasks and files are foreign."""
+    return escape(place, quote=False) if isinstance(place, str) else place
+
+
+# For browsers.
+
+
+def as_data(made: "Figure") -> dict[str, Any]:
+    """Without the template, which `kit` holds once."""
+    data: dict[str, Any] = made.to_dict()
+    del data["layout"]["template"]
+    return data
+
+
+@cache
+def kit() -> dict[str, Any]:
+    """What a script needs to draw figures, and the charts that it fills itself."""
+    empty = {name: as_data(make()) for name, make in LIVE.items()}
+    empty["runs"] = as_data(compared("lookahead", "speedup", {"speedup": []}))
+    look = {"colours": colours(), "template": template(), "config": CONFIG}
+    return {"script": script_name(), "charts": empty, **look}
+
+
+def script_name() -> str:
+    """With the version, so that browsers may keep it."""
+    return f"plotly-{version('plotly')}.js"
+
+
+@cache
+def plotly_js() -> bytes:
+    """Plotly's script, compressed with gzip: 1.5 MB instead of 4.8."""
+    return gzip.compress(files("plotly").joinpath("package_data", "plotly.min.js").read_bytes(), 6, mtime=0)
