@@ -48,8 +48,13 @@ def figure(x: str, y: str, *traces: Trace, **layout: Any) -> "Figure":
 
 @cache
 def template() -> dict[str, Any]:
-    axis = {"gridcolor": _colour("line"), "linecolor": _colour("line"), "zeroline": False, "title": {"standoff": 6}}
-    label = {"bgcolor": _colour("card"), "bordercolor": _colour("line"), "font": {"color": _colour("ink")}}
+    axis = {"gridcolor": _colour("line"), "zeroline": False, "title": {"standoff": 6, "font": {"size": 12}}}
+    label = {
+        "bgcolor": _colour("card"),
+        "bordercolor": _colour("line"),
+        "font": {"color": _colour("ink"), "size": 12},
+    }
+    top = {"x": 1, "xanchor": "right", "y": 1, "yref": "container", "yanchor": "top"}
     layout = {
         "font": {"family": 'system-ui, "Segoe UI", sans-serif', "size": 12, "color": _colour("mute")},
         "colorway": [_colour(name) for name in _COLOURS],
@@ -58,7 +63,7 @@ def template() -> dict[str, Any]:
         "margin": {"l": 50, "r": 14, "t": 26, "b": 38},
         "xaxis": axis | {"showgrid": False},
         "yaxis": axis | {"rangemode": "tozero"},
-        "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom"},
+        "legend": {"orientation": "h", "traceorder": "normal", "bgcolor": "rgba(0,0,0,0)", "font": {"size": 11}, **top},
         "hovermode": "x unified",
         "hoverlabel": label,
         "barmode": "stack",
@@ -78,7 +83,8 @@ def line(name: str, colour: str, x: Iterable[Any] = (), y: Iterable[Any] = (), *
 def bars(
     name: str, colour: str, x: Iterable[Any] = (), y: Iterable[Any] = (), pattern: str = "", **style: Any
 ) -> Trace:
-    look = {"color": _colour(colour), "pattern": {"shape": pattern, "size": 5, "solidity": 0.25}}
+    hatch = {"shape": pattern, "fillmode": "overlay", "fgcolor": _colour("card"), "size": 6, "solidity": 0.25}
+    look = {"color": _colour(colour), "pattern": hatch}
     return {"type": "bar", "name": name, "x": list(x), "y": list(y), "marker": look, **style}
 
 
@@ -105,8 +111,8 @@ def _tokens() -> "Figure":
 def _acceptance() -> "Figure":
     stacked = _rounds("accepted", "accepted", "accepted"), _rounds("refused", "not accepted", "refused", "/")
     meta = _meta("speculative", "round", "alpha")
-    rate = line("running α", "ink", yaxis="y2", hovertemplate="%{y:.2f}", meta=meta)
-    made = figure("round", "proposals", *stacked, rate, xaxis=_ROUND, margin={"r": 40})
+    rate = line("α", "ink", yaxis="y2", hovertemplate="%{y:.2f}", meta=meta)
+    made = figure("round", "proposals", *stacked, rate, xaxis=_ROUND, yaxis={"nticks": 4}, margin={"r": 40})
     scale = {"range": [0, 1.02], "tickvals": [0, 0.5, 1], "overlaying": "y", "side": "right", "showgrid": False}
     return made.update_layout(yaxis2={"title": {"text": "α"}, **scale})
 
@@ -117,20 +123,20 @@ def _timing() -> "Figure":
     parts = ("verify", "verify", "accepted"), ("draft", "draft", "own", "/"), ("rest", "rest", "mute", ".")
     stacked = [_rounds(*part, **style) for part in (*parts, ("whole", "round", "accepted"))]
     look, meta = {"dash": "dot", "shape": "hvh"}, _meta("plain", "round", "step")
-    steps = line("plain step", "plain", line=look, meta=meta, **style)
+    steps = line("plain", "plain", line=look, meta=meta, **style)
     return figure("round, or plain step", "ms", *stacked, steps, xaxis=_ROUND)
 
 
 LIVE: dict[str, Callable[[], "Figure"]] = {"tokens": _tokens, "acceptance": _acceptance, "timing": _timing}
 
 
-def columns(run: Run) -> Iterator[dict[str, float | None]]:
+def columns(run: Run) -> Iterator[dict[str, Any]]:
     """Yield those of the prefill, round 0, and of every round, without what is unknown; parts are in milliseconds."""
     seconds, tokens, accepted, proposed = 0.0, 0, 0, 0
     for number, step in enumerate((run.prefill, *run.rounds) if run.tokens else ()):
         seconds += step.seconds if number else 0.0
         tokens += len(step.committed)
-        row: dict[str, float | None] = {"round": number or None, "seconds": seconds, "tokens": tokens}
+        row: dict[str, Any] = {"round": number or None, "seconds": seconds, "tokens": tokens}
         if number and step.proposed is not None:
             accepted, proposed = accepted + step.accepted, proposed + len(step.proposed)
             row |= {"accepted": step.accepted, "refused": len(step.proposed) - step.accepted}

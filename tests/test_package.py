@@ -42,8 +42,8 @@ def test_importing_specdemo_changes_nothing_in_the_process() -> None:
 
 
 def test_modules_load_what_they_need() -> None:
-    heavy = {"openvino", "openvino_genai", "gradio"}
-    modules = ", ".join(f"specdemo.{each}" for each in ("engines.scripted", "worker", "exports.html", "cli.commands"))
+    heavy = {"openvino", "openvino_genai", "gradio", "plotly"}
+    modules = ", ".join(f"specdemo.{each}" for each in ("engines.scripted", "worker", "api", "cli.commands"))
     assert fresh(f"import sys, {modules}; print({heavy} & set(sys.modules))") == "set()\n"
 
 

@@ -9,8 +9,9 @@ import { unpack } from "./files.js";
 /** @typedef {{ script: string, colours: Record<string, string>, template: any, config: any, charts: Record<string, Figure> }} Kit */
 /** @typedef {{ round: number, num_assistant_tokens: number | null, assistant_confidence_threshold: number | null }} Move */
 
-const REDRAW_MS = 250; // at most four drawings a second
-const REST_OF_DRAWING = 40; // while an engine on this machine may compute: rest this many times as long as a drawing took
+const [REDRAW_MS, BUSY_MS] = [250, 1000]; // between drawings; while an engine on this machine may compute, at most BUSY_MS
+const REST_OF_DRAWING = 40; // then, rest this many times as long as a drawing took
+const NARROW = 420; // pixels; below, the legend stands in place of the axes' titles
 const touch = matchMedia("(pointer: coarse)"); // a finger scrolls the page, and a tap names values
 
 /** @param {Timed} timed @returns {Record<string, number | null>} as `columns` in `figures.py`; null or missing: nothing to draw */
@@ -50,6 +51,7 @@ export class Chart {
     this.run = ""; // whose zoom is kept
     this.busy = false; // an engine may compute
     this.took = 0; // milliseconds, for the last drawing
+    this.across = ""; // what the x axis shows
     /** @type {ReturnType<typeof setTimeout> | undefined} */ this.timer = undefined;
     /** @type {(figure: Figure) => void} */ this.fill = () => {}; // adds the data to a figure of the kit
     /** @type {((event: { points: any[] }) => void) | null} */ this.chosen = null; // called when a point is clicked
@@ -75,7 +77,7 @@ export class Chart {
   }
 
   drawSoon() {
-    this.timer ??= setTimeout(() => this.draw(), Math.max(REDRAW_MS, this.busy ? REST_OF_DRAWING * this.took : 0));
+    this.timer ??= setTimeout(() => this.draw(), this.busy ? Math.min(Math.max(REDRAW_MS, REST_OF_DRAWING * this.took), BUSY_MS) : REDRAW_MS);
   }
 
   async draw() {
@@ -88,9 +90,14 @@ export class Chart {
     const figure = coloured(this.figure ?? kit.charts[this.name ?? ""], kit);
     this.fill(figure);
     const { data, layout } = figure, config = touch.matches ? { ...kit.config, displayModeBar: false } : kit.config;
-    const still = touch.matches ? { dragmode: false, xaxis: { ...layout.xaxis, fixedrange: true }, yaxis: { ...layout.yaxis, fixedrange: true } } : {};
     this.plot.setAttribute("role", "group");
     this.plot.ariaLabel = `${titleOf(layout.yaxis)} by ${titleOf(layout.xaxis)}: ${data.map(({ name }) => name).join(", ")}`;
+    this.across = titleOf(layout.xaxis);
+    if (width < NARROW) {
+      for (const axis of [layout.xaxis, layout.yaxis]) axis.title.text = "";
+      Object.assign(layout, { legend: { y: 0, yanchor: "bottom", font: { size: 10 }, indentation: -13 }, margin: { ...layout.margin, l: 32 } });
+    }
+    const still = touch.matches ? { dragmode: false, xaxis: { ...layout.xaxis, fixedrange: true }, yaxis: { ...layout.yaxis, fixedrange: true } } : {};
     await Plotly.react(this.plot, data, { ...layout, ...still, template: coloured(kit.template, kit), width, height, uirevision: this.run }, config);
     this.took = performance.now() - began;
     if (this.chosen) this.plot.removeAllListeners("plotly_click").on("plotly_click", this.chosen);
@@ -98,14 +105,14 @@ export class Chart {
 
   /** The numbers drawn, a row for each place on the x axis. */
   table() {
-    const { data, layout } = /** @type {any} */ (this.plot);
+    const { data } = this.plot;
     /** @type {Map<any, any[]>} */ const rows = new Map();
     data.forEach((/** @type {any} */ { x = [], y = [] }, /** @type {number} */ index) => x.forEach((/** @type {any} */ at, /** @type {number} */ number) => {
       rows.set(at, Object.assign(rows.get(at) ?? [], { [index]: y[number] }));
     }));
     const text = (/** @type {any} */ value) => (typeof value === "number" ? String(Number(value.toPrecision(4))) : value ?? "");
     const names = data.map((/** @type {any} */ { name }) => name);
-    return table([titleOf(layout.xaxis), ...names], [...rows].sort(([a], [b]) => a - b).map(([at, values]) => [at, ...names.map((/** @type {any} */ _, /** @type {number} */ index) => values[index])].map(text)));
+    return table([this.across, ...names], [...rows].sort(([a], [b]) => a - b).map(([at, values]) => [at, ...names.map((/** @type {any} */ _, /** @type {number} */ index) => values[index])].map(text)));
   }
 }
 
