@@ -83,9 +83,11 @@ export class Chart {
   async draw() {
     clearTimeout(this.timer);
     this.timer = undefined;
-    const { Plotly, kit } = await load();
+    const loaded = await load().catch(() => null);
     const { offsetWidth: width, offsetHeight: height } = this.element;
-    if (!width || !height || !(this.figure ?? this.name)) return;
+    if (!loaded) this.plot.textContent = "The charts could not be loaded; reload the page.";
+    if (!loaded || !width || !height || !(this.figure ?? this.name)) return;
+    const { Plotly, kit } = loaded;
     const began = performance.now();
     const figure = coloured(this.figure ?? kit.charts[this.name ?? ""], kit);
     this.fill(figure);
@@ -94,7 +96,7 @@ export class Chart {
     this.plot.ariaLabel = `${titleOf(layout.yaxis)} by ${titleOf(layout.xaxis)}: ${data.map(({ name }) => name).join(", ")}`;
     this.across = titleOf(layout.xaxis);
     if (width < NARROW) {
-      for (const axis of [layout.xaxis, layout.yaxis]) axis.title.text = "";
+      for (const axis of ["xaxis", "yaxis"]) layout[axis] = { ...layout[axis], title: { text: "" } };
       Object.assign(layout, { legend: { y: 0, yanchor: "bottom", font: { size: 10 }, indentation: -13 }, margin: { ...layout.margin, l: 32 } });
     }
     const still = touch.matches ? { dragmode: false, xaxis: { ...layout.xaxis, fixedrange: true }, yaxis: { ...layout.yaxis, fixedrange: true } } : {};
@@ -105,7 +107,7 @@ export class Chart {
 
   /** The numbers drawn, a row for each place on the x axis. */
   table() {
-    const { data } = this.plot;
+    const { data = [] } = this.plot;
     /** @type {Map<any, any[]>} */ const rows = new Map();
     data.forEach((/** @type {any} */ { x = [], y = [] }, /** @type {number} */ index) => x.forEach((/** @type {any} */ at, /** @type {number} */ number) => {
       rows.set(at, Object.assign(rows.get(at) ?? [], { [index]: y[number] }));

@@ -192,7 +192,7 @@ def test_tokens_are_readable_repeated_by_lines_explained_and_copied(visit: Visit
     page.keyboard.press("ArrowRight")
     expect(tip).to_contain_text("step 1,")
     page.click("#open-advanced button")
-    for word, place in {"acceptance rate α": ".figures dt", "GenAI": "#engine", "oracle": ".board h2"}.items():
+    for word, place in {"acceptance rate α": ".figures dt", "GenAI": "#engine"}.items():
         page.locator(f"{place} .word", has_text=word).hover()
         expect(tip).to_contain_text(": ")
     page.keyboard.press("Escape")
