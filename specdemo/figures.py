@@ -6,16 +6,19 @@ finished run, and its namesake there from rounds as they arrive; a test compares
 """
 
 import gzip
+import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib.metadata import version
 from importlib.resources import files
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from specdemo import metrics
 from specdemo.errors import UsageError, listed, quoted
-from specdemo.files import colours
+from specdemo.files import ASSETS, colours
 from specdemo.records import SIDES, Comparison, Run
 
 if TYPE_CHECKING:
@@ -25,15 +28,9 @@ Trace = dict[str, Any]
 _COLOURS = ("own", "accepted", "rejected", "plain", "refused", "mute", "ink")  # of several lines, in order
 _PATTERNS = ("", "/", "x", ".", "\\", "-", "+")  # of bars in the same order, which differ in grey, too
 _REACH = 2  # times the largest value: how far error bars may stretch an axis
-# The mode bar has nothing that sends data: Plotly's own "Share chart" uploads the figure.
-CONFIG = {
-    "displaylogo": False,
-    "plotlyServerURL": "",
-    "modeBarButtons": [["zoom2d", "pan2d", "resetScale2d", "toImage"]],
-    "toImageButtonOptions": {"filename": "specdemo", "scale": 2},
-}
 
 
+@cache
 def _colour(name: str) -> str:
     return colours()[name]
 
@@ -43,36 +40,17 @@ def figure(x: str, y: str, *traces: Trace, **layout: Any) -> "Figure":
     import plotly.graph_objects as go  # takes half a second, which no start of the program should wait for
 
     axes = {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}}}
-    return go.Figure({"data": list(traces), "layout": {"template": template(), **axes}}).update_layout(**layout)
+    return go.Figure({"data": list(traces), "layout": {"template": settings()["template"], **axes}}).update_layout(
+        **layout
+    )
 
 
 @cache
-def template() -> dict[str, Any]:
-    axis = {"gridcolor": _colour("line"), "zeroline": False, "title": {"standoff": 6, "font": {"size": 12}}}
-    label = {
-        "bgcolor": _colour("card"),
-        "bordercolor": _colour("line"),
-        "font": {"color": _colour("ink"), "size": 12},
-    }
-    top = {"x": 1, "xanchor": "right", "y": 1, "yref": "container", "yanchor": "top"}
-    layout = {
-        "font": {"family": 'system-ui, "Segoe UI", sans-serif', "size": 12, "color": _colour("mute")},
-        "colorway": [_colour(name) for name in _COLOURS],
-        "paper_bgcolor": _colour("card"),
-        "plot_bgcolor": _colour("card"),
-        "margin": {"l": 50, "r": 14, "t": 26, "b": 38},
-        "xaxis": axis | {"showgrid": False},
-        "yaxis": axis | {"rangemode": "tozero"},
-        "legend": {"orientation": "h", "traceorder": "normal", "bgcolor": "rgba(0,0,0,0)", "font": {"size": 11}, **top},
-        "hovermode": "x unified",
-        "hoverlabel": label,
-        "barmode": "stack",
-        "bargap": 0.1,
-        "modebar": {"bgcolor": _colour("card"), "color": _colour("mute"), "activecolor": _colour("ink")},
-        "shapedefaults": {"line": {"color": _colour("ink"), "width": 1, "dash": "dot"}},
-        "annotationdefaults": {"showarrow": False, "xanchor": "left", "yanchor": "top", "xshift": 3},
-    }
-    return {"layout": layout}
+def settings() -> dict[str, Any]:
+    """Plotly's template, and its configuration, whose mode bar lacks "Share chart", which uploads."""
+    text = (ASSETS / "plotly.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(re.sub(r"var\(--sd-(\w+)\)", lambda match: _colour(match[1]), text))
+    return found
 
 
 def line(name: str, colour: str, x: Iterable[Any] = (), y: Iterable[Any] = (), **style: Any) -> Trace:
@@ -81,50 +59,50 @@ def line(name: str, colour: str, x: Iterable[Any] = (), y: Iterable[Any] = (), *
 
 
 def bars(
-    name: str, colour: str, x: Iterable[Any] = (), y: Iterable[Any] = (), pattern: str = "", **style: Any
+    name: str, colour: str, x: Iterable[Any] = (), y: Iterable[Any] = (), hatch: str = "", **style: Any
 ) -> Trace:
-    hatch = {"shape": pattern, "fillmode": "overlay", "fgcolor": _colour("card"), "size": 6, "solidity": 0.25}
-    look = {"color": _colour(colour), "pattern": hatch}
+    pattern = {"shape": hatch, "fillmode": "overlay", "fgcolor": _colour("card"), "size": 6, "solidity": 0.25}
+    look = {"color": _colour(colour), "pattern": pattern}
     return {"type": "bar", "name": name, "x": list(x), "y": list(y), "marker": look, **style}
 
 
-# Charts that grow during a race: the columns of a trace follow its side.
+# Charts that grow during a race.
 
-_ROUND = {"unifiedhovertitle": {"text": "round %{x}"}, "rangemode": "tozero"}
-
-
-def _meta(side: str, x: str, y: str) -> dict[str, str]:
-    return {"side": side, "x": x, "y": y}
+_ROUND = {"unifiedhovertitle": {"text": "round %{x}"}}
 
 
-def _rounds(column: str, name: str, colour: str, pattern: str = "", **style: Any) -> Trace:
-    return bars(name, colour, pattern=pattern, meta=_meta("speculative", "round", column), **style)
+def _grow(make: Callable[..., Trace], name: str, colour: str, side: str, x: str, y: str, **style: Any) -> Trace:
+    return make(name, colour, meta={"side": side, "x": x, "y": y}, **style)
 
 
 def _tokens() -> "Figure":
-    plain = line("plain", "plain", line={"dash": "dot", "shape": "hv"}, meta=_meta("plain", "seconds", "tokens"))
-    other = line("speculative", "accepted", line={"shape": "hv"}, meta=_meta("speculative", "seconds", "tokens"))
-    scale = {"hoverformat": ".3f", "unifiedhovertitle": {"text": "%{x} s"}, "rangemode": "tozero"}
+    stairs, across = {"shape": "hv"}, ("seconds", "tokens")
+    plain = _grow(line, "plain", "plain", "plain", *across, line=stairs | {"dash": "dot"})
+    other = _grow(line, "speculative", "accepted", "speculative", *across, line=stairs)
+    scale = {"hoverformat": ".3f", "unifiedhovertitle": {"text": "%{x} s"}}
     return figure("seconds of computing", "tokens", plain, other, xaxis=scale)
 
 
 def _acceptance() -> "Figure":
-    stacked = _rounds("accepted", "accepted", "accepted"), _rounds("refused", "not accepted", "refused", "/")
-    meta = _meta("speculative", "round", "alpha")
-    rate = line("α", "ink", yaxis="y2", hovertemplate="%{y:.2f}", meta=meta)
-    made = figure("round", "proposals", *stacked, rate, xaxis=_ROUND, yaxis={"nticks": 4}, margin={"r": 40})
+    place = ("speculative", "round")
+    accepted = _grow(bars, "accepted", "accepted", *place, "accepted")
+    refused = _grow(bars, "not accepted", "refused", *place, "refused", hatch="/")
+    rate = _grow(line, "α", "ink", *place, "alpha", yaxis="y2", hovertemplate="%{y:.2f}")
     scale = {"range": [0, 1.02], "tickvals": [0, 0.5, 1], "overlaying": "y", "side": "right", "showgrid": False}
-    return made.update_layout(yaxis2={"title": {"text": "α"}, **scale})
+    axes = {"xaxis": _ROUND, "yaxis": {"nticks": 4}, "yaxis2": scale | {"title": {"text": "α"}}}
+    return figure("round", "proposals", accepted, refused, rate, **axes, margin={"r": 40})
 
 
 def _timing() -> "Figure":
     """Where a round's time went, as far as the engine records it, beside the plain step of the same number."""
-    style: dict[str, Any] = {"hovertemplate": "%{y:.2f} ms"}
-    parts = ("verify", "verify", "accepted"), ("draft", "draft", "own", "/"), ("rest", "rest", "mute", ".")
-    stacked = [_rounds(*part, **style) for part in (*parts, ("whole", "round", "accepted"))]
-    look, meta = {"dash": "dot", "shape": "hvh"}, _meta("plain", "round", "step")
-    steps = line("plain", "plain", line=look, meta=meta, **style)
-    return figure("round, or plain step", "ms", *stacked, steps, xaxis=_ROUND)
+    parts = ("verify", "accepted", "verify", ""), ("draft", "own", "draft", "/"), ("rest", "mute", "rest", ".")
+    unit = {"hovertemplate": "%{y:.2f} ms"}
+    traces = [
+        _grow(bars, name, colour, "speculative", "round", column, hatch=hatch, **unit)
+        for name, colour, column, hatch in (*parts, ("round", "accepted", "whole", ""))
+    ]
+    steps = _grow(line, "plain", "plain", "plain", "round", "step", line={"dash": "dot", "shape": "hvh"}, **unit)
+    return figure("round, or plain step", "ms", *traces, steps, xaxis=_ROUND)
 
 
 LIVE: dict[str, Callable[[], "Figure"]] = {"tokens": _tokens, "acceptance": _acceptance, "timing": _timing}
@@ -141,9 +119,8 @@ def columns(run: Run) -> Iterator[dict[str, Any]]:
             accepted, proposed = accepted + step.accepted, proposed + len(step.proposed)
             row |= {"accepted": step.accepted, "refused": len(step.proposed) - step.accepted}
             row["alpha"] = accepted / proposed if proposed else None
-        whole, draft, verify = (
-            1000 * (each or 0.0) for each in (step.seconds, step.draft_seconds, step.verify_seconds)
-        )
+        times = step.seconds, step.draft_seconds, step.verify_seconds
+        whole, draft, verify = (1000 * (seconds_of or 0.0) for seconds_of in times)
         parts = {"draft": draft, "verify": verify, "rest": max(whole - draft - verify, 0.0)}
         yield row | {"step": whole} | (parts if draft or verify else {"whole": whole})
 
@@ -170,38 +147,30 @@ def _filled(name: str, comparison: Comparison) -> "Figure":
 def _confidence(comparison: Comparison) -> "Figure":
     """The share of judged proposals that were accepted, by the draft's probability in tenths."""
     bins = metrics.acceptance_by_confidence(comparison.speculative)
-    shares = bars(
-        "judged proposals",
-        "accepted",
-        [(low + 0.5) / 10 for low in bins],
-        [accepted / judged for accepted, judged in bins.values()],
-        hovertext=[f"{accepted} of {judged} accepted" for accepted, judged in bins.values()],
-        hovertemplate="%{hovertext}",
-        width=0.09,
-    )
+    places, shares = [(low + 0.5) / 10 for low in bins], [accepted / judged for accepted, judged in bins.values()]
+    words = [f"{accepted} of {judged} accepted" for accepted, judged in bins.values()]
+    style: dict[str, Any] = {"hovertext": words, "hovertemplate": "%{hovertext}", "width": 0.09}
     right = line("perfect calibration", "plain", [0, 1], [0, 1], line={"dash": "dot"}, hoverinfo="skip")
     axes = {"xaxis": {"range": [0, 1]}, "yaxis": {"range": [0, 1.02]}}
-    return figure("draft's probability", "accepted / judged", shares, right, **axes)
+    tenths = bars("judged proposals", "accepted", places, shares, **style)
+    return figure("draft's probability", "accepted / judged", tenths, right, **axes)
 
 
 def _lookahead(comparison: Comparison) -> "Figure":
     """The lookahead of each round, next to the oracle's at the same position."""
-    rounds = comparison.speculative.rounds
+    rounds, oracle = comparison.speculative.rounds, metrics.oracle_lookaheads(comparison)
     numbers = range(1, len(rounds) + 1)
     chosen = [None if step.proposed is None else len(step.proposed) for step in rounds]
     traces = [line("this run", "plain", numbers, chosen, line={"shape": "hvh"})]
-    oracle = metrics.oracle_lookaheads(comparison)
     if oracle is not None:
-        marker = {"color": _colour("own"), "symbol": "diamond"}
-        traces.append(line("oracle", "own", numbers, oracle, mode="markers", marker=marker))
+        traces.append(line("oracle", "own", numbers, oracle, mode="markers", marker={"symbol": "diamond"}))
     return figure("round", "tokens proposed", *traces, xaxis=_ROUND)
 
 
 def _accepted(comparison: Comparison) -> "Figure":
     counts = metrics.accepted_per_round(comparison.speculative)
-    return figure(
-        "tokens accepted", "rounds", bars("rounds", "accepted", counts, counts.values()), xaxis={"dtick": 1}
-    )
+    shown = bars("rounds", "accepted", counts, counts.values())
+    return figure("tokens accepted", "rounds", shown, xaxis={"dtick": 1})
 
 
 def _positions(comparison: Comparison) -> "Figure":
@@ -240,22 +209,21 @@ Spot = tuple[Any, float | None, float | None, float | None, str]
 def compared(x: str, y: str, groups: Mapping[str, Sequence[Spot]], *, along: bool = True) -> "Figure":
     """Lines along a scale, or bars, with 95 % intervals, and a line at 1, where speculation changes nothing."""
     traces: list[Trace] = []
-    for at, (name, spots) in enumerate(groups.items()):
+    for (name, spots), colour, hatch in zip(groups.items(), cycle(_COLOURS), cycle(_PATTERNS)):
         places, values, lows, highs, words = zip(*spots, strict=True) if spots else ((),) * 5
         style: dict[str, Any] = {"hovertext": words, "hovertemplate": "%{hovertext}"}
-        if any(highs) or not spots:
+        if None not in highs:
             above, below = ([abs(a - b) for a, b in zip(ends, values, strict=True)] for ends in (highs, lows))
             style["error_y"] = {"array": above, "arrayminus": below, "color": _colour("mute")}
-        colour, shown = _COLOURS[at % len(_COLOURS)], [*map(_literal, places)]
         if along:
-            mark = {"size": 8, "symbol": at}
-            traces.append(line(_literal(name), colour, shown, values, mode="lines+markers", marker=mark, **style))
-        else:
-            traces.append(bars(_literal(name), colour, shown, values, _PATTERNS[at % len(_PATTERNS)], **style))
+            style |= {"mode": "lines+markers", "marker": {"size": 8, "symbol": len(traces)}}
+        more = {} if along else {"hatch": hatch}
+        traces.append(
+            (line if along else bars)(_literal(name), colour, map(_literal, places), values, **more, **style)
+        )
     spots = [spot for group in groups.values() for spot in group]
     most = _REACH * max((value or 0.0 for _, value, *_ in spots), default=1.0)
-    stretched = any((high or 0.0) > most for *_, high, _ in spots)
-    scale = {"range": [0, most]} if stretched else {}
+    scale = {"range": [0, most]} if any((high or 0.0) > most for *_, high, _ in spots) else {}
     made = figure(x, y, *traces, yaxis=scale, barmode="group", showlegend=len(groups) > 1)
     return made.add_hline(y=1, line={"dash": "dash"})
 
@@ -280,8 +248,7 @@ def kit() -> dict[str, Any]:
     """What a script needs to draw figures, and the charts that it fills itself."""
     empty = {name: as_data(make()) for name, make in LIVE.items()}
     empty["runs"] = as_data(compared("lookahead", "speedup", {"speedup": []}))
-    look = {"colours": colours(), "template": template(), "config": CONFIG}
-    return {"script": script_name(), "charts": empty, **look}
+    return {"script": script_name(), "charts": empty, "colours": colours(), **settings()}
 
 
 def script_name() -> str:
