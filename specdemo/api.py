@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from specdemo import estimate, metrics
 from specdemo.engines import load_engine
@@ -22,7 +22,7 @@ from specdemo.experiments.rows import run as measure
 from specdemo.experiments.suites import chosen_tasks, typed_tasks
 from specdemo.exports import schema
 from specdemo.exports.html import FILE_KINDS
-from specdemo.figures import chart
+from specdemo.figures import Figure, chart
 from specdemo.files import json_file, read_bytes, write_bytes
 from specdemo.models.catalogue import (
     catalogue,
@@ -41,9 +41,6 @@ from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.summary import summarise
 from specdemo.trials import measured_race
 from specdemo.worker import EngineFactory, Job, WithEngine, Worker, with_loader
-
-if TYPE_CHECKING:
-    from specdemo.figures import Figure
 
 OWN_DRAFT = "own"  # the draft on this machine that fits the target best
 _MOST_BYTES = 2**26  # of a file with a comparison: the longest take about a tenth
@@ -113,7 +110,7 @@ class Run:
     def identical(self) -> bool:
         return metrics.identical(self.comparison)
 
-    def figure(self, name: str = "tokens") -> "Figure":
+    def figure(self, name: str = "tokens") -> Figure:
         """Return a chart as a Plotly figure, to restyle, show or save; an unknown name's error lists all."""
         return chart(self.comparison, name)
 

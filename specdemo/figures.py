@@ -14,16 +14,14 @@ from html import escape
 from importlib.metadata import version
 from importlib.resources import files
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specdemo import metrics
 from specdemo.errors import UsageError, listed, quoted
 from specdemo.files import ASSETS, colours
 from specdemo.records import SIDES, Comparison, Run
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure as Figure
-
+Figure = Any  # plotly.graph_objects.Figure, which has no types
 Trace = dict[str, Any]
 _COLOURS = ("own", "accepted", "rejected", "plain", "refused", "mute", "ink")  # of several lines, in order
 _PATTERNS = ("", "/", "x", ".", "\\", "-", "+")  # of bars in the same order, which differ in grey, too
@@ -35,7 +33,7 @@ def _colour(name: str) -> str:
     return colours()[name]
 
 
-def figure(x: str, y: str, *traces: Trace, **layout: Any) -> "Figure":
+def figure(x: str, y: str, *traces: Trace, **layout: Any) -> Figure:
     """`layout` may extend the axes."""
     import plotly.graph_objects as go  # takes half a second, which no start of the program should wait for
 
@@ -75,7 +73,7 @@ def _grow(make: Callable[..., Trace], name: str, colour: str, side: str, x: str,
     return make(name, colour, meta={"side": side, "x": x, "y": y}, **style)
 
 
-def _tokens() -> "Figure":
+def _tokens() -> Figure:
     stairs, across = {"shape": "hv"}, ("seconds", "tokens")
     plain = _grow(line, "plain", "plain", "plain", *across, line=stairs | {"dash": "dot"})
     other = _grow(line, "speculative", "accepted", "speculative", *across, line=stairs)
@@ -83,7 +81,7 @@ def _tokens() -> "Figure":
     return figure("seconds of computing", "tokens", plain, other, xaxis=scale)
 
 
-def _acceptance() -> "Figure":
+def _acceptance() -> Figure:
     place = ("speculative", "round")
     accepted = _grow(bars, "accepted", "accepted", *place, "accepted")
     refused = _grow(bars, "not accepted", "refused", *place, "refused", hatch="/")
@@ -93,7 +91,7 @@ def _acceptance() -> "Figure":
     return figure("round", "proposals", accepted, refused, rate, **axes, margin={"r": 40})
 
 
-def _timing() -> "Figure":
+def _timing() -> Figure:
     """Where a round's time went, as far as the engine records it, beside the plain step of the same number."""
     parts = ("verify", "accepted", "verify", ""), ("draft", "own", "draft", "/"), ("rest", "mute", "rest", ".")
     unit = {"hovertemplate": "%{y:.2f} ms"}
@@ -105,7 +103,7 @@ def _timing() -> "Figure":
     return figure("round, or plain step", "ms", *traces, steps, xaxis=_ROUND)
 
 
-LIVE: dict[str, Callable[[], "Figure"]] = {"tokens": _tokens, "acceptance": _acceptance, "timing": _timing}
+LIVE: dict[str, Callable[[], Figure]] = {"tokens": _tokens, "acceptance": _acceptance, "timing": _timing}
 
 
 def columns(run: Run) -> Iterator[dict[str, Any]]:
@@ -125,7 +123,7 @@ def columns(run: Run) -> Iterator[dict[str, Any]]:
         yield row | {"step": whole} | (parts if draft or verify else {"whole": whole})
 
 
-def _filled(name: str, comparison: Comparison) -> "Figure":
+def _filled(name: str, comparison: Comparison) -> Figure:
     made = LIVE[name]()
     found = {side: [*columns(comparison.side(side))] for side in SIDES}
     for trace in made.data:
@@ -144,7 +142,7 @@ def _filled(name: str, comparison: Comparison) -> "Figure":
 # Charts of a finished run.
 
 
-def _confidence(comparison: Comparison) -> "Figure":
+def _confidence(comparison: Comparison) -> Figure:
     """The share of judged proposals that were accepted, by the draft's probability in tenths."""
     bins = metrics.acceptance_by_confidence(comparison.speculative)
     places, shares = [(low + 0.5) / 10 for low in bins], [accepted / judged for accepted, judged in bins.values()]
@@ -156,7 +154,7 @@ def _confidence(comparison: Comparison) -> "Figure":
     return figure("draft's probability", "accepted / judged", tenths, right, **axes)
 
 
-def _lookahead(comparison: Comparison) -> "Figure":
+def _lookahead(comparison: Comparison) -> Figure:
     """The lookahead of each round, next to the oracle's at the same position."""
     rounds, oracle = comparison.speculative.rounds, metrics.oracle_lookaheads(comparison)
     numbers = range(1, len(rounds) + 1)
@@ -167,13 +165,13 @@ def _lookahead(comparison: Comparison) -> "Figure":
     return figure("round", "tokens proposed", *traces, xaxis=_ROUND)
 
 
-def _accepted(comparison: Comparison) -> "Figure":
+def _accepted(comparison: Comparison) -> Figure:
     counts = metrics.accepted_per_round(comparison.speculative)
     shown = bars("rounds", "accepted", counts, counts.values())
     return figure("tokens accepted", "rounds", shown, xaxis={"dtick": 1})
 
 
-def _positions(comparison: Comparison) -> "Figure":
+def _positions(comparison: Comparison) -> Figure:
     shares = metrics.per_position_acceptance(comparison.speculative)
     shown = bars("rounds", "accepted", range(1, len(shares) + 1), shares, hovertemplate="%{y:.0%}")
     scale = {"range": [0, 1.02], "tickformat": ".0%"}
@@ -181,7 +179,7 @@ def _positions(comparison: Comparison) -> "Figure":
 
 
 # By name: the title, and the function.
-CHARTS: dict[str, tuple[str, Callable[[Comparison], "Figure"]]] = {
+CHARTS: dict[str, tuple[str, Callable[[Comparison], Figure]]] = {
     "tokens": ("Tokens over time", lambda comparison: _filled("tokens", comparison)),
     "acceptance": ("Acceptance by round", lambda comparison: _filled("acceptance", comparison)),
     "timing": ("Milliseconds a round", lambda comparison: _filled("timing", comparison)),
@@ -192,7 +190,7 @@ CHARTS: dict[str, tuple[str, Callable[[Comparison], "Figure"]]] = {
 }
 
 
-def chart(comparison: Comparison, name: str) -> "Figure":
+def chart(comparison: Comparison, name: str) -> Figure:
     """UsageError: there is no such chart."""
     if name not in CHARTS:
         raise UsageError(f"There is no chart {quoted(name)}; the charts are {listed([*CHARTS])}.")
@@ -206,7 +204,7 @@ def chart(comparison: Comparison, name: str) -> "Figure":
 Spot = tuple[Any, float | None, float | None, float | None, str]
 
 
-def compared(x: str, y: str, groups: Mapping[str, Sequence[Spot]], *, along: bool = True) -> "Figure":
+def compared(x: str, y: str, groups: Mapping[str, Sequence[Spot]], *, along: bool = True) -> Figure:
     """Lines along a scale, or bars, with 95 % intervals, and a line at 1, where speculation changes nothing."""
     traces: list[Trace] = []
     for (name, spots), colour, hatch in zip(groups.items(), cycle(_COLOURS), cycle(_PATTERNS)):
@@ -236,7 +234,7 @@ def _literal(place: Any) -> Any:
 # For browsers.
 
 
-def as_data(made: "Figure") -> dict[str, Any]:
+def as_data(made: Figure) -> dict[str, Any]:
     """Without the template, which `kit` holds once."""
     data: dict[str, Any] = made.to_dict()
     del data["layout"]["template"]
@@ -253,7 +251,7 @@ def kit() -> dict[str, Any]:
 
 def script_name() -> str:
     """With the version, so that browsers may keep it."""
-    return f"plotly-{version('plotly')}.js"
+    return f"specdemo/plotly-{version('plotly')}.js"
 
 
 @cache

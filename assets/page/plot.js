@@ -32,11 +32,8 @@ function load() {
   loading ??= (async () => {
     if (!packed) await new Promise((done) => requestIdleCallback(done, { timeout: 2000 }));
     const kit = JSON.parse(document.querySelector("#kit")?.textContent ?? (await (await fetch(new URL("specdemo/kit.json", document.baseURI))).text()));
-    const script = document.createElement("script"), source = new URL(`specdemo/${kit.script}`, document.baseURI).href;
-    const loaded = new Promise((done, failed) => Object.assign(script, packed ? {} : { src: source, onload: done, onerror: failed }));
-    if (packed) script.textContent = await unpack(packed.textContent ?? "");
-    document.head.append(script);
-    if (!packed) await loaded;
+    if (packed) document.head.append(Object.assign(document.createElement("script"), { textContent: await unpack(packed.textContent ?? "") }));
+    else await import(new URL(kit.script, document.baseURI).href);
     return { Plotly: /** @type {any} */ (globalThis).Plotly, kit };
   })();
   return loading;

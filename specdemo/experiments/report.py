@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from jinja2 import Environment as Jinja
 from jinja2 import StrictUndefined
@@ -17,8 +17,8 @@ from specdemo.errors import FileError, capitalised, listed, quoted
 from specdemo.estimate import INTERVAL, TRIALS_FORMULA
 from specdemo.experiments.plan import CONDITIONS, Variant
 from specdemo.experiments.rows import Point, Result, Row, points, rounded_speedup
-from specdemo.exports.html import PLOTTING, import_map, in_script, plotting
-from specdemo.figures import Spot, as_data, compared
+from specdemo.exports.html import PLOTTING, in_script, plotting
+from specdemo.figures import Figure, Spot, as_data, compared
 from specdemo.files import ASSETS, colours, json_file, json_value, read_bytes, write_each
 from specdemo.strategies import effective
 from specdemo.summary import milliseconds, number, percent
@@ -28,9 +28,6 @@ from specdemo.words import shared_words
 _MOST_BYTES = 256 * 2**20  # of a report to compare with; 10,000 rows take about 100 MB
 _NAMED = 4  # of the settings that may be as fast
 _BUSY = 0.2  # of the processor: below it, intervals hardly widen
-
-if TYPE_CHECKING:
-    from specdemo.figures import Figure
 
 
 # The conclusion.
@@ -95,7 +92,7 @@ class Chart(NamedTuple):
     """A figure with a title and a sentence on how to read it."""
 
     title: str
-    figure: "Figure"
+    figure: Figure
     remark: str
 
 
@@ -119,7 +116,7 @@ class Report:
     notes: Sequence[str]
 
     @property
-    def figures(self) -> dict[str, "Figure"]:
+    def figures(self) -> dict[str, Figure]:
         """The charts by name, to restyle, show or save."""
         return {name: chart.figure for name, chart in self.charts.items()}
 
@@ -335,8 +332,7 @@ def to_html(report: Report) -> str:
             title=report.title,
             light=colours(),
             dark=colours(dark=True),
-            imports=import_map(PLOTTING),
-            **plotting(),
+            **plotting(PLOTTING),
             opening=report.opening,
             plots=[
                 (chart.title, name, in_script(as_data(chart.figure)), chart.remark)

@@ -40,22 +40,18 @@ def replay(comparison: Comparison) -> bytes:
         made_by=said.made_by,
         styles=Markup("\n".join(map(text_of, STYLES))),
         race=Markup(text_of("race.html")),
-        imports=import_map(_MODULES),
         script=Markup(_bare(text_of("replay.js"))),
-        **plotting(),
+        **plotting(_MODULES),
         environment=[*environment, *((role, f"{model.name}, {model.weights}") for role, model in models if model)],
         record=b64encode(gzip.compress(json_text(to_json(comparison)).encode(), mtime=0)).decode(),
     ).encode()
 
 
-def import_map(modules: Sequence[str]) -> Markup:
-    return Markup(json.dumps({"imports": {name: _url(_bare(text_of(name))) for name in modules}}))
-
-
-def plotting() -> dict[str, Markup]:
-    """What `plot.js` reads from its file, which has no server."""
-    plotly = b64encode(figures.plotly_js()).decode()
-    return {"plotly": Markup(plotly), "kit": in_script(figures.kit())}
+def plotting(modules: Sequence[str]) -> dict[str, Markup]:
+    """What a file without a server needs to draw figures: these modules, Plotly, and its kit."""
+    imports = {"imports": {name: _url(_bare(text_of(name))) for name in modules}}
+    plotly = Markup(b64encode(figures.plotly_js()).decode())
+    return {"imports": in_script(imports), "plotly": plotly, "kit": in_script(figures.kit())}
 
 
 def in_script(value: Any) -> Markup:

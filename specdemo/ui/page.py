@@ -90,7 +90,7 @@ def serve(
 def routes() -> list[BaseRoute]:
     return [
         Route("/specdemo/kit.json", kit),
-        Route(f"/specdemo/{script_name()}", plotly),
+        Route(f"/{script_name()}", plotly),
         Mount("/specdemo", StaticFiles(directory=PAGE)),
     ]
 

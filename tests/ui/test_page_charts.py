@@ -1,5 +1,7 @@
 """The race's charts: exact, growing while it runs, explorable, and light on memory."""
 
+from urllib.parse import urljoin
+
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -103,7 +105,8 @@ def test_a_finger_scrolls_the_page_and_a_tap_names_values(visit: Visit) -> None:
 
 def test_plotly_comes_from_here_once(visit: Visit) -> None:
     page = visit(BRIEF)
-    kit = page.request.get(page.url.partition("#")[0].partition("?")[0] + "specdemo/kit.json").json()
-    script = page.request.get(page.url.partition("#")[0].partition("?")[0] + f"specdemo/{kit['script']}")
+    base = page.evaluate("document.baseURI")
+    kit = page.request.get(urljoin(base, "specdemo/kit.json")).json()
+    script = page.request.get(urljoin(base, kit["script"]))
     assert (script.headers["content-encoding"], "immutable" in script.headers["cache-control"]) == ("gzip", True)
     assert "plotly.js" in script.text()[:200]
