@@ -130,7 +130,7 @@ def _filled(name: str, comparison: Comparison) -> Figure:
         x, y = trace.meta["x"], trace.meta["y"]
         rows = [row for row in found[trace.meta["side"]] if row.get(x) is not None and row.get(y) is not None]
         trace.update(x=[row[x] for row in rows], y=[row[y] for row in rows])
-    for move in comparison.moves:
+    for move in [move for move in comparison.moves if move.round < len(found["speculative"])]:
         at = found["speculative"][move.round - 1]["seconds"] if name == "tokens" else move.round - 0.5
         lookahead, threshold = move.num_assistant_tokens, move.assistant_confidence_threshold
         text = f"threshold {threshold}" if lookahead is None else f"lookahead {lookahead}"

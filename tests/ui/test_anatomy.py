@@ -6,6 +6,7 @@ from hypothesis import given
 
 from specdemo import metrics
 from specdemo.engines.scripted import ScriptedEngine
+from specdemo.figures import CHARTS, chart
 from specdemo.race import race
 from specdemo.records import MOST, Comparison, Outcome, Round, Run, Token
 from specdemo.settings import GenerationSettings
@@ -25,6 +26,8 @@ def test_any_comparison_has_an_anatomy(comparison: Comparison) -> None:
     view = anatomy(comparison)
     assert "NaN" not in json.dumps(view)
     assert ["figure" in part for part in view] == [True] * 4 + [False]
+    for name in CHARTS:
+        assert "NaN" not in chart(comparison, name).to_json()
 
 
 def test_passes_of_the_run_and_of_the_oracle() -> None:
