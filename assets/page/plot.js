@@ -57,7 +57,7 @@ export class Chart {
     const opener = element.appendChild(Object.assign(document.createElement("button"), { type: "button", className: "numbers", textContent: "Numbers" }));
     opener.popoverTargetElement = this.numbers;
     this.numbers.addEventListener("beforetoggle", () => this.numbers.replaceChildren(this.table()));
-    element.addEventListener("touchstart", (event) => event.stopPropagation(), { capture: true, passive: true }); // Plotly would hold the page
+    for (const kind of ["touchstart", "touchmove"]) element.addEventListener(kind, (event) => { event.preventDefault = () => {}; }, { capture: true, passive: true }); // else Plotly holds the page
     new ResizeObserver(() => this.draw()).observe(element);
     new MutationObserver(() => this.draw()).observe(document.body, { attributeFilter: ["class"] });
   }

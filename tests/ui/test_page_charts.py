@@ -97,7 +97,10 @@ def test_a_finger_scrolls_the_page_and_a_tap_names_values(visit: Visit) -> None:
     before, ranges = page.evaluate("scrollY"), page.evaluate(f"{FULL}.yaxis.range")
     device.send("Input.synthesizeTapGesture", {"x": x, "y": y})
     expect(page.locator(".chart.tokens .hoverlayer")).to_contain_text("speculative")
-    device.send("Input.synthesizeScrollGesture", {"x": x, "y": y, "yDistance": -120, "gestureSourceType": "touch"})
+    device.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]})
+    for moved in range(10, 130, 10):
+        device.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [{"x": x, "y": y - moved}]})
+    device.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
     page.wait_for_function("before => scrollY > before + 60", arg=before)
     assert page.evaluate(f"{FULL}.yaxis.range") == ranges
     assert page.locator(".chart.tokens .modebar-btn").count() == 0
