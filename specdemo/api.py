@@ -22,6 +22,7 @@ from specdemo.experiments.rows import run as measure
 from specdemo.experiments.suites import chosen_tasks, typed_tasks
 from specdemo.exports import schema
 from specdemo.exports.html import FILE_KINDS
+from specdemo.figures import Figure, chart
 from specdemo.files import json_file, read_bytes, write_bytes
 from specdemo.models.catalogue import (
     catalogue,
@@ -108,6 +109,10 @@ class Run:
     @property
     def identical(self) -> bool:
         return metrics.identical(self.comparison)
+
+    def figure(self, name: str = "tokens") -> Figure:
+        """Return a chart as a Plotly figure, to restyle, show or save; an unknown name's error lists all."""
+        return chart(self.comparison, name)
 
     def to_dict(self) -> dict[str, Any]:
         return schema.to_json(self.comparison)

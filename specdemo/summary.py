@@ -19,7 +19,7 @@ _EXACT = 1.2  # within this factor of 1×, a second decimal matters
 _APART = 1.1  # headline over the ratio of the race's clocks; hand-set: from here on a reader asks why
 _SLOW = 0.3  # plain steps; hand-set: a draft step below this is not to blame for a lack of gain
 _SOURCES = {True: "in this run", False: "measured apart from this run"}
-_POSITIONS = 16  # of a proposal whose acceptance is listed, as many as the longest lookahead has
+_POSITIONS = 4  # of a proposal whose acceptance is listed; the chart of this name has all
 
 
 @dataclass(frozen=True)

@@ -182,7 +182,9 @@ def visit(browser: BrowserContext, app: App, request: pytest.FixtureRequest) -> 
         browser.new_cdp_session(page).send("Storage.clearDataForOrigin", forget)
         page.goto(app.url + path)
         expect(page.locator("#run")).to_be_enabled(timeout=WAIT)
-        page.wait_for_function("document.querySelector('.chart.clock canvas') !== null")
+        page.wait_for_function(
+            "document.querySelector('.chart.tokens .plot-container, .race[data-state=idle]') !== null"
+        )
         return page
 
     yield open_page

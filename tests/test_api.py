@@ -61,6 +61,13 @@ def test_a_run_is_saved_as_its_ending_says_and_read_again(run: specdemo.Run, tmp
         specdemo.open_run(tmp_path / "nowhere.json")
 
 
+def test_a_runs_charts_are_plotly_figures_by_name(run: specdemo.Run) -> None:
+    assert run.figure().layout.title.text == "Tokens over time"
+    assert run.figure("acceptance").update_layout(height=300).to_json()
+    with pytest.raises(UsageError, match="no chart 'speed'; the charts are tokens, acceptance, timing"):
+        run.figure("speed")
+
+
 def test_events_are_reported_as_they_happen(pair: specdemo.Pair) -> None:
     events = list[Any]()
     run = specdemo.compare(pair, PROMPT, repeats=0, max_new_tokens=32, on_event=events.append)
@@ -77,7 +84,8 @@ def test_measurements_end_in_reports(pair: specdemo.Pair, tmp_path: Path) -> Non
     path = tmp_path / "tuned.json"
     tuned = specdemo.experiment(pair, PROMPT, lookaheads=[2, 4], path=path, **few)
     assert states[-1].done == states[-1].total
-    assert len(tuned.figures) == 2
+    assert len(tuned.rows) == 2
+    assert [*tuned.figures] == ["speedup", "length"]
     assert json.loads(path.read_text())["conclusion"] == tuned.opening[0]
     assert {each.suffix for each in tmp_path.iterdir()} == {".json", ".md", ".html"}
     with pytest.raises(UsageError, match="no preset 'temprature'; choose temperature"):

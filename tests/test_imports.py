@@ -22,6 +22,7 @@ LAYERS = [  # each may import what stands before it, or in its own layer
     {"specdemo.metrics"},
     {"specdemo.estimate"},
     {"specdemo.summary", "specdemo.words"},
+    {"specdemo.figures"},
     {"specdemo.models"},
     {"specdemo.exports"},
     {"specdemo.engines"},
@@ -37,6 +38,7 @@ ONLY_IN = {
     "openvino": {"specdemo.engines", "specdemo.models"},
     "openvino_genai": {"specdemo.engines", "specdemo.models"},
     "gradio": {"specdemo.ui", "app"},
+    "plotly": {"specdemo.figures"},
 }
 MODULES = sorted([*ROOT.glob("specdemo/**/*.py"), ROOT / "app.py"])
 

@@ -1,21 +1,21 @@
 // Boards: texts, tables and charts that the server sends as data.
 
-import { Chart } from "./chart.js";
+import { Chart, table } from "./plot.js";
 import { make } from "./rounds.js";
 
 /**
  * A part of a board: paragraphs, a table, or a chart, with its title above and a remark on how to read it below.
- * @typedef {{ title?: string, remark?: string, paragraphs?: string[], columns?: string[], rows?: string[][], figure?: import("./chart.js").Figure }} Part
+ * @typedef {{ title?: string, remark?: string, paragraphs?: string[], columns?: string[], rows?: string[][], figure?: import("./plot.js").Figure }} Part
  */
 
-/** Show parts in a place, each on a card of its own. @param {HTMLElement} place @param {Part[]} parts */
-export function board(place, parts) {
+/** Show parts in a place, each on a card of its own; charts keep their zoom as long as `run` is the same. @param {HTMLElement} place @param {Part[]} parts */
+export function board(place, parts, run = "") {
   const cards = parts.map(({ title, remark, paragraphs = [], columns, rows = [], figure }, number) => {
     const card = make("section", "", `card ${figure ? "plot" : "texts"}`);
     if (title) card.append(make("h2", title));
     card.append(...paragraphs.map((text) => make("p", text)));
-    if (columns) card.append(table(columns, rows));
-    if (figure) card.append(chartIn(place, number, figure));
+    if (columns) card.appendChild(make("div", "", "scroll")).append(table(columns, rows));
+    if (figure) card.append(chartIn(place, number, figure, run));
     if (remark) card.append(make("p", remark, "remark"));
     return card;
   });
@@ -25,27 +25,12 @@ export function board(place, parts) {
 /** The charts of each place by the number of their part. @type {WeakMap<HTMLElement, Map<number, Chart>>} */
 const CHARTS = new WeakMap();
 
-/** A chart that was shown there before stays, with another figure. @param {HTMLElement} place @param {number} number @param {import("./chart.js").Figure} figure */
-function chartIn(place, number, figure) {
+/** A chart that was shown there before stays, with another figure. @param {HTMLElement} place @param {number} number @param {import("./plot.js").Figure} figure @param {string} run */
+function chartIn(place, number, figure, run) {
   const charts = CHARTS.get(place) ?? new Map();
   CHARTS.set(place, charts);
   const chart = charts.get(number) ?? new Chart(make("div", "", "chart"));
   charts.set(number, chart);
-  chart.show(figure);
+  chart.show(figure, run);
   return chart.element;
-}
-
-/** @param {string[]} columns @param {string[][]} rows */
-function table(columns, rows) {
-  const [scroll, made, head, body] = [make("div", "", "scroll"), make("table"), make("thead"), make("tbody")];
-  const line = (/** @type {string[]} */ cells, /** @type {string} */ tag) => {
-    const row = make("tr");
-    row.append(...cells.map((text) => make(tag, text)));
-    return row;
-  };
-  head.append(line(columns, "th"));
-  body.append(...rows.map((row) => line(row, "td")));
-  made.append(head, body);
-  scroll.append(made);
-  return scroll;
 }

@@ -6,7 +6,6 @@ const WORDS = [
   [/^\s*accepted\s*$/, "Accepted", "a guess that the target would have written itself"],
   [/^\s*rejected\s*$/, "Rejected", "the first guess of a round that the target would not have written"],
   [/discarded/i, "Discarded", "a guess after a rejected one, which is never judged"],
-  [/^\s*not accepted\s*$/, "Not accepted", "rejected guesses, and those after them"],
   [/^\s*the target's own\s*$|correction( or bonus)?( token)?/, "Correction token", "what the target writes in place of a rejected guess"],
   [/^\s*the target's own\s*$|(correction or )?bonus( token)?/, "Bonus token", "what the target adds after a round whose guesses were all accepted"],
   [/replayed/, "Replayed", "this engine does not report its guesses, so the draft made them again after the race"],
@@ -28,7 +27,7 @@ const WORDS = [
   [/ [↵␣→∅]+$/m, "Marks", "↵ a line break, ␣ a space, → a tab, ∅ no text: a special token, or a part of a character"],
 ];
 /** Where such words stand. In answers and prompts they are left alone. */
-const PLACES = "dt, th, .key, .legend .token, #how-panel :is(.token, p:last-child), .board :is(h2, .remark), .anatomy .about, #engine label, :is(#policy, #drafter, #num_assistant_tokens) [data-testid=block-info]";
+const PLACES = "dt, th, .legend .token, #how-panel :is(.token, p:last-child), .board :is(h2, .remark), .anatomy .about, #engine label, :is(#policy, #drafter, #num_assistant_tokens) [data-testid=block-info]";
 const PAUSE_MS = 500; // before new texts are read
 
 /** The entries for a text's words. @param {string} text */

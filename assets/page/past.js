@@ -2,6 +2,7 @@
 
 import { pack, unpack } from "./files.js";
 import { formatted } from "./pane.js";
+import { Chart } from "./plot.js";
 import { make } from "./rounds.js";
 import { isObject, isText, keep, recalled } from "./storage.js";
 
@@ -12,6 +13,7 @@ import { isObject, isText, keep, recalled } from "./storage.js";
 
 const MOST_RUNS = 40; // what browsers have room for, 5 MB, at about 100 kB a long run
 const MOST_ROWS = 6; // of the table beside the controls
+const CURVE = 3; // lookaheads that make a curve
 const [RUNS, SHOWN] = ["specdemo-runs", "specdemo-run"]; // SHOWN: of this tab, shown again after a reload, whatever other tabs ran since
 
 /** The kept runs, the latest first. @returns {Kept[]} */
@@ -53,6 +55,7 @@ export class Past {
     this.element = element;
     this.race = race;
     this.list = /** @type {HTMLElement} */ (element.querySelector("ol"));
+    /** @type {Chart | null} */ this.chart = null;
     race.root.addEventListener("finished", (event) => this.add(/** @type {CustomEvent} */ (event).detail));
     element.querySelector(".forget")?.addEventListener("click", () => this.write([]));
     this.list.addEventListener("click", (event) => this.clicked(event));
@@ -109,6 +112,23 @@ export class Past {
       element.append(...cells.map((text) => make("td", text)));
       return element;
     }));
+    this.curve(runs.filter(({ row }) => row.group === latest?.row.group && row.speedup && row.strength !== "noisy" && Number(row.setting)));
+  }
+
+  /** Speedup over lookahead, a point for each run of a prompt, which opens it. @param {Kept[]} runs */
+  curve(runs) {
+    const place = /** @type {HTMLElement | null} */ (document.querySelector("#own-runs .chart"));
+    if (!place) return;
+    place.hidden = new Set(runs.map(({ row }) => row.setting)).size < CURVE;
+    if (place.hidden) return;
+    const chart = this.chart ??= new Chart(place, "runs"), points = runs.toSorted((a, b) => Number(a.row.setting) - Number(b.row.setting));
+    chart.chosen = ({ points: [{ customdata: run }] }) => this.open(run);
+    chart.fill = ({ data: [trace] }) => {
+      const values = (/** @type {(row: any) => any} */ of) => points.map(({ row }) => of(row));
+      Object.assign(trace, { x: values(({ setting }) => Number(setting)), y: values(({ speedup }) => speedup), hovertext: values(gain), customdata: points.map(({ run }) => run) });
+      Object.assign(trace.error_y, { array: values(({ speedup, high = speedup }) => high - speedup), arrayminus: values(({ speedup, low = speedup }) => speedup - low) });
+    };
+    chart.drawSoon();
   }
 
   /** @param {Event} event */

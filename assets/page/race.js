@@ -1,30 +1,17 @@
 // The race view: reads the lines that a run sends, plays them, and shows the conclusion and the figures at the end.
 // A finished run is one record, whether it has just ended, was kept, was opened from a file, or is a replay.
 
-import { Chart } from "./chart.js";
 import { shares } from "./files.js";
 import { meaningOf } from "./glossary.js";
 import { Pane, counted, duration } from "./pane.js";
 import { Player } from "./player.js";
+import { Chart } from "./plot.js";
 import { SIDES, make } from "./rounds.js";
 
 /** @typedef {import("./rounds.js").SideName} SideName */
-/** @typedef {import("./rounds.js").Timed} Timed */
 /** @typedef {{ prefill: import("./rounds.js").Round, rounds: import("./rounds.js").Round[], finish_reason: string }} Run */
 /** A comparison as `exports/schema.py` writes it; before its end, without sides and summary. @typedef {any} Comparison */
 /** @typedef {{ run: string, record: Comparison, anatomy: any }} Finished */
-
-const axis = (/** @type {string} */ title) => ({ title });
-const line = (/** @type {string} */ name, /** @type {string} */ colour, style = {}, more = {}) => ({ name, mode: "lines", line: { color: `var(--sd-${colour})`, width: 2.5, ...style }, ...more });
-const bar = (/** @type {string} */ name, /** @type {string} */ colour) => ({ type: "bar", name, marker: { color: `var(--sd-${colour})` } });
-/** Tokens against each side's own clock; and proposals by round, with the acceptance rate so far. The cards' headings explain the colours. */
-const CHARTS = {
-  clock: { data: [line("plain", "plain", { dash: "dot", shape: "hv" }), line("speculative", "accepted", { shape: "hv" })], layout: { xaxis: axis("seconds of computing"), yaxis: axis("tokens"), showlegend: false } },
-  acceptance: {
-    data: [bar("accepted", "accepted"), bar("not accepted", "refused"), line("α", "ink", { width: 2 }, { yaxis: "y2" })],
-    layout: { barmode: "stack", showlegend: false, xaxis: axis("round"), yaxis: axis("proposals"), yaxis2: { title: "α", range: [0, 1.02], tickvals: [0, 0.5, 1] } },
-  },
-};
 
 export class Race {
   /** @param {HTMLElement} element @param {(event: string, data: object) => void} trigger fires an event of the widget */
@@ -33,7 +20,7 @@ export class Race {
     const find = (selector) => /** @type {HTMLElement} */ (element.querySelector(selector));
     this.find = find;
     this.root = find(".race");
-    this.charts = { clock: new Chart(find(".chart.clock"), CHARTS.clock), acceptance: new Chart(find(".chart.acceptance"), CHARTS.acceptance) };
+    this.charts = ["tokens", "timing", "acceptance"].map((name) => new Chart(find(`.chart.${name}`), name));
     this.panes = { plain: new Pane(find(".pane.plain"), "plain"), speculative: new Pane(find(".pane.speculative"), "speculative") };
     this.player = new Player((player, rewound) => this.draw(player, rewound), () => this.ended());
     find(".toggle").addEventListener("click", () => this.toggle());
@@ -136,8 +123,8 @@ export class Race {
     const { prompt, history } = /** @type {Comparison} */ (this.request);
     const chat = isChat(this.request);
     for (const side of SIDES) this.panes[side].reset(prompt, chat, history);
-    for (const chart of Object.values(this.charts)) chart.reset();
     this.say("");
+    this.plot(this.player);
     this.race(this.player);
   }
 
@@ -160,30 +147,16 @@ export class Race {
     for (const name of SIDES) {
       const rounds = player.take(name);
       this.panes[name].append(rounds, player.at(name).ms);
-      if (rounds.length) this.plot(name, rounds, player);
     }
+    this.plot(player);
     this.race(player);
     this.find(".toggle").textContent = player.playing ? "Pause" : "Play";
   }
 
-  /** @param {SideName} name @param {Timed[]} rounds @param {Player} player */
-  plot(name, rounds, player) {
-    /** @type {[number, number][]} */
-    const points = rounds.map(({ ms, tokens }) => [ms / 1000, tokens]);
-    this.charts.clock.add(name === "plain" ? [points, []] : [[], points]);
-    if (name === "plain") return;
-    for (const move of this.moves) {
-      if (!rounds.some(({ number }) => number === move.round)) continue;
-      const text = move.num_assistant_tokens === null ? `threshold ${move.assistant_confidence_threshold}` : `lookahead ${move.num_assistant_tokens}`;
-      this.charts.clock.mark((player.sides[name].rounds[move.round - 1]?.ms ?? 0) / 1000, text);
-      this.charts.acceptance.mark(move.round - 0.5, text);
-    }
-    const judged = rounds.filter(({ number, proposed }) => number > 0 && proposed !== null);
-    this.charts.acceptance.add([
-      judged.map(({ number, accepted }) => [number, accepted]),
-      judged.map(({ number, accepted, proposed }) => [number, (proposed ?? 0) - accepted]),
-      judged.map(({ number, alpha }) => [number, alpha]),
-    ]);
+  /** @param {Player} player */
+  plot({ sides: { plain, speculative }, complete }) {
+    const shown = { plain: plain.rounds.slice(0, plain.shown), speculative: speculative.rounds.slice(0, speculative.shown) };
+    for (const chart of this.charts) chart.grow(shown, this.moves, this.run, !complete);
   }
 
   /** Show the race on the bars, as tokens of the limit. @param {Player} player */
@@ -194,8 +167,6 @@ export class Race {
       const count = finished ? counted(tokens) : `${tokens} of ${player.limit}`;
       this.bar(side, ms ? tokens / player.limit : 0, ms ? `${count} · ${duration(ms)}` : "", finished); // the clock starts at the first token
     }
-    this.charts.clock.element.hidden = !at.plain.ms && !at.speculative.ms;
-    this.charts.acceptance.element.hidden = !at.speculative.ms;
     this.find(".headline").textContent = "";
     if (player.factor === null || (player.sequential && player.live)) return; // they do not run side by side yet, or at all
     const lead = this.lead ?? at.speculative.tokens - at.plain.tokens;
@@ -224,7 +195,7 @@ export class Race {
   }
 
   ended() {
-    for (const chart of Object.values(this.charts)) setTimeout(() => chart.flush());
+    this.plot(this.player);
     this.find(".toggle").textContent = "Replay";
     this.root.dataset.live = "false";
     this.root.dataset.state = this.finished ? "done" : "failed";

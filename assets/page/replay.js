@@ -1,12 +1,10 @@
 // The script of a replay file, which plays one run offline.
 
 import { unpack } from "./files.js";
+import { followScheme } from "./plot.js";
 import { Race } from "./race.js";
 
-const dark = matchMedia("(prefers-color-scheme: dark)");
-const darken = () => document.body.classList.toggle("dark", dark.matches);
-dark.addEventListener("change", darken);
-darken();
+followScheme();
 for (const part of document.querySelectorAll(".share, .past, .rounds, .invitation")) part.remove();
 const read = (/** @type {string} */ id) => document.querySelector(`#${id}`)?.textContent ?? "";
 const race = new Race(document.body);

@@ -2,7 +2,6 @@
 HTML file that opens offline. Names of prompts, models and files are foreign text, so each format escapes every cell.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment as Jinja
 from jinja2 import StrictUndefined
-from markupsafe import Markup
 from pydantic import ValidationError
 
 from specdemo import metrics
@@ -19,8 +17,8 @@ from specdemo.errors import FileError, capitalised, listed, quoted
 from specdemo.estimate import INTERVAL, TRIALS_FORMULA
 from specdemo.experiments.plan import CONDITIONS, Variant
 from specdemo.experiments.rows import Point, Result, Row, points, rounded_speedup
-from specdemo.exports.charts import AT_ONE, Figure, bars, colour, figure, line, whiskers
-from specdemo.exports.html import text_of
+from specdemo.exports.html import PLOTTING, in_script, plotting
+from specdemo.figures import Figure, Spot, as_data, compared
 from specdemo.files import ASSETS, colours, json_file, json_value, read_bytes, write_each
 from specdemo.strategies import effective
 from specdemo.summary import milliseconds, number, percent
@@ -30,7 +28,6 @@ from specdemo.words import shared_words
 _MOST_BYTES = 256 * 2**20  # of a report to compare with; 10,000 rows take about 100 MB
 _NAMED = 4  # of the settings that may be as fast
 _BUSY = 0.2  # of the processor: below it, intervals hardly widen
-_REACH = 2  # times the largest value: how far error bars may stretch an axis
 
 
 # The conclusion.
@@ -92,7 +89,7 @@ def _where(best: Sequence[Point]) -> str:
 
 
 class Chart(NamedTuple):
-    """A figure for `chart.js`, with a title and a sentence on how to read it."""
+    """A figure with a title and a sentence on how to read it."""
 
     title: str
     figure: Figure
@@ -119,7 +116,12 @@ class Report:
     notes: Sequence[str]
 
     @property
-    def figures(self) -> list[dict[str, Any]]:
+    def figures(self) -> dict[str, Figure]:
+        """The charts by name, to restyle, show or save."""
+        return {name: chart.figure for name, chart in self.charts.items()}
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
         """Unrounded, of every variant, as rows of a data frame."""
         rows = [(point.model_dump(exclude={"part"}), point.speedup) for point in self.points]
         return [row | {"speedup": found.middle, "low": found.low, "high": found.high} for row, found in rows]
@@ -248,47 +250,34 @@ def _charts(result: Result, found: Sequence[Point]) -> dict[str, Chart]:
             rest = ", ".join(f"{name} {value}" for name, value in values[point.variant].items() if name != axis)
             lines.setdefault(rest, []).append(point)
     charts: dict[str, Chart] = {}
-    remark = "Error bars: 95 % intervals."
+    remark, formula = "Error bars: 95 % intervals.", f"{capitalised(metrics.FORMULAS['mean_acceptance_length'])}."
     if lines:
-        speedups, lengths = list[Figure](), list[Figure]()
-        for at, (name, mine) in enumerate(lines.items()):
-            places = [values[point.variant][axis] for point in mine]
-            speedups.append(_trace(line, name or "speedup", places, mine, at))
-            lengths.append(line(name or "τ", places, [point.mean_acceptance_length for point in mine], colour(at)))
-        formula = f"{capitalised(metrics.FORMULAS['mean_acceptance_length'])}."
-        charts["speedup"] = Chart(f"Speedup by {axis}", _speedups(axis, speedups), remark)
-        charts["length"] = Chart("Mean acceptance length τ", figure(axis, "τ", *lengths, shapes=[AT_ONE]), formula)
+        placed = {name or "speedup": [(values[each.variant][axis], each) for each in lines[name]] for name in lines}
+        gains = {name: [_gain(*each) for each in mine] for name, mine in placed.items()}
+        accepted = {name: [_length(*each) for each in mine] for name, mine in placed.items()}
+        charts["speedup"] = Chart(f"Speedup by {axis}", compared(axis, "speedup", gains), remark)
+        charts["length"] = Chart("Mean acceptance length τ", compared(axis, "τ", accepted), formula)
     along = {point.variant for mine in lines.values() for point in mine}
     others = [point for point in points(result, part=lambda row: row.task) if point.variant not in along]
     if others:
-        by_variant: dict[str, list[Point]] = {}
+        by_task = len({point.part for point in others}) > 1
+        bars: dict[str, list[Spot]] = {}
         for point in others:
-            by_variant.setdefault(point.variant, []).append(point)
-        traces, title = [_trace(bars, "", [*by_variant], others, 0)], "Speedup"
-        if len({point.part for point in others}) > 1:
-            title = "Speedup by task"
-            traces = [
-                _trace(bars, name, [point.part for point in mine], mine, at)
-                for at, (name, mine) in enumerate(by_variant.items())
-            ]
-        charts["others"] = Chart(title, _speedups("", traces), remark)
+            name, place = (point.variant, point.part) if by_task else ("speedup", point.variant)
+            bars.setdefault(name, []).append(_gain(place, point))
+        title = "Speedup by task" if by_task else "Speedup"
+        charts["others"] = Chart(title, compared("", "speedup", bars, along=False), remark)
     return charts
 
 
-def _trace(draw: Callable[..., Figure], name: str, x: Sequence[Any], mine: Sequence[Point], at: int) -> Figure:
-    speedups = [point.speedup for point in mine]
-    middles, lows, highs = zip(*((each.middle, each.low, each.high) for each in speedups), strict=True)
-    bounds = whiskers(middles, lows, highs, colour(at))
-    hover = [f"{point.speedup}, outputs {'identical' if point.identical else 'differ'}" for point in mine]
-    return draw(name, list(x), list(middles), colour(at), text=hover, error_y=bounds)
+def _gain(place: Any, point: Point) -> Spot:
+    found = point.speedup
+    words = f"{found}, outputs {'identical' if point.identical else 'differ'}"
+    return place, found.middle, found.low, found.high, words
 
 
-def _speedups(axis: str, traces: Sequence[Figure]) -> Figure:
-    """With a line at 1; error bars stretch the chart only as far as values stay readable."""
-    ends = [max(trace["y"]) + max(trace.get("error_y", {"array": [0]})["array"]) for trace in traces]
-    most = _REACH * max(max(trace["y"]) for trace in traces)
-    yaxis = {"title": "speedup"} | ({"range": [0, most]} if max(ends) > most else {})
-    return figure(axis, "", *traces, shapes=[AT_ONE], yaxis=yaxis)
+def _length(place: Any, point: Point) -> Spot:
+    return place, point.mean_acceptance_length, None, None, number(point.mean_acceptance_length)
 
 
 # Comparing two reports.
@@ -343,11 +332,10 @@ def to_html(report: Report) -> str:
             title=report.title,
             light=colours(),
             dark=colours(dark=True),
-            script=Markup(text_of("chart.js")),
+            **plotting(PLOTTING),
             opening=report.opening,
-            # safe inside a script
             plots=[
-                (chart.title, name, Markup(json.dumps(chart.figure).replace("<", "\\u003c")), chart.remark)
+                (chart.title, name, in_script(as_data(chart.figure)), chart.remark)
                 for name, chart in report.charts.items()
             ],
             tables=report.tables.values(),

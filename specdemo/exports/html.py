@@ -1,18 +1,19 @@
 """A finished run as one HTML file that replays it offline, with the page's own player, panes, charts and style.
 
 Browsers load no modules from local files, so the file holds each of the page's modules as a `data:` URL in an import
-map. The record is compressed, and the content security policy forbids all requests.
+map. The record and Plotly are compressed, and the content security policy forbids all requests.
 """
 
 import gzip
 import json
 from base64 import b64encode
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from specdemo import figures
 from specdemo.exports.gif import moving_picture
 from specdemo.exports.schema import to_json, unpack
 from specdemo.files import ASSETS, json_text
@@ -21,7 +22,8 @@ from specdemo.summary import summarise
 
 PAGE = ASSETS / "page"
 STYLES = ("tokens.css", "race.css")  # those of the page that a replay needs, too, in order
-_MODULES = ("chart.js", "files.js", "glossary.js", "pane.js", "player.js", "race.js", "rounds.js")
+PLOTTING = ("files.js", "plot.js")  # modules that draw figures
+_MODULES = (*PLOTTING, "glossary.js", "pane.js", "player.js", "race.js", "rounds.js")
 
 
 def text_of(name: str) -> str:
@@ -38,11 +40,23 @@ def replay(comparison: Comparison) -> bytes:
         made_by=said.made_by,
         styles=Markup("\n".join(map(text_of, STYLES))),
         race=Markup(text_of("race.html")),
-        imports=Markup(json.dumps({"imports": {name: _url(_bare(text_of(name))) for name in _MODULES}})),
         script=Markup(_bare(text_of("replay.js"))),
+        **plotting(_MODULES),
         environment=[*environment, *((role, f"{model.name}, {model.weights}") for role, model in models if model)],
         record=b64encode(gzip.compress(json_text(to_json(comparison)).encode(), mtime=0)).decode(),
     ).encode()
+
+
+def plotting(modules: Sequence[str]) -> dict[str, Markup]:
+    """What a file without a server needs to draw figures: these modules, Plotly, and its kit."""
+    imports = {"imports": {name: _url(_bare(text_of(name))) for name in modules}}
+    plotly = Markup(b64encode(figures.plotly_js()).decode())
+    return {"imports": in_script(imports), "plotly": plotly, "kit": in_script(figures.kit())}
+
+
+def in_script(value: Any) -> Markup:
+    """As JSON that cannot end the element which holds it."""
+    return Markup(json.dumps(value).replace("<", "\\u003c"))
 
 
 def _bare(script: str) -> str:

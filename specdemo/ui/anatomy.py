@@ -5,7 +5,7 @@ from typing import Any
 import gradio as gr
 
 from specdemo import metrics
-from specdemo.exports.charts import Figure, bars, figure, line
+from specdemo.figures import CHARTS, LIVE, as_data
 from specdemo.records import Comparison
 from specdemo.summary import number
 from specdemo.ui.views import view
@@ -13,49 +13,18 @@ from specdemo.ui.views import view
 
 def anatomy(comparison: Comparison) -> list[dict[str, Any]]:
     """Charts and a table, as parts of a board."""
-    confidence = _confidence(metrics.acceptance_by_confidence(comparison.speculative))
     return [
-        {"title": "Acceptance by draft confidence", "figure": confidence},
-        {"title": "Lookahead by round, beside the oracle's", "figure": _lookahead(comparison)},
-        {"title": "Rounds by number of accepted tokens", "figure": _accepted(comparison)},
+        *(
+            {"title": title, "figure": as_data(make(comparison))}
+            for name, (title, make) in CHARTS.items()
+            if name not in LIVE
+        ),
         {"title": "Passes needed for this text", **_passes(comparison)},
     ]
 
 
 def anatomy_view() -> gr.HTML:
     return view("anatomy")
-
-
-def _confidence(bins: dict[int, tuple[int, int]]) -> Figure:
-    """The share of judged proposals that were accepted, by the draft's probability in tenths."""
-    shares = bars(
-        "judged proposals",
-        [(low + 0.5) / 10 for low in bins],
-        [accepted / judged for accepted, judged in bins.values()],
-        text=[f"{accepted} of {judged} accepted" for accepted, judged in bins.values()],
-        width=0.1,
-    )
-    right = line("perfect calibration", [0, 1], [0, 1], "plain", line={"dash": "dot"}, mode="lines", hoverinfo="skip")
-    axes = {"xaxis": {"title": "draft's probability", "range": [0, 1]}}
-    return figure("", "accepted / judged", shares, right, **axes)
-
-
-def _lookahead(comparison: Comparison) -> Figure:
-    """The lookahead of each round, next to the oracle's at the same position."""
-    rounds = comparison.speculative.rounds
-    numbers = list(range(1, len(rounds) + 1))
-    chosen = [None if step.proposed is None else len(step.proposed) for step in rounds]
-    traces = [line("this run", numbers, chosen, "plain", line={"shape": "hv"})]
-    oracle = metrics.oracle_lookaheads(comparison)
-    if oracle is not None:
-        traces.append(line("oracle", numbers, oracle, "own", mode="markers"))
-    return figure("round", "tokens proposed", *traces)
-
-
-def _accepted(comparison: Comparison) -> Figure:
-    counts = metrics.accepted_per_round(comparison.speculative)
-    axes = {"xaxis": {"title": "tokens accepted", "dtick": 1, "range": [-0.5, max(counts, default=0) + 0.5]}}
-    return figure("", "rounds", bars("", list(counts), list(counts.values())), **axes)
 
 
 def _passes(comparison: Comparison) -> dict[str, Any]:

@@ -271,6 +271,7 @@ EXAMPLES = (
 OWN_RUNS = (
     "<table><caption>Your runs of this prompt</caption><thead><tr><th>lookahead</th><th>accepted</th>"
     "<th>tokens a round</th><th>speedup <small>(95 % interval)</small></th></tr></thead><tbody></tbody></table>"
+    "<div class='chart runs'></div>"
     "<p>Longer guesses write more per round, but guessing and checking the wrong ones takes time.</p>"
 )
 

@@ -16,6 +16,7 @@ from specdemo.experiments.plan import PRESETS, Plan, Variant
 from specdemo.experiments.report import conclude, report, write
 from specdemo.experiments.rows import Loaded, Result, points, run
 from specdemo.experiments.suites import Task, chosen_tasks, typed_tasks
+from specdemo.figures import as_data
 from specdemo.records import Costs, ModelPair, Progress
 from specdemo.settings import GenerationSettings
 from specdemo.summary import percent
@@ -51,7 +52,7 @@ def board(progress: Progress[Result]) -> str:
     made = report(progress.result)
     parts = [
         {"title": "Conclusion", "paragraphs": made.opening},
-        *(chart._asdict() for chart in made.charts.values()),
+        *(chart._asdict() | {"figure": as_data(chart.figure)} for chart in made.charts.values()),
         *(table._asdict() for table in made.tables.values()),
         {"title": "About these figures", "paragraphs": made.notes},
     ]

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple, cast, get_args
 
 import gradio as gr
 from pydantic import TypeAdapter, ValidationError
-from starlette.routing import BaseRoute, Mount
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from specdemo.costs import start_settings
 from specdemo.engines import load_engine
 from specdemo.errors import SpecdemoError
 from specdemo.exports.html import PAGE
+from specdemo.figures import script_name
 from specdemo.models.catalogue import bundled_prompts
 from specdemo.records import ModelPair, Prompts
 from specdemo.settings import RuntimeSettings
@@ -39,7 +40,7 @@ from specdemo.ui.parts import alert, header_html
 from specdemo.ui.registry import PAIR_NAMES, Names, Registry, values_of
 from specdemo.ui.server import SESSIONS, Page, application, listening, visitors_files
 from specdemo.ui.session import ENGINE, PRIVATE, Sessions, Visitors, initial_pair
-from specdemo.ui.views import head, script, theme
+from specdemo.ui.views import head, kit, plotly, script, theme
 from specdemo.worker import EngineFactory, Prepare, Worker
 
 
@@ -87,7 +88,11 @@ def serve(
 
 
 def routes() -> list[BaseRoute]:
-    return [Mount("/specdemo", StaticFiles(directory=PAGE))]
+    return [
+        Route("/specdemo/kit.json", kit),
+        Route(f"/{script_name()}", plotly),
+        Mount("/specdemo", StaticFiles(directory=PAGE)),
+    ]
 
 
 def look() -> dict[str, Any]:

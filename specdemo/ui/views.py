@@ -6,7 +6,10 @@ import inspect
 from typing import Any
 
 import gradio as gr
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
+from specdemo import figures
 from specdemo.exports.html import PAGE, STYLES, text_of
 
 # Variables of Gradio's theme by the colour of `tokens.css` that each has.
@@ -80,6 +83,16 @@ def head() -> str:
     )
     loaded = "".join(f'<link rel="modulepreload" href="specdemo/{name}">' for name in sorted(_MODULES))
     return f'{sheets}<script type="module" src="specdemo/gradio.js"></script>{loaded}'
+
+
+def kit(_: Request) -> Response:
+    return JSONResponse(figures.kit(), headers={"Cache-Control": "no-cache"})
+
+
+def plotly(_: Request) -> Response:
+    """Its address names the version, so that a browser loads it once; every browser reads gzip."""
+    headers = {"Cache-Control": "public, max-age=31536000, immutable", "Content-Encoding": "gzip"}
+    return Response(figures.plotly_js(), media_type="text/javascript", headers=headers)
 
 
 def heading(title: str, explanation: str) -> gr.HTML:

@@ -105,11 +105,13 @@ def test_a_report_holds_what_the_script_says() -> None:
 
 
 def test_charts_have_numbers_along_an_axis_and_others_as_bars() -> None:
-    charts = report(measured(lookaheads=(1, 4, 8), thresholds=(0.3,), policies=("auto",))).charts
-    (shown,) = charts["speedup"].figure["data"]
-    assert shown["x"] == [1, 4, 8]
-    assert all(0 < down < y for down, y in zip(shown["error_y"]["arrayminus"], shown["y"], strict=True))
-    assert [trace["name"] for trace in charts["others"].figure["data"]] == ["threshold 0.3", "policy auto"]
+    figures = report(measured(lookaheads=(1, 4, 8), thresholds=(0.3,), policies=("auto",))).figures
+    (shown,) = figures["speedup"].data
+    assert [*shown.x] == [1, 4, 8]
+    assert all(0 < down < y for down, y in zip(shown.error_y.arrayminus, shown.y, strict=True))
+    (lengths,) = figures["length"].data
+    assert len(lengths.y) == 3
+    assert [trace.name for trace in figures["others"].data] == ["threshold 0.3", "policy auto"]
 
 
 def test_two_reports_are_joined_on_the_prompts_in_common(tmp_path: Path) -> None:
@@ -148,12 +150,19 @@ def test_foreign_text_is_neither_a_formula_nor_markup() -> None:
 
 @pytest.mark.browser
 def test_the_html_opens_offline_and_draws_its_charts(browser: BrowserContext, tmp_path: Path) -> None:
-    (*_, page_path) = write(report(measured(lookaheads=(1, 4))), tmp_path / "run.json")
+    (*_, page_path) = write(report(measured(lookaheads=(1, 4), thresholds=(0.3,))), tmp_path / "run.json")
     page = browser.new_page()
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("request", lambda request: errors.append(request.url) if not request.url.startswith("file:") else None)
+    page.on(
+        "request",
+        lambda request: errors.append(request.url) if not request.url.startswith(("file:", "data:")) else None,
+    )
     page.goto(page_path.as_uri())
     expect(page.locator("h1")).to_contain_text("Measurement of")
-    expect(page.locator(".chart").first.locator("svg, canvas").first).to_be_visible()
+    for chart in page.locator(".chart").all():
+        expect(chart.locator(".main-svg").first).to_be_visible()
+    bars = page.locator("#others .xtick").all_text_contents()
+    assert HOSTILE in bars, "foreign text is shown as it is"
+    assert page.locator(".chart :is(a, img)").count() == 0
     assert errors == []

@@ -14,6 +14,7 @@ from specdemo.race import race
 from specdemo.records import SIDES, Comparison, Run, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.summary import summarise
+from tests.support.charts import assert_drawn
 
 NASTY = "</script><script>document.title = 'caught'</script><img src=https://example.org/x.png>"
 COPY = "window.copied = []; navigator.clipboard.writeText = async text => { copied.push(text); }"
@@ -56,7 +57,9 @@ def test_a_replay_plays_every_kind_of_run_and_asks_for_nothing(
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on(
         "request",
-        lambda request: complaints.append(request.url) if not request.url.startswith(("file:", "data:")) else None,
+        lambda request: (
+            complaints.append(request.url) if not request.url.startswith(("file:", "data:", "blob:")) else None
+        ),
     )
     page.add_init_script(COPY)
     page.goto(file.as_uri())
@@ -71,8 +74,7 @@ def test_a_replay_plays_every_kind_of_run_and_asks_for_nothing(
             text = page.locator(f".pane.{side} .text").text_content() or ""
             assert f"Tell {NASTY}" in text
             assert NASTY in text.partition(f"Tell {NASTY}")[2]
-    drawn = "canvas => canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some(Boolean)"
-    assert page.locator("canvas").evaluate_all(f"all => all.map({drawn})") == [True, kind is not failed]
+    assert_drawn(page, comparison)
     for button in page.locator(".copy").all():
         button.evaluate("button => button.click()")
     assert comparison.plain.text.strip() in page.evaluate("copied")
@@ -96,8 +98,8 @@ def test_nothing_of_a_replay_is_wider_than_a_phone(browser: BrowserContext, tmp_
     page.close()
 
 
-def test_the_longest_run_stays_below_a_megabyte() -> None:
-    assert len(replay(compare(ignore_eos=True, max_new_tokens=2048))) < 2**20
+def test_the_longest_run_stays_below_two_and_a_half_megabytes() -> None:
+    assert len(replay(compare(ignore_eos=True, max_new_tokens=2048))) < 2_500_000
 
 
 def test_an_animation_ends_with_the_conclusion() -> None:

@@ -18,13 +18,14 @@ globalThis.devicePixelRatio = 1;
 globalThis.scrollTo = () => {};
 window.HTMLElement.prototype.scrollIntoView = window.HTMLElement.prototype.showPopover = () => {};
 
-/** What was drawn on canvases: the name of each method and its arguments. */
-export const drawn = [];
-const pen = new Proxy({}, {
-  get: (kept, name) => (name in kept ? kept[name] : (...values) => { drawn.push([name, ...values]); return { width: 10 }; }),
-  set: (kept, name, value) => { kept[name] = value; return true; },
-});
-window.HTMLCanvasElement.prototype.getContext = () => pen;
+/** What Plotly was asked to draw. */
+export const plotted = [];
+const KIT = { script: "data:text/javascript,", colours: { ink: "#1b1f24" }, template: { font: "#1b1f24" }, config: {}, charts: {} };
+const trace = (side, x, y) => ({ meta: { side, x, y } });
+for (const name of ["tokens", "acceptance", "timing", "runs"]) KIT.charts[name] = { data: [name === "tokens" ? trace("speculative", "seconds", "tokens") : trace("speculative", "round", "accepted")], layout: { xaxis: {}, yaxis: {} } };
+globalThis.Plotly = { react: async (element, data, layout) => { plotted.push(Object.assign(element, { data, layout })); } };
+globalThis.fetch = async () => new Response(JSON.stringify(KIT));
+globalThis.requestIdleCallback = (done) => setTimeout(done);
 for (const [name, size] of [["offsetWidth", 400], ["offsetHeight", 300]]) {
   Object.defineProperty(window.HTMLElement.prototype, name, { get: () => size });
 }

@@ -207,7 +207,7 @@ def choose(page: Page, **names: str) -> None:
 def finalized(page: Page) -> None:
     """Wait until layout and charts have followed the window."""
     page.wait_for_function("""() => [...document.querySelectorAll('.screen .chart')].every(chart => !chart.offsetWidth
-        || Math.abs(chart.querySelector('canvas').width / devicePixelRatio - chart.clientWidth) < 2)""")
+        || Math.abs((chart.querySelector('.main-svg')?.clientWidth ?? 0) - chart.clientWidth) < 2)""")
 
 
 def is_no_wider_than(page: Page, width: int) -> bool:

@@ -6,6 +6,7 @@ from hypothesis import given
 
 from specdemo import metrics
 from specdemo.engines.scripted import ScriptedEngine
+from specdemo.figures import CHARTS, chart
 from specdemo.race import race
 from specdemo.records import MOST, Comparison, Outcome, Round, Run, Token
 from specdemo.settings import GenerationSettings
@@ -24,7 +25,9 @@ def compared(**settings: Any) -> Comparison:
 def test_any_comparison_has_an_anatomy(comparison: Comparison) -> None:
     view = anatomy(comparison)
     assert "NaN" not in json.dumps(view)
-    assert ["figure" in part for part in view] == [True, True, True, False]
+    assert ["figure" in part for part in view] == [True] * 4 + [False]
+    for name in CHARTS:
+        assert "NaN" not in chart(comparison, name).to_json()
 
 
 def test_passes_of_the_run_and_of_the_oracle() -> None:
@@ -36,7 +39,7 @@ def test_passes_of_the_run_and_of_the_oracle() -> None:
     lookaheads = metrics.oracle_lookaheads(comparison)
     assert lookaheads is not None
     assert lookaheads[0] == 3
-    rows = anatomy(comparison)[3]["rows"]
+    rows = anatomy(comparison)[-1]["rows"]
     assert [row[:3] for row in rows] == [["this run", "3", "9"], ["oracle", "3", "6"]]
 
 

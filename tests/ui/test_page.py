@@ -86,7 +86,7 @@ def test_everything_is_in_view_while_a_run_plays_and_at_its_end(visit: Visit) ->
             page.set_viewport_size({"width": width, "height": height})
             finalized(page)
             panes = [".pane.speculative .text", *([".pane.plain .text"] if width > PHONE else [])]
-            charts = [".chart.clock", *([".chart.acceptance"] if width > PHONE else [])]
+            charts = [".chart.tokens", *([".chart.acceptance"] if width > PHONE else [])]
             needed = [
                 ".conclusion",
                 ":is(#run, #stop)",
@@ -192,7 +192,7 @@ def test_tokens_are_readable_repeated_by_lines_explained_and_copied(visit: Visit
     page.keyboard.press("ArrowRight")
     expect(tip).to_contain_text("step 1,")
     page.click("#open-advanced button")
-    for word, place in {"acceptance rate α": ".figures dt", "GenAI": "#engine", "running α": ".key"}.items():
+    for word, place in {"acceptance rate α": ".figures dt", "GenAI": "#engine"}.items():
         page.locator(f"{place} .word", has_text=word).hover()
         expect(tip).to_contain_text(": ")
     page.keyboard.press("Escape")

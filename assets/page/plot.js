@@ -1,0 +1,160 @@
+// Charts: Plotly's figures, which `specdemo/figures.py` makes, in the colours of the page. Those that grow during a race
+// are filled here from its rounds. Replays and reports hold this file, too.
+
+import { unpack } from "./files.js";
+
+/** @typedef {import("./rounds.js").Timed} Timed */
+/** @typedef {import("./rounds.js").SideName} SideName */
+/** @typedef {{ data: any[], layout: any }} Figure in the light scheme's colours, without the template */
+/** @typedef {{ script: string, colours: Record<string, string>, template: any, config: any, charts: Record<string, Figure> }} Kit */
+/** @typedef {{ round: number, num_assistant_tokens: number | null, assistant_confidence_threshold: number | null }} Move */
+
+const [REDRAW_MS, BUSY_MS] = [250, 1000]; // between drawings; while an engine on this machine may compute, at most BUSY_MS
+const REST_OF_DRAWING = 40; // then, rest this many times as long as a drawing took
+const NARROW = 420; // pixels; below, the legend stands in place of the axes' titles
+const touch = matchMedia("(pointer: coarse)"); // a finger scrolls the page, and a tap names values
+
+/** @param {Timed} timed @returns {Record<string, number | null>} as `columns` in `figures.py`; null or missing: nothing to draw */
+export function columns({ round: { seconds, draft_seconds, verify_seconds }, number, ms, tokens, accepted, proposed, alpha }) {
+  const [whole, draft, verify] = [seconds, draft_seconds, verify_seconds].map((each) => 1000 * (each ?? 0));
+  return {
+    round: number || null, seconds: ms / 1000, tokens, step: whole,
+    ...(number && proposed !== null && { accepted, refused: proposed - accepted, alpha }),
+    ...(draft || verify ? { draft, verify, rest: Math.max(whole - draft - verify, 0) } : { whole }),
+  };
+}
+
+/** @type {Promise<{ Plotly: any, kit: Kit }> | undefined} */ let loading;
+
+/** Plotly and its kit, from this file, or from the server once the page has been painted. */
+function load() {
+  const packed = document.querySelector("#plotly");
+  loading ??= (async () => {
+    if (!packed) await new Promise((done) => requestIdleCallback(done, { timeout: 2000 }));
+    const kit = JSON.parse(document.querySelector("#kit")?.textContent ?? (await (await fetch(new URL("specdemo/kit.json", document.baseURI))).text()));
+    if (packed) document.head.append(Object.assign(document.createElement("script"), { textContent: await unpack(packed.textContent ?? "") }));
+    else await import(new URL(kit.script, document.baseURI).href);
+    return { Plotly: /** @type {any} */ (globalThis).Plotly, kit };
+  })();
+  return loading;
+}
+
+export class Chart {
+  /** @param {HTMLElement} element @param {string} [name] of a figure of the kit */
+  constructor(element, name) {
+    this.element = element;
+    this.name = name;
+    /** @type {Figure | null} */ this.figure = null;
+    this.run = ""; // whose zoom is kept
+    this.busy = false; // an engine may compute
+    this.took = 0; // milliseconds, for the last drawing
+    this.across = ""; // what the x axis shows
+    /** @type {ReturnType<typeof setTimeout> | undefined} */ this.timer = undefined;
+    /** @type {(figure: Figure) => void} */ this.fill = () => {}; // adds the data to a figure of the kit
+    /** @type {((event: { points: any[] }) => void) | null} */ this.chosen = null; // called when a point is clicked
+    /** @type {any} */ this.plot = element.appendChild(document.createElement("div"));
+    this.numbers = element.appendChild(Object.assign(document.createElement("div"), { className: "menu scroll", popover: "auto" }));
+    const opener = element.appendChild(Object.assign(document.createElement("button"), { type: "button", className: "numbers", textContent: "Numbers" }));
+    opener.popoverTargetElement = this.numbers;
+    this.numbers.addEventListener("beforetoggle", () => this.numbers.replaceChildren(this.table()));
+    for (const kind of ["touchstart", "touchmove"]) element.addEventListener(kind, (event) => { event.preventDefault = () => {}; }, { capture: true, passive: true }); // else Plotly holds the page
+    new ResizeObserver(() => this.draw()).observe(element);
+    new MutationObserver(() => this.draw()).observe(document.body, { attributeFilter: ["class"] });
+  }
+
+  /** Show a figure; its zoom is kept as long as `run` is the same. @param {Figure} figure */
+  show(figure, run = "") {
+    Object.assign(this, { figure, run });
+    this.drawSoon();
+  }
+
+  /** Show the rounds of both sides so far. @param {Record<SideName, Timed[]>} sides @param {Move[]} moves @param {string} run @param {boolean} busy */
+  grow(sides, moves, run, busy) {
+    Object.assign(this, { run, busy, fill: (/** @type {Figure} */ figure) => filled(figure, sides, moves) });
+    this.drawSoon();
+  }
+
+  drawSoon() {
+    this.timer ??= setTimeout(() => this.draw(), this.busy ? Math.min(Math.max(REDRAW_MS, REST_OF_DRAWING * this.took), BUSY_MS) : REDRAW_MS);
+  }
+
+  async draw() {
+    clearTimeout(this.timer);
+    this.timer = undefined;
+    const loaded = await load().catch(() => null);
+    const { offsetWidth: width, offsetHeight: height } = this.element;
+    if (!loaded) this.plot.textContent = "The charts could not be loaded; reload the page.";
+    if (!loaded || !width || !height || !(this.figure ?? this.name)) return;
+    const { Plotly, kit } = loaded;
+    const began = performance.now();
+    const figure = coloured(this.figure ?? kit.charts[this.name ?? ""], kit);
+    this.fill(figure);
+    const { data, layout } = figure, config = touch.matches ? { ...kit.config, displayModeBar: false } : kit.config;
+    this.plot.setAttribute("role", "group");
+    this.plot.ariaLabel = `${titleOf(layout.yaxis)} by ${titleOf(layout.xaxis)}: ${data.map(({ name }) => name).join(", ")}`;
+    this.across = titleOf(layout.xaxis);
+    if (width < NARROW) {
+      for (const axis of ["xaxis", "yaxis"]) layout[axis] = { ...layout[axis], title: { text: "" } };
+      Object.assign(layout, { legend: { y: 0, yanchor: "bottom", font: { size: 10 }, indentation: -13 }, margin: { ...layout.margin, l: 32 } });
+    }
+    const still = touch.matches ? { dragmode: false, xaxis: { ...layout.xaxis, fixedrange: true }, yaxis: { ...layout.yaxis, fixedrange: true } } : {};
+    await Plotly.react(this.plot, data, { ...layout, ...still, template: coloured(kit.template, kit), width, height, uirevision: this.run }, config);
+    this.took = performance.now() - began;
+    if (this.chosen) this.plot.removeAllListeners("plotly_click").on("plotly_click", this.chosen);
+  }
+
+  /** The numbers drawn, a row for each place on the x axis. */
+  table() {
+    const { data = [] } = this.plot;
+    /** @type {Map<any, any[]>} */ const rows = new Map();
+    data.forEach((/** @type {any} */ { x = [], y = [] }, /** @type {number} */ index) => x.forEach((/** @type {any} */ at, /** @type {number} */ number) => {
+      rows.set(at, Object.assign(rows.get(at) ?? [], { [index]: y[number] }));
+    }));
+    const text = (/** @type {any} */ value) => (typeof value === "number" ? String(Number(value.toPrecision(4))) : value ?? "");
+    const names = data.map((/** @type {any} */ { name }) => name);
+    return table([this.across, ...names], [...rows].sort(([a], [b]) => a - b).map(([at, values]) => [at, ...names.map((/** @type {any} */ _, /** @type {number} */ index) => values[index])].map(text)));
+  }
+}
+
+/** Fill each trace from the columns that it names, and mark moved settings. @param {Figure} figure @param {Record<SideName, Timed[]>} sides @param {Move[]} moves */
+function filled({ data, layout }, sides, moves) {
+  const rows = { plain: sides.plain.map(columns), speculative: sides.speculative.map(columns) };
+  for (const trace of data) {
+    const { side, x, y } = trace.meta, drawn = rows[/** @type {SideName} */ (side)].filter((row) => (row[x] ?? null) !== null && (row[y] ?? null) !== null);
+    Object.assign(trace, { x: drawn.map((row) => row[x]), y: drawn.map((row) => row[y]) });
+  }
+  const begun = moves.filter(({ round }) => round < rows.speculative.length);
+  const places = begun.map(({ round }) => (data[0].meta.x === "seconds" ? rows.speculative[round - 1].seconds : round - 0.5));
+  layout.shapes = places.map((x) => ({ x0: x, x1: x, y0: 0, y1: 1, yref: "paper" }));
+  layout.annotations = begun.map(({ num_assistant_tokens: lookahead, assistant_confidence_threshold: threshold }, index) => (
+    { x: places[index], y: 1, yref: "paper", text: lookahead === null ? `threshold ${threshold}` : `lookahead ${lookahead}` }
+  ));
+}
+
+/** The same with each colour of the light scheme replaced by that of this page. @template T @param {T} figure @param {Kit} kit @returns {T} */
+function coloured(figure, { colours }) {
+  const style = getComputedStyle(document.body);
+  const now = new Map(Object.entries(colours).flatMap(([name, light]) => [light, `var(--sd-${name})`].map((written) => [written, style.getPropertyValue(`--sd-${name}`).trim()])));
+  return JSON.parse(JSON.stringify(figure), (_, value) => now.get(value) ?? value);
+}
+
+/** @param {any} axis */
+const titleOf = (axis) => axis?.title?.text ?? "";
+
+/** @param {string[]} names @param {string[][]} rows */
+export function table(names, rows) {
+  const made = document.createElement("table"), [head, body] = [made.createTHead().insertRow(), made.createTBody()];
+  head.append(...names.map((textContent) => Object.assign(document.createElement("th"), { textContent })));
+  for (const row of rows) {
+    const line = body.insertRow();
+    for (const text of row) line.insertCell().textContent = text;
+  }
+  return made;
+}
+
+/** Follow the reader's colour scheme, as Gradio's page does by itself. */
+export function followScheme() {
+  const dark = matchMedia("(prefers-color-scheme: dark)"), darken = () => document.body.classList.toggle("dark", dark.matches);
+  dark.addEventListener("change", darken);
+  darken();
+}

@@ -1,0 +1,260 @@
+"""Every chart as a Plotly figure, for the page, files, reports and Python: one template, and one function per chart.
+
+Colours are the light ones of the style sheet; a dark page replaces each with its counterpart (`assets/page/plot.js`).
+A chart that grows during a race names the columns of its traces in `meta`. Here `columns` computes them from a
+finished run, and its namesake there from rounds as they arrive; a test compares both.
+"""
+
+import gzip
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from html import escape
+from importlib.metadata import version
+from importlib.resources import files
+from itertools import cycle
+from typing import Any
+
+from specdemo import metrics
+from specdemo.errors import UsageError, listed, quoted
+from specdemo.files import ASSETS, colours
+from specdemo.records import SIDES, Comparison, Run
+
+Figure = Any  # plotly.graph_objects.Figure, which has no types
+Trace = dict[str, Any]
+_COLOURS = ("own", "accepted", "rejected", "plain", "refused", "mute", "ink")  # of several lines, in order
+_PATTERNS = ("", "/", "x", ".", "\\", "-", "+")  # of bars in the same order, which differ in grey, too
+_REACH = 2  # times the largest value: how far error bars may stretch an axis
+
+
+@cache
+def _colour(name: str) -> str:
+    return colours()[name]
+
+
+def figure(x: str, y: str, *traces: Trace, **layout: Any) -> Figure:
+    """`layout` may extend the axes."""
+    import plotly.graph_objects as go  # takes half a second, which no start of the program should wait for
+
+    axes = {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}}}
+    return go.Figure({"data": list(traces), "layout": {"template": settings()["template"], **axes}}).update_layout(
+        **layout
+    )
+
+
+@cache
+def settings() -> dict[str, Any]:
+    """Plotly's template, and its configuration, whose mode bar lacks "Share chart", which uploads."""
+    text = (ASSETS / "plotly.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(re.sub(r"var\(--sd-(\w+)\)", lambda match: _colour(match[1]), text))
+    return found
+
+
+def line(name: str, colour: str, x: Iterable[Any] = (), y: Iterable[Any] = (), **style: Any) -> Trace:
+    look = {"color": _colour(colour)} | style.pop("line", {})
+    return {"type": "scatter", "mode": "lines", "name": name, "x": list(x), "y": list(y), "line": look, **style}
+
+
+def bars(
+    name: str, colour: str, x: Iterable[Any] = (), y: Iterable[Any] = (), hatch: str = "", **style: Any
+) -> Trace:
+    pattern = {"shape": hatch, "fillmode": "overlay", "fgcolor": _colour("card"), "size": 6, "solidity": 0.25}
+    look = {"color": _colour(colour), "pattern": pattern}
+    return {"type": "bar", "name": name, "x": list(x), "y": list(y), "marker": look, **style}
+
+
+# Charts that grow during a race.
+
+_ROUND = {"unifiedhovertitle": {"text": "round %{x}"}}
+
+
+def _grow(make: Callable[..., Trace], name: str, colour: str, side: str, x: str, y: str, **style: Any) -> Trace:
+    return make(name, colour, meta={"side": side, "x": x, "y": y}, **style)
+
+
+def _tokens() -> Figure:
+    stairs, across = {"shape": "hv"}, ("seconds", "tokens")
+    plain = _grow(line, "plain", "plain", "plain", *across, line=stairs | {"dash": "dot"})
+    other = _grow(line, "speculative", "accepted", "speculative", *across, line=stairs)
+    scale = {"hoverformat": ".3f", "unifiedhovertitle": {"text": "%{x} s"}}
+    return figure("seconds of computing", "tokens", plain, other, xaxis=scale)
+
+
+def _acceptance() -> Figure:
+    place = ("speculative", "round")
+    accepted = _grow(bars, "accepted", "accepted", *place, "accepted")
+    refused = _grow(bars, "not accepted", "refused", *place, "refused", hatch="/")
+    rate = _grow(line, "α", "ink", *place, "alpha", yaxis="y2", hovertemplate="%{y:.2f}")
+    scale = {"range": [0, 1.02], "tickvals": [0, 0.5, 1], "overlaying": "y", "side": "right", "showgrid": False}
+    axes = {"xaxis": _ROUND, "yaxis": {"nticks": 4}, "yaxis2": scale | {"title": {"text": "α"}}}
+    return figure("round", "proposals", accepted, refused, rate, **axes, margin={"r": 40})
+
+
+def _timing() -> Figure:
+    """Where a round's time went, as far as the engine records it, beside the plain step of the same number."""
+    parts = ("verify", "accepted", "verify", ""), ("draft", "own", "draft", "/"), ("rest", "mute", "rest", ".")
+    unit = {"hovertemplate": "%{y:.2f} ms"}
+    traces = [
+        _grow(bars, name, colour, "speculative", "round", column, hatch=hatch, **unit)
+        for name, colour, column, hatch in (*parts, ("round", "accepted", "whole", ""))
+    ]
+    steps = _grow(line, "plain", "plain", "plain", "round", "step", line={"dash": "dot", "shape": "hvh"}, **unit)
+    return figure("round, or plain step", "ms", *traces, steps, xaxis=_ROUND)
+
+
+LIVE: dict[str, Callable[[], Figure]] = {"tokens": _tokens, "acceptance": _acceptance, "timing": _timing}
+
+
+def columns(run: Run) -> Iterator[dict[str, Any]]:
+    """Yield those of the prefill, round 0, and of every round, without what is unknown; parts are in milliseconds."""
+    seconds, tokens, accepted, proposed = 0.0, 0, 0, 0
+    for number, step in enumerate((run.prefill, *run.rounds) if run.tokens else ()):
+        seconds += step.seconds if number else 0.0
+        tokens += len(step.committed)
+        row: dict[str, Any] = {"round": number or None, "seconds": seconds, "tokens": tokens}
+        if number and step.proposed is not None:
+            accepted, proposed = accepted + step.accepted, proposed + len(step.proposed)
+            row |= {"accepted": step.accepted, "refused": len(step.proposed) - step.accepted}
+            row["alpha"] = accepted / proposed if proposed else None
+        times = step.seconds, step.draft_seconds, step.verify_seconds
+        whole, draft, verify = (1000 * (seconds_of or 0.0) for seconds_of in times)
+        parts = {"draft": draft, "verify": verify, "rest": max(whole - draft - verify, 0.0)}
+        yield row | {"step": whole} | (parts if draft or verify else {"whole": whole})
+
+
+def _filled(name: str, comparison: Comparison) -> Figure:
+    made = LIVE[name]()
+    found = {side: [*columns(comparison.side(side))] for side in SIDES}
+    for trace in made.data:
+        x, y = trace.meta["x"], trace.meta["y"]
+        rows = [row for row in found[trace.meta["side"]] if row.get(x) is not None and row.get(y) is not None]
+        trace.update(x=[row[x] for row in rows], y=[row[y] for row in rows])
+    for move in [move for move in comparison.moves if move.round < len(found["speculative"])]:
+        at = found["speculative"][move.round - 1]["seconds"] if name == "tokens" else move.round - 0.5
+        lookahead, threshold = move.num_assistant_tokens, move.assistant_confidence_threshold
+        text = f"threshold {threshold}" if lookahead is None else f"lookahead {lookahead}"
+        made.add_shape(x0=at, x1=at, y0=0, y1=1, yref="paper")
+        made.add_annotation(x=at, y=1, yref="paper", text=text)
+    return made
+
+
+# Charts of a finished run.
+
+
+def _confidence(comparison: Comparison) -> Figure:
+    """The share of judged proposals that were accepted, by the draft's probability in tenths."""
+    bins = metrics.acceptance_by_confidence(comparison.speculative)
+    places, shares = [(low + 0.5) / 10 for low in bins], [accepted / judged for accepted, judged in bins.values()]
+    words = [f"{accepted} of {judged} accepted" for accepted, judged in bins.values()]
+    style: dict[str, Any] = {"hovertext": words, "hovertemplate": "%{hovertext}", "width": 0.09}
+    right = line("perfect calibration", "plain", [0, 1], [0, 1], line={"dash": "dot"}, hoverinfo="skip")
+    axes = {"xaxis": {"range": [0, 1]}, "yaxis": {"range": [0, 1.02]}}
+    tenths = bars("judged proposals", "accepted", places, shares, **style)
+    return figure("draft's probability", "accepted / judged", tenths, right, **axes)
+
+
+def _lookahead(comparison: Comparison) -> Figure:
+    """The lookahead of each round, next to the oracle's at the same position."""
+    rounds, oracle = comparison.speculative.rounds, metrics.oracle_lookaheads(comparison)
+    numbers = range(1, len(rounds) + 1)
+    chosen = [None if step.proposed is None else len(step.proposed) for step in rounds]
+    traces = [line("this run", "plain", numbers, chosen, line={"shape": "hvh"})]
+    if oracle is not None:
+        traces.append(line("oracle", "own", numbers, oracle, mode="markers", marker={"symbol": "diamond"}))
+    return figure("round", "tokens proposed", *traces, xaxis=_ROUND)
+
+
+def _accepted(comparison: Comparison) -> Figure:
+    counts = metrics.accepted_per_round(comparison.speculative)
+    shown = bars("rounds", "accepted", counts, counts.values())
+    return figure("tokens accepted", "rounds", shown, xaxis={"dtick": 1})
+
+
+def _positions(comparison: Comparison) -> Figure:
+    shares = metrics.per_position_acceptance(comparison.speculative)
+    shown = bars("rounds", "accepted", range(1, len(shares) + 1), shares, hovertemplate="%{y:.0%}")
+    scale = {"range": [0, 1.02], "tickformat": ".0%"}
+    return figure("position in the round", "accepted / rounds", shown, xaxis={"dtick": 1}, yaxis=scale)
+
+
+# By name: the title, and the function.
+CHARTS: dict[str, tuple[str, Callable[[Comparison], Figure]]] = {
+    "tokens": ("Tokens over time", lambda comparison: _filled("tokens", comparison)),
+    "acceptance": ("Acceptance by round", lambda comparison: _filled("acceptance", comparison)),
+    "timing": ("Milliseconds a round", lambda comparison: _filled("timing", comparison)),
+    "confidence": ("Acceptance by draft confidence", _confidence),
+    "lookahead": ("Lookahead by round, beside the oracle's", _lookahead),
+    "accepted": ("Rounds by number of accepted tokens", _accepted),
+    "positions": ("Acceptance by position", _positions),
+}
+
+
+def chart(comparison: Comparison, name: str) -> Figure:
+    """UsageError: there is no such chart."""
+    if name not in CHARTS:
+        raise UsageError(f"There is no chart {quoted(name)}; the charts are {listed([*CHARTS])}.")
+    title, make = CHARTS[name]
+    return make(comparison).update_layout(title={"text": title}, margin={"t": 70})
+
+
+# Charts of several runs.
+
+# On the x axis, the value, the ends of its interval, and words to show instead of it.
+Spot = tuple[Any, float | None, float | None, float | None, str]
+
+
+def compared(x: str, y: str, groups: Mapping[str, Sequence[Spot]], *, along: bool = True) -> Figure:
+    """Lines along a scale, or bars, with 95 % intervals, and a line at 1, where speculation changes nothing."""
+    traces: list[Trace] = []
+    for (name, spots), colour, hatch in zip(groups.items(), cycle(_COLOURS), cycle(_PATTERNS)):
+        places, values, lows, highs, words = zip(*spots, strict=True) if spots else ((),) * 5
+        style: dict[str, Any] = {"hovertext": words, "hovertemplate": "%{hovertext}"}
+        if None not in highs:
+            above, below = ([abs(a - b) for a, b in zip(ends, values, strict=True)] for ends in (highs, lows))
+            style["error_y"] = {"array": above, "arrayminus": below, "color": _colour("mute")}
+        if along:
+            style |= {"mode": "lines+markers", "marker": {"size": 8, "symbol": len(traces)}}
+        more = {} if along else {"hatch": hatch}
+        traces.append(
+            (line if along else bars)(_literal(name), colour, map(_literal, places), values, **more, **style)
+        )
+    spots = [spot for group in groups.values() for spot in group]
+    most = _REACH * max((value or 0.0 for _, value, *_ in spots), default=1.0)
+    scale = {"range": [0, most]} if any((high or 0.0) > most for *_, high, _ in spots) else {}
+    made = figure(x, y, *traces, yaxis=scale, barmode="group", showlegend=len(groups) > 1)
+    return made.add_hline(y=1, line={"dash": "dash"})
+
+
+def _literal(place: Any) -> Any:
+    """Plotly reads some tags in texts, and names of tasks and files are foreign."""
+    return escape(place, quote=False) if isinstance(place, str) else place
+
+
+# For browsers.
+
+
+def as_data(made: Figure) -> dict[str, Any]:
+    """Without the template, which `kit` holds once."""
+    data: dict[str, Any] = made.to_dict()
+    del data["layout"]["template"]
+    return data
+
+
+@cache
+def kit() -> dict[str, Any]:
+    """What a script needs to draw figures, and the charts that it fills itself."""
+    empty = {name: as_data(make()) for name, make in LIVE.items()}
+    empty["runs"] = as_data(compared("lookahead", "speedup", {"speedup": []}))
+    return {"script": script_name(), "charts": empty, "colours": colours(), **settings()}
+
+
+def script_name() -> str:
+    """With the version, so that browsers may keep it."""
+    return f"specdemo/plotly-{version('plotly')}.js"
+
+
+@cache
+def plotly_js() -> bytes:
+    """Plotly's script, compressed with gzip: 1.5 MB instead of 4.8."""
+    return gzip.compress(files("plotly").joinpath("package_data", "plotly.min.js").read_bytes(), 6, mtime=0)

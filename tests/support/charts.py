@@ -1,0 +1,39 @@
+"""What Plotly has drawn on a page, beside the figures that Python makes."""
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page
+
+from specdemo.figures import LIVE, chart
+from specdemo.records import Comparison
+
+DATA = "name => document.querySelector(`.chart.${name} .js-plotly-plot`)?.data?.map(({ name, x, y }) => [name, x, y])"
+MARKS = """name => {
+    const { shapes = [], annotations = [] } = document.querySelector(`.chart.${name} .js-plotly-plot`).layout;
+    return [shapes.map(({ x0 }) => x0), annotations.map(({ x, text }) => [x, text])];
+}"""
+
+
+def drawn(page: Page, name: str, points: int | None = None) -> list[Any]:
+    """The traces of a chart of the race, once there are so many points: name, x, y."""
+    page.evaluate("name => document.querySelector(`.which [value=${name}]`)?.click()", name)
+    enough = "points === null || traces?.reduce((sum, [, x]) => sum + x.length, 0) === points"
+    page.wait_for_function(
+        f"([name, points]) => {{ const traces = ({DATA})(name); return traces && ({enough}); }}", arg=[name, points]
+    )
+    traces: list[Any] = page.evaluate(DATA, name)
+    return traces
+
+
+def assert_drawn(page: Page, comparison: Comparison) -> None:
+    """The scripts fill charts with the same numbers as Python does."""
+    for name in LIVE:
+        made = chart(comparison, name)
+        traces = drawn(page, name, sum(len(trace.x) for trace in made.data))
+        for (named, x, y), trace in zip(traces, made.data, strict=True):
+            assert named == trace.name
+            assert [x, y] == [pytest.approx([*values], rel=1e-9) for values in (trace.x, trace.y)]
+        places, texts = page.evaluate(MARKS, name)
+        assert places == pytest.approx([shape.x0 for shape in made.layout.shapes])
+        assert texts == [[pytest.approx(note.x), note.text] for note in made.layout.annotations]

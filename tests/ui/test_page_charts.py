@@ -1,0 +1,115 @@
+"""The race's charts: exact, growing while it runs, explorable, and light on memory."""
+
+from urllib.parse import urljoin
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.browser import BRIEF, Visit, downloaded, finish, grown, repeated, run, set_slider, skip, start
+from tests.support.charts import DATA, assert_drawn, drawn
+
+pytestmark = pytest.mark.browser
+FULL = "document.querySelector('.chart.tokens .js-plotly-plot')._fullLayout"
+MORE = f"most => ({DATA})('tokens')[1][1].length > most"
+
+
+def drag(page: Page) -> None:
+    """Zoom into the middle of the first chart."""
+    box = page.locator(".chart.tokens .nsewdrag").bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * 0.3, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, middle, steps=4)
+    page.mouse.up()
+
+
+def test_charts_grow_keep_a_zoom_and_end_exact_in_light_and_dark(visit: Visit) -> None:
+    page = visit("/#engine=traced&max_new_tokens=2000")
+    start(page)
+    grown(page, 20)
+    page.wait_for_function(MORE, arg=5)
+    drag(page)
+    zoomed = page.evaluate(f"{FULL}.xaxis.range")
+    assert 0 < zoomed[0] < zoomed[1]
+    before = len(drawn(page, "tokens")[1][1])
+    page.click("#stop")
+    page.wait_for_selector(".race[data-state=done]")
+    comparison = downloaded(page)
+    assert len(comparison.speculative.rounds) >= before
+    assert_drawn(page, comparison)
+    page.check(".which [value=tokens]")
+    assert page.evaluate(f"{FULL}.xaxis.range") == zoomed
+    assert page.evaluate(f"{FULL}.paper_bgcolor") == "#fff"
+    page.evaluate("document.body.classList.add('dark')")
+    page.wait_for_function(f"{FULL}.paper_bgcolor === '#171b21'")
+    page.hover(".chart.acceptance .nsewdrag")
+    expect(page.locator(".chart.acceptance .hoverlayer")).to_contain_text("not accepted")
+    titles = page.locator(".chart.acceptance .modebar-btn").evaluate_all("all => all.map(b => b.dataset.title)")
+    assert titles == ["Zoom", "Pan", "Reset axes", "Download plot as a PNG"]
+    page.locator(".chart.acceptance .numbers").click()
+    rows = page.locator(".chart.acceptance .menu tr")
+    expect(rows).to_have_count(1 + len(comparison.speculative.rounds))
+
+
+def test_runs_with_three_lookaheads_make_a_curve_whose_points_open_them(visit: Visit) -> None:
+    page = visit(BRIEF)
+    for lookahead in (2, 4, 6):
+        set_slider(page, "num_assistant_tokens", lookahead)
+        run(page)
+        repeated(page)
+    curve = page.locator("#own-runs .chart")
+    expect(curve.locator(".point")).to_have_count(3)
+    curve.locator(".point").first.click(force=True)
+    finish(page)
+    expect(page.locator(".made-by")).to_contain_text("lookahead 2")
+
+
+def test_forty_runs_take_no_more_memory_than_a_few(visit: Visit) -> None:
+    page = visit(BRIEF)
+    run(page)
+    repeated(page)
+    used = []
+    for number in range(45):
+        page.locator(".past .open").first.click()
+        skip(page)
+        drawn(page, "tokens" if number % 2 else "timing")
+        if number in (4, 44):
+            page.evaluate("gc()")
+            used.append(page.evaluate("performance.memory.usedJSHeapSize"))
+    assert used[1] - used[0] < 4e6, used
+
+
+def test_a_finger_scrolls_the_page_and_a_tap_names_values(visit: Visit) -> None:
+    page = visit(BRIEF)
+    device = page.context.new_cdp_session(page)
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    device.send("Emulation.setDeviceMetricsOverride", size)
+    device.send("Emulation.setTouchEmulationEnabled", {"enabled": True})
+    page.reload()
+    expect(page.locator("#run")).to_be_enabled()
+    run(page)
+    drawn(page, "tokens")
+    page.evaluate("document.querySelector('.chart.tokens').scrollIntoView({ block: 'center' })")
+    box = page.locator(".chart.tokens .nsewdrag").bounding_box()
+    assert box is not None
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    before, ranges = page.evaluate("scrollY"), page.evaluate(f"{FULL}.yaxis.range")
+    device.send("Input.synthesizeTapGesture", {"x": x, "y": y})
+    expect(page.locator(".chart.tokens .hoverlayer")).to_contain_text("speculative")
+    device.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]})
+    for moved in range(10, 130, 10):
+        device.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [{"x": x, "y": y - moved}]})
+    device.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    page.wait_for_function("before => scrollY > before + 60", arg=before)
+    assert page.evaluate(f"{FULL}.yaxis.range") == ranges
+    assert page.locator(".chart.tokens .modebar-btn").count() == 0
+
+
+def test_plotly_comes_from_here_once(visit: Visit) -> None:
+    page = visit(BRIEF)
+    base = page.evaluate("document.baseURI")
+    kit = page.request.get(urljoin(base, "specdemo/kit.json")).json()
+    script = page.request.get(urljoin(base, kit["script"]))
+    assert (script.headers["content-encoding"], "immutable" in script.headers["cache-control"]) == ("gzip", True)
+    assert "plotly.js" in script.text()[:200]
