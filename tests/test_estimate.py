@@ -162,7 +162,10 @@ def test_the_parts_of_a_round_make_up_the_speedup() -> None:
     untimed = [step.model_copy(update={"draft_seconds": None}) for step in comparison.speculative.rounds]
     run = comparison.speculative.model_copy(update={"rounds": tuple(untimed)})
     apart = comparison.model_copy(update={"speculative": run, "costs": costs_of((0.01, 0.012, 0.014), 0.002)})
-    assert estimate.round_costs(apart, found) == (pytest.approx(0.2), None, pytest.approx(1.4), False)
+    beside = estimate.round_costs(apart, found)
+    assert beside is not None
+    assert (beside.draft_step, beside.verify) == (pytest.approx(0.2), pytest.approx(1.4))
+    assert (beside.drafting, beside.own) == (None, False)
 
 
 def test_step_costs_that_do_not_apply_are_not_used() -> None:
