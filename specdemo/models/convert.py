@@ -32,7 +32,8 @@ from openvino import opset13 as opset
 from specdemo.errors import FetchError
 from specdemo.files import link_or_copy
 from specdemo.models.folder import inspect_folder
-from specdemo.models.gguf import Header, Tensor, check_readable, read_array, read_header, type_number, vocabulary_of
+from specdemo.models.gguf import check_readable, vocabulary_of
+from specdemo.models.gguf_header import Header, Tensor, read_array, read_header, type_number
 from specdemo.models.gguf_keys import SPLITS, begins_with_token, rope_factors, takes_words_whole
 from specdemo.settings import WeightsForm
 

@@ -7,10 +7,9 @@ https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, and llama.cpp where t
 
 import math
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from specdemo.models.gguf import Header
+from specdemo.models.gguf_header import Header
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _CL100K = (
@@ -104,7 +103,7 @@ _TENSORS = {
 }  # those that are converted, by family
 
 
-def refusal_of(header: "Header") -> str | None:
+def refusal_of(header: Header) -> str | None:
     """Return why a file of a family that is read cannot be converted as it is meant: a clause after its name."""
     family = header.family
     for prefix, table in ((f"{family}.", _MODEL), ("tokenizer.ggml.", _TOKENIZER)):
@@ -120,7 +119,7 @@ def refusal_of(header: "Header") -> str | None:
     return _tensors(header) or _tokenizer(header) or _attention(header) or _positions(header)
 
 
-def _tensors(header: "Header") -> str | None:
+def _tensors(header: Header) -> str | None:
     for tensor in header.tensors:
         if "_exps." in tensor.name or "ffn_gate_inp" in tensor.name:
             return _MIXTURE.otherwise
@@ -129,7 +128,7 @@ def _tensors(header: "Header") -> str | None:
     return None
 
 
-def _tokenizer(header: "Header") -> str | None:
+def _tokenizer(header: Header) -> str | None:
     kind, split = header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre") or "default"
     if kind != "gpt2":
         named = {"llama": "a SentencePiece tokenizer"}.get(kind or "", f"the tokenizer {kind!r}" if kind else "none")
@@ -141,7 +140,7 @@ def _tokenizer(header: "Header") -> str | None:
     return None
 
 
-def _attention(header: "Header") -> str | None:
+def _attention(header: Header) -> str | None:
     family, integer = header.family, header.integer
     heads, width = integer(f"{family}.attention.head_count"), integer(f"{family}.embedding_length")
     lengths = {integer(f"{family}.attention.{which}_length") for which in ("key", "value")} - {None}
@@ -157,24 +156,24 @@ def _attention(header: "Header") -> str | None:
     return None
 
 
-def _positions(header: "Header") -> str | None:
+def _positions(header: Header) -> str | None:
     kind = header.text(f"{header.family}.rope.scaling.type")
     if kind not in (None, "none", "linear", "yarn"):
         return f"scales positions by {kind!r}"
     return None
 
 
-def takes_words_whole(header: "Header") -> bool:
+def takes_words_whole(header: Header) -> bool:
     return header.text("tokenizer.ggml.pre") in _TIKTOKEN
 
 
-def begins_with_token(header: "Header") -> bool:
+def begins_with_token(header: Header) -> bool:
     given = header.metadata.get("tokenizer.ggml.add_bos_token")
     wanted = given if isinstance(given, bool) else takes_words_whole(header)
     return bool(wanted) and header.integer("tokenizer.ggml.bos_token_id") is not None
 
 
-def rope_factors(header: "Header", size: int) -> tuple[list[float], float]:
+def rope_factors(header: Header, size: int) -> tuple[list[float], float]:
     """Return what each of `size` / 2 frequencies of the positions is multiplied by, and the cosines and sines.
 
     Linear scaling divides positions; YaRN (Peng et al. 2023) does so for long wavelengths only, and scales attention.

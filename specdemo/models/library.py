@@ -38,7 +38,8 @@ from specdemo.models.catalogue import (
 )
 from specdemo.models.converted import folder_of, is_converted
 from specdemo.models.folder import inspect_folder, looked_at, own_head
-from specdemo.models.gguf import LIMITS, inspect_gguf, inspect_limited, inspect_model, is_gguf
+from specdemo.models.gguf import LIMITS, inspect_gguf, inspect_limited, inspect_model
+from specdemo.models.gguf_header import is_gguf
 from specdemo.records import Model, Record
 
 

@@ -16,7 +16,8 @@ from specdemo.errors import GGUFError
 from specdemo.files import ASSETS
 from specdemo.models import converted as conversion
 from specdemo.models.converted import convert_here, converted_folder
-from specdemo.models.gguf import inspect_gguf, read_header
+from specdemo.models.gguf import inspect_gguf
+from specdemo.models.gguf_header import read_header
 from specdemo.models.gguf_keys import rope_factors
 from specdemo.records import Request
 from specdemo.settings import GenerationSettings

@@ -9,7 +9,8 @@ import pytest
 from specdemo.errors import GGUFError, ModelError
 from specdemo.models import gguf
 from specdemo.models.convert import configuration, ends
-from specdemo.models.gguf import describe, inspect_gguf, inspect_model, read_header
+from specdemo.models.gguf import describe, inspect_gguf, inspect_model
+from specdemo.models.gguf_header import read_header
 from specdemo.models.library import library
 from tests.support import mutants
 
