@@ -23,7 +23,7 @@ const WORDS = [
   [/traced/i, "Traced", "specdemo's own decoding loop on OpenVINO; it records every guess, with probabilities"],
   [/policy/i, "Lookahead policy", "the rule by which the draft stops guessing, and the target checks"],
   [/oracle/i, "Oracle", "knows where the draft errs and ends each round just before; no policy can do better"],
-  [/^\s*lookahead\s*$/i, "Lookahead", "tokens guessed in a round (num_assistant_tokens)"],
+  [/^\s*lookahead\s*$/i, "Lookahead", "tokens guessed in a round (num_assistant_tokens); the number that suits this machine follows from step costs measured here and from how often the draft is right"],
   [/^\s*drafter\s*$/i, "Drafter", "what guesses the next tokens: a small model, or a search for what followed the same words before"],
   [/ [↵␣→∅]+$/m, "Marks", "↵ a line break, ␣ a space, → a tab, ∅ no text: a special token, or a part of a character"],
 ];

@@ -52,6 +52,15 @@ function oneStop({ target }) {
 document.addEventListener("keydown", enter, true);
 document.addEventListener("focusin", oneStop);
 
+// A page that is left cuts its own connections, which Gradio reports as errors before this listener hears of it.
+let leaving = false;
+addEventListener("beforeunload", () => { leaving = true; setTimeout(() => { leaving = false; }, PATIENCE_MS); });
+const { error } = console;
+console.error = (...said) => {
+  if (/errored out|AbortError/.test(said.join(" "))) setTimeout(() => leaving || error(...said));
+  else error(...said);
+};
+
 /** Put Gradio's queue status, such as "queue: 2/3 | 4.0/13.6s", into words; none for a visitor alone. */
 export function explainQueue() {
   const message = /** @type {HTMLElement} */ (find("#message"));

@@ -56,6 +56,9 @@ export function asked(busy) {
   race?.asked(busy);
 }
 
+/** Stop was pressed: what was computed is shown at once. */
+export const stopped = () => race?.player.skip();
+
 /** The race is repeated in the background, or no longer. @param {boolean} busy */
 export const repeating = (busy) => race?.root.classList.toggle("repeating", busy);
 

@@ -96,7 +96,7 @@ export class Player {
     this.slowed = needed > 1.5 ? Number(needed.toPrecision(2)) : 1;
     this.factor = this.chosen ?? this.slowed;
     this.live = !this.complete && this.factor === 1;
-    this.eager = this.still.matches;
+    this.eager ||= this.still.matches;
     this.play();
   }
 
@@ -118,7 +118,7 @@ export class Player {
   skip() {
     if (this.ended) return;
     this.eager = true;
-    this.play();
+    if (this.factor !== null) this.play();
   }
 
   /** @param {number | null} factor */

@@ -156,7 +156,7 @@ export class Race {
       this.root.dataset.tone = "";
     }
     this.root.dataset.live = String(player.factor === null || (player.live && !player.complete));
-    this.say(this.pace(player));
+    this.say(player.eager ? "" : this.pace(player));
     for (const name of SIDES) {
       const rounds = player.take(name);
       this.panes[name].append(rounds, player.at(name).ms);
@@ -231,10 +231,10 @@ export class Race {
     if (!this.finished) return this.say(this.failure ?? "");
     const { record } = this.finished;
     const { summary } = record;
-    const stopped = SIDES.some((side) => record[side].finish_reason === "cancelled");
+    const stopped = SIDES.some((side) => record[side].finish_reason === "cancelled") && SIDES.map((side) => `${this.player.at(side).tokens} ${side}`).join(" and ");
     this.root.dataset.tone = summary.direction;
     this.root.dataset.strength = summary.strength;
-    const reason = [stopped && "Stopped early.", summary.sentence, summary.certain].filter(Boolean).join(" ");
+    const reason = [stopped && `Stopped after ${stopped} tokens.`, summary.sentence, summary.certain].filter(Boolean).join(" ");
     const was = this.first === summary.headline ? "" : ` (was ${this.first.toLowerCase()})`;
     const range = [summary.range, summary.refined || (was && "with step costs")].filter(Boolean).join(", ") + was;
     const warning = summary.warnings.find((/** @type {any} */ { kind }) => kind !== "disturbed" || !summary.certain); // which says so, too
@@ -242,13 +242,13 @@ export class Race {
     for (const [name, text] of Object.entries(texts)) this.find(`.${name}`).textContent = text ?? "";
     this.find(".warning").dataset.meaning = warning?.reason ?? "";
     this.find(".agreement").textContent = summary.agreement && `${summary.identical ? "✓" : "≠"} ${summary.agreement}`;
-    this.find(".agreement").dataset.identical = String(summary.identical);
+    this.find(".agreement").dataset.identical = record.settings.do_sample ? "" : String(summary.identical); // draws may differ
     this.find(".grounds").replaceChildren(...summary.why.map(paragraph));
     this.find(".figures").replaceChildren(tiles(summary.figures), ...summary.notes.map(paragraph));
     this.finish(summary.seconds);
     if (this.marked === this.run) return;
     this.marked = this.run;
-    for (const pane of Object.values(this.panes)) pane.mark(summary.first_divergence);
+    for (const pane of Object.values(this.panes)) pane.mark(record.settings.do_sample ? null : summary.first_divergence);
   }
 
   /** Show the times on the bars at the finish. @param {Record<string, number>} seconds */

@@ -20,7 +20,7 @@ from specdemo.files import is_text
 from specdemo.models.catalogue import bundled_prompts, default_drafter
 from specdemo.models.checks import with_tokenizers_compared
 from specdemo.records import MOST_TURNS, ModelPair, Turn
-from specdemo.settings import GenerationSettings
+from specdemo.settings import GenerationSettings, choices
 from specdemo.strategies import EngineName, shaping
 from specdemo.ui.anatomy import anatomy_view
 from specdemo.ui.controls import (
@@ -202,15 +202,16 @@ def leave_queue() -> list[Any]:
 
 
 def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> list[dict[str, Any]]:
-    """Return updates of the controls, ordered as by `visibility`."""
+    """Return updates of the controls, ordered as by `visibility`, and a message on choices that are not available."""
     values: dict[str, Any] = {}
-    # a hidden choice must not stay selected
     if len(engines_for(pair)) == 1:
         values["engine"] = engine = engines_for(pair)[0]
+    chosen = {"drafter": drafter, "policy": policy}
     if drafter not in drafters(pair, engine):
         values["drafter"] = drafter = default_drafter(pair)
-    if policy not in policies(pair, engine, drafter):
-        values["policy"] = policy = first_policy(policies(pair, engine, drafter))
+    allowed = policies(pair, engine, drafter)
+    if policy not in allowed and len(allowed) > 1:  # a hidden control keeps its value, for the drafter that shows it
+        values["policy"] = policy = first_policy(allowed)
     updates: dict[str, dict[str, Any]] = {
         name: {"visible": shown} for name, shown in visibility(pair, engine, drafter, policy).items()
     }
@@ -218,9 +219,15 @@ def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
         updates[name]["value"] = value
     updates["policy"]["info"] = explanation(pair, engine, drafter, policy)
     updates["num_assistant_tokens"]["info"] = lookahead_info(pair, engine)
-    for name, chosen in classes(pair, engine, drafter, policy).items():
-        updates[name]["elem_classes"] = chosen
-    return [gr.update(**update) for update in updates.values()]
+    for name, marks in classes(pair, engine, drafter, policy).items():
+        updates[name]["elem_classes"] = marks
+    said = " ".join(_replaced(name, chosen[name], values[name]) for name in chosen.keys() & values.keys())
+    return [*(gr.update(**update) for update in updates.values()), notice(said) if said else gr.skip()]
+
+
+def _replaced(name: str, was: str, now: str) -> str:
+    field, labels = FIELDS[name], choices(FIELDS[name]) or {}
+    return f"{field.title}: {labels[now]}, since {labels[was].lower()} is not available here."
 
 
 def chat_so_far(turns: tuple[Turn, ...], prompt: str) -> tuple[Turn, ...]:
@@ -326,6 +333,7 @@ def compare_tab(
     )
     repeated.then(None, js=script("main.js", "repeating", "false"))
     halt.click(stop, **PRIVATE)
+    halt.click(None, js=script("main.js", "stopped"))
     leave.click(leave_queue, outputs=[message, *buttons_of_run], cancels=started, **PRIVATE)
     run.click(None, js=script("main.js", "asked", "true"))
     for over in (started.then, leave.click):
@@ -338,7 +346,12 @@ def compare_tab(
     gr.on(reading, callbacks.prepare, prepared, trigger_mode="always_last", **PRIVATE)
     choosers = [controls["engine"], controls["drafter"], controls["policy"]]
     dependent = [controls[name] for name in initially(first)]
-    gr.on([pair.change, *(one.change for one in choosers)], show_valid, [pair, *choosers], dependent, **PRIVATE)
+    valid = [*dependent, message]
+    gr.on([pair.change, *(one.change for one in choosers)], show_valid, [pair, *choosers], valid, **PRIVATE)
+    names = ["drafter", "policy", *sorted(shaping())]
+    of_drafter = [controls[name] for name in names]
+    recalled = script("settings.js", "recallDrafter", json.dumps(names))
+    controls["drafter"].input(None, of_drafter, of_drafter, js=recalled)
     pair.change(partial(_chat, ()), outputs=chat, **PRIVATE)
     pair.change(examples_html, pair, menu, **PRIVATE)
     shared = race.download(callbacks.share, outputs=[message, made], **QUIET, **FILES)

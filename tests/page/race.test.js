@@ -59,7 +59,7 @@ test("a stopped run says so, and disturbed clocks come with what is certain", ()
   record.plain.finish_reason = "cancelled";
   view.receive(end(record));
   view.player.skip();
-  assert.equal(text(view, "reason"), "Stopped early. Because. Certain: 1 pass instead of 3.");
+  assert.equal(text(view, "reason"), "Stopped after 4 plain and 4 speculative tokens. Because. Certain: 1 pass instead of 3.");
 });
 
 test("what goes on before the first token stands in both panes, and nothing of the last run above it", () => {
