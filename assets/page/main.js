@@ -56,6 +56,14 @@ export function asked(busy) {
   race?.asked(busy);
 }
 
+/** Show the result of a search for the best setting, whose control may cover it. @param {string} parts as JSON */
+export function found(parts) {
+  if (!race || !parts) return;
+  board(race.find(".found"), JSON.parse(parts));
+  if (!matchMedia("(min-width: 1101px)").matches) document.querySelector("#rail")?.classList.remove("advanced-open");
+  race.find(".found").scrollIntoView({ block: "nearest" });
+}
+
 /** Stop was pressed: what was computed is shown at once. */
 export const stopped = () => race?.player.skip();
 

@@ -3,7 +3,7 @@
 
 import { Chart } from "./chart.js";
 import { shares } from "./files.js";
-import { meaningOf } from "./glossary.js";
+import { explanations, meaningOf } from "./glossary.js";
 import { Pane, counted, duration } from "./pane.js";
 import { Player } from "./player.js";
 import { SIDES, make } from "./rounds.js";
@@ -110,6 +110,7 @@ export class Race {
   /** A run was requested, or is over; until it begins, nothing of the earlier one is read as its own. @param {boolean} busy */
   asked(busy) {
     if (busy && this.finished) this.player.skip(); // of what still plays
+    if (busy) this.find(".found").replaceChildren();
     this.root.classList.toggle("asked", busy);
     this.phase(busy ? "Getting ready …" : "");
   }
@@ -277,14 +278,16 @@ export const isChat = (request) => Boolean(request?.pair.target.chat_template &&
 /** Sentences, and commands on lines of their own. @param {string} text */
 const paragraph = (text) => make("p", text);
 
-/** The figures as tiles. @param {{ name: string, plain: string, speculative: string, formula: string }[]} figures */
+/** The figures as tiles, whose names explain themselves. @param {{ name: string, plain: string, speculative: string, formula: string }[]} figures */
 function tiles(figures) {
   const list = make("dl");
   for (const { name, plain, speculative, formula } of figures) {
-    const [tile, value] = [make("div"), make("dd")];
+    const [tile, title, value, word] = [make("div"), make("dt"), make("dd"), Object.assign(make("span", name, "word"), { tabIndex: 0 })];
+    word.dataset.meaning = [explanations(name) || `${capitalised(name)}:`, `Formula: ${formula}.`].join("\n");
     tile.classList.toggle("wide", speculative.length > WIDE);
-    value.append(make("b", speculative), make("span", plain && `plain ${plain}`), make("small", [meaningOf(name), formula].filter(Boolean).map((text) => `${capitalised(text)}.`).join("\n")));
-    tile.append(make("dt", name), value);
+    value.append(make("b", speculative), make("span", plain && `plain ${plain}`));
+    title.append(word);
+    tile.append(title, value, make("dd", meaningOf(name), "meaning"));
     list.append(tile);
   }
   return list;

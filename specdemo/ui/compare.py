@@ -95,6 +95,10 @@ class CompareCallbacks:
             yield [gr.skip() if new == old else new for new, old in zip_longest(news, shown)]
             shown = news
 
+    def wait(self, request: gr.Request) -> list[Any]:
+        """Message and buttons; how many stand before this run, `gradio.js` says."""
+        return [self._sessions.waiting(str(request.session_hash)), *buttons("waiting")]
+
     def move(self, request: gr.Request, pair: ModelPair, *values: Any) -> None:
         with suppress(SettingsError):
             self._sessions.move(str(request.session_hash), settings_from(pair, dict(zip(NAMES, values, strict=True))))
@@ -192,11 +196,6 @@ def buttons(state: Literal["idle", "waiting", "running"]) -> list[dict[str, Any]
     ]
 
 
-def wait_in_queue() -> list[Any]:
-    """Message and buttons; how many stand before this run, `gradio.js` says."""
-    return ["", *buttons("waiting")]
-
-
 def leave_queue() -> list[Any]:
     return [notice("Cancelled."), *buttons("idle")]
 
@@ -246,6 +245,7 @@ APPLIED = (*DECODING, "kv_cache")  # they change when a measured setting is appl
 ANATOMY = "anatomy"
 COMPARE = "compare"
 FIND, FIND_TITLE = "Start", "Find my best setting"
+FIND_HELP = "<p>Tries lookaheads and policies with this prompt, and sets the fastest.</p>"
 QUICK, THOROUGH = "30 seconds", "Thorough"
 _WHEN = '<p class="round">Takes effect in the next round.</p><p class="run">Takes effect on the next run.</p>'
 _MAIN = ("drafter", "max_ngram_size", "max_new_tokens")
@@ -269,6 +269,7 @@ class FindButtons(NamedTuple):
     start: gr.Button
     stop: gr.Button
     effort: gr.Radio
+    message: gr.HTML
 
 
 EXAMPLES = (
@@ -312,7 +313,7 @@ def compare_tab(
         anatomy_view()
     buttons_of_run, settings = [run, halt, leave], [*controls.values()]
 
-    started = run.click(wait_in_queue, outputs=[message, *buttons_of_run], **PRIVATE).then(
+    started = run.click(callbacks.wait, outputs=[message, *buttons_of_run], **PRIVATE).then(
         callbacks.run,
         [session_open, pair, *chat, prompt, *settings],
         [race, message, *chat, finished, *buttons_of_run],
@@ -387,7 +388,7 @@ def _controls(
         add(*_MAIN)
     _panel("finding", FIND_TITLE)
     with gr.Row(elem_id="finding", elem_classes="panel"):
-        gr.HTML("<p>Tries lookaheads and policies with this prompt, and sets the fastest.</p>")
+        said = gr.HTML(FIND_HELP, elem_id="find-message", elem_classes="message")
         effort = gr.Radio([QUICK, THOROUGH], value=QUICK, container=False, show_label=False, elem_id="effort")
         find = gr.Button(FIND, elem_id="find", size="sm", min_width=90)
         halt = gr.Button("Stop", variant="stop", elem_id="stop-find", size="sm", visible=False, min_width=60)
@@ -409,7 +410,7 @@ def _controls(
     made["num_assistant_tokens"].info = lookahead_info(first, start["engine"])
     asked = copy.click(callbacks.code, [flavour, pair, prompt, *ordered.values()], [message, lines], **PRIVATE)
     asked.then(None, lines, js=script("settings.js", "copyCode"))
-    return ordered, FindButtons(find, halt, effort)
+    return ordered, FindButtons(find, halt, effort, said)
 
 
 def _panel(name: str, title: str) -> None:

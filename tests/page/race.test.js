@@ -39,7 +39,8 @@ test("a finished run is its record alone: text, conclusion, figures, and what ex
     "1.5× faster", "between 1.4× and 1.6× faster", "Because.", "Apart.", "disturbed", "✓ identical output", "a pair, lookahead 4.",
   ]);
   assert.equal(text(view, "grounds"), "Why.\npython -m specdemo");
-  assert.match(text(view, "figures"), /acceptance rate α0\.50Share of .* accepted\.\nAccepted \/ proposed\.Recorded\./);
+  assert.match(text(view, "figures"), /acceptance rate α0\.50share of .* acceptedRecorded\./);
+  assert.match(view.find(".figures .word").dataset.meaning, /^Acceptance rate α: share .*\nFormula: accepted \/ proposed\.$/);
   assert.deepEqual(seen, ["a"]);
 });
 
