@@ -53,6 +53,8 @@ export class Race {
     /** @type {any[]} */ this.moves = []; // of settings
     /** @type {number | null} */ this.lead = null; // in tokens, at the moment the first side finished
     /** @type {string | null} */ this.marked = null; // the run whose divergence is marked
+    this.recorded = false; // a recording, which shows the page before its first run
+    this.welcome = SIDES.map((side) => this.panes[side].text.firstElementChild ?? "");
   }
 
   /** Read lines of events, of which each update repeats some. @param {string | null | undefined} text */
@@ -69,7 +71,7 @@ export class Race {
       news = true;
     }
     if (!news) return;
-    if (this.finished && finished !== this.finished) this.root.dispatchEvent(new CustomEvent("finished", { detail: this.finished }));
+    if (this.finished && finished !== this.finished && !this.recorded) this.root.dispatchEvent(new CustomEvent("finished", { detail: this.finished }));
     if (!this.player.complete) this.player.received(Boolean(this.finished ?? this.failure));
     else if (this.player.ended) this.ended(); // with the result of its repeats
   }
@@ -107,8 +109,20 @@ export class Race {
     for (const pane of Object.values(this.panes)) pane.phase(text);
   }
 
+  /** A recording gives way to what the page says before the first run. */
+  rest() {
+    if (!this.recorded) return;
+    this.player.reset({});
+    Object.assign(this, { recorded: false, run: "", finished: null });
+    this.clear();
+    Object.assign(this.root.dataset, { state: "idle", tone: "", recorded: "" });
+    SIDES.forEach((side, index) => this.panes[side].text.replaceChildren(this.welcome[index]));
+    this.request = null;
+  }
+
   /** A run was requested, or is over; until it begins, nothing of the earlier one is read as its own. @param {boolean} busy */
   asked(busy) {
+    if (busy) this.rest();
     if (busy && this.finished) this.player.skip(); // of what still plays
     if (busy) this.find(".found").replaceChildren();
     this.root.classList.toggle("asked", busy);
@@ -120,9 +134,12 @@ export class Race {
     this.finished = this.failure = null;
     this.begun.add(run);
     Object.assign(this, { run, request, moves: [], read: -1, first: "" });
-    const { settings, pair } = request;
+    const { settings, pair, recorded } = request;
     const remote = pair.target.server !== null;
-    this.player.reset({ limit: settings.max_new_tokens, sequential: settings.sequential || remote });
+    this.recorded = Boolean(recorded);
+    if (recorded) this.find(".recording").textContent = `A recording (${request.environment.device}, ${new Date(recorded).toLocaleDateString("en-GB", { dateStyle: "medium" })}); Run races on this machine.`;
+    this.root.dataset.recorded = recorded ?? "";
+    this.player.reset({ limit: settings.max_new_tokens, sequential: settings.sequential || remote, calm: this.recorded });
     this.root.classList.remove("asked");
     this.root.classList.toggle("chat", isChat(request));
     this.root.dataset.state = "waiting";

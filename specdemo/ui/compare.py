@@ -236,8 +236,12 @@ def chat_so_far(turns: tuple[Turn, ...], prompt: str) -> tuple[Turn, ...]:
 
 
 def _chat(turns: tuple[Turn, ...]) -> list[Any]:
-    """Return updates of the turns, and of the switch that continues the chat, hidden without any."""
-    return [turns, gr.update(visible=True) if turns else gr.update(visible=False, value=False)]
+    """Return updates of the turns, and of the switch that continues the chat, disabled without any."""
+    return [turns, gr.update(interactive=True) if turns else gr.update(interactive=False, value=False)]
+
+
+def _new_chat(pair: ModelPair) -> list[Any]:
+    return [(), gr.update(interactive=False, value=False, visible=pair.target.chat_template)]
 
 
 DECODING = ("engine", "drafter", "policy", *sorted(shaping()))  # as opposed to prompt, length and sampling
@@ -299,7 +303,12 @@ def compare_tab(
                 halt = gr.Button("Stop", variant="stop", elem_id="stop", visible=False)
                 leave = gr.Button("Cancel", variant="stop", elem_id="leave", visible=False)
             goes_on = gr.Checkbox(
-                False, label="Continue as a chat", elem_id="goes-on", visible=False, container=False
+                False,
+                label="Continue as a chat",
+                elem_id="goes-on",
+                interactive=False,
+                visible=first.target.chat_template,
+                container=False,
             )
             message = gr.HTML(elem_id="message", elem_classes="message")
             controls, find = _controls(callbacks, pair, first, prompt, message)
@@ -353,7 +362,7 @@ def compare_tab(
     of_drafter = [controls[name] for name in names]
     recalled = script("settings.js", "recallDrafter", json.dumps(names))
     controls["drafter"].input(None, of_drafter, of_drafter, js=recalled)
-    pair.change(partial(_chat, ()), outputs=chat, **PRIVATE)
+    pair.change(_new_chat, pair, chat, **PRIVATE)
     pair.change(examples_html, pair, menu, **PRIVATE)
     shared = race.download(callbacks.share, outputs=[message, made], **QUIET, **FILES)
     shared.then(None, made, js=script("main.js", "saveMade"))

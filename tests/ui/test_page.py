@@ -363,7 +363,7 @@ def test_the_anatomy_of_the_last_run_and_of_a_saved_one(visit: Visit, tmp_path: 
 
 def test_each_run_starts_afresh_unless_the_chat_is_continued(visit: Visit) -> None:
     page = visit(CHAT)
-    expect(page.locator("#goes-on")).to_be_hidden()
+    expect(page.locator("#goes-on input")).to_be_disabled()
     page.fill("#prompt textarea", "Who is there?")
     run(page)
     repeated(page)
