@@ -14,6 +14,7 @@ import { SIDES, Timeline } from "./rounds.js";
 const WATCH_MS = 4000; // playing time of a replay
 const CALM_MS = 9000; // of the first one that somebody sees, slow enough to read along
 const DRAW_MS = 50; // between drawings
+const CALM_DRAW_MS = 300; // of a calm one: an engine may be measuring its steps, which other programs must not disturb
 const REST_OF_DRAWING = 10; // while an engine on this machine may compute: idle this many times as long as a drawing took
 const LAST_MS = 600; // to play the rest of a live run once it is over
 const FIRST_SLICE_MS = 450; // expected until slices have been seen to arrive
@@ -145,7 +146,7 @@ export class Player {
     this.advance(this.live ? passed * this.rate : passed / (this.factor ?? 1));
     if (!this.playing || this.eager) return;
     const took = performance.now() - began;
-    const rest = Math.max(DRAW_MS - took, this.complete && !this.calm ? 0 : REST_OF_DRAWING * took);
+    const rest = Math.max((this.calm ? CALM_DRAW_MS : DRAW_MS) - took, this.complete ? 0 : REST_OF_DRAWING * took);
     this.timer = setTimeout(() => this.tick(began), rest);
   }
 

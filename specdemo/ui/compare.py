@@ -235,13 +235,9 @@ def chat_so_far(turns: tuple[Turn, ...], prompt: str) -> tuple[Turn, ...]:
     return turns[:-1] if again else turns[-MOST_TURNS:]
 
 
-def _chat(turns: tuple[Turn, ...]) -> list[Any]:
+def _chat(turns: tuple[Turn, ...], **more: Any) -> list[Any]:
     """Return updates of the turns, and of the switch that continues the chat, disabled without any."""
-    return [turns, gr.update(interactive=True) if turns else gr.update(interactive=False, value=False)]
-
-
-def _new_chat(pair: ModelPair) -> list[Any]:
-    return [(), gr.update(interactive=False, value=False, visible=pair.target.chat_template)]
+    return [turns, gr.update(interactive=True) if turns else gr.update(interactive=False, value=False, **more)]
 
 
 DECODING = ("engine", "drafter", "policy", *sorted(shaping()))  # as opposed to prompt, length and sampling
@@ -302,14 +298,8 @@ def compare_tab(
                 run = gr.Button("Run", variant="primary", elem_id="run", interactive=False)
                 halt = gr.Button("Stop", variant="stop", elem_id="stop", visible=False)
                 leave = gr.Button("Cancel", variant="stop", elem_id="leave", visible=False)
-            goes_on = gr.Checkbox(
-                False,
-                label="Continue as a chat",
-                elem_id="goes-on",
-                interactive=False,
-                visible=first.target.chat_template,
-                container=False,
-            )
+            at_first: dict[str, Any] = {"interactive": False, "visible": first.target.chat_template}
+            goes_on = gr.Checkbox(label="Continue as a chat", elem_id="goes-on", container=False, **at_first)
             message = gr.HTML(elem_id="message", elem_classes="message")
             controls, find = _controls(callbacks, pair, first, prompt, message)
             # placed here, since components in Tabs next to its tabs confuse their order
@@ -362,7 +352,7 @@ def compare_tab(
     of_drafter = [controls[name] for name in names]
     recalled = script("settings.js", "recallDrafter", json.dumps(names))
     controls["drafter"].input(None, of_drafter, of_drafter, js=recalled)
-    pair.change(_new_chat, pair, chat, **PRIVATE)
+    pair.change(lambda new: _chat((), visible=new.target.chat_template), pair, chat, **PRIVATE)
     pair.change(examples_html, pair, menu, **PRIVATE)
     shared = race.download(callbacks.share, outputs=[message, made], **QUIET, **FILES)
     shared.then(None, made, js=script("main.js", "saveMade"))

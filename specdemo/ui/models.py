@@ -43,9 +43,7 @@ _TYPED_ID = (
 
 
 class ModelsTab:
-    """`controls` name a pair, in the order of `PAIR_NAMES`; `in_use` is the pair in use as JSON, with the time at which
-    it was loaded, since it must change when the same pair is chosen again.
-    """
+    """`controls` name a pair, in the order of `PAIR_NAMES`; `in_use`: the pair in use, and since when, as JSON."""
 
     def __init__(
         self,
@@ -168,7 +166,8 @@ class ModelsTab:
 
     def _in_use(self, pair: ModelPair, before: ModelPair) -> Updates:
         values = values_of(pair)
-        news: Updates = {self._pair: pair, self._header: header_html(pair), self.in_use: json.dumps(values | {"at": monotonic()})}
+        in_use = json.dumps(values | {"since": monotonic()})  # it changes when the same pair is chosen again, too
+        news: Updates = {self._pair: pair, self._header: header_html(pair), self.in_use: in_use}
         now, was = start_values(pair), start_values(before)
         changed = {name for name in now if now[name] != was[name]}
         changed |= STRATEGY if changed & STRATEGY else set()  # a strategy changes as a whole

@@ -49,9 +49,6 @@ class Visitors:
     def events(self, visitor: str, activity: str) -> list[Event]:
         return [event for *name, event in [*self._busy] if name == [visitor, activity]]
 
-    def any(self, *activities: str) -> bool:
-        return any(activity in activities for _, activity, _ in [*self._busy])
-
     def stop(self, visitor: str, activity: str) -> None:
         for event in self.events(visitor, activity):
             event.set()
@@ -177,10 +174,9 @@ class Sessions:
             yield notice("Stopped; the previous pair is still in use.") if cancelled.is_set() else ""
 
     def waiting(self, visitor: str) -> str:
-        """What a run of this visitor waits for, if anything, in a message."""
-        if self._visitors.events(visitor, "load"):
-            return notice("The other pair is still loading; this run begins after that.")
-        return notice(WAITING) if self._visitors.any("run", "load", "measure", "find") else ""
+        """What a run of this visitor waits for, beside the queue; empty if nothing."""
+        loads = self._visitors.events(visitor, "load")
+        return notice("The other pair is still loading; this run begins after that.") if loads else ""
 
     def measure(self, visitor: str, activity: str, job: Job) -> Iterator[Any]:
         """Yield what `Worker.run` yields, until the job ends or this visitor stops it."""

@@ -63,7 +63,9 @@ class LlamaCpp:
         with self._client.understanding():
             meta = self._model.get("meta") or {}
             return Model(
-                name=re.split(r"[/\\]", self._name)[-1] if self._name.endswith(".gguf") else self._name,  # a path here
+                name=re.split(r"[/\\]", self._name)[-1]
+                if self._name.endswith(".gguf")
+                else self._name,  # a path here
                 architecture="server",
                 parameters=meta.get("n_params", 0),
                 weights=str(meta.get("ftype", "unknown")),
