@@ -41,7 +41,7 @@ const RUNNING = "specdemo-running"; // whether this tab has a run that has not e
 function mountRace({ element, trigger }) {
   const view = race = new Race(element, trigger);
   const past = new Past(/** @type {HTMLElement} */ (element.querySelector(".past")), race);
-  if (!recalled(RUNNING, "sessionStorage")) past.last().then((shown) => shown || demonstrate(view));
+  if (!recalled(RUNNING, "sessionStorage")) past.last().then((shown) => (shown ? undefined : demonstrate(view)));
   else gradio.note("The run ended when the page was reloaded.", 20_000); // and no earlier one stands in its place
   keep(RUNNING, false, "sessionStorage");
   document.addEventListener("keydown", ({ key, target, ctrlKey, metaKey, altKey }) => {

@@ -200,7 +200,7 @@ def leave_queue() -> list[Any]:
     return [notice("Cancelled."), *buttons("idle")]
 
 
-def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> list[dict[str, Any]]:
+def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> list[Any]:
     """Return updates of the controls, ordered as by `visibility`, and a message on choices that are not available."""
     values: dict[str, Any] = {}
     if len(engines_for(pair)) == 1:

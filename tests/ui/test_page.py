@@ -340,10 +340,8 @@ def test_the_best_setting_is_found_applied_and_told(visit: Visit) -> None:
     expect(page.locator("#find")).to_be_hidden()
     page.click("#open-finding button")
     page.click("#find")
-    expect(page.locator("#find")).to_have_attribute(
-        "data-answer", re.compile(r"\d+ s$")
-    )  # the button says what happens
-    expect(page.locator(".found h2")).to_have_text("Set: policy auto", timeout=120_000)
+    expect(page.locator("#find")).to_have_attribute("data-answer", re.compile(r"\d+ s$"))
+    expect(page.locator(".found")).to_contain_text("policy auto", timeout=120_000)
     expect(page.locator("#find")).to_be_enabled()
 
 
