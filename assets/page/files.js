@@ -13,9 +13,10 @@ export async function pack(text) {
 }
 
 /** @param {string} base64 */
-export async function unpack(base64) {
-  return through(new DecompressionStream("gzip"), new Blob([bytesOf(base64)])).text();
-}
+export const unpack = (base64) => unzipped(new Blob([bytesOf(base64)]));
+
+/** @param {Blob} blob */
+export const unzipped = (blob) => through(new DecompressionStream("gzip"), blob).text();
 
 /** @param {string} base64 */
 function bytesOf(base64) {

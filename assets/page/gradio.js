@@ -52,6 +52,64 @@ function oneStop({ target }) {
 document.addEventListener("keydown", enter, true);
 document.addEventListener("focusin", oneStop);
 
+/** Buttons whose answer may stand outside the window: the place of its messages, and the button that stops their work. */
+const ANSWERS = [
+  ["#use, [data-action=select]", "#pair-message", "#cancel-load"],
+  ["[data-action=download]", "#download", "#cancel-download"],
+  ["#add-model", "#add-message", ""],
+  ["#copy-code", "#message", ""],
+  ["#measure-start", "#measure-message", "#measure-stop"],
+  ["#find", "#find-message", "#stop-find"],
+];
+const LOOK_MS = 200; // between two looks at a message: soon enough for seconds
+
+/** Such a button says itself what happens, with the seconds and a Stop; then its answer stands below it, unless in view. @param {MouseEvent} event */
+function answer(event) {
+  const button = /** @type {HTMLElement | null} */ (event.target instanceof Element && event.target.closest("button"));
+  const [, where, stop] = ANSWERS.find(([names]) => button?.matches(names)) ?? [];
+  const place = where && find(where);
+  if (!button || !place) return;
+  const busy = () => (stop && find(stop)) || place.querySelector("[role=status]")?.textContent?.includes("…");
+  for (const old of document.querySelectorAll(".answer")) old.remove();
+  if (busy()) {
+    button.insertAdjacentHTML("afterend", "<p class='answer' role='status'>Something else is in progress; stop it first.</p>");
+    return event.stopImmediatePropagation();
+  }
+  const began = performance.now();
+  let heard = false;
+  const watched = new MutationObserver(() => { heard = true; });
+  watched.observe(place, { childList: true, characterData: true, subtree: true });
+  const timer = setInterval(() => {
+    const ms = performance.now() - began;
+    if (busy() || (!heard && ms < PATIENCE_MS)) {
+      const text = place.textContent?.replace(/ \(\d+ s\)\s*$/, "").trim();
+      if (ms > 2 * LOOK_MS) button.dataset.answer = `${busy() && text ? text : "Working …"} ${Math.round(ms / 1000)} s`;
+      if (stop && find(stop) && button.dataset.action && !button.nextElementSibling?.matches(".answer")) {
+        button.insertAdjacentHTML("afterend", "<button type='button' class='answer'>Stop</button>");
+        button.nextElementSibling?.addEventListener("click", () => find(stop)?.click());
+      }
+      return;
+    }
+    clearInterval(timer);
+    watched.disconnect();
+    delete button.dataset.answer;
+    if (button.nextElementSibling?.matches(".answer")) button.nextElementSibling.remove();
+    const { left, top } = place.getBoundingClientRect();
+    if (!place.textContent?.trim() || place.contains(document.elementFromPoint(left + 2, top + 2))) return;
+    button.insertAdjacentHTML("afterend", `<div class="answer message">${place.querySelector(".prose, .html-container")?.innerHTML ?? ""}</div>`); // as the server has escaped it
+  }, LOOK_MS);
+}
+document.addEventListener("click", answer, true);
+
+// A page that is left cuts its own connections, which Gradio reports as errors before this listener hears of it.
+let leaving = false;
+addEventListener("beforeunload", () => { leaving = true; setTimeout(() => { leaving = false; }, PATIENCE_MS); });
+const { error } = console;
+console.error = (...said) => {
+  if (/errored out|AbortError/.test(said.join(" "))) setTimeout(() => leaving || error(...said));
+  else error(...said);
+};
+
 /** Put Gradio's queue status, such as "queue: 2/3 | 4.0/13.6s", into words; none for a visitor alone. */
 export function explainQueue() {
   const message = /** @type {HTMLElement} */ (find("#message"));

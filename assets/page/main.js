@@ -2,6 +2,7 @@
 
 import { Anatomy } from "./anatomy.js";
 import { board } from "./board.js";
+import { unzipped } from "./files.js";
 import * as gradio from "./gradio.js";
 import { Past } from "./past.js";
 import { Race } from "./race.js";
@@ -38,9 +39,9 @@ const RUNNING = "specdemo-running"; // whether this tab has a run that has not e
 
 /** The race, with the reader's last runs; the key P enlarges it for an audience. @param {Widget} widget */
 function mountRace({ element, trigger }) {
-  race = new Race(element, trigger);
+  const view = race = new Race(element, trigger);
   const past = new Past(/** @type {HTMLElement} */ (element.querySelector(".past")), race);
-  if (!recalled(RUNNING, "sessionStorage")) past.last();
+  if (!recalled(RUNNING, "sessionStorage")) past.last().then((shown) => (shown ? undefined : demonstrate(view)));
   else gradio.note("The run ended when the page was reloaded.", 20_000); // and no earlier one stands in its place
   keep(RUNNING, false, "sessionStorage");
   document.addEventListener("keydown", ({ key, target, ctrlKey, metaKey, altKey }) => {
@@ -50,11 +51,34 @@ function mountRace({ element, trigger }) {
   return race;
 }
 
+/** Show a recorded race until something is run or typed. See CONTRIBUTING.md on how to record it. @param {Race} view */
+async function demonstrate(view) {
+  let typed = false;
+  document.addEventListener("input", ({ target }) => {
+    if (!(target instanceof Element && target.closest("#prompt"))) return;
+    typed = true;
+    view.rest();
+  });
+  const record = JSON.parse(await unzipped(await (await fetch(new URL("recording.json.gz", import.meta.url))).blob()));
+  if (!typed && !view.request && !view.root.classList.contains("asked")) view.open({ run: "recording", record, anatomy: null });
+}
+
 /** A run was requested, or is over. @param {boolean} busy */
 export function asked(busy) {
   keep(RUNNING, busy, "sessionStorage");
   race?.asked(busy);
 }
+
+/** Show the result of a search for the best setting, whose control may cover it. @param {string} parts as JSON */
+export function found(parts) {
+  if (!race || !parts) return;
+  board(race.find(".found"), JSON.parse(parts));
+  if (!matchMedia("(min-width: 1101px)").matches) document.querySelector("#rail")?.classList.remove("advanced-open");
+  race.find(".found").scrollIntoView({ block: "nearest" });
+}
+
+/** Stop was pressed: what was computed is shown at once. */
+export const stopped = () => race?.player.skip();
 
 /** The race is repeated in the background, or no longer. @param {boolean} busy */
 export const repeating = (busy) => race?.root.classList.toggle("repeating", busy);

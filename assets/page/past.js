@@ -154,13 +154,14 @@ export class Past {
     }
   }
 
-  /** Show this tab's last run at its end, or the last of all tabs; unless something has run on this page. */
+  /** Show this tab's last run at its end, or the last of all tabs; unless something has run on this page. Else false. */
   async last() {
     const latest = latestOf(keptRuns());
     const finished = latest && (await this.finished(latest.run));
-    if (this.race.request || !finished) return;
+    if (this.race.request || !finished) return Boolean(this.race.request);
     this.race.open(finished);
     this.race.player.skip();
+    return true;
   }
 
   /** @param {string} run */

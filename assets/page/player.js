@@ -12,7 +12,9 @@ import { SIDES, Timeline } from "./rounds.js";
 /** @typedef {{ timeline: Timeline, rounds: Timed[], done: boolean, shown: number }} Side */
 
 const WATCH_MS = 4000; // playing time of a replay
+const CALM_MS = 9000; // of the first one that somebody sees, slow enough to read along
 const DRAW_MS = 50; // between drawings
+const CALM_DRAW_MS = 300; // of a calm one: an engine may be measuring its steps, which other programs must not disturb
 const REST_OF_DRAWING = 10; // while an engine on this machine may compute: idle this many times as long as a drawing took
 const LAST_MS = 600; // to play the rest of a live run once it is over
 const FIRST_SLICE_MS = 450; // expected until slices have been seen to arrive
@@ -26,9 +28,10 @@ export class Player {
     /** @type {ReturnType<typeof setTimeout> | undefined} */ this.timer = undefined;
     /** @type {number | null} */ this.chosen = null; // speed, by the reader; null: about four seconds
     this.still = matchMedia("(prefers-reduced-motion: reduce)");
+    this.still.addEventListener("change", ({ matches }) => matches && this.playing && this.skip());
     /** @type {Record<SideName, Side>} */ this.sides = { plain: newSide(), speculative: newSide() };
     this.limit = 0;
-    this.sequential = false;
+    this.sequential = this.calm = false;
     this.position = 0;
     /** @type {number | null} */ this.factor = null;
     /** @type {number | null} */ this.slowed = null;
@@ -38,11 +41,11 @@ export class Player {
     this.reset({});
   }
 
-  /** @param {{ limit?: number, sequential?: boolean }} run */
-  reset({ limit = 0, sequential = false }) {
+  /** @param {{ limit?: number, sequential?: boolean, calm?: boolean }} run calm: slower, and sparing, as an engine may be loading */
+  reset({ limit = 0, sequential = false, calm = false }) {
     this.halt();
     this.sides = { plain: newSide(), speculative: newSide() };
-    Object.assign(this, { limit, sequential, position: 0, factor: null, slowed: null });
+    Object.assign(this, { limit, sequential, calm, position: 0, factor: null, slowed: null });
     this.complete = this.playing = this.live = this.eager = this.ended = false;
     Object.assign(this, { receivedTo: 0, receivedAt: performance.now(), interval: FIRST_SLICE_MS, rate: 0 });
   }
@@ -92,11 +95,11 @@ export class Player {
   }
 
   begin() {
-    const needed = WATCH_MS / (this.complete ? this.total() : this.expected() ?? WATCH_MS);
+    const needed = (this.calm ? CALM_MS : WATCH_MS) / (this.complete ? this.total() : this.expected() ?? WATCH_MS);
     this.slowed = needed > 1.5 ? Number(needed.toPrecision(2)) : 1;
     this.factor = this.chosen ?? this.slowed;
     this.live = !this.complete && this.factor === 1;
-    this.eager = this.still.matches;
+    this.eager ||= this.still.matches;
     this.play();
   }
 
@@ -118,7 +121,7 @@ export class Player {
   skip() {
     if (this.ended) return;
     this.eager = true;
-    this.play();
+    if (this.factor !== null) this.play();
   }
 
   /** @param {number | null} factor */
@@ -143,7 +146,7 @@ export class Player {
     this.advance(this.live ? passed * this.rate : passed / (this.factor ?? 1));
     if (!this.playing || this.eager) return;
     const took = performance.now() - began;
-    const rest = Math.max(DRAW_MS - took, this.complete ? 0 : REST_OF_DRAWING * took);
+    const rest = Math.max((this.calm ? CALM_DRAW_MS : DRAW_MS) - took, this.complete ? 0 : REST_OF_DRAWING * took);
     this.timer = setTimeout(() => this.tick(began), rest);
   }
 

@@ -2,7 +2,7 @@
 // A finished run is one record, whether it has just ended, was kept, was opened from a file, or is a replay.
 
 import { shares } from "./files.js";
-import { meaningOf } from "./glossary.js";
+import { explanations, meaningOf } from "./glossary.js";
 import { Pane, counted, duration } from "./pane.js";
 import { Player } from "./player.js";
 import { Chart } from "./plot.js";
@@ -40,6 +40,8 @@ export class Race {
     /** @type {any[]} */ this.moves = []; // of settings
     /** @type {number | null} */ this.lead = null; // in tokens, at the moment the first side finished
     /** @type {string | null} */ this.marked = null; // the run whose divergence is marked
+    this.recorded = false; // a recording, which shows the page before its first run
+    this.welcome = SIDES.map((side) => this.panes[side].text.firstElementChild ?? "");
   }
 
   /** Read lines of events, of which each update repeats some. @param {string | null | undefined} text */
@@ -56,7 +58,7 @@ export class Race {
       news = true;
     }
     if (!news) return;
-    if (this.finished && finished !== this.finished) this.root.dispatchEvent(new CustomEvent("finished", { detail: this.finished }));
+    if (this.finished && finished !== this.finished && !this.recorded) this.root.dispatchEvent(new CustomEvent("finished", { detail: this.finished }));
     if (!this.player.complete) this.player.received(Boolean(this.finished ?? this.failure));
     else if (this.player.ended) this.ended(); // with the result of its repeats
   }
@@ -94,9 +96,22 @@ export class Race {
     for (const pane of Object.values(this.panes)) pane.phase(text);
   }
 
+  /** A recording gives way to what the page says before the first run. */
+  rest() {
+    if (!this.recorded) return;
+    this.player.reset({});
+    Object.assign(this, { recorded: false, run: "", finished: null });
+    this.clear();
+    Object.assign(this.root.dataset, { state: "idle", tone: "", recorded: "" });
+    SIDES.forEach((side, index) => this.panes[side].text.replaceChildren(this.welcome[index]));
+    this.request = null;
+  }
+
   /** A run was requested, or is over; until it begins, nothing of the earlier one is read as its own. @param {boolean} busy */
   asked(busy) {
+    if (busy) this.rest();
     if (busy && this.finished) this.player.skip(); // of what still plays
+    if (busy) this.find(".found").replaceChildren();
     this.root.classList.toggle("asked", busy);
     this.phase(busy ? "Getting ready …" : "");
   }
@@ -106,9 +121,12 @@ export class Race {
     this.finished = this.failure = null;
     this.begun.add(run);
     Object.assign(this, { run, request, moves: [], read: -1, first: "" });
-    const { settings, pair } = request;
+    const { settings, pair, recorded } = request;
     const remote = pair.target.server !== null;
-    this.player.reset({ limit: settings.max_new_tokens, sequential: settings.sequential || remote });
+    this.recorded = Boolean(recorded);
+    if (recorded) this.find(".recording").textContent = `A recording (${request.environment.device}, ${new Date(recorded).toLocaleDateString("en-GB", { dateStyle: "medium" })}); Run races on this machine.`;
+    this.root.dataset.recorded = recorded ?? "";
+    this.player.reset({ limit: settings.max_new_tokens, sequential: settings.sequential || remote, calm: this.recorded });
     this.root.classList.remove("asked");
     this.root.classList.toggle("chat", isChat(request));
     this.root.dataset.state = "waiting";
@@ -143,7 +161,7 @@ export class Race {
       this.root.dataset.tone = "";
     }
     this.root.dataset.live = String(player.factor === null || (player.live && !player.complete));
-    this.say(this.pace(player));
+    this.say(player.eager ? "" : this.pace(player));
     for (const name of SIDES) {
       const rounds = player.take(name);
       this.panes[name].append(rounds, player.at(name).ms);
@@ -202,10 +220,10 @@ export class Race {
     if (!this.finished) return this.say(this.failure ?? "");
     const { record } = this.finished;
     const { summary } = record;
-    const stopped = SIDES.some((side) => record[side].finish_reason === "cancelled");
+    const stopped = SIDES.some((side) => record[side].finish_reason === "cancelled") && SIDES.map((side) => `${this.player.at(side).tokens} ${side}`).join(" and ");
     this.root.dataset.tone = summary.direction;
     this.root.dataset.strength = summary.strength;
-    const reason = [stopped && "Stopped early.", summary.sentence, summary.certain].filter(Boolean).join(" ");
+    const reason = [stopped && `Stopped after ${stopped} tokens.`, summary.sentence, summary.certain].filter(Boolean).join(" ");
     const was = this.first === summary.headline ? "" : ` (was ${this.first.toLowerCase()})`;
     const range = [summary.range, summary.refined || (was && "with step costs")].filter(Boolean).join(", ") + was;
     const warning = summary.warnings.find((/** @type {any} */ { kind }) => kind !== "disturbed" || !summary.certain); // which says so, too
@@ -213,13 +231,13 @@ export class Race {
     for (const [name, text] of Object.entries(texts)) this.find(`.${name}`).textContent = text ?? "";
     this.find(".warning").dataset.meaning = warning?.reason ?? "";
     this.find(".agreement").textContent = summary.agreement && `${summary.identical ? "✓" : "≠"} ${summary.agreement}`;
-    this.find(".agreement").dataset.identical = String(summary.identical);
+    this.find(".agreement").dataset.identical = record.settings.do_sample ? "" : String(summary.identical); // draws may differ
     this.find(".grounds").replaceChildren(...summary.why.map(paragraph));
     this.find(".figures").replaceChildren(tiles(summary.figures), ...summary.notes.map(paragraph));
     this.finish(summary.seconds);
     if (this.marked === this.run) return;
     this.marked = this.run;
-    for (const pane of Object.values(this.panes)) pane.mark(summary.first_divergence);
+    for (const pane of Object.values(this.panes)) pane.mark(record.settings.do_sample ? null : summary.first_divergence);
   }
 
   /** Show the times on the bars at the finish. @param {Record<string, number>} seconds */
@@ -248,14 +266,16 @@ export const isChat = (request) => Boolean(request?.pair.target.chat_template &&
 /** Sentences, and commands on lines of their own. @param {string} text */
 const paragraph = (text) => make("p", text);
 
-/** The figures as tiles. @param {{ name: string, plain: string, speculative: string, formula: string }[]} figures */
+/** The figures as tiles, whose names explain themselves. @param {{ name: string, plain: string, speculative: string, formula: string }[]} figures */
 function tiles(figures) {
   const list = make("dl");
   for (const { name, plain, speculative, formula } of figures) {
-    const [tile, value] = [make("div"), make("dd")];
+    const [tile, title, value, word] = [make("div"), make("dt"), make("dd"), Object.assign(make("span", name, "word"), { tabIndex: 0 })];
+    word.dataset.meaning = [explanations(name) || `${capitalised(name)}:`, `Formula: ${formula}.`].join("\n");
     tile.classList.toggle("wide", speculative.length > WIDE);
-    value.append(make("b", speculative), make("span", plain && `plain ${plain}`), make("small", [meaningOf(name), formula].filter(Boolean).map((text) => `${capitalised(text)}.`).join("\n")));
-    tile.append(make("dt", name), value);
+    value.append(make("b", speculative), make("span", plain && `plain ${plain}`));
+    title.append(word);
+    tile.append(title, value, make("dd", meaningOf(name), "meaning"));
     list.append(tile);
   }
   return list;

@@ -13,6 +13,9 @@ const PAUSE_MS = 300; // after the last key; Safari refuses more than 100 new ad
 
 /** @type {Texts | undefined} */ let current; // differences from the defaults, once anything was remembered
 
+/** @type {Record<string, Record<string, any>>} */ let ofDrafters = {}; // each drafter's last values
+/** @type {string | undefined} */ let drafter; // as last remembered
+
 /** The settings in the address after "#", or after "?" if typed by hand. */
 function linked() {
   return new URLSearchParams(`${location.search.slice(1)}&${location.hash.slice(1)}`);
@@ -32,6 +35,9 @@ export function remember(names, defaults, ...values) {
     else changed[name] = String(values[index]);
   });
   current = changed;
+  const now = Object.fromEntries(names.map((name, index) => [name, values[index]]));
+  if (now.drafter === drafter && drafter) ofDrafters[drafter] = now; // a drafter just chosen first gets back its own
+  drafter = now.drafter ?? drafter;
   clearTimeout(soon);
   soon = setTimeout(() => {
     history.replaceState(null, "", address(changed));
@@ -40,9 +46,15 @@ export function remember(names, defaults, ...values) {
   }, PAUSE_MS);
 }
 
+/** The values that a drafter had when it was last chosen, else those of now. @param {string[]} names @param {any[]} values the drafter's first */
+export function recallDrafter(names, ...values) {
+  return names.map((name, index) => ofDrafters[values[0]]?.[name] ?? values[index]);
+}
+
 /** Remember another pair: differences from the defaults, or everything for another target. @param {Record<string, any>} defaults @param {string} values as JSON */
 export function rememberPair(defaults, values) {
   const chosen = JSON.parse(values);
+  ofDrafters = {};
   const names = Object.keys(defaults);
   const base = chosen.target === defaults.target ? defaults : {};
   remember(names, names.map((name) => base[name]), ...names.map((name) => chosen[name]));

@@ -20,7 +20,7 @@ from specdemo.files import is_text
 from specdemo.models.catalogue import bundled_prompts, default_drafter
 from specdemo.models.checks import with_tokenizers_compared
 from specdemo.records import MOST_TURNS, ModelPair, Turn
-from specdemo.settings import GenerationSettings
+from specdemo.settings import GenerationSettings, choices
 from specdemo.strategies import EngineName, shaping
 from specdemo.ui.anatomy import anatomy_view
 from specdemo.ui.controls import (
@@ -94,6 +94,10 @@ class CompareCallbacks:
             # unchanged widgets are skipped, since each update takes time from an engine on this machine
             yield [gr.skip() if new == old else new for new, old in zip_longest(news, shown)]
             shown = news
+
+    def wait(self, request: gr.Request) -> list[Any]:
+        """Message and buttons; how many stand before this run, `gradio.js` says."""
+        return [self._sessions.waiting(str(request.session_hash)), *buttons("waiting")]
 
     def move(self, request: gr.Request, pair: ModelPair, *values: Any) -> None:
         with suppress(SettingsError):
@@ -192,25 +196,21 @@ def buttons(state: Literal["idle", "waiting", "running"]) -> list[dict[str, Any]
     ]
 
 
-def wait_in_queue() -> list[Any]:
-    """Message and buttons; how many stand before this run, `gradio.js` says."""
-    return ["", *buttons("waiting")]
-
-
 def leave_queue() -> list[Any]:
     return [notice("Cancelled."), *buttons("idle")]
 
 
-def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> list[dict[str, Any]]:
-    """Return updates of the controls, ordered as by `visibility`."""
+def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> list[Any]:
+    """Return updates of the controls, ordered as by `visibility`, and a message on choices that are not available."""
     values: dict[str, Any] = {}
-    # a hidden choice must not stay selected
     if len(engines_for(pair)) == 1:
         values["engine"] = engine = engines_for(pair)[0]
+    chosen = {"drafter": drafter, "policy": policy}
     if drafter not in drafters(pair, engine):
         values["drafter"] = drafter = default_drafter(pair)
-    if policy not in policies(pair, engine, drafter):
-        values["policy"] = policy = first_policy(policies(pair, engine, drafter))
+    allowed = policies(pair, engine, drafter)
+    if policy not in allowed and len(allowed) > 1:  # a hidden control keeps its value, for the drafter that shows it
+        values["policy"] = policy = first_policy(allowed)
     updates: dict[str, dict[str, Any]] = {
         name: {"visible": shown} for name, shown in visibility(pair, engine, drafter, policy).items()
     }
@@ -218,9 +218,15 @@ def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
         updates[name]["value"] = value
     updates["policy"]["info"] = explanation(pair, engine, drafter, policy)
     updates["num_assistant_tokens"]["info"] = lookahead_info(pair, engine)
-    for name, chosen in classes(pair, engine, drafter, policy).items():
-        updates[name]["elem_classes"] = chosen
-    return [gr.update(**update) for update in updates.values()]
+    for name, marks in classes(pair, engine, drafter, policy).items():
+        updates[name]["elem_classes"] = marks
+    said = " ".join(_replaced(name, chosen[name], values[name]) for name in chosen.keys() & values.keys())
+    return [*(gr.update(**update) for update in updates.values()), notice(said) if said else gr.skip()]
+
+
+def _replaced(name: str, was: str, now: str) -> str:
+    field, labels = FIELDS[name], choices(FIELDS[name]) or {}
+    return f"{field.title}: {labels[now]}, since {labels[was].lower()} is not available here."
 
 
 def chat_so_far(turns: tuple[Turn, ...], prompt: str) -> tuple[Turn, ...]:
@@ -229,9 +235,9 @@ def chat_so_far(turns: tuple[Turn, ...], prompt: str) -> tuple[Turn, ...]:
     return turns[:-1] if again else turns[-MOST_TURNS:]
 
 
-def _chat(turns: tuple[Turn, ...]) -> list[Any]:
-    """Return updates of the turns, and of the switch that continues the chat, hidden without any."""
-    return [turns, gr.update(visible=True) if turns else gr.update(visible=False, value=False)]
+def _chat(turns: tuple[Turn, ...], **more: Any) -> list[Any]:
+    """Return updates of the turns, and of the switch that continues the chat, disabled without any."""
+    return [turns, gr.update(interactive=True) if turns else gr.update(interactive=False, value=False, **more)]
 
 
 DECODING = ("engine", "drafter", "policy", *sorted(shaping()))  # as opposed to prompt, length and sampling
@@ -239,6 +245,7 @@ APPLIED = (*DECODING, "kv_cache")  # they change when a measured setting is appl
 ANATOMY = "anatomy"
 COMPARE = "compare"
 FIND, FIND_TITLE = "Start", "Find my best setting"
+FIND_HELP = "<p>Tries lookaheads and policies with this prompt, and sets the fastest.</p>"
 QUICK, THOROUGH = "30 seconds", "Thorough"
 _WHEN = '<p class="round">Takes effect in the next round.</p><p class="run">Takes effect on the next run.</p>'
 _MAIN = ("drafter", "max_ngram_size", "max_new_tokens")
@@ -262,6 +269,7 @@ class FindButtons(NamedTuple):
     start: gr.Button
     stop: gr.Button
     effort: gr.Radio
+    message: gr.HTML
 
 
 EXAMPLES = (
@@ -291,9 +299,8 @@ def compare_tab(
                 run = gr.Button("Run", variant="primary", elem_id="run", interactive=False)
                 halt = gr.Button("Stop", variant="stop", elem_id="stop", visible=False)
                 leave = gr.Button("Cancel", variant="stop", elem_id="leave", visible=False)
-            goes_on = gr.Checkbox(
-                False, label="Continue as a chat", elem_id="goes-on", visible=False, container=False
-            )
+            at_first: dict[str, Any] = {"interactive": False, "visible": first.target.chat_template}
+            goes_on = gr.Checkbox(label="Continue as a chat", elem_id="goes-on", container=False, **at_first)
             message = gr.HTML(elem_id="message", elem_classes="message")
             controls, find = _controls(callbacks, pair, first, prompt, message)
             # placed here, since components in Tabs next to its tabs confuse their order
@@ -306,7 +313,7 @@ def compare_tab(
         anatomy_view()
     buttons_of_run, settings = [run, halt, leave], [*controls.values()]
 
-    started = run.click(wait_in_queue, outputs=[message, *buttons_of_run], **PRIVATE).then(
+    started = run.click(callbacks.wait, outputs=[message, *buttons_of_run], **PRIVATE).then(
         callbacks.run,
         [session_open, pair, *chat, prompt, *settings],
         [race, message, *chat, finished, *buttons_of_run],
@@ -327,6 +334,7 @@ def compare_tab(
     )
     repeated.then(None, js=script("main.js", "repeating", "false"))
     halt.click(stop, **PRIVATE)
+    halt.click(None, js=script("main.js", "stopped"))
     leave.click(leave_queue, outputs=[message, *buttons_of_run], cancels=started, **PRIVATE)
     run.click(None, js=script("main.js", "asked", "true"))
     for over in (started.then, leave.click):
@@ -339,8 +347,13 @@ def compare_tab(
     gr.on(reading, callbacks.prepare, prepared, trigger_mode="always_last", **PRIVATE)
     choosers = [controls["engine"], controls["drafter"], controls["policy"]]
     dependent = [controls[name] for name in initially(first)]
-    gr.on([pair.change, *(one.change for one in choosers)], show_valid, [pair, *choosers], dependent, **PRIVATE)
-    pair.change(partial(_chat, ()), outputs=chat, **PRIVATE)
+    valid = [*dependent, message]
+    gr.on([pair.change, *(one.change for one in choosers)], show_valid, [pair, *choosers], valid, **PRIVATE)
+    names = ["drafter", "policy", *sorted(shaping())]
+    of_drafter = [controls[name] for name in names]
+    recalled = script("settings.js", "recallDrafter", json.dumps(names))
+    controls["drafter"].input(None, of_drafter, of_drafter, js=recalled)
+    pair.change(lambda new: _chat((), visible=new.target.chat_template), pair, chat, **PRIVATE)
     pair.change(examples_html, pair, menu, **PRIVATE)
     shared = race.download(callbacks.share, outputs=[message, made], **QUIET, **FILES)
     shared.then(None, made, js=script("main.js", "saveMade"))
@@ -375,7 +388,7 @@ def _controls(
         add(*_MAIN)
     _panel("finding", FIND_TITLE)
     with gr.Row(elem_id="finding", elem_classes="panel"):
-        gr.HTML("<p>Tries lookaheads and policies with this prompt, and sets the fastest.</p>")
+        said = gr.HTML(FIND_HELP, elem_id="find-message", elem_classes="message")
         effort = gr.Radio([QUICK, THOROUGH], value=QUICK, container=False, show_label=False, elem_id="effort")
         find = gr.Button(FIND, elem_id="find", size="sm", min_width=90)
         halt = gr.Button("Stop", variant="stop", elem_id="stop-find", size="sm", visible=False, min_width=60)
@@ -397,7 +410,7 @@ def _controls(
     made["num_assistant_tokens"].info = lookahead_info(first, start["engine"])
     asked = copy.click(callbacks.code, [flavour, pair, prompt, *ordered.values()], [message, lines], **PRIVATE)
     asked.then(None, lines, js=script("settings.js", "copyCode"))
-    return ordered, FindButtons(find, halt, effort)
+    return ordered, FindButtons(find, halt, effort, said)
 
 
 def _panel(name: str, title: str) -> None:

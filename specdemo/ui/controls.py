@@ -93,12 +93,11 @@ def explanation(pair: ModelPair, engine: EngineName, drafter: str, policy: str) 
 
 
 def lookahead_info(pair: ModelPair, engine: EngineName) -> str | None:
-    """Its description, and which one suits this machine by known step costs and the draft's agreement."""
-    description, found = FIELDS["num_assistant_tokens"].description, predicted(pair, engine)
+    """Which one suits this machine by known step costs and the draft's agreement, else its description."""
+    found = predicted(pair, engine)
     if found is None:
-        return description
-    best = f"{found.lookahead} suits this machine" if found.lookahead else "plain decoding is faster here"
-    return f"{description}; by measured costs {best}"
+        return FIELDS["num_assistant_tokens"].description
+    return f"{found.lookahead} suits this machine" if found.lookahead else "plain decoding is faster here"
 
 
 AT_HAND = LiveSettings._fields  # what visitors can change during a run

@@ -21,7 +21,7 @@ from specdemo.records import Costs, ModelPair, Progress
 from specdemo.settings import GenerationSettings
 from specdemo.summary import percent
 from specdemo.text import counted
-from specdemo.ui.compare import APPLIED, FIND, QUICK, THOROUGH, CompareTab, apply_setting
+from specdemo.ui.compare import APPLIED, FIND, FIND_HELP, QUICK, THOROUGH, CompareTab, apply_setting
 from specdemo.ui.controls import NAMES, settings_from
 from specdemo.ui.parts import alert, notice
 from specdemo.ui.session import (
@@ -145,7 +145,7 @@ class MeasureCallbacks:
     def find(
         self, request: gr.Request, session_open: bool, pair: ModelPair, prompt: str, effort: str, *values: Any
     ) -> Iterator[list[Any]]:
-        """Yield updates of message, both buttons, and the controls."""
+        """Yield updates of message, result card, both buttons, and the controls."""
         check_session(session_open)
         idle, busy = job_buttons(FIND, busy=False), job_buttons(FIND, busy=True)
         unchanged = apply_setting(None)
@@ -157,9 +157,10 @@ class MeasureCallbacks:
             plan = tune.plan(pair, typed_tasks([prompt]), shorter, axes, minutes=minutes)
             plan = Plan(**vars(plan) | {"variants": with_current(plan, shorter)})
         except SpecdemoError as error:
-            yield [alert(error), *idle, *unchanged]
+            yield [alert(error), "", *idle, *unchanged]
             return
-        yield [notice(f"{len(plan.variants)} settings, about {60 * minutes:.0f} s. {WAITING}"), *busy, *unchanged]
+        told = notice(f"{len(plan.variants)} settings, about {60 * minutes:.0f} s. {WAITING}")
+        yield [told, "", *busy, *unchanged]
         # loaded as for a run, so that neither this nor the next run has to load it again
         work = partial(_with_loaded, plan=plan)
         # known step costs must do where there is no time to measure them
@@ -169,14 +170,12 @@ class MeasureCallbacks:
         updates = job_updates(self._sessions, visitor, "find", job, lambda progress: gr.skip(), "nothing was changed")
         for update in updates:
             state = update.state
-            yield [update.message, *busy, *unchanged]
+            yield [update.message, "", *busy, *unchanged]
         if state is None or not state.result.complete:  # stopped or failed, as the message says
-            yield [gr.skip(), *idle, *unchanged]
+            yield [gr.skip(), "", *idle, *unchanged]
             return
         found = outcome(state.result, shorter)
-        missing = len(plan.variants) - len({row.variant for row in state.result.rows})
-        rest = f" There was no time for {missing} of {len(plan.variants)} settings." if missing else ""
-        yield [notice(found.sentence + rest), *idle, *apply_setting(found.settings)]
+        yield [FIND_HELP, json.dumps([found.card], ensure_ascii=False), *idle, *apply_setting(found.settings)]
 
 
 # Minutes, tokens of each run at most, and what varies. Half a minute shall hold several runs of each setting, also on
@@ -203,34 +202,39 @@ def with_current(plan: Plan, settings: GenerationSettings) -> dict[str, Variant]
 
 
 class Outcome(NamedTuple):
-    """Settings to apply, if they are clearly faster than the current ones, and a sentence."""
+    """Settings to apply, if they are clearly faster than the current ones, and a card that says so."""
 
     settings: GenerationSettings | None
-    sentence: str
+    card: dict[str, Any]
 
 
 def outcome(found: Result, settings: GenerationSettings) -> Outcome:
-    conclusion = conclude(found)
-    measured = {point.variant: point for point in points(found)}
-    fresh = next((point for point in points(found, fresh=True) if point.variant == conclusion.best), None)
-    if conclusion.best is None or fresh is None:
-        return Outcome(None, f"{conclusion.sentence} Nothing was changed.")
-    best = found.variants[conclusion.best].settings
-    runs = f"{counted(fresh.runs, 'fresh run')} of at most {settings.max_new_tokens} tokens"
-    evidence = f"{conclusion.best} reached {fresh.speedup} in {runs}"
-    current = next(
-        (p for name, p in measured.items() if found.variants[name].settings.strategy == settings.strategy), None
-    )
-    if current is None:
-        return Outcome(None, f"There was no time for your own setting, so nothing was changed: {evidence}.")
-    if current.variant == conclusion.best:
-        return Outcome(None, f"Your setting is the best of those tried: {evidence}. Nothing was changed.")
-    if current.speedup.high >= fresh.speedup.low:
-        yours = f"Your setting, {current.variant}, reached {current.speedup}"
-        return Outcome(None, f"{yours}; {evidence}. That is no clear difference, so nothing was changed.")
-    gain = fresh.speedup.middle / current.speedup.middle - 1
-    before = f"{current.variant} reached {current.speedup.middle:.2f}×"
-    return Outcome(best, f"Set: {evidence}. Before, {before}, so decoding is now about {percent(gain)} faster.")
+    conclusion, measured = conclude(found), points(found)
+    best = next((each for each in points(found, fresh=True) if each.variant == conclusion.best), None)
+    yours = next((p for p in measured if found.variants[p.variant].settings.strategy == settings.strategy), None)
+    title, chosen = f"Kept: {settings.strategy.words}", None
+    if best is None:
+        said = conclusion.sentence
+    elif yours is None:
+        said = "There was no time for this setting of yours."
+    elif yours.variant == best.variant:
+        said = "It is the best of those tried."
+    elif yours.speedup.high >= best.speedup.low:
+        said = f"{capitalised(best.variant)} is not clearly faster."
+    else:
+        title, chosen = f"Set: {best.variant}", found.variants[best.variant].settings
+        said = f"Decoding is now about {percent(best.speedup.middle / yours.speedup.middle - 1)} faster."
+    others = sorted((each for each in measured if each != yours), key=lambda each: -each.speedup.middle)
+    compared = {each.variant: each for each in (yours, best, *others) if each is not None}
+    rows = [
+        [f"{name}, yours before" if each is yours else name, str(each.speedup), counted(each.runs, "run")]
+        for name, each in sorted([*compared.items()][:2], key=lambda pair: -pair[1].speedup.middle)
+    ]
+    missing = len(found.variants) - len({row.variant for row in found.rows})
+    rest = f" There was no time for {missing} of {len(found.variants)} settings." if missing else ""
+    remark = f"Runs of at most {settings.max_new_tokens} tokens with this prompt.{rest}"
+    columns = ["setting", "speedup", ""]
+    return Outcome(chosen, {"title": title, "paragraphs": [said], "columns": columns, "rows": rows, "remark": remark})
 
 
 def suite_name(path: str | None) -> str:
@@ -294,10 +298,11 @@ def measure_tab(
     use.click(apply_setting, best, [controls[name] for name in APPLIED], **PRIVATE).then(
         None, js=script("main.js", "openCompare")
     )
+    find, card = compare.find, gr.Textbox(visible=False)
     on_engine(
-        compare.find.start,
+        find.start,
         callbacks.find,
-        [session_open, pair, compare.prompt, compare.find.effort, *controls.values()],
-        [compare.message, compare.find.start, compare.find.stop, *(controls[name] for name in APPLIED)],
-    )
-    compare.find.stop.click(stop("find"), **PRIVATE)
+        [session_open, pair, compare.prompt, find.effort, *controls.values()],
+        [find.message, card, find.start, find.stop, *(controls[name] for name in APPLIED)],
+    ).then(None, card, js=script("main.js", "found"))
+    find.stop.click(stop("find"), **PRIVATE)

@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import gradio as gr
@@ -41,7 +43,7 @@ _TYPED_ID = (
 
 
 class ModelsTab:
-    """`controls` name a pair, in the order of `PAIR_NAMES`; `in_use` is the pair in use as JSON."""
+    """`controls` name a pair, in the order of `PAIR_NAMES`; `in_use`: the pair in use, and since when, as JSON."""
 
     def __init__(
         self,
@@ -111,7 +113,8 @@ class ModelsTab:
         tab.select(self.refresh, sent, [self._catalogue, *lists], **PRIVATE)
         fitted = [*self.controls, self._listed, self._message]
         if self._local:
-            gr.on(adding, self.add, [place, self._listed], [*fitted, self._added], **PRIVATE)
+            read = gr.on(adding, partial(notice, "Reading the file …"), outputs=self._added, **PRIVATE)
+            read.then(self.add, [place, self._listed], [*fitted, self._added], **PRIVATE)
         target.input(self.fit_to_target, sent, fitted, **PRIVATE)
         named = [target, draft, self.controls[PAIR_NAMES.index("cache_size")]]
         reported = [self._report, self._offer, self._use]
@@ -163,7 +166,8 @@ class ModelsTab:
 
     def _in_use(self, pair: ModelPair, before: ModelPair) -> Updates:
         values = values_of(pair)
-        news: Updates = {self._pair: pair, self._header: header_html(pair), self.in_use: json.dumps(values)}
+        in_use = json.dumps(values | {"since": monotonic()})  # it changes when the same pair is chosen again, too
+        news: Updates = {self._pair: pair, self._header: header_html(pair), self.in_use: in_use}
         now, was = start_values(pair), start_values(before)
         changed = {name for name in now if now[name] != was[name]}
         changed |= STRATEGY if changed & STRATEGY else set()  # a strategy changes as a whole

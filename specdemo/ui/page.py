@@ -174,6 +174,7 @@ def _remember(
     # queued, since only then does Gradio fire the state's change event, which updates everything about the pair
     queued = PRIVATE | {"queue": True}
     loaded = page.load(restored, saved, outputs, js=script("settings.js", "recall", wanted), **queued)
+    loaded.then(None, inputs, js=js)
     compare.prepare(loaded)
     models.list_after(loaded)
 

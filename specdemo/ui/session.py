@@ -173,6 +173,11 @@ class Sessions:
                 yield describe(phase) if phase is not None else ""
             yield notice("Stopped; the previous pair is still in use.") if cancelled.is_set() else ""
 
+    def waiting(self, visitor: str) -> str:
+        """What a run of this visitor waits for, beside the queue; empty if nothing."""
+        loads = self._visitors.events(visitor, "load")
+        return notice("The other pair is still loading; this run begins after that.") if loads else ""
+
     def measure(self, visitor: str, activity: str, job: Job) -> Iterator[Any]:
         """Yield what `Worker.run` yields, until the job ends or this visitor stops it."""
         with self._visitors.busy(visitor, activity) as cancelled:

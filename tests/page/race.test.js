@@ -39,7 +39,8 @@ test("a finished run is its record alone: text, conclusion, figures, and what ex
     "1.5× faster", "between 1.4× and 1.6× faster", "Because.", "Apart.", "disturbed", "✓ identical output", "a pair, lookahead 4.",
   ]);
   assert.equal(text(view, "grounds"), "Why.\npython -m specdemo");
-  assert.match(text(view, "figures"), /acceptance rate α0\.50Share of .* accepted\.\nAccepted \/ proposed\.Recorded\./);
+  assert.match(text(view, "figures"), /acceptance rate α0\.50share of .* acceptedRecorded\./);
+  assert.match(view.find(".figures .word").dataset.meaning, /^Acceptance rate α: share .*\nFormula: accepted \/ proposed\.$/);
   assert.deepEqual(seen, ["a"]);
 });
 
@@ -59,7 +60,7 @@ test("a stopped run says so, and disturbed clocks come with what is certain", ()
   record.plain.finish_reason = "cancelled";
   view.receive(end(record));
   view.player.skip();
-  assert.equal(text(view, "reason"), "Stopped early. Because. Certain: 1 pass instead of 3.");
+  assert.equal(text(view, "reason"), "Stopped after 4 plain and 4 speculative tokens. Because. Certain: 1 pass instead of 3.");
 });
 
 test("what goes on before the first token stands in both panes, and nothing of the last run above it", () => {

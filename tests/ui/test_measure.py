@@ -92,12 +92,13 @@ def test_a_faster_setting_is_set_and_one_as_good_is_not() -> None:
     better = outcome(result, lookahead(1))
     assert better.settings is not None
     assert better.settings.num_assistant_tokens == 8
-    assert better.sentence.startswith("Set: lookahead 8 reached ")
-    assert "fresh runs of at most 40 tokens. Before, lookahead 1 reached" in better.sentence
+    assert better.card["title"] == "Set: lookahead 8"
+    assert [row[0] for row in better.card["rows"]] == ["lookahead 8", "lookahead 1, yours before"]
+    assert all("× (95 % interval" in row[1] for row in better.card["rows"])
+    assert better.card["remark"] == "Runs of at most 40 tokens with this prompt."
     same = outcome(result, lookahead(8))
     assert same.settings is None
-    assert same.sentence.startswith("Your setting is the best of those tried: lookahead 8 reached ")
-    assert same.sentence.endswith("Nothing was changed.")
+    assert (same.card["title"], len(same.card["rows"])) == ("Kept: lookahead 8", 2)
 
 
 def test_the_search_uses_the_prompt_in_view_and_the_pair_that_a_run_has_loaded() -> None:
@@ -108,7 +109,7 @@ def test_the_search_uses_the_prompt_in_view_and_the_pair_that_a_run_has_loaded()
     callbacks = MeasureCallbacks(sessions)  # type: ignore[arg-type]
     first, *_, last = callbacks.find(VISITOR, True, chat, "What one sees", QUICK, *values)
     assert "about 30 s" in first[0]
-    assert "reached" in last[0] or "No setting" in last[0]
+    assert json.loads(last[1])[0]["title"].startswith(("Set: ", "Kept: "))
     (job,) = sessions.jobs
     assert job.pair == with_chat_cache(chat, GenerationSettings())
     assert job.pair.runtime.enable_prefix_caching

@@ -48,7 +48,7 @@ def opened(browser: BrowserContext, app: App, prompt: str) -> Page:
 def assert_stopped_before_the_speculative_side_began(page: Page) -> None:
     page.click("#stop")
     page.wait_for_selector(".race[data-state=done]")
-    expect(page.locator(".reason")).to_contain_text("Stopped early.")
+    expect(page.locator(".reason")).to_contain_text("Stopped after")
     expect(page.locator(".reason")).to_contain_text("Stopped before the speculative side began.")
     expect(page.locator("#run")).to_have_text("Run")
     expect(page.locator("#run")).to_be_enabled()

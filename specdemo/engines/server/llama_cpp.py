@@ -6,6 +6,7 @@ passes that stay hidden that way, only the sums are known. Other servers imitate
 `LlamaCpp.found` has it decode a token before it believes them. A router finds its models by name in every request.
 """
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
@@ -62,7 +63,9 @@ class LlamaCpp:
         with self._client.understanding():
             meta = self._model.get("meta") or {}
             return Model(
-                name=self._name,
+                name=re.split(r"[/\\]", self._name)[-1]
+                if self._name.endswith(".gguf")
+                else self._name,  # a path here
                 architecture="server",
                 parameters=meta.get("n_params", 0),
                 weights=str(meta.get("ftype", "unknown")),
@@ -73,7 +76,8 @@ class LlamaCpp:
             )
 
     def version(self) -> str:
-        return f"llama.cpp {self._props.get('build_info', '')}".strip()
+        build = str(self._props.get("build_info", ""))
+        return "llama.cpp" if "unknown" in build else f"llama.cpp {build}".strip()
 
     def ask(self, request: Request) -> HttpRequest:
         """Return a completion request; the server applies its own chat template first."""
