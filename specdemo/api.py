@@ -10,19 +10,16 @@ from html import escape
 from pathlib import Path
 from typing import Any, Self
 
-from specdemo import estimate, metrics
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
 from specdemo.engines.server.engine import remote_pair
 from specdemo.errors import UnknownNameError, UsageError, quoted
-from specdemo.estimate import Speedup
 from specdemo.experiments.plan import PRESETS, Axes
 from specdemo.experiments.report import Report, report, write
 from specdemo.experiments.rows import run as measure
 from specdemo.experiments.suites import chosen_tasks, typed_tasks
 from specdemo.exports import schema
 from specdemo.exports.html import FILE_KINDS
-from specdemo.figures import Figure, chart
 from specdemo.files import json_file, read_bytes, write_bytes
 from specdemo.models.catalogue import (
     catalogue,
@@ -36,11 +33,14 @@ from specdemo.models.catalogue import (
 from specdemo.models.checks import fitting_draft
 from specdemo.models.hub import download, download_source
 from specdemo.models.library import library, resolve
+from specdemo.racing.trials import measured_race
+from specdemo.racing.worker import EngineFactory, Job, WithEngine, Worker, with_loader
 from specdemo.records import Comparison, Costs, Model, ModelPair, Progress, Server, Servers, Turn
+from specdemo.results import estimate, metrics
+from specdemo.results.estimate import Speedup
+from specdemo.results.figures import Figure, chart
+from specdemo.results.summary import summarise
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.summary import summarise
-from specdemo.trials import measured_race
-from specdemo.worker import EngineFactory, Job, WithEngine, Worker, with_loader
 
 OWN_DRAFT = "own"  # the draft on this machine that fits the target best
 _MOST_BYTES = 2**26  # of a file with a comparison: the longest take about a tenth

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from specdemo import metrics
 from specdemo.cli.commands import build_parser, commands_of
+from specdemo.results import metrics
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"

@@ -1,4 +1,4 @@
-// Charts: Plotly's figures, which `specdemo/figures.py` makes, in the colours of the page. Those that grow during a race
+// Charts: Plotly's figures, which `specdemo/results/figures.py` makes, in the colours of the page. Those that grow during a race
 // are filled here from its rounds. Replays and reports hold this file, too.
 
 import { unpack } from "./files.js";

@@ -14,7 +14,7 @@ from specdemo.errors import SpecdemoError, UsageError, quoted
 from specdemo.text import printable
 
 if TYPE_CHECKING:
-    from specdemo.worker import EngineFactory  # imports openvino
+    from specdemo.racing.worker import EngineFactory  # imports openvino
 
 _UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE, errno.EIO}  # of standard output
 

@@ -7,8 +7,8 @@ from typing import NoReturn
 from specdemo.cli import compare, doctor, measure, models, serve
 from specdemo.engines import load_engine
 from specdemo.errors import capitalised
+from specdemo.racing.worker import EngineFactory
 from specdemo.version import __version__
-from specdemo.worker import EngineFactory
 
 _LONGEST = 400
 

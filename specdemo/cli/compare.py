@@ -19,15 +19,15 @@ from specdemo.cli.options import (
 )
 from specdemo.cli.terminal import interruptible, print_comparison, progress, safe_console, show_conversion
 from specdemo.errors import ServerError
-from specdemo.estimate import ENOUGH
 from specdemo.exports import html, schema
 from specdemo.exports.code import FLAVOURS, code
 from specdemo.files import json_file, write_each, write_json
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.models.converted import convert_pair
+from specdemo.racing.trials import MOST_SECONDS, REPEAT_SECONDS, measured_race
 from specdemo.records import MOST, Comparison, ModelPair, Phase
+from specdemo.results.estimate import ENOUGH
 from specdemo.settings import GenerationSettings
-from specdemo.trials import MOST_SECONDS, REPEAT_SECONDS, measured_race
 
 
 def add_to(commands: Commands) -> None:

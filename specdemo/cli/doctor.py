@@ -15,15 +15,15 @@ from specdemo.api import Pair
 from specdemo.cli.options import Commands, add_pair, chosen_pair
 from specdemo.errors import SpecdemoError
 from specdemo.files import own_cache
-from specdemo.metrics import perfect
 from specdemo.models.catalogue import hub_cache, models_dir
 from specdemo.models.devices import devices, in_units, instruction_sets, memory_free, memory_total, processor
 from specdemo.models.library import library
+from specdemo.racing.warm_up import OtherLoad
 from specdemo.records import Costs, ModelPair
-from specdemo.summary import disturbed
+from specdemo.results.metrics import perfect
+from specdemo.results.summary import disturbed
 from specdemo.text import printable
 from specdemo.version import __version__
-from specdemo.warm_up import OtherLoad
 
 _PACKAGES = (
     "openvino", "openvino-genai", "openvino-tokenizers", "gradio", "huggingface_hub", "numpy", "optimum-intel",

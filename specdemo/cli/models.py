@@ -21,8 +21,8 @@ from specdemo.models.devices import in_units
 from specdemo.models.hub import download, download_source
 from specdemo.models.library import library, resolve
 from specdemo.records import Model
+from specdemo.results.summary import parameters
 from specdemo.strategies import DRAFT_KINDS
-from specdemo.summary import parameters
 from specdemo.text import printable
 
 

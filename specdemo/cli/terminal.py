@@ -18,9 +18,9 @@ from specdemo.cli.signals import on_interrupt
 from specdemo.experiments.report import Report
 from specdemo.experiments.report import Table as Listed
 from specdemo.records import Comparison, Model, Run
-from specdemo.summary import Figure, summarise
+from specdemo.results.summary import Figure, summarise
+from specdemo.results.words import PieceKind, pieces, prompt_of
 from specdemo.text import printable
-from specdemo.words import PieceKind, pieces, prompt_of
 
 STYLES: dict[PieceKind, str] = {
     "accepted": "underline green",

@@ -1,1 +1,1 @@
-"""The mathematics of decoding, independent of models: sampling, verification, and when to stop proposing."""
+"""The mathematics of decoding, without models: sampling, verification, when to stop proposing. Anyone may import it."""

@@ -1,6 +1,8 @@
-"""Engines turn requests into rounds. None is imported before it is loaded: OpenVINO takes more than a second."""
+"""Engines turn requests into rounds; `racing` and all above it import this. None is imported before it is loaded:
+OpenVINO takes more than a second.
+"""
 
-import specdemo.telemetry  # noqa: F401 (before `openvino`)
+import specdemo.models  # noqa: F401 (blocks OpenVINO's telemetry)
 from specdemo.engines.base import THOROUGH, Engine, Thoroughness
 from specdemo.errors import OPENVINO_FAILURES, LoadError
 from specdemo.records import ModelPair, Side

@@ -13,8 +13,8 @@ from statistics import median
 from typing import NamedTuple
 
 from specdemo.engines.base import THOROUGH, Arrival, Batch, Engine, Thoroughness
+from specdemo.racing.warm_up import OtherLoad
 from specdemo.records import Request, Trial
-from specdemo.warm_up import OtherLoad
 
 _WARM_UP_TOKENS = 8  # before the first block of a kind: its first passes compile kernels
 

@@ -12,18 +12,18 @@ from jinja2 import Environment as Jinja
 from jinja2 import StrictUndefined
 from pydantic import ValidationError
 
-from specdemo import metrics
 from specdemo.errors import FileError, capitalised, listed, quoted
-from specdemo.estimate import INTERVAL, TRIALS_FORMULA
 from specdemo.experiments.plan import CONDITIONS, Variant
 from specdemo.experiments.rows import Point, Result, Row, points, rounded_speedup
 from specdemo.exports.html import PLOTTING, in_script, plotting
-from specdemo.figures import Figure, Spot, as_data, compared
 from specdemo.files import ASSETS, colours, json_file, json_value, read_bytes, write_each
+from specdemo.results import metrics
+from specdemo.results.estimate import INTERVAL, TRIALS_FORMULA
+from specdemo.results.figures import Figure, Spot, as_data, compared
+from specdemo.results.summary import milliseconds, number, percent
+from specdemo.results.words import shared_words
 from specdemo.strategies import effective
-from specdemo.summary import milliseconds, number, percent
 from specdemo.text import cell_markdown, counted
-from specdemo.words import shared_words
 
 _MOST_BYTES = 256 * 2**20  # of a report to compare with; 10,000 rows take about 100 MB
 _NAMED = 4  # of the settings that may be as fast

@@ -12,20 +12,20 @@ from statistics import fmean
 from time import perf_counter
 from typing import NamedTuple
 
-from specdemo.costs import known_costs
 from specdemo.engines.base import Engine
 from specdemo.errors import PromptError, RunError
-from specdemo.estimate import Interval, of_trials
 from specdemo.experiments.concurrent import blocks
 from specdemo.experiments.plan import Group, Plan, Stage, Variant
 from specdemo.experiments.suites import Task
-from specdemo.metrics import answer
-from specdemo.race import run_alone
+from specdemo.racing.costs import known_costs
+from specdemo.racing.race import run_alone
+from specdemo.racing.trials import can_run, rehearse, trials
+from specdemo.racing.warm_up import WARM_UP_PROMPT
 from specdemo.records import Costs, Environment, ModelPair, Progress, Record, Request, Trial, Turn
+from specdemo.results.estimate import Interval, of_trials
+from specdemo.results.metrics import answer
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
-from specdemo.trials import can_run, rehearse, trials
-from specdemo.warm_up import WARM_UP_PROMPT
 
 Load = Callable[[EngineName, ModelPair], Engine]
 Stop = Callable[[], bool]

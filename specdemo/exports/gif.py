@@ -12,8 +12,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from specdemo.files import colours
 from specdemo.records import SIDES, Comparison, Side
-from specdemo.summary import Summary, summarise
-from specdemo.words import pieces, prompt_of
+from specdemo.results.summary import Summary, summarise
+from specdemo.results.words import pieces, prompt_of
 
 SIZE = WIDTH, HEIGHT = 880, 520
 _EDGE, _GAP, _LINE, _TOP = 22, 16, 27, 120

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from specdemo import figures
 from specdemo.exports.gif import moving_picture
 from specdemo.exports.schema import to_json, unpack
 from specdemo.files import ASSETS, json_text
 from specdemo.records import Comparison
-from specdemo.summary import summarise
+from specdemo.results import figures
+from specdemo.results.summary import summarise
 
 PAGE = ASSETS / "page"
 STYLES = ("tokens.css", "race.css")  # those of the page that a replay needs, too, in order

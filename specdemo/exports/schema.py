@@ -10,11 +10,11 @@ from gzip import GzipFile
 from io import BytesIO
 from typing import Any
 
-from specdemo import metrics
 from specdemo.errors import FileError
 from specdemo.files import SCHEMA, json_value
 from specdemo.records import SIDES, Comparison, Round, Run
-from specdemo.summary import summarise
+from specdemo.results import metrics
+from specdemo.results.summary import summarise
 
 
 def to_json(comparison: Comparison) -> dict[str, Any]:

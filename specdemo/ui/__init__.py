@@ -1,1 +1,1 @@
-"""The page. No other package imports Gradio."""
+"""The page: one module per tab. Only `app.py` and the command `serve` import it, and no other package Gradio."""

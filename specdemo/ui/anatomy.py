@@ -4,10 +4,10 @@ from typing import Any
 
 import gradio as gr
 
-from specdemo import metrics
-from specdemo.figures import CHARTS, LIVE, as_data
 from specdemo.records import Comparison
-from specdemo.summary import number
+from specdemo.results import metrics
+from specdemo.results.figures import CHARTS, LIVE, as_data
+from specdemo.results.summary import number
 from specdemo.ui.views import view
 
 

@@ -20,6 +20,7 @@ from specdemo.files import is_text
 from specdemo.models.catalogue import bundled_prompts, default_drafter
 from specdemo.models.checks import with_tokenizers_compared
 from specdemo.records import MOST_TURNS, ModelPair, Turn
+from specdemo.results.words import SAMPLING_CAVEAT, is_chat
 from specdemo.settings import GenerationSettings, choices
 from specdemo.strategies import EngineName, shaping
 from specdemo.ui.anatomy import anatomy_view
@@ -59,7 +60,6 @@ from specdemo.ui.session import (
     in_child,
 )
 from specdemo.ui.views import script, view
-from specdemo.words import SAMPLING_CAVEAT, is_chat
 
 
 class CompareCallbacks:

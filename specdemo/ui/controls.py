@@ -6,10 +6,10 @@ from typing import Any, Literal
 import gradio as gr
 from pydantic.fields import FieldInfo
 
-from specdemo.costs import predicted, start_settings
 from specdemo.errors import SettingsError
 from specdemo.models.catalogue import default_drafter, initial_settings, pair_settings
-from specdemo.race import LiveSettings
+from specdemo.racing.costs import predicted, start_settings
+from specdemo.racing.race import LiveSettings
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings, choices
 from specdemo.strategies import (

@@ -16,10 +16,11 @@ from specdemo.experiments.plan import PRESETS, Plan, Variant
 from specdemo.experiments.report import conclude, report, write
 from specdemo.experiments.rows import Loaded, Result, points, run
 from specdemo.experiments.suites import Task, chosen_tasks, typed_tasks
-from specdemo.figures import as_data
+from specdemo.racing.worker import WithEngine, with_loader
 from specdemo.records import Costs, ModelPair, Progress
+from specdemo.results.figures import as_data
+from specdemo.results.summary import percent
 from specdemo.settings import GenerationSettings
-from specdemo.summary import percent
 from specdemo.text import counted
 from specdemo.ui.compare import APPLIED, FIND, FIND_HELP, QUICK, THOROUGH, CompareTab, apply_setting
 from specdemo.ui.controls import NAMES, settings_from
@@ -37,7 +38,6 @@ from specdemo.ui.session import (
     with_chat_cache,
 )
 from specdemo.ui.views import heading, script, view
-from specdemo.worker import WithEngine, with_loader
 
 _SUITE = Markup("<p>Prompts from {}.</p>")
 _OFFERED = {preset.title: name for name, preset in PRESETS.items() if name != "measure"}

@@ -15,13 +15,14 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from specdemo.costs import start_settings
 from specdemo.engines import load_engine
 from specdemo.errors import SpecdemoError
 from specdemo.exports.html import PAGE
-from specdemo.figures import script_name
 from specdemo.models.catalogue import bundled_prompts
+from specdemo.racing.costs import start_settings
+from specdemo.racing.worker import EngineFactory, Prepare, Worker
 from specdemo.records import ModelPair, Prompts
+from specdemo.results.figures import script_name
 from specdemo.settings import RuntimeSettings
 from specdemo.ui.compare import ANATOMY, COMPARE, CompareCallbacks, CompareTab, api_description, compare_tab
 from specdemo.ui.controls import (
@@ -41,7 +42,6 @@ from specdemo.ui.registry import PAIR_NAMES, Names, Registry, values_of
 from specdemo.ui.server import SESSIONS, Page, application, listening, visitors_files
 from specdemo.ui.session import ENGINE, PRIVATE, Sessions, Visitors, initial_pair
 from specdemo.ui.views import head, kit, plotly, script, theme
-from specdemo.worker import EngineFactory, Prepare, Worker
 
 
 def serve(

@@ -14,8 +14,8 @@ from specdemo.models.checks import PairReport
 from specdemo.models.converted import stored_form
 from specdemo.models.devices import draft_device, in_units
 from specdemo.records import Model, ModelPair, Phase, Progress
+from specdemo.results.summary import parameters
 from specdemo.strategies import DRAFT_KINDS, ENGINES, SERVERS
-from specdemo.summary import parameters
 from specdemo.text import without_folders
 
 PHASES = {

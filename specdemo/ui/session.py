@@ -17,17 +17,17 @@ from specdemo.engines.base import check_prompt
 from specdemo.errors import EngineError, FileError, ServerError, SpecdemoError
 from specdemo.exports import schema
 from specdemo.files import json_text
-from specdemo.metrics import answer
-from specdemo.race import LiveSettings
+from specdemo.racing.race import LiveSettings
+from specdemo.racing.trials import refined
+from specdemo.racing.worker import Job, Prepare, WithEngine, Worker, if_loaded
 from specdemo.records import Comparison, ModelPair, Phase, Progress, Request, Side, Turn
+from specdemo.results.metrics import answer
+from specdemo.results.words import is_chat
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import DRAFT_KINDS, EngineName
 from specdemo.text import counted
-from specdemo.trials import refined
 from specdemo.ui.feed import Feed, end_event
 from specdemo.ui.parts import alert, describe, notice, phase_words, progress_html
-from specdemo.words import is_chat
-from specdemo.worker import Job, Prepare, WithEngine, Worker, if_loaded
 
 
 class Visitors:

@@ -9,8 +9,8 @@ import gradio as gr
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from specdemo import figures
 from specdemo.exports.html import PAGE, STYLES, text_of
+from specdemo.results import figures
 
 # Variables of Gradio's theme by the colour of `tokens.css` that each has.
 _COLOURS = {

@@ -18,17 +18,17 @@ from statistics import median
 from time import monotonic, perf_counter, sleep
 from typing import Any, NamedTuple
 
-from specdemo import metrics
-from specdemo.costs import measure_costs
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
-from specdemo.estimate import of_comparison
 from specdemo.models.catalogue import bundled_pair, default_pair, initial_settings
 from specdemo.models.converted import convert_pair
-from specdemo.race import race
+from specdemo.racing.costs import measure_costs
+from specdemo.racing.race import race
+from specdemo.racing.trials import repeats
 from specdemo.records import Comparison
+from specdemo.results import metrics
+from specdemo.results.estimate import of_comparison
 from specdemo.settings import GenerationSettings
-from specdemo.trials import repeats
 
 LOADS = {"0 %": 0.0, "25 %": 0.25, "50 %": 0.5, "90 %": 0.9}  # of every core, asked for by other programs
 STORY = "Once upon a time there was a fox who"

@@ -32,18 +32,18 @@ from uuid import uuid4
 import httpx
 import psutil
 
-from specdemo import worker as engine_process
 from specdemo.engines import load_engine
 from specdemo.engines.base import PREFILL_CHUNK
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
 from specdemo.exports import schema
 from specdemo.models.catalogue import bundled_pair
-from specdemo.race import race
+from specdemo.racing import worker as engine_process
+from specdemo.racing.race import race
+from specdemo.racing.worker import Worker
 from specdemo.records import MOST_TURNS, Comparison, ModelPair, Phase, Slice
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
-from specdemo.worker import Worker
 from tests.support.browser import App, started
 from tests.support.visitors import API, Visitor
 

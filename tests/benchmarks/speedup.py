@@ -22,8 +22,6 @@ from statistics import geometric_mean, median, quantiles
 
 import httpx
 
-from specdemo import metrics
-from specdemo.costs import measure_costs
 from specdemo.decoding.lookahead import best_lookahead
 from specdemo.engines import load_engine
 from specdemo.experiments.suites import bundled_tasks
@@ -31,8 +29,10 @@ from specdemo.models.catalogue import default_pair, initial_runtime, pair_of, pa
 from specdemo.models.converted import convert_pair
 from specdemo.models.folder import agreement_per_step
 from specdemo.models.library import resolve
-from specdemo.race import race
+from specdemo.racing.costs import measure_costs
+from specdemo.racing.race import race
 from specdemo.records import Comparison, Prompts
+from specdemo.results import metrics
 
 _SHORT = 600  # characters: answers of 128 tokens then take most of a race
 

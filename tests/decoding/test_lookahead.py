@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from specdemo.decoding.lookahead import AutoPolicy, ConstantPolicy, LookaheadPolicy, best_lookahead, policy_for
 from specdemo.errors import SettingsError
 from specdemo.files import ASSETS
-from specdemo.metrics import oracle
 from specdemo.models.folder import agreement_per_step
 from specdemo.records import Costs
+from specdemo.results.metrics import oracle
 from specdemo.settings import GenerationSettings
 from tests.support.step_costs import costs_of
 

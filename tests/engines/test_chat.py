@@ -12,7 +12,7 @@ from specdemo.engines.genai import engine as genai_engine
 from specdemo.engines.genai import pipelines
 from specdemo.engines.text import Tokenizer, special_patterns
 from specdemo.errors import PromptError
-from specdemo.race import race
+from specdemo.racing.race import race
 from specdemo.records import Comparison, ModelPair, Phase, Request, Slice, Turn
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import EngineName

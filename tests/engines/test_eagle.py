@@ -14,7 +14,7 @@ from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import FolderError, PairError, SettingsError
 from specdemo.models.catalogue import BUNDLED
 from specdemo.models.folder import inspect_folder
-from specdemo.race import run_alone
+from specdemo.racing.race import run_alone
 from specdemo.records import Outcome, Request, Run
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from tests.support.folders import pair_from_folders

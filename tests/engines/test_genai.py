@@ -8,7 +8,6 @@ from typing import Any
 import openvino_genai
 import pytest
 
-from specdemo import metrics
 from specdemo.engines.base import BRIEF
 from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.engines.genai.pipelines import as_tensor, generation_config, pool_blocks, scheduler_config
@@ -17,8 +16,9 @@ from specdemo.errors import CacheError, EngineError, LoadError, PairError, Promp
 from specdemo.models.catalogue import BUNDLED, bundled_pair
 from specdemo.models.checks import check_pair
 from specdemo.models.folder import inspect_folder
-from specdemo.race import run_alone
+from specdemo.racing.race import run_alone
 from specdemo.records import Outcome, Request, Run
+from specdemo.results import metrics
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import Plain
 from tests.conftest import PROMPTS

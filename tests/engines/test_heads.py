@@ -15,7 +15,7 @@ from specdemo.models.catalogue import bundled_models, check_target, pair_of
 from specdemo.models.checks import check_engine, check_pair, check_strategy, drafts_for, is_recommended
 from specdemo.models.folder import inspect_folder, own_head
 from specdemo.models.library import library
-from specdemo.race import race, run_alone
+from specdemo.racing.race import race, run_alone
 from specdemo.records import Comparison, ModelPair, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling
 from specdemo.strategies import Auto, Confidence, Constant, Lookup, Plain

@@ -22,7 +22,7 @@ from specdemo.errors import PromptError, ServerError, UsageError
 from specdemo.experiments.concurrent import serve
 from specdemo.exports import schema
 from specdemo.models.catalogue import initial_settings
-from specdemo.race import race, run_alone
+from specdemo.racing.race import race, run_alone
 from specdemo.records import Comparison, Request, Run, Server, Servers
 from specdemo.strategies import ServerDefault
 from tests.support.fake_server import (
@@ -190,7 +190,7 @@ def test_a_failure_is_the_servers_own_reason(what: str) -> None:
 
 
 def test_a_failure_keeps_the_text_and_the_other_side() -> None:
-    with mock.patch("specdemo.race.warm_up_sides", no_warm_up):
+    with mock.patch("specdemo.racing.race.warm_up_sides", no_warm_up):
         comparison = compare(answers(), {**answers(), CHAT: FAILED["error"][0]})
     assert comparison.failures["speculative"].endswith("evicted")
     assert (comparison.plain.text, comparison.speculative.text) == (TEXT, "The")

@@ -13,9 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from specdemo import metrics
 from specdemo.cli import main
-from specdemo.costs import measure_costs
 from specdemo.engines.base import BRIEF
 from specdemo.engines.server.engine import RemoteEngine, remote_pair
 from specdemo.errors import PromptError, ServerError, SettingsError
@@ -24,8 +22,10 @@ from specdemo.experiments.plan import PRESETS, available
 from specdemo.experiments.rows import Loaded, points, run
 from specdemo.experiments.suites import typed_tasks
 from specdemo.models.catalogue import initial_settings
-from specdemo.race import race, run_alone
+from specdemo.racing.costs import measure_costs
+from specdemo.racing.race import race, run_alone
 from specdemo.records import Comparison, Request, Server, Servers
+from specdemo.results import metrics
 from specdemo.strategies import Constant
 from tests.support import gguf_files
 from tests.support.fake_server import Answer, fake

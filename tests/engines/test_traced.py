@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specdemo import metrics
 from specdemo.decoding.lookahead import ConstantPolicy
 from specdemo.engines.base import BRIEF, Engine, rounds_of
 from specdemo.engines.genai.engine import GenAIEngine
@@ -17,11 +16,12 @@ from specdemo.engines.text import Tokenizer
 from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import EngineError, PairError, PromptError, SettingsError
 from specdemo.models.catalogue import BUNDLED
-from specdemo.race import race, run_alone
+from specdemo.racing.race import race, run_alone
 from specdemo.records import Comparison, Outcome, Request, Round, Run
+from specdemo.results import metrics
+from specdemo.results.words import notes
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import ENGINES, Strategy, strategies
-from specdemo.words import notes
 from tests.conftest import PROMPTS
 from tests.support.folders import pair_from_folders
 from tests.support.proposals import proposals

@@ -8,7 +8,6 @@ from playwright.sync_api import BrowserContext, expect
 
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import FileError
-from specdemo.estimate import Interval
 from specdemo.experiments.plan import Axes, Plan, grid
 from specdemo.experiments.report import (
     Table,
@@ -25,6 +24,7 @@ from specdemo.experiments.report import (
 )
 from specdemo.experiments.rows import Point, Result, points, run
 from specdemo.experiments.suites import Task
+from specdemo.results.estimate import Interval
 from specdemo.settings import GenerationSettings
 
 PAIR = ScriptedEngine().pair

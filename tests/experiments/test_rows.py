@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from specdemo.costs import measure_costs
 from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import PromptError, RunError
@@ -13,8 +12,9 @@ from specdemo.experiments.plan import FRESH, PRESETS, Axes, Plan, grid
 from specdemo.experiments.report import report
 from specdemo.experiments.rows import Loaded, Result, fastest, points, run
 from specdemo.experiments.suites import Task
-from specdemo.metrics import perfect
+from specdemo.racing.costs import measure_costs
 from specdemo.records import Costs, ModelPair, Request
+from specdemo.results.metrics import perfect
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 

@@ -21,7 +21,7 @@ from specdemo.models.catalogue import BUNDLED, bundled_models, bundled_pair, fin
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import inspect_model
 from specdemo.models.library import Origin
-from specdemo.race import run_alone
+from specdemo.racing.race import run_alone
 from specdemo.records import ModelPair, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from tests.support import llama

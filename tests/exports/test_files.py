@@ -10,10 +10,10 @@ from playwright.sync_api import BrowserContext, expect
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.exports.gif import SIZE, moving_picture
 from specdemo.exports.html import replay
-from specdemo.race import race
+from specdemo.racing.race import race
 from specdemo.records import SIDES, Comparison, Run, Turn
+from specdemo.results.summary import summarise
 from specdemo.settings import GenerationSettings
-from specdemo.summary import summarise
 from tests.support.charts import assert_drawn
 
 NASTY = "</script><script>document.title = 'caught'</script><img src=https://example.org/x.png>"

@@ -9,7 +9,7 @@ from hypothesis import given
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import FileError
 from specdemo.exports import schema
-from specdemo.race import race
+from specdemo.racing.race import race
 from specdemo.records import Comparison, Slice
 from specdemo.settings import GenerationSettings
 from specdemo.ui.feed import Feed, end_event

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from specdemo import metrics
 from specdemo.engines.base import BRIEF, Engine
 from specdemo.engines.traced.engine import TracedEngine
-from specdemo.race import run_alone
+from specdemo.racing.race import run_alone
 from specdemo.records import ModelPair, Request, Run
+from specdemo.results import metrics
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from tests.support.folders import FIXTURES, pair_from_folders
 

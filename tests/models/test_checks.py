@@ -15,7 +15,7 @@ from specdemo.models.checks import (
     is_recommended,
 )
 from specdemo.models.folder import inspect_folder
-from specdemo.race import run_alone
+from specdemo.racing.race import run_alone
 from specdemo.records import Model, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import EngineName

@@ -20,10 +20,10 @@ from specdemo.models.catalogue import (
 from specdemo.models.converted import convert_pair, traced_runtime
 from specdemo.models.devices import multiplies_int8
 from specdemo.models.gguf import inspect_gguf
-from specdemo.race import race
+from specdemo.racing.race import race
 from specdemo.records import Comparison, ModelPair
+from specdemo.results.words import notes
 from specdemo.settings import GenerationSettings
-from specdemo.words import notes
 
 FILE = local_folder(find("smollm2").target)
 pytestmark = [

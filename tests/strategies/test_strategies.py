@@ -16,10 +16,11 @@ from specdemo.engines import load_engine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError, UsageError
 from specdemo.experiments.plan import Axes, available, grid
-from specdemo.metrics import identical
 from specdemo.models.catalogue import bundled_pair
-from specdemo.race import race
+from specdemo.racing.race import race
 from specdemo.records import Comparison
+from specdemo.results.metrics import identical
+from specdemo.results.words import shared_words
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import (
     CONSTANT,
@@ -34,7 +35,6 @@ from specdemo.strategies import (
 )
 from specdemo.ui import controls
 from specdemo.ui.compare import show_valid
-from specdemo.words import shared_words
 
 PAIR = ScriptedEngine().pair
 PARROT = Drafter("parrot", "Parrot", "the parrot")

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-from specdemo.figures import LIVE, chart
 from specdemo.records import Comparison
+from specdemo.results.figures import LIVE, chart
 
 DATA = "name => document.querySelector(`.chart.${name} .js-plotly-plot`)?.data?.map(({ name, x, y }) => [name, x, y])"
 MARKS = """name => {

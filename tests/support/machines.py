@@ -10,10 +10,10 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from specdemo import metrics
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.race import SLICE_SECONDS, race
+from specdemo.racing.race import SLICE_SECONDS, race
 from specdemo.records import Comparison, DraftToken, Outcome, Round, Run, Side, Token, Trial
+from specdemo.results import metrics
 from specdemo.settings import GenerationSettings
 
 

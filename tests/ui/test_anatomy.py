@@ -4,11 +4,11 @@ from typing import Any
 
 from hypothesis import given
 
-from specdemo import metrics
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.figures import CHARTS, chart
-from specdemo.race import race
+from specdemo.racing.race import race
 from specdemo.records import MOST, Comparison, Outcome, Round, Run, Token
+from specdemo.results import metrics
+from specdemo.results.figures import CHARTS, chart
 from specdemo.settings import GenerationSettings
 from specdemo.ui.anatomy import anatomy
 from tests.support.proposals import proposals

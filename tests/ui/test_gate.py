@@ -23,11 +23,11 @@ from starlette.testclient import TestClient
 from specdemo.cli import main
 from specdemo.errors import UsageError
 from specdemo.models.catalogue import bundled_pair
+from specdemo.racing.worker import Worker
 from specdemo.ui import gate, server
 from specdemo.ui.gate import BODY_BYTES, FILE_BYTES, TEXT_CHARACTERS, Gate, only_here
 from specdemo.ui.page import build_page, look, routes
 from specdemo.ui.server import application, listening, visitors_files
-from specdemo.worker import Worker
 
 API = "/gradio_api"
 JOIN, UPLOAD = f"{API}/queue/join", f"{API}/upload"

@@ -12,13 +12,13 @@ from specdemo.errors import EngineError
 from specdemo.experiments.plan import PRESETS, Axes, Plan, grid
 from specdemo.experiments.rows import Loaded, Result, run
 from specdemo.experiments.suites import typed_tasks
+from specdemo.racing.worker import Engines, Job
 from specdemo.records import Phase, Progress
 from specdemo.settings import GenerationSettings
 from specdemo.ui.compare import QUICK
 from specdemo.ui.controls import start_values
 from specdemo.ui.measure import EMPTY, START, MeasureCallbacks, offered, outcome, with_current
 from specdemo.ui.session import job_updates, with_chat_cache
-from specdemo.worker import Engines, Job
 
 ENGINE = ScriptedEngine(wrong=(20, 30), draft=0.001)
 SETTINGS = GenerationSettings(engine="traced", max_new_tokens=40, ignore_eos=True)

@@ -14,14 +14,14 @@ from specdemo.errors import EngineError, FileError, LoadError
 from specdemo.exports.html import make_file
 from specdemo.exports.schema import to_json
 from specdemo.models.catalogue import bundled_pair
-from specdemo.race import race
+from specdemo.racing.race import race
+from specdemo.racing.worker import Prepare, WithEngine
 from specdemo.records import Comparison, ModelPair, Slice, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui import session
 from specdemo.ui.compare import CompareCallbacks
 from specdemo.ui.controls import start_values
 from specdemo.ui.session import Sessions, Update, Visitors, in_child
-from specdemo.worker import Prepare, WithEngine
 
 
 def failing(error: Exception) -> Iterator[Any]:

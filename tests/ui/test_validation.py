@@ -12,6 +12,7 @@ from gradio.blocks import BlockFunction
 from gradio.state_holder import SessionState
 
 from specdemo.models.catalogue import bundled_pair
+from specdemo.racing.worker import Worker
 from specdemo.ui.compare import CompareCallbacks
 from specdemo.ui.controls import start_values
 from specdemo.ui.models import name_of
@@ -19,7 +20,6 @@ from specdemo.ui.page import build_page, restore
 from specdemo.ui.registry import Registry
 from specdemo.ui.server import fits
 from specdemo.ui.session import Sessions, Visitors
-from specdemo.worker import Worker
 
 FORGED: dict[type[gr.components.Component], tuple[Any, ...]] = {
     gr.Textbox: (None, 1, ["a"], {"a": 1}, "\ud800"),

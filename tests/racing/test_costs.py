@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import specdemo.costs as step_costs
-from specdemo import estimate
-from specdemo.costs import (
+import specdemo.racing.costs as step_costs
+from specdemo.engines.base import THOROUGH
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.models.catalogue import bundled_pair, pair_settings
+from specdemo.racing.costs import (
     Sample,
     known_costs,
     learn,
@@ -24,13 +26,11 @@ from specdemo.costs import (
     rising,
     start_settings,
 )
-from specdemo.engines.base import THOROUGH
-from specdemo.engines.scripted import ScriptedEngine
-from specdemo.models.catalogue import bundled_pair, pair_settings
-from specdemo.race import race
+from specdemo.racing.race import race
+from specdemo.racing.warm_up import OtherLoad
 from specdemo.records import Comparison
+from specdemo.results import estimate
 from specdemo.settings import GenerationSettings
-from specdemo.warm_up import OtherLoad
 from tests.support.step_costs import costs_of
 
 COSTS = costs_of((0.01, 0.011), 0.002, samples=(20, 20), other_load=0.02)

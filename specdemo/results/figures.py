@@ -16,10 +16,10 @@ from importlib.resources import files
 from itertools import cycle
 from typing import Any
 
-from specdemo import metrics
 from specdemo.errors import UsageError, listed, quoted
 from specdemo.files import ASSETS, colours
 from specdemo.records import SIDES, Comparison, Run
+from specdemo.results import metrics
 
 Figure = Any  # plotly.graph_objects.Figure, which has no types
 Trace = dict[str, Any]

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo import metrics
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.metrics import Loop, ceiling, loop, perfect
-from specdemo.race import race
+from specdemo.racing.race import race
 from specdemo.records import Comparison, Costs, DraftToken, Outcome, Round, Run, Token
+from specdemo.results import metrics
+from specdemo.results.metrics import Loop, ceiling, loop, perfect
 from specdemo.settings import GenerationSettings
 from tests.support.machines import ratio_of_seconds
 from tests.support.proposals import proposals

@@ -14,9 +14,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
-from specdemo import metrics
 from specdemo.engines.base import Decoder, Engine, rounds_of
 from specdemo.errors import RunError, ServerError, SpecdemoError
+from specdemo.racing.warm_up import WARM_UP_PROMPT, OtherLoad, warm_up
 from specdemo.records import (
     SIDES,
     Alternative,
@@ -35,9 +35,9 @@ from specdemo.records import (
     Turn,
     WarmUp,
 )
+from specdemo.results import metrics
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Strategy
-from specdemo.warm_up import WARM_UP_PROMPT, OtherLoad, warm_up
 
 
 class LiveSettings(NamedTuple):

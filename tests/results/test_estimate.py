@@ -7,13 +7,13 @@ from functools import cache
 import numpy as np
 import pytest
 
-from specdemo import estimate, metrics
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.estimate import Interval, Speedup, of_comparison, of_trials
-from specdemo.race import race
+from specdemo.racing.race import race
+from specdemo.racing.trials import repeats
 from specdemo.records import Comparison, Trial
+from specdemo.results import estimate, metrics
+from specdemo.results.estimate import Interval, Speedup, of_comparison, of_trials
 from specdemo.settings import GenerationSettings
-from specdemo.trials import repeats
 from tests.support.machines import MACHINES, ratio_of_seconds, simulated
 from tests.support.step_costs import costs_of
 

@@ -10,11 +10,11 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import EngineError
 from specdemo.exports import schema
-from specdemo.race import find_divergence, race, run_alone
+from specdemo.racing.race import find_divergence, race, run_alone
 from specdemo.records import Alternative, Comparison, Divergence, Request
+from specdemo.results.summary import summarise
+from specdemo.results.words import divergence_reason
 from specdemo.settings import GenerationSettings, Sampling
-from specdemo.summary import summarise
-from specdemo.words import divergence_reason
 from tests.conftest import PROMPTS
 
 

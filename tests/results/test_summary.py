@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from rich.console import Console
 
-from specdemo import metrics
 from specdemo.cli.terminal import print_comparison
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.estimate import Interval
 from specdemo.exports import schema
-from specdemo.race import race
+from specdemo.racing.race import race
 from specdemo.records import NOT_USED, Comparison, Move, WarmUp
+from specdemo.results import metrics
+from specdemo.results.estimate import Interval
+from specdemo.results.summary import Summary, between, call, summarise, times, warnings
+from specdemo.results.words import run_words, shared_words
 from specdemo.settings import GenerationSettings
-from specdemo.summary import Summary, between, call, summarise, times, warnings
-from specdemo.words import run_words, shared_words
 from tests.support.machines import MACHINES, simulated
 from tests.support.random_records import comparisons
 from tests.support.step_costs import costs_of

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from specdemo import estimate, metrics
 from specdemo.errors import capitalised, listed
-from specdemo.estimate import Direction, Interval, Speedup, Strength
-from specdemo.metrics import FORMULAS
 from specdemo.records import SIDES, Comparison, Outcome, Run, Side
+from specdemo.results import estimate, metrics
+from specdemo.results.estimate import Direction, Interval, Speedup, Strength
+from specdemo.results.metrics import FORMULAS
+from specdemo.results.words import agreement, divergence_reason, fault, notes, run_words
 from specdemo.text import counted
-from specdemo.words import agreement, divergence_reason, fault, notes, run_words
 
 _EXACT = 1.2  # within this factor of 1×, a second decimal matters
 _APART = 1.1  # headline over the ratio of the race's clocks; hand-set: from here on a reader asks why

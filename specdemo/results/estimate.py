@@ -18,8 +18,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from specdemo import metrics
 from specdemo.records import Comparison, Costs, Record, Run, Trial
+from specdemo.results import metrics
 
 Z = 1.96  # standard errors on either side of a 95 % interval
 SAME = 0.02  # within this of 1×, neither side is called faster: nobody would notice

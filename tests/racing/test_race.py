@@ -3,17 +3,17 @@ from functools import partial
 
 import pytest
 
-from specdemo import metrics
-from specdemo.costs import LOOKAHEADS, SHORTEST, measure_costs
 from specdemo.engines.base import THOROUGH
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
 from specdemo.exports import schema
-from specdemo.race import LiveSettings, RaceEvent, race, run_alone
+from specdemo.racing.costs import LOOKAHEADS, SHORTEST, measure_costs
+from specdemo.racing.race import LiveSettings, RaceEvent, race, run_alone
+from specdemo.racing.trials import repeats
 from specdemo.records import Comparison, Request, Round, Slice
+from specdemo.results import metrics
+from specdemo.results.summary import summarise
 from specdemo.settings import GenerationSettings
-from specdemo.summary import summarise
-from specdemo.trials import repeats
 from specdemo.ui.feed import end_event
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=120)

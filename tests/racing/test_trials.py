@@ -3,12 +3,12 @@ import pytest
 from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
-from specdemo.estimate import of_comparison
-from specdemo.race import race
+from specdemo.racing.race import race
+from specdemo.racing.trials import refined, trials
 from specdemo.records import Comparison, Costs, Request
+from specdemo.results.estimate import of_comparison
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Plain
-from specdemo.trials import refined, trials
 from tests.support.failing import failing_engine
 from tests.support.machines import ratio_of_seconds
 

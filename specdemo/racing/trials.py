@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from time import perf_counter
 
-from specdemo import metrics
-from specdemo.costs import known_costs, learn, needs_costs
 from specdemo.engines.base import Engine
 from specdemo.errors import PairError, SettingsError, SpecdemoError
-from specdemo.estimate import ENOUGH
 from specdemo.models.checks import check_strategy
-from specdemo.race import RaceEvent, race, run_alone
+from specdemo.racing.costs import known_costs, learn, needs_costs
+from specdemo.racing.race import RaceEvent, race, run_alone
+from specdemo.racing.warm_up import OtherLoad
 from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Round, Run, Trial, Turn
+from specdemo.results import metrics
+from specdemo.results.estimate import ENOUGH
 from specdemo.settings import GenerationSettings
-from specdemo.warm_up import OtherLoad
 
 _WARM_UP_ROUNDS = 6
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Literal, NamedTuple
 
-from specdemo import metrics
 from specdemo.errors import listed
 from specdemo.records import Comparison, Divergence, ModelPair, Outcome, Round, Side
+from specdemo.results import metrics
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import ENGINES
 from specdemo.text import counted

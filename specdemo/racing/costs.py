@@ -24,7 +24,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from specdemo import estimate
 from specdemo.decoding.lookahead import best_lookahead
 from specdemo.engines.base import Engine
 from specdemo.errors import PromptError, SpecdemoError
@@ -32,11 +31,12 @@ from specdemo.files import own_cache, read_bytes, writable, write_json
 from specdemo.models.catalogue import pair_settings
 from specdemo.models.devices import PROPERTIES_VARIABLE, instruction_sets, processor
 from specdemo.models.folder import agreement_per_step
-from specdemo.race import SLICE_SECONDS, race
+from specdemo.racing.race import SLICE_SECONDS, race
+from specdemo.racing.warm_up import WARM_UP_PROMPT, OtherLoad
 from specdemo.records import Comparison, Costs, ModelPair, Run
+from specdemo.results import estimate
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import ENGINES, LOCAL, Constant, EngineName
-from specdemo.warm_up import WARM_UP_PROMPT, OtherLoad
 
 LOOKAHEADS = (1, 2, 3, 4, 6, 8, 16)  # v(n) is smooth between its cliffs, which lie at powers of two
 SHORTEST = 4  # lookaheads up to this one are always measured

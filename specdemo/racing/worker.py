@@ -22,16 +22,16 @@ from typing import Any
 import psutil
 
 from specdemo.child import Child, Failure, Sign, send_all
-from specdemo.costs import known_costs, needs_costs, recall, start_settings
 from specdemo.engines.base import Engine
 from specdemo.errors import ENGINE_FAILED, EngineError, SettingsError, SpecdemoError
 from specdemo.models.checks import check_strategy
 from specdemo.models.converted import convert_pair
-from specdemo.race import LiveSettings, RaceEvent, race
+from specdemo.racing.costs import known_costs, needs_costs, recall, start_settings
+from specdemo.racing.race import LiveSettings, RaceEvent, race
+from specdemo.racing.warm_up import prepare
 from specdemo.records import Costs, ModelPair, Phase, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
-from specdemo.warm_up import prepare
 
 _FAILED = Failure(EngineError, ENGINE_FAILED, "run again")
 _ENDED = Failure(EngineError, "The engine's process failed", "run again, and another one starts")
