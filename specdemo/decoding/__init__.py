@@ -1,1 +1,3 @@
-"""The mathematics of decoding, without models: sampling, verification, when to stop proposing. Anyone may import it."""
+"""The mathematics of decoding, without models: sampling, verification, when to stop proposing. Any module may import
+it.
+"""
