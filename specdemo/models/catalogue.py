@@ -29,7 +29,7 @@ from specdemo.strategies import DRAFT_KINDS, DraftKindName
 
 BUNDLED = ASSETS / "story-pair"
 MODELS_VARIABLE, PAIR_VARIABLE = "SPECDEMO_MODELS", "SPECDEMO_PAIR"
-_FIRST_CHOICE = "smollm2"
+_FIRST_CHOICE = "smollm2-eagle3"
 
 
 def export_command(repository: str, weights: str, folder: str, *, trust: bool = False) -> str:
