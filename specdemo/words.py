@@ -29,6 +29,13 @@ def agreement(comparison: Comparison) -> str:
 def notes(comparison: Comparison) -> Iterator[str]:
     pair, settings = comparison.pair, comparison.settings
     yield _SOURCES[comparison.trace_source]
+    run, source = comparison.speculative, comparison.trace_source
+    if run.draft_counts is not None and run.draft_counts.of_server:
+        yield "Its counts of proposals are those of the whole server while this ran."
+    elif source == "reported" and run.draft_counts and any(step.proposed is None for step in run.rounds):
+        yield "Where several rounds in a row accepted nothing, it is unknown which of them had proposals."
+    if source == "unreported" and "vLLM" in comparison.environment.device:
+        yield "Started with --per-request-spec-decode-metrics detailed, vLLM reports each round's proposals, too."
     if pair.translated and settings.strategy.drafter.model:
         yield (
             "Target and draft have different tokenizers: the draft's text was re-encoded for the target, "
@@ -54,6 +61,10 @@ _SOURCES = {
     "only the number of accepted ones is.",
     "reported": "The server reported how many tokens each round proposed and how many were accepted, but not the "
     "rejected tokens. Rounds are timed by the arrival of their tokens.",
+    "unreported": "The server reported the tokens of each round, so it is known how many were accepted, but not how "
+    "many the round proposed. Rounds are timed by the arrival of their tokens.",
+    "joined": "A chunk held tokens of several rounds, which a busy server or a proxy had joined. So each chunk that "
+    "arrived is shown as a round; its tokens are exact.",
     "bursts": "The server does not report its rounds. Each chunk of text that arrived at once is shown as a round; "
     "tokens are divided among chunks by length, so only their total is exact.",
 }

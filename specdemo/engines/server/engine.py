@@ -7,6 +7,7 @@ undercount rounds that commit several, and so the speculative side only.
 
 import os
 import platform
+from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from specdemo.engines.base import (
 from specdemo.engines.server.client import Client, Event, Key, Sending
 from specdemo.engines.server.llama_cpp import LlamaCpp
 from specdemo.engines.server.openai import OpenAI, Reader
+from specdemo.engines.server.vllm import counted_between
 from specdemo.errors import ServerError, UsageError
 from specdemo.models.checks import check_strategy
 from specdemo.records import (
@@ -52,7 +54,7 @@ from specdemo.version import __version__
 KEY_VARIABLE = "SPECDEMO_API_KEY"
 PLAIN_KEY_VARIABLE = "SPECDEMO_PLAIN_API_KEY"
 
-Dialect = OpenAI | LlamaCpp
+AnyDialect = OpenAI | LlamaCpp
 
 
 class RemoteEngine(Engine):
@@ -73,7 +75,7 @@ class RemoteEngine(Engine):
         check_strategy(self.pair, "server", strategy, Sampling())
         return RemoteBatch(*self._of(strategy))
 
-    def _of(self, strategy: Strategy) -> tuple[Client, Dialect]:
+    def _of(self, strategy: Strategy) -> tuple[Client, AnyDialect]:
         side: Side = "plain" if isinstance(strategy, Plain) else "speculative"
         if side not in self._connections:
             raise UsageError(f"There is no {side} server; give its address, too.")
@@ -99,8 +101,8 @@ def remote_pair(servers: Servers) -> ModelPair:
     return ModelPair(name=target.name, target=target, draft=draft, servers=servers)
 
 
-def _connections(servers: Servers) -> dict[Side, tuple[Client, Dialect]]:
-    found: dict[Side, tuple[Client, Dialect]] = {}
+def _connections(servers: Servers) -> dict[Side, tuple[Client, AnyDialect]]:
+    found: dict[Side, tuple[Client, AnyDialect]] = {}
     with ExitStack() as opened:
         for side in SIDES:
             server: Server | None = getattr(servers, side)
@@ -123,7 +125,7 @@ def _key(servers: Servers, side: Side) -> Key:
     return own if own.value or len(hosts) > 1 else common
 
 
-def _environment(dialects: list[Dialect]) -> Environment:
+def _environment(dialects: list[AnyDialect]) -> Environment:
     names = list(dict.fromkeys(dialect.version() for dialect in dialects))
     unused = dict.fromkeys(("openvino", "openvino_genai", "openvino_tokenizers"), NOT_USED)
     unknown = dict.fromkeys(("inference_precision", "kv_cache_precision"), "unknown")
@@ -131,7 +133,7 @@ def _environment(dialects: list[Dialect]) -> Environment:
     return Environment(device=" and ".join(names), draft_device=names[-1], threads=None, **here, **unused, **unknown)
 
 
-def dialect(client: Client, server: Server) -> Dialect:
+def dialect(client: Client, server: Server) -> AnyDialect:
     """Return the protocol to use with a server: OpenAI's, unless it proves to be llama.cpp."""
     if server.kind == "llama.cpp":
         return LlamaCpp(client, server.model)
@@ -140,17 +142,18 @@ def dialect(client: Client, server: Server) -> Dialect:
 
 
 class RemoteDecoder(Decoder):
-    def __init__(self, client: Client, dialect: Dialect, request: Request) -> None:
+    def __init__(self, client: Client, dialect: AnyDialect, request: Request) -> None:
         self._client, self._dialect, self._request = client, dialect, request
         self._reader: Reader | None = None
+        self._counted = Counter[str]()
         self.trace_source = "reported"
 
     def rounds(self) -> Generator[Prefilling | Round]:
         check_prompt(self._request)
         path, body, reader = self._dialect.ask(self._request)
+        self._counted = Counter() if isinstance(self._request.strategy, Plain) else self._dialect.counters()
         with closing(self._client.stream(path, body)) as events:
             self._reader = reader(next(events).at)
-            self.trace_source = self._reader.trace_source
             yield Prefilling(0, 0)  # the request is under way
             held: Round | None = None  # the finish reason must be set before the last round is yielded
             try:
@@ -176,6 +179,7 @@ class RemoteDecoder(Decoder):
             for event in events:
                 for news in reader.on_event(event):
                     tokens += len(news.committed) if isinstance(news, Round) else 0
+                    self.trace_source = reader.trace_source
                     if tokens > MOST:  # more than any run may have
                         raise self._client.error("sends more tokens than it was asked for; see its log.")
                     yield news
@@ -184,12 +188,16 @@ class RemoteDecoder(Decoder):
     def finalized(self, run: Run) -> Run:
         if self._reader is None or not run.tokens:
             return run
-        rounds = run.prefill, *run.rounds
+        reader, rounds = self._reader, (run.prefill, *run.rounds)
         if run.finish_reason != "failed":  # otherwise its server may not answer again
+            if self._counted and reader.draft_counts is None and run.finish_reason != "cancelled":
+                tokens = reader.total or len(run.tokens)
+                reader.draft_counts = counted_between(self._counted, self._dialect.counters(), tokens)
             with self._client.understanding():
-                rounds = self._reader.finalized(rounds)
-        passes_known = self._reader.trace_source != "bursts"
-        known = {"passes_known": passes_known, "prompt_tokens": self._reader.prompt_tokens}
+                rounds = reader.finalized(self._dialect.spelled(rounds))
+        self.trace_source = reader.trace_source
+        names = ("passes_known", "prompt_tokens", "draft_counts")
+        known = {name: getattr(reader, name) for name in names}
         return run.model_copy(update={"prefill": rounds[0], "rounds": rounds[1:], **known})
 
 
@@ -211,7 +219,7 @@ class _Flight:
 class RemoteBatch(Batch):
     in_passes = False
 
-    def __init__(self, client: Client, dialect: Dialect) -> None:
+    def __init__(self, client: Client, dialect: AnyDialect) -> None:
         self._client, self._dialect = client, dialect
         self._news = SimpleQueue[tuple[int, Event | ServerError | None]]()
         self._flying: dict[int, _Flight] = {}
@@ -269,10 +277,15 @@ class RemoteBatch(Batch):
         del self._flying[number]
         with self._client.understanding():
             finalized = flight.reader.finalized(tuple(flight.rounds)) if flight.rounds else ()
-        in_passes = flight.reader.trace_source != "bursts"
-        counts = [(None if each.proposed is None else len(each.proposed), each.accepted) for each in finalized[1:]]
-        rounds = tuple(RoundCounts(*each) for each in counts)
+        reported, in_passes = flight.reader.draft_counts, flight.reader.passes_known
+        rest = finalized[1:]
+        rounds = [RoundCounts(None if each.proposed is None else len(each.proposed), each.accepted) for each in rest]
+        if reported is not None and rounds:  # only sums matter, so the first round takes what the others lack
+            known = [(each.proposed or 0, each.accepted) for each in rounds[1:]]
+            proposed, accepted = (sum(each) for each in zip((0, 0), *known, strict=True))
+            first = RoundCounts(reported.proposed - proposed, reported.accepted - accepted)
+            rounds = [first, *(RoundCounts(*each) for each in known)]
         tokens = sum(len(step.committed) for step in finalized)
         self._tokens, self._letters = self._tokens + tokens, self._letters + flight.letters
         reason = flight.reader.finish_reason
-        return Arrival(number, flight.at, tokens - flight.tokens, "", rounds if in_passes else None, reason)
+        return Arrival(number, flight.at, tokens - flight.tokens, "", tuple(rounds) if in_passes else None, reason)

@@ -1,18 +1,24 @@
 """OpenAI's protocol, which nearly every server speaks, and what all protocols have in common.
 
 A chunk that arrives at once is a round, though it need not be a target pass. The number of tokens is reported at the
-end, if at all, and divided among the chunks by text length.
+end, if at all, and divided among the chunks by text length. Where chunks have token ids, as vLLM's can, each is a
+target pass, which the counts at the end confirm or refute.
 """
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-from specdemo.engines.base import Prefilling, messages
+from specdemo.engines.base import Prefilling, counted_drafts, messages
+from specdemo.engines.server import vllm
 from specdemo.engines.server.client import Client, Event
-from specdemo.records import MOST, TICK, FinishReason, Model, Request, Round, Token, TraceSource
-from specdemo.strategies import SERVERS
+from specdemo.errors import ServerError
+from specdemo.records import MOST, TICK, DraftCounts, FinishReason, Model, Request, Round, Token, TraceSource
+from specdemo.strategies import SERVERS, Plain
 
 _LETTERS_PER_TOKEN = 4  # of English, for texts whose length in tokens is only estimated
 _PREFIXES = ("/v1", "/v3", "")  # where servers have the protocol; OpenVINO Model Server: v3
@@ -29,6 +35,12 @@ class Reader(ABC):
         self.began = began
         self.finish_reason: FinishReason | None = None
         self.prompt_tokens: int | None = None
+        self.total: int | None = None  # tokens of the answer, once they are reported
+        self.draft_counts: DraftCounts | None = None
+
+    @property
+    def passes_known(self) -> bool:
+        return self.trace_source not in ("joined", "bursts")
 
     @abstractmethod
     def on_event(self, event: Event) -> Iterator[Prefilling | Round]: ...
@@ -49,7 +61,17 @@ class HttpRequest(NamedTuple):
     reader: Callable[[float], Reader]
 
 
-class OpenAI:
+class Dialect:
+    def counters(self) -> Counter[str]:
+        """Return the counters of the whole server, if its answers may lack counts of their own."""
+        return Counter()
+
+    def spelled(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
+        """Return the rounds with the own text of each token, where several arrived in one."""
+        return rounds
+
+
+class OpenAI(Dialect):
     def __init__(self, client: Client, model: str | None) -> None:
         self._client = client
         prefixes = [*dict.fromkeys((client.version, *_PREFIXES) if client.version else _PREFIXES)]
@@ -65,6 +87,10 @@ class OpenAI:
         with client.understanding():
             self._model = choose(client, found.get("data") or [], model)
             self._name = str(self._model["id"])
+        self._texts: dict[int, str] = {}
+        is_vllm = self._model.get("owned_by") == "vllm"
+        version = (client.find("/version", refusals=()) or {}).get("version", "") if is_vllm else ""
+        self._server = f"vLLM {version}".strip() if is_vllm else SERVERS["openai"].removeprefix("an ")
 
     def describe(self) -> Model:
         with self._client.understanding():
@@ -79,7 +105,7 @@ class OpenAI:
             )
 
     def version(self) -> str:
-        return SERVERS["openai"].removeprefix("an ")
+        return self._server
 
     def ask(self, request: Request) -> HttpRequest:
         body: dict[str, Any] = {
@@ -87,12 +113,38 @@ class OpenAI:
             **request.openai(neutral=False),
             "stream": True,
             "stream_options": {"include_usage": True},
+            "return_token_ids": True,
         }
+        reader = partial(OpenAIReader, plain=isinstance(request.strategy, Plain))
         if not request.apply_chat_template:
-            return HttpRequest(f"{self._prefix}/completions", {**body, "prompt": request.prompt}, OpenAIReader)
+            return HttpRequest(f"{self._prefix}/completions", {**body, "prompt": request.prompt}, reader)
         if not request.enable_thinking:
             body["chat_template_kwargs"] = {"enable_thinking": False}
-        return HttpRequest(f"{self._prefix}/chat/completions", {**body, "messages": messages(request)}, OpenAIReader)
+        return HttpRequest(f"{self._prefix}/chat/completions", {**body, "messages": messages(request)}, reader)
+
+    def counters(self) -> Counter[str]:
+        with suppress(ServerError):
+            return vllm.counters(self._client.text("/metrics"))
+        return Counter()
+
+    def spelled(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
+        with suppress(ServerError):
+            return tuple(self._spelled(step) for step in rounds)
+        return rounds
+
+    def _spelled(self, step: Round) -> Round:
+        """Tokens that do not make up the round's text, such as parts of a character, share it by length."""
+        if len(step.ids) < 2:
+            return step
+        text, at, committed = "".join(token.text for token in step.committed), 0, list[Token]()
+        for token in step.ids:
+            if token not in self._texts:
+                answer = self._client.fetch("/detokenize", {"model": self._name, "tokens": [token]})
+                self._texts[token] = str(answer.get("prompt"))
+            own = self._texts[token] if text.startswith(self._texts[token], at) else ""  # a special token
+            committed.append(Token(id=token, text=own))
+            at += len(own)
+        return step.model_copy(update={"committed": tuple(committed)}) if at == len(text) else step
 
     def count_tokens(self, text: str) -> int:
         """Return a rough number of tokens: not every server can be asked."""
@@ -117,27 +169,34 @@ def choose(client: Client, listed: Sequence[dict[str, Any]], name: str | None) -
 class OpenAIReader(Reader):
     """Reads one answer. Thinking that arrives apart is put between the marks that models write around it."""
 
-    trace_source = "bursts"
+    trace_source: TraceSource = "bursts"
 
-    def __init__(self, began: float) -> None:
+    def __init__(self, began: float, *, plain: bool = False) -> None:
         super().__init__(began)
-        self._at = began
-        self._total: int | None = None
+        self._at, self._plain = began, plain
+        self._report: vllm.Report | None = None
         self._half = ""  # of a character
         self._thinks = False
 
     def on_event(self, event: Event) -> Iterator[Prefilling | Round]:
         usage = event.data.get("usage")
         if isinstance(usage, dict):
-            self._total = _count(usage.get("completion_tokens")) or self._total
+            self.total = _count(usage.get("completion_tokens")) or self.total
             self.prompt_tokens = _count(usage.get("prompt_tokens")) or self.prompt_tokens
+        if (report := vllm.Report.of(event.data)) is not None:
+            self._report, self.draft_counts = report, report.counts
         choice = next(iter(event.data.get("choices") or ()), None) or {}
         if reason := choice.get("finish_reason"):
             self.finish_reason = "length" if reason == "length" else "stop"
-        text = self._whole(self._text(choice))
-        if text:
-            proposed = () if self._at == self.began else None  # nothing is proposed before the first token
-            committed = (Token(id=None, text=text),)
+        text, ids = self._whole(self._text(choice)), choice.get("token_ids") or ()
+        if text or ids:
+            first = self._at == self.began
+            if first or not ids:
+                self.trace_source = "bursts" if not ids else "reported" if self._plain else "unreported"
+            # nothing is proposed before the first token, or in plain decoding
+            proposed = () if first or self.trace_source == "reported" else None
+            texts = zip(ids or [None], _split(text, len(ids) or 1), strict=True)
+            committed = tuple(Token(id=token, text=part) for token, part in texts)
             yield Round(committed=committed, seconds=max(event.at - self._at, TICK), proposed=proposed)
             self._at = event.at
 
@@ -162,17 +221,40 @@ class OpenAIReader(Reader):
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def finalized(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
-        if self._total is None:
-            return rounds
-        spare = min(max(self._total - len(rounds), 0), MOST)
-        ends = [0, *accumulate(len(step.committed[0].text) for step in rounds)]
+        if self.trace_source == "bursts" or self.total not in (None, sum(len(step.committed) for step in rounds)):
+            self.trace_source = "bursts"
+            return self._divided(rounds)
+        first, *rest = rounds
+        accepted = [len(step.committed) - 1 for step in rest]
+        cut = 0  # accepted, too, but behind the end of the text
+        if self.draft_counts is not None and accepted:
+            cut = self.draft_counts.accepted - sum(accepted)
+            accepted[-1] += cut
+        proposed = self._report.proposed(accepted) if self._report else [0 if self._plain else None] * len(rest)
+        too_many = len(first.committed) > 1 or cut < 0 or (self._plain and not self._report and any(accepted))
+        if too_many or proposed is None:
+            self.trace_source = "joined"
+            return (first, *(step.model_copy(update={"proposed": None}) for step in rest))
+        if self._report and (self._report.per_step_drafted or None not in proposed):
+            self.trace_source = "reported"
+        return (first, *map(_with_drafts, rest, proposed, accepted))
+
+    def _divided(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
+        """Divide the reported number of tokens among the rounds, at least one each, by their texts' lengths."""
+        texts = ["".join(token.text for token in step.committed) for step in rounds]
+        spare = min(max((self.total or 0) - len(rounds), 0), MOST)
+        ends = [0, *accumulate(map(len, texts))]
         found = []
-        for step, (start, end) in zip(rounds, pairwise(ends), strict=True):
-            more = spare * end // ends[-1] - spare * start // ends[-1]
-            texts = _split(step.committed[0].text, 1 + more)
-            committed = tuple(Token(id=None, text=text) for text in texts)
+        for step, text, (start, end) in zip(rounds, texts, pairwise(ends), strict=True):
+            more = spare * end // (ends[-1] or 1) - spare * start // (ends[-1] or 1)
+            committed = tuple(Token(id=None, text=part) for part in _split(text, 1 + more))
             found.append(step.model_copy(update={"committed": committed}))
         return tuple(found)
+
+
+def _with_drafts(step: Round, proposed: int | None, accepted: int) -> Round:
+    drafts = None if proposed is None else counted_drafts(step.committed, proposed, accepted)
+    return step.model_copy(update={"proposed": drafts})
 
 
 def _count(value: object) -> int | None:
