@@ -41,7 +41,8 @@ from tests.support.fake_server import (
 
 
 @contextmanager
-def engine_of(plain: Answers | None, speculative: Answers | None, **server: Any) -> Iterator[RemoteEngine]:
+def engine_of(plain: Any, speculative: Any, **server: Any) -> Iterator[RemoteEngine]:
+    """Each by its answers, or a function that answers."""
     with ExitStack() as opened:
         urls = [found and opened.enter_context(fake(found)).url for found in (plain, speculative)]
         one, other = (Server(url=url, **server) if url else None for url in urls)
