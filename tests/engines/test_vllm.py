@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from specdemo import metrics
+from specdemo.engines.base import rounds_of
 from specdemo.errors import ServerError
 from specdemo.experiments.concurrent import serve
 from specdemo.models.catalogue import initial_settings
-from specdemo.race import race, rounds_of, run_alone
+from specdemo.race import race, run_alone
 from specdemo.records import Comparison, DraftCounts, Request
 from specdemo.summary import summarise
 from tests.engines.test_server_answers import engine_of
