@@ -200,11 +200,14 @@ def other_load(comparison: Comparison) -> float | None:
 
 
 def _certain(comparison: Comparison) -> str:
-    """The counts, which hold beside other programs, too; empty if none disturbed the race."""
+    """The counts, which hold beside other programs, too; empty if none disturbed a race on this machine."""
     load, passes = other_load(comparison), metrics.passes_to(comparison)
-    if load is None or load <= _BUSY or passes is None:
+    busy = load is not None and load > _BUSY
+    if passes is None or not (busy or comparison.environment.remote):
         return ""
     certain = f"the target ran {passes[1]} times instead of {passes[0]}"
+    if load is None:
+        return f"{capitalised(certain)}."
     return f"Other programs took {percent(load)} of the processor; what is certain: {certain}."
 
 
