@@ -60,7 +60,9 @@ export class Player {
     if (same) return this.add(name, rounds.slice(side.rounds.length), true, counts);
     this.sides[name] = newSide();
     this.add(name, rounds, true, counts);
+    const { eager } = this;
     if (side.shown) this.rewind();
+    this.eager = eager; // nothing else would draw them
   }
 
   /** Note that an update has been added. @param {boolean} complete nothing follows */
