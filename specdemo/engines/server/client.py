@@ -226,8 +226,6 @@ class Client:
             raise self.error(f"failed in the middle of its answer: {self.words(reason)}")
         if data is None and text.startswith("{"):
             raise self.error(f"sent an event that is no JSON ({self.words(text)}); see its log, and run again.")
-        if _is_another(data):
-            raise self.error("sends several answers at once; have it send one (n = 1).")
         return data if isinstance(data, dict) else None
 
     def _unusable(self, status: int, text: str, *, streamed: bool = False) -> ServerError:
@@ -353,12 +351,6 @@ def _last_words(text: str) -> object | None:
 def _is_finished(data: dict[str, Any]) -> bool:
     choices = data.get("choices")
     return isinstance(choices, list) and any(isinstance(one, dict) and one.get("finish_reason") for one in choices)
-
-
-def _is_another(data: object) -> bool:
-    choices = data.get("choices") if isinstance(data, dict) else None
-    first = choices[0] if isinstance(choices, list) and choices else None
-    return isinstance(first, dict) and (len(choices or ()) > 1 or bool(first.get("index")))
 
 
 def _transport(url: httpx.URL) -> httpx.AsyncHTTPTransport:

@@ -7,9 +7,8 @@ undercount rounds that commit several, and so the speculative side only.
 
 import os
 import platform
-from collections import Counter
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from time import perf_counter
@@ -54,7 +53,7 @@ from specdemo.version import __version__
 KEY_VARIABLE = "SPECDEMO_API_KEY"
 PLAIN_KEY_VARIABLE = "SPECDEMO_PLAIN_API_KEY"
 
-AnyDialect = OpenAI | LlamaCpp
+Dialect = OpenAI | LlamaCpp
 
 
 class RemoteEngine(Engine):
@@ -75,7 +74,7 @@ class RemoteEngine(Engine):
         check_strategy(self.pair, "server", strategy, Sampling())
         return RemoteBatch(*self._of(strategy))
 
-    def _of(self, strategy: Strategy) -> tuple[Client, AnyDialect]:
+    def _of(self, strategy: Strategy) -> tuple[Client, Dialect]:
         side: Side = "plain" if isinstance(strategy, Plain) else "speculative"
         if side not in self._connections:
             raise UsageError(f"There is no {side} server; give its address, too.")
@@ -101,8 +100,8 @@ def remote_pair(servers: Servers) -> ModelPair:
     return ModelPair(name=target.name, target=target, draft=draft, servers=servers)
 
 
-def _connections(servers: Servers) -> dict[Side, tuple[Client, AnyDialect]]:
-    found: dict[Side, tuple[Client, AnyDialect]] = {}
+def _connections(servers: Servers) -> dict[Side, tuple[Client, Dialect]]:
+    found: dict[Side, tuple[Client, Dialect]] = {}
     with ExitStack() as opened:
         for side in SIDES:
             server: Server | None = getattr(servers, side)
@@ -125,7 +124,7 @@ def _key(servers: Servers, side: Side) -> Key:
     return own if own.value or len(hosts) > 1 else common
 
 
-def _environment(dialects: list[AnyDialect]) -> Environment:
+def _environment(dialects: list[Dialect]) -> Environment:
     names = list(dict.fromkeys(dialect.version() for dialect in dialects))
     unused = dict.fromkeys(("openvino", "openvino_genai", "openvino_tokenizers"), NOT_USED)
     unknown = dict.fromkeys(("inference_precision", "kv_cache_precision"), "unknown")
@@ -133,7 +132,7 @@ def _environment(dialects: list[AnyDialect]) -> Environment:
     return Environment(device=" and ".join(names), draft_device=names[-1], threads=None, **here, **unused, **unknown)
 
 
-def dialect(client: Client, server: Server) -> AnyDialect:
+def dialect(client: Client, server: Server) -> Dialect:
     """Return the protocol to use with a server: OpenAI's, unless it proves to be llama.cpp."""
     if server.kind == "llama.cpp":
         return LlamaCpp(client, server.model)
@@ -142,16 +141,16 @@ def dialect(client: Client, server: Server) -> AnyDialect:
 
 
 class RemoteDecoder(Decoder):
-    def __init__(self, client: Client, dialect: AnyDialect, request: Request) -> None:
+    def __init__(self, client: Client, dialect: Dialect, request: Request) -> None:
         self._client, self._dialect, self._request = client, dialect, request
         self._reader: Reader | None = None
-        self._counted = Counter[str]()
+        self._metrics = ""
         self.trace_source = "reported"
 
     def rounds(self) -> Generator[Prefilling | Round]:
         check_prompt(self._request)
         path, body, reader = self._dialect.ask(self._request)
-        self._counted = Counter() if isinstance(self._request.strategy, Plain) else self._dialect.counters()
+        self._metrics = self._client.text("/metrics")
         with closing(self._client.stream(path, body)) as events:
             self._reader = reader(next(events).at)
             yield Prefilling(0, 0)  # the request is under way
@@ -190,14 +189,15 @@ class RemoteDecoder(Decoder):
             return run
         reader, rounds = self._reader, (run.prefill, *run.rounds)
         if run.finish_reason != "failed":  # otherwise its server may not answer again
-            if self._counted and reader.draft_counts is None and run.finish_reason != "cancelled":
-                tokens = reader.total or len(run.tokens)
-                reader.draft_counts = counted_between(self._counted, self._dialect.counters(), tokens)
+            with suppress(ServerError):
+                if reader.draft_counts is None and reader.total:
+                    reader.draft_counts = counted_between(self._metrics, self._client.text("/metrics"), reader.total)
+                rounds = tuple(map(reader.spelled, rounds))
             with self._client.understanding():
-                rounds = reader.finalized(self._dialect.spelled(rounds))
+                rounds = reader.finalized(rounds)
         self.trace_source = reader.trace_source
-        names = ("passes_known", "prompt_tokens", "draft_counts")
-        known = {name: getattr(reader, name) for name in names}
+        known = {"prompt_tokens": reader.prompt_tokens, "draft_counts": reader.draft_counts}
+        known["passes_known"] = reader.trace_source != "bursts"
         return run.model_copy(update={"prefill": rounds[0], "rounds": rounds[1:], **known})
 
 
@@ -219,7 +219,7 @@ class _Flight:
 class RemoteBatch(Batch):
     in_passes = False
 
-    def __init__(self, client: Client, dialect: AnyDialect) -> None:
+    def __init__(self, client: Client, dialect: Dialect) -> None:
         self._client, self._dialect = client, dialect
         self._news = SimpleQueue[tuple[int, Event | ServerError | None]]()
         self._flying: dict[int, _Flight] = {}
@@ -277,15 +277,12 @@ class RemoteBatch(Batch):
         del self._flying[number]
         with self._client.understanding():
             finalized = flight.reader.finalized(tuple(flight.rounds)) if flight.rounds else ()
-        reported, in_passes = flight.reader.draft_counts, flight.reader.passes_known
-        rest = finalized[1:]
-        rounds = [RoundCounts(None if each.proposed is None else len(each.proposed), each.accepted) for each in rest]
-        if reported is not None and rounds:  # only sums matter, so the first round takes what the others lack
-            known = [(each.proposed or 0, each.accepted) for each in rounds[1:]]
-            proposed, accepted = (sum(each) for each in zip((0, 0), *known, strict=True))
-            first = RoundCounts(reported.proposed - proposed, reported.accepted - accepted)
-            rounds = [first, *(RoundCounts(*each) for each in known)]
+        in_passes, sums, rest = flight.reader.trace_source != "bursts", flight.reader.draft_counts, finalized[1:]
+        counts = [(None if each.proposed is None else len(each.proposed), each.accepted) for each in rest]
+        if sums is not None and counts:  # only sums matter, so they may stand in the first round
+            counts = [(sums.proposed, sums.accepted), *[(0, 0)] * len(rest[1:])]
+        rounds = tuple(RoundCounts(*each) for each in counts)
         tokens = sum(len(step.committed) for step in finalized)
         self._tokens, self._letters = self._tokens + tokens, self._letters + flight.letters
         reason = flight.reader.finish_reason
-        return Arrival(number, flight.at, tokens - flight.tokens, "", tuple(rounds) if in_passes else None, reason)
+        return Arrival(number, flight.at, tokens - flight.tokens, "", rounds if in_passes else None, reason)

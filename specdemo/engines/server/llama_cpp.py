@@ -14,14 +14,14 @@ from urllib.parse import quote
 
 from specdemo.engines.base import Prefilling, counted_drafts, messages
 from specdemo.engines.server.client import Client, Event, SilentError
-from specdemo.engines.server.openai import Dialect, HttpRequest, Reader, choose
+from specdemo.engines.server.openai import HttpRequest, Reader, choose
 from specdemo.errors import ServerError
 from specdemo.records import MOST, TICK, Model, Request, Round, Token
 
 _WINDOW = 64  # last tokens for a repetition penalty, if the context length is unknown; llama.cpp's own default
 
 
-class LlamaCpp(Dialect):
+class LlamaCpp:
     def __init__(self, client: Client, model: str | None) -> None:
         self._client = client
         self._props = client.fetch("/props")
@@ -181,5 +181,4 @@ class LlamaCppReader(Reader):
 
     def _round(self, accepted: int, proposed: int | None, seconds: float) -> Round:
         committed = tuple(self._tokens.popleft() for _ in range(min(accepted + 1, len(self._tokens))))
-        drafts = None if proposed is None else counted_drafts(committed, proposed, accepted)
-        return Round(committed=committed, seconds=seconds, proposed=drafts)
+        return Round(committed=committed, seconds=seconds, proposed=counted_drafts(committed, proposed, accepted))

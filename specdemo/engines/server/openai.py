@@ -6,19 +6,16 @@ target pass, which the counts at the end confirm or refute.
 """
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from specdemo.engines.base import Prefilling, counted_drafts, messages
 from specdemo.engines.server import vllm
 from specdemo.engines.server.client import Client, Event
-from specdemo.errors import ServerError
 from specdemo.records import MOST, TICK, DraftCounts, FinishReason, Model, Request, Round, Token, TraceSource
-from specdemo.strategies import SERVERS, Plain
+from specdemo.strategies import SERVERS
 
 _LETTERS_PER_TOKEN = 4  # of English, for texts whose length in tokens is only estimated
 _PREFIXES = ("/v1", "/v3", "")  # where servers have the protocol; OpenVINO Model Server: v3
@@ -38,12 +35,12 @@ class Reader(ABC):
         self.total: int | None = None  # tokens of the answer, once they are reported
         self.draft_counts: DraftCounts | None = None
 
-    @property
-    def passes_known(self) -> bool:
-        return self.trace_source not in ("joined", "bursts")
-
     @abstractmethod
     def on_event(self, event: Event) -> Iterator[Prefilling | Round]: ...
+
+    def spelled(self, step: Round) -> Round:
+        """Give each token its own text, unless they do not make up the round's, as parts of a character do not."""
+        return step
 
     def end(self) -> Iterator[Round]:
         """Yield the remaining rounds; the finish reason is set then."""
@@ -61,17 +58,7 @@ class HttpRequest(NamedTuple):
     reader: Callable[[float], Reader]
 
 
-class Dialect:
-    def counters(self) -> Counter[str]:
-        """Return the counters of the whole server, if its answers may lack counts of their own."""
-        return Counter()
-
-    def spelled(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
-        """Return the rounds with the own text of each token, where several arrived in one."""
-        return rounds
-
-
-class OpenAI(Dialect):
+class OpenAI:
     def __init__(self, client: Client, model: str | None) -> None:
         self._client = client
         prefixes = [*dict.fromkeys((client.version, *_PREFIXES) if client.version else _PREFIXES)]
@@ -87,10 +74,7 @@ class OpenAI(Dialect):
         with client.understanding():
             self._model = choose(client, found.get("data") or [], model)
             self._name = str(self._model["id"])
-        self._texts: dict[int, str] = {}
-        is_vllm = self._model.get("owned_by") == "vllm"
-        version = (client.find("/version", refusals=()) or {}).get("version", "") if is_vllm else ""
-        self._server = f"vLLM {version}".strip() if is_vllm else SERVERS["openai"].removeprefix("an ")
+        self._reader = partial(OpenAIReader, text_of=cache(self._text_of))
 
     def describe(self) -> Model:
         with self._client.understanding():
@@ -105,7 +89,8 @@ class OpenAI(Dialect):
             )
 
     def version(self) -> str:
-        return self._server
+        version = (self._client.find("/version", refusals=()) or {}).get("version")
+        return f"vLLM {version}" if version else SERVERS["openai"].removeprefix("an ")
 
     def ask(self, request: Request) -> HttpRequest:
         body: dict[str, Any] = {
@@ -115,36 +100,14 @@ class OpenAI(Dialect):
             "stream_options": {"include_usage": True},
             "return_token_ids": True,
         }
-        reader = partial(OpenAIReader, plain=isinstance(request.strategy, Plain))
         if not request.apply_chat_template:
-            return HttpRequest(f"{self._prefix}/completions", {**body, "prompt": request.prompt}, reader)
+            return HttpRequest(f"{self._prefix}/completions", {**body, "prompt": request.prompt}, self._reader)
         if not request.enable_thinking:
             body["chat_template_kwargs"] = {"enable_thinking": False}
-        return HttpRequest(f"{self._prefix}/chat/completions", {**body, "messages": messages(request)}, reader)
+        return HttpRequest(f"{self._prefix}/chat/completions", {**body, "messages": messages(request)}, self._reader)
 
-    def counters(self) -> Counter[str]:
-        with suppress(ServerError):
-            return vllm.counters(self._client.text("/metrics"))
-        return Counter()
-
-    def spelled(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
-        with suppress(ServerError):
-            return tuple(self._spelled(step) for step in rounds)
-        return rounds
-
-    def _spelled(self, step: Round) -> Round:
-        """Tokens that do not make up the round's text, such as parts of a character, share it by length."""
-        if len(step.ids) < 2:
-            return step
-        text, at, committed = "".join(token.text for token in step.committed), 0, list[Token]()
-        for token in step.ids:
-            if token not in self._texts:
-                answer = self._client.fetch("/detokenize", {"model": self._name, "tokens": [token]})
-                self._texts[token] = str(answer.get("prompt"))
-            own = self._texts[token] if text.startswith(self._texts[token], at) else ""  # a special token
-            committed.append(Token(id=token, text=own))
-            at += len(own)
-        return step.model_copy(update={"committed": tuple(committed)}) if at == len(text) else step
+    def _text_of(self, token: int) -> str:
+        return str(self._client.fetch("/detokenize", {"model": self._name, "tokens": [token]}).get("prompt"))
 
     def count_tokens(self, text: str) -> int:
         """Return a rough number of tokens: not every server can be asked."""
@@ -171,9 +134,9 @@ class OpenAIReader(Reader):
 
     trace_source: TraceSource = "bursts"
 
-    def __init__(self, began: float, *, plain: bool = False) -> None:
+    def __init__(self, began: float, text_of: Callable[[int], str]) -> None:
         super().__init__(began)
-        self._at, self._plain = began, plain
+        self._at, self._text_of = began, text_of
         self._report: vllm.Report | None = None
         self._half = ""  # of a character
         self._thinks = False
@@ -186,18 +149,18 @@ class OpenAIReader(Reader):
         if (report := vllm.Report.of(event.data)) is not None:
             self._report, self.draft_counts = report, report.counts
         choice = next(iter(event.data.get("choices") or ()), None) or {}
+        if choice.get("index"):
+            raise ValueError("several answers at once")
         if reason := choice.get("finish_reason"):
             self.finish_reason = "length" if reason == "length" else "stop"
         text, ids = self._whole(self._text(choice)), choice.get("token_ids") or ()
         if text or ids:
             first = self._at == self.began
             if first or not ids:
-                self.trace_source = "bursts" if not ids else "reported" if self._plain else "unreported"
-            # nothing is proposed before the first token, or in plain decoding
-            proposed = () if first or self.trace_source == "reported" else None
+                self.trace_source = "reported" if ids else "bursts"
             texts = zip(ids or [None], _split(text, len(ids) or 1), strict=True)
             committed = tuple(Token(id=token, text=part) for token, part in texts)
-            yield Round(committed=committed, seconds=max(event.at - self._at, TICK), proposed=proposed)
+            yield Round(committed=committed, seconds=max(event.at - self._at, TICK), proposed=() if first else None)
             self._at = event.at
 
     def _text(self, choice: dict[str, Any]) -> str:
@@ -220,24 +183,29 @@ class OpenAIReader(Reader):
             text, self._half = text[:-1], text[-1]
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
+    def spelled(self, step: Round) -> Round:
+        text, committed = "".join(token.text for token in step.committed), list[Token]()
+        for token in step.ids if len(step.ids) > 1 else ():
+            own = self._text_of(token)
+            committed.append(Token(id=token, text=own if text.startswith(own) else ""))  # a special token has none
+            text = text.removeprefix(own)
+        return step.model_copy(update={"committed": tuple(committed)}) if committed and not text else step
+
     def finalized(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
-        if self.trace_source == "bursts" or self.total not in (None, sum(len(step.committed) for step in rounds)):
+        tokens = sum(len(step.committed) for step in rounds)
+        if self.trace_source == "bursts" or tokens != (self.total or tokens):
             self.trace_source = "bursts"
             return self._divided(rounds)
         first, *rest = rounds
         accepted = [len(step.committed) - 1 for step in rest]
-        cut = 0  # accepted, too, but behind the end of the text
-        if self.draft_counts is not None and accepted:
-            cut = self.draft_counts.accepted - sum(accepted)
-            accepted[-1] += cut
-        proposed = self._report.proposed(accepted) if self._report else [0 if self._plain else None] * len(rest)
-        too_many = len(first.committed) > 1 or cut < 0 or (self._plain and not self._report and any(accepted))
-        if too_many or proposed is None:
-            self.trace_source = "joined"
-            return (first, *(step.model_copy(update={"proposed": None}) for step in rest))
-        if self._report and (self._report.per_step_drafted or None not in proposed):
-            self.trace_source = "reported"
-        return (first, *map(_with_drafts, rest, proposed, accepted))
+        unseen = self.draft_counts.accepted - sum(accepted) if self.draft_counts and accepted else 0
+        accepted[-1:] = [count + unseen for count in accepted[-1:]]  # behind the end of the text
+        proposed = self._report.proposed(accepted) if self._report else [None] * len(rest)
+        if len(first.committed) > 1 or unseen < 0 or proposed is None:  # something joined rounds
+            self.trace_source = "bursts"
+            return rounds
+        drafts = map(counted_drafts, (step.committed for step in rest), proposed, accepted)
+        return (first, *(step.model_copy(update={"proposed": each}) for step, each in zip(rest, drafts, strict=True)))
 
     def _divided(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
         """Divide the reported number of tokens among the rounds, at least one each, by their texts' lengths."""
@@ -250,11 +218,6 @@ class OpenAIReader(Reader):
             committed = tuple(Token(id=None, text=part) for part in _split(text, 1 + more))
             found.append(step.model_copy(update={"committed": committed}))
         return tuple(found)
-
-
-def _with_drafts(step: Round, proposed: int | None, accepted: int) -> Round:
-    drafts = None if proposed is None else counted_drafts(step.committed, proposed, accepted)
-    return step.model_copy(update={"proposed": drafts})
 
 
 def _count(value: object) -> int | None:

@@ -6,9 +6,9 @@ servers send the same fields.
 """
 
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import pairwise
 from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError
@@ -16,18 +16,12 @@ from pydantic import Field, ValidationError
 from specdemo.records import MOST, Count, DraftCounts, Record
 
 _Drafted = Annotated[int, Field(ge=0, le=256)]  # of a round; more is nonsense, and would fill the memory
-_PREFIX = "spec_decode_num_"
-_COUNTER = re.compile(
-    rf"^\w+:({_PREFIX}(?:drafts|draft_tokens|accepted_tokens(?:_per_pos)?)|generation_tokens|request_success)"
-    r"_total(?:{(.*)})? (\d+)(?:\.0)?$",
-    re.MULTILINE,
-)
+_COUNTER = re.compile(r'^\w+:(?:spec_decode_num_)?(\w+)_total(?:{(?:.*\bposition="(\d+)")?.*})? (\S+)$', re.MULTILINE)
 
 
 class Report(Record):
     """A chunk's `metrics.speculative_decoding`; by step if the server was started to report in detail."""
 
-    num_spec_tokens: _Drafted
     num_spec_steps: Count
     num_draft_tokens: Count
     num_accepted_draft_tokens: Count
@@ -52,55 +46,51 @@ class Report(Record):
         )
 
     def proposed(self, accepted: Sequence[int]) -> list[int | None] | None:
-        """Return how many tokens were proposed in each round, given how many it accepted; None where unknown.
+        """Return how many tokens each round proposed, given how many it accepted; None for a round where that is
+        unknown, and None instead of a list if these are not the rounds of the report.
 
-        If several rounds in a row accepted nothing, it is unknown which of them had proposals. Instead of a list,
-        None says that these are not the rounds of the report.
+        If several rounds in a row accepted nothing, it may be unknown which of them had proposals: a round is known
+        if its step is the same whether steps are placed as early or as late as they can be.
         """
-        steps = deque(zip(self.per_step_drafted, self.per_step_accepted, strict=False))
-        if len(steps) < self.num_spec_steps:  # only sums are reported
-            histogram = {count: rounds for count, rounds in enumerate(self.acceptance_histogram) if count and rounds}
-            if Counter(filter(None, accepted)) != histogram:
-                return None
-            all_alike = self.num_draft_tokens == len(accepted) * self.num_spec_tokens
-            return [self.num_spec_tokens if all_alike else None] * len(accepted)
-        found: list[int | None] = []
-        for some, run in groupby(accepted, key=bool):
-            counts, vain = [*run], list[int]()
-            while not some and steps and not steps[0][1]:
-                vain.append(steps.popleft()[0])
-            if not some and len(vain) <= len(counts):
-                found += vain if len(vain) == len(counts) else [None if vain else 0] * len(counts)
-            elif some and [accepted for _, accepted in [*steps][: len(counts)]] == counts:
-                found += [steps.popleft()[0] for _ in counts]
-            else:
-                return None
-        return None if steps else found
+        drafted, steps = self.per_step_drafted, self.per_step_accepted
+        if Counter(filter(None, accepted)) != Counter(dict(enumerate((0, *self.acceptance_histogram[1:])))):
+            return None
+        if not len(steps) == len(drafted) == self.num_spec_steps:  # only sums are reported
+            return [None] * len(accepted)
+        early = _steps_before(steps, accepted)
+        late = [len(steps) - after for after in reversed(_steps_before(steps[::-1], accepted[::-1]))]
+        if early[-1] < len(steps):
+            return None
+        places = zip(pairwise(early), pairwise(late), strict=True)
+        return [sum(drafted[slice(*place)]) if place == other else None for place, other in places]
 
 
-def counters(text: str) -> Counter[str]:
+def _steps_before(steps: Sequence[int], accepted: Sequence[int]) -> list[int]:
+    """Return how many steps lie before each round, and at the end, if every step is in the first round that fits."""
+    before = [0]
+    for count in accepted:
+        before.append(before[-1] + (steps[before[-1] : before[-1] + 1] == (count,)))
+    return before
+
+
+def _counters(text: str) -> Counter[str]:
     """Read the counters, by name and position, from Prometheus' format; sums over engines and models."""
     found = Counter[str]()
-    for name, labels, value in _COUNTER.findall(text):
-        position = re.search(r'\bposition="(\d+)"', labels)
-        found[name + (position[1] if position else "")] += int(value)
+    for name, position, value in _COUNTER.findall(text):
+        found[name + position] += int(float(value))
     return found
 
 
-def counted_between(before: Counter[str], after: Counter[str], tokens: int) -> DraftCounts | None:
-    """Return what the counters counted during a request of so many tokens; None if it was not the only one."""
-    change = {name: after[name] - before[name] for name in after}
-    if change.get("request_success") != 1 or change.get("generation_tokens") != tokens:
+def counted_between(before: str, after: str, tokens: int) -> DraftCounts | None:
+    """Return what `/metrics` counted during a request of so many tokens; None if another ended, too."""
+    change = _counters(after)
+    change.subtract(_counters(before))
+    if change["request_success"] != 1 or change["generation_tokens"] != tokens:
         return None
-    drafts, proposed, accepted = (
-        change.get(_PREFIX + name, 0) for name in ("drafts", "draft_tokens", "accepted_tokens")
-    )
-    per_position = f"{_PREFIX}accepted_tokens_per_pos"
-    positions = sorted(int(name.removeprefix(per_position)) for name in change if name.startswith(per_position))
     return DraftCounts(
-        rounds=drafts,
-        proposed=proposed,
-        accepted=accepted,
-        by_position=tuple(change[f"{per_position}{position}"] for position in positions),
+        rounds=change["drafts"],
+        proposed=change["draft_tokens"],
+        accepted=change["accepted_tokens"],
+        by_position=tuple(sorted((change[name] for name in change if "per_pos" in name), reverse=True)),
         of_server=True,
     )
