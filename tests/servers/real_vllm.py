@@ -32,19 +32,7 @@ METHODS = {
     "suffix": {"method": "suffix", "num_speculative_tokens": 8},
     "draft_model": {"method": "draft_model", "model": "draft", "num_speculative_tokens": 3},
 }
-LOAD = [
-    "load",
-    "--concurrency",
-    "1,4,16",
-    "--limit",
-    "4",
-    "--max-new-tokens",
-    "32",
-    "--repeats",
-    "2",
-    "--minutes",
-    "2",
-]
+LOAD = "load --concurrency 1,4,16 --limit 4 --max-new-tokens 32 --repeats 2 --minutes 2"
 SCRIPT = Path(__file__).with_name("vllm.sh")
 
 
@@ -93,4 +81,4 @@ if __name__ == "__main__":
                 servers = Servers(plain=Server(url=plain), speculative=Server(url=url))
                 with closing(RemoteEngine(remote_pair(servers))) as engine:
                     compare(engine, url)
-                assert main([*LOAD, "--plain-url", plain, "--url", url]) == 0
+                assert main([*LOAD.split(), "--plain-url", plain, "--url", url]) == 0
