@@ -38,7 +38,7 @@ SCRIPT = Path(__file__).with_name("vllm.sh")
 
 @contextmanager
 def served(folder: Path, port: int, *options: str) -> Iterator[str]:
-    command, url = [SCRIPT, "serve", folder, "--port", str(port), *options], f"http://127.0.0.1:{port}"
+    command, url = [str(SCRIPT), "serve", str(folder), "--port", str(port), *options], f"http://127.0.0.1:{port}"
     with (folder / f"{port}.log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as server:
         try:
             while server.poll() is None:
