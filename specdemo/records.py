@@ -319,6 +319,18 @@ def outcomes_from_counts(proposed: int, accepted: int) -> list[Outcome]:
     return [Outcome.ACCEPTED] * accepted + [Outcome.REJECTED] * min(left, 1) + [Outcome.DISCARDED] * max(left - 1, 0)
 
 
+class DraftCounts(Record):
+    """A server's own sums over the rounds in which something was proposed; `by_position[i]` of them accepted more
+    than i tokens. `of_server`: differences of its counters, which would include other requests.
+    """
+
+    rounds: Count
+    proposed: Count
+    accepted: Count
+    by_position: tuple[Count, ...] = Field((), max_length=MOST)
+    of_server: bool = False
+
+
 class Run(Record):
     """One side of a comparison. `prefill` commits the first token; its seconds are the time to first token.
 
@@ -331,6 +343,7 @@ class Run(Record):
     finish_reason: FinishReason
     passes_known: bool = True
     prompt_tokens: Count | None = None
+    draft_counts: DraftCounts | None = None
 
     @classmethod
     def without(cls, reason: Literal["failed", "absent", "cancelled"]) -> Self:
@@ -458,7 +471,7 @@ TraceSource = Literal["measured", "replayed", "counts only", "reported", "bursts
 """Source of a run's proposals.
 
 measured: as they were made; replayed: by running the drafter over the committed text off the clock; counts only: only
-their number is known. From a server: reported: counts per round; bursts: each round is text that arrived at once.
+their number is known. From a server: reported: tokens per round, or proposals, too; bursts: what arrived at once.
 """
 
 

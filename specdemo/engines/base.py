@@ -22,6 +22,7 @@ from specdemo.records import (
     Environment,
     FinishReason,
     ModelPair,
+    Outcome,
     Request,
     Round,
     Run,
@@ -141,10 +142,15 @@ def rounds_of(decoder: Decoder) -> Generator[Round]:
                 yield step
 
 
-def counted_drafts(committed: Sequence[Token], proposed: int, accepted: int) -> tuple[DraftToken, ...]:
-    """Return proposals of which only the number is known, and the accepted ones from what was committed."""
-    known = [*committed[:accepted], *[Token(id=None, text="")] * (proposed - len(committed[:accepted]))]
+def counted_drafts(committed: Sequence[Token], proposed: int | None, accepted: int) -> tuple[DraftToken, ...] | None:
+    """Return proposals of which only the number is known, if it is; the accepted ones are the committed ones."""
+    if proposed is None:
+        return None
+    accepted = min(accepted, len(committed))
+    known = [*committed[:accepted], *[Token(id=None, text="")] * (proposed - accepted)]
     outcomes = outcomes_from_counts(proposed, accepted)
+    if accepted == len(committed):  # the text ends within the proposals, so those behind it are unjudged
+        outcomes[accepted:] = [Outcome.DISCARDED] * (proposed - accepted)
     return tuple(
         DraftToken(id=token.id, text=token.text, verdict=outcome)
         for token, outcome in zip(known, outcomes, strict=True)

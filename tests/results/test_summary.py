@@ -119,7 +119,7 @@ def test_beside_other_programs_what_is_certain_is_said_and_advice_is_given_once(
     assert [each.kind for each in found.warnings] == ["disturbed"]
     assert " ".join([*found.why, found.sentence]).count("Close what you can") == 1
     assert found.strength != "noisy"  # nine tokens say little, counts and step costs enough
-    assert summarise(comparison).certain == "What is certain: the target ran 3 times instead of 8."  # nine tokens
+    assert summarise(comparison).certain == "The target ran 3 times instead of 8."  # nine tokens
     assert summarise(compare(ScriptedEngine(), **LONG)).certain == ""
 
 

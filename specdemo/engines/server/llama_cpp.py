@@ -185,5 +185,4 @@ class LlamaCppReader(Reader):
 
     def _round(self, accepted: int, proposed: int | None, seconds: float) -> Round:
         committed = tuple(self._tokens.popleft() for _ in range(min(accepted + 1, len(self._tokens))))
-        drafts = None if proposed is None else counted_drafts(committed, proposed, accepted)
-        return Round(committed=committed, seconds=seconds, proposed=drafts)
+        return Round(committed=committed, seconds=seconds, proposed=counted_drafts(committed, proposed, accepted))
