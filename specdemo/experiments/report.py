@@ -306,7 +306,7 @@ def read_result(path: Path) -> Result:
 
 def joined(here: Result, there: Result, name: str) -> Result:
     """Both results' rows on common prompts, the other's marked with its `name`. FileError: there are none."""
-    mine, other = ({task.name: (task.before, task.prompt) for task in each.tasks} for each in (here, there))
+    mine, other = ({task.name: task.model_dump(exclude={"task"}) for task in each.tasks} for each in (here, there))
     common = {task for task in mine if other.get(task) == mine[task]}
     if not common:
         raise FileError(f"{quoted(name)} has no prompt in common with this measurement; measure the same prompts.")

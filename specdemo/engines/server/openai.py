@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-from specdemo.engines.base import Prefilling, messages
+from specdemo.engines.base import Prefilling
 from specdemo.engines.server.client import Client, Event
 from specdemo.records import MOST, TICK, FinishReason, Model, Request, Round, Token, TraceSource
 from specdemo.strategies import SERVERS
@@ -92,7 +92,7 @@ class OpenAI:
             return HttpRequest(f"{self._prefix}/completions", {**body, "prompt": request.prompt}, OpenAIReader)
         if not request.enable_thinking:
             body["chat_template_kwargs"] = {"enable_thinking": False}
-        return HttpRequest(f"{self._prefix}/chat/completions", {**body, "messages": messages(request)}, OpenAIReader)
+        return HttpRequest(f"{self._prefix}/chat/completions", {**body, "messages": request.messages}, OpenAIReader)
 
     def count_tokens(self, text: str) -> int:
         """Return a rough number of tokens: not every server can be asked."""
