@@ -80,14 +80,13 @@ def _compare(options: argparse.Namespace) -> None:
     show_conversion(convert_pair(pair), quiet=options.quiet)
     with progress("loading", quiet=options.quiet):
         engine = options.load_engine(settings.engine, pair)
-    printed, comparison = options.json != "-", None
-    view = RaceView(task.prompt + "\n" * is_chat(pair, settings), streams=printed and not options.quiet)
+    comparison, prompt = None, task.prompt + "\n" * is_chat(pair, settings)
+    view = RaceView(prompt, printed=options.json != "-", quiet=options.quiet)
     try:
         with closing(engine), interruptible() as stop, view:
             for event in measured_race(engine, task.prompt, settings, number=options.repeats, stop=stop):
                 comparison = event if isinstance(event, Comparison) else comparison
-                if printed:
-                    view.show(event)
+                view.show(event)
             if stop():
                 raise KeyboardInterrupt
     finally:

@@ -68,11 +68,12 @@ class RaceView:
     It is drawn between slices and repeats only, never in a thread of its own: drawing would take time on the clocks.
     """
 
-    def __init__(self, prompt: str, *, streams: bool) -> None:
+    def __init__(self, prompt: str, *, printed: bool, quiet: bool) -> None:
         self._console, self._raced = safe_console(), False
         self._texts = {side: Text(prompt, "dim") for side in SIDES}
         self._live = Live(console=self._console, auto_refresh=False, transient=True, vertical_overflow="crop")
-        self._streams = streams and self._console.is_terminal
+        self._printed, self._streams = printed, printed and not quiet and self._console.is_terminal
+        self._phase: Show = (lambda *_: None) if quiet or self._streams else _lines()
 
     def __enter__(self) -> Self:
         if self._streams:
@@ -83,6 +84,10 @@ class RaceView:
         self._live.stop()
 
     def show(self, event: RaceEvent) -> None:
+        if isinstance(event, Phase):
+            self._phase(event.name)
+        if not self._printed:
+            return
         if isinstance(event, Comparison):
             line = Text(summarise(event).line, "bold")
             if not self._raced:
