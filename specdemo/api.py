@@ -13,7 +13,6 @@ from typing import Any, Self
 from specdemo import estimate, metrics
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
-from specdemo.engines.server.engine import remote_pair
 from specdemo.errors import UnknownNameError, UsageError, quoted
 from specdemo.estimate import Speedup
 from specdemo.experiments.plan import PRESETS, Axes
@@ -155,6 +154,8 @@ def load(
     if url is not None or plain_url is not None:
         if target is not None:
             raise UsageError("Servers have their own models; leave the target out, or the servers' URLs.")
+        from specdemo.engines.server.engine import remote_pair  # httpx takes a quarter of a second to import
+
         named = {"speculative": url, "plain": plain_url}
         return Pair(remote_pair(Servers(**{side: Server(url=each) for side, each in named.items() if each})))
     if target is None:

@@ -9,8 +9,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from jinja2 import Environment as Jinja
-from jinja2 import StrictUndefined
 from markupsafe import Markup
 from pydantic import ValidationError
 
@@ -20,7 +18,7 @@ from specdemo.estimate import INTERVAL, TRIALS_FORMULA
 from specdemo.experiments.plan import CONDITIONS, Variant
 from specdemo.experiments.rows import Point, Result, Row, points, rounded_speedup
 from specdemo.exports.charts import AT_ONE, Figure, bars, colour, figure, line, whiskers
-from specdemo.exports.html import text_of
+from specdemo.exports.html import filled, text_of
 from specdemo.files import ASSETS, colours, json_file, json_value, read_bytes, write_each
 from specdemo.strategies import effective
 from specdemo.summary import milliseconds, number, percent
@@ -336,23 +334,20 @@ def to_markdown(report: Report) -> str:
 
 def to_html(report: Report) -> str:
     template = (ASSETS / "report.html").read_text(encoding="utf-8")
-    return (
-        Jinja(autoescape=True, undefined=StrictUndefined)
-        .from_string(template)
-        .render(
-            title=report.title,
-            light=colours(),
-            dark=colours(dark=True),
-            script=Markup(text_of("chart.js")),
-            opening=report.opening,
-            # safe inside a script
-            plots=[
-                (chart.title, name, Markup(json.dumps(chart.figure).replace("<", "\\u003c")), chart.remark)
-                for name, chart in report.charts.items()
-            ],
-            tables=report.tables.values(),
-            notes=report.notes,
-        )
+    return filled(
+        template,
+        title=report.title,
+        light=colours(),
+        dark=colours(dark=True),
+        script=Markup(text_of("chart.js")),
+        opening=report.opening,
+        # safe inside a script
+        plots=[
+            (chart.title, name, Markup(json.dumps(chart.figure).replace("<", "\\u003c")), chart.remark)
+            for name, chart in report.charts.items()
+        ],
+        tables=report.tables.values(),
+        notes=report.notes,
     )
 
 
