@@ -84,8 +84,10 @@ class RaceView:
         self._live.stop()
 
     def show(self, event: RaceEvent) -> None:
-        if isinstance(event, Phase):
-            self._phase(event.name)
+        if not isinstance(event, Comparison):
+            self._phase(event.name if isinstance(event, Phase) else "racing")
+        elif event.repeats:
+            self._phase("repeating", f", {len(event.repeats)} so far")
         if not self._printed:
             return
         if isinstance(event, Comparison):
