@@ -20,7 +20,7 @@ from specdemo.cli.options import (
     raced_settings,
     whole,
 )
-from specdemo.cli.terminal import RaceView, interruptible, print_figures, progress, safe_console, show_conversion
+from specdemo.cli.terminal import interruptible, print_figures, progress, racing, safe_console, show_conversion
 from specdemo.errors import ServerError, UsageError
 from specdemo.estimate import ENOUGH
 from specdemo.experiments.suites import Task, read_prompts, typed_tasks
@@ -81,12 +81,12 @@ def _compare(options: argparse.Namespace) -> None:
     with progress("loading", quiet=options.quiet):
         engine = options.load_engine(settings.engine, pair)
     comparison, prompt = None, task.prompt + "\n" * is_chat(pair, settings)
-    view = RaceView(prompt, printed=options.json != "-", quiet=options.quiet)
+    view = racing(prompt, printed=options.json != "-", quiet=options.quiet)
     try:
-        with closing(engine), interruptible() as stop, view:
+        with closing(engine), interruptible() as stop, view as show:
             for event in measured_race(engine, task.prompt, settings, number=options.repeats, stop=stop):
                 comparison = event if isinstance(event, Comparison) else comparison
-                view.show(event)
+                show(event)
             if stop():
                 raise KeyboardInterrupt
     finally:

@@ -86,13 +86,11 @@ def _measure(options: argparse.Namespace, preset: Preset) -> None:
         with interruptible() as stop, progress("starting", quiet=options.quiet) as show:
             for state in run(plan, options.load_engine, stop=stop):
                 result = state.result
-                if result.measured and monotonic() > due and not options.quiet:
+                if result.measured and monotonic() > due:
                     point = max(points(result), key=rounded_speedup)
-                    best, due = (
-                        f", best so far: {point.variant} {point.speedup.middle:.2f}×",
-                        monotonic() + _BEST_SECONDS,
-                    )
-                show(state.doing, _details(state) + best, *_done(state))
+                    best = f", best so far: {point.variant} {point.speedup.middle:.2f}×"
+                    due = monotonic() + _BEST_SECONDS
+                show(state.doing, *_done(state, best))
         if stop():
             raise KeyboardInterrupt
     finally:  # finished rows survive Ctrl+C and failures after them
@@ -100,30 +98,29 @@ def _measure(options: argparse.Namespace, preset: Preset) -> None:
             _report(result if other is None else joined(result, other, options.against.name), options.json)
 
 
-def _details(state: Progress[Result]) -> str:
-    of = f" of {state.total}" if state.limit is None else ""
-    left = state.seconds_left
-    return f", {state.done}{of} runs" + ("" if left is None else f", {left // 60:.0f}:{left % 60:02.0f} left")
-
-
-def _done(state: Progress[Result]) -> tuple[float, float]:
-    """Within a time limit, a bar shows the time."""
-    if state.limit is None or state.seconds_left is None:
-        return state.done, state.total
-    return state.limit - state.seconds_left, state.limit
+def _done(state: Progress[Result], best: str) -> tuple[str, float, float]:
+    """How much is done in words, and of the total: of the time, if that is limited."""
+    left, limit = state.seconds_left, state.limit
+    runs = f", {state.done} runs" if limit else f", {state.done} of {state.total} runs"
+    if left is None:
+        return runs + best, state.done, state.total
+    words = f"{runs}, {left // 60:.0f}:{left % 60:02.0f} left{best}"
+    return (words, limit - left, limit) if limit else (words, state.done, state.total)
 
 
 def _plan(options: argparse.Namespace, preset: Preset) -> Plan:
     pair = chosen_pair(options)
     settings = preset.settings(pair, **chosen(options, GenerationSettings))
-    path = prompt_file(options, options.texts)
-    file = None if path is None else read_prompts(path)
-    if file is not None and not options.quiet:
-        print(f"specdemo: {printable(next(file.preview()))}", file=sys.stderr)
-    limit = preset.limit if options.limit is None and path is None else options.limit
-    kind = pair.target.prompts
-    typed = options.texts and path is None
-    tasks = typed_tasks(options.texts) if typed else chosen_tasks(file, kind, limit, skip_bad=options.skip_bad)
+    path, limit = prompt_file(options, options.texts), options.limit
+    if options.texts and path is None:
+        tasks = typed_tasks(options.texts)
+    else:
+        file = None if path is None else read_prompts(path)
+        tasks = chosen_tasks(
+            file, pair.target.prompts, limit or (preset.limit if file is None else None), skip_bad=options.skip_bad
+        )
+        for line in file.about() if file is not None and not options.quiet else ():
+            print(f"specdemo: {printable(line)}", file=sys.stderr)
     axes = {name: _places(name, text) for name in Axes.model_fields if (text := getattr(options, name)) is not None}
     return preset.plan(pair, tasks, settings, axes, repeats=options.repeats, minutes=options.minutes)
 

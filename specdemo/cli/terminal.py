@@ -2,10 +2,10 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from threading import Event
 from time import monotonic
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderHook
 from rich.live import Live
@@ -62,53 +62,43 @@ def safe_console(*, stderr: bool = False) -> Console:
     return made
 
 
-class RaceView:
-    """A race as it is decoded, and then its headline, which repeats refine; into a pipe, plain text after the race.
+@contextmanager
+def racing(prompt: str, *, printed: bool, quiet: bool) -> Iterator[Callable[[RaceEvent], None]]:
+    """Show a race as it is decoded, then its headline, which repeats refine; into a pipe, plain text after the race.
 
     It is drawn between slices and repeats only, never in a thread of its own: drawing would take time on the clocks.
     """
+    console, raced = safe_console(), False
+    streams = printed and not quiet and console.is_terminal
+    texts = {side: Text(prompt, "dim") for side in SIDES}
+    log: Show = (lambda *_: None) if quiet or streams else _lines()
 
-    def __init__(self, prompt: str, *, printed: bool, quiet: bool) -> None:
-        self._console, self._raced = safe_console(), False
-        self._texts = {side: Text(prompt, "dim") for side in SIDES}
-        self._live = Live(console=self._console, auto_refresh=False, transient=True, vertical_overflow="crop")
-        self._printed, self._streams = printed, printed and not quiet and self._console.is_terminal
-        self._phase: Show = (lambda *_: None) if quiet or self._streams else _lines()
-
-    def __enter__(self) -> Self:
-        if self._streams:
-            self._live.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._live.stop()
-
-    def show(self, event: RaceEvent) -> None:
-        if not isinstance(event, Comparison):
-            self._phase(event.name if isinstance(event, Phase) else "racing")
-        elif event.repeats:
-            self._phase("repeating", f", {len(event.repeats)} so far")
-        if not self._printed:
-            return
+    def show(event: RaceEvent) -> None:
+        nonlocal raced
         if isinstance(event, Comparison):
-            line = Text(summarise(event).line, "bold")
-            if not self._raced:
-                self._raced = True
-                print_race(self._console, event)
-                if not self._console.is_terminal:
-                    self._console.print("One race:", line, soft_wrap=True)
-            repeats = f"{counted(len(event.repeats), 'repeat')} so far; Ctrl+C keeps what there is"
-            self._draw(line, Text(repeats, "dim"))
-            return
-        if isinstance(event, Slice):
-            for piece in (piece for step in event.rounds for piece in pieces(step, event.side)):
-                self._texts[event.side].append_text(_piece(piece))
-        if not self._raced:
-            self._draw(sides(self._console, self._texts), Text(event.name if isinstance(event, Phase) else "", "dim"))
+            drawn, repeats = Text(summarise(event).line, "bold"), f"{counted(len(event.repeats), 'repeat')} so far"
+            if printed and not raced:
+                print_race(console, event)
+                if not streams:
+                    console.print("One race:", drawn, soft_wrap=True)
+            raced = True
+            if streams:
+                draw(drawn, f"{repeats}; Ctrl+C keeps what there is")
+            elif event.repeats:
+                log("repeating", f", {repeats}")
+        elif not raced:
+            doing = event.name if isinstance(event, Phase) else "racing"
+            if isinstance(event, Slice):
+                for step in event.rounds:
+                    texts[event.side].append_text(Text().join(map(_piece, pieces(step, event.side))))
+            draw(sides(console, texts), doing) if streams else log(doing)
 
-    def _draw(self, *content: RenderableType) -> None:
-        if self._streams:
-            self._live.update(_Printable(Group(*content)), refresh=True)
+    def draw(above: RenderableType, below: str) -> None:
+        live.update(_Printable(Group(above, Text(below, "dim"))), refresh=True)
+
+    live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
+    with live if streams else nullcontext():
+        yield show
 
 
 def sides(console: Console, texts: Mapping[Side, Text]) -> RenderableType:

@@ -248,7 +248,7 @@ def preview(path: str | None) -> Iterator[list[Any]]:
             return
         found = yield from in_child(read_prompts, Path(path), waiting=waiting, **_UNREADABLE)
         found.usable(skip_bad=True)
-        lines = (_LINE.format(printable(line, lines=True)) for line in found.preview())
+        lines = (_LINE.format(printable(line, lines=True)) for line in (*found.about(), *found.first()))
         yield [str(Markup("").join(lines)), gr.update(visible=bool(found.bad), value=False)]
     except SpecdemoError as error:
         yield [alert(error), waiting[1]]

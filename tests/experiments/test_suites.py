@@ -89,7 +89,7 @@ def written(folder: Path, name: str, content: str | bytes) -> Path:
         ("some.tsv", "Query\tanswer\nHi, you\tx\n", [task("Hi, you", "2")]),
         ("some.txt", "Prompt\tTask\r\nHi, you\tx\r\n".encode("utf-16"), [task("Hi, you", "2", "x")]),
         ("some.txt", "Hi\r\n  Ho \r\n", [task("Hi"), task("Ho", "2")]),
-        ("some.txt", "Hi\n  you\n \n\nHo\n", [task("Hi\n  you"), task("Ho", "5")]),
+        ("some.txt", "Hi\n  you\n \n\nHo\n", [task("Hi\n  you"), task("Ho", "2")]),
         ("some", lines({"prompt": "Hi"}, {"prompt": "Ho"}), [task("Hi"), task("Ho", "2")]),
         ("some.txt", "[INST] Hi\n{Ho", [task("[INST] Hi"), task("{Ho", "2")]),
     ],
@@ -105,7 +105,7 @@ def test_columnar_files_are_read_where_their_packages_are(tmp_path: Path, monkey
     with monkeypatch.context() as patched:
         for package in ("pyarrow", "pyarrow.parquet", "datasets"):
             patched.setitem(sys.modules, package, None)
-        for place, message in ((path, "is Parquet, which needs pyarrow"), (tmp_path, "install datasets if")):
+        for place, message in ((path, "needs the package pyarrow"), (tmp_path, "needs the package datasets")):
             with pytest.raises(FileError, match=message):
                 read_prompts(place)
     parquet: Any = pytest.importorskip("pyarrow.parquet")
@@ -140,7 +140,7 @@ BAD = {
     lines({"conversation_a": CHAT, "conversation_b": CHAT}): "answers to be judged",
     lines({"messages": CHAT[2:3]}): "none of its messages is a user's",
     lines({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}): "no text",
-    "3": "3 is no prompt",
+    "3": "something else that is no text",
 }
 
 
@@ -159,10 +159,10 @@ def test_a_bad_line_is_named_and_can_be_skipped(line: str, reason: str, tmp_path
 def test_tables_name_their_bad_lines(tmp_path: Path) -> None:
     file = read_prompts(written(tmp_path, "some.csv", 'prompt,task\n"a" x,y\nb,c,d\nok,c\n'))
     assert [(numbers, reason[:14]) for reason, numbers in file.bad.items()] == [
-        (["line 2"], "its quotes are"), (["line 3"], "it has 3 cells"),
+        (["row 2"], "its quotes are"), (["row 3"], "it has 3 cells"),
     ]  # fmt: skip
     assert [each.prompt for each in file.tasks] == ["ok"]
-    with pytest.raises(FileError, match="line 2: unknown fields"):
+    with pytest.raises(FileError, match="row 2: unknown fields"):
         read_prompts(written(tmp_path, "some.csv", "name,age\nAnn,3\n")).usable(skip_bad=True)
 
 
@@ -170,8 +170,8 @@ def test_a_preview_shows_the_first_prompts_their_number_and_kinds(tmp_path: Path
     file = read_prompts(
         written(tmp_path, "a.jsonl", lines({"messages": CHAT}, *(f'"{"x" * 300}"' for _ in "ab"), "{"))
     )
-    about, later, unusable, first, _, third = file.preview()
-    assert about == "a.jsonl (JSON Lines): 4 prompts (a 4)."
+    (about, later, unusable), (first, _, third) = file.about(), file.first()
+    assert about == "a.jsonl: 4 prompts (a 4)."
     assert "target's own answers, not those in the file" in later
     assert "line 4: not JSON" in unusable
     assert first == "1: Be brief. → Hi"
@@ -201,6 +201,7 @@ def test_a_file_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     path = written(tmp_path, "prompts.jsonl.gz", lines(*({"prompt": "x" * 50} for _ in range(5))))
     monkeypatch.setattr(suites, "MOST_PROMPTS", 4)
     assert len(chosen_tasks(read_prompts(path), "chat", None)) == 4
+    assert "At most 4 of them are measured, from every category in turn." in read_prompts(path).about()
     monkeypatch.setattr(suites, "MOST_CHARACTERS", 10)
     assert "it is longer than 10 characters" in read_prompts(path).bad
     monkeypatch.setattr(suites, "MOST_BYTES", 200)
