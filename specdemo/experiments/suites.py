@@ -42,7 +42,7 @@ _ARRAYS = ("rows", "prompts", "data", "examples", "questions")  # where an objec
 _JUDGED = {"conversation_a", "conversation_b", "chosen", "rejected"}
 _ROLES, _CONTENTS = ("role", "from"), ("content", "value", "text", "parts")
 _SPEAKERS = dict.fromkeys(("user", "human", "prompter"), "user") | dict.fromkeys(("system", "developer"), "system")
-_SUFFIXES = re.compile(r"(\.(txt|[ct]sv|jsonl?|ndjson|parquet))?(\.gz)?$", re.IGNORECASE)
+_LINES = (".jsonl", ".ndjson")
 
 MOST_BYTES = 128 * 2**20  # unpacked
 MOST_PROMPTS = 10_000  # measured of a longer file, from all categories in turn
@@ -86,8 +86,8 @@ class PromptFile(NamedTuple):
 
     def about(self) -> Iterator[str]:
         kinds = Counter(task.task for task in self.tasks).most_common()
-        names = _some([f"{kind} {count:,}" for kind, count in kinds])
-        yield f"{self.name}: {counted(len(self.tasks), 'prompt')} ({names or 'none'})."
+        names = _some([f"{kind} {number:,}" for kind, number in kinds])
+        yield f"{self.name}: {counted(len(self.tasks), 'prompt')} ({names})."
         if len(self.tasks) > MOST_PROMPTS:
             yield f"At most {MOST_PROMPTS:,} of them are measured, from every category in turn."
         if any(task.before for task in self.tasks):
@@ -102,8 +102,7 @@ class PromptFile(NamedTuple):
 
 
 def _some(names: Sequence[str]) -> str:
-    more = [f"{len(names) - _LISTED:,} more"] * (len(names) > _LISTED)
-    return listed([*names[:_LISTED], *more]) if names else ""
+    return listed([*names[:_LISTED], *[f"{len(names) - _LISTED:,} more"] * (len(names) > _LISTED)])
 
 
 def bundled_tasks(kind: Prompts) -> list[Task]:
@@ -146,16 +145,14 @@ def read_prompts(path: Path, *, whole: bool = False) -> PromptFile:
     bad, tasks, seen = dict[str, list[str]](), dict[str, Task](), Counter[str]()
     for place, value in _records(path, name, whole=whole):
         try:
-            found = [*_tasks(value, place.split()[1], _SUFFIXES.sub("", name)[:_MOST_LETTERS])]
+            for task in [*_tasks(value, place.split()[1], name.split(".")[0][:_MOST_LETTERS])]:
+                unique = task.name
+                while unique in tasks:  # concatenated suites use names again
+                    seen[task.name] += 1
+                    unique = f"{task.name} ({seen[task.name] + 1})"
+                tasks[unique] = task.model_copy(update={"name": unique})
         except ValueError as error:
             bad.setdefault(str(error), []).append(place)
-            continue
-        for task in found:
-            unique = task.name
-            while unique in tasks:  # concatenated suites use names again
-                seen[task.name] += 1
-                unique = f"{task.name} ({seen[task.name] + 1})"
-            tasks[unique] = task.model_copy(update={"name": unique})
     return PromptFile(name, [*tasks.values()], bad)
 
 
@@ -184,14 +181,17 @@ def _records(path: Path, name: str, *, whole: bool) -> _Records:
     except ValueError as error:
         raise FileError(f"Cannot read {quoted(name)} as text; save it as text, CSV or JSON, in UTF-8.") from error
     text = re.sub(r"\r\n?", "\n", text)
-    kind, heading = _SUFFIXES.findall(name.lower())[0][1], text.split("\n", 1)[0]
-    if kind in ("csv", "tsv") or ("\t" in heading and _known(heading.split("\t"))):
+    kind, heading = Path(name.lower().removesuffix(".gz")).suffix, text.split("\n", 1)[0]
+    if kind in (".csv", ".tsv") or ("\t" in heading and _known(heading.split("\t"))):
         return _table(text)
-    if kind.startswith(("json", "ndjson")) or text.lstrip().startswith(("{", "[")):
-        found = _json(text, rather_lines=kind in ("jsonl", "ndjson"))
-        if kind not in ("", "txt") or not any(isinstance(value, ValueError) for _, value in found):
+    if kind in (".json", *_LINES) or text.lstrip().startswith(("{", "[")):
+        found = _json(text, rather_lines=kind in _LINES)
+        if kind not in ("", ".txt") or not any(isinstance(value, ValueError) for _, value in found):
             return found
-    return [("line 1", text.rstrip())] if whole else _texts(text)
+    # blank lines separate prompts of several lines; without any, each line is a prompt
+    parts = [text] if whole else re.split(r"\n(?:[^\S\n]*\n)+", text.strip())
+    parts = text.split("\n") if len(parts) == 1 and not whole else parts
+    return [(f"prompt {number}", part.strip()) for number, part in enumerate(filter(str.strip, parts), 1)]
 
 
 def _columnar(source: Path | BytesIO, name: str, package: str) -> _Records:
@@ -218,39 +218,27 @@ def _known(names: Iterable[str]) -> bool:
     return not {*TEXTS, *CHATS}.isdisjoint(name.strip(' "').casefold() for name in names)
 
 
-def _texts(text: str) -> _Records:
-    """Blank lines separate prompts of several lines; without any, each line is a prompt."""
-    parts = re.split(r"\n(?:[^\S\n]*\n)+", text.strip())
-    parts = [part for part in text.split("\n") if part.strip()] if len(parts) == 1 else parts
-    return [(f"prompt {number}", part.strip()) for number, part in enumerate(parts, 1)]
-
-
 def _table(text: str) -> _Records:
     """With a header, which may be left out of a single column; a header is one word."""
     csv.field_size_limit(MOST_BYTES)
     text = re.sub(r"\Asep=.\n", "", text.strip())  # which Excel writes
     heading = text.split("\n", 1)[0]
     delimiter = max(",;\t|", key=lambda each: (_known(heading.split(each)), heading.count(each)))
-    if delimiter not in heading:  # then prompts may hold any
-        delimiter = "\x1f"
-    rows = csv.reader(StringIO(text), delimiter=delimiter, skipinitialspace=True, strict=True)
-    names: list[str] = []
+    single = delimiter not in heading  # then prompts may hold any
+    dialect: dict[str, Any] = {"delimiter": "\x1f" if single else delimiter, "skipinitialspace": True}
+    rows = csv.reader(StringIO(text), strict=True, **dialect)
+    names = ["prompt"] if single and not _known([heading]) else next(csv.reader([heading], **dialect))
     for number in count(1):
         try:
-            row = next(rows)
+            row: Any = dict(zip(names, cells := next(rows)))  # noqa: B905
+            if len(cells) > len(names):
+                row = ValueError(f"it has {len(cells)} cells under {len(names)} names")
+        except csv.Error as error:
+            row = ValueError(f"its quotes are not in pairs ({error})")
         except StopIteration:
             return
-        except csv.Error as error:
-            yield f"row {number}", ValueError(f"its quotes are not in pairs ({error})")
-            continue
-        if not names:
-            names = row if len(row) > 1 or _known(row) else ["prompt"]
-            if names is row or " " not in heading:
-                continue
-        if len(row) > len(names):
-            yield f"row {number}", ValueError(f"it has {len(row)} cells under {len(names)} names")
-        elif row:
-            yield f"row {number}", dict(zip(names, row))  # noqa: B905
+        if row and (number > 1 or (single and " " in heading)):
+            yield f"row {number}", row
 
 
 def _json(text: str, *, rather_lines: bool) -> Sequence[tuple[str, Any]]:
