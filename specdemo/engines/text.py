@@ -77,10 +77,8 @@ class Tokenizer:
         check_prompt(request)
         chat = request.apply_chat_template and bool(self._tokenizer.chat_template)
         if (request.history or request.system_prompt) and not chat:
-            raise PromptError(
-                "Earlier turns and system prompts need a chat template; switch it on, choose a chat model, or leave "
-                "them out."
-            )
+            what = "Earlier turns and system prompts need the chat template"
+            raise PromptError(f"{what}; switch it on, or start a new chat without them.")
         ids = self._encode_chat(request) if chat else self._encode_typed(request.prompt)
         limit = self._model.context_length
         if not ids:

@@ -133,7 +133,10 @@ def limited(tasks: Sequence[Task], limit: int | None) -> list[Task]:
     for index, task in enumerate(tasks):
         ranks.append((seen[task.task], index))
         seen[task.task] += 1
-    return [tasks[index] for index in sorted(index for _, index in sorted(ranks)[: limit or MOST_PROMPTS])]
+    return [
+        tasks[index]
+        for index in sorted(index for _, index in sorted(ranks)[: min(limit or MOST_PROMPTS, MOST_PROMPTS)])
+    ]
 
 
 def read_prompts(path: Path, *, whole: bool = False) -> PromptFile:

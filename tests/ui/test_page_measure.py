@@ -41,7 +41,9 @@ def test_prompts_from_a_file_are_shown_and_measured(visit: Visit, tmp_path: Path
     open_tab(page, "Measure")
     skip = page.get_by_label("Leave out what is no prompt")
     expect(skip).to_be_hidden()
-    page.set_input_files("#measure-suite input, input#measure-suite", path)
+    with page.expect_file_chooser() as chooser:
+        page.click("#measure-suite")
+    chooser.value.set_files(path)
     about = page.locator("#measure-suite-name")
     for words in ("4 prompts (kind 0 2 and kind 1 2)", "Unusable: line 5: not JSON", "Tell tale 0", "Tell tale 2"):
         expect(about).to_contain_text(words)
