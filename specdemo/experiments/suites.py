@@ -71,13 +71,11 @@ class PromptFile(NamedTuple):
 
     def usable(self, *, skip_bad: bool) -> Sequence[Task]:
         """FileError: there is no prompt or, unless `skip_bad`, a record without one."""
+        name, problems = quoted(self.name), f": {self._problems}" if self.bad else ""
         if not self.tasks:
-            raise FileError(
-                f"{quoted(self.name)} holds no prompts{': ' * bool(self.bad)}{self._problems}; {_FIELDS}."
-            )
+            raise FileError(f"{name} holds no prompts{problems}; {_FIELDS}.")
         if self.bad and not skip_bad:
-            advice = "correct that, or leave it out with --skip-bad"
-            raise FileError(f"{quoted(self.name)} cannot be read in part: {self._problems}; {advice}.")
+            raise FileError(f"{name} cannot be read in part{problems}; correct it, or leave that out (--skip-bad).")
         return self.tasks
 
     @property
@@ -86,7 +84,7 @@ class PromptFile(NamedTuple):
 
     def about(self) -> Iterator[str]:
         kinds = Counter(task.task for task in self.tasks).most_common()
-        names = _some([f"{kind} {number:,}" for kind, number in kinds])
+        names = _some([f"{number:,} of {kind}" for kind, number in kinds])
         yield f"{self.name}: {counted(len(self.tasks), 'prompt')} ({names})."
         if len(self.tasks) > MOST_PROMPTS:
             yield f"At most {MOST_PROMPTS:,} of them are measured, from every category in turn."

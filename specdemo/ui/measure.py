@@ -284,7 +284,9 @@ def measure_tab(
                 start = gr.Button(START, variant="primary", elem_id="measure-start", scale=0, min_width=220)
                 halt = gr.Button("Stop", variant="stop", elem_id="measure-stop", visible=False, scale=0)
                 use = gr.Button(elem_id="measure-use", visible=False, scale=0, min_width=260)
-                file = gr.UploadButton("Your own prompts", file_types=_FILES, elem_id="measure-suite", scale=0)
+                file = gr.UploadButton(
+                    "Your own prompts", file_types=_FILES, elem_id="measure-suite", scale=0, min_width=220
+                )
             suite = gr.HTML(_BUNDLED, elem_id="measure-suite-name")
             skip_bad = gr.Checkbox(label="Leave out what is no prompt", visible=False, elem_id="measure-skip-bad")
             message = gr.HTML(elem_id="measure-message", elem_classes="message")

@@ -171,7 +171,7 @@ def test_a_preview_shows_the_first_prompts_their_number_and_kinds(tmp_path: Path
         written(tmp_path, "a.jsonl", lines({"messages": CHAT}, *(f'"{"x" * 300}"' for _ in "ab"), "{"))
     )
     (about, later, unusable), (first, _, third) = file.about(), file.first()
-    assert about == "a.jsonl: 4 prompts (a 4)."
+    assert about == "a.jsonl: 4 prompts (4 of a)."
     assert "target's own answers, not those in the file" in later
     assert "line 4: not JSON" in unusable
     assert first == "1: Be brief. → Hi"

@@ -45,7 +45,12 @@ def test_prompts_from_a_file_are_shown_and_measured(visit: Visit, tmp_path: Path
         page.click("#measure-suite")
     chooser.value.set_files(path)
     about = page.locator("#measure-suite-name")
-    for words in ("4 prompts (kind 0 2 and kind 1 2)", "Unusable: line 5: not JSON", "Tell tale 0", "Tell tale 2"):
+    for words in (
+        "4 prompts (2 of kind 0 and 2 of kind 1)",
+        "Unusable: line 5: not JSON",
+        "Tell tale 0",
+        "Tell tale 2",
+    ):
         expect(about).to_contain_text(words)
     expect(about).not_to_contain_text("Tell tale 3")
     set_slider(page, "measure-tokens", 16)
