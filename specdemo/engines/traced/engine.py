@@ -37,7 +37,7 @@ from specdemo.models.devices import (
     draft_runtime,
     properties,
 )
-from specdemo.records import Costs, DraftRound, Model, ModelPair, Request
+from specdemo.records import Costs, DraftRound, ModelPair, Request
 from specdemo.settings import RuntimeSettings
 from specdemo.strategies import Constant, Plain, Strategy
 
@@ -60,7 +60,7 @@ class TracedEngine(Engine):
         runtime = traced_runtime(pair)
         self.thoroughness = thoroughness
         check_devices(runtime)
-        tokenizer = IN_BACKGROUND.submit(Tokenizer, pair.target)
+        tokenizers = IN_BACKGROUND.submit(_tokenizers, pair)
         usual = pair_settings(pair).strategy  # which most requests have
         early = {1, *_lengths(usual)} if thoroughness.fixed_lengths else ()
         self._target: LanguageModel | None = _load_target(pair, runtime, early)
@@ -68,13 +68,12 @@ class TracedEngine(Engine):
             self._target = None  # freed first
             runtime = pair.runtime  # off
             self._target = _load_target(pair, runtime, early)
-        self._tokenizer = tokenizer.result()
+        self._tokenizer, self._draft_tokenizer = tokenizers.result()
         self._draft: LanguageModel | None = None
         self._own_tokens: Tokens | None = None
         self._head: HeadModel | None = None
         self._estimates = Estimates()  # of the automatic lookahead
         self._kept: dict[_Role, list[ModelSequence]] = {}
-        self._draft_tokenizer: Tokenizer | None = None
         if pair.draft is not None:
             folder, device = folder_of(pair.draft), draft_device(runtime)
             # a draft quantizes activations where its target does: its steps take a fifth less time
@@ -87,7 +86,6 @@ class TracedEngine(Engine):
             adapted = OwnTokens()
             self._draft = LanguageModel(folder, device, options, adapt=adapted)
             self._own_tokens = adapted.tokens
-            self._draft_tokenizer = _own_tokenizer(self._tokenizer, pair.draft)
             self.pair = pair.model_copy(update={"translated": self._draft_tokenizer is not None})
         if self._draft is not None:  # its greedy choices are found again in passes over many tokens
             self._draft.layout = self._target.layout
@@ -216,13 +214,16 @@ def _load_target(pair: ModelPair, runtime: RuntimeSettings, early: Iterable[int]
     return LanguageModel(folder_of(pair.target), runtime.device, options, layouts=layouts, adapt=states, early=early)
 
 
-def _own_tokenizer(target: Tokenizer, draft: Model) -> Tokenizer | None:
-    """Return the draft's tokenizer, or None if the target's serves both."""
+def _tokenizers(pair: ModelPair) -> tuple[Tokenizer, Tokenizer | None]:
+    """The target's tokenizer, and the draft's unless the target's serves both."""
+    target, draft = Tokenizer(pair.target), pair.draft
+    if draft is None or pair.eagle3:
+        return target, None
     tokenizer = Tokenizer(draft)
     try:
         target.check_fits(tokenizer)
     except PairError:
         if not draft.detokenizer:
             raise
-        return tokenizer
-    return None
+        return target, tokenizer
+    return target, None
