@@ -161,6 +161,7 @@ class Request:
     ignore_eos: bool = False
     history: tuple[Turn, ...] = ()
     apply_chat_template: bool = True
+    system_prompt: str = ""
     enable_thinking: bool = True
     kv_cache: bool = True
 
@@ -174,6 +175,7 @@ class Request:
             ignore_eos=settings.ignore_eos,
             history=history,
             apply_chat_template=settings.apply_chat_template,
+            system_prompt=settings.system_prompt,
             enable_thinking=settings.enable_thinking,
             kv_cache=settings.kv_cache == "on",
         )
@@ -181,6 +183,12 @@ class Request:
     @property
     def plain(self) -> Self:
         return replace(self, strategy=Plain())
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        turns = [(("user", turn.prompt), ("assistant", turn.answer)) for turn in self.history]
+        said = [("system", self.system_prompt)] * bool(self.system_prompt) + [part for turn in turns for part in turn]
+        return [{"role": role, "content": text} for role, text in [*said, ("user", self.prompt)]]
 
     # Fields of other software, sent by engines and shown as code to copy. Every field is given, even defaults, since
     # a model's own generation config may differ.

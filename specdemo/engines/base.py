@@ -157,19 +157,15 @@ def counted_drafts(committed: Sequence[Token], proposed: int | None, accepted: i
     )
 
 
-def messages(request: Request) -> list[dict[str, str]]:
-    turns = [(("user", turn.prompt), ("assistant", turn.answer)) for turn in request.history]
-    said = [part for turn in turns for part in turn] + [("user", request.prompt)]
-    return [{"role": role, "content": text} for role, text in said]
-
-
 def check_prompt(request: Request) -> None:
     """Raise a `PromptError` unless there is a prompt, and it and the turns before it are text, and not too many."""
     if not request.prompt.strip():
         raise PromptError("The prompt is empty; type one first.")
     if len(request.history) > MOST_TURNS:
         raise PromptError(f"The chat has more than {MOST_TURNS} turns; start a new chat.")
-    if not all(is_text(message["content"]) for message in messages(request)):
+    if request.system_prompt and not request.apply_chat_template:
+        raise PromptError("A system prompt needs the chat template; switch it on, or leave the system prompt out.")
+    if not all(is_text(message["content"]) for message in request.messages):
         raise PromptError("The prompt is not text: it holds characters that are not valid Unicode; enter it again.")
 
 

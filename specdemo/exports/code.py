@@ -114,7 +114,8 @@ def _genai(copy: _Copy) -> Iterator[str]:
     if not copy.chat or in_parts:  # GenAI accepts no chat history for models in parts
         yield f"config.apply_chat_template = {copy.chat}"
     else:
-        yield 'prompt = ov_genai.ChatHistory([{"role": "user", "content": prompt}])'
+        system = f"{copy.request.messages[0]!r}, " if copy.request.system_prompt else ""
+        yield f'prompt = ov_genai.ChatHistory([{system}{{"role": "user", "content": prompt}}])'
         if not copy.request.enable_thinking:
             yield 'prompt.set_extra_context({"enable_thinking": False})'
     yield f"print(pipeline.generate(prompt, {'generation_config=' if in_parts else ''}config))"
@@ -206,7 +207,7 @@ def _post(prefix: str, copy: _Copy, request: dict[str, Any]) -> Iterator[str]:
     """Send a request to the server that the lines before start."""
     path, asked = "/completions", dict[str, Any](prompt=copy.request.prompt)
     if copy.chat:
-        path, asked = "/chat/completions", {"messages": [{"role": "user", "content": copy.request.prompt}]}
+        path, asked = "/chat/completions", {"messages": copy.request.messages}
         if not copy.request.enable_thinking:
             asked["chat_template_kwargs"] = {"enable_thinking": False}
     url, kind = f"http://localhost:{_PORT}{prefix}{path}", "application/json"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from rich.console import Console
 
-from specdemo.cli.terminal import print_comparison
+from specdemo.cli.terminal import print_figures
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.exports import schema
 from specdemo.racing.race import race
@@ -208,7 +208,7 @@ def test_page_terminal_and_file_say_the_same() -> None:
     found = summarise(disturbed)
     assert found.speedup is not None
     out = StringIO()
-    print_comparison(Console(file=out, width=300), disturbed, explained=True)
+    print_figures(Console(file=out, width=300), disturbed, explained=True)
     for words in (found.line, found.sentence, found.certain, str(found.speedup), *found.why):
         assert words in out.getvalue()
     written = json.loads(json.dumps(schema.to_json(disturbed)))

@@ -11,7 +11,7 @@ from functools import cache, partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-from specdemo.engines.base import Prefilling, counted_drafts, messages
+from specdemo.engines.base import Prefilling, counted_drafts
 from specdemo.engines.server import vllm
 from specdemo.engines.server.client import Client, Event
 from specdemo.records import MOST, TICK, DraftCounts, FinishReason, Model, Request, Round, Token, TraceSource
@@ -104,7 +104,7 @@ class OpenAI:
             return HttpRequest(f"{self._prefix}/completions", {**body, "prompt": request.prompt}, self._reader)
         if not request.enable_thinking:
             body["chat_template_kwargs"] = {"enable_thinking": False}
-        return HttpRequest(f"{self._prefix}/chat/completions", {**body, "messages": messages(request)}, self._reader)
+        return HttpRequest(f"{self._prefix}/chat/completions", {**body, "messages": request.messages}, self._reader)
 
     def _text_of(self, token: int) -> str:
         return str(self._client.fetch("/detokenize", {"model": self._name, "tokens": [token]}).get("prompt"))
