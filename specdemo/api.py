@@ -12,12 +12,11 @@ from typing import Any, Self
 
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
-from specdemo.engines.server.engine import remote_pair
 from specdemo.errors import UnknownNameError, UsageError, quoted
 from specdemo.experiments.plan import PRESETS, Axes
 from specdemo.experiments.report import Report, report, write
 from specdemo.experiments.rows import run as measure
-from specdemo.experiments.suites import chosen_tasks, typed_tasks
+from specdemo.experiments.suites import chosen_tasks, read_prompts, typed_tasks
 from specdemo.exports import schema
 from specdemo.exports.html import FILE_KINDS
 from specdemo.files import json_file, read_bytes, write_bytes
@@ -160,6 +159,8 @@ def load(
     if url is not None or plain_url is not None:
         if target is not None:
             raise UsageError("Servers have their own models; leave the target out, or the servers' URLs.")
+        from specdemo.engines.server.engine import remote_pair  # httpx takes a quarter of a second to import
+
         named = {"speculative": url, "plain": plain_url}
         return Pair(remote_pair(Servers(**{side: Server(url=each) for side, each in named.items() if each})))
     if target is None:
@@ -224,12 +225,14 @@ def experiment(
     repeats: int | None = None,
     minutes: float | None = None,
     path: str | Path | None = None,
+    skip_bad: bool = False,
     on_progress: Callable[[Progress[Any]], None] | None = None,
     **chosen: Any,
 ) -> Report:
     """Measure prompts × settings × repeats, as `specdemo measure` does, or a preset such as "tune" or "bench".
 
-    `prompts` are texts, a `Path` to JSON lines, or by default the bundled suite, of which at most `limit` are used.
+    `prompts` are texts, a `Path` to a file of prompts, or by default the bundled suite, of which at most `limit` are
+    used; `skip_bad` leaves out what is no prompt in a file.
     `chosen` are settings, and what varies, such as `lookaheads=[2, 4]`. `path` is a .json file to write, with an HTML
     report next to it. `on_progress` is called after every run.
     """
@@ -240,7 +243,8 @@ def experiment(
     settings = named.settings(pair.models, **chosen)
     if prompts is None or isinstance(prompts, Path):
         most = limit or (named.limit if prompts is None else None)
-        tasks = chosen_tasks(prompts, pair.models.target.prompts, most)
+        file = None if prompts is None else read_prompts(prompts)
+        tasks = chosen_tasks(file, pair.models.target.prompts, most, skip_bad=skip_bad)
     else:
         tasks = typed_tasks([prompts] if isinstance(prompts, str) else prompts)
     plan = named.plan(pair.models, tasks, settings, axes, repeats=repeats, minutes=minutes)

@@ -161,6 +161,7 @@ class Request:
     ignore_eos: bool = False
     history: tuple[Turn, ...] = ()
     apply_chat_template: bool = True
+    system_prompt: str = ""
     enable_thinking: bool = True
     kv_cache: bool = True
 
@@ -174,6 +175,7 @@ class Request:
             ignore_eos=settings.ignore_eos,
             history=history,
             apply_chat_template=settings.apply_chat_template,
+            system_prompt=settings.system_prompt,
             enable_thinking=settings.enable_thinking,
             kv_cache=settings.kv_cache == "on",
         )
@@ -181,6 +183,12 @@ class Request:
     @property
     def plain(self) -> Self:
         return replace(self, strategy=Plain())
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        turns = [(("user", turn.prompt), ("assistant", turn.answer)) for turn in self.history]
+        said = [("system", self.system_prompt)] * bool(self.system_prompt) + [part for turn in turns for part in turn]
+        return [{"role": role, "content": text} for role, text in [*said, ("user", self.prompt)]]
 
     # Fields of other software, sent by engines and shown as code to copy. Every field is given, even defaults, since
     # a model's own generation config may differ.
@@ -319,6 +327,18 @@ def outcomes_from_counts(proposed: int, accepted: int) -> list[Outcome]:
     return [Outcome.ACCEPTED] * accepted + [Outcome.REJECTED] * min(left, 1) + [Outcome.DISCARDED] * max(left - 1, 0)
 
 
+class DraftCounts(Record):
+    """A server's own sums over the rounds in which something was proposed; `by_position[i]` of them accepted more
+    than i tokens. `of_server`: differences of its counters, which would include other requests.
+    """
+
+    rounds: Count
+    proposed: Count
+    accepted: Count
+    by_position: tuple[Count, ...] = Field((), max_length=MOST)
+    of_server: bool = False
+
+
 class Run(Record):
     """One side of a comparison. `prefill` commits the first token; its seconds are the time to first token.
 
@@ -331,6 +351,7 @@ class Run(Record):
     finish_reason: FinishReason
     passes_known: bool = True
     prompt_tokens: Count | None = None
+    draft_counts: DraftCounts | None = None
 
     @classmethod
     def without(cls, reason: Literal["failed", "absent", "cancelled"]) -> Self:
@@ -458,7 +479,7 @@ TraceSource = Literal["measured", "replayed", "counts only", "reported", "bursts
 """Source of a run's proposals.
 
 measured: as they were made; replayed: by running the drafter over the committed text off the clock; counts only: only
-their number is known. From a server: reported: counts per round; bursts: each round is text that arrived at once.
+their number is known. From a server: reported: tokens per round, or proposals, too; bursts: what arrived at once.
 """
 
 

@@ -105,6 +105,9 @@ class GenerationSettings(Parameters, _Chosen):
     apply_chat_template: bool = Field(
         True, title="Chat template", description="send the prompt as a chat message, if the model is made for chats"
     )
+    system_prompt: str = Field(
+        "", max_length=2**16, title="System prompt", description="what the chat template puts before the first turn"
+    )
     enable_thinking: bool = Field(
         True, title="Thinking", description="let models that can think do so before they answer"
     )
@@ -169,6 +172,8 @@ class GenerationSettings(Parameters, _Chosen):
                 strategy.policy.name for strategy in STRATEGIES.values() if strategy.drafter.name == self.drafter
             )
             return f"drafter {self.drafter} needs policy {able}; change one of the two"
+        if self.system_prompt and not self.apply_chat_template:
+            return "a system prompt needs the chat template; leave one of them out"
         for name in type(self).model_fields:
             value = getattr(self, name)
             if not supports(self.engine, name) and value != type(self).model_fields[name].default:

@@ -225,6 +225,7 @@ class Strategy(ABC):
 
 NO_DRAFTER = Drafter("none", "Nobody", "nobody")
 DRAFT_MODEL = Drafter("model", "Draft model", "the draft", model=True)
+SERVERS_OWN = Drafter("model", "The server's own drafter", "the server's drafter", model=True)  # of any kind
 PROMPT_LOOKUP = Drafter("lookup", "Prompt lookup", "prompt lookup")
 SUFFIX_TREE = Drafter("suffix", "Suffix tree", "the suffix tree")
 CONSTANT = Policy("constant", "Constant")
@@ -361,7 +362,7 @@ class ServerDefault(Strategy):
     """However the server was configured to speculate when it was started."""
 
     name = "server"
-    drafter = DRAFT_MODEL
+    drafter = SERVERS_OWN
     policy = Policy("server", "As the server was started")
     drafts = ("server",)
 
@@ -438,7 +439,7 @@ class Suffix(Strategy):
 
 
 def drafters() -> dict[str, Drafter]:
-    return {strategy.drafter.name: strategy.drafter for strategy in STRATEGIES.values()}
+    return {one.drafter.name: one.drafter for one in STRATEGIES.values() if one.drafter is not SERVERS_OWN}
 
 
 def policies() -> dict[str, Policy]:

@@ -50,20 +50,22 @@ export class Player {
     Object.assign(this, { receivedTo: 0, receivedAt: performance.now(), interval: FIRST_SLICE_MS, rate: 0 });
   }
 
-  /** @param {SideName} name @param {Round[]} rounds @param {boolean} done */
-  add(name, rounds, done) {
-    this.sides[name].timeline.push(rounds);
+  /** @param {SideName} name @param {Round[]} rounds @param {boolean} done @param {{ proposed: number, accepted: number } | null} [counts] */
+  add(name, rounds, done, counts = null) {
+    this.sides[name].timeline.push(rounds, counts);
     this.sides[name].done = done;
   }
 
-  /** Replace rounds that a server has revised, and play again. @param {SideName} name @param {Round[]} rounds all of the side */
-  finish(name, rounds) {
+  /** Replace rounds that a server has revised, and play again. @param {SideName} name @param {Round[]} rounds all of the side @param {{ proposed: number, accepted: number } | null} [counts] */
+  finish(name, rounds, counts = null) {
     const side = this.sides[name];
     const same = side.rounds.every(({ round }, index) => JSON.stringify(round) === JSON.stringify(rounds[index]));
-    if (same) return this.add(name, rounds.slice(side.rounds.length), true);
+    if (same) return this.add(name, rounds.slice(side.rounds.length), true, counts);
     this.sides[name] = newSide();
-    this.add(name, rounds, true);
+    this.add(name, rounds, true, counts);
+    const { eager } = this;
     if (side.shown) this.rewind();
+    this.eager = eager; // nothing else would draw them
   }
 
   /** Note that an update has been added. @param {boolean} complete nothing follows */

@@ -86,7 +86,7 @@ export class Race {
       this.finished = { run, record, anatomy }; // it comes again with the figures of repeats
       this.moves = record.moves;
       this.panes.speculative.source = record.trace_source;
-      for (const side of SIDES) this.player.finish(side, roundsOf(record[side]));
+      for (const side of SIDES) this.player.finish(side, roundsOf(record[side]), record[side].draft_counts);
     }
     if (event.kind === "error") this.failure = event.text;
   }

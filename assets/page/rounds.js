@@ -36,8 +36,9 @@ export class Timeline {
     this.proposed = this.accepted = 0;
   }
 
-  /** @param {Round[]} rounds */
-  push(rounds) {
+  /** @param {Round[]} rounds @param {{ proposed: number, accepted: number } | null} counts a server's own, of the whole run */
+  push(rounds, counts = null) {
+    const partly = counts && rounds.some(({ proposed }) => proposed === null); // then only the sums are right
     for (const round of rounds) {
       const last = this.rounds.at(-1);
       const tokens = (last?.tokens ?? 0) + round.committed.length;
@@ -55,11 +56,13 @@ export class Timeline {
       this.rounds.push({
         round, number: this.rounds.length, first: last?.tokens ?? 0, ms, tokens, accepted, proposed: round.proposed?.length ?? null,
         rate: ms ? (1000 * (tokens - this.rounds[0].tokens)) / ms : null,
-        alpha: this.proposed ? this.accepted / this.proposed : null,
+        alpha: this.proposed && !partly ? this.accepted / this.proposed : null,
         thinking: before || this.thinks(),
         code,
       });
     }
+    const last = this.rounds.at(-1);
+    if (last && counts?.proposed) last.alpha = counts.accepted / counts.proposed;
   }
 
   thinks() {
@@ -75,8 +78,9 @@ function targetTokenName({ proposed }) {
 
 /** A round as an element: accepted proposals, those in vain, then the target's own. @param {Timed} timed @param {{ side: SideName, source?: string }} options source of the proposals' record */
 export function renderRound(timed, { side, source = "measured" }) {
-  const { round, number, accepted, first, code } = timed;
+  const { round, number, first, code } = timed;
   const { committed, proposed } = round;
+  const accepted = source === "bursts" ? 0 : timed.accepted; // a chunk is no round
   const element = make("span", "", "round");
   TIPS.set(element, () => roundTip(timed, side));
   const append = (/** @type {Token} */ token, /** @type {number} */ index, /** @type {string} */ kind, /** @type {() => string} */ explanation) => {

@@ -1,13 +1,18 @@
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from specdemo.cli import compare, doctor, measure, models, serve
+from specdemo.cli.options import add_defaults
 from specdemo.engines import load_engine
-from specdemo.errors import capitalised
+from specdemo.errors import SpecdemoError, capitalised
+from specdemo.models.catalogue import pair_settings
 from specdemo.racing.worker import EngineFactory
+from specdemo.records import ModelPair
+from specdemo.settings import GenerationSettings
 from specdemo.version import __version__
 
 _LONGEST = 400
@@ -19,7 +24,8 @@ def build_parser(load: EngineFactory = load_engine) -> argparse.ArgumentParser:
         prog=called,
         usage=f"{called} COMMAND [OPTION …]",
         description="Does speculative decoding pay off here?",
-        epilog="All options of one: COMMAND --help",
+        epilog="All options of one: COMMAND --help. Exit codes: 0 success, 1 a run or file failed, 2 bad usage, "
+        "130 Ctrl+C, after which results so far were printed and written.",
     )
     parser.set_defaults(load_engine=load)
     parser.add_argument("--version", action="version", version=f"specdemo {__version__}")
@@ -45,6 +51,13 @@ def _add_log_level(parser: argparse.ArgumentParser) -> None:
 
 
 class Parser(argparse.ArgumentParser):
+    initial: Callable[[ModelPair], GenerationSettings] = staticmethod(pair_settings)
+
+    def print_help(self, file: Any = None) -> None:
+        with suppress(SpecdemoError):  # of a default pair that cannot be used
+            add_defaults(self, self.initial)
+        super().print_help(file)
+
     def error(self, message: str) -> NoReturn:
         """End with one sentence, without the usage, shortening any long argument that it repeats."""
         half = _LONGEST // 2

@@ -1,6 +1,7 @@
 """`compare`: one prompt with plain and speculative decoding; `code`: code that reproduces its settings elsewhere."""
 
 import argparse
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -10,30 +11,43 @@ from specdemo.cli.options import (
     Commands,
     add_json,
     add_pair,
+    add_prompts,
     add_settings,
     check_effect,
     check_file,
     chosen_pair,
+    prompt_file,
     raced_settings,
     whole,
 )
-from specdemo.cli.terminal import interruptible, print_comparison, progress, safe_console, show_conversion
-from specdemo.errors import ServerError
+from specdemo.cli.terminal import (
+    interruptible,
+    print_figures,
+    progress,
+    racing,
+    safe_console,
+    show_conversion,
+)
+from specdemo.errors import ServerError, UsageError
+from specdemo.experiments.suites import Task, read_prompts, typed_tasks
 from specdemo.exports import html, schema
 from specdemo.exports.code import FLAVOURS, code
 from specdemo.files import json_file, write_each, write_json
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.models.converted import convert_pair
 from specdemo.racing.trials import MOST_SECONDS, REPEAT_SECONDS, measured_race
-from specdemo.records import MOST, Comparison, ModelPair, Phase
+from specdemo.records import MOST, Comparison, ModelPair
 from specdemo.results.estimate import ENOUGH
+from specdemo.results.words import is_chat
 from specdemo.settings import GenerationSettings
+from specdemo.text import printable
 
 
 def add_to(commands: Commands) -> None:
     compare = commands.add_parser("compare", help="compare plain and speculative decoding of a prompt")
     compare.set_defaults(command=_compare)
-    compare.add_argument("prompt", metavar="PROMPT")
+    compare.add_argument("prompt", metavar="PROMPT", nargs="?", help="the prompt; - for standard input")
+    add_prompts(compare)
     compare.add_argument(
         "--repeats",
         type=whole(0, MOST),
@@ -63,23 +77,23 @@ def _chosen(options: argparse.Namespace) -> tuple[ModelPair, GenerationSettings]
 
 
 def _compare(options: argparse.Namespace) -> None:
+    task = _task(options)
     pair, settings = _chosen(options)
+    if task.system_prompt:
+        settings = GenerationSettings.checked(**dict(settings) | {"system_prompt": task.system_prompt})
     for name in ("json", *html.FILE_KINDS):
         check_file(getattr(options, name))
     check_strategy(pair, settings.engine, settings.strategy, settings.sampling)
-    show_conversion(convert_pair(pair))
-    with progress("loading"):
+    show_conversion(convert_pair(pair), quiet=options.quiet)
+    with progress("loading", quiet=options.quiet):
         engine = options.load_engine(settings.engine, pair)
-    comparison = None
+    comparison, prompt = None, task.prompt + "\n" * is_chat(pair, settings)
+    view = racing(prompt, printed=options.json != "-", quiet=options.quiet)
     try:
-        with closing(engine), progress("racing") as show, interruptible() as stop:
-            for event in measured_race(engine, options.prompt, settings, number=options.repeats, stop=stop):
-                if not isinstance(event, Comparison):
-                    show(event.name if isinstance(event, Phase) else "racing")
-                    continue
-                comparison = event
-                if event.repeats:
-                    show("repeating", len(event.repeats))
+        with closing(engine), interruptible() as stop, view as show:
+            for event in measured_race(engine, task.prompt, settings, number=options.repeats, stop=stop):
+                comparison = event if isinstance(event, Comparison) else comparison
+                show(event)
             if stop():
                 raise KeyboardInterrupt
     finally:
@@ -87,6 +101,21 @@ def _compare(options: argparse.Namespace) -> None:
             _report(comparison, options)
     for side, reason in comparison.failures.items() if comparison is not None else ():
         raise ServerError(f"The {side} side failed: {reason}")
+
+
+def _task(options: argparse.Namespace) -> Task:
+    """The typed prompt, or the first of a file, in which a text is one prompt."""
+    file = prompt_file(options, [] if options.prompt is None else [options.prompt])
+    if file is not None:
+        found = read_prompts(file, whole=True)
+        tasks = found.usable(skip_bad=options.skip_bad)
+        if len(tasks) > 1 and not options.quiet:
+            rest = f"the first of {len(tasks):,} prompts in {found.name}; bench measures all of them"
+            print(f"specdemo: {printable(rest)}", file=sys.stderr)
+        return tasks[0]
+    if options.prompt is None:
+        raise UsageError('Give a prompt, such as: specdemo compare "Once upon a time"; or --prompt-file FILE.')
+    return typed_tasks([options.prompt])[0]
 
 
 def _report(comparison: Comparison, options: argparse.Namespace) -> None:
@@ -98,7 +127,7 @@ def _report(comparison: Comparison, options: argparse.Namespace) -> None:
     if options.json == "-":
         write_json(schema.to_json(comparison), "-")
     else:
-        print_comparison(safe_console(), comparison, explained=options.explain)
+        print_figures(safe_console(), comparison, explained=options.explain)
         if options.json is not None:
             files = {options.json: lambda: json_file(schema.to_json(comparison))} | files
     write_each(files)

@@ -4,30 +4,35 @@ import argparse
 import sys
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any, get_args
 
 from specdemo.cli.options import (
     Commands,
     add_json,
     add_pair,
+    add_prompts,
     add_settings,
     check_effect,
     check_file,
     chosen,
     chosen_pair,
+    prompt_file,
     whole,
 )
 from specdemo.cli.terminal import interruptible, print_report, progress, show_conversion
 from specdemo.errors import UsageError, quoted
 from specdemo.experiments.plan import PRESETS, Axes, Plan, Preset
 from specdemo.experiments.report import joined, read_result, report, write
-from specdemo.experiments.rows import Result, run
-from specdemo.experiments.suites import chosen_tasks, typed_tasks
+from specdemo.experiments.rows import Result, points, rounded_speedup, run
+from specdemo.experiments.suites import chosen_tasks, read_prompts, typed_tasks
 from specdemo.files import write_json
 from specdemo.models.converted import convert_pair
-from specdemo.records import MOST
+from specdemo.records import MOST, Progress
 from specdemo.settings import GenerationSettings
-from specdemo.text import counted
+from specdemo.text import counted, printable
+
+_BEST_SECONDS = 1.0  # between two looks for the best so far: intervals of thousands of rows take time
 
 
 def add_to(commands: Commands) -> None:
@@ -38,8 +43,10 @@ def add_to(commands: Commands) -> None:
 def _add(commands: Commands, preset: Preset) -> None:
     parser = commands.add_parser(preset.name, help=preset.help)
     parser.set_defaults(command=partial(_measure, preset=preset))
-    parser.add_argument("texts", metavar="PROMPT", nargs="*", help="prompts (default: the bundled suite)")
-    parser.add_argument("--prompts", type=Path, metavar="FILE", help="prompts as JSON lines")
+    parser.initial = preset.settings
+    usual = "prompts (default: the bundled suite); - for standard input"
+    parser.add_argument("texts", metavar="PROMPT", nargs="*", help=usual)
+    add_prompts(parser, "--prompts")
     parser.add_argument(
         "--limit",
         type=whole(1),
@@ -71,14 +78,19 @@ def _measure(options: argparse.Namespace, preset: Preset) -> None:
     other = None if options.against is None else read_result(options.against)
     limit = "" if plan.minutes is None else f", for about {plan.minutes:g} min; --minutes M goes on longer"
     what = f"{counted(len(plan.variants), 'variant')}, {counted(len(plan.tasks), 'prompt')}"
-    print(f"specdemo: {what}, up to {counted(plan.total, 'run')}{limit}", file=sys.stderr)
-    show_conversion(convert_pair(plan.pair))
-    result = None
+    if not options.quiet:
+        print(f"specdemo: {what}, up to {counted(plan.total, 'run')}{limit}", file=sys.stderr)
+    show_conversion(convert_pair(plan.pair), quiet=options.quiet)
+    result, best, due = None, "", 0.0
     try:
-        with interruptible() as stop, progress("starting") as show:
+        with interruptible() as stop, progress("starting", quiet=options.quiet) as show:
             for state in run(plan, options.load_engine, stop=stop):
                 result = state.result
-                show(state.doing, state.done, state.total, state.seconds_left)
+                if result.measured and monotonic() > due:
+                    point = max(points(result), key=rounded_speedup)
+                    best = f", best so far: {point.variant} {point.speedup.middle:.2f}×"
+                    due = monotonic() + _BEST_SECONDS
+                show(state.doing, *_done(state, best))
         if stop():
             raise KeyboardInterrupt
     finally:  # finished rows survive Ctrl+C and failures after them
@@ -86,13 +98,29 @@ def _measure(options: argparse.Namespace, preset: Preset) -> None:
             _report(result if other is None else joined(result, other, options.against.name), options.json)
 
 
+def _done(state: Progress[Result], best: str) -> tuple[str, float, float]:
+    """How much is done in words, and of the total: of the time, if that is limited."""
+    left, limit = state.seconds_left, state.limit
+    runs = f", {state.done} runs" if limit else f", {state.done} of {state.total} runs"
+    if left is None:
+        return runs + best, state.done, state.total
+    words = f"{runs}, {left // 60:.0f}:{left % 60:02.0f} left{best}"
+    return (words, limit - left, limit) if limit else (words, state.done, state.total)
+
+
 def _plan(options: argparse.Namespace, preset: Preset) -> Plan:
     pair = chosen_pair(options)
     settings = preset.settings(pair, **chosen(options, GenerationSettings))
-    if options.texts and options.prompts is not None:
-        raise UsageError("Prompts come from the command line or from a file; leave one of them out.")
-    limit = preset.limit if options.limit is None and options.prompts is None else options.limit
-    tasks = typed_tasks(options.texts) if options.texts else chosen_tasks(options.prompts, pair.target.prompts, limit)
+    path, limit = prompt_file(options, options.texts), options.limit
+    if options.texts and path is None:
+        tasks = typed_tasks(options.texts)
+    else:
+        file = None if path is None else read_prompts(path)
+        tasks = chosen_tasks(
+            file, pair.target.prompts, limit or (preset.limit if file is None else None), skip_bad=options.skip_bad
+        )
+        for line in file.about() if file is not None and not options.quiet else ():
+            print(f"specdemo: {printable(line)}", file=sys.stderr)
     axes = {name: _places(name, text) for name in Axes.model_fields if (text := getattr(options, name)) is not None}
     return preset.plan(pair, tasks, settings, axes, repeats=options.repeats, minutes=options.minutes)
 

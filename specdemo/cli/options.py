@@ -4,16 +4,17 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from specdemo.engines.server.engine import remote_pair
 from specdemo.errors import UsageError, quoted
 from specdemo.models.catalogue import (
     MODELS_VARIABLE,
+    catalogue,
     default_drafter,
     default_pair,
     initial_runtime,
@@ -42,9 +43,46 @@ def add_settings(parser: argparse.ArgumentParser, settings: type[GenerationSetti
         if topic not in groups:
             groups[topic] = parser.add_argument_group(topic)
         flag = "--" + name.replace("_", "-")
-        default = "" if field.default in (None, False) else f" (default: {field.default})"
-        help_ = f"{field.description}{default}".replace("%", "%%")
+        help_ = str(field.description).replace("%", "%%")
         groups[topic].add_argument(flag, dest=name, default=argparse.SUPPRESS, help=help_, **_kind(field))
+
+
+def add_defaults(parser: argparse.ArgumentParser, initial: Callable[[ModelPair], GenerationSettings]) -> None:
+    """Complete the help with the defaults of the pair that is used without options, and say what pairs decide."""
+    pair = default_pair()
+    values = dict(initial(pair)) | dict(pair.runtime)
+    begins = [entry.begin for entry in catalogue()]
+    decided = {"engine"}.union(*(begin.generation.keys() | begin.runtime.model_fields_set for begin in begins))
+    for action in parser._actions:
+        value = values.get(action.dest)
+        if value not in (None, False, ""):
+            shown = "on" if value is True else value
+            words = f"the pair's; {shown} for {pair.target.name}" if action.dest in decided else shown
+            action.help = f"{action.help} (default: {words})"
+
+
+def add_prompts(parser: argparse.ArgumentParser, *names: str) -> None:
+    parser.add_argument(
+        "--prompt-file",
+        *names,
+        type=Path,
+        metavar="FILE",
+        help="prompts as text, CSV, JSON, JSON Lines or Parquet, of any benchmark or chat; - for standard input",
+    )
+    parser.add_argument("--skip-bad", action="store_true", help="leave out what is no prompt in the file")
+    parser.add_argument("--quiet", action="store_true", help="show results only, no progress")
+
+
+def prompt_file(options: argparse.Namespace, typed: list[str]) -> Path | None:
+    """Return the file that prompts come from, if they are not typed."""
+    if typed and options.prompt_file is not None:
+        raise UsageError("Prompts come from the command line or from a file; leave one of them out.")
+    for text in typed if typed != ["-"] else ():
+        with suppress(OSError, ValueError):  # too long for a path, for example
+            if Path(text).is_file():
+                advice = f"read it with --prompt-file {quoted(text)}, or pipe these words into the prompt -"
+                raise UsageError(f"The prompt {quoted(text)} is the name of a file; {advice}.")
+    return Path("-") if typed == ["-"] else options.prompt_file
 
 
 def _topic(settings: type[GenerationSettings | RuntimeSettings], name: str) -> str:
@@ -109,6 +147,8 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
             raise UsageError("The remote engine needs the address of a server; give --url and --plain-url.")
         if options.target is not None or options.draft is not None:
             raise UsageError("The remote engine takes its models from servers; leave --target and --draft out.")
+        from specdemo.engines.server.engine import remote_pair  # httpx takes a quarter of a second to import
+
         return remote_pair(servers)
     if options.target is None:
         if options.draft is not None:

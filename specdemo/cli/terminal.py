@@ -1,13 +1,14 @@
-"""Output of commands: results in the page's colours and, while they run, progress on standard error."""
+"""Output of commands: results in the page's colours, races as they are decoded, and progress on standard error."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from threading import Event
 from time import monotonic
 from typing import Any, Protocol
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderHook
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderHook
+from rich.live import Live
 from rich.panel import Panel
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
@@ -17,16 +18,21 @@ from rich.text import Text
 from specdemo.cli.signals import on_interrupt
 from specdemo.experiments.report import Report
 from specdemo.experiments.report import Table as Listed
-from specdemo.records import Comparison, Model, Run
+from specdemo.files import colours
+from specdemo.racing.race import RaceEvent
+from specdemo.records import SIDES, Comparison, Model, Phase, Run, Side, Slice
 from specdemo.results.summary import Figure, summarise
-from specdemo.results.words import PieceKind, pieces, prompt_of
-from specdemo.text import printable
+from specdemo.results.words import Piece, PieceKind, pieces, prompt_of
+from specdemo.text import counted, printable
 
+_COLOURS = colours(dark=True)  # which are readable on light backgrounds, too; as on the page
 STYLES: dict[PieceKind, str] = {
-    "accepted": "underline green",
-    "rejected": "strike dark_orange",
-    "own": "bold blue",
+    "accepted": f"underline {_COLOURS['accepted']}",
+    "rejected": f"strike {_COLOURS['rejected']}",
+    "own": f"bold {_COLOURS['own']}",
+    "plain": "",
 }
+_SIDE_BY_SIDE = 80  # columns of a terminal, at least
 
 _INTERVAL = "95 % interval"
 _LINE_SECONDS = 10.0  # between two lines of progress if standard error is not a terminal, which is a log's pace
@@ -56,11 +62,64 @@ def safe_console(*, stderr: bool = False) -> Console:
     return made
 
 
-def print_comparison(console: Console, comparison: Comparison, *, explained: bool = False) -> None:
-    prompt = Text(prompt_of(comparison), "dim")
-    console.print(Panel(prompt + Text(comparison.plain.text), title="plain", title_align="left"))
-    console.print(Panel(prompt + coloured(comparison.speculative), title="speculative", title_align="left"))
+@contextmanager
+def racing(prompt: str, *, printed: bool, quiet: bool) -> Iterator[Callable[[RaceEvent], None]]:
+    """Show a race as it is decoded, then its headline, which repeats refine; into a pipe, plain text after the race.
+
+    It is drawn between slices and repeats only, never in a thread of its own: drawing would take time on the clocks.
+    """
+    console, raced = safe_console(), False
+    streams = printed and not quiet and console.is_terminal
+    texts = {side: Text(prompt, "dim") for side in SIDES}
+    log: Show = (lambda *_: None) if quiet or streams else _lines()
+
+    def show(event: RaceEvent) -> None:
+        nonlocal raced
+        if isinstance(event, Comparison):
+            drawn, repeats = Text(summarise(event).line, "bold"), f"{counted(len(event.repeats), 'repeat')} so far"
+            if printed and not raced:
+                print_race(console, event)
+                if not streams:
+                    console.print("One race:", drawn, soft_wrap=True)
+            raced = True
+            if streams:
+                draw(drawn, f"{repeats}; Ctrl+C keeps what there is")
+            elif event.repeats:
+                log("repeating", f", {repeats}")
+        elif not raced:
+            doing = event.name if isinstance(event, Phase) else "racing"
+            if isinstance(event, Slice):
+                for step in event.rounds:
+                    texts[event.side].append_text(Text().join(map(_piece, pieces(step, event.side))))
+            draw(sides(console, texts), doing) if streams else log(doing)
+
+    def draw(above: RenderableType, below: str) -> None:
+        live.update(_Printable(Group(above, Text(below, "dim"))), refresh=True)
+
+    live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
+    with live if streams else nullcontext():
+        yield show
+
+
+def sides(console: Console, texts: Mapping[Side, Text]) -> RenderableType:
+    """Both texts: next to each other on a wide terminal; without frames if it is none."""
+    if not console.is_terminal:
+        return Group(*(Text.assemble(f"{side}: ", text) for side, text in texts.items()))
+    panels = [Panel(text, title=side, title_align="left") for side, text in texts.items()]
+    if console.width < _SIDE_BY_SIDE:
+        return Group(*panels)
+    grid = Table.grid(Column(ratio=1), Column(ratio=1), expand=True)
+    grid.add_row(*panels)
+    return grid
+
+
+def print_race(console: Console, comparison: Comparison) -> None:
+    texts = {side: Text(prompt_of(comparison), "dim") + coloured(comparison.side(side), side) for side in SIDES}
+    console.print(sides(console, texts), soft_wrap=not console.is_terminal)
     console.print(legend(comparison))
+
+
+def print_figures(console: Console, comparison: Comparison, *, explained: bool = False) -> None:
     found = summarise(comparison)
     console.print(Text(found.line, style="bold"), Text(found.sentence))
     for sentence in filter(None, (found.certain, found.apart)):
@@ -76,13 +135,14 @@ def print_comparison(console: Console, comparison: Comparison, *, explained: boo
         console.print(Text(note, "dim"))
 
 
-def coloured(run: Run) -> Text:
+def coloured(run: Run, side: Side = "speculative") -> Text:
     """Return the run's text with each token in the style of its outcome, including rejected proposals."""
-    text = Text()
-    for piece in (piece for step in (run.prefill, *run.rounds) for piece in pieces(step)):
-        crossed = piece.kind == "rejected"  # not every terminal can strike through
-        text.append(f"~{piece.text}~" if crossed else piece.text, STYLES[piece.kind])
-    return text
+    return Text().join(_piece(piece) for step in (run.prefill, *run.rounds) for piece in pieces(step, side))
+
+
+def _piece(piece: Piece) -> Text:
+    crossed = piece.kind == "rejected"  # not every terminal can strike through
+    return Text(f"~{piece.text}~" if crossed else piece.text, STYLES[piece.kind])
 
 
 def legend(comparison: Comparison) -> Text:
@@ -139,19 +199,17 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
 
 class Show(Protocol):
-    """Shows the current activity, what is done of the total, and the estimated seconds left."""
+    """Shows the current activity with details, and how much is done of the total."""
 
-    def __call__(
-        self, doing: str, done: int | None = None, total: int | None = None, left: float | None = None
-    ) -> None: ...
+    def __call__(self, doing: str, details: str = "", done: float = 0, total: float | None = None) -> None: ...
 
 
 @contextmanager
-def progress(doing: str) -> Iterator[Show]:
+def progress(doing: str, *, quiet: bool = False) -> Iterator[Show]:
     """Show progress on standard error: a bar that disappears at the end, or lines if it is not a terminal."""
     console = safe_console(stderr=True)
-    if not console.is_terminal:
-        show = _lines()
+    if quiet or not console.is_terminal:
+        show: Show = (lambda *_: None) if quiet else _lines()
         show(doing)
         yield show
         return
@@ -159,8 +217,8 @@ def progress(doing: str) -> Iterator[Show]:
     with Progress(*columns, console=console, transient=True) as bars:
         bar = bars.add_task(doing, total=None)
 
-        def update(doing: str, done: int | None = None, total: int | None = None, left: float | None = None) -> None:
-            bars.update(bar, description=doing + _count(done, total, left), completed=done or 0, total=total)
+        def update(doing: str, details: str = "", done: float = 0, total: float | None = None) -> None:
+            bars.update(bar, description=printable(doing + details), completed=done, total=total)
 
         yield update
 
@@ -168,23 +226,18 @@ def progress(doing: str) -> Iterator[Show]:
 def _lines() -> Show:
     last, due = "", 0.0
 
-    def show(doing: str, done: int | None = None, total: int | None = None, left: float | None = None) -> None:
+    def show(doing: str, details: str = "", done: float = 0, total: float | None = None) -> None:
         nonlocal last, due
         if doing == last and monotonic() < due:
             return
         last, due = doing, monotonic() + _LINE_SECONDS
-        print(f"specdemo: {printable(doing)}{_count(done, total, left)}", file=sys.stderr, flush=True)
+        print(f"specdemo: {printable(doing + details)}", file=sys.stderr, flush=True)
 
     return show
 
 
-def _count(done: int | None, total: int | None, left: float | None) -> str:
-    count = "" if done is None else f", {done} so far" if total is None else f", {done} of {total}"
-    return count + ("" if left is None else f", {left // 60:.0f}:{left % 60:02.0f} left")
-
-
-def show_conversion(converting: Iterator[tuple[Model, float]]) -> None:
+def show_conversion(converting: Iterator[tuple[Model, float]], *, quiet: bool = False) -> None:
     for model, _ in converting:
-        with progress(f"converting {model.name}, once") as show:
+        with progress(f"converting {model.name}, once", quiet=quiet) as show:
             for model, _ in converting:
                 show(f"converting {model.name}, once")

@@ -22,6 +22,7 @@ from specdemo.records import (
     Environment,
     FinishReason,
     ModelPair,
+    Outcome,
     Request,
     Round,
     Run,
@@ -141,20 +142,19 @@ def rounds_of(decoder: Decoder) -> Generator[Round]:
                 yield step
 
 
-def counted_drafts(committed: Sequence[Token], proposed: int, accepted: int) -> tuple[DraftToken, ...]:
-    """Return proposals of which only the number is known, and the accepted ones from what was committed."""
-    known = [*committed[:accepted], *[Token(id=None, text="")] * (proposed - len(committed[:accepted]))]
+def counted_drafts(committed: Sequence[Token], proposed: int | None, accepted: int) -> tuple[DraftToken, ...] | None:
+    """Return proposals of which only the number is known, if it is; the accepted ones are the committed ones."""
+    if proposed is None:
+        return None
+    accepted = min(accepted, len(committed))
+    known = [*committed[:accepted], *[Token(id=None, text="")] * (proposed - accepted)]
     outcomes = outcomes_from_counts(proposed, accepted)
+    if accepted == len(committed):  # the text ends within the proposals, so those behind it are unjudged
+        outcomes[accepted:] = [Outcome.DISCARDED] * (proposed - accepted)
     return tuple(
         DraftToken(id=token.id, text=token.text, verdict=outcome)
         for token, outcome in zip(known, outcomes, strict=True)
     )
-
-
-def messages(request: Request) -> list[dict[str, str]]:
-    turns = [(("user", turn.prompt), ("assistant", turn.answer)) for turn in request.history]
-    said = [part for turn in turns for part in turn] + [("user", request.prompt)]
-    return [{"role": role, "content": text} for role, text in said]
 
 
 def check_prompt(request: Request) -> None:
@@ -163,7 +163,9 @@ def check_prompt(request: Request) -> None:
         raise PromptError("The prompt is empty; type one first.")
     if len(request.history) > MOST_TURNS:
         raise PromptError(f"The chat has more than {MOST_TURNS} turns; start a new chat.")
-    if not all(is_text(message["content"]) for message in messages(request)):
+    if request.system_prompt and not request.apply_chat_template:
+        raise PromptError("A system prompt needs the chat template; switch it on, or leave the system prompt out.")
+    if not all(is_text(message["content"]) for message in request.messages):
         raise PromptError("The prompt is not text: it holds characters that are not valid Unicode; enter it again.")
 
 

@@ -12,6 +12,7 @@ two at the output of `fc`.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Protocol
 
@@ -30,6 +31,7 @@ from specdemo.settings import Sampling
 # 200 MB, two seconds of a core) and saves 1 to 2 ms a pass, which larger models hardly feel.
 _FIXED_BYTES = 400e6
 _FIXED_LONGEST = 17  # tokens of a pass at the greatest constant lookahead
+IN_BACKGROUND = ThreadPoolExecutor(2)  # loads parts of a model beside each other; OpenVINO compiles on one core
 _TRIAL = 40  # tokens of context in the trial of a layout: more than a block of the cache
 
 
@@ -58,24 +60,30 @@ class LanguageModel:
         paged: bool = True,
         layouts: Sequence[Layout] = (),
         adapt: Adapt = lambda model: None,
+        early: Iterable[int] = (),
     ) -> None:
-        """With quantized activations, take the first of `layouts` whose passes repeat bits here, else None."""
+        """With quantized activations, take the first of `layouts` whose passes repeat bits here, else None. Passes of
+        the lengths `early` are compiled meanwhile: each is compiled by one core.
+        """
         self.paged = paged and device.startswith("CPU")  # other devices have other block sizes and layouts
         self._device, self._properties = device, properties
-        self._fixed = dict[int, openvino.CompiledModel]()
-        self.layout: Layout | None = "joined"
+        self._fixed = dict[int, Future[openvino.CompiledModel]]()
+        weights = folder / "openvino_model.bin"
+        self._small = weights.is_file() and weights.stat().st_size <= _FIXED_BYTES
+        quantized = properties.get("DYNAMIC_QUANTIZATION_GROUP_SIZE", "0") != "0"
+        self.layout: Layout | None = layouts[0] if layouts and quantized else "joined"
+        guess = self.layout
         self._model: openvino.Model | None = None  # kept where passes may be compiled for their lengths
         try:
-            self._compiled = self._compile(folder, adapt)
+            self._compiled = self._compile(folder, adapt, early)
         except OPENVINO_FAILURES as error:
             what = f"OpenVINO cannot load {folder.name!r} on {device}"
             raise LoadError.of(error, what, "export it again") from error
-        weights = folder / "openvino_model.bin"
-        small = weights.is_file() and weights.stat().st_size <= _FIXED_BYTES
-        if not (self.paged and small):
-            self._model = None
+        self.layout = "joined"
         if layouts and self.paged and self._quantizes:
             self.layout = next((layout for layout in layouts if self.repeats_bits(layout)), None)
+        if self.layout != guess:
+            self._fixed.clear()
 
     @property
     def _quantizes(self) -> bool:
@@ -99,17 +107,18 @@ class LanguageModel:
         sequence.keep(_TRIAL)
         return np.array_equal(np.array(singly), sequence.logits(text, 3))
 
-    def _compile(self, folder: Path, adapt: Adapt) -> openvino.CompiledModel:
+    def _compile(self, folder: Path, adapt: Adapt, early: Iterable[int]) -> openvino.CompiledModel:
         core, file = openvino.Core(), folder / "openvino_model.xml"
         model = core.read_model(file)
         adapt(model)
         if self.paged:
             try:
                 _offline_transformations.paged_attention_transformation(model)
-                self._model = model
+                self._model = model if self._small else None
+                self._start(early)
                 return core.compile_model(model, self._device, self._properties)
             except RuntimeError:
-                self.paged = False
+                self.paged, self._model = False, None
                 model = core.read_model(file)
                 adapt(model)
         return core.compile_model(model, self._device, self._properties)
@@ -119,6 +128,10 @@ class LanguageModel:
 
         Not cached on disk: reading a compiled model takes as long as compiling it.
         """
+        self._start(lengths)
+        wait(self._fixed.values())
+
+    def _start(self, lengths: Iterable[int]) -> None:
         for count in set(lengths) - self._fixed.keys():
             if self._model is None or count > _FIXED_LONGEST:
                 continue
@@ -137,12 +150,14 @@ class LanguageModel:
                     known[name] = openvino.PartialShape(shapes[name])
                 elif name == "hidden_states":
                     known[name] = openvino.PartialShape([fed, 1, *list(port.get_partial_shape())[2:]])
-            options = {name: value for name, value in self._properties.items() if not name.startswith("CACHE_")}
-            try:
-                model.reshape(known)
-                self._fixed[count] = openvino.Core().compile_model(model, self._device, options)
-            except RuntimeError:  # positions of another form, for example
-                self._model = None
+            self._fixed[count] = IN_BACKGROUND.submit(self._compile_fixed, model, known)
+
+    def _compile_fixed(
+        self, model: openvino.Model, known: dict[str, openvino.PartialShape]
+    ) -> openvino.CompiledModel:
+        options = {name: value for name, value in self._properties.items() if not name.startswith("CACHE_")}
+        model.reshape(known)
+        return openvino.Core().compile_model(model, self._device, options)
 
     def sequence(self, capacity: int, *, kv_cache: bool = True) -> ModelSequence:
         """Return a new, empty sequence with room for `capacity` tokens; it grows if needed."""
@@ -151,7 +166,9 @@ class LanguageModel:
     def cached(self, capacity: int) -> Cached:
         if not self.paged:
             return Stateful(self._compiled)
-        return Paged(self._compiled, capacity, dict(self._fixed), self.layout or "joined")
+        # one fails where positions have another form, for example
+        fixed = {count: each.result() for count, each in self._fixed.items() if each.exception() is None}
+        return Paged(self._compiled, capacity, fixed, self.layout or "joined")
 
     @property
     def vocabulary(self) -> int:

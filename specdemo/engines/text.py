@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import openvino_genai
 
-from specdemo.engines.base import check_prompt, messages
+from specdemo.engines.base import check_prompt
 from specdemo.errors import OPENVINO_FAILURES, LoadError, PromptError
 from specdemo.models.checks import check_tokenizers
 from specdemo.models.converted import folder_of
@@ -76,8 +76,9 @@ class Tokenizer:
         """Return a prompt's ids; a `PromptError` unless it is text, not empty, and leaves room for the new tokens."""
         check_prompt(request)
         chat = request.apply_chat_template and bool(self._tokenizer.chat_template)
-        if request.history and not chat:
-            raise PromptError("Earlier turns need the chat template; switch it on, or start a new chat.")
+        if (request.history or request.system_prompt) and not chat:
+            what = "Earlier turns and system prompts need the chat template"
+            raise PromptError(f"{what}; switch it on, or start a new chat without them.")
         ids = self._encode_chat(request) if chat else self._encode_typed(request.prompt)
         limit = self._model.context_length
         if not ids:
@@ -99,7 +100,7 @@ class Tokenizer:
 
     def _encode_chat(self, request: Request) -> list[int]:
         """Return the ids of a chat; special tokens come from the template only, not from messages."""
-        chat = messages(request)
+        chat = request.messages
         runs = [run for message in chat for run in re.findall(f"{_MARK}*", message["content"])]
         mark = _MARK * (1 + max(map(len, runs)))
         for message in chat:

@@ -13,6 +13,7 @@ from statistics import median
 from typing import NamedTuple
 
 from specdemo.engines.base import THOROUGH, Arrival, Batch, Engine, Thoroughness
+from specdemo.experiments.suites import Task
 from specdemo.racing.warm_up import OtherLoad
 from specdemo.records import Request, Trial
 
@@ -136,7 +137,7 @@ def serve(
 def blocks(
     engine: Engine,
     requests: Mapping[str, Request],
-    prompts: Sequence[str],
+    tasks: Sequence[Task],
     concurrency: int,
     seed: str,
     stop: Callable[[], bool],
@@ -145,9 +146,9 @@ def blocks(
     found: dict[str, Block] = {}
     for name, request in requests.items():
         short = replace(request, max_new_tokens=min(_WARM_UP_TOKENS, request.max_new_tokens))
-        for each, number in ((short, concurrency), (request, max(len(prompts), 2 * concurrency))):  # warm up first
+        for each, number in ((short, concurrency), (request, max(len(tasks), 2 * concurrency))):  # warm up first
             with closing(engine.batch(each.strategy)) as batch:
-                wanted = _endless(each, prompts, Random(seed))
+                wanted = _endless(each, tasks, Random(seed))
                 block = serve(batch, wanted, concurrency, number, stop, thoroughness=engine.thoroughness)
             if block is None:
                 return None
@@ -155,8 +156,8 @@ def blocks(
     return found
 
 
-def _endless(request: Request, prompts: Sequence[str], random: Random) -> Iterator[Request]:
+def _endless(request: Request, tasks: Sequence[Task], random: Random) -> Iterator[Request]:
     """All prompts in a random order, then all in another."""
     while True:
-        for prompt in random.sample(prompts, len(prompts)):
-            yield replace(request, prompt=prompt)
+        for task in random.sample(tasks, len(tasks)):
+            yield replace(request, prompt=task.prompt, system_prompt=task.system_prompt or request.system_prompt)

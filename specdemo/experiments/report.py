@@ -8,14 +8,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from jinja2 import Environment as Jinja
-from jinja2 import StrictUndefined
 from pydantic import ValidationError
 
 from specdemo.errors import FileError, capitalised, listed, quoted
 from specdemo.experiments.plan import CONDITIONS, Variant
 from specdemo.experiments.rows import Point, Result, Row, points, rounded_speedup
-from specdemo.exports.html import PLOTTING, in_script, plotting
+from specdemo.exports.html import PLOTTING, filled, in_script, plotting
 from specdemo.files import ASSETS, colours, json_file, json_value, read_bytes, write_each
 from specdemo.results import metrics
 from specdemo.results.estimate import INTERVAL, TRIALS_FORMULA
@@ -295,7 +293,7 @@ def read_result(path: Path) -> Result:
 
 def joined(here: Result, there: Result, name: str) -> Result:
     """Both results' rows on common prompts, the other's marked with its `name`. FileError: there are none."""
-    mine, other = ({task.name: (task.before, task.prompt) for task in each.tasks} for each in (here, there))
+    mine, other = ({task.name: task.model_dump(exclude={"task"}) for task in each.tasks} for each in (here, there))
     common = {task for task in mine if other.get(task) == mine[task]}
     if not common:
         raise FileError(f"{quoted(name)} has no prompt in common with this measurement; measure the same prompts.")
@@ -325,22 +323,19 @@ def to_markdown(report: Report) -> str:
 
 def to_html(report: Report) -> str:
     template = (ASSETS / "report.html").read_text(encoding="utf-8")
-    return (
-        Jinja(autoescape=True, undefined=StrictUndefined)
-        .from_string(template)
-        .render(
-            title=report.title,
-            light=colours(),
-            dark=colours(dark=True),
-            **plotting(PLOTTING),
-            opening=report.opening,
-            plots=[
-                (chart.title, name, in_script(as_data(chart.figure)), chart.remark)
-                for name, chart in report.charts.items()
-            ],
-            tables=report.tables.values(),
-            notes=report.notes,
-        )
+    return filled(
+        template,
+        title=report.title,
+        light=colours(),
+        dark=colours(dark=True),
+        **plotting(PLOTTING),
+        opening=report.opening,
+        plots=[
+            (chart.title, name, in_script(as_data(chart.figure)), chart.remark)
+            for name, chart in report.charts.items()
+        ],
+        tables=report.tables.values(),
+        notes=report.notes,
     )
 
 

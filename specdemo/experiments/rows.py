@@ -204,6 +204,11 @@ def run(
     yield Progress(len(found.rows), found.total, 0.0, found, "finished", plan.minutes and plan.minutes * 60)
 
 
+def _of_task(settings: GenerationSettings, task: Task) -> GenerationSettings:
+    """The task's own system prompt comes before the plan's."""
+    return settings.model_copy(update={"system_prompt": task.system_prompt}) if task.system_prompt else settings
+
+
 class _State:
     """The rows so far, facts about engines, and the clock, which starts with the first warm-up."""
 
@@ -213,7 +218,7 @@ class _State:
         self.facts: dict[str, EngineFacts] = {}
         self.began: float | None = None
         self.warm: tuple[str, str] | None = None  # session and drafter of what was rehearsed last
-        self.answers: dict[tuple[str, ...], str] = {}  # the target's own, by all turns of the chat so far
+        self.answers: dict[tuple[str, ...], str] = {}  # the target's own, by system prompt and all turns so far
 
     def stages(self) -> Iterator[Stage]:
         for stage in self.plan.stages():
@@ -255,9 +260,10 @@ class _State:
         left = [*able]
         try:
             history = self.history(engine, task)
-            text = " ".join([*(text for turn in history for text in (turn.prompt, turn.answer)), task.prompt])
+            earlier = [text for turn in history for text in (turn.prompt, turn.answer)]
+            text = " ".join(filter(None, [task.system_prompt, *earlier, task.prompt]))
             length = engine.count_tokens(text)
-            settings = [self.plan.settings_of(name, group.repeat) for name in able]
+            settings = [_of_task(self.plan.settings_of(name, group.repeat), task) for name in able]
             for trial in trials(engine, task.prompt, settings, costs, stop, history):
                 problem = None if trial is not None else _NO_TEXT
                 yield row(variant=left.pop(0), prompt_tokens=length, trial=trial, problem=problem)
@@ -266,10 +272,10 @@ class _State:
 
     def history(self, engine: Engine, task: Task) -> tuple[Turn, ...]:
         """The turns before a prompt, with the target's greedy answers, decoded untimed."""
-        greedy = self.plan.settings.model_copy(update={"do_sample": False})
+        greedy = _of_task(self.plan.settings.model_copy(update={"do_sample": False}), task)
         history: tuple[Turn, ...] = ()
         for index, prompt in enumerate(task.before, 1):
-            turns = task.before[:index]
+            turns = (task.system_prompt, *task.before[:index])
             if turns not in self.answers:
                 said = run_alone(engine.decoder(Request.of(prompt, greedy, history).plain), stop=self.stop)
                 self.answers[turns] = answer(said.text)
@@ -284,8 +290,7 @@ class _State:
         requests |= {each.name: Request.of("", each.settings) for each in variants}
         if group.repeat % 2 == 0:
             requests = dict(reversed(requests.items()))
-        prompts = [task.prompt for task in self.plan.tasks]
-        found = blocks(engine, requests, prompts, level, f"{group.repeat} {level}", stop)
+        found = blocks(engine, requests, self.plan.tasks, level, f"{group.repeat} {level}", stop)
         if found is None:
             return
         plain = found[""]

@@ -1,31 +1,55 @@
-"""Prompts to measure: the bundled suite, and JSON Lines in the formats of common benchmarks.
+"""Prompts to measure: the bundled suites, typed ones, and files as people have them.
 
-- Spec-Bench and SPEED-Bench: `question_id`, `category`, `turns`, each of which becomes a prompt of its own, preceded
-by the earlier ones and the target's answers;
-- HumanEval: `task_id`, `prompt`;
-- plain: `prompt` and, optionally, `task`; a list of prompts is read as turns.
+A file is cut into records by its content and name; one table says in which fields a record holds its prompt. Of a
+chat, every turn of the user is a prompt, after the earlier ones and the target's own answers: those in a file are
+another model's, and acceptance after them would not be the target's.
 """
 
-import codecs
+import csv
+import gzip
 import json
 import re
+import sys
+import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from io import BytesIO, StringIO
+from itertools import chain, count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, NamedTuple
 
-from pydantic import AliasChoices, Field, ValidationError
+from pydantic_core import from_json
 
-from specdemo.errors import FileError, quoted
-from specdemo.files import ASSETS, json_value, read_bytes
+from specdemo.errors import FileError, listed, quoted
+from specdemo.files import ASSETS, is_text, read_bytes
 from specdemo.records import Prompts, Record
+from specdemo.text import counted
 
-# Limits of a file, enough for SPEED-Bench's prompts of 32,000 tokens.
-MOST_BYTES = 128 * 2**20
-MOST_LINES = 10_000
-MOST_CHARACTERS = 2**20  # of a line
-_KINDS = "an object with prompt, or with task_id and prompt, or with question_id, category and turns"
-_Name = Annotated[str, Field(max_length=200, coerce_numbers_to_str=True)]
+# The table of formats: fields in any letter case, the preferred one first.
+TEXTS = (
+    "prompt", "instruction", "question", "problem", "problem_statement", "query", "input", "inputs", "article",
+    "document", "text", "context",
+)  # fmt: skip
+# texts that stand around it: SQuAD and LongBench, Alpaca, Dolly
+_AROUND = dict.fromkeys(("question", "query", "input"), ("context", "")) | {"instruction": ("", "input", "context")}
+# turns of a chat: texts, or objects with role and content; `data` (UltraChat) alternates between both speakers
+CHATS = ("messages", "conversations", "conversation", "turns", "dialogue", "contents", "data")
+_SYSTEMS = ("system_prompt", "system", "system_message", "instructions")
+_CATEGORIES = ("category", "task", "subject", "dataset", "source")
+_NAMES = ("task_id", "question_id", "custom_id", "prompt_id", "conversation_id", "conversation_hash", "id", "_id")
+_WRAPPERS = ("row", "body", "params")  # of the datasets server, of batches for OpenAI and for Anthropic
+_ARRAYS = ("rows", "prompts", "data", "examples", "questions")  # where an object holds several arrays
+_JUDGED = {"conversation_a", "conversation_b", "chosen", "rejected"}
+_ROLES, _CONTENTS = ("role", "from"), ("content", "value", "text", "parts")
+_SPEAKERS = dict.fromkeys(("user", "human", "prompter"), "user") | dict.fromkeys(("system", "developer"), "system")
+_LINES = (".jsonl", ".ndjson")
+
+MOST_BYTES = 128 * 2**20  # unpacked
+MOST_PROMPTS = 10_000  # measured of a longer file, from all categories in turn
+MOST_CHARACTERS = 2**20  # of a prompt: SPEED-Bench has some of 32,000 tokens
+_MOST_LETTERS = 200  # of a name or category, and of a prompt in a preview
+_LISTED = 12  # bad records and categories that are named
+_FIELDS = f"a prompt stands in {', '.join(TEXTS)}; a chat in {', '.join(CHATS)}"
 
 
 class Task(Record):
@@ -35,14 +59,48 @@ class Task(Record):
     task: str
     prompt: str
     before: tuple[str, ...] = ()
+    system_prompt: str = ""
 
 
-class _Line(Record):
-    """In any of the three formats."""
+class PromptFile(NamedTuple):
+    """`bad` holds the unusable records by reason."""
 
-    turns: str | list[str] = Field([], validation_alias=AliasChoices("prompt", "turns"))
-    task: _Name | None = Field(None, validation_alias=AliasChoices("task", "category"))
-    name: _Name | None = Field(None, validation_alias=AliasChoices("task_id", "question_id"))
+    name: str
+    tasks: Sequence[Task]
+    bad: Mapping[str, Sequence[str]]
+
+    def usable(self, *, skip_bad: bool) -> Sequence[Task]:
+        """FileError: there is no prompt or, unless `skip_bad`, a record without one."""
+        name, problems = quoted(self.name), f": {self._problems}" if self.bad else ""
+        if not self.tasks:
+            raise FileError(f"{name} holds no prompts{problems}; {_FIELDS}.")
+        if self.bad and not skip_bad:
+            raise FileError(f"{name} cannot be read in part{problems}; correct it, or leave that out (--skip-bad).")
+        return self.tasks
+
+    @property
+    def _problems(self) -> str:
+        return "; ".join(f"{_some(places)}: {reason}" for reason, places in [*self.bad.items()][:_LISTED])
+
+    def about(self) -> Iterator[str]:
+        kinds = Counter(task.task for task in self.tasks).most_common()
+        names = _some([f"{number:,} of {kind}" for kind, number in kinds])
+        yield f"{self.name}: {counted(len(self.tasks), 'prompt')} ({names})."
+        if len(self.tasks) > MOST_PROMPTS:
+            yield f"At most {MOST_PROMPTS:,} of them are measured, from every category in turn."
+        if any(task.before for task in self.tasks):
+            yield "Later turns of a chat follow the target's own answers, not those in the file."
+        if self.bad:
+            yield f"Unusable: {self._problems}."
+
+    def first(self) -> Iterator[str]:
+        for task in self.tasks[:3]:
+            cut = [f"{text[:_MOST_LETTERS]} …"[: len(text)] for text in (task.system_prompt, task.prompt)]
+            yield f"{task.name}: {' → '.join(filter(None, cut))}"
+
+
+def _some(names: Sequence[str]) -> str:
+    return listed([*names[:_LISTED], *[f"{len(names) - _LISTED:,} more"] * (len(names) > _LISTED)])
 
 
 def bundled_tasks(kind: Prompts) -> list[Task]:
@@ -58,36 +116,11 @@ def typed_tasks(prompts: Sequence[str]) -> list[Task]:
     return [Task(name=f"prompt {number}", task="prompts", prompt=prompt) for number, prompt in enumerate(prompts, 1)]
 
 
-def read_tasks(path: Path) -> list[Task]:
-    """Duplicate names are numbered. FileError: the file is missing or empty, or a line has an unsupported format."""
-    data = read_bytes(path, MOST_BYTES, "a file of JSON lines")
-    # what PowerShell's `>` writes has a mark at its beginning
-    encoding = "utf-16" if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
-    try:
-        text = data.decode(encoding)
-    except UnicodeDecodeError as error:
-        raise FileError(f"Cannot read {quoted(path.name)} as text; save it as UTF-8.") from error
-    # not `splitlines`: JSON strings may contain other line separators
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    if len(lines) > MOST_LINES:
-        raise FileError(f"{quoted(path.name)} holds more than {MOST_LINES:,} prompts; choose a file with fewer.")
-    tasks = [task for number, line in lines for task in _tasks(path, number, line)]
-    if not tasks:
-        raise FileError(f"{quoted(path.name)} holds no prompts; write one JSON object per line.")
-    seen: Counter[str] = Counter()
-    found: dict[str, Task] = {}
-    for task in tasks:  # concatenated suites use names again
-        name = task.name
-        while name in found:
-            seen[task.name] += 1
-            name = f"{task.name} ({seen[task.name] + 1})"
-        found[name] = task.model_copy(update={"name": name})
-    return [*found.values()]
-
-
-def chosen_tasks(path: Path | None, prompts: Prompts, limit: int | None) -> list[Task]:
-    """Targets that are not chat models get no later turns. FileError: the file cannot be read or has no prompts."""
-    tasks = bundled_tasks(prompts) if path is None else read_tasks(path)
+def chosen_tasks(
+    file: PromptFile | None, prompts: Prompts, limit: int | None, *, skip_bad: bool = False
+) -> list[Task]:
+    """Targets that are not chat models get no later turns. FileError: as `PromptFile.usable`."""
+    tasks = bundled_tasks(prompts) if file is None else file.usable(skip_bad=skip_bad)
     return limited([task for task in tasks if prompts == "chat" or not task.before], limit)
 
 
@@ -98,28 +131,209 @@ def limited(tasks: Sequence[Task], limit: int | None) -> list[Task]:
     for index, task in enumerate(tasks):
         ranks.append((seen[task.task], index))
         seen[task.task] += 1
-    return [tasks[index] for index in sorted(index for _, index in sorted(ranks)[:limit])]
+    return [
+        tasks[index]
+        for index in sorted(index for _, index in sorted(ranks)[: min(limit or MOST_PROMPTS, MOST_PROMPTS)])
+    ]
 
 
-def _tasks(path: Path, number: int, line: str) -> Iterator[Task]:
-    where = f"Line {number} of {quoted(path.name)}"
-    if len(line) > MOST_CHARACTERS:
-        raise FileError(f"{where} is longer than {MOST_CHARACTERS:,} characters; shorten it.")
+def read_prompts(path: Path, *, whole: bool = False) -> PromptFile:
+    """Read a file, a folder saved by Hugging Face datasets, or standard input (`-`); `whole`: a text is one prompt.
+
+    Names used again are numbered. FileError: the file is missing, too large, or of another kind.
+    """
+    name = "standard input" if str(path) == "-" else path.name or str(path)
+    bad, tasks, seen = dict[str, list[str]](), dict[str, Task](), Counter[str]()
+    for place, value in _records(path, name, whole=whole):
+        try:
+            for task in [*_tasks(value, place.split()[1], name.split(".")[0][:_MOST_LETTERS])]:
+                unique = task.name
+                while unique in tasks:  # concatenated suites use names again
+                    seen[task.name] += 1
+                    unique = f"{task.name} ({seen[task.name] + 1})"
+                tasks[unique] = task.model_copy(update={"name": unique})
+        except ValueError as error:
+            bad.setdefault(str(error), []).append(place)
+    return PromptFile(name, [*tasks.values()], bad)
+
+
+# From a file to its records, each with its place; one that cannot be read is a ValueError.
+_Records = Iterable[tuple[str, Any]]
+
+
+def _records(path: Path, name: str, *, whole: bool) -> _Records:
+    if path.is_dir():
+        return _columnar(path, name, "datasets")
+    data = sys.stdin.buffer.read(MOST_BYTES + 1) if str(path) == "-" else read_bytes(path, MOST_BYTES, "a text file")
     try:
-        value: Any = json_value(line)
+        if data.startswith(b"\x1f\x8b"):
+            with gzip.open(BytesIO(data)) as file:
+                data = file.read(MOST_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise FileError(f"{quoted(name)} is damaged; compress it again.") from error
+    if len(data) > MOST_BYTES:
+        raise FileError(f"{quoted(name)} is larger than {MOST_BYTES // 2**20} MB; choose a smaller file.")
+    if data.startswith(b"PAR1"):
+        return _columnar(BytesIO(data), name, "pyarrow")
+    try:  # Excel and PowerShell write UTF-16
+        text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+        if "\0" in text or text.startswith("PK\x03\x04"):  # as of Excel
+            raise ValueError("It holds control characters.")
     except ValueError as error:
-        if re.search(r"\b(NaN|Infinity)\b", line):
-            raise FileError(f"{where} holds NaN or Infinity, which JSON lacks; write null or a number.") from error
-        raise FileError(f"{where} is not JSON; write {_KINDS}.") from error
+        raise FileError(f"Cannot read {quoted(name)} as text; save it as text, CSV or JSON, in UTF-8.") from error
+    text = re.sub(r"\r\n?", "\n", text)
+    kind, heading = Path(name.lower().removesuffix(".gz")).suffix, text.split("\n", 1)[0]
+    if kind in (".csv", ".tsv") or ("\t" in heading and _known(heading.split("\t"))):
+        return _table(text)
+    if kind in (".json", *_LINES) or text.lstrip().startswith(("{", "[")):
+        found = _json(text, rather_lines=kind in _LINES)
+        if kind not in ("", ".txt") or not any(isinstance(value, ValueError) for _, value in found):
+            return found
+    # blank lines separate prompts of several lines; without any, each line is a prompt
+    parts = [text] if whole else re.split(r"\n(?:[^\S\n]*\n)+", text.strip())
+    parts = text.split("\n") if len(parts) == 1 and not whole else parts
+    return [(f"prompt {number}", part.strip()) for number, part in enumerate(filter(str.strip, parts), 1)]
+
+
+def _columnar(source: Path | BytesIO, name: str, package: str) -> _Records:
+    """Of a Parquet file, or of all splits of a folder that `save_to_disk` wrote."""
     try:
-        read = _Line.model_validate(value)
-    except ValidationError as error:
-        raise FileError(f"{where} does not fit; write {_KINDS}.") from error
-    turns = [read.turns] if isinstance(read.turns, str) else read.turns
-    if not turns or not all(turn.strip() for turn in turns):
-        raise FileError(f"{where} has no prompt; write {_KINDS}.")
-    name = read.name or str(number)
-    kind = read.task or ("HumanEval" if name.startswith("HumanEval") else "prompts")
+        if isinstance(source, Path):
+            from datasets import load_from_disk
+
+            found = load_from_disk(str(source))
+            rows = chain.from_iterable(found.values() if isinstance(found, dict) else [found])
+        else:
+            from pyarrow.parquet import read_table
+
+            rows = read_table(source).to_pylist()
+    except ImportError as error:
+        what = f"{quoted(name)} needs the package {package}"
+        raise FileError(f"{what}; install it, or save the prompts as text, CSV or JSON.") from error
+    except (OSError, ValueError, RuntimeError) as error:
+        raise FileError(f"{quoted(name)} is damaged, or no saved dataset; choose another file.") from error
+    return ((f"row {number}", row) for number, row in enumerate(rows, 1))
+
+
+def _known(names: Iterable[str]) -> bool:
+    return not {*TEXTS, *CHATS}.isdisjoint(name.strip(' "').casefold() for name in names)
+
+
+def _table(text: str) -> _Records:
+    """With a header, which may be left out of a single column; a header is one word."""
+    csv.field_size_limit(MOST_BYTES)
+    text = re.sub(r"\Asep=.\n", "", text.strip())  # which Excel writes
+    heading = text.split("\n", 1)[0]
+    delimiter = max(",;\t|", key=lambda each: (_known(heading.split(each)), heading.count(each)))
+    single = delimiter not in heading  # then prompts may hold any
+    dialect: dict[str, Any] = {"delimiter": "\x1f" if single else delimiter, "skipinitialspace": True}
+    rows = csv.reader(StringIO(text), strict=True, **dialect)
+    names = ["prompt"] if single and not _known([heading]) else next(csv.reader([heading], **dialect))
+    for number in count(1):
+        try:
+            row: Any = dict(zip(names, cells := next(rows)))  # noqa: B905
+            if len(cells) > len(names):
+                row = ValueError(f"it has {len(cells)} cells under {len(names)} names")
+        except csv.Error as error:
+            row = ValueError(f"its quotes are not in pairs ({error})")
+        except StopIteration:
+            return
+        if row and (number > 1 or (single and " " in heading)):
+            yield f"row {number}", row
+
+
+def _json(text: str, *, rather_lines: bool) -> Sequence[tuple[str, Any]]:
+    """One value, or a value a line: `rather_lines` if the first line is a value of its own."""
+    whole = _parsed(text)
+    # not `splitlines`: JSON strings may contain other line separators
+    lines = [(f"line {number}", _parsed(line)) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if isinstance(whole, ValueError) or (rather_lines and lines and not isinstance(lines[0][1], ValueError)):
+        return lines
+    return [(f"item {number}", value) for number, value in enumerate(_items(whole), 1)]
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return from_json(text)
+    except ValueError as error:
+        return ValueError(f"not JSON ({str(error).split(' at line')[0]})")
+
+
+def _items(value: Any) -> list[Any]:
+    """An array, an array in an object, columns, named objects, or a single one."""
+    if isinstance(value, list):
+        return [value] if value and all(_text(_lowered(each), *_ROLES) for each in value) else value
+    fields = _lowered(value)
+    arrays = {name: each for name, each in fields.items() if isinstance(each, list) and each}
+    if any(isinstance(fields.get(name), str) for name in TEXTS) or {"prompt", "input", *CHATS[:-1]} & arrays.keys():
+        return [value]
+    if fields and all(isinstance(each, dict) for each in fields.values()):
+        if _known(fields):  # pandas writes columns
+            return [{name: column.get(row) for name, column in value.items()} for row in next(iter(value.values()))]
+        return [{"id": name, **each} for name, each in value.items()]
+    return next((arrays[name] for name in (*_ARRAYS, *arrays) if name in arrays), [value])
+
+
+# From a record to its prompts.
+
+
+def _tasks(value: Any, number: str, stem: str) -> Iterator[Task]:
+    """Yield every turn of the user; ValueError: there is none."""
+    if isinstance(value, ValueError):
+        raise value
+    fields = _lowered(value)
+    for name in _WRAPPERS:
+        fields |= _lowered(fields.get(name))
+    system, turns = _prompts(fields) if fields else _turns(value)
+    system = system or _text(fields, *_SYSTEMS)
+    if not all(turn.strip() and is_text(turn) for turn in turns):
+        raise ValueError("its prompt is empty")
+    if max(map(len, [system, *turns])) > MOST_CHARACTERS:
+        raise ValueError(f"it is longer than {MOST_CHARACTERS:,} characters")
+    name, kind = (_text(fields, *names).strip()[:_MOST_LETTERS] for names in (_NAMES, _CATEGORIES))
     for index, turn in enumerate(turns):
-        later = f"{name}, turn {index + 1}" if index else name
-        yield Task(name=later, task=kind, prompt=turn, before=tuple(turns[:index]))
+        later = f"{name or number}, turn {index + 1}" if index else name or number
+        yield Task(name=later, task=kind or stem, prompt=turn, before=tuple(turns[:index]), system_prompt=system)
+
+
+def _lowered(value: Any) -> dict[str, Any]:
+    return {str(name).strip().casefold(): each for name, each in value.items()} if isinstance(value, dict) else {}
+
+
+def _text(fields: Mapping[str, Any], *names: str) -> str:
+    """The first of these fields that is a text or a whole number."""
+    values = (str(fields[name]) for name in names if isinstance(fields.get(name), str | int))
+    return next(filter(str.strip, values), "")
+
+
+def _prompts(fields: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """A record's system message and the user's turns."""
+    for name in (*CHATS, *TEXTS):
+        value, text = fields.get(name), _text(fields, name)
+        if name in CHATS and text.startswith("["):  # in a cell of a table
+            value = _parsed(text)
+        if isinstance(value, list) and value:
+            return _turns(value[::2] if name == "data" and isinstance(value[0], str) else value)
+        if name in TEXTS and text:
+            before, *after = _AROUND.get(name, ("",))
+            return "", ["\n\n".join(filter(None, (_text(fields, each) for each in (before, name, *after))))]
+    if _JUDGED & fields.keys():
+        raise ValueError("it holds answers to be judged (conversation_a, chosen …), not prompts")
+    raise ValueError("its prompt is empty" if _known(fields) else f"unknown fields ({_some([*map(quoted, fields)])})")
+
+
+def _turns(value: Any) -> tuple[str, list[str]]:
+    """The same of a text, turns or messages; answers of assistants and tools are left out."""
+    said: dict[str, list[str]] = {"system": [], "user": []}
+    for item in value if isinstance(value, list) else [value]:
+        fields = _lowered(item) or {"content": item}
+        speaker = _SPEAKERS.get((_text(fields, *_ROLES) or "user").casefold())
+        if speaker is not None:
+            parts = next((fields[name] for name in _CONTENTS if fields.get(name) is not None), None)
+            texts = [_lowered(part).get("text", part) for part in (parts if isinstance(parts, list) else [parts])]
+            if not all(isinstance(text, str) for text in texts):
+                raise ValueError("it holds an image or something else that is no text")
+            said[speaker].append("\n".join(map(str, texts)))
+    if not said["user"]:
+        raise ValueError("none of its messages is a user's")
+    return "\n\n".join(filter(str.strip, said["system"])), said["user"]

@@ -114,7 +114,8 @@ def _genai(copy: _Copy) -> Iterator[str]:
     if not copy.chat or in_parts:  # GenAI accepts no chat history for models in parts
         yield f"config.apply_chat_template = {copy.chat}"
     else:
-        yield 'prompt = ov_genai.ChatHistory([{"role": "user", "content": prompt}])'
+        system = f"{copy.request.messages[0]!r}, " if copy.request.system_prompt else ""
+        yield f'prompt = ov_genai.ChatHistory([{system}{{"role": "user", "content": prompt}}])'
         if not copy.request.enable_thinking:
             yield 'prompt.set_extra_context({"enable_thinking": False})'
     yield f"print(pipeline.generate(prompt, {'generation_config=' if in_parts else ''}config))"
@@ -140,7 +141,8 @@ def _vllm(copy: _Copy) -> Iterator[str]:
         form = {"method": "eagle3" if copy.pair.eagle3 else "draft_model", "model": copy.draft.path, **form}
     if copy.target.path.endswith(".gguf"):
         yield "# vLLM's support of GGUF files is experimental; add --tokenizer with the original repository"
-    yield from command(["vllm", "serve", copy.target.path, "--port", _PORT, "--speculative-config", _json(form)])
+    flags = ["--port", _PORT, "--served-model-name", copy.pair.target.name, "--speculative-config", _json(form)]
+    yield from command(["vllm", "serve", copy.target.path, *flags])
     yield from _post("/v1", copy, copy.request.openai())
 
 
@@ -205,7 +207,7 @@ def _post(prefix: str, copy: _Copy, request: dict[str, Any]) -> Iterator[str]:
     """Send a request to the server that the lines before start."""
     path, asked = "/completions", dict[str, Any](prompt=copy.request.prompt)
     if copy.chat:
-        path, asked = "/chat/completions", {"messages": [{"role": "user", "content": copy.request.prompt}]}
+        path, asked = "/chat/completions", {"messages": copy.request.messages}
         if not copy.request.enable_thinking:
             asked["chat_template_kwargs"] = {"enable_thinking": False}
     url, kind = f"http://localhost:{_PORT}{prefix}{path}", "application/json"

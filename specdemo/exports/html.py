@@ -10,10 +10,8 @@ from base64 import b64encode
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from specdemo.exports.gif import moving_picture
 from specdemo.exports.schema import to_json, unpack
 from specdemo.files import ASSETS, json_text
 from specdemo.records import Comparison
@@ -30,12 +28,24 @@ def text_of(name: str) -> str:
     return (PAGE / name).read_text(encoding="utf-8")
 
 
+def filled(template: str, **values: Any) -> str:
+    from jinja2 import Environment, StrictUndefined  # takes a tenth of a second, which a race does not wait for
+
+    return Environment(autoescape=True, undefined=StrictUndefined).from_string(template).render(**values)
+
+
+def _animation(comparison: Comparison) -> bytes:
+    from specdemo.exports.gif import moving_picture  # PIL takes as long
+
+    return moving_picture(comparison)
+
+
 def replay(comparison: Comparison) -> bytes:
-    page = Environment(autoescape=True, undefined=StrictUndefined).from_string(text_of("replay.html"))
     said = summarise(comparison)
     environment = [(name.replace("_", " "), value) for name, value in comparison.environment if value is not None]
     models = [("target", comparison.pair.target), ("draft", comparison.pair.draft)]
-    return page.render(
+    return filled(
+        text_of("replay.html"),
         title=f"{said.headline}: {comparison.pair.name}",
         made_by=said.made_by,
         styles=Markup("\n".join(map(text_of, STYLES))),
@@ -76,7 +86,7 @@ class FileKind(NamedTuple):
 
 FILE_KINDS = {
     "html": FileKind("one HTML file that replays the race offline", "text/html", replay),
-    "gif": FileKind("the race as an animation", "image/gif", moving_picture),
+    "gif": FileKind("the race as an animation", "image/gif", _animation),
 }
 FILE_BYTES = 10 * 2**20  # of a run as JSON; 2,048 tokens a side take about 5 MB
 

@@ -92,7 +92,8 @@ def _trial(before: Comparison, after: Comparison, other_load: float | None) -> T
     seconds = metrics.seconds_to(run, tokens)
     if not seconds:
         return None
-    reported = all(step.proposed is not None for step in run.rounds)
+    reported = run.draft_counts is not None or all(step.proposed is not None for step in run.rounds)
+    counts = metrics.draft_counts(run)
     return Trial(
         tokens=tokens,
         seconds=seconds,
@@ -100,8 +101,8 @@ def _trial(before: Comparison, after: Comparison, other_load: float | None) -> T
         identical=metrics.identical(before) and metrics.identical(after),
         rounds=len(run.rounds) if run.passes_known else None,
         run_tokens=metrics.decoded_tokens(run),
-        proposed=sum(len(step.proposed or ()) for step in run.rounds) if reported else None,
-        accepted=sum(step.accepted for step in run.rounds) if reported else None,
+        proposed=counts.proposed if reported else None,
+        accepted=counts.accepted if reported else None,
         other_load=other_load,
         plain_steps=tuple(tuple(map(_rounded, metrics.seconds_of_tokens(side.plain))) for side in (before, after)),
         round_steps=tuple(_step(step) for step in run.rounds),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from specdemo.records import Comparison, Costs, Outcome, Run
+from specdemo.records import Comparison, Costs, DraftCounts, Outcome, Run
 
 
 def oracle(agrees: Sequence[bool], room: int) -> tuple[int, ...]:
@@ -109,22 +109,35 @@ def passes_to(comparison: Comparison) -> tuple[int, int] | None:
     return plain, speculative
 
 
-def acceptance_rate(run: Run) -> float | None:
-    """α: accepted / proposed, over rounds whose proposals are known; None if nothing was proposed."""
+def draft_counts(run: Run) -> DraftCounts:
+    """Return the sums that a server reported, or those over rounds whose proposals are known."""
     known = [step for step in run.rounds if step.proposed is not None]
     proposed = sum(len(step.proposed or ()) for step in known)
-    return sum(step.accepted for step in known) / proposed if proposed else None
+    accepted = sum(step.accepted for step in known)
+    return run.draft_counts or DraftCounts(rounds=len(known), proposed=proposed, accepted=accepted)
+
+
+def acceptance_rate(run: Run) -> float | None:
+    """α: accepted / proposed, over rounds whose proposals are known; None if nothing was proposed."""
+    counts = draft_counts(run)
+    return counts.accepted / counts.proposed if counts.proposed else None
 
 
 def mean_acceptance_length(run: Run) -> float | None:
-    """τ: committed tokens per target pass, prefill excluded; None without passes, or if they are unknown."""
+    """τ: committed tokens per target pass, prefill excluded; None if unknown. Sums lack passes without proposals."""
+    counts = run.draft_counts
+    if not run.passes_known and counts is not None and counts.rounds:
+        return 1 + counts.accepted / counts.rounds
     return decoded_tokens(run) / len(run.rounds) if run.rounds and run.passes_known else None
 
 
 def per_position_acceptance(run: Run) -> list[float]:
     """For i = 1, 2, …: rounds that accepted at least i drafts / rounds."""
-    longest = max((len(step.proposed or ()) for step in run.rounds), default=0) if run.passes_known else 0
+    if not run.passes_known:
+        counts = run.draft_counts
+        return [accepted / counts.rounds for accepted in counts.by_position] if counts and counts.rounds else []
     accepted = [step.accepted for step in run.rounds]
+    longest = max((len(step.proposed or step.committed[1:]) for step in run.rounds), default=0)
     return [sum(count >= i for count in accepted) / len(accepted) for i in range(1, longest + 1)]
 
 
@@ -172,8 +185,8 @@ def acceptance_by_confidence(run: Run) -> dict[int, tuple[int, int]]:
 
 def draft_passes(comparison: Comparison) -> int | None:
     """None if unknown, or if proposals are not one step each."""
-    rounds = comparison.speculative.rounds
-    if comparison.pair.translated or any(step.proposed is None for step in rounds):
+    rounds, remote = comparison.speculative.rounds, comparison.environment.remote
+    if remote or comparison.pair.translated or any(step.proposed is None for step in rounds):
         return None
     if not comparison.settings.strategy.drafter.model:
         return 0

@@ -197,11 +197,13 @@ def _nothing(comparison: Comparison) -> str:
 def _certain(comparison: Comparison, strength: str) -> str:
     """The counts, which hold whatever the clocks say; empty if these are enough."""
     load, passes = max(estimate.loads(comparison), default=0.0), metrics.passes_to(comparison)
-    if passes is None or (load <= estimate.BUSY and strength != "uncertain"):
+    wanted = comparison.environment.remote or load > estimate.BUSY or strength == "uncertain"
+    if passes is None or not wanted:
         return ""
-    counts = f"the target ran {passes[1]} times instead of {passes[0]}"
-    others = f"Other programs took {percent(load)} of the processor; what" if load > estimate.BUSY else "What"
-    return f"{others} is certain: {counts}."
+    beside = (
+        f"Other programs took {percent(load)} of the processor; what is certain: " if load > estimate.BUSY else ""
+    )
+    return capitalised(f"{beside}the target ran {passes[1]} times instead of {passes[0]}.")
 
 
 def _seconds(comparison: Comparison, speedup: Speedup | None) -> dict[Side, float]:

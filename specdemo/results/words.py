@@ -30,6 +30,17 @@ def agreement(comparison: Comparison) -> str:
 def notes(comparison: Comparison) -> Iterator[str]:
     pair, settings = comparison.pair, comparison.settings
     yield _SOURCES[comparison.trace_source]
+    run, source = comparison.speculative, comparison.trace_source
+    if run.draft_counts is not None and run.draft_counts.of_server:
+        yield "Its counts of proposals are those of the whole server while this ran."
+    if source == "bursts" and run.token_ids:
+        yield "Its chunks hold tokens of several rounds, joined by a busy server or a proxy; the tokens are exact."
+    elif (
+        source == "reported"
+        and "vLLM" in comparison.environment.device
+        and all(step.proposed is None for step in run.rounds)
+    ):
+        yield "If started with --per-request-spec-decode-metrics detailed, vLLM reports each round's proposals, too."
     if pair.translated and settings.strategy.drafter.model:
         yield (
             "Target and draft have different tokenizers: the draft's text was re-encoded for the target, "
@@ -53,10 +64,10 @@ _SOURCES = {
     "counts only": "GenAI does not report which proposals it rejected, and those of sampling or of a head "
     "cannot be replayed. With a constant lookahead their number is known; with a confidence threshold, or in trees, "
     "only the number of accepted ones is.",
-    "reported": "The server reported how many tokens each round proposed and how many were accepted, but not the "
-    "rejected tokens. Rounds are timed by the arrival of their tokens.",
+    "reported": "The server reported how many tokens each round accepted and, where shown, how many it proposed, but "
+    "not the rejected tokens. Rounds are timed by the arrival of their tokens.",
     "bursts": "The server does not report its rounds. Each chunk of text that arrived at once is shown as a round; "
-    "tokens are divided among chunks by length, so only their total is exact.",
+    "tokens without ids are divided among chunks by length, so only their total is exact.",
 }
 SAMPLING_CAVEAT = (
     "When sampling with a draft model, openvino-genai 2026.4 does not keep the target's distribution: its acceptance "

@@ -84,6 +84,7 @@ def visibility(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
         **{name: supports(engine, name) for name in NAMES if name in PARTIAL and name not in shaping()},
         "apply_chat_template": pair.target.chat_template,
         "enable_thinking": pair.target.chat_template,
+        "system_prompt": pair.target.chat_template,
     }
 
 

@@ -15,18 +15,20 @@ from specdemo.errors import SettingsError, SpecdemoError, capitalised
 from specdemo.experiments.plan import PRESETS, Plan, Variant
 from specdemo.experiments.report import conclude, report, write
 from specdemo.experiments.rows import Loaded, Result, points, run
-from specdemo.experiments.suites import Task, chosen_tasks, typed_tasks
+from specdemo.experiments.suites import Task, chosen_tasks, read_prompts, typed_tasks
 from specdemo.racing.worker import WithEngine, with_loader
 from specdemo.records import Costs, ModelPair, Progress
 from specdemo.results.figures import as_data
 from specdemo.results.summary import percent
 from specdemo.settings import GenerationSettings
-from specdemo.text import counted
+from specdemo.text import counted, printable
 from specdemo.ui.compare import APPLIED, FIND, FIND_HELP, QUICK, THOROUGH, CompareTab, apply_setting
 from specdemo.ui.controls import NAMES, settings_from
 from specdemo.ui.parts import alert, notice
 from specdemo.ui.session import (
+    FILES,
     PRIVATE,
+    QUIET,
     WAITING,
     Sessions,
     Stop,
@@ -39,7 +41,8 @@ from specdemo.ui.session import (
 )
 from specdemo.ui.views import heading, script, view
 
-_SUITE = Markup("<p>Prompts from {}.</p>")
+_LINE = Markup("<p>{}</p>")
+_FILES = [".txt", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".gz"]
 _OFFERED = {preset.title: name for name, preset in PRESETS.items() if name != "measure"}
 START = "Measure"
 EMPTY = "[]"
@@ -91,6 +94,7 @@ class MeasureCallbacks:
         session_open: bool,
         pair: ModelPair,
         file: str | None,
+        skip_bad: bool,
         preset: str,
         ticked: list[str],
         text: str,
@@ -105,13 +109,12 @@ class MeasureCallbacks:
         kept = [gr.skip()] * 4
         typed = [line.strip() for line in text.splitlines() if line.strip()]
         waiting = [notice("Reading the prompts …"), *kept, *busy]
-        reading: dict[str, Any] = {"waiting": waiting, "what": "This file cannot be read"}
+        reading: dict[str, Any] = {"waiting": waiting, **_UNREADABLE}
         try:
             tasks = typed_tasks(typed)
             if file is not None or not typed:
-                path, words = Path(file) if file is not None else None, "choose one with fewer prompts"
-                chosen = partial(chosen_tasks, path, pair.target.prompts, int(limit))
-                tasks = chosen() if file is None else (yield from in_child(chosen, otherwise=words, **reading))
+                found = None if file is None else (yield from in_child(read_prompts, Path(file), **reading))
+                tasks = chosen_tasks(found, pair.target.prompts, int(limit), skip_bad=skip_bad)
             plan = _plan(preset, pair, tasks, int(tokens), values, minutes=minutes)
             variants = {name: variant for name, variant in plan.variants.items() if name in ticked}
             if not variants:
@@ -237,9 +240,23 @@ def outcome(found: Result, settings: GenerationSettings) -> Outcome:
     return Outcome(chosen, {"title": title, "paragraphs": [said], "columns": columns, "rows": rows, "remark": remark})
 
 
-def suite_name(path: str | None) -> str:
-    """As HTML: where prompts come from if none are typed."""
-    return str(_SUITE.format(Path(path).name if path else "the bundled suite, unless you type some"))
+_BUNDLED = str(_LINE.format("Prompts from the bundled suite, unless you type some or choose a file."))
+_UNREADABLE = {"what": "This file cannot be read", "otherwise": "choose one with fewer prompts"}
+
+
+def preview(path: str | None) -> Iterator[list[Any]]:
+    """Yield updates of the prompts as read from a file, and of the choice to skip those that cannot be."""
+    try:
+        waiting = [notice("Reading the prompts …"), gr.update(visible=False, value=False)]
+        if path is None:
+            yield [_BUNDLED, waiting[1]]
+            return
+        found = yield from in_child(read_prompts, Path(path), waiting=waiting, **_UNREADABLE)
+        found.usable(skip_bad=True)
+        lines = (_LINE.format(printable(line, lines=True)) for line in (*found.about(), *found.first()))
+        yield [str(Markup("").join(lines)), gr.update(visible=bool(found.bad), value=False)]
+    except SpecdemoError as error:
+        yield [alert(error), waiting[1]]
 
 
 def measure_tab(
@@ -273,9 +290,10 @@ def measure_tab(
                 halt = gr.Button("Stop", variant="stop", elem_id="measure-stop", visible=False, scale=0)
                 use = gr.Button(elem_id="measure-use", visible=False, scale=0, min_width=260)
                 file = gr.UploadButton(
-                    "Your own suite", file_types=[".jsonl", ".json"], elem_id="measure-suite", scale=0
+                    "Your own prompts", file_types=_FILES, elem_id="measure-suite", scale=0, min_width=220
                 )
-            suite = gr.HTML(suite_name(None), elem_id="measure-suite-name")
+            suite = gr.HTML(_BUNDLED, elem_id="measure-suite-name")
+            skip_bad = gr.Checkbox(label="Leave out what is no prompt", visible=False, elem_id="measure-skip-bad")
             message = gr.HTML(elem_id="measure-message", elem_classes="message")
         board = view("board", '<div class="board race"></div>', elem_id="measure-board")
         files = gr.File(
@@ -284,10 +302,10 @@ def measure_tab(
             elem_id="measure-reports",
         )
         best = gr.State(None)
-    inputs = [session_open, pair, file, preset, ticked, text, limit, tokens, minutes, *controls.values()]
+    inputs = [session_open, pair, file, skip_bad, preset, ticked, text, limit, tokens, minutes, *controls.values()]
     on_engine(start, callbacks.measure, inputs, [message, board, files, best, use, start, halt])
     halt.click(stop("measure"), **PRIVATE)
-    file.upload(suite_name, file, suite, **PRIVATE)
+    file.upload(preview, file, [suite, skip_bad], **QUIET, **FILES)
     gr.on(
         [preset.change, pair.change, controls["engine"].change, controls["drafter"].change],
         lambda name, used, *values: offered(name, used, values),

@@ -99,7 +99,7 @@ def test_errors_are_one_sentence_and_an_exit_code(
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["compare"], ["compare", "x", "--policy", "hope"], ["serve", "--port", "70000"]]
+    "arguments", [[], ["code"], ["compare", "x", "--policy", "hope"], ["serve", "--port", "70000"]]
 )
 def test_bad_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
@@ -116,11 +116,11 @@ def test_progress_into_a_pipe_is_a_line_for_each_thing(capsys: pytest.CaptureFix
     assert lines[0] == "specdemo: loading"
     assert "specdemo: warming up" in lines
     assert "specdemo: racing" in lines
-    assert "specdemo: repeating, 1 so far" in lines
+    assert "specdemo: repeating, 1 repeat so far" in lines
     with progress("starting") as show:
-        show("measuring", 1, 40, 130.0)
-        show("measuring", 2, 40, 120.0)  # too soon after the line before
-    assert capsys.readouterr().err.splitlines() == ["specdemo: starting", "specdemo: measuring, 1 of 40, 2:10 left"]
+        show("measuring", ", 1 of 40 runs", 1, 40)
+        show("measuring", ", 2 of 40 runs", 2, 40)  # too soon after the line before
+    assert capsys.readouterr().err.splitlines() == ["specdemo: starting", "specdemo: measuring, 1 of 40 runs"]
 
 
 @pytest.mark.parametrize("auth", ["", "user:"])

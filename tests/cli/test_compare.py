@@ -1,15 +1,18 @@
+import io
 import json
 import signal
+import sys
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import pytest
 
-from specdemo.cli import main
+from specdemo.cli import main, terminal
 from specdemo.engines.base import Decoder, Prefilling
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import LoadError, ServerError
 from specdemo.records import Costs, Request, Round
+from specdemo.settings import GenerationSettings
 from specdemo.strategies import Plain
 
 REFUSED = "The server at http://127.0.0.1:9 refused; start it."
@@ -49,6 +52,45 @@ def test_ctrl_c_during_a_race_keeps_what_there_is(tmp_path: Path, capsys: pytest
     data = json.loads(path.read_text())
     assert {data[side]["finish_reason"] for side in ("plain", "speculative")} == {"cancelled"}
     assert "the quick brown fox" in capsys.readouterr().out
+
+
+def test_a_prompt_comes_from_a_file_with_its_system_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = tmp_path / "prompts.jsonl", tmp_path / "run.json"
+    chat = [{"role": role, "content": role.upper()} for role in ("system", "user", "assistant", "user")]
+    path.write_text(json.dumps({"messages": chat}) + "\n{\n")
+    arguments, load = (
+        ["compare", "--prompt-file", str(path), "--repeats", "0", "--json", str(out)],
+        lambda *_: ScriptedEngine(),
+    )
+    assert main(arguments, load=load) == 2
+    assert "line 2: not JSON" in capsys.readouterr().err
+    assert main([*arguments, "--skip-bad"], load=load) == 0
+    data = json.loads(out.read_text())
+    assert (data["prompt"], data["settings"]["system_prompt"]) == ("USER", "SYSTEM")
+    assert Request.of("USER", GenerationSettings(system_prompt="SYSTEM")).messages[0] == chat[0]
+    assert "specdemo: the first of 2 prompts in prompts.jsonl" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"One\n\ntwo\n")))
+    assert main(["compare", "-", "--repeats", "0", "--quiet", "--json", str(out)], load=load) == 0
+    assert json.loads(out.read_text())["prompt"] == "One\n\ntwo"
+    assert capsys.readouterr().err == ""
+    for words, message in ((["compare", str(path)], "is the name of a file; read it with"), (["compare"], "Give a")):
+        assert main(words, load=load) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("width", [100, 60])
+def test_a_terminal_shows_both_sides_as_they_are_written(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    written, console = io.StringIO(), terminal.safe_console()
+    console.file, console.width, console._force_terminal, console.is_interactive = written, width, True, True
+    monkeypatch.setattr(terminal, "safe_console", lambda **_: console)
+    assert main(["compare", "Say", "--repeats", "2"], load=lambda *_: ScriptedEngine()) == 0
+    frames = written.getvalue().split("the quick")
+    assert len(frames) > 3, "redrawn while it was decoded"
+    assert any("plain" in line and "speculative" in line for line in frames[0].splitlines()) == (width == 100)
+    assert "2 repeats so far; Ctrl+C keeps what there is" in written.getvalue()
 
 
 def test_a_side_that_failed_is_named_and_the_exit_code_says_so(

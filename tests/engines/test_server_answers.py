@@ -41,7 +41,8 @@ from tests.support.fake_server import (
 
 
 @contextmanager
-def engine_of(plain: Answers | None, speculative: Answers | None, **server: Any) -> Iterator[RemoteEngine]:
+def engine_of(plain: Any, speculative: Any, **server: Any) -> Iterator[RemoteEngine]:
+    """Each by its answers, or a function that answers."""
     with ExitStack() as opened:
         urls = [found and opened.enter_context(fake(found)).url for found in (plain, speculative)]
         one, other = (Server(url=url, **server) if url else None for url in urls)
@@ -221,11 +222,12 @@ def test_whatever_goes_wrong_while_an_answer_is_read_is_told_and_logged(
     assert "RecursionError" in caplog.text
 
 
-def test_a_server_that_knows_no_stream_options_is_asked_without() -> None:
-    refusal = Answer({"detail": [{"loc": ["body", "stream_options"], "msg": "Extra inputs are not permitted"}]}, 422)
+@pytest.mark.parametrize("option", ["stream_options", "return_token_ids"])
+def test_a_server_that_refuses_an_option_is_asked_without(option: str) -> None:
+    refusal = Answer({"detail": [{"loc": ["body", option], "msg": "Extra inputs are not permitted"}]}, 422)
 
     def answer(path: str, body: dict[str, Any]) -> Answer | None:
-        return refusal if "stream_options" in body else answers(*EVENTS[:5], "[DONE]").get(path)
+        return refusal if option in body else answers(*EVENTS[:5], "[DONE]").get(path)
 
     with fake(answer) as server:
         servers = Servers(speculative=Server(url=server.url))
@@ -233,7 +235,7 @@ def test_a_server_that_knows_no_stream_options_is_asked_without() -> None:
             for _ in range(2):
                 decoder = engine.decoder(Request.of("Say", initial_settings(engine.pair)))
                 assert run_alone(decoder).text == TEXT
-    assert ["stream_options" in body for body in server.bodies[CHAT]] == [True, False, False]
+    assert [option in body for body in server.bodies[CHAT]] == [True, False, False]
 
 
 def test_one_server_runs_alone() -> None:

@@ -1,98 +1,216 @@
+import gzip
+import io
 import json
+import re
+import sys
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from specdemo.errors import FileError
-from specdemo.experiments.suites import Task, bundled_tasks, chosen_tasks, limited, read_tasks
+from specdemo.experiments import suites
+from specdemo.experiments.suites import CHATS, TEXTS, Task, bundled_tasks, chosen_tasks, limited, read_prompts
 from specdemo.records import Prompts
 
+DOCS = (Path(__file__).parents[2] / "docs" / "measuring.md").read_text()
+CHAT = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Hi"},
+    {"role": "assistant", "content": "Hello"},
+    {"role": "user", "content": [{"type": "text", "text": "A"}, {"type": "text", "text": "B"}]},
+]
+SHARED = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}, {"from": "human", "value": "A\nB"}]
 
-def written(folder: Path, *lines: object) -> Path:
-    path = folder / "prompts.jsonl"
-    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
+
+def task(prompt: str, name: str = "1", kind: str = "some", before: tuple[str, ...] = (), system: str = "") -> Task:
+    return Task(name=name, task=kind, prompt=prompt, before=before, system_prompt=system)
+
+
+def chat(name: str = "1", kind: str = "some", system: str = "Be brief.") -> list[Task]:
+    return [task("Hi", name, kind, (), system), task("A\nB", f"{name}, turn 2", kind, ("Hi",), system)]
+
+
+def lines(*values: object) -> str:
+    return "\n".join(value if isinstance(value, str) else json.dumps(value) for value in values)
+
+
+def written(folder: Path, name: str, content: str | bytes) -> Path:
+    path = folder / name
+    data = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
     return path
 
 
-def test_every_known_format_is_read(tmp_path: Path) -> None:
-    long = "x " * 60_000  # as long as SPEED-Bench's prompts of 32,000 tokens
-    path = written(
-        tmp_path,
-        {"question_id": 81, "category": "writing", "turns": ["Write a tale.", "Shorten it."], "reference": []},
-        {"task_id": "HumanEval/0", "prompt": "def f():", "entry_point": "f", "test": "assert f"},
-        "",
-        {"prompt": "Once"},
-        {"prompt": ["Twice", "Thrice"], "task": "openings"},
-        {"question_id": "b3", "category": "low_entropy", "sub_category": "sort", "turns": [long], "multiturn": True},
-    )
-    tasks = [
-        Task(name="81", task="writing", prompt="Write a tale."),
-        Task(name="81, turn 2", task="writing", prompt="Shorten it.", before=("Write a tale.",)),
-        Task(name="HumanEval/0", task="HumanEval", prompt="def f():"),
-        Task(name="4", task="prompts", prompt="Once"),
-        Task(name="5", task="openings", prompt="Twice"),
-        Task(name="5, turn 2", task="openings", prompt="Thrice", before=("Twice",)),
-        Task(name="b3", task="low_entropy", prompt=long),
-    ]
-    assert chosen_tasks(path, "chat", None) == tasks
-    assert chosen_tasks(path, "base", None) == [task for task in tasks if not task.before], "these cannot chat"
+@pytest.mark.parametrize(
+    ("name", "content", "tasks"),
+    [
+        ("some.jsonl", lines({"task_id": "HumanEval/0", "prompt": "def f():"}), [task("def f():", "HumanEval/0")]),
+        ("some.jsonl", lines({"text": "Write f.", "code": "def f", "task_id": 601}), [task("Write f.", "601")]),
+        ("some.jsonl.gz", lines({"question": "How many?", "answer": "#### 3"}), [task("How many?")]),
+        (
+            "some.jsonl",
+            lines({"question_id": 81, "category": "writing", "turns": ["Hi", "A\nB"], "reference": []}),
+            chat("81", "writing", ""),
+        ),
+        ("some.jsonl", lines({"question_id": "b", "turns": [{"role": "user", "content": "Hi"}]}), [task("Hi", "b")]),
+        (
+            "some.json",
+            lines([{"instruction": "Do", "input": ""}, {"instruction": "Do", "input": "it", "text": "#"}]),
+            [task("Do"), task("Do\n\nit", "2")],
+        ),
+        ("some.jsonl", lines({"instruction": "Do", "context": "C", "category": "qa"}), [task("Do\n\nC", kind="qa")]),
+        ("some.json", lines([{"id": "x", "conversations": SHARED}]), chat("x", system="")),
+        ("some.jsonl", lines({"Messages": CHAT}), chat()),
+        ("some.json", lines(CHAT), chat()),
+        (
+            "some.jsonl",
+            lines({"custom_id": "r", "body": {"messages": CHAT}}, {"body": {"input": "In", "instructions": "Be"}}),
+            [*chat("r"), task("In", "2", system="Be")],
+        ),
+        (
+            "some.jsonl",
+            lines({"input": "Q", "context": "C", "dataset": "nqa", "_id": "7"}, {"input": "", "context": "C"}),
+            [task("C\n\nQ", "7", "nqa"), task("C", "2")],
+        ),
+        ("some.jsonl", lines({"conversation_hash": "h", "conversation": CHAT[1:2], "turn": 1}), [task("Hi", "h")]),
+        ("some.jsonl", lines({"id": "0", "data": ["Hi", "Hello", "A\nB", "Yes"]}), chat("0", system="")),
+        ("some.jsonl", lines({"system_prompt": "Be", "question": "Q", "response": "R"}), [task("Q", system="Be")]),
+        ("some.json", lines({"Data": [{"Question": "Who?"}], "Version": 1.0}), [task("Who?")]),
+        ("some.json", lines({"features": [{}], "rows": [{"row_idx": 0, "row": {"prompt": "Hi"}}]}), [task("Hi")]),
+        ("some.json", lines({"prompts": ["Hi", "Ho"]}), [task("Hi"), task("Ho", "2")]),
+        ("some.json", lines({"prompt": {"0": "Hi"}, "source": {"0": "s"}}), [task("Hi", kind="s")]),
+        ("some.json", json.dumps([{"problem": "Solve", "subject": "sums"}], indent=1), [task("Solve", kind="sums")]),
+        ("some.json", lines({"prompt": "Hi"}, {"prompt": "Ho", "n": float("nan")}), [task("Hi"), task("Ho", "2")]),
+        ("some.jsonl", lines("Hi".join('""'), ["Hi", "A\nB"]), [task("Hi"), *chat("2", system="")]),
+        ("some.csv", '\ufeffPrompt;Task\r\n"Hi; ""you""\nthere";x\r\n', [task('Hi; "you"\nthere', "2", "x")]),
+        ("some.csv", "prompts\nHi, you\n\nHo\n", [task("Hi, you", "2"), task("Ho", "4")]),
+        ("some.csv", "id,article,highlights\n5,Long,short\n", [task("Long", "5")]),
+        ("some.tsv", "Query\tanswer\nHi, you\tx\n", [task("Hi, you", "2")]),
+        ("some.txt", "Prompt\tTask\r\nHi, you\tx\r\n".encode("utf-16"), [task("Hi, you", "2", "x")]),
+        ("some.txt", "Hi\r\n  Ho \r\n", [task("Hi"), task("Ho", "2")]),
+        ("some.txt", "Hi\n  you\n \n\nHo\n", [task("Hi\n  you"), task("Ho", "2")]),
+        ("some", lines({"prompt": "Hi"}, {"prompt": "Ho"}), [task("Hi"), task("Ho", "2")]),
+        ("some.txt", "[INST] Hi\n{Ho", [task("[INST] Hi"), task("{Ho", "2")]),
+    ],
+)  # fmt: skip
+def test_every_format_is_read(name: str, content: str | bytes, tasks: list[Task], tmp_path: Path) -> None:
+    assert read_prompts(written(tmp_path, name, content)).usable(skip_bad=False) == tasks
+    file = read_prompts(written(tmp_path, name, content))
+    assert chosen_tasks(file, "base", None) == [each for each in tasks if not each.before], "these cannot chat"
+
+
+def test_columnar_files_are_read_where_their_packages_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, "some.parquet", b"PAR1")
+    with monkeypatch.context() as patched:
+        for package in ("pyarrow", "pyarrow.parquet", "datasets"):
+            patched.setitem(sys.modules, package, None)
+        for place, message in ((path, "needs the package pyarrow"), (tmp_path, "needs the package datasets")):
+            with pytest.raises(FileError, match=message):
+                read_prompts(place)
+    parquet: Any = pytest.importorskip("pyarrow.parquet")
+    with pytest.raises(FileError, match=r"'some\.parquet' is damaged"):
+        read_prompts(path)
+    parquet.write_table(pytest.importorskip("pyarrow").table({"id": ["x"], "messages": [CHAT[:2]]}), path)
+    assert read_prompts(path).tasks == [task("Hi", "x", system="Be brief.")]
+    datasets: Any = pytest.importorskip("datasets")
+    datasets.DatasetDict(test=datasets.Dataset.from_list([{"question": "Q"}])).save_to_disk(tmp_path / "some")
+    assert read_prompts(tmp_path / "some").tasks == [task("Q")]
+
+
+def test_standard_input_and_whole_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Hi\n\nHo\n")))
+    assert [each.prompt for each in read_prompts(Path("-"), whole=True).tasks] == ["Hi\n\nHo"]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_what_windows_writes_is_read_and_only_a_line_feed_ends_a_line(encoding: str, tmp_path: Path) -> None:
     prompts = ["Ein Märchen 🦊", "One\u2028two", "Three\u2029four", "Five\x85six"]
-    path = tmp_path / "prompts.jsonl"
-    lines = [json.dumps({"prompt": prompt}, ensure_ascii=False) for prompt in prompts]
-    path.write_bytes("\r\n".join(lines).encode(encoding))
-    assert [task.prompt for task in read_tasks(path)] == prompts
+    text = "\r\n".join(json.dumps({"prompt": prompt}, ensure_ascii=False) for prompt in prompts)
+    found = read_prompts(written(tmp_path, "prompts.jsonl", text.encode(encoding)))
+    assert [each.prompt for each in found.tasks] == prompts
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{", "Line 2 of 'prompts.jsonl' is not JSON"),
-        ({"turns": [" "]}, "Line 2 of 'prompts.jsonl' has no prompt"),
-        ({"prompt": ["x", 3]}, "does not fit; write .* turns"),
-        ('{"prompt": "x", "score": NaN}', "Line 2 of 'prompts.jsonl' holds NaN or Infinity"),
-        ('{"prompt": "\\ud800"}', "Line 2 of 'prompts.jsonl' is not JSON"),
-        ({"task_id": 10**400, "prompt": "x"}, "Line 2 of 'prompts.jsonl' does not fit"),
-    ],
-    ids=lambda value: str(value)[:40],
-)
-def test_a_bad_line_is_named(line: object, message: str, tmp_path: Path) -> None:
-    with pytest.raises(FileError, match=message):
-        read_tasks(written(tmp_path, {"prompt": "x"}, line))
+BAD = {
+    "{": "not JSON",
+    lines({"turns": [" "]}): "its prompt is empty",
+    lines({"prompt": ["x", 3]}): "holds an image or something else that is no text",
+    '{"prompt": "\\ud800"}': "not JSON",
+    lines({"name": "Ann", "age": 3}): "unknown fields ('name' and 'age')",
+    lines({"conversation_a": CHAT, "conversation_b": CHAT}): "answers to be judged",
+    lines({"messages": CHAT[2:3]}): "none of its messages is a user's",
+    lines({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}): "no text",
+    "3": "something else that is no text",
+}
+
+
+@pytest.mark.parametrize(("line", "reason"), BAD.items(), ids=lambda value: str(value)[:40])
+def test_a_bad_line_is_named_and_can_be_skipped(line: str, reason: str, tmp_path: Path) -> None:
+    file = read_prompts(written(tmp_path, "prompts.jsonl", lines({"prompt": "x"}, line)))
+    with pytest.raises(FileError, match=rf"in part: line 2: .*{re.escape(reason)}.*--skip-bad"):
+        file.usable(skip_bad=False)
+    assert [each.prompt for each in file.usable(skip_bad=True)] == ["x"]
+    with pytest.raises(
+        FileError, match=rf"holds no prompts: line 1: .*a prompt stands in {', '.join(TEXTS)}; a chat"
+    ):
+        read_prompts(written(tmp_path, "prompts.jsonl", line)).usable(skip_bad=True)
+
+
+def test_tables_name_their_bad_lines(tmp_path: Path) -> None:
+    file = read_prompts(written(tmp_path, "some.csv", 'prompt,task\n"a" x,y\nb,c,d\nok,c\n'))
+    assert [(numbers, reason[:14]) for reason, numbers in file.bad.items()] == [
+        (["row 2"], "its quotes are"), (["row 3"], "it has 3 cells"),
+    ]  # fmt: skip
+    assert [each.prompt for each in file.tasks] == ["ok"]
+    with pytest.raises(FileError, match="row 2: unknown fields"):
+        read_prompts(written(tmp_path, "some.csv", "name,age\nAnn,3\n")).usable(skip_bad=True)
+
+
+def test_a_preview_shows_the_first_prompts_their_number_and_kinds(tmp_path: Path) -> None:
+    file = read_prompts(
+        written(tmp_path, "a.jsonl", lines({"messages": CHAT}, *(f'"{"x" * 300}"' for _ in "ab"), "{"))
+    )
+    (about, later, unusable), (first, _, third) = file.about(), file.first()
+    assert about == "a.jsonl: 4 prompts (4 of a)."
+    assert "target's own answers, not those in the file" in later
+    assert "line 4: not JSON" in unusable
+    assert first == "1: Be brief. → Hi"
+    assert third == f"2: {'x' * 200} …"
 
 
 def test_names_used_again_are_numbered(tmp_path: Path) -> None:
-    lines = [{"question_id": 1, "category": each, "turns": ["Say.", "Again."]} for each in ("tales", "songs")]
-    tasks = read_tasks(written(tmp_path, *lines, {"question_id": "1 (2)", "turns": ["Once"]}))
-    assert [task.name for task in tasks] == ["1", "1, turn 2", "1 (2)", "1, turn 2 (2)", "1 (2) (2)"]
+    twice = [{"question_id": 1, "category": each, "turns": ["Say.", "Again."]} for each in ("tales", "songs")]
+    path = written(tmp_path, "some.jsonl", lines(*twice, {"question_id": "1 (2)", "turns": ["Once"]}))
+    names = ["1", "1, turn 2", "1 (2)", "1, turn 2 (2)", "1 (2) (2)"]
+    assert [each.name for each in read_prompts(path).tasks] == names
 
 
 def test_files_without_prompts(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="holds no prompts"):
-        read_tasks(written(tmp_path, ""))
-    with pytest.raises(FileError, match="Cannot read"):
-        read_tasks(tmp_path / "nothing")
-    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(FileError, match="Cannot read") as refused:
-        read_tasks(tmp_path / "binary")
-    assert str(tmp_path) not in str(refused.value), "a visitor is not told where the server keeps files"
+        read_prompts(written(tmp_path, "some.jsonl", "")).usable(skip_bad=True)
+    for name, data in (("nothing", None), ("binary", b"\xff\xfe\x00"), ("some.xlsx", b"PK\x03\x04x"), ("a.gz", None)):
+        path = tmp_path / name if data is None else written(tmp_path, name, data)
+        if name == "a.gz":
+            path.write_bytes(b"\x1f\x8bno")
+        with pytest.raises(FileError, match=r"Cannot read|is damaged") as refused:
+            read_prompts(path)
+        assert str(tmp_path) not in str(refused.value), "a visitor is not told where the server keeps files"
 
 
 def test_a_file_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = written(tmp_path, *({"prompt": "x" * 50} for _ in range(5)))
-    for limit, most, message in (
-        ("CHARACTERS", 10, "Line 1 of 'prompts.jsonl' is longer than 10 characters; shorten it"),
-        ("LINES", 4, "holds more than 4 prompts; choose a file with fewer"),
-        ("BYTES", 10, "is larger than 0 MB; choose a smaller file"),
-    ):
-        with monkeypatch.context() as patched:
-            patched.setattr(f"specdemo.experiments.suites.MOST_{limit}", most)
-            with pytest.raises(FileError, match=message):
-                read_tasks(path)
+    path = written(tmp_path, "prompts.jsonl.gz", lines(*({"prompt": "x" * 50} for _ in range(5))))
+    monkeypatch.setattr(suites, "MOST_PROMPTS", 4)
+    assert len(chosen_tasks(read_prompts(path), "chat", None)) == 4
+    assert "At most 4 of them are measured, from every category in turn." in read_prompts(path).about()
+    monkeypatch.setattr(suites, "MOST_CHARACTERS", 10)
+    assert "it is longer than 10 characters" in read_prompts(path).bad
+    monkeypatch.setattr(suites, "MOST_BYTES", 200)
+    with pytest.raises(FileError, match="is larger than 0 MB; choose a smaller file"):
+        read_prompts(path)
+
+
+def test_the_documented_table_names_every_field() -> None:
+    assert {name for name in (*TEXTS, *CHATS) if f"`{name}`" not in DOCS} == set()
 
 
 @pytest.mark.parametrize("kind", get_args(Prompts))

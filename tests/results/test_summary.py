@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from rich.console import Console
 
-from specdemo.cli.terminal import print_comparison
+from specdemo.cli.terminal import print_figures
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.exports import schema
 from specdemo.racing.race import race
@@ -119,7 +119,7 @@ def test_beside_other_programs_what_is_certain_is_said_and_advice_is_given_once(
     assert [each.kind for each in found.warnings] == ["disturbed"]
     assert " ".join([*found.why, found.sentence]).count("Close what you can") == 1
     assert found.strength != "noisy"  # nine tokens say little, counts and step costs enough
-    assert summarise(comparison).certain == "What is certain: the target ran 3 times instead of 8."  # nine tokens
+    assert summarise(comparison).certain == "The target ran 3 times instead of 8."  # nine tokens
     assert summarise(compare(ScriptedEngine(), **LONG)).certain == ""
 
 
@@ -208,7 +208,7 @@ def test_page_terminal_and_file_say_the_same() -> None:
     found = summarise(disturbed)
     assert found.speedup is not None
     out = StringIO()
-    print_comparison(Console(file=out, width=300), disturbed, explained=True)
+    print_figures(Console(file=out, width=300), disturbed, explained=True)
     for words in (found.line, found.sentence, found.certain, str(found.speedup), *found.why):
         assert words in out.getvalue()
     written = json.loads(json.dumps(schema.to_json(disturbed)))

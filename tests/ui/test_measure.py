@@ -47,7 +47,7 @@ def measured(
 ) -> list[list[Any]]:
     """Updates of message, board, files, best setting, its button, start and stop."""
     callbacks = MeasureCallbacks(Sessions(error))  # type: ignore[arg-type]
-    return list(callbacks.measure(VISITOR, True, ENGINE.pair, None, preset, ticked, "Say", 1, 40, 1, *VALUES))
+    return list(callbacks.measure(VISITOR, True, ENGINE.pair, None, False, preset, ticked, "Say", 1, 40, 1, *VALUES))
 
 
 def test_a_measurement_says_how_long_it_takes_shows_what_it_measures_and_offers_the_best() -> None:

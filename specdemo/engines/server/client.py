@@ -35,7 +35,7 @@ _STREAM_BYTES = 32 * 2**20  # for a stream; llama.cpp takes 1.5 kB per event, an
 _STREAM_EVENTS = 50_000  # in a stream; the smallest ones would still fill the memory
 _STREAM_SECONDS = 3600.0  # for a stream, however busy the server
 _KEPT_BYTES = 2**16  # of an answer's beginning, to quote from if it is no stream of events
-_OPTIONAL = "stream_options"  # asks for the number of tokens; some servers refuse it
+_OPTIONAL = ("stream_options", "return_token_ids")  # ask for counts and ids; some servers refuse them
 _QUOTED = 300  # characters quoted of a server's own words
 _ADDRESSES = r"\w+://[^\s\"'<>,;]+|\b\d+(?:\.\d+){3}(?::\d+)?\b"
 _PASTED = r"(?P<root>.*?)(?P<version>/v\d\w*(/.*?)?)?(/(chat/)?completions?|/models|/responses|/props|/health)?/*"
@@ -109,6 +109,11 @@ class Client:
         if status in refusals:
             raise self._unusable(status, text)
         return _object(status, text)
+
+    def text(self, path: str) -> str:
+        """Return the text at a path, empty if there is none."""
+        status, text = _wait(self._whole("GET", path))
+        return text if status == 200 else ""
 
     def fetch(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the object at a path, or in answer to a body; anything else is a `ServerError`."""
@@ -184,8 +189,8 @@ class Client:
             async with self._answer("POST", path, _STREAM_BYTES, body) as (response, received, deadline):
                 if not response.is_success:
                     await response.aread()
-                    if _OPTIONAL in body and _OPTIONAL in received.text():
-                        self._omitted.add(_OPTIONAL)  # it is an older server
+                    if refused := [name for name in _OPTIONAL if name in body and name in received.text()]:
+                        self._omitted.update(refused)  # it is an older server
                         async for event in self._events(path, body):
                             yield event
                         return

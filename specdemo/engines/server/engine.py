@@ -8,7 +8,7 @@ undercount rounds that commit several, and so the speculative side only.
 import os
 import platform
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from time import perf_counter
@@ -28,6 +28,7 @@ from specdemo.engines.base import (
 from specdemo.engines.server.client import Client, Event, Key, Sending
 from specdemo.engines.server.llama_cpp import LlamaCpp
 from specdemo.engines.server.openai import OpenAI, Reader
+from specdemo.engines.server.vllm import counted_between
 from specdemo.errors import ServerError, UsageError
 from specdemo.models.checks import check_strategy
 from specdemo.records import (
@@ -143,14 +144,15 @@ class RemoteDecoder(Decoder):
     def __init__(self, client: Client, dialect: Dialect, request: Request) -> None:
         self._client, self._dialect, self._request = client, dialect, request
         self._reader: Reader | None = None
+        self._metrics = ""
         self.trace_source = "reported"
 
     def rounds(self) -> Generator[Prefilling | Round]:
         check_prompt(self._request)
         path, body, reader = self._dialect.ask(self._request)
+        self._metrics = self._client.text("/metrics")
         with closing(self._client.stream(path, body)) as events:
             self._reader = reader(next(events).at)
-            self.trace_source = self._reader.trace_source
             yield Prefilling(0, 0)  # the request is under way
             held: Round | None = None  # the finish reason must be set before the last round is yielded
             try:
@@ -176,6 +178,7 @@ class RemoteDecoder(Decoder):
             for event in events:
                 for news in reader.on_event(event):
                     tokens += len(news.committed) if isinstance(news, Round) else 0
+                    self.trace_source = reader.trace_source
                     if tokens > MOST:  # more than any run may have
                         raise self._client.error("sends more tokens than it was asked for; see its log.")
                     yield news
@@ -184,12 +187,17 @@ class RemoteDecoder(Decoder):
     def finalized(self, run: Run) -> Run:
         if self._reader is None or not run.tokens:
             return run
-        rounds = run.prefill, *run.rounds
+        reader, rounds = self._reader, (run.prefill, *run.rounds)
         if run.finish_reason != "failed":  # otherwise its server may not answer again
+            with suppress(ServerError):
+                if reader.draft_counts is None and reader.total:
+                    reader.draft_counts = counted_between(self._metrics, self._client.text("/metrics"), reader.total)
+                rounds = tuple(map(reader.spelled, rounds))
             with self._client.understanding():
-                rounds = self._reader.finalized(rounds)
-        passes_known = self._reader.trace_source != "bursts"
-        known = {"passes_known": passes_known, "prompt_tokens": self._reader.prompt_tokens}
+                rounds = reader.finalized(rounds)
+        self.trace_source = reader.trace_source
+        known = {"prompt_tokens": reader.prompt_tokens, "draft_counts": reader.draft_counts}
+        known["passes_known"] = reader.trace_source != "bursts"
         return run.model_copy(update={"prefill": rounds[0], "rounds": rounds[1:], **known})
 
 
@@ -269,8 +277,10 @@ class RemoteBatch(Batch):
         del self._flying[number]
         with self._client.understanding():
             finalized = flight.reader.finalized(tuple(flight.rounds)) if flight.rounds else ()
-        in_passes = flight.reader.trace_source != "bursts"
-        counts = [(None if each.proposed is None else len(each.proposed), each.accepted) for each in finalized[1:]]
+        in_passes, sums, rest = flight.reader.trace_source != "bursts", flight.reader.draft_counts, finalized[1:]
+        counts = [(None if each.proposed is None else len(each.proposed), each.accepted) for each in rest]
+        if sums is not None and counts:  # only sums matter, so they may stand in the first round
+            counts = [(sums.proposed, sums.accepted), *[(0, 0)] * len(rest[1:])]
         rounds = tuple(RoundCounts(*each) for each in counts)
         tokens = sum(len(step.committed) for step in finalized)
         self._tokens, self._letters = self._tokens + tokens, self._letters + flight.letters

@@ -13,7 +13,7 @@ from contextlib import closing
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
-from specdemo.engines.base import Prefilling, counted_drafts, messages
+from specdemo.engines.base import Prefilling, counted_drafts
 from specdemo.engines.server.client import Client, Event, SilentError
 from specdemo.engines.server.openai import HttpRequest, Reader, choose
 from specdemo.errors import ServerError
@@ -84,7 +84,7 @@ class LlamaCpp:
         prompt = request.prompt
         if request.apply_chat_template and self._chats:
             thinking = {"enable_thinking": request.enable_thinking}
-            chat = {"model": self._name, "messages": messages(request), "chat_template_kwargs": thinking}
+            chat = {"model": self._name, "messages": request.messages, "chat_template_kwargs": thinking}
             prompt = str(self._client.fetch("/apply-template", chat).get("prompt"))
         body = self._body(prompt, request.max_new_tokens) | request.llama_cpp(self._context or _WINDOW)
         return HttpRequest("/completion", body, LlamaCppReader)
@@ -185,5 +185,4 @@ class LlamaCppReader(Reader):
 
     def _round(self, accepted: int, proposed: int | None, seconds: float) -> Round:
         committed = tuple(self._tokens.popleft() for _ in range(min(accepted + 1, len(self._tokens))))
-        drafts = None if proposed is None else counted_drafts(committed, proposed, accepted)
-        return Round(committed=committed, seconds=seconds, proposed=drafts)
+        return Round(committed=committed, seconds=seconds, proposed=counted_drafts(committed, proposed, accepted))

@@ -1,6 +1,6 @@
 """A pair decoded by our own loop. One compiled target serves both sides; each request has its own caches."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Literal
@@ -10,6 +10,7 @@ from specdemo.decoding.lookahead import Estimates, policy_for
 from specdemo.decoding.verification import Uniform
 from specdemo.engines.base import THOROUGH, Decoder, Engine, Thoroughness
 from specdemo.engines.language_model import (
+    IN_BACKGROUND,
     Adapt,
     HeadModel,
     LanguageModel,
@@ -24,6 +25,7 @@ from specdemo.engines.text import Tokenizer
 from specdemo.engines.traced.decoder import OpenDrafter, TracedDecoder, UpdateStrategy
 from specdemo.engines.traced.drafters import ModelDrafter, Proposer, TextDrafter, TranslatingDrafter
 from specdemo.errors import PairError
+from specdemo.models.catalogue import pair_settings
 from specdemo.models.checks import check_engine, check_strategy
 from specdemo.models.converted import folder_of, traced_runtime
 from specdemo.models.devices import (
@@ -33,7 +35,7 @@ from specdemo.models.devices import (
     draft_runtime,
     properties,
 )
-from specdemo.records import Costs, Model, ModelPair, Request
+from specdemo.records import Costs, ModelPair, Request
 from specdemo.settings import RuntimeSettings
 from specdemo.strategies import Plain, Strategy
 
@@ -56,18 +58,20 @@ class TracedEngine(Engine):
         runtime = traced_runtime(pair)
         self.thoroughness = thoroughness
         check_devices(runtime)
-        self._tokenizer = Tokenizer(pair.target)
-        self._target: LanguageModel | None = _load_target(pair, runtime)
+        tokenizers = IN_BACKGROUND.submit(_tokenizers, pair)
+        usual = pair_settings(pair).strategy  # which most requests have
+        early = {1, *_lengths(usual)} if thoroughness.fixed_lengths else ()
+        self._target: LanguageModel | None = _load_target(pair, runtime, early)
         if self._target.layout is None and pair.runtime.dynamic_quantization == "auto":
             self._target = None  # freed first
             runtime = pair.runtime  # off
-            self._target = _load_target(pair, runtime)
+            self._target = _load_target(pair, runtime, early)
+        self._tokenizer, self._draft_tokenizer = tokenizers.result()
         self._draft: LanguageModel | None = None
         self._own_tokens: Tokens | None = None
         self._head: HeadModel | None = None
         self._estimates = Estimates()  # of the automatic lookahead
         self._kept: dict[_Role, list[ModelSequence]] = {}
-        self._draft_tokenizer: Tokenizer | None = None
         if pair.draft is not None:
             folder, device = folder_of(pair.draft), draft_device(runtime)
             # a draft quantizes activations where its target does: its steps take a fifth less time
@@ -80,7 +84,6 @@ class TracedEngine(Engine):
             adapted = OwnTokens()
             self._draft = LanguageModel(folder, device, options, adapt=adapted)
             self._own_tokens = adapted.tokens
-            self._draft_tokenizer = _own_tokenizer(self._tokenizer, pair.draft)
             self.pair = pair.model_copy(update={"translated": self._draft_tokenizer is not None})
         if self._draft is not None:  # its greedy choices are found again in passes over many tokens
             self._draft.layout = self._target.layout
@@ -103,12 +106,7 @@ class TracedEngine(Engine):
 
     def _fix(self, strategy: Strategy) -> None:
         """Compile the passes of this strategy's rounds before the clock starts, the same kind for both sides."""
-        lookahead = strategy.fixed_lookahead
-        if isinstance(strategy, Plain):
-            lengths: Sequence[int] = (1,)
-        else:
-            lengths = (1, lookahead + 1) if lookahead and strategy.drafter.model else _FIXED_LENGTHS
-        self._model("plain").fix(lengths)
+        self._model("plain").fix(_lengths(strategy))
         if self._draft is not None and strategy.drafter.model:
             # a draft reads one token, or two after a fully accepted round; a head every committed one
             self._draft.fix(_FIXED_LENGTHS if self._head is not None else (1, 2))
@@ -183,21 +181,32 @@ class TracedEngine(Engine):
         return open_drafter, policy.update_strategy
 
 
-def _load_target(pair: ModelPair, runtime: RuntimeSettings) -> LanguageModel:
+def _lengths(strategy: Strategy) -> Sequence[int]:
+    """Tokens of the passes over which a strategy's rounds go."""
+    if isinstance(strategy, Plain):
+        return (1,)
+    lookahead = strategy.fixed_lookahead
+    return (1, lookahead + 1) if lookahead and strategy.drafter.model else _FIXED_LENGTHS
+
+
+def _load_target(pair: ModelPair, runtime: RuntimeSettings, early: Iterable[int]) -> LanguageModel:
     states: Adapt = show_states if pair.eagle3 else lambda model: None
     options = properties(runtime, runtime.device)
     # activations are quantized only where weights are compressed
     layouts = () if pair.target.weights.lower().startswith(("f", "bf")) else _EXACT_LAYOUTS
-    return LanguageModel(folder_of(pair.target), runtime.device, options, layouts=layouts, adapt=states)
+    return LanguageModel(folder_of(pair.target), runtime.device, options, layouts=layouts, adapt=states, early=early)
 
 
-def _own_tokenizer(target: Tokenizer, draft: Model) -> Tokenizer | None:
-    """Return the draft's tokenizer, or None if the target's serves both."""
+def _tokenizers(pair: ModelPair) -> tuple[Tokenizer, Tokenizer | None]:
+    """The target's tokenizer, and the draft's unless the target's serves both."""
+    target, draft = Tokenizer(pair.target), pair.draft
+    if draft is None or pair.eagle3:
+        return target, None
     tokenizer = Tokenizer(draft)
     try:
         target.check_fits(tokenizer)
     except PairError:
         if not draft.detokenizer:
             raise
-        return tokenizer
-    return None
+        return target, tokenizer
+    return target, None

@@ -1,0 +1,172 @@
+"""Streams recorded from vLLM 0.32 with n-gram speculation, and what may become of them."""
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from itertools import repeat
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specdemo.engines.base import rounds_of
+from specdemo.errors import ServerError
+from specdemo.experiments.concurrent import serve
+from specdemo.models.catalogue import initial_settings
+from specdemo.racing.race import race, run_alone
+from specdemo.records import Comparison, DraftCounts, Request
+from specdemo.results import metrics
+from specdemo.results.summary import summarise
+from tests.engines.test_server_answers import engine_of
+from tests.support.fake_server import CHAT, Answer
+
+FOLDER = Path(__file__).parents[1] / "fixtures/vllm"
+Events = list[dict[str, Any]]
+
+
+def recorded(name: str) -> Events:
+    lines = (FOLDER / f"{name}.txt").read_text().splitlines()
+    return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+
+
+ALONE = [event["choices"][0] for event in recorded("plain") + recorded("chat") if event["choices"]]
+TEXTS = {one["token_ids"][0]: one["delta"]["content"] for one in ALONE if len(one.get("token_ids", ())) == 1}
+TEXTS |= {1: "<|im_start|>", 2: "<|im_end|>", 4093: "user"}
+
+
+def vllm(events: Events, counters: Any = ()) -> Callable[[str, dict[str, Any]], Answer | None]:
+    listed = {"data": [{"id": "smollm2", "owned_by": "vllm", "max_model_len": 2048}]}
+    fixed = {"/v1/models": Answer(listed), "/version": Answer({"version": "0.32.0"})}
+    fixed |= {CHAT: Answer(stream=events, broken=True), "/v1/completions": Answer(stream=events)}
+    each = iter(counters)
+
+    def answer(path: str, body: dict[str, Any]) -> Answer | None:
+        if path == "/metrics":
+            return next(each, None)
+        return Answer({"prompt": TEXTS[body["tokens"][0]]}) if path == "/detokenize" else fixed.get(path)
+
+    return answer
+
+
+def raced(events: Events, **chosen: Any) -> Comparison:
+    with engine_of(vllm(recorded("plain")), vllm(events)) as engine:
+        *_, comparison = race(engine, "Say", initial_settings(engine.pair, **chosen))
+    assert isinstance(comparison, Comparison)
+    return comparison
+
+
+def test_a_chunk_with_token_ids_is_a_round() -> None:
+    comparison = raced(recorded("chat"), do_sample=True)
+    run, ids = comparison.speculative, [event["choices"][0].get("token_ids", []) for event in recorded("chat")[:-1]]
+    assert [step.ids for step in (run.prefill, *run.rounds)] == ids[1:]
+    assert [token.text for token in run.rounds[15].committed] == [" help", " you", " with", " your"]
+    assert [token.text for token in run.rounds[18].committed] == ["\n", ""], "a special token has no text"
+    assert (comparison.trace_source, comparison.environment.device) == ("reported", "vLLM 0.32.0")
+    assert run.draft_counts == DraftCounts(rounds=14, proposed=42, accepted=12, by_position=(5, 4, 3))
+    proposed = [step.proposed if step.proposed is None else len(step.proposed) for step in run.rounds]
+    assert proposed == [None] * 15 + [3, 3, 3, 3, 3, 3, 3, 3] + [None] * 12
+    assert metrics.acceptance_rate(run) == 12 / 42
+    assert metrics.mean_acceptance_length(run) == 47 / 35
+    assert metrics.passes_to(comparison) == (47, 35)
+    assert metrics.first_divergence(comparison) == 36
+
+
+def test_steps_without_proposals_are_placed_where_the_counts_leave_one_place() -> None:
+    run = raced(recorded("completion"), apply_chat_template=False).speculative
+    assert [len(step.proposed or ()) for step in run.rounds] == [0, *[3] * 8]
+    assert [step.accepted for step in run.rounds] == [0, 1, *[3] * 7]
+
+
+def changed(**reported: Any) -> Events:
+    events = recorded("chat")
+    events[-1]["metrics"]["speculative_decoding"] |= reported
+    return events
+
+
+def joined() -> Events:
+    events = recorded("chat")
+    one, other = (event["choices"][0] for event in events[3:5])
+    other["token_ids"][:0] = one["token_ids"]
+    return [*events[:3], *events[4:]]
+
+
+def within_a_character() -> Events:
+    events = recorded("chat")
+    for event, text in zip(events[17:19], (" help you with", "é list of fruits."), strict=True):
+        event["choices"][0]["delta"]["content"] = text
+    return events
+
+
+def without(event: int, name: str) -> Events:
+    events = recorded("chat")
+    del (events[event]["choices"] or [events[event]])[0][name]
+    return events
+
+
+SUMMARY: dict[str, Any] = {"per_step_accepted": [], "per_step_drafted": []}
+BECOMES: dict[str, tuple[Events, str, float | None, float | None, bool]] = {
+    "summary": (changed(**SUMMARY), "reported", 12 / 42, 47 / 35, True),
+    "no metrics": (without(-1, "metrics"), "reported", None, 47 / 35, True),
+    "metrics of another form": (changed(num_spec_steps="many"), "reported", None, 47 / 35, True),
+    "a chunk that ends inside a character": (within_a_character(), "reported", 12 / 42, 47 / 35, False),
+    "joined chunks": (joined(), "bursts", 12 / 42, 1 + 12 / 14, False),
+    "joined, in sum": (changed(**SUMMARY, acceptance_histogram=[9, 2, 0, 3]), "bursts", 12 / 42, 1 + 12 / 14, False),
+    "a chunk without ids": (without(5, "token_ids"), "bursts", 12 / 42, 1 + 12 / 14, False),
+    "fewer ids than tokens": (recorded("chat")[:5] + recorded("chat")[6:], "bursts", 12 / 42, 1 + 12 / 14, False),
+}
+
+
+@pytest.mark.parametrize("what", BECOMES)
+def test_counts_are_believed_as_far_as_they_agree(what: str) -> None:
+    events, source, rate, length, hint = BECOMES[what]
+    comparison = raced(events)
+    run = comparison.speculative
+    assert (comparison.trace_source, len(run.tokens)) == (source, 48)
+    assert (metrics.acceptance_rate(run), metrics.mean_acceptance_length(run)) == (rate, length)
+    assert any("detailed" in note for note in summarise(comparison).notes) == hint
+
+
+def test_proposals_accepted_behind_the_end_of_the_text_are_unjudged() -> None:
+    steps = [0, 0, 0, 3, 3, 0, 1, 0, 2, 0, 3, 0, 0, 2]
+    counts = {"num_accepted_draft_tokens": 14, "acceptance_histogram": [8, 1, 2, 3], "per_step_accepted": steps}
+    run = raced(changed(**counts)).speculative
+    assert [draft.verdict for draft in run.rounds[-1].proposed or ()] == ["accepted", "discarded", "discarded"]
+    assert metrics.acceptance_rate(run) == 14 / 42
+
+
+def test_a_token_cut_within_a_character_has_no_text_of_its_own() -> None:
+    run = raced(within_a_character()).speculative
+    assert [token.text for token in run.rounds[15].committed] == [" help", " you", " with", ""]
+    assert "".join(token.text for token in run.rounds[16].committed) == "é list of fruits."
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_counters_stand_in_unless_another_request_finished(others: int) -> None:
+    after = (FOLDER / "metrics.txt").read_text()
+    before = f"vllm:generation_tokens_total 169\nvllm:request_success_total {6 - others}.0\n"
+    with engine_of(None, vllm(without(-1, "metrics"), map(Answer, (before, after)))) as engine:
+        run = run_alone(engine.decoder(Request.of("Say", initial_settings(engine.pair))))
+    counts = DraftCounts(rounds=58, proposed=174, accepted=60, by_position=(23, 20, 17), of_server=True)
+    assert run.draft_counts == (None if others else counts)
+
+
+def test_several_requests_at_once_have_the_same_sums() -> None:
+    with engine_of(None, vllm(changed(**SUMMARY))) as engine:
+        request = Request.of("Say", initial_settings(engine.pair))
+        with closing(engine.batch(request.strategy)) as batch:
+            block = serve(batch, repeat(request), 2, 2)
+    assert block is not None
+    trial = block.against(block)
+    assert (trial.proposed, trial.accepted, trial.rounds, trial.run_tokens) == (2 * 42, 2 * 12, 2 * 35, 2 * 47)
+
+
+def test_an_answer_broken_off_keeps_its_rounds_and_one_of_several_is_refused() -> None:
+    events, several, done = recorded("chat"), recorded("chat")[:3], list[list[int]]()
+    several[1]["choices"][0]["index"] = 1
+    for streamed, words in ((events[:20], "broke its answer off"), (several, "unknown format")):
+        with engine_of(None, vllm(streamed)) as engine:
+            rounds = rounds_of(engine.decoder(Request.of("Say", initial_settings(engine.pair))))
+            with pytest.raises(ServerError, match=words):
+                done += map(attrgetter("ids"), rounds)
+    assert done == [event["choices"][0]["token_ids"] for event in events[1:20]]
