@@ -59,7 +59,7 @@ def _choose(found: Sequence[Point], fresh: Point | None) -> Conclusion:
     name, speedup = best.variant, best.speedup
     evidence = f"{speedup} in {counted(best.runs, 'fresh run' if fresh else 'run')}"
     outputs = "outputs identical" if best.identical else f"outputs identical in {best.identical_runs} of {best.runs}"
-    if speedup.strength == "noisy":
+    if speedup.strength in ("uncertain", "noisy"):
         sentence = f"Inconclusive: the fastest setting, {name}, reached {evidence}."
         return Conclusion(None, f"{sentence} Measure longer, or close other programs.")
     if speedup.direction != "faster":
