@@ -65,7 +65,7 @@ export function shares(opener, menu, record, trigger) {
 }
 
 /** Save the file that the server made, given as JSON; empty if it failed. @param {string} text */
-export function saveMade(text) {
+export function saveSharedFile(text) {
   for (const opener of document.querySelectorAll(".share")) opener.ariaBusy = "false";
   if (!text) return;
   const { content, type, name } = JSON.parse(text);

@@ -31,20 +31,20 @@ const PLACES = "dt, th, .legend .token, #how-panel :is(.token, p:last-child), .b
 const PAUSE_MS = 500; // before new texts are read
 
 /** The entries for a text's words. @param {string} text */
-const found = (text) => WORDS.filter(([word]) => word.test(text));
+const entriesFor = (text) => WORDS.filter(([word]) => word.test(text));
 
 /** What a text's words mean, a line each. @param {string} text */
-export const explanations = (text) => found(text).map(([, name, meaning]) => `${name}: ${meaning}.`).join("\n");
+export const explanations = (text) => entriesFor(text).map(([, name, meaning]) => `${name}: ${meaning}.`).join("\n");
 
 /** The meaning of a figure by its name; empty if the name says it. @param {string} name */
-export const meaningOf = (name) => found(name)[0]?.[2] ?? "";
+export const meaningOf = (name) => entriesFor(name)[0]?.[2] ?? "";
 
 /** Mark the first word of each new text. */
 function mark() {
   for (const place of document.querySelectorAll(PLACES)) {
     const texts = document.createTreeWalker(place, 4); // NodeFilter.SHOW_TEXT
     while (!place.querySelector(".word") && texts.nextNode()) {
-      const text = /** @type {Text} */ (texts.currentNode), match = found(text.data)[0]?.[0].exec(text.data);
+      const text = /** @type {Text} */ (texts.currentNode), match = entriesFor(text.data)[0]?.[0].exec(text.data);
       if (!match) continue;
       const [range, word] = [document.createRange(), document.createElement("span")];
       range.setStart(text, match.index);

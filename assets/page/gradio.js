@@ -76,12 +76,12 @@ function answer(event) {
     return event.stopImmediatePropagation();
   }
   const began = performance.now();
-  let heard = false;
-  const watched = new MutationObserver(() => { heard = true; });
+  let answered = false;
+  const watched = new MutationObserver(() => { answered = true; });
   watched.observe(place, { childList: true, characterData: true, subtree: true });
   const timer = setInterval(() => {
     const ms = performance.now() - began;
-    if (busy() || (!heard && ms < PATIENCE_MS)) {
+    if (busy() || (!answered && ms < PATIENCE_MS)) {
       const text = place.textContent?.replace(/ \(\d+ s\)\s*$/, "").trim();
       if (ms > 2 * LOOK_MS) button.dataset.answer = `${busy() && text ? text : "Working …"} ${Math.round(ms / 1000)} s`;
       if (stop && find(stop) && button.dataset.action && !button.nextElementSibling?.matches(".answer")) {

@@ -6,7 +6,7 @@ import { unzipped } from "./files.js";
 import * as gradio from "./gradio.js";
 import { Past } from "./past.js";
 import { Race } from "./race.js";
-import { keep, recalled } from "./storage.js";
+import { restore, store } from "./storage.js";
 
 /**
  * Gradio's arguments to a view's script.
@@ -41,9 +41,9 @@ const RUNNING = "specdemo-running"; // whether this tab has a run that has not e
 function mountRace({ element, trigger }) {
   const view = race = new Race(element, trigger);
   const past = new Past(/** @type {HTMLElement} */ (element.querySelector(".past")), race);
-  if (!recalled(RUNNING, "sessionStorage")) past.last().then((shown) => (shown ? undefined : demonstrate(view)));
+  if (!restore(RUNNING, "sessionStorage")) past.last().then((shown) => (shown ? undefined : demonstrate(view)));
   else gradio.note("The run ended when the page was reloaded.", 20_000); // and no earlier one stands in its place
-  keep(RUNNING, false, "sessionStorage");
+  store(RUNNING, false, "sessionStorage");
   document.addEventListener("keydown", ({ key, target, ctrlKey, metaKey, altKey }) => {
     const typing = target instanceof Element && target.closest("input, textarea, select");
     if (key === "p" && !typing && !ctrlKey && !metaKey && !altKey) document.body.classList.toggle("presenting");
@@ -60,28 +60,28 @@ async function demonstrate(view) {
     view.rest();
   });
   const record = JSON.parse(await unzipped(await (await fetch(new URL("recording.json.gz", import.meta.url))).blob()));
-  if (!typed && !view.request && !view.root.classList.contains("asked")) view.open({ run: "recording", record, anatomy: null });
+  if (!typed && !view.request && !view.root.classList.contains("requested")) view.open({ run: "recording", record, anatomy: null });
 }
 
 /** A run was requested, or is over. @param {boolean} busy */
-export function asked(busy) {
-  keep(RUNNING, busy, "sessionStorage");
-  race?.asked(busy);
+export function setRequested(busy) {
+  store(RUNNING, busy, "sessionStorage");
+  race?.setRequested(busy);
 }
 
 /** Show the result of a search for the best setting, whose control may cover it. @param {string} parts as JSON */
-export function found(parts) {
+export function showSearchResult(parts) {
   if (!race || !parts) return;
-  board(race.find(".found"), JSON.parse(parts));
+  board(race.find(".search-result"), JSON.parse(parts));
   if (!matchMedia("(min-width: 1101px)").matches) document.querySelector("#rail")?.classList.remove("advanced-open");
-  race.find(".found").scrollIntoView({ block: "nearest" });
+  race.find(".search-result").scrollIntoView({ block: "nearest" });
 }
 
 /** Stop was pressed: what was computed is shown at once. */
-export const stopped = () => race?.player.skip();
+export const skipPlayback = () => race?.player.skip();
 
 /** The race is repeated in the background, or no longer. @param {boolean} busy */
-export const repeating = (busy) => race?.root.classList.toggle("repeating", busy);
+export const setRepeating = (busy) => race?.root.classList.toggle("repeating", busy);
 
 /** The anatomy of the run that the race shows; its tab is built when it first opens. @param {Widget} widget */
 function mountAnatomy({ element }) {
@@ -126,5 +126,5 @@ export function toggle(id) {
   document.querySelector("#rail")?.classList.toggle(`${id}-open`);
 }
 
-export { saveMade } from "./files.js";
+export { saveSharedFile } from "./files.js";
 export { openCompare } from "./gradio.js";

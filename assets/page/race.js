@@ -32,7 +32,7 @@ export class Race {
     element.querySelector(".rounds")?.addEventListener("click", () => trigger("select", {}));
     if (element.querySelector(".share")) shares(find(".share"), find("#share-menu"), () => this.finished?.record, trigger);
     this.run = this.first = ""; // `first`: the headline before repeats
-    /** @type {Set<string>} */ this.begun = new Set(); // runs, with this one
+    /** @type {Set<string>} */ this.startedRuns = new Set(); // runs, with this one
     this.read = -1; // number of the last event of the run
     /** @type {Comparison | null} */ this.request = null; // what is compared
     /** @type {Finished | null} */ this.finished = null;
@@ -51,7 +51,7 @@ export class Race {
     for (const json of (text ?? "").split("\n").filter(Boolean)) {
       const event = JSON.parse(json);
       // known already; or an earlier run's, whose repeats have ended; or of a run whose start was missed
-      if (event.run === this.run ? event.at <= this.read : this.begun.has(event.run) || !event.record) continue;
+      if (event.run === this.run ? event.at <= this.read : this.startedRuns.has(event.run) || !event.record) continue;
       if (event.run !== this.run) this.begin(event.run, event.record);
       this.read = event.at;
       this.handle(event);
@@ -66,7 +66,7 @@ export class Race {
   /** Show a finished run from its beginning. @param {Finished} finished */
   open(finished) {
     this.run = "";
-    this.begun.delete(finished.run);
+    this.startedRuns.delete(finished.run);
     this.receive(JSON.stringify({ ...finished, at: 0, kind: "end" }));
   }
 
@@ -108,18 +108,18 @@ export class Race {
   }
 
   /** A run was requested, or is over; until it begins, nothing of the earlier one is read as its own. @param {boolean} busy */
-  asked(busy) {
+  setRequested(busy) {
     if (busy) this.rest();
     if (busy && this.finished) this.player.skip(); // of what still plays
-    if (busy) this.find(".found").replaceChildren();
-    this.root.classList.toggle("asked", busy);
+    if (busy) this.find(".search-result").replaceChildren();
+    this.root.classList.toggle("requested", busy);
     this.phase(busy ? "Getting ready …" : "");
   }
 
   /** @param {string} run @param {Comparison} request */
   begin(run, request) {
     this.finished = this.failure = null;
-    this.begun.add(run);
+    this.startedRuns.add(run);
     Object.assign(this, { run, request, moves: [], read: -1, first: "" });
     const { settings, pair, recorded } = request;
     const remote = pair.target.server !== null;
@@ -127,7 +127,7 @@ export class Race {
     if (recorded) this.find(".recording").textContent = `A recording (${request.environment.device}, ${new Date(recorded).toLocaleDateString("en-GB", { dateStyle: "medium" })}); Run races on this machine.`;
     this.root.dataset.recorded = recorded ?? "";
     this.player.reset({ limit: settings.max_new_tokens, sequential: settings.sequential || remote, calm: this.recorded });
-    this.root.classList.remove("asked");
+    this.root.classList.remove("requested");
     this.root.classList.toggle("chat", isChat(request));
     this.root.dataset.state = "waiting";
     this.root.dataset.tone = "";

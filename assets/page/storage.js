@@ -4,7 +4,7 @@
 /** @typedef {"localStorage" | "sessionStorage"} Place the browser's, or this tab's */
 
 /** The value; null if there is none, or the browser has no storage. @param {string} key @param {Place} place @returns {unknown} */
-export function recalled(key, place = "localStorage") {
+export function restore(key, place = "localStorage") {
   try {
     return JSON.parse(globalThis[place].getItem(key) ?? "null");
   } catch {
@@ -13,7 +13,7 @@ export function recalled(key, place = "localStorage") {
 }
 
 /** Keep a value; returns whether there was room. @param {string} key @param {unknown} value @param {Place} place */
-export function keep(key, value, place = "localStorage") {
+export function store(key, value, place = "localStorage") {
   try {
     globalThis[place].setItem(key, JSON.stringify(value));
     return true;

@@ -74,7 +74,7 @@ class CompareCallbacks:
         session_open: bool,
         pair: ModelPair,
         turns: tuple[Turn, ...],
-        goes_on: bool,
+        continue_chat: bool,
         prompt: str,
         *values: Any,
     ) -> Iterator[list[Any]]:
@@ -85,15 +85,15 @@ class CompareCallbacks:
         except SettingsError as error:
             yield [gr.skip(), alert(error), *[gr.skip()] * 3, *buttons("idle")]
             return
-        history = chat_so_far(turns, prompt) if goes_on and is_chat(pair, settings) else ()
-        shown: list[Any] = []
+        history = chat_so_far(turns, prompt) if continue_chat and is_chat(pair, settings) else ()
+        before: list[Any] = []
         for update in self._sessions.run(str(request.session_hash), pair, prompt, settings, history):
             # a message without an answer, because it failed or was stopped, leaves the chat as it was
             chat = _chat((*history, update.turn)) if update.turn is not None else [gr.skip()] * 2
             news = [*_outputs(update), *chat, update.finished, *buttons("running")]
             # unchanged widgets are skipped, since each update takes time from an engine on this machine
-            yield [gr.skip() if new == old else new for new, old in zip_longest(news, shown)]
-            shown = news
+            yield [gr.skip() if new == old else new for new, old in zip_longest(news, before)]
+            before = news
 
     def wait(self, request: gr.Request) -> list[Any]:
         """Message and buttons; how many stand before this run, `gradio.js` says."""
@@ -125,14 +125,14 @@ class CompareCallbacks:
         try:
             if not isinstance(kind, str) or kind not in FILE_KINDS or not isinstance(record, str):
                 raise FileError("The page received something unexpected; reload it.")
-            words = {"what": "This run cannot be drawn", "otherwise": "share it as JSON"}
-            content = yield from in_child(make_file, kind, record, waiting=[gr.skip(), ""], **words)
+            failure = {"what": "This run cannot be drawn", "otherwise": "share it as JSON"}
+            content = yield from in_child(make_file, kind, record, waiting=[gr.skip(), ""], **failure)
         except FileError as error:
             yield [alert(error), ""]
             return
         name = f"specdemo-race.{kind}"
-        made = {"content": b64encode(content).decode(), "type": FILE_KINDS[kind].media_type, "name": name}
-        yield ["", json.dumps(made)]
+        shared_file = {"content": b64encode(content).decode(), "type": FILE_KINDS[kind].media_type, "name": name}
+        yield ["", json.dumps(shared_file)]
 
     def code(self, flavour: str, pair: ModelPair, prompt: str, *values: Any) -> list[str]:
         try:
@@ -146,8 +146,8 @@ class CompareCallbacks:
         """Yield updates of race view and message."""
         waiting = [gr.skip(), notice("Reading the file …")]
         try:
-            words = {"what": "This file cannot be read", "otherwise": "open one saved with Share"}
-            comparison = yield from in_child(from_text, data, words["otherwise"], waiting=waiting, **words)
+            failure = {"what": "This file cannot be read", "otherwise": "open one saved with Share"}
+            comparison = yield from in_child(from_text, data, failure["otherwise"], waiting=waiting, **failure)
             yield _outputs(Update(end_event(comparison), ""))
         except FileError as error:
             yield [gr.skip(), alert(error)]
@@ -196,7 +196,7 @@ def buttons(state: Literal["idle", "waiting", "running"]) -> list[dict[str, Any]
     ]
 
 
-def leave_queue() -> list[Any]:
+def cancel_run() -> list[Any]:
     return [notice("Cancelled."), *buttons("idle")]
 
 
@@ -220,8 +220,8 @@ def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
     updates["num_assistant_tokens"]["info"] = lookahead_info(pair, engine)
     for name, marks in classes(pair, engine, drafter, policy).items():
         updates[name]["elem_classes"] = marks
-    said = " ".join(_replaced(name, chosen[name], values[name]) for name in chosen.keys() & values.keys())
-    return [*(gr.update(**update) for update in updates.values()), notice(said) if said else gr.skip()]
+    replaced = " ".join(_replaced(name, chosen[name], values[name]) for name in chosen.keys() & values.keys())
+    return [*(gr.update(**update) for update in updates.values()), notice(replaced) if replaced else gr.skip()]
 
 
 def _replaced(name: str, was: str, now: str) -> str:
@@ -292,26 +292,26 @@ def compare_tab(
         with gr.Column(elem_id="rail", scale=0, min_width=300):
             example = bundled_prompts(first.target.prompts)[0]
             prompt = gr.Textbox(example, label="Prompt", show_label=False, lines=3, max_lines=3, elem_id="prompt")
-            with gr.Row(elem_id="beneath"):
+            with gr.Row(elem_id="below-prompt"):
                 gr.HTML("<p role='status'>Enter runs</p>", elem_id="keys")
                 menu = view("examples", EXAMPLES, value=examples_html(first), elem_id="examples")
             with gr.Row(elem_id="actions"):
                 run = gr.Button("Run", variant="primary", elem_id="run", interactive=False)
-                halt = gr.Button("Stop", variant="stop", elem_id="stop", visible=False)
-                leave = gr.Button("Cancel", variant="stop", elem_id="leave", visible=False)
+                stop_button = gr.Button("Stop", variant="stop", elem_id="stop", visible=False)
+                cancel_button = gr.Button("Cancel", variant="stop", elem_id="cancel", visible=False)
             at_first: dict[str, Any] = {"interactive": False, "visible": first.target.chat_template}
-            goes_on = gr.Checkbox(label="Continue as a chat", elem_id="goes-on", container=False, **at_first)
+            continue_chat = gr.Checkbox(label="Continue as a chat", elem_id="continue-chat", container=False, **at_first)
             message = gr.HTML(elem_id="message", elem_classes="message")
             controls, find = _controls(callbacks, pair, first, prompt, message)
             # placed here, since components in Tabs next to its tabs confuse their order
-            chat, finished = [gr.State(()), goes_on], gr.State(None)
+            chat, finished = [gr.State(()), continue_chat], gr.State(None)
         with gr.Column(elem_id="stage", min_width=0):
-            race, made = view("race"), gr.Textbox(visible=False)
+            race, shared_file = view("race"), gr.Textbox(visible=False)
     with gr.Tab("Anatomy", id=ANATOMY):
         upload = gr.UploadButton("Open a JSON file", file_types=[".json"], type="binary", elem_id="open", size="sm")
         unreadable = gr.HTML(elem_classes="message")
         anatomy_view()
-    buttons_of_run, settings = [run, halt, leave], [*controls.values()]
+    buttons_of_run, settings = [run, stop_button, cancel_button], [*controls.values()]
 
     started = run.click(callbacks.wait, outputs=[message, *buttons_of_run], **PRIVATE).then(
         callbacks.run,
@@ -323,7 +323,7 @@ def compare_tab(
         **ENGINE,
     )
     started.then(partial(buttons, "idle"), outputs=buttons_of_run, **PRIVATE)
-    started.success(None, js=script("main.js", "repeating", "true"))
+    started.success(None, js=script("main.js", "setRepeating", "true"))
     repeated = started.success(
         callbacks.repeat,
         [session_open, pair, finished],
@@ -332,13 +332,13 @@ def compare_tab(
         concurrency_limit=None,  # outside the engine's queue, since it runs only while nobody else needs the engine
         trigger_mode="multiple",
     )
-    repeated.then(None, js=script("main.js", "repeating", "false"))
-    halt.click(stop, **PRIVATE)
-    halt.click(None, js=script("main.js", "stopped"))
-    leave.click(leave_queue, outputs=[message, *buttons_of_run], cancels=started, **PRIVATE)
-    run.click(None, js=script("main.js", "asked", "true"))
-    for over in (started.then, leave.click):
-        over(None, js=script("main.js", "asked", "false"))
+    repeated.then(None, js=script("main.js", "setRepeating", "false"))
+    stop_button.click(stop, **PRIVATE)
+    stop_button.click(None, js=script("main.js", "skipPlayback"))
+    cancel_button.click(cancel_run, outputs=[message, *buttons_of_run], cancels=started, **PRIVATE)
+    run.click(None, js=script("main.js", "setRequested", "true"))
+    for over in (started.then, cancel_button.click):
+        over(None, js=script("main.js", "setRequested", "false"))
 
     moved = [controls[name].input for name in AT_HAND]  # by the visitor, not by a pair that has just been loaded
     gr.on(moved, callbacks.move, [pair, *settings], trigger_mode="always_last", **PRIVATE)
@@ -348,15 +348,15 @@ def compare_tab(
     choosers = [controls["engine"], controls["drafter"], controls["policy"]]
     dependent = [controls[name] for name in initially(first)]
     valid = [*dependent, message]
-    gr.on([pair.change, *(one.change for one in choosers)], show_valid, [pair, *choosers], valid, **PRIVATE)
+    gr.on([pair.change, *(chooser.change for chooser in choosers)], show_valid, [pair, *choosers], valid, **PRIVATE)
     names = ["drafter", "policy", *sorted(shaping())]
     of_drafter = [controls[name] for name in names]
     recalled = script("settings.js", "recallDrafter", json.dumps(names))
     controls["drafter"].input(None, of_drafter, of_drafter, js=recalled)
     pair.change(lambda new: _chat((), visible=new.target.chat_template), pair, chat, **PRIVATE)
     pair.change(examples_html, pair, menu, **PRIVATE)
-    shared = race.download(callbacks.share, outputs=[message, made], **QUIET, **FILES)
-    shared.then(None, made, js=script("main.js", "saveMade"))
+    drawn = race.download(callbacks.share, outputs=[message, shared_file], **QUIET, **FILES)
+    drawn.then(None, shared_file, js=script("main.js", "saveSharedFile"))
     upload.upload(callbacks.open, upload, [race, unreadable], **QUIET, **FILES)
 
     def prepare(after: Any) -> Any:
@@ -369,14 +369,14 @@ def _controls(
     callbacks: CompareCallbacks, pair: gr.State, first: ModelPair, prompt: gr.Textbox, message: gr.HTML
 ) -> tuple[dict[str, Control], FindButtons]:
     """Those that one needs stand first, the others in a part to open."""
-    made: dict[str, Control] = {}
+    controls: dict[str, Control] = {}
     shown, start = initially(first), start_values(first)
     chosen = classes(first, start["engine"], start["drafter"], start["policy"])
 
     def add(*names: str) -> None:
         for name in names:
             visible = shown.get(name, True)
-            made[name] = control(
+            controls[name] = control(
                 name, value=start[name], visible=visible, min_width=120, elem_classes=chosen.get(name)
             )
 
@@ -388,15 +388,15 @@ def _controls(
         add(*_MAIN)
     _panel("finding", FIND_TITLE)
     with gr.Row(elem_id="finding", elem_classes="panel"):
-        said = gr.HTML(FIND_HELP, elem_id="find-message", elem_classes="message")
+        hint = gr.HTML(FIND_HELP, elem_id="find-message", elem_classes="message")
         effort = gr.Radio([QUICK, THOROUGH], value=QUICK, container=False, show_label=False, elem_id="effort")
-        find = gr.Button(FIND, elem_id="find", size="sm", min_width=90)
-        halt = gr.Button("Stop", variant="stop", elem_id="stop-find", size="sm", visible=False, min_width=60)
+        start_button = gr.Button(FIND, elem_id="find", size="sm", min_width=90)
+        stop_button = gr.Button("Stop", variant="stop", elem_id="stop-find", size="sm", visible=False, min_width=60)
     _panel("advanced", "More settings")
     with gr.Column(elem_id="advanced", elem_classes="controls panel"):
-        add(*(name for name in NAMES if name not in made))
+        add(*(name for name in NAMES if name not in controls))
         gr.HTML(str(Markup("<p>{}</p>").format(SAMPLING_CAVEAT)), elem_id="caveat")
-        ordered = {name: made[name] for name in NAMES}
+        ordered = {name: controls[name] for name in NAMES}
         with gr.Row(elem_id="as-code"):
             names = [(software.title, name) for name, software in FLAVOURS.items()]
             flavour = gr.Dropdown(
@@ -406,11 +406,11 @@ def _controls(
                 gr.Button("Copy as code", elem_id="copy-code", size="sm", min_width=120),
                 gr.Textbox(visible=False),
             )
-    made["policy"].info = explanation(first, start["engine"], start["drafter"], start["policy"])
-    made["num_assistant_tokens"].info = lookahead_info(first, start["engine"])
-    asked = copy.click(callbacks.code, [flavour, pair, prompt, *ordered.values()], [message, lines], **PRIVATE)
-    asked.then(None, lines, js=script("settings.js", "copyCode"))
-    return ordered, FindButtons(find, halt, effort, said)
+    controls["policy"].info = explanation(first, start["engine"], start["drafter"], start["policy"])
+    controls["num_assistant_tokens"].info = lookahead_info(first, start["engine"])
+    copied = copy.click(callbacks.code, [flavour, pair, prompt, *ordered.values()], [message, lines], **PRIVATE)
+    copied.then(None, lines, js=script("settings.js", "copyCode"))
+    return ordered, FindButtons(start_button, stop_button, effort, hint)
 
 
 def _panel(name: str, title: str) -> None:

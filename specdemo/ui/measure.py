@@ -304,5 +304,5 @@ def measure_tab(
         callbacks.find,
         [session_open, pair, compare.prompt, find.effort, *controls.values()],
         [find.message, card, find.start, find.stop, *(controls[name] for name in APPLIED)],
-    ).then(None, card, js=script("main.js", "found"))
+    ).then(None, card, js=script("main.js", "showSearchResult"))
     find.stop.click(stop("find"), **PRIVATE)
