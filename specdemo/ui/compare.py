@@ -23,7 +23,6 @@ from specdemo.records import MOST_TURNS, ModelPair, Turn
 from specdemo.results.words import SAMPLING_CAVEAT, is_chat
 from specdemo.settings import GenerationSettings, choices
 from specdemo.strategies import EngineName, shaping
-from specdemo.ui.anatomy import anatomy_view
 from specdemo.ui.controls import (
     AT_HAND,
     FIELDS,
@@ -88,15 +87,15 @@ class CompareCallbacks:
         history = chat_so_far(turns, prompt) if continue_chat and is_chat(pair, settings) else ()
         before: list[Any] = []
         for update in self._sessions.run(str(request.session_hash), pair, prompt, settings, history):
-            # a message without an answer, because it failed or was stopped, leaves the chat as it was
+            # without an answer (the run failed or was stopped), the chat stays as it was
             chat = _chat((*history, update.turn)) if update.turn is not None else [gr.skip()] * 2
             news = [*_outputs(update), *chat, update.finished, *buttons("running")]
-            # unchanged widgets are skipped, since each update takes time from an engine on this machine
+            # skip unchanged widgets: every update takes processor time from an engine on this machine
             yield [gr.skip() if new == old else new for new, old in zip_longest(news, before)]
             before = news
 
     def wait(self, request: gr.Request) -> list[Any]:
-        """Message and buttons; how many stand before this run, `gradio.js` says."""
+        """Message and buttons; `gradio.js` adds the position in the queue."""
         return [self._sessions.waiting(str(request.session_hash)), *buttons("waiting")]
 
     def move(self, request: gr.Request, pair: ModelPair, *values: Any) -> None:
@@ -124,7 +123,7 @@ class CompareCallbacks:
         kind, record = sent(event, "kind"), sent(event, "record")
         try:
             if not isinstance(kind, str) or kind not in FILE_KINDS or not isinstance(record, str):
-                raise FileError("The page received something unexpected; reload it.")
+                raise FileError("The page sent something unexpected; reload it.")
             failure = {"what": "This run cannot be drawn", "otherwise": "share it as JSON"}
             content = yield from in_child(make_file, kind, record, waiting=[gr.skip(), ""], **failure)
         except FileError as error:
@@ -226,11 +225,11 @@ def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
 
 def _replaced(name: str, was: str, now: str) -> str:
     field, labels = FIELDS[name], choices(FIELDS[name]) or {}
-    return f"{field.title}: {labels[now]}, since {labels[was].lower()} is not available here."
+    return f"{field.title}: {labels[now]}, because {labels[was].lower()} is not available here."
 
 
 def chat_so_far(turns: tuple[Turn, ...], prompt: str) -> tuple[Turn, ...]:
-    """Without the last turn if its message is the same, to answer it again."""
+    """Drop the last turn if this is the same message, so that it is answered again."""
     again = bool(turns) and turns[-1].prompt == prompt
     return turns[:-1] if again else turns[-MOST_TURNS:]
 
@@ -280,7 +279,7 @@ OWN_RUNS = (
     "<table><caption>Your runs of this prompt</caption><thead><tr><th>lookahead</th><th>accepted</th>"
     "<th>tokens a round</th><th>speedup <small>(95 % interval)</small></th></tr></thead><tbody></tbody></table>"
     "<div class='chart runs'></div>"
-    "<p>Longer guesses write more per round, but guessing and checking the wrong ones takes time.</p>"
+    "<p>A longer lookahead writes more per round, but proposing and checking wrong tokens takes time.</p>"
 )
 
 
@@ -300,17 +299,19 @@ def compare_tab(
                 stop_button = gr.Button("Stop", variant="stop", elem_id="stop", visible=False)
                 cancel_button = gr.Button("Cancel", variant="stop", elem_id="cancel", visible=False)
             at_first: dict[str, Any] = {"interactive": False, "visible": first.target.chat_template}
-            continue_chat = gr.Checkbox(label="Continue as a chat", elem_id="continue-chat", container=False, **at_first)
+            continue_chat = gr.Checkbox(
+                label="Continue as a chat", elem_id="continue-chat", container=False, **at_first
+            )
             message = gr.HTML(elem_id="message", elem_classes="message")
             controls, find = _controls(callbacks, pair, first, prompt, message)
-            # placed here, since components in Tabs next to its tabs confuse their order
+            # here, because Gradio miscounts tabs that have other components between them
             chat, finished = [gr.State(()), continue_chat], gr.State(None)
         with gr.Column(elem_id="stage", min_width=0):
             race, shared_file = view("race"), gr.Textbox(visible=False)
     with gr.Tab("Anatomy", id=ANATOMY):
         upload = gr.UploadButton("Open a JSON file", file_types=[".json"], type="binary", elem_id="open", size="sm")
         unreadable = gr.HTML(elem_classes="message")
-        anatomy_view()
+        view("anatomy")
     buttons_of_run, settings = [run, stop_button, cancel_button], [*controls.values()]
 
     started = run.click(callbacks.wait, outputs=[message, *buttons_of_run], **PRIVATE).then(
@@ -329,7 +330,7 @@ def compare_tab(
         [session_open, pair, finished],
         [race, finished],
         **QUIET,
-        concurrency_limit=None,  # outside the engine's queue, since it runs only while nobody else needs the engine
+        concurrency_limit=None,  # outside the engine's queue: it runs only while nobody else needs the engine
         trigger_mode="multiple",
     )
     repeated.then(None, js=script("main.js", "setRepeating", "false"))
@@ -368,7 +369,7 @@ def compare_tab(
 def _controls(
     callbacks: CompareCallbacks, pair: gr.State, first: ModelPair, prompt: gr.Textbox, message: gr.HTML
 ) -> tuple[dict[str, Control], FindButtons]:
-    """Those that one needs stand first, the others in a part to open."""
+    """The common controls, then the others in a panel that opens."""
     controls: dict[str, Control] = {}
     shown, start = initially(first), start_values(first)
     chosen = classes(first, start["engine"], start["drafter"], start["policy"])
@@ -414,7 +415,7 @@ def _controls(
 
 
 def _panel(name: str, title: str) -> None:
-    """No accordion: Gradio builds a closed one when it opens, and misses earlier changes of its values."""
+    """A panel of our own: Gradio builds a closed accordion when it opens, and loses earlier changes of its values."""
     with gr.Column(elem_id=f"open-{name}", elem_classes="opener"):
         gr.Button(title, size="sm").click(None, js=script("main.js", "toggle", json.dumps(name)))
 

@@ -39,12 +39,12 @@ class Visitors:
     @contextmanager
     def busy(self, visitor: str, activity: str) -> Iterator[Event]:
         """The event is set when the visitor stops the activity."""
-        one = visitor, activity, Event()
-        self._busy.append(one)
+        entry = visitor, activity, Event()
+        self._busy.append(entry)
         try:
-            yield one[2]
+            yield entry[2]
         finally:
-            self._busy.remove(one)
+            self._busy.remove(entry)
 
     def events(self, visitor: str, activity: str) -> list[Event]:
         return [event for *name, event in [*self._busy] if name == [visitor, activity]]
@@ -123,7 +123,7 @@ class Sessions:
                 feed.fail(words := "Stopped before the first token.")
                 yield Update(feed.news(), "") if feed.shown else Update(None, notice(words))
         except Exception as error:  # whatever it is, the feed ends
-            failure = shown(error, "The run failed")
+            failure = as_failure(error, "The run failed")
             feed.fail(str(failure))
             yield Update(feed.news(), alert(failure))
 
@@ -149,7 +149,7 @@ class Sessions:
         if before.repeats:  # a refused run leaves an earlier run in place, which is already repeated
             return
         pair = with_chat_cache(pair, before.settings)
-        own, raced = (each.model_dump(exclude={"translated"}) for each in (pair, before.pair))  # known once loaded
+        own, raced = (used.model_dump(exclude={"translated"}) for used in (pair, before.pair))  # known once loaded
         if own != raced:  # the visitor has chosen another pair since
             return
         engine = before.settings.engine
@@ -174,9 +174,9 @@ class Sessions:
             yield notice("Stopped; the previous pair is still in use.") if cancelled.is_set() else ""
 
     def waiting(self, visitor: str) -> str:
-        """What a run of this visitor waits for, beside the queue; empty if nothing."""
+        """What this visitor's next run waits for besides the queue; empty if nothing."""
         loads = self._visitors.events(visitor, "load")
-        return notice("The other pair is still loading; this run begins after that.") if loads else ""
+        return notice("The other pair is still loading; the run starts when it is ready.") if loads else ""
 
     def measure(self, visitor: str, activity: str, job: Job) -> Iterator[Any]:
         """Yield what `Worker.run` yields, until the job ends or this visitor stops it."""
@@ -194,8 +194,8 @@ class Sessions:
                 yield None
 
 
-def shown(error: Exception, what: str) -> SpecdemoError:
-    """What nobody expected becomes the cause."""
+def as_failure(error: Exception, what: str) -> SpecdemoError:
+    """An error that is not specdemo's own becomes the cause of an EngineError."""
     if isinstance(error, SpecdemoError):
         return error
     failure = EngineError.of(error, what)
@@ -205,8 +205,8 @@ def shown(error: Exception, what: str) -> SpecdemoError:
 
 def _turn(prompt: str, comparison: Comparison) -> Turn | None:
     """None if the run was stopped, or cut off while the model was thinking."""
-    said = answer(comparison.plain.text)
-    return Turn(prompt=prompt, answer=said) if said and comparison.plain.finish_reason != "cancelled" else None
+    text = answer(comparison.plain.text)
+    return Turn(prompt=prompt, answer=text) if text and comparison.plain.finish_reason != "cancelled" else None
 
 
 def initial_pair(pair: ModelPair) -> ModelPair:
@@ -244,8 +244,8 @@ def in_child(
         try:
             next(steps)
         except StopIteration as end:
-            found: T = end.value
-            return found
+            result: T = end.value
+            return result
         yield deepcopy(waiting)
 
 
@@ -305,7 +305,7 @@ def job_updates(
                 due = monotonic() + JOB_UPDATE_SECONDS
                 yield JobUpdate(_progress(state), show(state), state)
     except Exception as error:  # whatever it is, the buttons change back
-        message = alert(shown(error, "The measurement failed"))
+        message = alert(as_failure(error, "The measurement failed"))
         yield JobUpdate(message, show(state) if state is not None else gr.skip(), state)
         return
     if state is None:
