@@ -3,7 +3,7 @@
 import inspect
 import json
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import zip_longest
@@ -54,7 +54,6 @@ from specdemo.ui.session import (
     FinishedRun,
     Sessions,
     Stop,
-    Update,
     check_session,
     in_child,
 )
@@ -80,7 +79,7 @@ class CompareCallbacks:
         """Yield updates of race view, message, chat, finished run and buttons."""
         check_session(session_open)
         try:
-            settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
+            settings = _settings(pair, values)
         except SettingsError as error:
             yield [gr.skip(), alert(error), *[gr.skip()] * 3, *buttons("idle")]
             return
@@ -89,7 +88,8 @@ class CompareCallbacks:
         for update in self._sessions.run(str(request.session_hash), pair, prompt, settings, history):
             # without an answer (the run failed or was stopped), the chat stays as it was
             chat = _chat((*history, update.turn)) if update.turn is not None else [gr.skip()] * 2
-            news = [*_outputs(update), *chat, update.finished, *buttons("running")]
+            race = gr.skip() if update.feed is None else update.feed
+            news = [race, update.message, *chat, update.finished, *buttons("running")]
             # skip unchanged widgets: every update takes processor time from an engine on this machine
             yield [gr.skip() if new == old else new for new, old in zip_longest(news, before)]
             before = news
@@ -100,12 +100,12 @@ class CompareCallbacks:
 
     def move(self, request: gr.Request, pair: ModelPair, *values: Any) -> None:
         with suppress(SettingsError):
-            self._sessions.move(str(request.session_hash), settings_from(pair, dict(zip(NAMES, values, strict=True))))
+            self._sessions.move(str(request.session_hash), _settings(pair, values))
 
     def prepare(self, session_open: bool, pair: ModelPair, *values: Any) -> None:
         if session_open:
             with suppress(SettingsError):
-                settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
+                settings = _settings(pair, values)
                 # on a public page, one visitor must not replace the pair that another has loaded
                 self._sessions.prepare(pair, settings, load=self._local)
 
@@ -135,7 +135,7 @@ class CompareCallbacks:
 
     def code(self, flavour: str, pair: ModelPair, prompt: str, *values: Any) -> list[str]:
         try:
-            settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
+            settings = _settings(pair, values)
             lines = code(flavour, with_tokenizers_compared(pair), settings, prompt, local=self._local)
         except SpecdemoError as error:
             return [alert(error), ""]
@@ -147,7 +147,7 @@ class CompareCallbacks:
         try:
             failure = {"what": "This file cannot be read", "otherwise": "open one saved with Share"}
             comparison = yield from in_child(from_text, data, failure["otherwise"], waiting=waiting, **failure)
-            yield _outputs(Update(end_event(comparison), ""))
+            yield [end_event(comparison), ""]
         except FileError as error:
             yield [gr.skip(), alert(error)]
 
@@ -175,15 +175,13 @@ class CompareCallbacks:
         return compare
 
 
-def _outputs(update: Update) -> list[Any]:
-    return [gr.skip() if update.feed is None else update.feed, update.message]
+def _settings(pair: ModelPair, values: Sequence[Any]) -> GenerationSettings:
+    return settings_from(pair, dict(zip(NAMES, values, strict=True)))
 
 
 def api_description() -> str:
     lines = [f"{name}: {field.description}" for name, field in FIELDS.items()]
-    return "\n".join(
-        ["Compare plain and speculative decoding of a prompt; returns a JSON object of schema 2.", *lines]
-    )
+    return "\n".join(["Compare plain and speculative decoding; returns a JSON object of schema 2.", *lines])
 
 
 def buttons(state: Literal["idle", "waiting", "running"]) -> list[dict[str, Any]]:
@@ -403,10 +401,8 @@ def _controls(
             flavour = gr.Dropdown(
                 names, label="Software", container=False, filterable=False, elem_id="flavour", min_width=200
             )
-            copy, lines = (
-                gr.Button("Copy as code", elem_id="copy-code", size="sm", min_width=120),
-                gr.Textbox(visible=False),
-            )
+            copy = gr.Button("Copy as code", elem_id="copy-code", size="sm", min_width=120)
+            lines = gr.Textbox(visible=False)
     controls["policy"].info = explanation(first, start["engine"], start["drafter"], start["policy"])
     controls["num_assistant_tokens"].info = lookahead_info(first, start["engine"])
     copied = copy.click(callbacks.code, [flavour, pair, prompt, *ordered.values()], [message, lines], **PRIVATE)

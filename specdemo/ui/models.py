@@ -96,7 +96,8 @@ class ModelsTab:
         inputs = [self._pair, self._settings["engine"], *self.controls]
         settings = [*self._settings.values()]
         loaded = [self._pair, self._header, *progress, self.in_use, *settings, *self.controls]
-        gr.on([self._use.click, self._catalogue.select], self._wait, outputs=progress, **PRIVATE)
+        waiting = partial(self._loading, notice(WAITING), busy=True)
+        gr.on([self._use.click, self._catalogue.select], waiting, outputs=progress, **PRIVATE)
         self._use.click(self.use, inputs, loaded, **QUIET, **ENGINE)
         self._cancel.click(stop("load"), **PRIVATE)
         self.list_after(self._catalogue.select(self.use_entry, inputs, loaded, **QUIET, **ENGINE))
@@ -156,9 +157,6 @@ class ModelsTab:
         except SpecdemoError as error:
             text = f"{error} {before.name} is still in use."
             yield self._loading(alert(type(error)(text)), busy=False)
-
-    def _wait(self) -> Updates:
-        return self._loading(notice(WAITING), busy=True)
 
     def _loading(self, message: Any, *, busy: bool) -> Updates:
         shown = gr.update(visible=busy)
