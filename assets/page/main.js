@@ -92,33 +92,30 @@ function mountAnatomy({ element }) {
 }
 
 /** The catalogue's cards, whose buttons become events of the widget. @param {Widget} widget */
-function mountCatalogue({ element, trigger }) {
-  const list = /** @type {HTMLElement} */ (element.querySelector(".list"));
+const mountCatalogue = ({ element, trigger }) => mountList(element, ".list", (button) => {
+  trigger(button.dataset.action ?? "", { name: /** @type {HTMLElement} */ (button.closest("[data-name]")).dataset.name });
+});
+
+/** The menu of examples beside the prompt. @param {Widget} widget */
+const mountExamples = ({ element }) => mountList(element, ".menu", (button, menu) => {
+  gradio.setPrompt(button.dataset.prompt ?? "");
+  menu.hidePopover();
+});
+
+/** A list that the server renders, and escapes. @param {HTMLElement} element @param {string} selector @param {(button: HTMLButtonElement, list: HTMLElement) => void} press */
+function mountList(element, selector, press) {
+  const list = /** @type {HTMLElement} */ (element.querySelector(selector));
   let shown = "";
   list.addEventListener("click", ({ target }) => {
-    const button = target instanceof Element && target.closest("button[data-action]");
-    if (!(button instanceof HTMLElement)) return;
-    const entry = /** @type {HTMLElement} */ (button.closest("[data-name]"));
-    trigger(button.dataset.action ?? "", { name: entry.dataset.name });
+    const button = target instanceof Element ? target.closest("button") : null;
+    if (button && !button.matches(".answer")) press(button, list);
   });
   return {
     receive(/** @type {string} */ html) {
-      if (html !== shown) list.innerHTML = html; // escaped by the server; a button that is being clicked must not be replaced
+      if (html !== shown) list.innerHTML = html; // a button that is being clicked must not be replaced
       shown = html;
     },
   };
-}
-
-/** The menu of examples beside the prompt, whose entries the server writes. @param {Widget} widget */
-function mountExamples({ element }) {
-  const list = /** @type {HTMLElement} */ (element.querySelector(".menu"));
-  list.addEventListener("click", ({ target }) => {
-    const entry = target instanceof Element ? target.closest("button") : null;
-    if (!entry) return;
-    gradio.setPrompt(entry.dataset.prompt ?? "");
-    list.hidePopover();
-  });
-  return { receive(/** @type {string} */ html) { list.innerHTML = html; } }; // escaped by the server
 }
 
 /** Open or close a part of the rail by the id of its button. @param {string} id */

@@ -58,7 +58,11 @@ export class Past {
     /** @type {Chart | null} */ this.chart = null;
     race.root.addEventListener("finished", (event) => this.add(/** @type {CustomEvent} */ (event).detail));
     element.querySelector(".forget")?.addEventListener("click", () => this.write([]));
-    this.list.addEventListener("click", (event) => this.clicked(event));
+    this.list.addEventListener("click", ({ target }) => {
+      const button = target instanceof Element && target.closest("button");
+      const run = button && button.closest("li")?.dataset.run;
+      if (run) void (button.matches(".drop") ? this.forget(run) : this.open(run));
+    });
     addEventListener("storage", ({ key }) => key === RUNS && this.draw()); // another tab's
     this.draw();
   }
@@ -123,20 +127,13 @@ export class Past {
     if (place.hidden) return;
     const chart = this.chart ??= new Chart(place, "runs"), points = runs.toSorted((a, b) => Number(a.row.setting) - Number(b.row.setting));
     chart.chosen = ({ points: [{ customdata: run }] }) => this.open(run);
-    chart.fill = ({ data: [trace] }) => {
+    chart.fill = ({ data: [trace], layout }) => {
       const values = (/** @type {(row: any) => any} */ of) => points.map(({ row }) => of(row));
+      layout.yaxis.range = [0, 2 * Math.max(...values(({ speedup }) => speedup))]; // a wide interval would flatten the curve
       Object.assign(trace, { x: values(({ setting }) => Number(setting)), y: values(({ speedup }) => speedup), hovertext: values(gain), customdata: points.map(({ run }) => run) });
       Object.assign(trace.error_y, { array: values(({ speedup, high = speedup }) => high - speedup), arrayminus: values(({ speedup, low = speedup }) => speedup - low) });
     };
     chart.drawSoon();
-  }
-
-  /** @param {Event} event */
-  clicked({ target }) {
-    if (!(target instanceof Element)) return;
-    const run = /** @type {HTMLElement | null} */ (target.closest("li"))?.dataset.run ?? "";
-    if (target.closest(".open")) this.open(run);
-    if (target.closest(".drop")) this.forget(run);
   }
 
   /** @param {string} run */

@@ -23,7 +23,7 @@ export class Race {
     this.charts = ["tokens", "timing", "acceptance"].map((name) => new Chart(find(`.chart.${name}`), name));
     this.panes = { plain: new Pane(find(".pane.plain"), "plain"), speculative: new Pane(find(".pane.speculative"), "speculative") };
     this.player = new Player((player, rewound) => this.draw(player, rewound), () => this.ended());
-    find(".toggle").addEventListener("click", () => this.toggle());
+    find(".toggle").addEventListener("click", () => (this.player.playing ? this.player.pause() : this.player.play())); // hidden before the first run
     find(".skip").addEventListener("click", () => this.player.skip());
     const speed = /** @type {HTMLSelectElement} */ (find(".speed"));
     speed.addEventListener("change", () => this.player.choose(Number(speed.value) || null));
@@ -129,8 +129,7 @@ export class Race {
     this.player.reset({ limit: settings.max_new_tokens, sequential: settings.sequential || remote, calm: this.recorded });
     this.root.classList.remove("requested");
     this.root.classList.toggle("chat", isChat(request));
-    this.root.dataset.state = "waiting";
-    this.root.dataset.tone = "";
+    Object.assign(this.root.dataset, { state: "waiting", tone: "" });
     this.find(".figures").replaceChildren();
     if (this.find(".conclusion").getBoundingClientRect().top < 0) scrollTo({ top: 0 });
     this.clear();
@@ -156,16 +155,10 @@ export class Race {
   /** @param {Player} player @param {boolean} rewound */
   draw(player, rewound) {
     if (rewound) this.clear();
-    if (this.root.dataset.state !== "playing") {
-      this.root.dataset.state = "playing";
-      this.root.dataset.tone = "";
-    }
+    if (this.root.dataset.state !== "playing") Object.assign(this.root.dataset, { state: "playing", tone: "" });
     this.root.dataset.live = String(player.factor === null || (player.live && !player.complete));
     this.say(player.eager ? "" : this.pace(player));
-    for (const name of SIDES) {
-      const rounds = player.take(name);
-      this.panes[name].append(rounds, player.at(name).ms);
-    }
+    for (const name of SIDES) this.panes[name].append(player.take(name), player.at(name).ms);
     this.plot(player);
     this.race(player);
     this.find(".toggle").textContent = player.playing ? "Pause" : "Play";
@@ -234,26 +227,14 @@ export class Race {
     this.find(".agreement").dataset.identical = record.settings.do_sample ? "" : String(summary.identical); // draws may differ
     this.find(".grounds").replaceChildren(...summary.why.map(paragraph));
     this.find(".figures").replaceChildren(tiles(summary.figures), ...summary.notes.map(paragraph));
-    this.finish(summary.seconds);
+    const longest = Math.max(...Object.values(summary.seconds));
+    for (const side of SIDES) { // a side that failed has no time
+      const time = summary.seconds[side];
+      if (time !== undefined) this.bar(side, longest ? time / longest : 0, duration(1000 * time), true);
+    }
     if (this.marked === this.run) return;
     this.marked = this.run;
     for (const pane of Object.values(this.panes)) pane.mark(record.settings.do_sample ? null : summary.first_divergence);
-  }
-
-  /** Show the times on the bars at the finish. @param {Record<string, number>} seconds */
-  finish(seconds) {
-    const longest = Math.max(...Object.values(seconds));
-    for (const side of SIDES) {
-      const time = seconds[side];
-      if (time === undefined) continue;
-      this.bar(side, longest ? time / longest : 0, duration(1000 * time), true);
-    }
-  }
-
-  toggle() {
-    if (!this.request) return;
-    if (this.player.playing) this.player.pause();
-    else this.player.play();
   }
 }
 

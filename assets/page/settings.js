@@ -8,11 +8,10 @@ import { isObject, isText, restore, store } from "./storage.js";
 
 const KEY = "specdemo-settings";
 const PAUSE_MS = 300; // after the last key; Safari refuses more than 100 new addresses in 30 seconds
-/** @type {ReturnType<typeof setTimeout> | undefined} */ let soon;
+/** @type {ReturnType<typeof setTimeout> | undefined} */ let timer;
 /** @typedef {Record<string, string>} Texts */
 
 /** @type {Texts | undefined} */ let current; // differences from the defaults, once anything was remembered
-
 /** @type {Record<string, Record<string, any>>} */ let valuesByDrafter = {}; // each drafter's last values
 /** @type {string | undefined} */ let drafter; // as last remembered
 
@@ -38,8 +37,8 @@ export function remember(names, defaults, ...values) {
   const now = Object.fromEntries(names.map((name, index) => [name, values[index]]));
   if (now.drafter === drafter && drafter) valuesByDrafter[drafter] = now; // a drafter just chosen first gets back its own
   drafter = now.drafter ?? drafter;
-  clearTimeout(soon);
-  soon = setTimeout(() => {
+  clearTimeout(timer);
+  timer = setTimeout(() => {
     history.replaceState(null, "", address(changed));
     store(KEY, changed);
     store(KEY, changed, "sessionStorage");

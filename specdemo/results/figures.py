@@ -174,8 +174,8 @@ def _accepted(comparison: Comparison) -> Figure:
 def _positions(comparison: Comparison) -> Figure:
     shares = metrics.per_position_acceptance(comparison.speculative)
     shown = bars("rounds", "accepted", range(1, len(shares) + 1), shares, hovertemplate="%{y:.0%}")
-    scale = {"range": [0, 1.02], "tickformat": ".0%"}
-    return figure("position in the round", "accepted / rounds", shown, xaxis={"dtick": 1}, yaxis=scale)
+    axes = {"xaxis": {"dtick": 1, "rangemode": "normal"}, "yaxis": {"range": [0, 1.02], "tickformat": ".0%"}}
+    return figure("position in the round", "accepted / rounds", shown, **axes)
 
 
 # By name: the title, and the function.
