@@ -122,6 +122,4 @@ export function explainQueue() {
 }
 
 /** Open the first tab, Compare. */
-export function openCompare() {
-  find("button[role=tab]")?.click();
-}
+export const openCompare = () => find("button[role=tab]")?.click();

@@ -92,15 +92,19 @@ function mountAnatomy({ element }) {
 }
 
 /** The catalogue's cards, whose buttons become events of the widget. @param {Widget} widget */
-const mountCatalogue = ({ element, trigger }) => mountList(element, ".list", (button) => {
-  trigger(button.dataset.action ?? "", { name: /** @type {HTMLElement} */ (button.closest("[data-name]")).dataset.name });
-});
+function mountCatalogue({ element, trigger }) {
+  return mountList(element, ".list", (button) => {
+    trigger(button.dataset.action ?? "", { name: /** @type {HTMLElement} */ (button.closest("[data-name]")).dataset.name });
+  });
+}
 
 /** The menu of examples beside the prompt. @param {Widget} widget */
-const mountExamples = ({ element }) => mountList(element, ".menu", (button, menu) => {
-  gradio.setPrompt(button.dataset.prompt ?? "");
-  menu.hidePopover();
-});
+function mountExamples({ element }) {
+  return mountList(element, ".menu", (button, menu) => {
+    gradio.setPrompt(button.dataset.prompt ?? "");
+    menu.hidePopover();
+  });
+}
 
 /** A list that the server renders, and escapes. @param {HTMLElement} element @param {string} selector @param {(button: HTMLButtonElement, list: HTMLElement) => void} press */
 function mountList(element, selector, press) {
@@ -119,9 +123,6 @@ function mountList(element, selector, press) {
 }
 
 /** Open or close a part of the rail by the id of its button. @param {string} id */
-export function toggle(id) {
-  document.querySelector("#rail")?.classList.toggle(`${id}-open`);
-}
+export const toggle = (id) => document.querySelector("#rail")?.classList.toggle(`${id}-open`);
 
-export { saveSharedFile } from "./files.js";
 export { openCompare } from "./gradio.js";

@@ -93,7 +93,7 @@ export class Race {
 
   /** Show a phase before the first token. @param {string} text */
   phase(text) {
-    for (const pane of Object.values(this.panes)) pane.phase(text);
+    for (const { status } of Object.values(this.panes)) Object.assign(status, { textContent: text, hidden: !text });
   }
 
   /** A recording gives way to what the page says before the first run. */
@@ -225,8 +225,8 @@ export class Race {
     this.find(".warning").dataset.meaning = warning?.reason ?? "";
     this.find(".agreement").textContent = summary.agreement && `${summary.identical ? "✓" : "≠"} ${summary.agreement}`;
     this.find(".agreement").dataset.identical = record.settings.do_sample ? "" : String(summary.identical); // draws may differ
-    this.find(".grounds").replaceChildren(...summary.why.map(paragraph));
-    this.find(".figures").replaceChildren(tiles(summary.figures), ...summary.notes.map(paragraph));
+    this.find(".grounds").replaceChildren(...paragraphs(summary.why));
+    this.find(".figures").replaceChildren(tiles(summary.figures), ...paragraphs(summary.notes));
     const longest = Math.max(...Object.values(summary.seconds));
     for (const side of SIDES) { // a side that failed has no time
       const time = summary.seconds[side];
@@ -241,18 +241,18 @@ export class Race {
 /** The rounds of a side, the prefill first; a side that failed has none. @param {Run} run */
 const roundsOf = ({ prefill, rounds }) => (prefill.committed.length ? [prefill, ...rounds] : []);
 
+/** @param {string[]} texts */
+const paragraphs = (texts) => texts.map((text) => make("p", text));
+
 /** Whether the prompt is a chat message. @param {Comparison | null} request */
 export const isChat = (request) => Boolean(request?.pair.target.chat_template && request.settings.apply_chat_template);
-
-/** Sentences, and commands on lines of their own. @param {string} text */
-const paragraph = (text) => make("p", text);
 
 /** The figures as tiles, whose names explain themselves. @param {{ name: string, plain: string, speculative: string, formula: string }[]} figures */
 function tiles(figures) {
   const list = make("dl");
   for (const { name, plain, speculative, formula } of figures) {
     const [tile, title, value, word] = [make("div"), make("dt"), make("dd"), Object.assign(make("span", name, "word"), { tabIndex: 0 })];
-    word.dataset.meaning = [explanations(name) || `${capitalised(name)}:`, `Formula: ${formula}.`].join("\n");
+    word.dataset.meaning = [explanations(name) || `${name.charAt(0).toUpperCase()}${name.slice(1)}:`, `Formula: ${formula}.`].join("\n");
     tile.classList.toggle("wide", speculative.length > WIDE);
     value.append(make("b", speculative), make("span", plain && `plain ${plain}`));
     title.append(word);
@@ -263,5 +263,3 @@ function tiles(figures) {
 }
 
 const WIDE = 12; // characters that fit one column
-/** @param {string} text */
-const capitalised = (text) => text.charAt(0).toUpperCase() + text.slice(1);

@@ -1,6 +1,5 @@
-// Settings that survive a reload and travel in a link. Those that differ from the defaults are in the address after "#",
-// which the server does not see and which may be long. Each browser tab keeps its own; a new tab begins with those last
-// used in any tab.
+// Settings survive a reload and travel in a link: those that differ from the defaults stand in the address after "#",
+// which the server never sees and which may be long. Each tab keeps its own; a new tab starts with those last used.
 
 import { copy } from "./files.js";
 import * as gradio from "./gradio.js";
@@ -69,6 +68,4 @@ export function recall(names) {
 }
 
 /** @param {string} lines */
-export function copyCode(lines) {
-  if (lines) copy(/** @type {Element} */ (document.querySelector("#copy-code")), lines);
-}
+export const copyCode = (lines) => lines && copy(/** @type {Element} */ (document.querySelector("#copy-code")), lines);

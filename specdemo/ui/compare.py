@@ -355,7 +355,7 @@ def compare_tab(
     pair.change(lambda new: _chat((), visible=new.target.chat_template), pair, chat, **PRIVATE)
     pair.change(examples_html, pair, menu, **PRIVATE)
     drawn = race.download(callbacks.share, outputs=[message, shared_file], **QUIET, **FILES)
-    drawn.then(None, shared_file, js=script("main.js", "saveSharedFile"))
+    drawn.then(None, shared_file, js=script("files.js", "saveSharedFile"))
     upload.upload(callbacks.open, upload, [race, unreadable], **QUIET, **FILES)
 
     def prepare(after: Any) -> Any:
