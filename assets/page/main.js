@@ -42,7 +42,7 @@ function mountRace({ element, trigger }) {
   const view = race = new Race(element, trigger);
   const past = new Past(/** @type {HTMLElement} */ (element.querySelector(".past")), race);
   if (!restore(RUNNING, "sessionStorage")) past.last().then((shown) => (shown ? undefined : demonstrate(view)));
-  else gradio.note("The run ended when the page was reloaded.", 20_000); // and no earlier one stands in its place
+  else gradio.note("The run ended when the page was reloaded.", 20_000); // and no earlier run is shown instead
   store(RUNNING, false, "sessionStorage");
   document.addEventListener("keydown", ({ key, target, ctrlKey, metaKey, altKey }) => {
     const typing = target instanceof Element && target.closest("input, textarea, select");
@@ -51,7 +51,7 @@ function mountRace({ element, trigger }) {
   return race;
 }
 
-/** Show a recorded race until something is run or typed. See CONTRIBUTING.md on how to record it. @param {Race} view */
+/** Show a recorded race until the visitor runs or types something. See CONTRIBUTING.md on how to record it. @param {Race} view */
 async function demonstrate(view) {
   let typed = false;
   document.addEventListener("input", ({ target }) => {
@@ -69,7 +69,7 @@ export function setRequested(busy) {
   race?.setRequested(busy);
 }
 
-/** Show the result of a search for the best setting, whose control may cover it. @param {string} parts as JSON */
+/** Show the result of a search for the best setting, and close the phone's panel that may cover it. @param {string} parts as JSON */
 export function showSearchResult(parts) {
   if (!race || !parts) return;
   board(race.find(".search-result"), JSON.parse(parts));
@@ -83,7 +83,7 @@ export const skipPlayback = () => race?.player.skip();
 /** The race is repeated in the background, or no longer. @param {boolean} busy */
 export const setRepeating = (busy) => race?.root.classList.toggle("repeating", busy);
 
-/** The anatomy of the run that the race shows; its tab is built when it first opens. @param {Widget} widget */
+/** The anatomy of the run on screen; Gradio builds its tab when it first opens. @param {Widget} widget */
 function mountAnatomy({ element }) {
   const anatomy = new Anatomy(element);
   anatomy.receive(race?.finished ?? null);

@@ -1,4 +1,4 @@
-// The reader's last runs, kept in this browser only: to reopen, and to compare those of one prompt.
+// The reader's last runs, stored in this browser only: to reopen them, and to compare those of one prompt.
 
 import { pack, unpack } from "./files.js";
 import { formatted } from "./pane.js";
@@ -16,7 +16,7 @@ const MOST_ROWS = 6; // of the table beside the controls
 const CURVE = 3; // lookaheads that make a curve
 const [RUNS, SHOWN] = ["specdemo-runs", "specdemo-run"]; // SHOWN: of this tab, shown again after a reload, whatever other tabs ran since
 
-/** The kept runs, the latest first. @returns {StoredRun[]} */
+/** The stored runs, the latest first. @returns {StoredRun[]} */
 export function storedRuns() {
   const runs = restore(RUNS);
   return Array.isArray(runs) ? runs.filter(isRun) : [];
@@ -45,7 +45,7 @@ const latestOf = (runs) => runs.find(({ run }) => run === restore(SHOWN, "sessio
 
 /** @param {Row} row */
 function gain({ speedup, low, high, strength }) {
-  const interval = high ? ` (${low?.toFixed(2)}–${high.toFixed(2)})` : ""; // which runs kept long ago lack
+  const interval = high ? ` (${low?.toFixed(2)}–${high.toFixed(2)})` : ""; // runs of earlier versions lack it
   return strength === "noisy" ? "too noisy" : speedup === null ? "–" : `${speedup.toFixed(2)}×${interval}`;
 }
 
@@ -141,7 +141,7 @@ export class Past {
     this.write(storedRuns().filter((other) => other.run !== run));
   }
 
-  /** A kept run; if it cannot be unpacked, nothing, and it is dropped. @param {string} run @returns {Promise<Finished | null>} */
+  /** A stored run; null if it cannot be unpacked, and then it is dropped. @param {string} run @returns {Promise<Finished | null>} */
   async finished(run) {
     try {
       return JSON.parse(await unpack(storedRuns().find((other) => other.run === run)?.packed ?? ""));
@@ -151,7 +151,7 @@ export class Past {
     }
   }
 
-  /** Show this tab's last run at its end, or the last of all tabs; unless something has run on this page. Else false. */
+  /** Show this tab's last run at its end, else the last run of any tab. False if there is none and nothing has run here. */
   async last() {
     const latest = latestOf(storedRuns());
     const finished = latest && (await this.finished(latest.run));

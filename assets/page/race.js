@@ -1,5 +1,5 @@
-// The race view: reads the lines that a run sends, plays them, and shows the conclusion and the figures at the end.
-// A finished run is one record, whether it has just ended, was kept, was opened from a file, or is a replay.
+// The race view: reads the events that a run sends, plays them, and shows the conclusion and the figures at the end.
+// A finished run is one record, whether it has just ended, was stored, was opened from a file, or is a replay.
 
 import { shares } from "./files.js";
 import { explanations, meaningOf } from "./glossary.js";
@@ -50,7 +50,7 @@ export class Race {
     const { finished } = this;
     for (const json of (text ?? "").split("\n").filter(Boolean)) {
       const event = JSON.parse(json);
-      // known already; or an earlier run's, whose repeats have ended; or of a run whose start was missed
+      // already read; or of an earlier run, whose repeats have ended; or of a run whose start was missed
       if (event.run === this.run ? event.at <= this.read : this.startedRuns.has(event.run) || !event.record) continue;
       if (event.run !== this.run) this.begin(event.run, event.record);
       this.read = event.at;
@@ -96,7 +96,7 @@ export class Race {
     for (const { status } of Object.values(this.panes)) Object.assign(status, { textContent: text, hidden: !text });
   }
 
-  /** A recording gives way to what the page says before the first run. */
+  /** Replace a recording with the page's introduction. */
   rest() {
     if (!this.recorded) return;
     this.player.reset({});
@@ -107,7 +107,7 @@ export class Race {
     this.request = null;
   }
 
-  /** A run was requested, or is over; until it begins, nothing of the earlier one is read as its own. @param {boolean} busy */
+  /** A run was requested or is over. Until it begins, the page hides results of the last one. @param {boolean} busy */
   setRequested(busy) {
     if (busy) this.rest();
     if (busy && this.finished) this.player.skip(); // of what still plays

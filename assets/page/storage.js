@@ -1,5 +1,5 @@
 // Values in the browser's storage, as JSON. Another page of this address, an earlier version or the reader may have
-// written there, so what does not have the right shape counts as nothing.
+// written there, so a value of the wrong shape counts as none.
 
 /** @typedef {"localStorage" | "sessionStorage"} Place the browser's, or this tab's */
 
@@ -12,7 +12,7 @@ export function restore(key, place = "localStorage") {
   }
 }
 
-/** Keep a value; returns whether there was room. @param {string} key @param {unknown} value @param {Place} place */
+/** Store a value; returns whether there was room. @param {string} key @param {unknown} value @param {Place} place */
 export function store(key, value, place = "localStorage") {
   try {
     globalThis[place].setItem(key, JSON.stringify(value));

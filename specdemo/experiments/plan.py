@@ -28,7 +28,7 @@ MOST_MINUTES = 24 * 60  # a day
 FRESH = 8  # fresh runs of the fastest setting, at least: 6 give an interval, 2 more make it worth quoting
 TRYING = 0.6  # of a time limit, if the fastest runs again: more shrinks its interval, less tries too few settings
 WITHIN = 12  # repeats within a time limit: more would hardly narrow an interval that covers prompts and drift
-# axes that one does not choose by their speedup: which is fastest at each of them?
+# conditions rather than choices: the fastest setting is looked for under each of them
 CONDITIONS = ("temperature", "precision", "concurrency", "file")
 PARTS = {"target": "precision", "draft": "draft_precision", "cache": "kv_cache_precision"}  # the runtime settings
 _AS_LOADED = "as loaded"
@@ -54,7 +54,7 @@ class Variant(Record):
 
 
 class Axes(Checked):
-    """What varies; an empty axis does not. Policies and strategies may be "all"."""
+    """The axes that vary; an empty one does not. Policies and strategies may be "all"."""
 
     lookaheads: tuple[int, ...] = Field((), description="such as 1-8,12")
     thresholds: tuple[float, ...] = Field((), description="confidence thresholds, such as 0.3,0.6")

@@ -35,9 +35,9 @@ from specdemo.strategies import EngineName
 
 _FAILED = Failure(EngineError, ENGINE_FAILED, "run again")
 _ENDED = Failure(EngineError, "The engine's process failed", "run again, and another one starts")
-PATIENCE = 20.0  # seconds that a process may be stopped (SIGSTOP): somebody may be looking at it
+PATIENCE = 20.0  # seconds that a process may be stopped (SIGSTOP), for example in a debugger
 SILENCE = 600.0  # seconds that a job may neither report nor compute: a server may be silent for some
-_LOOK_SECONDS = 0.5  # seconds between two looks at the process
+_LOOK_SECONDS = 0.5  # seconds between two checks of the process
 _LEAST_LOAD = 0.01  # of a core: a waiting process uses less
 _POLL_SECONDS = 0.05  # how soon a Stop reaches the child
 TICK_SECONDS = 1.0  # between reports that there is no news
@@ -74,7 +74,7 @@ class Engines:
             yield Phase("loading")
             self.close()
             self._engine, self._name = self.factory(engine, pair), name
-        costs = recall(engine, pair) or self._costs.get(name)  # of quiet moments, which races renew
+        costs = recall(engine, pair) or self._costs.get(name)  # measured in quiet moments, and renewed by races
         if calibrate and costs is None:
             yield Phase("calibrating")
             costs = self._costs[name] = known_costs(self._engine, stop=self.stop)
@@ -114,7 +114,7 @@ class Prepare:
 
     def __call__(self, engines: Engines) -> Iterator[Any]:
         settings = self.settings
-        with suppress(SettingsError):  # running it reports the error
+        with suppress(SettingsError):  # the run itself reports the error
             settings = settings or start_settings(self.pair, self.engine)
         first = settings is not None and needs_costs(settings)
         engine, costs = yield from engines.using(self.engine, self.pair, calibrate=first)
@@ -249,8 +249,8 @@ class Worker:
     def run(self, job: Job, cancelled: ThreadEvent | None = None) -> Iterator[Any]:
         """Yield what the job yields; while a `Phase` lasts it is repeated every second.
 
-        None follows any other second without news, so that the caller can close this generator once its visitor has
-        left. While another job has to end first, these are its phases, since what it loads is probably needed.
+        Any other second without news yields None, so that the caller can close this generator when its visitor has
+        left. While another job runs first, its phases are yielded: this job probably needs what that one loads.
         Setting `cancelled` or closing this generator stops the job or aborts loading, and does not wait.
 
         Raises:
@@ -266,7 +266,7 @@ class Worker:
         yield from self._do(job, cancelled, cancelled.is_set)
 
     def run_idle(self, job: Job, cancelled: ThreadEvent | None = None) -> Iterator[Any]:
-        """Do the same, but only while no other job runs or waits; loading is completed, as those may need it."""
+        """Like `run`, but only while no other job runs or waits. Loading completes: a waiting job may need it."""
         cancelled = cancelled or ThreadEvent()
         if not self._waiting and self._busy.acquire(blocking=False):
             yield from self._do_idle(job, cancelled)
@@ -275,7 +275,7 @@ class Worker:
         yield from self._do(job, cancelled, lambda: cancelled.is_set() or bool(self._waiting))
 
     def _do(self, job: Job, cancelled: ThreadEvent, unwanted: Callable[[], bool]) -> Iterator[Any]:
-        """Do a job, whose turn it is, until it is done or `unwanted`."""
+        """Do a job that has its turn until it ends or is `unwanted`."""
         abandoned = False
         try:
             if not self._child.process.is_alive():

@@ -107,7 +107,7 @@ LIVE: dict[str, Callable[[], Figure]] = {"tokens": _tokens, "acceptance": _accep
 
 
 def columns(run: Run) -> Iterator[dict[str, Any]]:
-    """Yield those of the prefill, round 0, and of every round, without what is unknown; parts are in milliseconds."""
+    """Yield the columns of the prefill (round 0) and of every round, without unknown values; parts are in ms."""
     seconds, tokens, accepted, proposed = 0.0, 0, 0, 0
     for number, step in enumerate((run.prefill, *run.rounds) if run.tokens else ()):
         seconds += step.seconds if number else 0.0
@@ -227,7 +227,7 @@ def compared(x: str, y: str, groups: Mapping[str, Sequence[Spot]], *, along: boo
 
 
 def _literal(place: Any) -> Any:
-    """Plotly reads some tags in texts, and names of tasks and files are foreign."""
+    """Escape markup: Plotly renders some tags, and names of tasks and files come from users."""
     return escape(place, quote=False) if isinstance(place, str) else place
 
 
@@ -243,14 +243,14 @@ def as_data(chart: Figure) -> dict[str, Any]:
 
 @cache
 def kit() -> dict[str, Any]:
-    """What a script needs to draw figures, and the charts that it fills itself."""
+    """Everything a script needs to draw figures, with the empty charts that it fills itself."""
     empty = {name: as_data(make()) for name, make in LIVE.items()}
     empty["runs"] = as_data(compared("lookahead", "speedup", {"speedup": []}))
     return {"script": script_name(), "charts": empty, "colours": colours(), **settings()}
 
 
 def script_name() -> str:
-    """With the version, so that browsers may keep it."""
+    """Named after the version, so that browsers can cache it."""
     return f"specdemo/plotly-{version('plotly')}.js"
 
 

@@ -188,7 +188,7 @@ class ModelsTab:
         return news
 
     def fit_to_target(self, target: str | None, listed: Lists) -> Updates:
-        """The drafts that fit, and default settings; a typed path becomes a model first."""
+        """The drafts that fit this target, and its default settings. A typed path is added as a model first."""
         news: Updates = {}
         target = target or ""  # an emptied list sends None
         typed = target.strip(" \"'")
@@ -208,7 +208,7 @@ class ModelsTab:
         return news | {self._listed: now}
 
     def add(self, place: str, listed: Lists) -> Updates:
-        """A file or folder of this machine becomes the target."""
+        """Add a file or folder of this machine and choose it as the target."""
         try:
             if not place.strip():
                 raise UsageError("Give the path of a GGUF file or of an OpenVINO folder.")
@@ -221,7 +221,7 @@ class ModelsTab:
         }
 
     def report(self, target: str, draft: str, cache_size: int) -> Updates:
-        """Facts, without loading; a pair that cannot run cannot be used."""
+        """Facts about a pair, without loading it. "Use this pair" is off if it cannot run."""
         models, fits = self._registry.models(), False
         facts = offer = ""
         try:

@@ -137,7 +137,7 @@ def build_page(
 
 
 def prompt_for(pair: ModelPair, prompt: str) -> Any:
-    """Another kind of model's example gives way to this pair's first."""
+    """Replace an example for another kind of model with this pair's first one."""
     own = bundled_prompts(pair.target.prompts)
     examples = {example for kind in get_args(Prompts) for example in bundled_prompts(kind)}
     return own[0] if prompt in examples.difference(own) else gr.skip()
@@ -154,7 +154,7 @@ def _remember(
 ) -> None:
     remembered = {"prompt": compare.prompt, **compare.controls}
     start, default = start_values(registry.default), default_values(registry.default)
-    # what a winner set is always named, so that a link means the same where another strategy won; see `restore`
+    # values set by measured step costs are always named, so that a link means the same everywhere; see `restore`
     settings = [value if value == default[name] else None for name, value in start.items()]
     first = [bundled_prompts(registry.default.target.prompts)[0], *settings]
     inputs = list(remembered.values())
@@ -216,7 +216,7 @@ def restore(registry: Registry, saved: str, built: dict[str, Any]) -> StartValue
 
 
 def _read(saved: str) -> dict[str, str]:
-    """Nothing if a client has sent something else."""
+    """Empty if the client sent anything else."""
     try:
         return _SAVED.validate_json(saved or "{}")
     except ValidationError:
