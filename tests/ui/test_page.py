@@ -55,7 +55,7 @@ CUT = """() => [...document.querySelectorAll('main *')].filter(e => {
 
 CONTROLS = """() => [...document.querySelectorAll('button, input, select, textarea, summary')].filter(e => {
     const { width, height } = e.getBoundingClientRect();
-    return e.checkVisibility({ visibilityProperty: true }) && width > 4 && height > 4 && !e.disabled;
+    return e.checkVisibility({ visibilityProperty: true, opacityProperty: true }) && width > 4 && height > 4 && !e.disabled;
 }).length"""
 
 LOOKS = """e => {
