@@ -55,7 +55,8 @@ CUT = """() => [...document.querySelectorAll('main *')].filter(e => {
 
 CONTROLS = """() => [...document.querySelectorAll('button, input, select, textarea, summary')].filter(e => {
     const { width, height } = e.getBoundingClientRect();
-    return e.checkVisibility({ visibilityProperty: true, opacityProperty: true }) && width > 4 && height > 4 && !e.disabled;
+    const seen = e.checkVisibility({ visibilityProperty: true, opacityProperty: true });
+    return seen && width > 4 && height > 4 && !e.disabled;
 }).length"""
 
 LOOKS = """e => {
