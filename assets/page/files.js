@@ -1,9 +1,7 @@
 // Files and texts for the reader: compressed, saved, copied and shared.
 
 /** @param {GenericTransformStream} transform @param {Blob} blob */
-function through(transform, blob) {
-  return new Response(blob.stream().pipeThrough(transform));
-}
+const through = (transform, blob) => new Response(blob.stream().pipeThrough(transform));
 
 /** A text as base64 of its gzip. @param {string} text */
 export async function pack(text) {
@@ -19,9 +17,7 @@ export const unpack = (base64) => unzipped(new Blob([bytesOf(base64)]));
 export const unzipped = (blob) => through(new DecompressionStream("gzip"), blob).text();
 
 /** @param {string} base64 */
-function bytesOf(base64) {
-  return Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
-}
+const bytesOf = (base64) => Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
 
 /** Hand a file to the reader. @param {BlobPart} content @param {string} type @param {string} name */
 function save(content, type, name) {
@@ -65,7 +61,7 @@ export function shares(opener, menu, record, trigger) {
 }
 
 /** Save the file that the server made, given as JSON; empty if it failed. @param {string} text */
-export function saveMade(text) {
+export function saveSharedFile(text) {
   for (const opener of document.querySelectorAll(".share")) opener.ariaBusy = "false";
   if (!text) return;
   const { content, type, name } = JSON.parse(text);

@@ -1,4 +1,4 @@
-// Everything that depends on how Gradio builds its page: its markup, and its words about the queue. No other script does.
+// The only script that depends on how Gradio builds its page: on its markup, and on its words about the queue.
 // `tests/ui/test_page_gradio.py` has a test for each, which says what a new release changed.
 // Loaded first: its handlers must work as soon as the page is there.
 
@@ -29,7 +29,7 @@ function enter(event) {
   else find("#run")?.click();
 }
 
-/** Say something beside the prompt for a while. @param {string} text */
+/** Show a note below the prompt for a while. @param {string} text */
 export function note(text, ms = PATIENCE_MS) {
   const place = find("#keys p");
   if (!place) return;
@@ -52,7 +52,7 @@ function oneStop({ target }) {
 document.addEventListener("keydown", enter, true);
 document.addEventListener("focusin", oneStop);
 
-/** Buttons whose answer may stand outside the window: the place of its messages, and the button that stops their work. */
+/** Buttons whose answer may be out of view, the place of their messages, and the button that stops the work. */
 const ANSWERS = [
   ["#use, [data-action=select]", "#pair-message", "#cancel-load"],
   ["[data-action=download]", "#download", "#cancel-download"],
@@ -61,9 +61,9 @@ const ANSWERS = [
   ["#measure-start", "#measure-message", "#measure-stop"],
   ["#find", "#find-message", "#stop-find"],
 ];
-const LOOK_MS = 200; // between two looks at a message: soon enough for seconds
+const CHECK_MS = 200; // between two checks of a message, which shows seconds
 
-/** Such a button says itself what happens, with the seconds and a Stop; then its answer stands below it, unless in view. @param {MouseEvent} event */
+/** Such a button shows progress, seconds and a Stop itself; its answer then appears below it, unless already in view. @param {MouseEvent} event */
 function answer(event) {
   const button = /** @type {HTMLElement | null} */ (event.target instanceof Element && event.target.closest("button"));
   const [, where, stop] = ANSWERS.find(([names]) => button?.matches(names)) ?? [];
@@ -76,14 +76,14 @@ function answer(event) {
     return event.stopImmediatePropagation();
   }
   const began = performance.now();
-  let heard = false;
-  const watched = new MutationObserver(() => { heard = true; });
+  let answered = false;
+  const watched = new MutationObserver(() => { answered = true; });
   watched.observe(place, { childList: true, characterData: true, subtree: true });
   const timer = setInterval(() => {
     const ms = performance.now() - began;
-    if (busy() || (!heard && ms < PATIENCE_MS)) {
+    if (busy() || (!answered && ms < PATIENCE_MS)) {
       const text = place.textContent?.replace(/ \(\d+ s\)\s*$/, "").trim();
-      if (ms > 2 * LOOK_MS) button.dataset.answer = `${busy() && text ? text : "Working …"} ${Math.round(ms / 1000)} s`;
+      if (ms > 2 * CHECK_MS) button.dataset.answer = `${busy() && text ? text : "Working …"} ${Math.round(ms / 1000)} s`;
       if (stop && find(stop) && button.dataset.action && !button.nextElementSibling?.matches(".answer")) {
         button.insertAdjacentHTML("afterend", "<button type='button' class='answer'>Stop</button>");
         button.nextElementSibling?.addEventListener("click", () => find(stop)?.click());
@@ -97,11 +97,11 @@ function answer(event) {
     const { left, top } = place.getBoundingClientRect();
     if (!place.textContent?.trim() || place.contains(document.elementFromPoint(left + 2, top + 2))) return;
     button.insertAdjacentHTML("afterend", `<div class="answer message">${place.querySelector(".prose, .html-container")?.innerHTML ?? ""}</div>`); // as the server has escaped it
-  }, LOOK_MS);
+  }, CHECK_MS);
 }
 document.addEventListener("click", answer, true);
 
-// A page that is left cuts its own connections, which Gradio reports as errors before this listener hears of it.
+// Leaving a page cuts its connections, which Gradio logs as errors before this listener runs.
 let leaving = false;
 addEventListener("beforeunload", () => { leaving = true; setTimeout(() => { leaving = false; }, PATIENCE_MS); });
 const { error } = console;
@@ -122,6 +122,4 @@ export function explainQueue() {
 }
 
 /** Open the first tab, Compare. */
-export function openCompare() {
-  find("button[role=tab]")?.click();
-}
+export const openCompare = () => find("button[role=tab]")?.click();

@@ -6,7 +6,7 @@ import { unzipped } from "./files.js";
 import * as gradio from "./gradio.js";
 import { Past } from "./past.js";
 import { Race } from "./race.js";
-import { keep, recalled } from "./storage.js";
+import { restore, store } from "./storage.js";
 
 /**
  * Gradio's arguments to a view's script.
@@ -41,9 +41,9 @@ const RUNNING = "specdemo-running"; // whether this tab has a run that has not e
 function mountRace({ element, trigger }) {
   const view = race = new Race(element, trigger);
   const past = new Past(/** @type {HTMLElement} */ (element.querySelector(".past")), race);
-  if (!recalled(RUNNING, "sessionStorage")) past.last().then((shown) => (shown ? undefined : demonstrate(view)));
-  else gradio.note("The run ended when the page was reloaded.", 20_000); // and no earlier one stands in its place
-  keep(RUNNING, false, "sessionStorage");
+  if (!restore(RUNNING, "sessionStorage")) past.last().then((shown) => (shown ? undefined : demonstrate(view)));
+  else gradio.note("The run ended when the page was reloaded.", 20_000); // and no earlier run is shown instead
+  store(RUNNING, false, "sessionStorage");
   document.addEventListener("keydown", ({ key, target, ctrlKey, metaKey, altKey }) => {
     const typing = target instanceof Element && target.closest("input, textarea, select");
     if (key === "p" && !typing && !ctrlKey && !metaKey && !altKey) document.body.classList.toggle("presenting");
@@ -51,7 +51,7 @@ function mountRace({ element, trigger }) {
   return race;
 }
 
-/** Show a recorded race until something is run or typed. See CONTRIBUTING.md on how to record it. @param {Race} view */
+/** Show a recorded race until the visitor runs or types something. See CONTRIBUTING.md on how to record it. @param {Race} view */
 async function demonstrate(view) {
   let typed = false;
   document.addEventListener("input", ({ target }) => {
@@ -60,30 +60,30 @@ async function demonstrate(view) {
     view.rest();
   });
   const record = JSON.parse(await unzipped(await (await fetch(new URL("recording.json.gz", import.meta.url))).blob()));
-  if (!typed && !view.request && !view.root.classList.contains("asked")) view.open({ run: "recording", record, anatomy: null });
+  if (!typed && !view.request && !view.root.classList.contains("requested")) view.open({ run: "recording", record, anatomy: null });
 }
 
 /** A run was requested, or is over. @param {boolean} busy */
-export function asked(busy) {
-  keep(RUNNING, busy, "sessionStorage");
-  race?.asked(busy);
+export function setRequested(busy) {
+  store(RUNNING, busy, "sessionStorage");
+  race?.setRequested(busy);
 }
 
-/** Show the result of a search for the best setting, whose control may cover it. @param {string} parts as JSON */
-export function found(parts) {
+/** Show the result of a search for the best setting, and close the phone's panel that may cover it. @param {string} parts as JSON */
+export function showSearchResult(parts) {
   if (!race || !parts) return;
-  board(race.find(".found"), JSON.parse(parts));
+  board(race.find(".search-result"), JSON.parse(parts));
   if (!matchMedia("(min-width: 1101px)").matches) document.querySelector("#rail")?.classList.remove("advanced-open");
-  race.find(".found").scrollIntoView({ block: "nearest" });
+  race.find(".search-result").scrollIntoView({ block: "nearest" });
 }
 
 /** Stop was pressed: what was computed is shown at once. */
-export const stopped = () => race?.player.skip();
+export const skipPlayback = () => race?.player.skip();
 
 /** The race is repeated in the background, or no longer. @param {boolean} busy */
-export const repeating = (busy) => race?.root.classList.toggle("repeating", busy);
+export const setRepeating = (busy) => race?.root.classList.toggle("repeating", busy);
 
-/** The anatomy of the run that the race shows; its tab is built when it first opens. @param {Widget} widget */
+/** The anatomy of the run on screen; Gradio builds its tab when it first opens. @param {Widget} widget */
 function mountAnatomy({ element }) {
   const anatomy = new Anatomy(element);
   anatomy.receive(race?.finished ?? null);
@@ -93,38 +93,36 @@ function mountAnatomy({ element }) {
 
 /** The catalogue's cards, whose buttons become events of the widget. @param {Widget} widget */
 function mountCatalogue({ element, trigger }) {
-  const list = /** @type {HTMLElement} */ (element.querySelector(".list"));
+  return mountList(element, ".list", (button) => {
+    trigger(button.dataset.action ?? "", { name: /** @type {HTMLElement} */ (button.closest("[data-name]")).dataset.name });
+  });
+}
+
+/** The menu of examples beside the prompt. @param {Widget} widget */
+function mountExamples({ element }) {
+  return mountList(element, ".menu", (button, menu) => {
+    gradio.setPrompt(button.dataset.prompt ?? "");
+    menu.hidePopover();
+  });
+}
+
+/** A list that the server renders, and escapes. @param {HTMLElement} element @param {string} selector @param {(button: HTMLButtonElement, list: HTMLElement) => void} press */
+function mountList(element, selector, press) {
+  const list = /** @type {HTMLElement} */ (element.querySelector(selector));
   let shown = "";
   list.addEventListener("click", ({ target }) => {
-    const button = target instanceof Element && target.closest("button[data-action]");
-    if (!(button instanceof HTMLElement)) return;
-    const entry = /** @type {HTMLElement} */ (button.closest("[data-name]"));
-    trigger(button.dataset.action ?? "", { name: entry.dataset.name });
+    const button = target instanceof Element ? target.closest("button") : null;
+    if (button && !button.matches(".answer")) press(button, list);
   });
   return {
     receive(/** @type {string} */ html) {
-      if (html !== shown) list.innerHTML = html; // escaped by the server; a button that is being clicked must not be replaced
+      if (html !== shown) list.innerHTML = html; // a button that is being clicked must not be replaced
       shown = html;
     },
   };
 }
 
-/** The menu of examples beside the prompt, whose entries the server writes. @param {Widget} widget */
-function mountExamples({ element }) {
-  const list = /** @type {HTMLElement} */ (element.querySelector(".menu"));
-  list.addEventListener("click", ({ target }) => {
-    const entry = target instanceof Element ? target.closest("button") : null;
-    if (!entry) return;
-    gradio.setPrompt(entry.dataset.prompt ?? "");
-    list.hidePopover();
-  });
-  return { receive(/** @type {string} */ html) { list.innerHTML = html; } }; // escaped by the server
-}
-
 /** Open or close a part of the rail by the id of its button. @param {string} id */
-export function toggle(id) {
-  document.querySelector("#rail")?.classList.toggle(`${id}-open`);
-}
+export const toggle = (id) => document.querySelector("#rail")?.classList.toggle(`${id}-open`);
 
-export { saveMade } from "./files.js";
 export { openCompare } from "./gradio.js";

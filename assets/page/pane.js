@@ -21,8 +21,7 @@ export class Pane {
     const button = /** @type {HTMLElement} */ (element.querySelector(".copy"));
     button.addEventListener("click", () => copy(button, this.answer()));
     new ResizeObserver(() => this.scroll()).observe(this.text);
-    this.text.addEventListener("wheel", () => this.follow(), { passive: true });
-    this.text.addEventListener("touchmove", () => this.follow(), { passive: true });
+    for (const kind of ["wheel", "touchmove"]) this.text.addEventListener(kind, () => this.follow(), { passive: true });
     this.text.addEventListener("keydown", (event) => this.move(event));
   }
 
@@ -34,12 +33,6 @@ export class Pane {
     if (prompt.trim()) this.text.append(make("span", prompt, chat ? "prompt said" : "prompt"));
     this.show(0, null);
     this.scroll();
-  }
-
-  /** Show a phase before the first token; empty: none. @param {string} text */
-  phase(text) {
-    this.status.textContent = text;
-    this.status.hidden = !text;
   }
 
   /** The answer as it is written. */
@@ -64,20 +57,13 @@ export class Pane {
     for (let from = 0, to = 0; from < rounds.length; from = to) {
       const { thinking } = rounds[from];
       while (to < rounds.length && rounds[to].thinking === thinking) to += 1;
-      const place = thinking ? this.thoughts() : this.text;
+      if (thinking && !this.text.lastElementChild?.matches(".thinking")) this.text.insertAdjacentHTML("beforeend", "<details class='thinking'><summary></summary></details>");
+      const place = thinking ? /** @type {HTMLElement} */ (this.text.lastElementChild) : this.text;
       place.append(...rounds.slice(from, to).map((round) => renderRound(round, this)));
       if (thinking && place.firstChild) place.firstChild.textContent = `Thinking, ${counted(place.querySelectorAll("[data-index]").length)}`;
     }
     this.scroll();
     this.show(ms, last);
-  }
-
-  /** The folded block for the model's thinking. */
-  thoughts() {
-    if (!this.text.lastElementChild?.matches(".thinking")) {
-      this.text.insertAdjacentHTML("beforeend", "<details class='thinking'><summary></summary></details>");
-    }
-    return /** @type {HTMLElement} */ (this.text.lastElementChild);
   }
 
   /** Show the figures `ms` into the run. @param {number} ms @param {Timed | null} round the last one that is visible */

@@ -1,32 +1,32 @@
-// The reader's last runs, kept in this browser only: to reopen, and to compare those of one prompt.
+// The reader's last runs, stored in this browser only: to reopen them, and to compare those of one prompt.
 
 import { pack, unpack } from "./files.js";
 import { formatted } from "./pane.js";
 import { Chart } from "./plot.js";
 import { make } from "./rounds.js";
-import { isObject, isText, keep, recalled } from "./storage.js";
+import { isObject, isText, restore, store } from "./storage.js";
 
 /** @typedef {import("./race.js").Race} Race */
 /** @typedef {import("./race.js").Finished} Finished */
 /** What the table of a prompt's runs shows; the speedup with the ends of its interval. @typedef {{ group: string, setting: string, accepted: number | null, length: number | null, speedup: number | null, low?: number | null, high?: number | null, strength?: string }} Row */
-/** A kept run; `packed` is what the race opens. @typedef {{ run: string, when: number, prompt: string, headline: string, made_by: string, row: Row, packed: string }} Kept */
+/** A kept run; `packed` is what the race opens. @typedef {{ run: string, when: number, prompt: string, headline: string, made_by: string, row: Row, packed: string }} StoredRun */
 
 const MOST_RUNS = 40; // what browsers have room for, 5 MB, at about 100 kB a long run
 const MOST_ROWS = 6; // of the table beside the controls
 const CURVE = 3; // lookaheads that make a curve
 const [RUNS, SHOWN] = ["specdemo-runs", "specdemo-run"]; // SHOWN: of this tab, shown again after a reload, whatever other tabs ran since
 
-/** The kept runs, the latest first. @returns {Kept[]} */
-export function keptRuns() {
-  const runs = recalled(RUNS);
+/** The stored runs, the latest first. @returns {StoredRun[]} */
+export function storedRuns() {
+  const runs = restore(RUNS);
   return Array.isArray(runs) ? runs.filter(isRun) : [];
 }
 
-/** @param {unknown} value @returns {value is Kept} */
+/** @param {unknown} value @returns {value is StoredRun} */
 function isRun(value) {
   if (!isObject(value) || !isObject(value.row)) return false;
   const { row, when } = value;
-  const numbers = [when, row.accepted, row.length, row.speedup, row.low, row.high].every((each) => (each ?? null) === null || Number.isFinite(each));
+  const numbers = [when, row.accepted, row.length, row.speedup, row.low, row.high].every((number) => (number ?? null) === null || Number.isFinite(number));
   return numbers && [value.run, value.prompt, value.headline, value.packed, row.setting].every(isText);
 }
 
@@ -40,12 +40,12 @@ export function rowOf({ record: { pair, prompt, settings, summary } }) {
   };
 }
 
-/** The run that this tab shows, or the last of all tabs. @param {Kept[]} runs */
-const latestOf = (runs) => runs.find(({ run }) => run === recalled(SHOWN, "sessionStorage")) ?? runs[0];
+/** The run that this tab shows, or the last of all tabs. @param {StoredRun[]} runs */
+const latestOf = (runs) => runs.find(({ run }) => run === restore(SHOWN, "sessionStorage")) ?? runs[0];
 
 /** @param {Row} row */
 function gain({ speedup, low, high, strength }) {
-  const interval = high ? ` (${low?.toFixed(2)}–${high.toFixed(2)})` : ""; // which runs kept long ago lack
+  const interval = high ? ` (${low?.toFixed(2)}–${high.toFixed(2)})` : ""; // runs of earlier versions lack it
   return strength === "noisy" ? "too noisy" : speedup === null ? "–" : `${speedup.toFixed(2)}×${interval}`;
 }
 
@@ -58,37 +58,41 @@ export class Past {
     /** @type {Chart | null} */ this.chart = null;
     race.root.addEventListener("finished", (event) => this.add(/** @type {CustomEvent} */ (event).detail));
     element.querySelector(".forget")?.addEventListener("click", () => this.write([]));
-    this.list.addEventListener("click", (event) => this.clicked(event));
+    this.list.addEventListener("click", ({ target }) => {
+      const button = target instanceof Element && target.closest("button");
+      const run = button && button.closest("li")?.dataset.run;
+      if (run) void (button.matches(".drop") ? this.forget(run) : this.open(run));
+    });
     addEventListener("storage", ({ key }) => key === RUNS && this.draw()); // another tab's
     this.draw();
   }
 
-  /** Store as many as the browser has room for. @param {Kept[]} runs */
+  /** Store as many as the browser has room for. @param {StoredRun[]} runs */
   write(runs) {
-    let kept = runs.slice(0, MOST_RUNS);
-    while (!keep(RUNS, kept) && kept.length) kept = kept.slice(0, -1);
-    this.draw(kept);
+    let fitting = runs.slice(0, MOST_RUNS);
+    while (!store(RUNS, fitting) && fitting.length) fitting = fitting.slice(0, -1);
+    this.draw(fitting);
   }
 
   /** @param {Finished} finished */
   async add(finished) {
     const { run, record: { prompt, summary: { headline, made_by } } } = finished;
-    keep(SHOWN, run, "sessionStorage");
+    store(SHOWN, run, "sessionStorage");
     const packed = await pack(JSON.stringify(finished));
-    const runs = keptRuns();
+    const runs = storedRuns();
     const when = runs.find((other) => other.run === run)?.when ?? Date.now();
     const others = runs.filter((other) => other.run !== run);
     this.write([{ run, when, prompt, headline, made_by, row: rowOf(finished), packed }, ...others].sort((a, b) => b.when - a.when));
   }
 
-  /** @param {Kept[]} runs */
-  draw(runs = keptRuns()) {
+  /** @param {StoredRun[]} runs */
+  draw(runs = storedRuns()) {
     this.element.hidden = !runs.length;
     this.list.replaceChildren(...runs.map((run) => this.row(run)));
     this.compare(runs);
   }
 
-  /** @param {Kept} kept */
+  /** @param {StoredRun} stored */
   row({ run, when, prompt, headline, made_by }) {
     const [row, open, drop] = [make("li"), make("button", "", "open"), make("button", "×", "drop")];
     row.dataset.run = run;
@@ -98,7 +102,7 @@ export class Past {
     return row;
   }
 
-  /** The last run of each setting with the prompt of the latest run, once there are two; one that is clearly faster than all others stands out. @param {Kept[]} runs */
+  /** The last run of value setting with the prompt of the latest run, once there are two; one that is clearly faster than all others stands out. @param {StoredRun[]} runs */
   compare(runs) {
     const latest = latestOf(runs);
     /** @type {Map<string, Row>} */
@@ -115,7 +119,7 @@ export class Past {
     this.curve(runs.filter(({ row }) => row.group === latest?.row.group && row.speedup && row.strength !== "noisy" && Number(row.setting)));
   }
 
-  /** Speedup over lookahead, a point for each run of a prompt, which opens it. @param {Kept[]} runs */
+  /** Speedup over lookahead, a point for value run of a prompt, which opens it. @param {StoredRun[]} runs */
   curve(runs) {
     const place = /** @type {HTMLElement | null} */ (document.querySelector("#own-runs .chart"));
     if (!place) return;
@@ -123,40 +127,33 @@ export class Past {
     if (place.hidden) return;
     const chart = this.chart ??= new Chart(place, "runs"), points = runs.toSorted((a, b) => Number(a.row.setting) - Number(b.row.setting));
     chart.chosen = ({ points: [{ customdata: run }] }) => this.open(run);
-    chart.fill = ({ data: [trace] }) => {
+    chart.fill = ({ data: [trace], layout }) => {
       const values = (/** @type {(row: any) => any} */ of) => points.map(({ row }) => of(row));
+      layout.yaxis.range = [0, 2 * Math.max(...values(({ speedup }) => speedup))]; // a wide interval would flatten the curve
       Object.assign(trace, { x: values(({ setting }) => Number(setting)), y: values(({ speedup }) => speedup), hovertext: values(gain), customdata: points.map(({ run }) => run) });
       Object.assign(trace.error_y, { array: values(({ speedup, high = speedup }) => high - speedup), arrayminus: values(({ speedup, low = speedup }) => speedup - low) });
     };
     chart.drawSoon();
   }
 
-  /** @param {Event} event */
-  clicked({ target }) {
-    if (!(target instanceof Element)) return;
-    const run = /** @type {HTMLElement | null} */ (target.closest("li"))?.dataset.run ?? "";
-    if (target.closest(".open")) this.open(run);
-    if (target.closest(".drop")) this.forget(run);
-  }
-
   /** @param {string} run */
   forget(run) {
-    this.write(keptRuns().filter((other) => other.run !== run));
+    this.write(storedRuns().filter((other) => other.run !== run));
   }
 
-  /** A kept run; if it cannot be unpacked, nothing, and it is dropped. @param {string} run @returns {Promise<Finished | null>} */
+  /** A stored run; null if it cannot be unpacked, and then it is dropped. @param {string} run @returns {Promise<Finished | null>} */
   async finished(run) {
     try {
-      return JSON.parse(await unpack(keptRuns().find((other) => other.run === run)?.packed ?? ""));
+      return JSON.parse(await unpack(storedRuns().find((other) => other.run === run)?.packed ?? ""));
     } catch {
       this.forget(run);
       return null;
     }
   }
 
-  /** Show this tab's last run at its end, or the last of all tabs; unless something has run on this page. Else false. */
+  /** Show this tab's last run at its end, else the last run of any tab. False if there is none and nothing has run here. */
   async last() {
-    const latest = latestOf(keptRuns());
+    const latest = latestOf(storedRuns());
     const finished = latest && (await this.finished(latest.run));
     if (this.race.request || !finished) return Boolean(this.race.request);
     this.race.open(finished);
@@ -166,7 +163,7 @@ export class Past {
 
   /** @param {string} run */
   async open(run) {
-    keep(SHOWN, run, "sessionStorage");
+    store(SHOWN, run, "sessionStorage");
     const finished = await this.finished(run);
     if (!finished) return;
     this.race.open(finished);

@@ -88,12 +88,12 @@ export class Player {
   expected() {
     const all = Object.values(this.sides), begun = all.find((side) => side.rounds.length);
     const sides = !this.sequential ? all : [begun ?? this.sides.plain]; // one after the other, or one alone
-    const guesses = sides.map((side) => {
+    const estimates = sides.map((side) => {
       const last = side.rounds.at(-1);
       if (!last?.ms) return null;
       return side.done ? last.ms : (last.ms * this.limit) / last.tokens;
     });
-    return guesses.includes(null) ? null : Math.max(.../** @type {number[]} */ (guesses));
+    return estimates.includes(null) ? null : Math.max(.../** @type {number[]} */ (estimates));
   }
 
   begin() {

@@ -11,7 +11,7 @@ import { unpack } from "./files.js";
 
 const [REDRAW_MS, BUSY_MS] = [250, 1000]; // between drawings; while an engine on this machine may compute, at most BUSY_MS
 const REST_OF_DRAWING = 40; // then, rest this many times as long as a drawing took
-const NARROW = 420; // pixels; below, the legend stands in place of the axes' titles
+const NARROW = 420; // pixels; below, a legend takes the place of the axes' titles
 const touch = matchMedia("(pointer: coarse)"); // a finger scrolls the page, and a tap names values
 
 /** @param {Timed} timed @returns {Record<string, number | null>} as `columns` in `figures.py`; null or missing: nothing to draw */
@@ -93,11 +93,12 @@ export class Chart {
     this.plot.setAttribute("role", "group");
     this.plot.ariaLabel = `${titleOf(layout.yaxis)} by ${titleOf(layout.xaxis)}: ${data.map(({ name }) => name).join(", ")}`;
     this.across = titleOf(layout.xaxis);
-    if (width < NARROW) {
+    if (width < NARROW && layout.showlegend !== false) {
       for (const axis of ["xaxis", "yaxis"]) layout[axis] = { ...layout[axis], title: { text: "" } };
       Object.assign(layout, { legend: { y: 0, yanchor: "bottom", font: { size: 10 }, indentation: -13 }, margin: { ...layout.margin, l: 32 } });
     }
     const still = touch.matches ? { dragmode: false, xaxis: { ...layout.xaxis, fixedrange: true }, yaxis: { ...layout.yaxis, fixedrange: true } } : {};
+    if (data.every(({ x }) => !x.length)) Plotly.purge(this.plot); // else lines of the last run stay
     await Plotly.react(this.plot, data, { ...layout, ...still, template: coloured(kit.template, kit), width, height, uirevision: this.run }, config);
     this.took = performance.now() - began;
     if (this.chosen) this.plot.removeAllListeners("plotly_click").on("plotly_click", this.chosen);

@@ -1,5 +1,5 @@
-// The race view: reads the lines that a run sends, plays them, and shows the conclusion and the figures at the end.
-// A finished run is one record, whether it has just ended, was kept, was opened from a file, or is a replay.
+// The race view: reads the events that a run sends, plays them, and shows the conclusion and the figures at the end.
+// A finished run is one record, whether it has just ended, was stored, was opened from a file, or is a replay.
 
 import { shares } from "./files.js";
 import { explanations, meaningOf } from "./glossary.js";
@@ -23,7 +23,7 @@ export class Race {
     this.charts = ["tokens", "timing", "acceptance"].map((name) => new Chart(find(`.chart.${name}`), name));
     this.panes = { plain: new Pane(find(".pane.plain"), "plain"), speculative: new Pane(find(".pane.speculative"), "speculative") };
     this.player = new Player((player, rewound) => this.draw(player, rewound), () => this.ended());
-    find(".toggle").addEventListener("click", () => this.toggle());
+    find(".toggle").addEventListener("click", () => (this.player.playing ? this.player.pause() : this.player.play())); // hidden before the first run
     find(".skip").addEventListener("click", () => this.player.skip());
     const speed = /** @type {HTMLSelectElement} */ (find(".speed"));
     speed.addEventListener("change", () => this.player.choose(Number(speed.value) || null));
@@ -32,7 +32,7 @@ export class Race {
     element.querySelector(".rounds")?.addEventListener("click", () => trigger("select", {}));
     if (element.querySelector(".share")) shares(find(".share"), find("#share-menu"), () => this.finished?.record, trigger);
     this.run = this.first = ""; // `first`: the headline before repeats
-    /** @type {Set<string>} */ this.begun = new Set(); // runs, with this one
+    /** @type {Set<string>} */ this.startedRuns = new Set(); // runs, with this one
     this.read = -1; // number of the last event of the run
     /** @type {Comparison | null} */ this.request = null; // what is compared
     /** @type {Finished | null} */ this.finished = null;
@@ -50,8 +50,8 @@ export class Race {
     const { finished } = this;
     for (const json of (text ?? "").split("\n").filter(Boolean)) {
       const event = JSON.parse(json);
-      // known already; or an earlier run's, whose repeats have ended; or of a run whose start was missed
-      if (event.run === this.run ? event.at <= this.read : this.begun.has(event.run) || !event.record) continue;
+      // already read; or of an earlier run, whose repeats have ended; or of a run whose start was missed
+      if (event.run === this.run ? event.at <= this.read : this.startedRuns.has(event.run) || !event.record) continue;
       if (event.run !== this.run) this.begin(event.run, event.record);
       this.read = event.at;
       this.handle(event);
@@ -66,7 +66,7 @@ export class Race {
   /** Show a finished run from its beginning. @param {Finished} finished */
   open(finished) {
     this.run = "";
-    this.begun.delete(finished.run);
+    this.startedRuns.delete(finished.run);
     this.receive(JSON.stringify({ ...finished, at: 0, kind: "end" }));
   }
 
@@ -93,10 +93,10 @@ export class Race {
 
   /** Show a phase before the first token. @param {string} text */
   phase(text) {
-    for (const pane of Object.values(this.panes)) pane.phase(text);
+    for (const { status } of Object.values(this.panes)) Object.assign(status, { textContent: text, hidden: !text });
   }
 
-  /** A recording gives way to what the page says before the first run. */
+  /** Replace a recording with the page's introduction. */
   rest() {
     if (!this.recorded) return;
     this.player.reset({});
@@ -107,19 +107,19 @@ export class Race {
     this.request = null;
   }
 
-  /** A run was requested, or is over; until it begins, nothing of the earlier one is read as its own. @param {boolean} busy */
-  asked(busy) {
+  /** A run was requested or is over. Until it begins, the page hides results of the last one. @param {boolean} busy */
+  setRequested(busy) {
     if (busy) this.rest();
     if (busy && this.finished) this.player.skip(); // of what still plays
-    if (busy) this.find(".found").replaceChildren();
-    this.root.classList.toggle("asked", busy);
+    if (busy) this.find(".search-result").replaceChildren();
+    this.root.classList.toggle("requested", busy);
     this.phase(busy ? "Getting ready …" : "");
   }
 
   /** @param {string} run @param {Comparison} request */
   begin(run, request) {
     this.finished = this.failure = null;
-    this.begun.add(run);
+    this.startedRuns.add(run);
     Object.assign(this, { run, request, moves: [], read: -1, first: "" });
     const { settings, pair, recorded } = request;
     const remote = pair.target.server !== null;
@@ -127,10 +127,9 @@ export class Race {
     if (recorded) this.find(".recording").textContent = `A recording (${request.environment.device}, ${new Date(recorded).toLocaleDateString("en-GB", { dateStyle: "medium" })}); Run races on this machine.`;
     this.root.dataset.recorded = recorded ?? "";
     this.player.reset({ limit: settings.max_new_tokens, sequential: settings.sequential || remote, calm: this.recorded });
-    this.root.classList.remove("asked");
+    this.root.classList.remove("requested");
     this.root.classList.toggle("chat", isChat(request));
-    this.root.dataset.state = "waiting";
-    this.root.dataset.tone = "";
+    Object.assign(this.root.dataset, { state: "waiting", tone: "" });
     this.find(".figures").replaceChildren();
     if (this.find(".conclusion").getBoundingClientRect().top < 0) scrollTo({ top: 0 });
     this.clear();
@@ -156,16 +155,10 @@ export class Race {
   /** @param {Player} player @param {boolean} rewound */
   draw(player, rewound) {
     if (rewound) this.clear();
-    if (this.root.dataset.state !== "playing") {
-      this.root.dataset.state = "playing";
-      this.root.dataset.tone = "";
-    }
+    if (this.root.dataset.state !== "playing") Object.assign(this.root.dataset, { state: "playing", tone: "" });
     this.root.dataset.live = String(player.factor === null || (player.live && !player.complete));
     this.say(player.eager ? "" : this.pace(player));
-    for (const name of SIDES) {
-      const rounds = player.take(name);
-      this.panes[name].append(rounds, player.at(name).ms);
-    }
+    for (const name of SIDES) this.panes[name].append(player.take(name), player.at(name).ms);
     this.plot(player);
     this.race(player);
     this.find(".toggle").textContent = player.playing ? "Pause" : "Play";
@@ -232,46 +225,34 @@ export class Race {
     this.find(".warning").dataset.meaning = warning?.reason ?? "";
     this.find(".agreement").textContent = summary.agreement && `${summary.identical ? "✓" : "≠"} ${summary.agreement}`;
     this.find(".agreement").dataset.identical = record.settings.do_sample ? "" : String(summary.identical); // draws may differ
-    this.find(".grounds").replaceChildren(...summary.why.map(paragraph));
-    this.find(".figures").replaceChildren(tiles(summary.figures), ...summary.notes.map(paragraph));
-    this.finish(summary.seconds);
+    this.find(".grounds").replaceChildren(...paragraphs(summary.why));
+    this.find(".figures").replaceChildren(tiles(summary.figures), ...paragraphs(summary.notes));
+    const longest = Math.max(...Object.values(summary.seconds));
+    for (const side of SIDES) { // a side that failed has no time
+      const time = summary.seconds[side];
+      if (time !== undefined) this.bar(side, longest ? time / longest : 0, duration(1000 * time), true);
+    }
     if (this.marked === this.run) return;
     this.marked = this.run;
     for (const pane of Object.values(this.panes)) pane.mark(record.settings.do_sample ? null : summary.first_divergence);
-  }
-
-  /** Show the times on the bars at the finish. @param {Record<string, number>} seconds */
-  finish(seconds) {
-    const longest = Math.max(...Object.values(seconds));
-    for (const side of SIDES) {
-      const time = seconds[side];
-      if (time === undefined) continue;
-      this.bar(side, longest ? time / longest : 0, duration(1000 * time), true);
-    }
-  }
-
-  toggle() {
-    if (!this.request) return;
-    if (this.player.playing) this.player.pause();
-    else this.player.play();
   }
 }
 
 /** The rounds of a side, the prefill first; a side that failed has none. @param {Run} run */
 const roundsOf = ({ prefill, rounds }) => (prefill.committed.length ? [prefill, ...rounds] : []);
 
+/** @param {string[]} texts */
+const paragraphs = (texts) => texts.map((text) => make("p", text));
+
 /** Whether the prompt is a chat message. @param {Comparison | null} request */
 export const isChat = (request) => Boolean(request?.pair.target.chat_template && request.settings.apply_chat_template);
-
-/** Sentences, and commands on lines of their own. @param {string} text */
-const paragraph = (text) => make("p", text);
 
 /** The figures as tiles, whose names explain themselves. @param {{ name: string, plain: string, speculative: string, formula: string }[]} figures */
 function tiles(figures) {
   const list = make("dl");
   for (const { name, plain, speculative, formula } of figures) {
     const [tile, title, value, word] = [make("div"), make("dt"), make("dd"), Object.assign(make("span", name, "word"), { tabIndex: 0 })];
-    word.dataset.meaning = [explanations(name) || `${capitalised(name)}:`, `Formula: ${formula}.`].join("\n");
+    word.dataset.meaning = [explanations(name) || `${name.charAt(0).toUpperCase()}${name.slice(1)}:`, `Formula: ${formula}.`].join("\n");
     tile.classList.toggle("wide", speculative.length > WIDE);
     value.append(make("b", speculative), make("span", plain && `plain ${plain}`));
     title.append(word);
@@ -282,5 +263,3 @@ function tiles(figures) {
 }
 
 const WIDE = 12; // characters that fit one column
-/** @param {string} text */
-const capitalised = (text) => text.charAt(0).toUpperCase() + text.slice(1);

@@ -1,19 +1,17 @@
-// Settings that survive a reload and travel in a link. Those that differ from the defaults are in the address after "#",
-// which the server does not see and which may be long. Each browser tab keeps its own; a new tab begins with those last
-// used in any tab.
+// Settings survive a reload and travel in a link: those that differ from the defaults stand in the address after "#",
+// which the server never sees and which may be long. Each tab keeps its own; a new tab starts with those last used.
 
 import { copy } from "./files.js";
 import * as gradio from "./gradio.js";
-import { isObject, isText, keep, recalled } from "./storage.js";
+import { isObject, isText, restore, store } from "./storage.js";
 
 const KEY = "specdemo-settings";
 const PAUSE_MS = 300; // after the last key; Safari refuses more than 100 new addresses in 30 seconds
-/** @type {ReturnType<typeof setTimeout> | undefined} */ let soon;
+/** @type {ReturnType<typeof setTimeout> | undefined} */ let timer;
 /** @typedef {Record<string, string>} Texts */
 
 /** @type {Texts | undefined} */ let current; // differences from the defaults, once anything was remembered
-
-/** @type {Record<string, Record<string, any>>} */ let ofDrafters = {}; // each drafter's last values
+/** @type {Record<string, Record<string, any>>} */ let valuesByDrafter = {}; // each drafter's last values
 /** @type {string | undefined} */ let drafter; // as last remembered
 
 /** The settings in the address after "#", or after "?" if typed by hand. */
@@ -36,25 +34,25 @@ export function remember(names, defaults, ...values) {
   });
   current = changed;
   const now = Object.fromEntries(names.map((name, index) => [name, values[index]]));
-  if (now.drafter === drafter && drafter) ofDrafters[drafter] = now; // a drafter just chosen first gets back its own
+  if (now.drafter === drafter && drafter) valuesByDrafter[drafter] = now; // a drafter just chosen first gets back its own
   drafter = now.drafter ?? drafter;
-  clearTimeout(soon);
-  soon = setTimeout(() => {
+  clearTimeout(timer);
+  timer = setTimeout(() => {
     history.replaceState(null, "", address(changed));
-    keep(KEY, changed);
-    keep(KEY, changed, "sessionStorage");
+    store(KEY, changed);
+    store(KEY, changed, "sessionStorage");
   }, PAUSE_MS);
 }
 
 /** The values that a drafter had when it was last chosen, else those of now. @param {string[]} names @param {any[]} values the drafter's first */
 export function recallDrafter(names, ...values) {
-  return names.map((name, index) => ofDrafters[values[0]]?.[name] ?? values[index]);
+  return names.map((name, index) => valuesByDrafter[values[0]]?.[name] ?? values[index]);
 }
 
 /** Remember another pair: differences from the defaults, or everything for another target. @param {Record<string, any>} defaults @param {string} values as JSON */
 export function rememberPair(defaults, values) {
   const chosen = JSON.parse(values);
-  ofDrafters = {};
+  valuesByDrafter = {};
   const names = Object.keys(defaults);
   const base = chosen.target === defaults.target ? defaults : {};
   remember(names, names.map((name) => base[name]), ...names.map((name) => chosen[name]));
@@ -64,12 +62,10 @@ export function rememberPair(defaults, values) {
 export function recall(names) {
   gradio.explainQueue();
   const link = linked();
-  const found = names.some((name) => link.has(name)) ? Object.fromEntries(link) : recalled(KEY, "sessionStorage") ?? recalled(KEY);
-  const usable = Object.entries(isObject(found) ? found : {}).filter(([name, text]) => names.includes(name) && isText(text));
+  const saved = names.some((name) => link.has(name)) ? Object.fromEntries(link) : restore(KEY, "sessionStorage") ?? restore(KEY);
+  const usable = Object.entries(isObject(saved) ? saved : {}).filter(([name, text]) => names.includes(name) && isText(text));
   return JSON.stringify(Object.fromEntries(usable));
 }
 
 /** @param {string} lines */
-export function copyCode(lines) {
-  if (lines) copy(/** @type {Element} */ (document.querySelector("#copy-code")), lines);
-}
+export const copyCode = (lines) => lines && copy(/** @type {Element} */ (document.querySelector("#copy-code")), lines);

@@ -1,10 +1,10 @@
 // Values in the browser's storage, as JSON. Another page of this address, an earlier version or the reader may have
-// written there, so what does not have the right shape counts as nothing.
+// written there, so a value of the wrong shape counts as none.
 
 /** @typedef {"localStorage" | "sessionStorage"} Place the browser's, or this tab's */
 
 /** The value; null if there is none, or the browser has no storage. @param {string} key @param {Place} place @returns {unknown} */
-export function recalled(key, place = "localStorage") {
+export function restore(key, place = "localStorage") {
   try {
     return JSON.parse(globalThis[place].getItem(key) ?? "null");
   } catch {
@@ -12,8 +12,8 @@ export function recalled(key, place = "localStorage") {
   }
 }
 
-/** Keep a value; returns whether there was room. @param {string} key @param {unknown} value @param {Place} place */
-export function keep(key, value, place = "localStorage") {
+/** Store a value; returns whether there was room. @param {string} key @param {unknown} value @param {Place} place */
+export function store(key, value, place = "localStorage") {
   try {
     globalThis[place].setItem(key, JSON.stringify(value));
     return true;

@@ -28,7 +28,7 @@ MOST_MINUTES = 24 * 60  # a day
 FRESH = 8  # fresh runs of the fastest setting, at least: 6 give an interval, 2 more make it worth quoting
 TRYING = 0.6  # of a time limit, if the fastest runs again: more shrinks its interval, less tries too few settings
 WITHIN = 12  # repeats within a time limit: more would hardly narrow an interval that covers prompts and drift
-# axes that one does not choose by their speedup: which is fastest at each of them?
+# conditions rather than choices: the fastest setting is looked for under each of them
 CONDITIONS = ("temperature", "precision", "concurrency", "file")
 PARTS = {"target": "precision", "draft": "draft_precision", "cache": "kv_cache_precision"}  # the runtime settings
 _AS_LOADED = "as loaded"
@@ -54,7 +54,7 @@ class Variant(Record):
 
 
 class Axes(Checked):
-    """What varies; an empty axis does not. Policies and strategies may be "all"."""
+    """The axes that vary; an empty one does not. Policies and strategies may be "all"."""
 
     lookaheads: tuple[int, ...] = Field((), description="such as 1-8,12")
     thresholds: tuple[float, ...] = Field((), description="confidence thresholds, such as 0.3,0.6")
@@ -99,31 +99,31 @@ def grid(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> dict[str,
     combinations = [*product(*filter(None, lists))]
     if len(combinations) > MOST_VARIANTS:
         raise SettingsError(f"These are {len(combinations)} combinations; vary at most {MOST_VARIANTS}.")
-    found: dict[str, Variant] = {}
+    variants: dict[str, Variant] = {}
     refused: SpecdemoError | None = None
     for alternatives in combinations:
         try:
             variant = _variant(pair, settings, alternatives)
             _check(pair, variant)
-            found[variant.name] = variant
+            variants[variant.name] = variant
         except (PairError, SettingsError) as error:
-            if not any(each.optional for each in alternatives):
+            if not any(alternative.optional for alternative in alternatives):
                 raise
             refused = error
-    if not found:
+    if not variants:
         raise refused or SettingsError("There is nothing to try; give at least one value.")
-    return found
+    return variants
 
 
 def _variant(pair: ModelPair, settings: GenerationSettings, alternatives: Sequence[_Alternative]) -> Variant:
-    changes = {name: value for each in alternatives for name, value in each.changes.items()}
+    changes = {name: value for alternative in alternatives for name, value in alternative.changes.items()}
     runtime = {name: changes.pop(name) for name in PARTS.values() if name in changes}
     chosen = GenerationSettings.checked(**dict(settings) | changes)
     if "num_assistant_tokens" in changes and "num_assistant_tokens" not in chosen.strategy.parameters():
         raise SettingsError(f"A lookahead has no effect with {chosen.strategy.words}; leave one of them out.")
     return Variant(
-        name=", ".join(each.name for each in alternatives) or chosen.strategy.words,
-        values={each.axis: each.value for each in alternatives},
+        name=", ".join(alternative.name for alternative in alternatives) or chosen.strategy.words,
+        values={alternative.axis: alternative.value for alternative in alternatives},
         settings=chosen,
         runtime=RuntimeSettings.checked(**pair.runtime.model_dump() | runtime),
     )
@@ -155,7 +155,9 @@ def _choices(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> list[
             _Alternative("lookahead", value, {"num_assistant_tokens": value}, f"lookahead {value}")
             for value in axes.lookaheads
         ]
-    able = {each.policy.name: each for each in strategies(settings.engine, pair.draft_kind, settings.drafter)}
+    able = {
+        strategy.policy.name: strategy for strategy in strategies(settings.engine, pair.draft_kind, settings.drafter)
+    }
     unknown = next((name for name in axes.policies if name != ALL and name not in able), None)
     if unknown is not None:
         raise SettingsError(f"There is no policy {quoted(unknown)} here; choose from {listed([*able])}.")
@@ -163,25 +165,25 @@ def _choices(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> list[
         "num_assistant_tokens": ("lookahead", axes.lookaheads),
         "assistant_confidence_threshold": ("threshold", axes.thresholds),
     }
-    found = list[_Alternative]()
+    alternatives = list[_Alternative]()
     for policy, strategy in able.items():
         numbered = [setting for setting in strategy.parameters() if setting in numbers]
         for setting in numbered:
             axis, values = numbers[setting]
             for value in values:
                 changes, name = {"policy": policy, setting: value}, f"{axis} {value:g}"
-                found.append(_Alternative(axis, value, changes, name, optional=len(able) > 1))
+                alternatives.append(_Alternative(axis, value, changes, name, optional=len(able) > 1))
         if policy in axes.policies or (ALL in axes.policies and not numbered):
             optional = policy not in axes.policies
-            found.append(_Alternative("policy", policy, {"policy": policy}, f"policy {policy}", optional))
-    if not found and (axes.lookaheads or axes.thresholds or axes.policies):
+            alternatives.append(_Alternative("policy", policy, {"policy": policy}, f"policy {policy}", optional))
+    if not alternatives and (axes.lookaheads or axes.thresholds or axes.policies):
         raise SettingsError(f"Lookaheads and thresholds have no effect with {settings.strategy.words}; vary others.")
-    return found
+    return alternatives
 
 
 def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, dict[str, Any]]:
     """Changes of settings by strategy, such as `traced auto`. LoadError: OpenVINO refused a tokenizer."""
-    found, pair = {}, with_tokenizers_compared(pair)
+    able, pair = {}, with_tokenizers_compared(pair)
     for engine in ENGINES:
         lacking = {
             name: GenerationSettings.model_fields[name].default for name, _ in settings if not supports(engine, name)
@@ -193,8 +195,8 @@ def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, dict[s
                 check_strategy(pair, engine, chosen.strategy, chosen.sampling)
             except (PairError, SettingsError):  # not with these settings
                 continue
-            found[f"{engine} {strategy.name}"] = changes
-    return found
+            able[f"{engine} {strategy.name}"] = changes
+    return able
 
 
 def _strategies(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> list[_Alternative]:
@@ -217,8 +219,8 @@ def _precision(name: str) -> dict[str, str]:
     for part in [] if name == _AS_LOADED else name.split("+"):
         what, _, value = part.strip().partition(" ")
         if what not in PARTS or not value:
-            parts, given = ", ".join(PARTS), quoted(part.strip())
-            raise SettingsError(f"{given} is not a precision of {parts}; write such as 'cache u8'.")
+            parts, part_name = ", ".join(PARTS), quoted(part.strip())
+            raise SettingsError(f"{part_name} is not a precision of {parts}; write such as 'cache u8'.")
         changes[PARTS[what]] = value
     return changes
 
@@ -306,12 +308,12 @@ class Plan:
 
     def _shuffled(self, variants: Sequence[Variant], random: Random) -> Iterator[tuple[Task | None, Sequence[str]]]:
         """Yield every prompt or, of several requests at once, every concurrency, each with its variants."""
-        by_level: dict[int | None, list[str]] = {}
-        for variant in sorted(variants, key=lambda each: each.name):
-            by_level.setdefault(variant.concurrency, []).append(variant.name)
-        for level in random.sample([*by_level], len(by_level)):
-            names = by_level[level]
-            for task in random.sample(self.tasks, len(self.tasks)) if level is None else [None]:
+        by_concurrency: dict[int | None, list[str]] = {}
+        for variant in sorted(variants, key=lambda variant: variant.name):
+            by_concurrency.setdefault(variant.concurrency, []).append(variant.name)
+        for concurrency in random.sample([*by_concurrency], len(by_concurrency)):
+            names = by_concurrency[concurrency]
+            for task in random.sample(self.tasks, len(self.tasks)) if concurrency is None else [None]:
                 yield task, random.sample(names, len(names))
 
     def settings_of(self, name: str, repeat: int) -> GenerationSettings:

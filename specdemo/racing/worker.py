@@ -35,15 +35,15 @@ from specdemo.strategies import EngineName
 
 _FAILED = Failure(EngineError, ENGINE_FAILED, "run again")
 _ENDED = Failure(EngineError, "The engine's process failed", "run again, and another one starts")
-PATIENCE = 20.0  # seconds that a process may be stopped (SIGSTOP): somebody may be looking at it
+PATIENCE = 20.0  # seconds that a process may be stopped (SIGSTOP), for example in a debugger
 SILENCE = 600.0  # seconds that a job may neither report nor compute: a server may be silent for some
-_EVERY = 0.5  # seconds between two looks at the process
-_BUSY = 0.01  # of a core: a waiting process uses less
+_LOOK_SECONDS = 0.5  # seconds between two checks of the process
+_LEAST_LOAD = 0.01  # of a core: a waiting process uses less
 _POLL_SECONDS = 0.05  # how soon a Stop reaches the child
 TICK_SECONDS = 1.0  # between reports that there is no news
 _LOADING_GRACE = 0.5  # seconds after a Stop: only ending the process stops OpenVINO while it compiles a model
 GRACE = 30.0  # seconds after a Stop: longer than a round takes
-_UNMOVED = (0.0, 0.0)  # a lookahead of 0 stands for no change
+_NO_CHANGE = (0.0, 0.0)  # a lookahead of 0 stands for no change
 
 
 EngineFactory = Callable[[EngineName, ModelPair], Engine]
@@ -74,7 +74,7 @@ class Engines:
             yield Phase("loading")
             self.close()
             self._engine, self._name = self.factory(engine, pair), name
-        costs = recall(engine, pair) or self._costs.get(name)  # of quiet moments, which races renew
+        costs = recall(engine, pair) or self._costs.get(name)  # measured in quiet moments, and renewed by races
         if calibrate and costs is None:
             yield Phase("calibrating")
             costs = self._costs[name] = known_costs(self._engine, stop=self.stop)
@@ -114,7 +114,7 @@ class Prepare:
 
     def __call__(self, engines: Engines) -> Iterator[Any]:
         settings = self.settings
-        with suppress(SettingsError):  # running it reports the error
+        with suppress(SettingsError):  # the run itself reports the error
             settings = settings or start_settings(self.pair, self.engine)
         first = settings is not None and needs_costs(settings)
         engine, costs = yield from engines.using(self.engine, self.pair, calibrate=first)
@@ -190,14 +190,14 @@ class Watch:
 
     def hangs(self) -> bool:
         now = monotonic()
-        if now - self._looked < _EVERY:
+        if now - self._looked < _LOOK_SECONDS:
             return False
-        passed = min(now - self._looked, 2 * _EVERY)  # more: this process was stopped or asleep, too
+        passed = min(now - self._looked, 2 * _LOOK_SECONDS)  # more: this process was stopped or asleep, too
         self._looked, before = now, self._computed
         with suppress(psutil.Error):  # it is gone, as its reader will notice
             times = self._process.cpu_times()
             self._computed = times.user + times.system
-            self._silent = 0.0 if self._computed - before > _BUSY * passed else self._silent + passed
+            self._silent = 0.0 if self._computed - before > _LEAST_LOAD * passed else self._silent + passed
             stopped = self._process.status() == psutil.STATUS_STOPPED
             self._stopped = self._stopped + passed if stopped else 0.0
         return self._stopped > PATIENCE or self._silent > SILENCE
@@ -222,7 +222,7 @@ class Worker:
         """`load` is called in the child and must be picklable; `first` is a job to prepare with."""
         self._factory = load
         self._busy = Lock()
-        self._line = list[ThreadEvent]()  # jobs waiting for the current one to end
+        self._waiting = list[ThreadEvent]()  # jobs waiting for the current one to end
         self._current: ThreadEvent | None = None
         with _starting():
             self._start()
@@ -241,49 +241,49 @@ class Worker:
         job = partial(race_job, pair=pair, prompt=prompt, settings=settings, history=tuple(history))
         return self.run(job, cancelled)
 
-    def move(self, cancelled: ThreadEvent, moved: LiveSettings) -> None:
+    def move(self, cancelled: ThreadEvent, settings: LiveSettings) -> None:
         """Change the settings of the job with this event from its next round on, if it is running and can follow."""
         if self._current is cancelled:
-            self._moved[:] = moved
+            self._live_settings[:] = settings
 
     def run(self, job: Job, cancelled: ThreadEvent | None = None) -> Iterator[Any]:
         """Yield what the job yields; while a `Phase` lasts it is repeated every second.
 
-        None follows any other second without news, so that the caller can close this generator once its visitor has
-        left. While another job has to end first, these are its phases, since what it loads is probably needed.
+        Any other second without news yields None, so that the caller can close this generator when its visitor has
+        left. While another job runs first, its phases are yielded: this job probably needs what that one loads.
         Setting `cancelled` or closing this generator stops the job or aborts loading, and does not wait.
 
         Raises:
             SpecdemoError: the job raised it, or the child died or had to be ended.
         """
         cancelled = cancelled or ThreadEvent()
-        self._line.append(cancelled)
+        self._waiting.append(cancelled)
         try:
             while not self._busy.acquire(timeout=TICK_SECONDS):
                 yield self._phase
         finally:
-            self._line.remove(cancelled)
+            self._waiting.remove(cancelled)
         yield from self._do(job, cancelled, cancelled.is_set)
 
     def run_idle(self, job: Job, cancelled: ThreadEvent | None = None) -> Iterator[Any]:
-        """Do the same, but only while no other job runs or waits; loading is completed, as those may need it."""
+        """Like `run`, but only while no other job runs or waits. Loading completes: a waiting job may need it."""
         cancelled = cancelled or ThreadEvent()
-        if not self._line and self._busy.acquire(blocking=False):
+        if not self._waiting and self._busy.acquire(blocking=False):
             yield from self._do_idle(job, cancelled)
 
     def _do_idle(self, job: Job, cancelled: ThreadEvent) -> Iterator[Any]:
-        yield from self._do(job, cancelled, lambda: cancelled.is_set() or bool(self._line))
+        yield from self._do(job, cancelled, lambda: cancelled.is_set() or bool(self._waiting))
 
     def _do(self, job: Job, cancelled: ThreadEvent, unwanted: Callable[[], bool]) -> Iterator[Any]:
-        """Do a job, whose turn it is, until it is done or `unwanted`."""
-        left = False
+        """Do a job that has its turn until it ends or is `unwanted`."""
+        abandoned = False
         try:
             if not self._child.process.is_alive():
                 self.close()
                 with _starting():
                     self._start()
             self._stop.clear()
-            self._moved[:] = _UNMOVED
+            self._live_settings[:] = _NO_CHANGE
             self._current = cancelled
             self._watch.reported()
             with _starting():
@@ -293,13 +293,13 @@ class Worker:
                 for message in messages:  # noqa: UP028 (`yield from` would close them, too)
                     yield message
             except GeneratorExit:
-                left = True
+                abandoned = True
                 cancelled.set()
                 # in another thread: Gradio closes generators on its event loop, and this may take the whole grace
                 Thread(target=self._finish, args=(messages,), daemon=True).start()
                 raise
         finally:
-            if not left:
+            if not abandoned:
                 self._busy.release()
 
     def _finish(self, messages: Iterator[Any]) -> None:
@@ -319,8 +319,8 @@ class Worker:
     def _start(self) -> None:
         context = get_context("spawn")
         self._stop = context.Event()
-        self._moved = context.RawArray("d", _UNMOVED)
-        self._child = Child(serve, self._factory, self._stop, self._moved, name="specdemo engine")
+        self._live_settings = context.RawArray("d", _NO_CHANGE)
+        self._child = Child(serve, self._factory, self._stop, self._live_settings, name="specdemo engine")
         self._watch = Watch(self.process_id)
         self._phase: Phase | None = Phase("loading")  # of the job that is being done
 

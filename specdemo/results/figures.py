@@ -25,7 +25,7 @@ Figure = Any  # plotly.graph_objects.Figure, which has no types
 Trace = dict[str, Any]
 _COLOURS = ("own", "accepted", "rejected", "plain", "refused", "mute", "ink")  # of several lines, in order
 _PATTERNS = ("", "/", "x", ".", "\\", "-", "+")  # of bars in the same order, which differ in grey, too
-_REACH = 2  # times the largest value: how far error bars may stretch an axis
+_MOST_STRETCH = 2  # times the largest value: how far error bars may stretch an axis
 
 
 @cache
@@ -47,8 +47,8 @@ def figure(x: str, y: str, *traces: Trace, **layout: Any) -> Figure:
 def settings() -> dict[str, Any]:
     """Plotly's template, and its configuration, whose mode bar lacks "Share chart", which uploads."""
     text = (ASSETS / "plotly.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(re.sub(r"var\(--sd-(\w+)\)", lambda match: _colour(match[1]), text))
-    return found
+    template: dict[str, Any] = json.loads(re.sub(r"var\(--sd-(\w+)\)", lambda match: _colour(match[1]), text))
+    return template
 
 
 def line(name: str, colour: str, x: Iterable[Any] = (), y: Iterable[Any] = (), **style: Any) -> Trace:
@@ -107,7 +107,7 @@ LIVE: dict[str, Callable[[], Figure]] = {"tokens": _tokens, "acceptance": _accep
 
 
 def columns(run: Run) -> Iterator[dict[str, Any]]:
-    """Yield those of the prefill, round 0, and of every round, without what is unknown; parts are in milliseconds."""
+    """Yield the columns of the prefill (round 0) and of every round, without unknown values; parts are in ms."""
     seconds, tokens, accepted, proposed = 0.0, 0, 0, 0
     for number, step in enumerate((run.prefill, *run.rounds) if run.tokens else ()):
         seconds += step.seconds if number else 0.0
@@ -124,19 +124,19 @@ def columns(run: Run) -> Iterator[dict[str, Any]]:
 
 
 def _filled(name: str, comparison: Comparison) -> Figure:
-    made = LIVE[name]()
-    found = {side: [*columns(comparison.side(side))] for side in SIDES}
-    for trace in made.data:
+    chart = LIVE[name]()
+    rows_of = {side: [*columns(comparison.side(side))] for side in SIDES}
+    for trace in chart.data:
         x, y = trace.meta["x"], trace.meta["y"]
-        rows = [row for row in found[trace.meta["side"]] if row.get(x) is not None and row.get(y) is not None]
+        rows = [row for row in rows_of[trace.meta["side"]] if row.get(x) is not None and row.get(y) is not None]
         trace.update(x=[row[x] for row in rows], y=[row[y] for row in rows])
-    for move in [move for move in comparison.moves if move.round < len(found["speculative"])]:
-        at = found["speculative"][move.round - 1]["seconds"] if name == "tokens" else move.round - 0.5
+    for move in [move for move in comparison.moves if move.round < len(rows_of["speculative"])]:
+        at = rows_of["speculative"][move.round - 1]["seconds"] if name == "tokens" else move.round - 0.5
         lookahead, threshold = move.num_assistant_tokens, move.assistant_confidence_threshold
         text = f"threshold {threshold}" if lookahead is None else f"lookahead {lookahead}"
-        made.add_shape(x0=at, x1=at, y0=0, y1=1, yref="paper")
-        made.add_annotation(x=at, y=1, yref="paper", text=text)
-    return made
+        chart.add_shape(x0=at, x1=at, y0=0, y1=1, yref="paper")
+        chart.add_annotation(x=at, y=1, yref="paper", text=text)
+    return chart
 
 
 # Charts of a finished run.
@@ -145,12 +145,12 @@ def _filled(name: str, comparison: Comparison) -> Figure:
 def _confidence(comparison: Comparison) -> Figure:
     """The share of judged proposals that were accepted, by the draft's probability in tenths."""
     bins = metrics.acceptance_by_confidence(comparison.speculative)
-    places, shares = [(low + 0.5) / 10 for low in bins], [accepted / judged for accepted, judged in bins.values()]
-    words = [f"{accepted} of {judged} accepted" for accepted, judged in bins.values()]
-    style: dict[str, Any] = {"hovertext": words, "hovertemplate": "%{hovertext}", "width": 0.09}
+    middles, shares = [(low + 0.5) / 10 for low in bins], [accepted / judged for accepted, judged in bins.values()]
+    labels = [f"{accepted} of {judged} accepted" for accepted, judged in bins.values()]
+    style: dict[str, Any] = {"hovertext": labels, "hovertemplate": "%{hovertext}", "width": 0.09}
     right = line("perfect calibration", "plain", [0, 1], [0, 1], line={"dash": "dot"}, hoverinfo="skip")
     axes = {"xaxis": {"range": [0, 1]}, "yaxis": {"range": [0, 1.02]}}
-    tenths = bars("judged proposals", "accepted", places, shares, **style)
+    tenths = bars("judged proposals", "accepted", middles, shares, **style)
     return figure("draft's probability", "accepted / judged", tenths, right, **axes)
 
 
@@ -174,8 +174,8 @@ def _accepted(comparison: Comparison) -> Figure:
 def _positions(comparison: Comparison) -> Figure:
     shares = metrics.per_position_acceptance(comparison.speculative)
     shown = bars("rounds", "accepted", range(1, len(shares) + 1), shares, hovertemplate="%{y:.0%}")
-    scale = {"range": [0, 1.02], "tickformat": ".0%"}
-    return figure("position in the round", "accepted / rounds", shown, xaxis={"dtick": 1}, yaxis=scale)
+    axes = {"xaxis": {"dtick": 1, "rangemode": "normal"}, "yaxis": {"range": [0, 1.02], "tickformat": ".0%"}}
+    return figure("position in the round", "accepted / rounds", shown, **axes)
 
 
 # By name: the title, and the function.
@@ -220,37 +220,37 @@ def compared(x: str, y: str, groups: Mapping[str, Sequence[Spot]], *, along: boo
             (line if along else bars)(_literal(name), colour, map(_literal, places), values, **more, **style)
         )
     spots = [spot for group in groups.values() for spot in group]
-    most = _REACH * max((value or 0.0 for _, value, *_ in spots), default=1.0)
+    most = _MOST_STRETCH * max((value or 0.0 for _, value, *_ in spots), default=1.0)
     scale = {"range": [0, most]} if any((high or 0.0) > most for *_, high, _ in spots) else {}
-    made = figure(x, y, *traces, yaxis=scale, barmode="group", showlegend=len(groups) > 1)
-    return made.add_hline(y=1, line={"dash": "dash"})
+    chart = figure(x, y, *traces, yaxis=scale, barmode="group", showlegend=len(groups) > 1)
+    return chart.add_hline(y=1, line={"dash": "dash"})
 
 
 def _literal(place: Any) -> Any:
-    """Plotly reads some tags in texts, and names of tasks and files are foreign."""
+    """Escape markup: Plotly renders some tags, and names of tasks and files come from users."""
     return escape(place, quote=False) if isinstance(place, str) else place
 
 
 # For browsers.
 
 
-def as_data(made: Figure) -> dict[str, Any]:
+def as_data(chart: Figure) -> dict[str, Any]:
     """Without the template, which `kit` holds once."""
-    data: dict[str, Any] = made.to_dict()
+    data: dict[str, Any] = chart.to_dict()
     del data["layout"]["template"]
     return data
 
 
 @cache
 def kit() -> dict[str, Any]:
-    """What a script needs to draw figures, and the charts that it fills itself."""
+    """Everything a script needs to draw figures, with the empty charts that it fills itself."""
     empty = {name: as_data(make()) for name, make in LIVE.items()}
     empty["runs"] = as_data(compared("lookahead", "speedup", {"speedup": []}))
     return {"script": script_name(), "charts": empty, "colours": colours(), **settings()}
 
 
 def script_name() -> str:
-    """With the version, so that browsers may keep it."""
+    """Named after the version, so that browsers can cache it."""
     return f"specdemo/plotly-{version('plotly')}.js"
 
 

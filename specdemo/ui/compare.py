@@ -3,7 +3,7 @@
 import inspect
 import json
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import zip_longest
@@ -23,7 +23,6 @@ from specdemo.records import MOST_TURNS, ModelPair, Turn
 from specdemo.results.words import SAMPLING_CAVEAT, is_chat
 from specdemo.settings import GenerationSettings, choices
 from specdemo.strategies import EngineName, shaping
-from specdemo.ui.anatomy import anatomy_view
 from specdemo.ui.controls import (
     AT_HAND,
     FIELDS,
@@ -55,7 +54,6 @@ from specdemo.ui.session import (
     FinishedRun,
     Sessions,
     Stop,
-    Update,
     check_session,
     in_child,
 )
@@ -74,39 +72,40 @@ class CompareCallbacks:
         session_open: bool,
         pair: ModelPair,
         turns: tuple[Turn, ...],
-        goes_on: bool,
+        continue_chat: bool,
         prompt: str,
         *values: Any,
     ) -> Iterator[list[Any]]:
         """Yield updates of race view, message, chat, finished run and buttons."""
         check_session(session_open)
         try:
-            settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
+            settings = _settings(pair, values)
         except SettingsError as error:
             yield [gr.skip(), alert(error), *[gr.skip()] * 3, *buttons("idle")]
             return
-        history = chat_so_far(turns, prompt) if goes_on and is_chat(pair, settings) else ()
-        shown: list[Any] = []
+        history = chat_so_far(turns, prompt) if continue_chat and is_chat(pair, settings) else ()
+        before: list[Any] = []
         for update in self._sessions.run(str(request.session_hash), pair, prompt, settings, history):
-            # a message without an answer, because it failed or was stopped, leaves the chat as it was
+            # without an answer (the run failed or was stopped), the chat stays as it was
             chat = _chat((*history, update.turn)) if update.turn is not None else [gr.skip()] * 2
-            news = [*_outputs(update), *chat, update.finished, *buttons("running")]
-            # unchanged widgets are skipped, since each update takes time from an engine on this machine
-            yield [gr.skip() if new == old else new for new, old in zip_longest(news, shown)]
-            shown = news
+            race = gr.skip() if update.feed is None else update.feed
+            news = [race, update.message, *chat, update.finished, *buttons("running")]
+            # skip unchanged widgets: every update takes processor time from an engine on this machine
+            yield [gr.skip() if new == old else new for new, old in zip_longest(news, before)]
+            before = news
 
     def wait(self, request: gr.Request) -> list[Any]:
-        """Message and buttons; how many stand before this run, `gradio.js` says."""
+        """Message and buttons; `gradio.js` adds the position in the queue."""
         return [self._sessions.waiting(str(request.session_hash)), *buttons("waiting")]
 
     def move(self, request: gr.Request, pair: ModelPair, *values: Any) -> None:
         with suppress(SettingsError):
-            self._sessions.move(str(request.session_hash), settings_from(pair, dict(zip(NAMES, values, strict=True))))
+            self._sessions.move(str(request.session_hash), _settings(pair, values))
 
     def prepare(self, session_open: bool, pair: ModelPair, *values: Any) -> None:
         if session_open:
             with suppress(SettingsError):
-                settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
+                settings = _settings(pair, values)
                 # on a public page, one visitor must not replace the pair that another has loaded
                 self._sessions.prepare(pair, settings, load=self._local)
 
@@ -124,19 +123,19 @@ class CompareCallbacks:
         kind, record = sent(event, "kind"), sent(event, "record")
         try:
             if not isinstance(kind, str) or kind not in FILE_KINDS or not isinstance(record, str):
-                raise FileError("The page received something unexpected; reload it.")
-            words = {"what": "This run cannot be drawn", "otherwise": "share it as JSON"}
-            content = yield from in_child(make_file, kind, record, waiting=[gr.skip(), ""], **words)
+                raise FileError("The page sent something unexpected; reload it.")
+            failure = {"what": "This run cannot be drawn", "otherwise": "share it as JSON"}
+            content = yield from in_child(make_file, kind, record, waiting=[gr.skip(), ""], **failure)
         except FileError as error:
             yield [alert(error), ""]
             return
         name = f"specdemo-race.{kind}"
-        made = {"content": b64encode(content).decode(), "type": FILE_KINDS[kind].media_type, "name": name}
-        yield ["", json.dumps(made)]
+        shared_file = {"content": b64encode(content).decode(), "type": FILE_KINDS[kind].media_type, "name": name}
+        yield ["", json.dumps(shared_file)]
 
     def code(self, flavour: str, pair: ModelPair, prompt: str, *values: Any) -> list[str]:
         try:
-            settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
+            settings = _settings(pair, values)
             lines = code(flavour, with_tokenizers_compared(pair), settings, prompt, local=self._local)
         except SpecdemoError as error:
             return [alert(error), ""]
@@ -146,9 +145,9 @@ class CompareCallbacks:
         """Yield updates of race view and message."""
         waiting = [gr.skip(), notice("Reading the file …")]
         try:
-            words = {"what": "This file cannot be read", "otherwise": "open one saved with Share"}
-            comparison = yield from in_child(from_text, data, words["otherwise"], waiting=waiting, **words)
-            yield _outputs(Update(end_event(comparison), ""))
+            failure = {"what": "This file cannot be read", "otherwise": "open one saved with Share"}
+            comparison = yield from in_child(from_text, data, failure["otherwise"], waiting=waiting, **failure)
+            yield [end_event(comparison), ""]
         except FileError as error:
             yield [gr.skip(), alert(error)]
 
@@ -176,15 +175,13 @@ class CompareCallbacks:
         return compare
 
 
-def _outputs(update: Update) -> list[Any]:
-    return [gr.skip() if update.feed is None else update.feed, update.message]
+def _settings(pair: ModelPair, values: Sequence[Any]) -> GenerationSettings:
+    return settings_from(pair, dict(zip(NAMES, values, strict=True)))
 
 
 def api_description() -> str:
     lines = [f"{name}: {field.description}" for name, field in FIELDS.items()]
-    return "\n".join(
-        ["Compare plain and speculative decoding of a prompt; returns a JSON object of schema 2.", *lines]
-    )
+    return "\n".join(["Compare plain and speculative decoding; returns a JSON object of schema 2.", *lines])
 
 
 def buttons(state: Literal["idle", "waiting", "running"]) -> list[dict[str, Any]]:
@@ -196,7 +193,7 @@ def buttons(state: Literal["idle", "waiting", "running"]) -> list[dict[str, Any]
     ]
 
 
-def leave_queue() -> list[Any]:
+def cancel_run() -> list[Any]:
     return [notice("Cancelled."), *buttons("idle")]
 
 
@@ -220,17 +217,17 @@ def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
     updates["num_assistant_tokens"]["info"] = lookahead_info(pair, engine)
     for name, marks in classes(pair, engine, drafter, policy).items():
         updates[name]["elem_classes"] = marks
-    said = " ".join(_replaced(name, chosen[name], values[name]) for name in chosen.keys() & values.keys())
-    return [*(gr.update(**update) for update in updates.values()), notice(said) if said else gr.skip()]
+    replaced = " ".join(_replaced(name, chosen[name], values[name]) for name in chosen.keys() & values.keys())
+    return [*(gr.update(**update) for update in updates.values()), notice(replaced) if replaced else gr.skip()]
 
 
 def _replaced(name: str, was: str, now: str) -> str:
     field, labels = FIELDS[name], choices(FIELDS[name]) or {}
-    return f"{field.title}: {labels[now]}, since {labels[was].lower()} is not available here."
+    return f"{field.title}: {labels[now]}, because {labels[was].lower()} is not available here."
 
 
 def chat_so_far(turns: tuple[Turn, ...], prompt: str) -> tuple[Turn, ...]:
-    """Without the last turn if its message is the same, to answer it again."""
+    """Drop the last turn if this is the same message, so that it is answered again."""
     again = bool(turns) and turns[-1].prompt == prompt
     return turns[:-1] if again else turns[-MOST_TURNS:]
 
@@ -280,7 +277,7 @@ OWN_RUNS = (
     "<table><caption>Your runs of this prompt</caption><thead><tr><th>lookahead</th><th>accepted</th>"
     "<th>tokens a round</th><th>speedup <small>(95 % interval)</small></th></tr></thead><tbody></tbody></table>"
     "<div class='chart runs'></div>"
-    "<p>Longer guesses write more per round, but guessing and checking the wrong ones takes time.</p>"
+    "<p>A longer lookahead writes more per round, but proposing and checking wrong tokens takes time.</p>"
 )
 
 
@@ -292,26 +289,28 @@ def compare_tab(
         with gr.Column(elem_id="rail", scale=0, min_width=300):
             example = bundled_prompts(first.target.prompts)[0]
             prompt = gr.Textbox(example, label="Prompt", show_label=False, lines=3, max_lines=3, elem_id="prompt")
-            with gr.Row(elem_id="beneath"):
+            with gr.Row(elem_id="below-prompt"):
                 gr.HTML("<p role='status'>Enter runs</p>", elem_id="keys")
                 menu = view("examples", EXAMPLES, value=examples_html(first), elem_id="examples")
             with gr.Row(elem_id="actions"):
                 run = gr.Button("Run", variant="primary", elem_id="run", interactive=False)
-                halt = gr.Button("Stop", variant="stop", elem_id="stop", visible=False)
-                leave = gr.Button("Cancel", variant="stop", elem_id="leave", visible=False)
+                stop_button = gr.Button("Stop", variant="stop", elem_id="stop", visible=False)
+                cancel_button = gr.Button("Cancel", variant="stop", elem_id="cancel", visible=False)
             at_first: dict[str, Any] = {"interactive": False, "visible": first.target.chat_template}
-            goes_on = gr.Checkbox(label="Continue as a chat", elem_id="goes-on", container=False, **at_first)
+            continue_chat = gr.Checkbox(
+                label="Continue as a chat", elem_id="continue-chat", container=False, **at_first
+            )
             message = gr.HTML(elem_id="message", elem_classes="message")
             controls, find = _controls(callbacks, pair, first, prompt, message)
-            # placed here, since components in Tabs next to its tabs confuse their order
-            chat, finished = [gr.State(()), goes_on], gr.State(None)
+            # here, because Gradio miscounts tabs that have other components between them
+            chat, finished = [gr.State(()), continue_chat], gr.State(None)
         with gr.Column(elem_id="stage", min_width=0):
-            race, made = view("race"), gr.Textbox(visible=False)
+            race, shared_file = view("race"), gr.Textbox(visible=False)
     with gr.Tab("Anatomy", id=ANATOMY):
         upload = gr.UploadButton("Open a JSON file", file_types=[".json"], type="binary", elem_id="open", size="sm")
         unreadable = gr.HTML(elem_classes="message")
-        anatomy_view()
-    buttons_of_run, settings = [run, halt, leave], [*controls.values()]
+        view("anatomy")
+    buttons_of_run, settings = [run, stop_button, cancel_button], [*controls.values()]
 
     started = run.click(callbacks.wait, outputs=[message, *buttons_of_run], **PRIVATE).then(
         callbacks.run,
@@ -323,22 +322,22 @@ def compare_tab(
         **ENGINE,
     )
     started.then(partial(buttons, "idle"), outputs=buttons_of_run, **PRIVATE)
-    started.success(None, js=script("main.js", "repeating", "true"))
+    started.success(None, js=script("main.js", "setRepeating", "true"))
     repeated = started.success(
         callbacks.repeat,
         [session_open, pair, finished],
         [race, finished],
         **QUIET,
-        concurrency_limit=None,  # outside the engine's queue, since it runs only while nobody else needs the engine
+        concurrency_limit=None,  # outside the engine's queue: it runs only while nobody else needs the engine
         trigger_mode="multiple",
     )
-    repeated.then(None, js=script("main.js", "repeating", "false"))
-    halt.click(stop, **PRIVATE)
-    halt.click(None, js=script("main.js", "stopped"))
-    leave.click(leave_queue, outputs=[message, *buttons_of_run], cancels=started, **PRIVATE)
-    run.click(None, js=script("main.js", "asked", "true"))
-    for over in (started.then, leave.click):
-        over(None, js=script("main.js", "asked", "false"))
+    repeated.then(None, js=script("main.js", "setRepeating", "false"))
+    stop_button.click(stop, **PRIVATE)
+    stop_button.click(None, js=script("main.js", "skipPlayback"))
+    cancel_button.click(cancel_run, outputs=[message, *buttons_of_run], cancels=started, **PRIVATE)
+    run.click(None, js=script("main.js", "setRequested", "true"))
+    for over in (started.then, cancel_button.click):
+        over(None, js=script("main.js", "setRequested", "false"))
 
     moved = [controls[name].input for name in AT_HAND]  # by the visitor, not by a pair that has just been loaded
     gr.on(moved, callbacks.move, [pair, *settings], trigger_mode="always_last", **PRIVATE)
@@ -348,15 +347,15 @@ def compare_tab(
     choosers = [controls["engine"], controls["drafter"], controls["policy"]]
     dependent = [controls[name] for name in initially(first)]
     valid = [*dependent, message]
-    gr.on([pair.change, *(one.change for one in choosers)], show_valid, [pair, *choosers], valid, **PRIVATE)
+    gr.on([pair.change, *(chooser.change for chooser in choosers)], show_valid, [pair, *choosers], valid, **PRIVATE)
     names = ["drafter", "policy", *sorted(shaping())]
     of_drafter = [controls[name] for name in names]
     recalled = script("settings.js", "recallDrafter", json.dumps(names))
     controls["drafter"].input(None, of_drafter, of_drafter, js=recalled)
     pair.change(lambda new: _chat((), visible=new.target.chat_template), pair, chat, **PRIVATE)
     pair.change(examples_html, pair, menu, **PRIVATE)
-    shared = race.download(callbacks.share, outputs=[message, made], **QUIET, **FILES)
-    shared.then(None, made, js=script("main.js", "saveMade"))
+    drawn = race.download(callbacks.share, outputs=[message, shared_file], **QUIET, **FILES)
+    drawn.then(None, shared_file, js=script("files.js", "saveSharedFile"))
     upload.upload(callbacks.open, upload, [race, unreadable], **QUIET, **FILES)
 
     def prepare(after: Any) -> Any:
@@ -368,15 +367,15 @@ def compare_tab(
 def _controls(
     callbacks: CompareCallbacks, pair: gr.State, first: ModelPair, prompt: gr.Textbox, message: gr.HTML
 ) -> tuple[dict[str, Control], FindButtons]:
-    """Those that one needs stand first, the others in a part to open."""
-    made: dict[str, Control] = {}
+    """The common controls, then the others in a panel that opens."""
+    controls: dict[str, Control] = {}
     shown, start = initially(first), start_values(first)
     chosen = classes(first, start["engine"], start["drafter"], start["policy"])
 
     def add(*names: str) -> None:
         for name in names:
             visible = shown.get(name, True)
-            made[name] = control(
+            controls[name] = control(
                 name, value=start[name], visible=visible, min_width=120, elem_classes=chosen.get(name)
             )
 
@@ -388,33 +387,31 @@ def _controls(
         add(*_MAIN)
     _panel("finding", FIND_TITLE)
     with gr.Row(elem_id="finding", elem_classes="panel"):
-        said = gr.HTML(FIND_HELP, elem_id="find-message", elem_classes="message")
+        hint = gr.HTML(FIND_HELP, elem_id="find-message", elem_classes="message")
         effort = gr.Radio([QUICK, THOROUGH], value=QUICK, container=False, show_label=False, elem_id="effort")
-        find = gr.Button(FIND, elem_id="find", size="sm", min_width=90)
-        halt = gr.Button("Stop", variant="stop", elem_id="stop-find", size="sm", visible=False, min_width=60)
+        start_button = gr.Button(FIND, elem_id="find", size="sm", min_width=90)
+        stop_button = gr.Button("Stop", variant="stop", elem_id="stop-find", size="sm", visible=False, min_width=60)
     _panel("advanced", "More settings")
     with gr.Column(elem_id="advanced", elem_classes="controls panel"):
-        add(*(name for name in NAMES if name not in made))
+        add(*(name for name in NAMES if name not in controls))
         gr.HTML(str(Markup("<p>{}</p>").format(SAMPLING_CAVEAT)), elem_id="caveat")
-        ordered = {name: made[name] for name in NAMES}
+        ordered = {name: controls[name] for name in NAMES}
         with gr.Row(elem_id="as-code"):
             names = [(software.title, name) for name, software in FLAVOURS.items()]
             flavour = gr.Dropdown(
                 names, label="Software", container=False, filterable=False, elem_id="flavour", min_width=200
             )
-            copy, lines = (
-                gr.Button("Copy as code", elem_id="copy-code", size="sm", min_width=120),
-                gr.Textbox(visible=False),
-            )
-    made["policy"].info = explanation(first, start["engine"], start["drafter"], start["policy"])
-    made["num_assistant_tokens"].info = lookahead_info(first, start["engine"])
-    asked = copy.click(callbacks.code, [flavour, pair, prompt, *ordered.values()], [message, lines], **PRIVATE)
-    asked.then(None, lines, js=script("settings.js", "copyCode"))
-    return ordered, FindButtons(find, halt, effort, said)
+            copy = gr.Button("Copy as code", elem_id="copy-code", size="sm", min_width=120)
+            lines = gr.Textbox(visible=False)
+    controls["policy"].info = explanation(first, start["engine"], start["drafter"], start["policy"])
+    controls["num_assistant_tokens"].info = lookahead_info(first, start["engine"])
+    copied = copy.click(callbacks.code, [flavour, pair, prompt, *ordered.values()], [message, lines], **PRIVATE)
+    copied.then(None, lines, js=script("settings.js", "copyCode"))
+    return ordered, FindButtons(start_button, stop_button, effort, hint)
 
 
 def _panel(name: str, title: str) -> None:
-    """No accordion: Gradio builds a closed one when it opens, and misses earlier changes of its values."""
+    """A panel of our own: Gradio builds a closed accordion when it opens, and loses earlier changes of its values."""
     with gr.Column(elem_id=f"open-{name}", elem_classes="opener"):
         gr.Button(title, size="sm").click(None, js=script("main.js", "toggle", json.dumps(name)))
 

@@ -11,8 +11,10 @@ from uuid import uuid4
 
 from specdemo.exports.schema import to_json
 from specdemo.records import Comparison, ModelPair, Slice, Turn
+from specdemo.results import metrics
+from specdemo.results.figures import CHARTS, LIVE, as_data
+from specdemo.results.summary import number
 from specdemo.settings import GenerationSettings
-from specdemo.ui.anatomy import anatomy
 
 
 class Feed:
@@ -59,7 +61,7 @@ class Feed:
 
 
 def end_event(comparison: Comparison, run: str | None = None, at: int = 0) -> str:
-    """Sent again after the repeats; without `run`, all of a saved run."""
+    """The last event of a run, sent again after its repeats; without `run`, the only event of a saved run."""
     event = {"record": to_json(comparison), "anatomy": anatomy(comparison)}
     return _line(run or uuid4().hex, at, "end", event)
 
@@ -67,3 +69,35 @@ def end_event(comparison: Comparison, run: str | None = None, at: int = 0) -> st
 def _line(run: str, at: int, kind: str, event: dict[str, Any]) -> str:
     line = json.dumps({"run": run, "at": at, "kind": kind, **event}, ensure_ascii=False)
     return line.replace("<", "\\u003c") + "\n"  # user text must never look like markup in transit
+
+
+def anatomy(comparison: Comparison) -> list[dict[str, Any]]:
+    """The Anatomy tab's charts and table, as parts of a board (`board.js`)."""
+    return [
+        *(
+            {"title": title, "figure": as_data(make(comparison))}
+            for name, (title, make) in CHARTS.items()
+            if name not in LIVE
+        ),
+        {"title": "Passes needed for this text", **_passes(comparison)},
+    ]
+
+
+def _passes(comparison: Comparison) -> dict[str, Any]:
+    run, agreement = comparison.speculative, comparison.draft_agreement
+    rows = [("this run", len(run.rounds), metrics.draft_passes(comparison), metrics.mean_acceptance_length(run))]
+    if agreement is not None:
+        best = metrics.oracle(agreement, comparison.settings.max_new_tokens - 1)
+        rows.append(("oracle", len(best), sum(best), len(agreement) / len(best) if best else None))
+    return {
+        "columns": ["lookahead", "target passes", "draft passes", "τ"],
+        "rows": [
+            [name, str(target), "unknown" if draft is None else str(draft), number(length)]
+            for name, target, draft, length in rows
+        ],
+        "remark": "Computed from where the draft's greedy choice agrees with this text, which is exact in greedy "
+        "decoding. The oracle ends every round just before the draft's first mismatch, so none of its proposals is "
+        "rejected."
+        if agreement is not None
+        else "The oracle's passes are known only for a draft model in greedy decoding.",
+    }

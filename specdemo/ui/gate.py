@@ -1,4 +1,4 @@
-"""The gate: everything that comes in is bounded here in size and number, so that sums are bounded by multiplication.
+"""The gate bounds every request in size and number, and so the memory and disk that all of them can take.
 
 | what | most | so that all of it is at most |
 |---|---|---|
@@ -37,12 +37,12 @@ BODY_BYTES = 2**20  # the largest is a run to share: 2,048 tokens a side, compre
 TEXT_CHARACTERS = 2**18  # about 64K tokens, more than the bundled models' context
 VALUES = 20_000  # of an event; Gradio takes some microseconds for each, while everyone waits
 FILE_BYTES = 10 * 2**20  # a comparison of 2,048 tokens a side takes about 5 MB
-SIGN_IN_SECONDS = 1.0  # for each sign-in, one after the other, so that passwords cannot be tried out
+SIGN_IN_SECONDS = 1.0  # per sign-in, one at a time, so that passwords cannot be guessed by trying
 
 _API = "/gradio_api"
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _NAME = re.compile(r"[\w-]{1,64}", re.ASCII)
-# Also before signing in: the page without its contents, the sign-in, and what Gradio asks for when it starts.
+# Open before signing in: the empty page, the sign-in itself, and what Gradio's scripts request at start.
 _FRONT = re.compile(
     r"/|/(assets|static|svelte|specdemo)/.+|(/gradio_api)?/theme\.css|/favicon\.ico|/manifest\.json|/robots\.txt"
     r"|/pwa_icon|/gradio_api/(login_check|startup-events)/?"
@@ -55,7 +55,7 @@ _EXPIRED += '"session_not_found":true,"success":false}\n\n'
 
 
 class Refused(Exception):  # noqa: N818 - raised and returned alike
-    """A new one each time: what is raised again keeps the frames, and so the bodies, of all times before."""
+    """A new instance each time: one raised again keeps the frames of earlier times, with their request bodies."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -236,29 +236,34 @@ class Gate:
                     self._sessions.pop(name, None)
 
     async def _make_room(self, session: _Session) -> None:
-        """Throw away what nobody has fetched for long; if one more event does not fit, also what waited longest."""
-        late, full = monotonic() - UNREAD_SECONDS, sum(one.events for one in self._sessions.values()) >= UNDER_WAY
-        waiting = {name: one for name, one in self._sessions.items() if not one.fetching and one is not session}
+        """Drop sessions that nobody has fetched for long and, if one more event does not fit, the oldest one."""
+        cutoff, full = (
+            monotonic() - UNREAD_SECONDS,
+            sum(other.events for other in self._sessions.values()) >= UNDER_WAY,
+        )
+        waiting = {
+            name: other for name, other in self._sessions.items() if not other.fetching and other is not session
+        }
         if full and not waiting:
             raise Refused(503, "Too much is waiting already; try again in a minute.")
         oldest = min(waiting, key=lambda name: waiting[name].since) if full else None
-        unwanted = [name for name, one in waiting.items() if name == oldest or one.since < late]
-        await asyncio.gather(*(self._throw_away(name, waiting[name].scope) for name in unwanted))
+        unwanted = [name for name, other in waiting.items() if name == oldest or other.since < cutoff]
+        await asyncio.gather(*(self._drop(name, waiting[name].scope) for name in unwanted))
 
     async def _messages(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on the messages of a session's events, and count the events that end."""
         match = _MESSAGES.fullmatch(scope["path"])
-        asked = parse_qs(scope["query_string"].decode("latin-1")).get("session_hash", [""])[0]
-        name = (match and match[1]) or asked
-        session, left = self._sessions.get(name), False
+        requested = parse_qs(scope["query_string"].decode("latin-1")).get("session_hash", [""])[0]
+        name = (match and match[1]) or requested
+        session, disconnected = self._sessions.get(name), False
         if session is None or session.fetching:
             await PlainTextResponse(_EXPIRED, media_type="text/event-stream")(scope, receive, send)
             return
 
         async def receiving() -> Message:
-            nonlocal left
+            nonlocal disconnected
             message = await receive()
-            left = left or message["type"] == "http.disconnect"
+            disconnected = disconnected or message["type"] == "http.disconnect"
             return message
 
         async def sending(message: Message) -> None:  # no text can hold these quotes unescaped
@@ -270,25 +275,25 @@ class Gate:
             await self._app(scope, receiving, sending)
         finally:
             session.fetching, session.since = False, monotonic()
-            if left or session.events <= 0 or name != asked:  # Gradio has forgotten it, too
+            if disconnected or session.events <= 0 or name != requested:  # Gradio has forgotten it, too
                 self._sessions.pop(name, None)
 
-    async def _throw_away(self, name: str, scope: Scope) -> None:
-        """Fetch a session's messages for nobody, and leave, which cancels its events."""
+    async def _drop(self, name: str, scope: Scope) -> None:
+        """Drain a session's messages and disconnect, which cancels its events."""
 
-        async def leave() -> Message:
+        async def disconnect() -> Message:
             await asyncio.sleep(0.2)  # time to fetch what is there
             return {"type": "http.disconnect"}
 
-        async def unsent(message: Message) -> None:
+        async def discard(message: Message) -> None:
             pass
 
         path = f"{_API}/call/compare/{name}" if "/call/" in scope["path"] else f"{_API}/queue/data"
         scope = {**_at(scope, path), "method": "GET", "query_string": f"session_hash={name}".encode()}
         try:
-            await self._messages(scope, leave, unsent)
+            await self._messages(scope, disconnect, discard)
         except Exception:  # Gradio's, for a session that it has forgotten meanwhile
-            logging.getLogger(__name__).warning("messages of a session were not thrown away", exc_info=True)
+            logging.getLogger(__name__).warning("messages of a session were not dropped", exc_info=True)
 
 
 def _host_name(host: str) -> str:
@@ -346,16 +351,16 @@ def _checked(body: bytes) -> dict[str, Any]:
     return event
 
 
-def _extent(left: list[Any]) -> tuple[int, int]:
+def _extent(pending: list[Any]) -> tuple[int, int]:
     """Characters and values, nested ones included; counting stops when there are too many."""
     characters = count = 0
-    while left and count <= VALUES:
-        value = left.pop()
+    while pending and count <= VALUES:
+        value = pending.pop()
         count += 1
         if isinstance(value, str):
             characters += len(value)
         elif isinstance(value, dict):
-            left += [*value, *value.values()]
+            pending += [*value, *value.values()]
         elif isinstance(value, list):
-            left += value
+            pending += value
     return characters, count

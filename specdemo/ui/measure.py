@@ -301,7 +301,7 @@ def measure_tab(
             visible=False,
             elem_id="measure-reports",
         )
-        best = gr.State(None)
+        best, card = gr.State(None), gr.Textbox(visible=False)  # not beside tabs, where Gradio miscounts them
     inputs = [session_open, pair, file, skip_bad, preset, ticked, text, limit, tokens, minutes, *controls.values()]
     on_engine(start, callbacks.measure, inputs, [message, board, files, best, use, start, halt])
     halt.click(stop("measure"), **PRIVATE)
@@ -316,11 +316,11 @@ def measure_tab(
     use.click(apply_setting, best, [controls[name] for name in APPLIED], **PRIVATE).then(
         None, js=script("main.js", "openCompare")
     )
-    find, card = compare.find, gr.Textbox(visible=False)
+    find = compare.find
     on_engine(
         find.start,
         callbacks.find,
         [session_open, pair, compare.prompt, find.effort, *controls.values()],
         [find.message, card, find.start, find.stop, *(controls[name] for name in APPLIED)],
-    ).then(None, card, js=script("main.js", "found"))
+    ).then(None, card, js=script("main.js", "showSearchResult"))
     find.stop.click(stop("find"), **PRIVATE)

@@ -30,9 +30,9 @@ Updates = dict[Component, Any]  # other components stay as they are
 _NO_DRAFT = "None: prompt lookup only"
 _RECOMMENDED = " · recommended"
 _DEFAULTED = tuple(name for name in RUNTIME if name not in ("device", "draft_device"))
-_BY_KEYBOARD = ("cache_size", "inference_num_threads")
+_TYPED = ("cache_size", "inference_num_threads")
 _SAME = "Same as the target"
-_WHENCE = (
+_SOURCES = (
     "Lists every model of your models folder, the Hugging Face cache, LM Studio, llama.cpp and Ollama; "
     "<code>specdemo models list</code> prints where the first two are."
 )
@@ -74,7 +74,7 @@ class ModelsTab:
             with gr.Column(elem_id="pair"):
                 first = model_choices(registry.models(), registry.default.target.name)
                 self.controls = _pair_controls(registry, *first)
-                # as last sent: resending an open list would close it under the visitor's mouse
+                # as last sent: sending an open list again would close it under the pointer
                 self._listed = gr.State(first)
                 with gr.Row(elem_id="pair-actions"):
                     self._use = gr.Button("Use this pair", variant="primary", elem_id="use", scale=0, min_width=180)
@@ -96,7 +96,8 @@ class ModelsTab:
         inputs = [self._pair, self._settings["engine"], *self.controls]
         settings = [*self._settings.values()]
         loaded = [self._pair, self._header, *progress, self.in_use, *settings, *self.controls]
-        gr.on([self._use.click, self._catalogue.select], self._wait, outputs=progress, **PRIVATE)
+        waiting = partial(self._loading, notice(WAITING), busy=True)
+        gr.on([self._use.click, self._catalogue.select], waiting, outputs=progress, **PRIVATE)
         self._use.click(self.use, inputs, loaded, **QUIET, **ENGINE)
         self._cancel.click(stop("load"), **PRIVATE)
         self.list_after(self._catalogue.select(self.use_entry, inputs, loaded, **QUIET, **ENGINE))
@@ -118,7 +119,7 @@ class ModelsTab:
         target.input(self.fit_to_target, sent, fitted, **PRIVATE)
         named = [target, draft, self.controls[PAIR_NAMES.index("cache_size")]]
         reported = [self._report, self._offer, self._use]
-        changes = [tab.select, *(part.change for part in named)]
+        changes = [tab.select, *(control.change for control in named)]
         gr.on(changes, self.report, named, reported, trigger_mode="always_last", **PRIVATE)
         fetched.then(self.report, named, reported, **PRIVATE)
 
@@ -157,9 +158,6 @@ class ModelsTab:
             text = f"{error} {before.name} is still in use."
             yield self._loading(alert(type(error)(text)), busy=False)
 
-    def _wait(self) -> Updates:
-        return self._loading(notice(WAITING), busy=True)
-
     def _loading(self, message: Any, *, busy: bool) -> Updates:
         shown = gr.update(visible=busy)
         return {self._message: message, self._use: gr.update(interactive=not busy), self._cancel: shown}
@@ -190,7 +188,7 @@ class ModelsTab:
         return news
 
     def fit_to_target(self, target: str | None, listed: Lists) -> Updates:
-        """The drafts that fit, and default settings; a typed path becomes a model first."""
+        """The drafts that fit this target, and its default settings. A typed path is added as a model first."""
         news: Updates = {}
         target = target or ""  # an emptied list sends None
         typed = target.strip(" \"'")
@@ -210,7 +208,7 @@ class ModelsTab:
         return news | {self._listed: now}
 
     def add(self, place: str, listed: Lists) -> Updates:
-        """A file or folder of this machine becomes the target."""
+        """Add a file or folder of this machine and choose it as the target."""
         try:
             if not place.strip():
                 raise UsageError("Give the path of a GGUF file or of an OpenVINO folder.")
@@ -223,7 +221,7 @@ class ModelsTab:
         }
 
     def report(self, target: str, draft: str, cache_size: int) -> Updates:
-        """Facts, without loading; a pair that cannot run cannot be used."""
+        """Facts about a pair, without loading it. "Use this pair" is off if it cannot run."""
         models, fits = self._registry.models(), False
         facts = offer = ""
         try:
@@ -232,8 +230,8 @@ class ModelsTab:
                     offer = self._registry.offer(name)
                     raise UnknownNameError(self._registry.elsewhere(name))
             if target:
-                found = check_pair(models[target], models.get(draft), int(cache_size or 1))
-                facts, fits = report_html(found), found.fits
+                report = check_pair(models[target], models.get(draft), int(cache_size or 1))
+                facts, fits = report_html(report), report.fits
         except SpecdemoError as error:
             facts = alert(error)
         return {self._report: facts, self._offer: offer, self._use: gr.update(interactive=fits)}
@@ -245,13 +243,13 @@ class ModelsTab:
 
 def engine_for(pair: ModelPair, before: ModelPair, engine: Any) -> EngineName:
     """The pair's own if that differs from the last pair's, else the chosen one."""
-    able, now, was = engines_for(pair), start_values(pair)["engine"], start_values(before)["engine"]
+    engines, now, was = engines_for(pair), start_values(pair)["engine"], start_values(before)["engine"]
     engine = now if now != was else engine
-    return engine if engine in able else able[0]
+    return engine if engine in engines else engines[0]
 
 
 def name_of(event: gr.EventData) -> str:
-    """The catalogue entry, or the model, that a button belongs to; empty if a forged event names none."""
+    """Name of the catalogue entry or model whose button was pressed; empty if a forged event has none."""
     return str(sent(event, "name") or "")
 
 
@@ -260,11 +258,11 @@ def model_choices(models: Mapping[str, Model], target: str) -> Lists:
     targets = [(name, name) for name, model in models.items() if model.detokenizer]
     if target not in models:
         return targets, [(_NO_DRAFT, ""), *((name, name) for name in models)]
-    nobody = [] if models[target].in_parts else [(_NO_DRAFT, "")]
+    no_draft = [] if models[target].in_parts else [(_NO_DRAFT, "")]
     drafts = drafts_for(models[target], models.values())
     fitting = {model.name for model in drafts if is_recommended(model, models[target])}
     labelled = [(name + _RECOMMENDED * (name in fitting), name) for name in (model.name for model in drafts)]
-    return targets, [*nobody, *sorted(labelled, key=lambda choice: choice[1] not in fitting)]
+    return targets, [*no_draft, *sorted(labelled, key=lambda choice: choice[1] not in fitting)]
 
 
 def _pair_controls(registry: Registry, targets: Choices, drafts: Choices) -> list[Control]:
@@ -272,36 +270,36 @@ def _pair_controls(registry: Registry, targets: Choices, drafts: Choices) -> lis
     usable = [(f"{name}: {title}", name) for name, title in registry.devices().items()]
     choices = {"target": targets, "draft": drafts, "device": usable, "draft_device": [(_SAME, ""), *usable]}
     titles = {
-        "target": ("Target", "writes the text; or type a path"),
-        "draft": ("Draft", "guesses ahead"),
+        "target": ("Target", "writes the text; choose one or type a path"),
+        "draft": ("Draft", "proposes tokens"),
     }
-    made: dict[str, Control] = {}
+    controls: dict[str, Control] = {}
 
     def add(name: str) -> None:
         if name in choices:
             title, info = titles.get(name) or (RUNTIME[name].title, RUNTIME[name].description)
-            made[name] = gr.Dropdown(
+            controls[name] = gr.Dropdown(
                 choices[name],
                 value=values[name],
                 label=title,
                 info=info,
-                # models may have changed since the page was built, and the registry looks up every name
+                # models may have changed since the page was built; the registry checks every name
                 allow_custom_value=name in titles,
                 filterable=name in titles,
                 elem_id=name,
             )
         else:
-            made[name] = control(name, typed=name in _BY_KEYBOARD, value=values[name], min_width=200)
+            controls[name] = control(name, typed=name in _TYPED, value=values[name], min_width=200)
 
     with gr.Row(elem_classes="controls"):
         for name in (*choices, "precision"):
             add(name)
-    gr.HTML(f"<p>{_WHENCE} {_TYPED_ID if registry.downloads else ''}</p>", elem_id="whence")
+    gr.HTML(f"<p>{_SOURCES} {_TYPED_ID if registry.downloads else ''}</p>", elem_id="whence")
     for device in devices():
         if device.reason is not None:
             gr.Markdown(f"**{device.name}** ({device.full_name}) cannot be used: {device.reason}.")
     with gr.Accordion("Runtime", open=False, elem_id="runtime"), gr.Row(elem_classes="controls"):
         for name in RUNTIME:
-            if name not in made:
+            if name not in controls:
                 add(name)
-    return [made[name] for name in PAIR_NAMES]
+    return [controls[name] for name in PAIR_NAMES]

@@ -121,23 +121,23 @@ def build_page(
 
     with Page(title="specdemo", analytics_enabled=False, fill_width=True, delete_cache=(60, 3600)) as page:  # seconds
         header = gr.HTML(header_html(pair), elem_id="header")
-        used, session_open = gr.State(pair), gr.State(False)
+        chosen_pair, session_open = gr.State(pair), gr.State(False)
         callbacks = CompareCallbacks(sessions, local=local)
         with gr.Tabs() as tabs:
-            compare = compare_tab(callbacks, session_open, used, pair, stop("run"))
-            measure_tab(sessions, session_open, used, pair, compare, stop)
-            models = ModelsTab(sessions, registry, used, header, compare, stop, local=local)
+            compare = compare_tab(callbacks, session_open, chosen_pair, pair, stop("run"))
+            measure_tab(sessions, session_open, chosen_pair, pair, compare, stop)
+            models = ModelsTab(sessions, registry, chosen_pair, header, compare, stop, local=local)
         compare.race.select(lambda: gr.update(selected=ANATOMY), outputs=tabs, **PRIVATE)
         # changes only when a pair has just been loaded, which the visitor then wants to run
         models.in_use.change(lambda: gr.update(selected=COMPARE), outputs=tabs, **PRIVATE)
-        models.in_use.change(suited, [used, compare.prompt], compare.prompt, **PRIVATE)
-        _remember(page, registry, session_open, used, header, compare, models)
+        models.in_use.change(prompt_for, [chosen_pair, compare.prompt], compare.prompt, **PRIVATE)
+        _remember(page, registry, session_open, chosen_pair, header, compare, models)
         gr.api(callbacks.api(pair), api_name="compare", api_description=api_description(), **ENGINE)
     return cast(gr.Blocks, page)
 
 
-def suited(pair: ModelPair, prompt: str) -> Any:
-    """Another kind of model's example gives way to this pair's first."""
+def prompt_for(pair: ModelPair, prompt: str) -> Any:
+    """Replace an example for another kind of model with this pair's first one."""
     own = bundled_prompts(pair.target.prompts)
     examples = {example for kind in get_args(Prompts) for example in bundled_prompts(kind)}
     return own[0] if prompt in examples.difference(own) else gr.skip()
@@ -147,14 +147,14 @@ def _remember(
     page: gr.Blocks,
     registry: Registry,
     session_open: gr.State,
-    used: gr.State,
+    chosen_pair: gr.State,
     header: gr.HTML,
     compare: CompareTab,
     models: ModelsTab,
 ) -> None:
     remembered = {"prompt": compare.prompt, **compare.controls}
     start, default = start_values(registry.default), default_values(registry.default)
-    # what a winner set is always named, so that a link means the same where another strategy won; see `restore`
+    # values set by measured step costs are always named, so that a link means the same everywhere; see `restore`
     settings = [value if value == default[name] else None for name, value in start.items()]
     first = [bundled_prompts(registry.default.target.prompts)[0], *settings]
     inputs = list(remembered.values())
@@ -164,12 +164,12 @@ def _remember(
     models.in_use.change(None, models.in_use, js=pair_js)
 
     def restored(saved: str) -> list[Any]:
-        found = restore(registry, saved, start)
-        values = [found.prompt, *found.controls, found.message, found.pair, found.header, *found.pair_controls]
+        state = restore(registry, saved, start)
+        values = [state.prompt, *state.controls, state.message, state.pair, state.header, *state.pair_controls]
         return [*values, gr.update(interactive=True), True]
 
     saved = gr.Textbox(visible=False)
-    outputs = [*inputs, compare.message, used, header, *models.controls, compare.run, session_open]
+    outputs = [*inputs, compare.message, chosen_pair, header, *models.controls, compare.run, session_open]
     wanted = json.dumps([*remembered, *PAIR_NAMES])
     # queued, since only then does Gradio fire the state's change event, which updates everything about the pair
     queued = PRIVATE | {"queue": True}
@@ -194,13 +194,13 @@ class StartValues(NamedTuple):
 def restore(registry: Registry, saved: str, built: dict[str, Any]) -> StartValues:
     """`saved`: a JSON object of strings; `built`: the controls' values, perhaps before step costs were measured."""
     values = _read(saved)
-    pair, wrong = _pair(registry, {name: values[name] for name in PAIR_NAMES if name in values})
+    pair, pair_error = _pair(registry, {name: values[name] for name in PAIR_NAMES if name in values})
     start = start_values(registry.default)
     named = {name: values[name] for name in NAMES if name in values}
     other = pair != registry.default
     own = not other and not named.keys() & STRATEGY  # a link without a strategy leaves it to this page
-    settings, wrong_setting = settings_from_link(pair, named, start if own else default_values(registry.default))
-    error = wrong or wrong_setting
+    settings, setting_error = settings_from_link(pair, named, start if own else default_values(registry.default))
+    error = pair_error or setting_error
     controls = {name: gr.skip() if value == built[name] else value for name, value in settings}
     lookahead = settings.num_assistant_tokens
     # step costs may have been measured since the page was built, so its line is renewed
@@ -216,7 +216,7 @@ def restore(registry: Registry, saved: str, built: dict[str, Any]) -> StartValue
 
 
 def _read(saved: str) -> dict[str, str]:
-    """Nothing if a client has sent something else."""
+    """Empty if the client sent anything else."""
     try:
         return _SAVED.validate_json(saved or "{}")
     except ValidationError:

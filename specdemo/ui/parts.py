@@ -1,13 +1,14 @@
-"""Parts of the page as HTML."""
+"""Parts of the page as HTML: what `assets/page/parts.html` shows, and in which words."""
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
+from jinja2 import Environment, StrictUndefined
 
 from specdemo.errors import SpecdemoError
+from specdemo.exports.html import text_of
 from specdemo.files import ASSETS
 from specdemo.models.catalogue import Entry, Source, bundled_prompts, initial_settings
 from specdemo.models.checks import PairReport
@@ -25,9 +26,11 @@ PHASES = {
     "warming up": "Warming up",
     "prefilling": "Reading the prompt",
 }
-_PROGRESS = Markup(
-    '<div class="progress" role="status"><p>{text}</p><progress value="{done}" max="{total}"></progress></div>'
-)
+_TEMPLATE = Environment(autoescape=True, undefined=StrictUndefined).from_string(text_of("parts.html")).module
+
+
+def _html(part: str, *values: Any) -> str:
+    return str(getattr(_TEMPLATE, part)(*values))
 
 
 def describe(phase: Phase) -> str:
@@ -45,45 +48,35 @@ def progress_html(text: str, done: float, total: float, seconds_left: float | No
     if seconds_left is not None:
         minutes, seconds = divmod(round(seconds_left), 60)
         text += f", {f'{minutes} min ' if minutes else ''}{seconds} s left" if minutes or seconds else ", finishing"
-    return str(_PROGRESS.format(text=text, done=done, total=max(total, 1)))
+    return _html("progress", text, done, max(total, 1))
 
 
 def notice(text: str) -> str:
-    return str(Markup('<p role="status">{}</p>').format(text))
+    return _html("notice", text)
 
 
 def code_html(lines: str) -> str:
-    return str(Markup('<pre role="status" tabindex="0">{}</pre>').format(lines))
+    return _html("code", lines)
 
 
 def alert(error: SpecdemoError) -> str:
     """Return an error as HTML, its cause folded and without the server's folders, and log it."""
     error.log()
-    text = Markup('<p role="alert">{}</p>').format(error)
-    if error.cause:
-        folded = Markup("<details><summary>Cause</summary><pre>{}</pre></details>")
-        text += folded.format(without_folders(error.cause))
-    return str(text)
-
-
-_HEADER = Markup('<header><h1>specdemo</h1><span tabindex="0" data-meaning="{}">{}</span></header>')
+    return _html("alert", error, without_folders(error.cause) if error.cause else "")
 
 
 def header_html(pair: ModelPair) -> str:
-    """The pair, where it runs and its precision; the details in `glossary.js`'s way."""
+    """The pair, its devices and precision; `glossary.js` shows the details."""
     if pair.target.server is not None:
         words = f"{pair.name} · remote engine: {SERVERS[pair.target.server]}"
-        return str(_HEADER.format(words, words))
+        return _html("header", words, words)
     device, draft_on = pair.runtime.device, draft_device(pair.runtime)
     draft = f"draft {_model(pair.draft)} on {draft_on}" if pair.draft else "no draft"
-    details = f"target {_model(pair.target)} on {device}, {draft}"
     devices = f"{device} + {draft_on}" if pair.draft and draft_on != device else device
-    return str(_HEADER.format(details, f"{pair.name} · {devices} · {_precision(pair.runtime.precision)}"))
-
-
-def _precision(requested: str) -> str:
-    """The requested one; every run reports the one that its device uses."""
-    return "default precision" if requested == "default" else f"precision {requested}"
+    requested = pair.runtime.precision  # every run reports the one that its device uses
+    precision = "default precision" if requested == "default" else f"precision {requested}"
+    meaning = f"target {_model(pair.target)} on {device}, {draft}"
+    return _html("header", meaning, f"{pair.name} · {devices} · {precision}")
 
 
 def _model(model: Model) -> str:
@@ -92,119 +85,79 @@ def _model(model: Model) -> str:
 
 _GROUPS = {"wins": "Speculation wins", "close": "Nearly even", "loses": "Speculation loses"}
 _EXPECTATIONS = ASSETS / "expectations.json"
-_GROUP = Markup("<section><h3>{title}</h3>{entries}</section>")
-_ENTRY = Markup('<button type="button" data-prompt="{prompt}">{prompt}{measured}</button>')
-_WHERE = Markup("<p>Measured on {}; other machines differ.</p>")
-_MEASURED = Markup(" <small>{:.2f}×</small>")
 
 
 def examples_html(pair: ModelPair) -> str:
-    prompts, (measured, where) = bundled_prompts(pair.target.prompts), _measured(pair)
+    prompts, (measured, machine) = bundled_prompts(pair.target.prompts), _measured(pair)
     if not all(prompt in measured for prompt in prompts):
-        return str(_entries(prompts, {}))
-    groups = {
-        title: [prompt for prompt in prompts if measured[prompt]["expect"] == expected]
-        for expected, title in _GROUPS.items()
-    }
-    return str(
-        Markup("").join(
-            _GROUP.format(title=title, entries=_entries(held, measured)) for title, held in groups.items() if held
-        )
-        + _WHERE.format(where)
-    )
+        return _html("examples", [("", [(prompt, None) for prompt in prompts])], "")
+    groups: dict[str, list[tuple[str, float]]] = {title: [] for title in _GROUPS.values()}
+    for prompt in prompts:
+        groups[_GROUPS[measured[prompt]["expect"]]].append((prompt, measured[prompt]["speedup"]))
+    return _html("examples", [group for group in groups.items() if group[1]], machine)
 
 
-def _entries(prompts: Sequence[str], measured: Mapping[str, dict[str, Any]]) -> Markup:
-    return Markup("").join(
-        _ENTRY.format(prompt=prompt, measured=_MEASURED.format(measured[prompt]["speedup"]) if measured else "")
-        for prompt in prompts
-    )
-
-
-def _measured(pair: ModelPair) -> tuple[dict[str, dict[str, Any]], str]:
+def _measured(pair: ModelPair) -> tuple[Mapping[str, dict[str, Any]], str]:
     """Speedups by prompt, measured by `tests/benchmarks`, and the machine; empty if unknown for this engine."""
     if not _EXPECTATIONS.is_file() or pair.draft is None:
         return {}, ""
-    found = json.loads(_EXPECTATIONS.read_text(encoding="utf-8")).get(f"{pair.target.name}|{pair.draft.name}", {})
-    if found.get("engine") != initial_settings(pair).engine:
+    expected = json.loads(_EXPECTATIONS.read_text(encoding="utf-8")).get(f"{pair.target.name}|{pair.draft.name}", {})
+    if expected.get("engine") != initial_settings(pair).engine:
         return {}, ""
-    return {entry["prompt"]: entry for entry in found.get("prompts", [])}, found.get("measured_on", "")
+    return {entry["prompt"]: entry for entry in expected.get("prompts", [])}, expected.get("measured_on", "")
 
 
-_CARD = Markup(
-    '<article class="card entry" data-name="{name}"><h3>{title}</h3><p>{about}</p><dl>{models}</dl>{notes}{action}'
-    "</article>"
-)
-_MODEL = Markup("<div><dt>{role}</dt><dd>{name}<small>{facts}</small></dd></div>")
-_NOTE = Markup("<p>{}</p>")
-_BUTTON = Markup('<button type="button" data-action="{action}">{text}</button>')
-_OFFER = Markup('<div class="offer" data-name="{name}">{action}</div>')
-_COMMAND = Markup("<p>In a terminal: <code>{}</code></p>")
-
-
-def cards_html(able: Sequence[str], unable: Sequence[str] = ()) -> str:
+def cards_html(able: Sequence[dict[str, Any]], unable: Sequence[dict[str, Any]]) -> str:
     """Those of pairs that cannot run on this machine are folded."""
-    shown = f'<div class="entries">{"".join(able)}</div>'
-    if not unable:
-        return shown
-    title = f"{len(unable)} that cannot run here: too large for this machine's memory, or not supported"
-    return f'{shown}<details><summary>{title}</summary><div class="entries">{"".join(unable)}</div></details>'
+    return _html("cards", able, unable)
 
 
-def card_html(entry: Entry, here: Sequence[bool], *, downloads: bool, own_directory: bool = False) -> str:
+def card(entry: Entry, here: Sequence[bool], *, downloads: bool, own_directory: bool = False) -> dict[str, Any]:
     """`here`: which of its models are present. `own_directory`: the user chose a models folder."""
-    models = (
-        _MODEL.format(role=role, name=source.repository or "comes with specdemo", facts=_facts(source))
-        for role, source in zip(("target", "draft"), entry.sources, strict=False)
-    )
     needs = f"{in_units(entry.disk_bytes)} of disk, up to {in_units(entry.memory_bytes)} of memory"
-    about = f"{DRAFT_KINDS[entry.kind].noun.partition(' ')[2]} · {entry.prompts} · {needs}"
-    notes = _NOTE.format(entry.notes) if entry.notes else Markup("")
-    action = _action(entry, here, downloads=downloads, own_directory=own_directory)
-    return str(
-        _CARD.format(
-            name=entry.name,
-            title=entry.title,
-            about=about,
-            models=Markup("").join(models),
-            notes=notes,
-            action=action,
-        )
-    )
+    buttons, commands = _actions(entry, here, downloads=downloads, own_directory=own_directory)
+    return {
+        "name": entry.name,
+        "title": entry.title,
+        "about": f"{DRAFT_KINDS[entry.kind].noun.partition(' ')[2]} · {entry.prompts} · {needs}",
+        "models": [
+            (role, source.repository or "comes with specdemo", _facts(source))
+            for role, source in zip(("target", "draft"), entry.sources, strict=False)
+        ],
+        "notes": entry.notes,
+        "reason": None if entry.supported else entry.reason,
+        "buttons": buttons if entry.supported else [],
+        "commands": commands if entry.supported else [],
+    }
 
 
 def _facts(source: Source) -> str:
-    doubts = {
-        "needs conversion": source.format == "convert",
-        "gated: needs a token": source.gated,
-    }
     facts = [source.weights, in_units(source.disk_bytes), source.license]
-    return " · ".join([*facts, *(doubt for doubt, holds in doubts.items() if holds)])
+    facts += ["needs conversion"] * (source.format == "convert") + ["gated: needs a token"] * source.gated
+    return " · ".join(facts)
 
 
-def _action(entry: Entry, here: Sequence[bool], *, downloads: bool, own_directory: bool) -> Markup:
-    if not entry.supported:
-        return _NOTE.format(entry.reason or "")
+def _actions(
+    entry: Entry, here: Sequence[bool], *, downloads: bool, own_directory: bool
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """Buttons, by action and label, and commands."""
     if all(here):
-        return _BUTTON.format(action="select", text="Use this pair")
+        return [("select", "Use this pair")], []
     missing = [source for source, is_here in zip(entry.sources, here, strict=True) if not is_here]
-    fetched = [source for source in missing if source.format != "convert"]
-    steps = Markup("")
-    if fetched and downloads:
-        part = "" if len(fetched) == len(here) else "the target, " if fetched[0] is entry.target else "the draft, "
-        size = in_units(sum(source.disk_bytes for source in fetched))
-        steps += _BUTTON.format(action="download", text=f"Download {part}{size}")
-    elif fetched:
-        steps += _COMMAND.format(f"python -m specdemo models download {entry.name}")
+    ready = [source for source in missing if source.format != "convert"]
     folder = "DIR" if own_directory else "~/.cache/specdemo/models"  # visitors do not see the path
-    for source in missing:
-        if source.format == "convert":
-            steps += _COMMAND.format(source.export_command(f"{folder}/{source.exported_name}"))
-    return steps
+    exports = [
+        source.export_command(f"{folder}/{source.exported_name}") for source in missing if source.format == "convert"
+    ]
+    if not ready or not downloads:
+        return [], [*([f"python -m specdemo models download {entry.name}"] if ready else []), *exports]
+    part = "" if len(ready) == len(here) else "the target, " if ready[0] is entry.target else "the draft, "
+    size = in_units(sum(source.disk_bytes for source in ready))
+    return [("download", f"Download {part}{size}")], exports
 
 
 def offer_html(name: str) -> str:
-    return str(_OFFER.format(name=name, action=_BUTTON.format(action="download", text=f"Download {name}")))
+    return _html("offer", name)
 
 
 def download_html(repository: str, progress: Progress[Path | None]) -> str:
@@ -212,17 +165,14 @@ def download_html(repository: str, progress: Progress[Path | None]) -> str:
     return progress_html(text, progress.done, progress.total, progress.seconds_left)
 
 
-_TABLE = Markup("<table>{}</table>")
-_ROW = Markup("<tr><th>{}</th>{}</tr>")
-_CELL = Markup("<td>{}</td>")
-_NO_DRAFT = "No matching draft found. Use prompt lookup, or see docs/drafts.md for how to make one."
+_NO_DRAFT = "No matching draft. Use prompt lookup, or see docs/drafts.md for how to make one."
 
 
 def report_html(report: PairReport) -> str:
     """A table with a column for each model, and remarks below."""
     models = [model for model in (report.target, report.draft) if model is not None]
     rows = {
-        "": ("target", "draft"),
+        "": ["target", "draft"][: len(models)],
         "architecture": [model.architecture for model in models],
         "parameters": [parameters(model.parameters) for model in models],
         "weights": [model.weights for model in models],
@@ -230,11 +180,8 @@ def report_html(report: PairReport) -> str:
         "context": [_size(model.context_length) for model in models],
         "chat template": ["yes" if model.chat_template else "no" for model in models],
     }
-    table = Markup("").join(
-        _ROW.format(title, Markup("").join(map(_CELL.format, cells[: len(models)]))) for title, cells in rows.items()
-    )
     remarks = [*_remarks(report), *([_NO_DRAFT] if report.draft is None else [])]
-    return str(_TABLE.format(table) + Markup("").join(map(_NOTE.format, remarks)))
+    return _html("report", rows.items(), remarks)
 
 
 def _size(number: int | None) -> str:

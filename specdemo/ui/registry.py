@@ -20,7 +20,7 @@ from specdemo.models.hub import download, download_source
 from specdemo.models.library import add_model, library
 from specdemo.records import Model, ModelPair, Progress
 from specdemo.settings import RuntimeSettings
-from specdemo.ui.parts import alert, card_html, cards_html, download_html, notice, offer_html
+from specdemo.ui.parts import alert, card, cards_html, download_html, notice, offer_html
 from specdemo.ui.session import Visitors
 
 PAIR_NAMES = ("target", "draft", *RuntimeSettings.model_fields)  # of the controls and links that choose a pair
@@ -39,7 +39,7 @@ def values_of(pair: ModelPair) -> dict[str, Any]:
     return {"target": pair.target.name, "draft": draft} | runtime | {"draft_device": runtime["draft_device"] or ""}
 
 
-def of_hub(name: str) -> bool:
+def is_hub_name(name: str) -> bool:
     """The form of a model's or a GGUF file's name on the Hub."""
     return re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.-]+\.gguf)?", name) is not None
 
@@ -66,10 +66,10 @@ class Registry:
 
     def elsewhere(self, name: str) -> str:
         missing = f"Unknown model {quoted(name)}"
-        if not of_hub(name):
+        if not is_hub_name(name):
             return f"{missing}; choose one from the list."
         if self.downloads:
-            return f"{missing}; look for it on the Hub, in the Models tab."
+            return f"{missing}; look it up on the Hub in the Models tab."
         return f"{missing}; on this page's machine, run: specdemo models download {name}"
 
     def choose(self, names: Names, runtime: dict[str, Any]) -> ModelPair:
@@ -106,22 +106,22 @@ class Registry:
         return Names(target, draft[0] if draft else "")
 
     def cards(self) -> str:
-        able, unable = list[str](), list[str]()
+        able, unable = list[dict[str, Any]](), list[dict[str, Any]]()
         for entry in catalogue():  # weights that exceed all memory can only be swapped
             runs = entry.supported and entry.disk_bytes < memory_total()
             here = [local_folder(source, self._directory) is not None for source in entry.sources]
             own = self._directory is not None
-            (able if runs else unable).append(card_html(entry, here, downloads=self.downloads, own_directory=own))
+            (able if runs else unable).append(card(entry, here, downloads=self.downloads, own_directory=own))
         return cards_html(able, unable)
 
     def offer(self, name: str) -> str:
         """HTML for a model not on this machine; empty if it cannot be downloaded."""
-        return offer_html(name) if self.downloads and of_hub(name) else ""
+        return offer_html(name) if self.downloads and is_hub_name(name) else ""
 
     def download(self, visitor: str, name: str) -> Iterator[str]:
         """Yield messages; a stopped download keeps its files."""
         if not self.downloads:
-            yield notice("Downloads from this page are off; download in a terminal on its machine.")
+            yield notice("Downloads are off on this page; use a terminal on its machine.")
             return
         try:
             with self._visitors.busy(visitor, "download") as cancelled:
@@ -133,14 +133,14 @@ class Registry:
                     if last is None or last.result is None:
                         yield notice("Stopped. Downloaded files are kept; download again to resume.")
                         return
-            yield notice(f"{name if of_hub(name) else find(name).title} is on this machine.")
+            yield notice(f"{name if is_hub_name(name) else find(name).title} is on this machine.")
         except SpecdemoError as error:
             yield alert(error)
 
 
 def _downloads(name: str, stop: Callable[[], bool]) -> Iterator[tuple[str, Iterator[Progress[Path | None]]]]:
     """The source and the progress of each."""
-    if of_hub(name):
+    if is_hub_name(name):
         yield name, download(name, stop=stop)
         return
     for source in find(name).sources:

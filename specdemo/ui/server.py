@@ -70,7 +70,8 @@ class Page(gr.Blocks):
             raise refusal("A value is out of bounds, or a file no longer exists") from error
         except Exception as error:  # Gradio would send "error: null"
             _log.exception("an event failed")
-            raise gr.Error(f"It failed ({type(error).__name__}); the log has more.", print_exception=False) from error
+            failed = f"This action failed ({type(error).__name__}); see the server's log."
+            raise gr.Error(failed, print_exception=False) from error
         return done
 
 
@@ -100,7 +101,7 @@ def fits(block: Any, value: Any) -> bool:
 
 
 def sent(event: gr.EventData, name: str) -> Any:
-    """What a script of the page sent with an event, or None. It is untrusted: anyone can send anything."""
+    """A value that a script of the page sent with an event, or None. Untrusted: anyone can send anything."""
     try:
         return getattr(event, name)
     except (AttributeError, TypeError):
@@ -129,7 +130,7 @@ async def upload(request: Request) -> Response:
         if old.stat().st_mtime < time() - FILE_SECONDS:
             shutil.rmtree(old, ignore_errors=True)
     if len([*folder.iterdir()]) >= FILES:
-        return Refused(429, "Visitors' files take all the space they may; try again in an hour.").response
+        return Refused(429, "Visitors' files fill their space; try again in an hour.").response
     try:
         async with request.form(max_files=1, max_fields=1) as form:
             [file] = [part for part in form.values() if isinstance(part, UploadFile)]
@@ -138,7 +139,7 @@ async def upload(request: Request) -> Response:
             async with await open_file(path, "wb") as out:
                 await out.write(await file.read())
     except (HTTPException, ValueError):
-        return Refused(400, "This is not a form with one file; choose one file on the page.").response
+        return Refused(400, "The upload is not a form with one file; choose one file on the page.").response
     except ClientDisconnect:
         return Refused(*UNREADABLE).response
     return JSONResponse([str(path)])
@@ -162,7 +163,7 @@ def application(
     """Return the page behind its gate, with further routes; `look` are options of `gr.mount_gradio_app`. Without
     `allowed_hosts`, a page on no loopback address answers to every name, since it cannot know its own.
     """
-    # of every event Gradio would keep a row, and tabulate them all after each, which disturbs the engine's clocks
+    # Gradio would log every event and tabulate them all after each one, which disturbs the engine's clocks
     os.environ |= {"GRADIO_ANALYTICS_MAX_EVENTS": "1", "GRADIO_ANALYTICS_CACHE_FREQUENCY": str(10**9)}
     address, space = host or default_host(), os.environ.get("SPACE_HOST")
     own = [*allowed_hosts, *filter(None, [space])]

@@ -31,7 +31,7 @@ from specdemo.ui.parts import alert, describe, notice, phase_words, progress_htm
 
 
 class Visitors:
-    """Activities in progress, by visitor and name. Two of one name may overlap, such as repeats of two runs."""
+    """Each visitor's activities in progress. Two may share a name, such as the repeats of two runs."""
 
     def __init__(self) -> None:
         self._busy: list[tuple[str, str, Event]] = []
@@ -39,12 +39,12 @@ class Visitors:
     @contextmanager
     def busy(self, visitor: str, activity: str) -> Iterator[Event]:
         """The event is set when the visitor stops the activity."""
-        one = visitor, activity, Event()
-        self._busy.append(one)
+        entry = visitor, activity, Event()
+        self._busy.append(entry)
         try:
-            yield one[2]
+            yield entry[2]
         finally:
-            self._busy.remove(one)
+            self._busy.remove(entry)
 
     def events(self, visitor: str, activity: str) -> list[Event]:
         return [event for *name, event in [*self._busy] if name == [visitor, activity]]
@@ -59,7 +59,7 @@ JOB_UPDATE_SECONDS = 1.0  # between updates of a measurement, which are larger
 
 
 class Update(NamedTuple):
-    """Without a feed, an earlier result stays. `turn`: the chat's next one, once answered."""
+    """`feed` None: the page keeps the last result. `turn`: the chat's new turn, once answered."""
 
     feed: str | None
     message: str
@@ -68,7 +68,7 @@ class Update(NamedTuple):
 
 
 class FinishedRun(NamedTuple):
-    """Compressed, since there may be hundreds; with its number of events."""
+    """Compressed, because a server may hold hundreds. `events`: how many events the page has received."""
 
     run: str
     events: int
@@ -119,11 +119,11 @@ class Sessions:
                         started.add(progress.side)
                         due = monotonic() + UPDATE_SECONDS
                         yield Update(feed.news(), "")
-            if not ended:  # what has started has a comparison
+            if not ended:  # a run that has started ends with a comparison
                 feed.fail(words := "Stopped before the first token.")
                 yield Update(feed.news(), "") if feed.shown else Update(None, notice(words))
         except Exception as error:  # whatever it is, the feed ends
-            failure = shown(error, "The run failed")
+            failure = as_failure(error, "The run failed")
             feed.fail(str(failure))
             yield Update(feed.news(), alert(failure))
 
@@ -149,12 +149,12 @@ class Sessions:
         if before.repeats:  # a refused run leaves an earlier run in place, which is already repeated
             return
         pair = with_chat_cache(pair, before.settings)
-        own, raced = (each.model_dump(exclude={"translated"}) for each in (pair, before.pair))  # known once loaded
+        own, raced = (used.model_dump(exclude={"translated"}) for used in (pair, before.pair))  # known once loaded
         if own != raced:  # the visitor has chosen another pair since
             return
         engine = before.settings.engine
         with self._visitors.busy(visitor, "repeat") as cancelled, suppress(SpecdemoError):  # the race itself stands
-            # step costs last: a part of them cannot be stopped, and the next run would have to wait for it
+            # step costs last: measuring them cannot always be stopped, and the next run would have to wait
             for calibrate in (False, True):
                 job = WithEngine(engine, pair, partial(refined, comparison=last), calibrate=calibrate)
                 for progress in self._worker.run_idle(partial(if_loaded, job=job), cancelled):
@@ -167,16 +167,16 @@ class Sessions:
             yield line, FinishedRun.of(finished.run, finished.events + 1, last)
 
     def load(self, visitor: str, engine: EngineName, pair: ModelPair) -> Iterator[str]:
-        """Load a pair in place of another, yielding messages; it is loaded if the last one is empty."""
+        """Load a pair in place of the current one and yield messages; an empty last one means success."""
         with self._visitors.busy(visitor, "load") as cancelled:
             for phase in self._worker.run(Prepare(engine, initial_pair(pair)), cancelled):
                 yield describe(phase) if phase is not None else ""
             yield notice("Stopped; the previous pair is still in use.") if cancelled.is_set() else ""
 
     def waiting(self, visitor: str) -> str:
-        """What a run of this visitor waits for, beside the queue; empty if nothing."""
+        """What this visitor's next run waits for besides the queue; empty if nothing."""
         loads = self._visitors.events(visitor, "load")
-        return notice("The other pair is still loading; this run begins after that.") if loads else ""
+        return notice("The other pair is still loading; the run starts when it is ready.") if loads else ""
 
     def measure(self, visitor: str, activity: str, job: Job) -> Iterator[Any]:
         """Yield what `Worker.run` yields, until the job ends or this visitor stops it."""
@@ -194,8 +194,8 @@ class Sessions:
                 yield None
 
 
-def shown(error: Exception, what: str) -> SpecdemoError:
-    """What nobody expected becomes the cause."""
+def as_failure(error: Exception, what: str) -> SpecdemoError:
+    """An error that is not specdemo's own becomes the cause of an EngineError."""
     if isinstance(error, SpecdemoError):
         return error
     failure = EngineError.of(error, what)
@@ -205,12 +205,12 @@ def shown(error: Exception, what: str) -> SpecdemoError:
 
 def _turn(prompt: str, comparison: Comparison) -> Turn | None:
     """None if the run was stopped, or cut off while the model was thinking."""
-    said = answer(comparison.plain.text)
-    return Turn(prompt=prompt, answer=said) if said and comparison.plain.finish_reason != "cancelled" else None
+    text = answer(comparison.plain.text)
+    return Turn(prompt=prompt, answer=text) if text and comparison.plain.finish_reason != "cancelled" else None
 
 
 def initial_pair(pair: ModelPair) -> ModelPair:
-    """As its first run will need it, so that it is loaded only once."""
+    """The pair as its first run needs it, so that it loads only once."""
     return with_chat_cache(pair, GenerationSettings())
 
 
@@ -235,7 +235,7 @@ def in_child(
 ) -> Generator[list[Any], None, T]:
     """Return the result of work on a visitor's file, done in a process of its own within limits.
 
-    Until then, yield copies of `waiting` (Gradio changes those it sends), so that Gradio notices who has left. Raises
+    Until then, yield copies of `waiting` (Gradio changes them), so that Gradio notices a visitor who leaves. Raises
     the work's SpecdemoError, or a FileError that begins with `what` and ends with `otherwise`.
     """
     failure = Failure(FileError, what, otherwise)
@@ -244,8 +244,8 @@ def in_child(
         try:
             next(steps)
         except StopIteration as end:
-            found: T = end.value
-            return found
+            result: T = end.value
+            return result
         yield deepcopy(waiting)
 
 
@@ -286,7 +286,7 @@ def job_updates(
     show: Callable[[Any], str],
     kept: str = "finished results are kept",
 ) -> Iterator[JobUpdate]:
-    """Yield updates while a job runs; what is finished stays on the board, also if the job fails."""
+    """Yield updates while a job runs. Finished results stay on the board even if the job fails."""
     state: Progress[Any] | None = None
     due = arrived = 0.0
     try:
@@ -305,7 +305,7 @@ def job_updates(
                 due = monotonic() + JOB_UPDATE_SECONDS
                 yield JobUpdate(_progress(state), show(state), state)
     except Exception as error:  # whatever it is, the buttons change back
-        message = alert(shown(error, "The measurement failed"))
+        message = alert(as_failure(error, "The measurement failed"))
         yield JobUpdate(message, show(state) if state is not None else gr.skip(), state)
         return
     if state is None:

@@ -2,8 +2,8 @@ import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 import { comparison, load, show, until } from "./support.js";
 
-const { keep, recalled } = await load("storage.js");
-const { Past, keptRuns, rowOf } = await load("past.js");
+const { store, restore } = await load("storage.js");
+const { Past, storedRuns, rowOf } = await load("past.js");
 const { pack } = await load("files.js");
 const TABLE = '<div id="own-runs"><table><tbody></tbody></table></div>';
 
@@ -32,24 +32,24 @@ function past() {
 }
 
 test("what was kept is read again, and anything that is not JSON, or not allowed, is nothing", () => {
-  assert.equal(recalled("key"), null);
-  assert.equal(keep("key", ["text"]), true);
-  assert.deepEqual([recalled("key"), recalled("key", "sessionStorage")], [["text"], null]);
+  assert.equal(restore("key"), null);
+  assert.equal(store("key", ["text"]), true);
+  assert.deepEqual([restore("key"), restore("key", "sessionStorage")], [["text"], null]);
   localStorage.setItem("key", "{");
-  assert.equal(recalled("key"), null);
-  assert.deepEqual([recalled("key", "noStorage"), keep("key", 1, "noStorage")], [null, false]); // a browser that keeps nothing is no error
+  assert.equal(restore("key"), null);
+  assert.deepEqual([restore("key", "noStorage"), store("key", 1, "noStorage")], [null, false]); // a browser that keeps nothing is no error
 });
 
 test("of kept runs, what is usable stays, and a new one is added", async () => {
   await kept(finished("a", 4, 1.5));
-  const [run] = keptRuns();
+  const [run] = storedRuns();
   localStorage.setItem("specdemo-runs", JSON.stringify([1, run, { ...run, when: "yesterday" }, { ...run, row: null }, null]));
   const { element, race } = past();
-  assert.deepEqual(keptRuns(), [run]);
+  assert.deepEqual(storedRuns(), [run]);
   localStorage.setItem("specdemo-runs", "{");
   race.root.dispatchEvent(new CustomEvent("finished", { detail: finished("b", 4, 1.5) }));
   await until(() => element.querySelector("li")?.dataset.run === "b");
-  assert.deepEqual(keptRuns().map(({ run: name }) => name), ["b"]);
+  assert.deepEqual(storedRuns().map(({ run: name }) => name), ["b"]);
 });
 
 test("a run is opened; one that cannot be unpacked is forgotten", async () => {

@@ -66,11 +66,11 @@ test("a stopped run says so, and disturbed clocks come with what is certain", ()
 test("what goes on before the first token stands in both panes, and nothing of the last run above it", () => {
   const view = race();
   const phases = () => Object.values(view.panes).map(({ status }) => (status.hidden ? null : status.textContent));
-  view.asked(true);
-  assert.ok(view.root.classList.contains("asked"));
+  view.setRequested(true);
+  assert.ok(view.root.classList.contains("requested"));
   assert.deepEqual(phases(), ["Getting ready …", "Getting ready …"]);
   view.receive([start(), line("phase", { text: "Warming up (1 of 2) …" })].join("\n"));
-  assert.ok(!view.root.classList.contains("asked"));
+  assert.ok(!view.root.classList.contains("requested"));
   assert.deepEqual(phases(), ["Warming up (1 of 2) …", "Warming up (1 of 2) …"]);
   view.receive(slice("plain", [round(0.1, ["a"])], false));
   assert.deepEqual(phases(), [null, null]);

@@ -10,7 +10,7 @@ from specdemo.records import MOST, Comparison, Outcome, Round, Run, Token
 from specdemo.results import metrics
 from specdemo.results.figures import CHARTS, chart
 from specdemo.settings import GenerationSettings
-from specdemo.ui.anatomy import anatomy
+from specdemo.ui.feed import anatomy
 from tests.support.proposals import proposals
 from tests.support.random_records import comparisons
 

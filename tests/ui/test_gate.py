@@ -265,7 +265,7 @@ def test_messages_that_nobody_fetches_are_thrown_away(
     served: tuple[gr.Blocks, httpx.Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page, http = served
-    body, after = event(page, "code"), event(page, "leave_queue")
+    body, after = event(page, "code"), event(page, "cancel_run")
     body["data"][2] = "\N{GRINNING FACE}" * 2**17  # the prompt, which comes back as code
     http.post(JOIN, json=body).raise_for_status()
     monkeypatch.setattr(gate, "UNREAD_SECONDS", 0.0)

@@ -55,7 +55,8 @@ CUT = """() => [...document.querySelectorAll('main *')].filter(e => {
 
 CONTROLS = """() => [...document.querySelectorAll('button, input, select, textarea, summary')].filter(e => {
     const { width, height } = e.getBoundingClientRect();
-    return e.checkVisibility({ visibilityProperty: true }) && width > 4 && height > 4 && !e.disabled;
+    const seen = e.checkVisibility({ visibilityProperty: true, opacityProperty: true });
+    return seen && width > 4 && height > 4 && !e.disabled;
 }).length"""
 
 LOOKS = """e => {
@@ -341,7 +342,7 @@ def test_the_best_setting_is_found_applied_and_told(visit: Visit) -> None:
     page.click("#open-finding button")
     page.click("#find")
     expect(page.locator("#find")).to_have_attribute("data-answer", re.compile(r"\d+ s$"))
-    expect(page.locator(".found h2")).to_have_text(re.compile("^(Set|Kept): "), timeout=120_000)
+    expect(page.locator(".search-result h2")).to_have_text(re.compile("^(Set|Kept): "), timeout=120_000)
     expect(page.locator("#find")).to_be_enabled()
 
 
@@ -382,7 +383,7 @@ def test_the_anatomy_of_the_last_run_and_of_a_saved_one(visit: Visit, tmp_path: 
 
 def test_each_run_starts_afresh_unless_the_chat_is_continued(visit: Visit) -> None:
     page = visit(CHAT)
-    expect(page.locator("#goes-on input")).to_be_disabled()
+    expect(page.locator("#continue-chat input")).to_be_disabled()
     page.fill("#prompt textarea", "Who is there?")
     run(page)
     repeated(page)
@@ -390,7 +391,7 @@ def test_each_run_starts_afresh_unless_the_chat_is_continued(visit: Visit) -> No
     run(page)
     assert downloaded(page).history == ()
     repeated(page)
-    page.check("#goes-on input")
+    page.check("#continue-chat input")
     page.fill("#prompt textarea", "And now?")
     run(page)
     (turn,) = downloaded(page).history

@@ -71,7 +71,7 @@ def test_what_is_not_here_cannot_be_used_and_where_downloads_are_off_there_is_a_
     forged = "<button data-action='download'>Download</button>"
     card(page, ENTRY.name).evaluate("(card, html) => card.insertAdjacentHTML('beforeend', html)", forged)
     card(page, ENTRY.name).locator("button").click()
-    expect(page.locator("#download")).to_contain_text("Downloads from this page are off")
+    expect(page.locator("#download")).to_contain_text("Downloads are off on this page")
 
     expect(page.locator("#use")).to_be_enabled()
     page.locator("#draft input").click()

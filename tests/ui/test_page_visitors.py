@@ -17,7 +17,7 @@ def test_a_second_visitor_waits_in_a_visible_queue_and_may_leave(visit: Visit) -
     first.wait_for_selector(".race[data-state=playing]")
     second.click("#run")
     expect(second.locator("#message")).to_contain_text("queue: 1/1")
-    second.click("#leave")
+    second.click("#cancel")
     expect(second.locator("#run")).to_have_text("Run")
     expect(second.locator("#run")).to_be_enabled()
     second.click("#run")

@@ -101,15 +101,15 @@ def test_a_message_without_an_answer_leaves_the_chat_as_it_was() -> None:
     chat = pair.model_copy(update={"target": pair.target.model_copy(update={"chat_template": True})})
     values = start_values(chat).values()
 
-    def outputs(*, goes_on: bool = True) -> list[Any]:
-        said = CompareCallbacks(sessions).run(mock.Mock(), True, chat, (before, last), goes_on, "c", *values)
+    def outputs(*, continue_chat: bool = True) -> list[Any]:
+        said = CompareCallbacks(sessions).run(mock.Mock(), True, chat, (before, last), continue_chat, "c", *values)
         return [[value for value in news[2:4] if value != gr.skip()] for news in said]
 
     assert outputs() == [[], []]
     sessions.run.return_value = [Update(None, ""), Update("shown", "", turn=new)]
     nothing, (turns, _) = outputs()
     assert (nothing, turns) == ([], (before, last, new))
-    _, (turns, _) = outputs(goes_on=False)
+    _, (turns, _) = outputs(continue_chat=False)
     assert turns == (new,), "each run starts afresh unless the chat is continued"
 
 

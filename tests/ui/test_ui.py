@@ -8,7 +8,7 @@ from specdemo.models.catalogue import bundled_pair, bundled_prompts
 from specdemo.settings import GenerationSettings
 from specdemo.ui.compare import api_description, show_valid
 from specdemo.ui.controls import NAMES, control, settings_from, settings_from_link, start_values, visibility
-from specdemo.ui.page import StartValues, restore, suited
+from specdemo.ui.page import StartValues, prompt_for, restore
 from specdemo.ui.registry import PAIR_NAMES, Registry
 from specdemo.ui.session import Visitors
 
@@ -98,7 +98,7 @@ def test_visitors_may_choose_the_device_that_the_page_was_started_with() -> None
 
 def test_another_kind_of_models_example_gives_way_to_the_new_pairs_and_a_typed_prompt_stays() -> None:
     story, chat = (bundled_prompts(kind)[0] for kind in ("base", "chat"))
-    assert [suited(PAIR, prompt) for prompt in (chat, story, "Mine")] == [story, gr.skip(), gr.skip()]
+    assert [prompt_for(PAIR, prompt) for prompt in (chat, story, "Mine")] == [story, gr.skip(), gr.skip()]
 
 
 def test_the_endpoint_explains_every_parameter() -> None:
