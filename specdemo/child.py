@@ -25,7 +25,7 @@ from specdemo.errors import SpecdemoError
 
 T = TypeVar("T")
 _POLL_SECONDS = 0.2  # how soon a Stop is noticed
-_PATIENCE = 2.0  # seconds for a process to end by itself before it is killed
+_EXIT_SECONDS = 2.0  # seconds for a process to end by itself before it is killed
 _NICE = 10  # of 19: gives way to the engine, yet ends
 _STARTING = Lock()
 _OUT_OF_MEMORY = 77  # exit status of our own, which no library uses
@@ -58,7 +58,7 @@ class Child:
         # not a daemon in multiprocessing's sense, since those may not have children
         self.process = context.Process(target=_run, args=(main, theirs, arguments), name=name)
         try:
-            with _STARTING, _uninterrupted(), _script_hidden():
+            with _STARTING, _sigint_blocked(), _script_hidden():
                 self.process.start()
         except OSError:
             self._connection.close()
@@ -70,7 +70,7 @@ class Child:
     @property
     def ending(self) -> str:
         """How the process ended, such as "it was ended by SIGKILL (…)"."""
-        self.process.join(_PATIENCE)
+        self.process.join(_EXIT_SECONDS)
         code = self.process.exitcode
         if code is None:
             return "it no longer answered"
@@ -100,7 +100,7 @@ class Child:
     def end(self) -> None:
         atexit.unregister(self.end)
         self.process.terminate()
-        self.process.join(_PATIENCE)
+        self.process.join(_EXIT_SECONDS)
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
@@ -108,7 +108,7 @@ class Child:
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
+def _sigint_blocked() -> Iterator[None]:
     """Start processes out of reach of Ctrl+C, which a terminal sends to all; their parent ends them."""
     if sys.platform == "win32":
         yield
@@ -142,10 +142,10 @@ class Failure(NamedTuple):
 
     kind: type[SpecdemoError]
     what: str
-    otherwise: str
+    advice: str
 
     def error(self, reason: str) -> SpecdemoError:
-        error = self.kind(f"{self.what}: {reason}; {self.otherwise}.")
+        error = self.kind(f"{self.what}: {reason}; {self.advice}.")
         error.ended = True
         return error
 
@@ -161,7 +161,7 @@ def send_all(connection: Connection, messages: Iterable[Any], failure: Failure) 
     except (BrokenPipeError, EOFError):
         raise
     except Exception as error:  # whatever the work did not expect: reported, and logged by the parent
-        found = failure.kind.of(error, failure.what, failure.otherwise)
+        found = failure.kind.of(error, failure.what, failure.advice)
         found.__cause__ = error
         found.ended = True
         connection.send(found)
@@ -180,9 +180,9 @@ def run_child(
     that of `failure`.
     """
     try:
-        child = Child(_once, work, arguments, failure, name=name)
+        child = Child(_send_results, work, arguments, failure, name=name)
     except OSError as error:
-        raise failure.kind.of(error, failure.what, failure.otherwise) from error
+        raise failure.kind.of(error, failure.what, failure.advice) from error
     try:
         while not stop():
             try:
@@ -245,9 +245,10 @@ def _restrict(limits: Limits) -> None:
         return
 
     def lower(what: int, limit: int) -> None:
-        _, most = resource.getrlimit(what)
-        limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
-        resource.setrlimit(what, (limit, most))  # a process at its hard limit of processor time gets a bare SIGKILL
+        _, hard_limit = resource.getrlimit(what)
+        limit = limit if hard_limit == resource.RLIM_INFINITY else min(limit, hard_limit)
+        # The hard limit stays: a process that reaches its own of processor time gets a bare SIGKILL.
+        resource.setrlimit(what, (limit, hard_limit))
 
     os.nice(_NICE)
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -258,7 +259,7 @@ def _restrict(limits: Limits) -> None:
         lower(resource.RLIMIT_AS, pages * resource.getpagesize() + limits.memory)
 
 
-def _once(
+def _send_results(
     connection: Connection, work: Callable[..., Iterable[Any]], arguments: tuple[Any, ...], failure: Failure
 ) -> None:
     send_all(connection, work(*arguments), failure)

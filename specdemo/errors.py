@@ -33,9 +33,9 @@ _repr = Repr()
 _repr.maxstring = _repr.maxother = _repr.maxlong = _QUOTED
 
 
-def quoted(given: object) -> str:
+def quoted(value: object) -> str:
     """Quote user input for an error message, cutting the middle beyond about 200 characters."""
-    return _repr.repr(given)
+    return _repr.repr(value)
 
 
 def capitalised(text: str) -> str:
@@ -58,17 +58,17 @@ class SpecdemoError(Exception):
     ended = False  # whether the process of the work ended before it
 
     @classmethod
-    def of(cls, error: BaseException, what: str, otherwise: str) -> Self:
+    def of(cls, error: BaseException, what: str, advice: str) -> Self:
         known = known_cause(error)
-        return cls(f"{what}; {otherwise}." if known is None else f"{what}: {known[0]}; {known[1]}.").because(error)
+        return cls(f"{what}; {advice}." if known is None else f"{what}: {known[0]}; {known[1]}.").because(error)
 
     def because(self, cause: BaseException | str) -> Self:
-        self._cause = cause if isinstance(cause, str) else words_of(cause)
+        self._cause = cause if isinstance(cause, str) else messages_of(cause)
         return self
 
     @property
     def cause(self) -> str:
-        return self._cause or words_of(self.__cause__)
+        return self._cause or messages_of(self.__cause__)
 
     @property
     def trace(self) -> str:
@@ -126,7 +126,7 @@ def _chain_of(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-def words_of(error: BaseException | None) -> str:
+def messages_of(error: BaseException | None) -> str:
     lines = list[str]()
     for each in _chain_of(error):
         if isinstance(each, SpecdemoError):
@@ -153,13 +153,13 @@ def known_cause(error: BaseException) -> tuple[str, str] | None:
 
 
 def _can_open(files: int) -> bool:
-    opened = list[int]()
+    descriptors = list[int]()
     try:
-        opened += (os.open(os.devnull, os.O_RDONLY) for _ in range(files))
+        descriptors += (os.open(os.devnull, os.O_RDONLY) for _ in range(files))
     except OSError:
         return False
     finally:
-        for each in opened:
+        for each in descriptors:
             os.close(each)
     return True
 
@@ -211,8 +211,8 @@ class EngineError(RunError):
         super().__init__(message)
 
     @classmethod
-    def of(cls, error: BaseException, what: str = ENGINE_FAILED, otherwise: str = "run again") -> Self:
-        return super().of(error, what, otherwise)
+    def of(cls, error: BaseException, what: str = ENGINE_FAILED, advice: str = "run again") -> Self:
+        return super().of(error, what, advice)
 
 
 class ServerError(RunError): ...

@@ -27,16 +27,16 @@ def json_value(text: str | bytes) -> Any:
     return from_json(text, allow_inf_nan=False)
 
 
-def read_bytes(path: Path, most: int, kind: str) -> bytes:
-    """Read a file of at most `most` bytes, else raise a FileError, which omits its folder: it may be the server's."""
+def read_bytes(path: Path, max_bytes: int, kind: str) -> bytes:
+    """Read a file of at most `max_bytes`. A FileError omits the folder, which may be the server's."""
     name = quoted(path.name or str(path))
     try:
         with path.open("rb") as file:
-            data = file.read(most + 1)
+            data = file.read(max_bytes + 1)
     except (OSError, ValueError) as error:  # ValueError: not a possible file name
         raise FileError(f"Cannot read {name}; choose {kind}.") from error
-    if len(data) > most:
-        raise FileError(f"{name} is larger than {most // 2**20} MB; choose a smaller file.")
+    if len(data) > max_bytes:
+        raise FileError(f"{name} is larger than {max_bytes // 2**20} MB; choose a smaller file.")
     return data
 
 
@@ -81,18 +81,18 @@ def write_bytes(content: bytes, path: Path) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    beside = path.with_name(f".specdemo-{secrets.token_hex(4)}")  # short, since names have a longest length
+    temporary = path.with_name(f".specdemo-{secrets.token_hex(4)}")  # short, since names have a longest length
     try:
-        with beside.open("xb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         with suppress(FileNotFoundError):
-            beside.chmod(path.stat().st_mode)
-        beside.replace(path)
+            temporary.chmod(path.stat().st_mode)
+        temporary.replace(path)
     except BaseException:
         with suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
         raise
 
 
@@ -117,11 +117,11 @@ def own_cache() -> Path:
     return platformdirs.user_cache_path("specdemo", appauthor=False, opinion=False)
 
 
-def expanded(path: str) -> Path:
+def expand_path(path: str) -> Path:
     return Path(os.path.expandvars(path)).expanduser()
 
 
-def contents(folder: Path) -> list[Path]:
+def list_folder(folder: Path) -> list[Path]:
     """Sorted; nothing if the folder cannot be read."""
     with suppress(OSError):
         return sorted(folder.iterdir())

@@ -48,10 +48,10 @@ def _doctor(options: argparse.Namespace) -> None:
 
 
 def machine() -> Iterator[str]:
-    found = {name: number for name in _PACKAGES if (number := _installed(name)) is not None}
+    versions = {name: number for name in _PACKAGES if (number := _installed(name)) is not None}
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     yield f"specdemo {__version__}, Python {platform.python_version()}, {platform.platform()}"
-    yield f"packages: {', '.join(f'{name} {number}' for name, number in found.items())}"
+    yield f"packages: {', '.join(f'{name} {number}' for name, number in versions.items())}"
     yield f"processor: {processor()}, {psutil.cpu_count(logical=False)} cores, {usable} usable processors"
     yield f"instruction sets: {', '.join(instruction_sets()) or 'none of those that matter, or not reported'}"
     yield f"memory: {in_units(memory_total())}, {in_units(memory_free())} free"

@@ -18,7 +18,7 @@ import openvino
 from specdemo.decoding.verification import Logits
 
 CHUNK = 256  # tokens fed per pass, which bounds the memory of a long prompt's logits
-_REPEATED = 65  # tokens of the longest verification, whose requests are kept
+_MAX_REUSED = 65  # tokens of the longest verification, whose requests are kept
 _BLOCK = 32  # positions per block of OpenVINO's paged attention on CPU
 
 
@@ -34,9 +34,9 @@ class Cached(ABC):
     reads: Callable[[int, int], States]
 
     def __init__(self, compiled: openvino.CompiledModel) -> None:
-        self._fed: list[int] = []
+        self._cached_ids: list[int] = []
         self._names = {name for port in compiled.inputs for name in port.get_names()}
-        self._shows = len(compiled.outputs) > 1
+        self._has_states = len(compiled.outputs) > 1
         self._states: States = np.zeros((0, 0), np.float32)
 
     @property
@@ -46,8 +46,8 @@ class Cached(ABC):
     def states(self, first: int, last: int) -> States:
         return self._states[first:last]
 
-    def _note(self, request: openvino.InferRequest, past: int, count: int) -> None:
-        if not self._shows:
+    def _store_states(self, request: openvino.InferRequest, past: int, count: int) -> None:
+        if not self._has_states:
             return
         found = request.get_output_tensor(1).data
         found = found.reshape(-1, found.shape[-1])[:count]
@@ -61,32 +61,32 @@ class Cached(ABC):
     def logits(self, ids: Ids[int], last: int = 1) -> Logits:
         for _ in self.read(ids, last):
             pass
-        kept = len(self._fed)
+        kept = len(self._cached_ids)
         result = self._feed(ids[kept:], kept)
-        self._fed = list(ids)
+        self._cached_ids = list(ids)
         return result[-last:]
 
     def read(self, ids: Ids[int], last: int = 1) -> Iterator[int]:
         """Roll back what the text does not contain, then feed it until the rest fits one pass."""
-        kept = min(self.shared(ids), len(ids) - last)
+        kept = min(self.common_prefix(ids), len(ids) - last)
         self._rollback(kept)
-        self._fed = list(ids[:kept])
+        self._cached_ids = list(ids[:kept])
         while len(ids) - kept > CHUNK:
             end = min(kept - kept % CHUNK + CHUNK, len(ids) - last)  # the same chunks wherever reading begins
             self._feed(ids[kept:end], kept)
             kept = end
-            self._fed = list(ids[:kept])
+            self._cached_ids = list(ids[:kept])
             yield kept
 
-    def shared(self, ids: Ids[int]) -> int:
-        kept = min(len(self._fed), len(ids))
-        while self._fed[:kept] != ids[:kept]:
+    def common_prefix(self, ids: Ids[int]) -> int:
+        kept = min(len(self._cached_ids), len(ids))
+        while self._cached_ids[:kept] != ids[:kept]:
             kept -= 1
         return kept
 
-    def keep(self, tokens: int) -> None:
-        del self._fed[tokens:]
-        self._rollback(len(self._fed))
+    def truncate(self, tokens: int) -> None:
+        del self._cached_ids[tokens:]
+        self._rollback(len(self._cached_ids))
 
     @abstractmethod
     def _rollback(self, kept: int) -> None:
@@ -102,7 +102,7 @@ class Uncached:
         self._sequence = sequence
 
     def logits(self, ids: Ids[int], last: int = 1) -> Logits:
-        self._sequence.keep(0)
+        self._sequence.truncate(0)
         return self._sequence.logits(ids, last)
 
     @property
@@ -113,7 +113,7 @@ class Uncached:
     def read(self, ids: Ids[int]) -> Iterator[int]:
         return iter(())
 
-    def shared(self, ids: Ids[int]) -> int:
+    def common_prefix(self, ids: Ids[int]) -> int:
         return 0
 
 
@@ -145,7 +145,7 @@ class Stateful(Cached):
         if "hidden_states" in self._names:
             values["hidden_states"] = self.reads(past, past + len(ids))[None]
         self._request.infer({name: values[name] for name in values.keys() & self._names}, share_outputs=True)
-        self._note(self._request, past, len(ids))
+        self._store_states(self._request, past, len(ids))
         logits: Logits = self._request.get_tensor("logits").data[0]
         return logits
 
@@ -208,8 +208,8 @@ class Paged(Cached):
             self._read = np.ascontiguousarray(self.reads(past, past + count)[:, None])
             step.request.set_tensor("hidden_states", openvino.Tensor(self._read, shared_memory=True))
         step.request.infer(share_outputs=True)
-        self._note(step.request, past, count)
-        logits: Logits = step.request.get_output_tensor(0).data.reshape(step.fed, -1)
+        self._store_states(step.request, past, count)
+        logits: Logits = step.request.get_output_tensor(0).data.reshape(step.width, -1)
         return logits[:count]
 
     def _pass(self, count: int) -> "_Pass":
@@ -218,12 +218,12 @@ class Paged(Cached):
             layout: Layout = self._layout if count < CHUNK else "joined"
             compiled = self._fixed.get(count, self._compiled)
             found = _Pass(compiled, self._caches, count, self._capacity // _BLOCK, layout)
-            if count <= _REPEATED:
+            if count <= _MAX_REUSED:
                 self._passes[count] = found
         return found
 
 
-class _Shared:
+class _SharedInput:
     def __init__(self, values: Any, kind: Any = np.int32) -> None:
         self.array: npt.NDArray[Any] = np.array(values, kind)
         self.tensor = openvino.Tensor(self.array, shared_memory=True)
@@ -247,22 +247,22 @@ class _Pass:
         blocks: int,
         layout: Layout,
     ) -> None:
-        self.fed, self.sequences, every = pass_shape(count, layout)
-        self.tokens, self.positions = _Shared(np.zeros(self.fed), np.int64), _Shared(np.zeros(self.fed), np.int64)
-        self.past, self.context = _Shared(np.zeros(every)), _Shared(0)
+        self.width, self.sequences, rows = pass_shape(count, layout)
+        self.tokens, self.positions = (_SharedInput(np.zeros(self.width), np.int64) for _ in range(2))
+        self.past, self.context = _SharedInput(np.zeros(rows)), _SharedInput(0)
         own = [[*range(blocks)]] * self.sequences
         # an empty sequence has no blocks, a second token the one that is never read
-        others = [[] if layout == "empty" else [blocks]] * (every - self.sequences)
+        others = [[] if layout == "empty" else [blocks]] * (rows - self.sequences)
         counts = [len(each) for each in own + others]
-        ends = [0, count] if layout == "joined" else [min(index, self.fed) for index in range(every + 1)]
+        ends = [0, count] if layout == "joined" else [min(index, self.width) for index in range(rows + 1)]
         self._inputs = {
             "input_ids": self.tokens,
             "position_ids": self.positions,
             "past_lens": self.past,
             "max_context_len": self.context,
-            "subsequence_begins": _Shared(ends),
-            "block_indices": _Shared([block for each in own + others for block in each]),
-            "block_indices_begins": _Shared(np.cumsum([0, *counts])),
+            "subsequence_begins": _SharedInput(ends),
+            "block_indices": _SharedInput([block for each in own + others for block in each]),
+            "block_indices_begins": _SharedInput(np.cumsum([0, *counts])),
         }
         self.request = compiled.create_infer_request()
         for name, shared in self._inputs.items():

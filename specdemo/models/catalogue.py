@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pydantic import Field, TypeAdapter
 
 from specdemo.errors import FolderError, ModelError, PairError, SettingsError, UnknownNameError, quoted
-from specdemo.files import ASSETS, contents, expanded, is_writable, own_cache
+from specdemo.files import ASSETS, expand_path, is_writable, list_folder, own_cache
 from specdemo.models.converted import conversions, file_digest, has_int8_weights, is_converted
 from specdemo.models.devices import int8_runtime, memory_needed
 from specdemo.models.folder import inspect_folder, own_head
@@ -29,7 +29,7 @@ from specdemo.strategies import DRAFT_KINDS, DraftKindName
 
 BUNDLED = ASSETS / "story-pair"
 MODELS_VARIABLE, PAIR_VARIABLE = "SPECDEMO_MODELS", "SPECDEMO_PAIR"
-_FIRST_CHOICE = "smollm2"
+_DEFAULT_PAIR = "smollm2"
 
 
 def export_command(repository: str, weights: str, folder: str, *, trust: bool = False) -> str:
@@ -136,18 +136,18 @@ def hub_cache() -> Path:
     """Return the cache of `huggingface_hub`, by its own rules, from the environment at every call."""
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if os.environ.get(name):
-            return expanded(os.environ[name])
+            return expand_path(os.environ[name])
     if os.environ.get("HF_HOME"):
-        return expanded(os.environ["HF_HOME"]) / "hub"
+        return expand_path(os.environ["HF_HOME"]) / "hub"
     caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"  # on every system
-    return expanded(caches) / "huggingface" / "hub"
+    return expand_path(caches) / "huggingface" / "hub"
 
 
 def models_dir(given: Path | None = None) -> Path:
     if given is not None:
         return given
     named = os.environ.get(MODELS_VARIABLE)
-    return expanded(named) if named else own_cache() / "models"
+    return expand_path(named) if named else own_cache() / "models"
 
 
 def cached_folders() -> dict[str, Path]:
@@ -175,7 +175,7 @@ def snapshots(storage: Path) -> list[Path]:
             return path.stat().st_mtime
         return 0.0
 
-    return sorted(contents(storage / "snapshots"), key=modified, reverse=True)
+    return sorted(list_folder(storage / "snapshots"), key=modified, reverse=True)
 
 
 def local_folder(source: Source, directory: Path | None = None) -> Path | None:
@@ -189,7 +189,7 @@ def local_folder(source: Source, directory: Path | None = None) -> Path | None:
         assert source.file is not None
         snapshots = storage_of(source.repository) / "snapshots"
         places = [*_packaged(source), *sorted(snapshots.glob(f"*/{glob.escape(source.file)}"))]
-        return next((path for path in places if path.is_file() and _is_right(source, path)), None)
+        return next((path for path in places if path.is_file() and _has_right_digest(source, path)), None)
     folder = exported_folder(source, directory)
     with suppress(ModelError):
         _ = inspect_model(folder)
@@ -205,7 +205,7 @@ def _packaged(source: Source) -> list[Path]:
     return []
 
 
-def _is_right(source: Source, path: Path) -> bool:
+def _has_right_digest(source: Source, path: Path) -> bool:
     return source.sha256 is None or file_digest(path) == source.sha256
 
 
@@ -241,7 +241,7 @@ def default_pair(**runtime: Any) -> ModelPair:
 
     Skips a pair that is not here, or that needs conversion while the cache is not writable.
     """
-    entry = find(os.environ.get(PAIR_VARIABLE) or _FIRST_CHOICE)
+    entry = find(os.environ.get(PAIR_VARIABLE) or _DEFAULT_PAIR)
     paths = [path for path in entry_folders(entry) if path is not None]
     if len(paths) < len(entry.sources) or entry.target.name is None:
         return bundled_pair(**runtime)
@@ -291,15 +291,15 @@ def default_settings(target: Model) -> Defaults:
         return Defaults(generation={"engine": "server", "policy": "server"})
     if target.path is None:
         return Defaults()
-    listed = (entry for entry in catalogue() if _is(target.path, entry.target))
+    listed = (entry for entry in catalogue() if _matches(target.path, entry.target))
     return next((entry.begin for entry in listed), Defaults())
 
 
-def _is(path: Path, source: Source) -> bool:
+def _matches(path: Path, source: Source) -> bool:
     """Whether a folder or file is the catalogue's model: by its path or, for a file, by its content."""
     if source.sha256 is not None and path.is_file():
         with suppress(OSError):
-            return path.stat().st_size == source.disk_bytes and _is_right(source, path)
+            return path.stat().st_size == source.disk_bytes and _has_right_digest(source, path)
     return local_folder(source) == path
 
 

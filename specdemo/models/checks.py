@@ -44,7 +44,7 @@ _SERVED = "This model is on a server; choose the remote engine (server)."
 _NOT_SERVED = "The remote engine decodes only what servers have; choose the genai engine."
 
 _TAIL = 2**18  # bytes at the end of a tokenizer's XML, with its ids and chat template
-_PADDED = 0.98
+_MIN_OVERLAP = 0.98
 """Least part of the larger vocabulary (Qwen2.5's has 151,936 tokens or 152,064); only orders the list of drafts."""
 
 
@@ -87,25 +87,25 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
     if target.server is not None:
         remote = EngineReport(engine="server", can_run=True, memory_needed=0)
         return PairReport(target=target, draft=draft, same_tokenizer=None, engines=(remote,), memory_free=free)
-    unread = next((model for model in (target, draft) if model is not None and not is_converted(model)), None)
-    comparable = draft if draft is not None and not draft.head and unread is None else None
-    difference = _difference(target, comparable) if comparable is not None else None
+    unconverted = next((model for model in (target, draft) if model is not None and not is_converted(model)), None)
+    compared = draft if draft is not None and not draft.head and unconverted is None else None
+    difference = _difference(target, compared) if compared is not None else None
     engines = []
     for name in LOCAL:
         needed = memory_needed(target.weight_bytes or 0, (draft and draft.weight_bytes) or 0, cache_size, name)
-        refusal = _cannot(name, target, draft, difference)
+        refusal = _refusal(name, target, draft, difference)
         remark = refusal
         if remark is None and difference is not None:
             remark = "In greedy decoding only: the draft's tokenizer is another, so its text is re-encoded."
-        elif remark is None and unread is not None:
-            remark = f"{unread.name!r} is converted when it is first used; the tokenizers are compared then."
+        elif remark is None and unconverted is not None:
+            remark = f"{unconverted.name!r} is converted when it is first used; the tokenizers are compared then."
         elif remark is None and needed > free:
             remark = (
                 f"It may need {in_units(needed)} of memory, but only {in_units(free)} is free; "
                 "choose a smaller cache size or a smaller pair."
             )
         engines.append(EngineReport(engine=name, can_run=refusal is None, memory_needed=needed, reason=remark))
-    same = difference is None if comparable is not None else None
+    same = difference is None if compared is not None else None
     reason = difference or next((engine.reason for engine in engines if engine.reason), None)
     return PairReport(
         target=target, draft=draft, same_tokenizer=same, engines=tuple(engines), memory_free=free, reason=reason
@@ -121,7 +121,7 @@ def drafts_for(target: Model, models: Iterable[Model]) -> list[Model]:
 
     def fits(model: Model) -> bool:  # families pad their vocabularies to other multiples
         sizes = sorted((model.vocabulary or 0, target.vocabulary or 0))
-        same = model.architecture == target.architecture and sizes[0] >= _PADDED * sizes[1]
+        same = model.architecture == target.architecture and sizes[0] >= _MIN_OVERLAP * sizes[1]
         return model.vocabulary == target.vocabulary or (same and not model.head)
 
     def able(model: Model) -> bool:
@@ -138,7 +138,7 @@ def drafts_for(target: Model, models: Iterable[Model]) -> list[Model]:
 
 def is_recommended(draft: Model, target: Model) -> bool:
     """Whether a draft very likely fits: the catalogue pairs them, or it is small and has the same tokenizer."""
-    if (draft.name, target.name) in _paired() or (draft.head == "mtp" and draft.path == target.path):
+    if (draft.name, target.name) in _catalogue_pairs() or (draft.head == "mtp" and draft.path == target.path):
         return True
     if draft.head or draft.architecture != target.architecture:  # only the catalogue knows a head's target
         return False
@@ -155,7 +155,7 @@ def fitting_draft(target: Model, models: Iterable[Model]) -> Model | None:
 
 
 @cache
-def _paired() -> frozenset[tuple[str, str]]:
+def _catalogue_pairs() -> frozenset[tuple[str, str]]:
     pairs = ((entry.draft, entry.target) for entry in catalogue() if entry.draft is not None and entry.supported)
     return frozenset((draft.listed_as, target.listed_as) for draft, target in pairs)
 
@@ -165,7 +165,7 @@ def check_engine(pair: ModelPair, engine: EngineName) -> None:
     if (pair.target.server is None) != ENGINES[engine].local:
         raise PairError(_SERVED if ENGINES[engine].local else _NOT_SERVED)
     difference = f"Target and draft have different tokenizers; {_ADVICE}." if pair.translated else None
-    refusal = _cannot(engine, pair.target, pair.draft, difference)
+    refusal = _refusal(engine, pair.target, pair.draft, difference)
     if refusal is not None:
         raise PairError(refusal)
     kind = DRAFT_KINDS[pair.draft_kind or "model"]
@@ -185,8 +185,8 @@ def check_strategy(pair: ModelPair, engine: EngineName, strategy: Strategy, samp
     if not strategy.drafter.model and pair.draft_kind != "server":
         return
     require_draft(pair)
-    lacking = (pair.draft and pair.draft.vocabulary) != pair.target.vocabulary
-    penalty = sampling.repetition_penalty != 1 and lacking
+    different_vocabulary = (pair.draft and pair.draft.vocabulary) != pair.target.vocabulary
+    penalty = sampling.repetition_penalty != 1 and different_vocabulary
     reason = pair_refusal(strategy, pair.draft_kind, engine, sampling=sampling.do_sample, penalty=penalty)
     if reason is not None:
         raise SettingsError(reason)
@@ -217,7 +217,7 @@ def _difference(target: Model, draft: Model) -> str | None:
     return None
 
 
-def _cannot(engine: EngineName, target: Model, draft: Model | None, difference: str | None) -> str | None:
+def _refusal(engine: EngineName, target: Model, draft: Model | None, difference: str | None) -> str | None:
     if draft is not None and draft.head == "mtp" and (not target.in_parts or draft.path != target.path):
         return _MTP
     if target.in_parts and ENGINES[engine].local and (engine != "genai" or draft is None or draft.head != "mtp"):

@@ -34,7 +34,7 @@ from specdemo.files import link_or_copy
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import check_readable, vocabulary_of
 from specdemo.models.gguf_header import Header, Tensor, read_array, read_header, type_number
-from specdemo.models.gguf_keys import SPLITS, begins_with_token, rope_factors, takes_words_whole
+from specdemo.models.gguf_keys import SPLITS, adds_bos, keeps_whole_words, rope_factors
 from specdemo.settings import WeightsForm
 
 _DECOMPRESSION = {"Convert", "Subtract", "Multiply", "Reshape", "Transpose"}  # from a constant to its product
@@ -46,9 +46,9 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 Halves = np.ndarray[Any, np.dtype[np.float16]]
 _GROUP = 32
 _ROUNDED = ("Q4_1", "Q4_K")
-_END = re.compile(r"model\.layers\.self_attn\.add1\.layer(\d+)")
+_LAYER_END = re.compile(r"model\.layers\.self_attn\.add1\.layer(\d+)")
 _CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-_STEP = 2**24  # bytes converted at once, for the same reason
+_BYTES_AT_ONCE = 2**24  # bytes converted at once, for the same reason
 _NO_LIMIT = np.int32(2**30)  # GenAI adds to it the tokens at the beginning, so 2**31 - 1 would overflow
 _CONTROL, _USER_DEFINED = 3, 4  # among the types of tokens
 
@@ -59,14 +59,14 @@ def store(path: Path, work: Path, form: WeightsForm) -> None:
     check_readable(header)
     work.mkdir()
     link = work / "model.gguf"
-    if not with_halves(path, header, link):
+    if not write_with_f16(path, header, link):
         link_or_copy(path, link)
     try:
         openvino_genai.LLMPipeline(link, "CPU", enable_save_ov_model=True)
     except Exception as error:  # whatever makes the reader fail
-        said = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
+        reason = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
         raise FetchError(
-            f"OpenVINO GenAI could not read {path.name!r} (its last message: {said}); choose another file."
+            f"OpenVINO GenAI could not read {path.name!r} (its last message: {reason}); choose another file."
         ) from error
     link.unlink()
 
@@ -77,7 +77,7 @@ def store(path: Path, work: Path, form: WeightsForm) -> None:
         if form == "int8":
             store_as_int8(model)
 
-    _change(work, "openvino_model", repair)
+    _rewrite(work, "openvino_model", repair)
     _repair_tokenizer(work, path, header)
     for name, content in (("config", configuration(header)), ("generation_config", ends(header))):
         (work / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -120,50 +120,50 @@ def ends(header: Header) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def with_halves(path: Path, header: Header, copy: Path) -> bool:
+def write_with_f16(path: Path, header: Header, copy: Path) -> bool:
     """Write a copy with F32 and BF16 matrices as F16, and vectors as F32, as the reader wants; False if needless."""
-    if all(_stored_as(tensor) == tensor.type for tensor in header.tensors):
+    if all(_type_for_reader(tensor) == tensor.type for tensor in header.tensors):
         return False
     with copy.open("wb") as target:
         target.write(np.memmap(path, np.uint8, "r")[: header.table].tobytes())
         offset = 0
         for tensor in header.tensors:
-            target.write(_row(tensor, offset))
+            target.write(_table_row(tensor, offset))
             offset += -(-_size(tensor) // header.alignment) * header.alignment
         for tensor in header.tensors:
             target.write(bytes(-target.tell() % header.alignment))
-            weights = _raw(path, header, tensor)
-            for place in range(0, len(weights), _STEP):
-                target.write(_converted(weights[place : place + _STEP], tensor).tobytes())
+            weights = _bytes_of(path, header, tensor)
+            for place in range(0, len(weights), _BYTES_AT_ONCE):
+                target.write(_convert_part(weights[place : place + _BYTES_AT_ONCE], tensor).tobytes())
         target.write(bytes(-target.tell() % header.alignment))
     return True
 
 
-def _raw(file: Path, header: Header, tensor: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _bytes_of(file: Path, header: Header, tensor: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
     begin = header.data + tensor.offset
     return np.memmap(file, np.uint8, "r")[begin : begin + tensor.bytes]
 
 
-def _stored_as(tensor: Tensor) -> str:
+def _type_for_reader(tensor: Tensor) -> str:
     if len(tensor.shape) > 1:
         return "F16" if tensor.type in ("F32", "BF16") else tensor.type
     return "F32"
 
 
 def _size(tensor: Tensor) -> int:
-    kind = _stored_as(tensor)
+    kind = _type_for_reader(tensor)
     return tensor.bytes if kind == tensor.type else prod(tensor.shape) * (2 if kind == "F16" else 4)
 
 
-def _row(tensor: Tensor, offset: int) -> bytes:
+def _table_row(tensor: Tensor, offset: int) -> bytes:
     name = tensor.name.encode()
     form = f"<Q{len(name)}sI{len(tensor.shape)}QIQ"
-    kind = type_number(_stored_as(tensor))
+    kind = type_number(_type_for_reader(tensor))
     return struct.pack(form, len(name), name, len(tensor.shape), *tensor.shape, kind, offset)
 
 
-def _converted(part: np.ndarray[Any, np.dtype[np.uint8]], tensor: Tensor) -> np.ndarray[Any, Any]:
-    kind = _stored_as(tensor)
+def _convert_part(part: np.ndarray[Any, np.dtype[np.uint8]], tensor: Tensor) -> np.ndarray[Any, Any]:
+    kind = _type_for_reader(tensor)
     if kind == tensor.type:
         return part
     if tensor.type == "BF16":  # the upper half of an F32
@@ -175,14 +175,14 @@ def _converted(part: np.ndarray[Any, np.dtype[np.uint8]], tensor: Tensor) -> np.
 
 def _name_layers(model: openvino.Model) -> None:
     for node in model.get_ordered_ops():
-        if end := _END.fullmatch(node.get_friendly_name()):
+        if end := _LAYER_END.fullmatch(node.get_friendly_name()):
             node.set_friendly_name(f"model.layers.{end[1]}/residual")
 
 
 def _scale_positions(model: openvino.Model, file: Path, header: Header) -> None:
     """Store the file's own frequencies of positions: the reader omits their scaling, and may round them to f16."""
     base = header.number(f"{header.family}.rope.freq_base") or 10_000.0
-    llama3 = [_raw(file, header, each) for each in header.tensors if each.name == "rope_freqs.weight"]
+    llama3 = [_bytes_of(file, header, each) for each in header.tensors if each.name == "rope_freqs.weight"]
     divisors = np.array(llama3[0].view(np.float32)) if llama3 else 1
     for node in model.get_ordered_ops():
         if node.get_type_name() not in ("Cos", "Sin"):
@@ -212,7 +212,7 @@ def _restore_minima(model: openvino.Model, file: Path, header: Header) -> None:
     for tensor in header.tensors:
         if tensor.type in _ROUNDED and len(tensor.shape) == 2:
             tensors[tensor.shape[1], tensor.shape[0] // _GROUP].append(tensor)
-    for subtraction, scales in _rounded(model):
+    for subtraction, scales in _zero_points(model):
         found = _minima(scales, tensors[scales.shape], file, header)
         if found is not None:
             steps = np.where(scales == 0, 1, scales).astype(np.float32)
@@ -220,7 +220,7 @@ def _restore_minima(model: openvino.Model, file: Path, header: Header) -> None:
             subtraction.input(1).replace_source_output(opset.constant(zeros).output(0))
 
 
-def _rounded(model: openvino.Model) -> Iterator[tuple[Any, Halves]]:
+def _zero_points(model: openvino.Model) -> Iterator[tuple[Any, Halves]]:
     """Yield the nodes that subtract 4-bit zero points, and the scales that follow, shape (rows, groups)."""
     for node in model.get_ordered_ops():
         if node.get_type_name() != "Subtract":
@@ -234,7 +234,7 @@ def _rounded(model: openvino.Model) -> Iterator[tuple[Any, Halves]]:
 def _minima(scales: Halves, tensors: list[Tensor], file: Path, header: Header) -> Floats | None:
     """Return the negated minima of the tensor with these scales, whose rows may be in a different order."""
     for tensor in tensors:
-        theirs, minima = _scales_and_minima(tensor, _raw(file, header, tensor))
+        theirs, minima = _scales_and_minima(tensor, _bytes_of(file, header, tensor))
         if not np.array_equal(theirs[0], scales[0]):  # rows are reordered within heads: the first row stays
             continue
         if np.array_equal(theirs, scales):
@@ -269,13 +269,13 @@ def store_as_int8(model: openvino.Model) -> None:
     A group's largest weight is 127. Products that read the same input (q, k and v; gate and up) become one, which is
     split after it: SmolLM2-135M then has 121 products a step instead of 211.
     """
-    alike: dict[Any, list[tuple[Any, Any]]] = defaultdict(list)
+    by_input: dict[Any, list[tuple[Any, Any]]] = defaultdict(list)
     for product, weights in _products(model):
         kinds = {each.get_output_element_type(0).get_type_name() for each in _constants(weights)}
         if not kinds & _EIGHT_BITS:
             source = product.input_value(0)
-            alike[source.get_node().get_friendly_name(), source.get_index()].append((product, weights))
-    for products in alike.values():
+            by_input[source.get_node().get_friendly_name(), source.get_index()].append((product, weights))
+    for products in by_input.values():
         nodes = [weights for _, weights in products]
         kind, tied = nodes[0].get_output_element_type(0), list(nodes[0].output(0).get_target_inputs())
         stored = _as_int8(nodes)
@@ -364,24 +364,24 @@ def _repair_tokenizer(folder: Path, file: Path, header: Header) -> None:
 
     def tokenizer(model: openvino.Model) -> None:
         _remove_limit(model)
-        _split(model, SPLITS[header.text("tokenizer.ggml.pre") or "default"])
-        if takes_words_whole(header):
-            _take_words_whole(model)
-        _hide_unmerged(model, file, header, kinds)
-        if begins_with_token(header):
-            _begin(model, header.integer("tokenizer.ggml.bos_token_id") or 0)
+        _replace_splits(model, SPLITS[header.text("tokenizer.ggml.pre") or "default"])
+        if keeps_whole_words(header):
+            _keep_whole_words(model)
+        _remove_unmerged(model, file, header, kinds)
+        if adds_bos(header):
+            _add_bos(model, header.integer("tokenizer.ggml.bos_token_id") or 0)
 
-    _change(folder, "openvino_tokenizer", tokenizer)
+    _rewrite(folder, "openvino_tokenizer", tokenizer)
     if shown:
-        _change(folder, "openvino_detokenizer", lambda model: _show(model, shown))
+        _rewrite(folder, "openvino_detokenizer", lambda model: _make_visible(model, shown))
 
 
-def _change(folder: Path, stem: str, how: Callable[[openvino.Model], None]) -> None:
+def _rewrite(folder: Path, stem: str, edit: Callable[[openvino.Model], None]) -> None:
     """Change a network of a folder and store it; OpenVINO's tokenizers are among those it can read."""
     core = openvino.Core()
     core.add_extension(str(openvino_tokenizers._ext_path))
     model = core.read_model(folder / f"{stem}.xml")
-    how(model)
+    edit(model)
     model.validate_nodes_and_infer_types()
     changed = folder / "changed"
     openvino.save_model(model, changed / f"{stem}.xml", compress_to_fp16=False)
@@ -398,7 +398,7 @@ def _remove_limit(model: openvino.Model) -> None:
             node.input(1).replace_source_output(opset.constant(_NO_LIMIT).output(0))
 
 
-def _split(model: openvino.Model, patterns: tuple[str, ...]) -> None:
+def _replace_splits(model: openvino.Model, patterns: tuple[str, ...]) -> None:
     first = next(node for node in model.get_ordered_ops() if node.get_type_name() == "RegexSplit")
     merging = _merging(model)
     outputs = [first.input_value(index) for index in range(6)]
@@ -410,7 +410,7 @@ def _split(model: openvino.Model, patterns: tuple[str, ...]) -> None:
         merging.input(index).replace_source_output(outputs[index])
 
 
-def _take_words_whole(model: openvino.Model) -> None:
+def _keep_whole_words(model: openvino.Model) -> None:
     """Let a piece of text that is itself a token be that token, without merging it."""
     merging = _merging(model)
     texts, pieces, words = (
@@ -436,7 +436,7 @@ def _take_words_whole(model: openvino.Model) -> None:
         _replace(inputs, output)
 
 
-def _hide_unmerged(model: openvino.Model, file: Path, header: Header, kinds: Sequence[int]) -> None:
+def _remove_unmerged(model: openvino.Model, file: Path, header: Header, kinds: Sequence[int]) -> None:
     """Leave out what llama.cpp never uses: tokens that no merges make of single characters, and their merges."""
     tokens, merges = (
         [text.decode(errors="replace") for text in read_array(file, header.metadata.get(f"tokenizer.ggml.{name}"))]
@@ -470,7 +470,7 @@ def _merging(model: openvino.Model) -> Any:
     return next(node for node in model.get_ordered_ops() if node.get_type_name() == "BPETokenizer")
 
 
-def _begin(model: openvino.Model, token: int) -> None:
+def _add_bos(model: openvino.Model, token: int) -> None:
     """Begin each text with a token, unless special tokens are not asked for: GenAI finds this operation for that."""
     (dense,) = (node for node in model.get_ordered_ops() if node.get_type_name() == "RaggedToDense")
     length = dense.input_value(3).get_node().input_value(0).get_node()  # of each text: its end minus its beginning
@@ -483,7 +483,7 @@ def _begin(model: openvino.Model, token: int) -> None:
     length.input(1).replace_source_output(outputs[0])
 
 
-def _show(model: openvino.Model, shown: set[int]) -> None:
+def _make_visible(model: openvino.Model, shown: set[int]) -> None:
     """Take tokens out of those that decode to nothing."""
     (decoding,) = (node for node in model.get_ordered_ops() if node.get_type_name() == "VocabDecoder")
     part = decoding.input_value(4).get_node()  # a slice, whose end GenAI changes to decode all tokens

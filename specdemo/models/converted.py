@@ -68,11 +68,11 @@ def is_converted(model: Model) -> bool:
 def converted_folder(path: Path, form: WeightsForm) -> Path | None:
     """Return the folder of a file's conversion, if any, at once: converted files have a stored digest."""
     digest = _recorded_digest(path)
-    folder = _place_of(digest, form) if digest is not None else None
+    folder = _conversion_folder(digest, form) if digest is not None else None
     return folder if folder is not None and folder.is_dir() else None
 
 
-def _place_of(digest: str, form: WeightsForm) -> Path:
+def _conversion_folder(digest: str, form: WeightsForm) -> Path:
     return conversions() / f"{digest}-{VERSION}{'-int8' * (form == 'int8')}"
 
 
@@ -88,18 +88,18 @@ def file_digest(path: Path) -> str:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     with suppress(OSError, SpecdemoError):  # without a cache it is computed again
-        record = _record_of(path)
+        record = _digest_file(path)
         write_bytes(digest.encode(), writable(record.parent, "Digests of models") / record.name)
     return digest
 
 
 def _recorded_digest(path: Path) -> str | None:
     with suppress(OSError, UnicodeDecodeError):
-        return _record_of(path).read_text(encoding="ascii")
+        return _digest_file(path).read_text(encoding="ascii")
     return None
 
 
-def _record_of(path: Path) -> Path:
+def _digest_file(path: Path) -> Path:
     state = path.stat()
     key = f"{path.resolve()}\0{state.st_size}\0{state.st_mtime_ns}"
     return conversions() / "digests" / hashlib.sha256(os.fsencode(key)).hexdigest()
@@ -123,9 +123,9 @@ def convert_gguf(path: Path, form: WeightsForm) -> Iterator[float]:
         return
     _check_disk(inspect_gguf(path))
     writable(conversions(), "Conversions")
-    for left in conversions().glob(".converting-*"):  # left by a process that was killed
-        if time() - left.stat().st_mtime > _STALE_SECONDS:
-            shutil.rmtree(left, ignore_errors=True)
+    for abandoned in conversions().glob(".converting-*"):  # left by a process that was killed
+        if time() - abandoned.stat().st_mtime > _STALE_SECONDS:
+            shutil.rmtree(abandoned, ignore_errors=True)
     began = monotonic()
     failure = Failure(FetchError, f"{path.name!r} cannot be converted", "free memory and try again")
     with tempfile.TemporaryDirectory(prefix=".converting-", dir=conversions()) as scratch:
@@ -156,7 +156,7 @@ def convert_here(path: Path, scratch: Path, form: WeightsForm) -> None:
     from specdemo.models import convert
 
     digest = file_digest(path)
-    folder = _place_of(digest, form)
+    folder = _conversion_folder(digest, form)
     if folder.is_dir():  # the same content under another name
         return
     convert.store(path, scratch / "work", form)

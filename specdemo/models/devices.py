@@ -99,9 +99,9 @@ _NPU = (
 
 # Activations that share a scale: OpenVINO's default. With 16, one choice in a hundred more is that of exact
 # activations (docs/models.md), and passes take a tenth longer.
-_GROUP = 32
+_GROUP_SIZE = 32
 
-_TOLD = (
+_REPORTED_PROPERTIES = (
     "INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION", "DYNAMIC_QUANTIZATION_GROUP_SIZE", "INFERENCE_NUM_THREADS",
     "EXECUTION_DEVICES",
 )  # fmt: skip
@@ -176,7 +176,7 @@ def device_name(device: str) -> str:
         return device
 
 
-def properties(runtime: RuntimeSettings, device: str, *, group: int = _GROUP) -> dict[str, str]:
+def properties(runtime: RuntimeSettings, device: str, *, group: int = _GROUP_SIZE) -> dict[str, str]:
     """Return the properties to compile a model with; the cache holds no weights: they are read from its folder.
 
     `group` activations share a scale where they are quantized.
@@ -217,10 +217,10 @@ def _crashes_on_one_thread() -> bool:
 
 
 @cache
-def _computes_in_bf16_on_one_thread(asked: tuple[tuple[str, str], ...]) -> bool:
-    used = _probe("CPU", {name: value for name, value in asked if name != "CACHE_DIR"})
+def _computes_in_bf16_on_one_thread(requested: tuple[tuple[str, str], ...]) -> bool:
+    used = _probe("CPU", {name: value for name, value in requested if name != "CACHE_DIR"})
     alone = used.get("INFERENCE_PRECISION_HINT") == "bf16" and used.get("INFERENCE_NUM_THREADS") == "1"
-    if alone and dict(asked).get("INFERENCE_PRECISION_HINT") is None:
+    if alone and dict(requested).get("INFERENCE_PRECISION_HINT") is None:
         logging.getLogger(__name__).warning("%s, so models compute in f32; two threads allow bf16.", _CRASH)
     return alone
 
@@ -236,21 +236,21 @@ def _can_cache(folder: Path) -> bool:
     return can
 
 
-def _probe(device: str, asked: dict[str, str]) -> dict[str, str]:
+def _probe(device: str, requested: dict[str, str]) -> dict[str, str]:
     """Return the properties in use, read from a model of one operation, which takes no time."""
     import openvino
     from openvino import opset13 as opset
 
     tokens = opset.parameter([1, 1], np.float32)
     model = openvino.Model([opset.result(opset.relu(tokens))], [tokens], "probe")
-    compiled = openvino.Core().compile_model(model, device, asked)
-    known = {}
-    for name in _TOLD:
+    compiled = openvino.Core().compile_model(model, device, requested)
+    values = {}
+    for name in _REPORTED_PROPERTIES:
         with suppress(RuntimeError):
             value = compiled.get_property(name)
             text = value.to_string() if isinstance(value, openvino.Type) else value
-            known[name] = ", ".join(text) if isinstance(text, list) else str(text)
-    return known
+            values[name] = ", ".join(text) if isinstance(text, list) else str(text)
+    return values
 
 
 def describe_environment(pair: ModelPair, target_runtime: RuntimeSettings | None = None) -> Environment:

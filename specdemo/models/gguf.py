@@ -22,10 +22,10 @@ def inspect_gguf(path: Path) -> Model:
         state = path.stat()
     except OSError as error:
         raise GGUFError(f"The file {quoted(str(path))} cannot be read ({error.strerror}); check the path.") from error
-    found = _inspected(path, state.st_size, state.st_mtime_ns)
-    if isinstance(found, str):
-        raise GGUFError(found)
-    return found
+    result = _inspected(path, state.st_size, state.st_mtime_ns)
+    if isinstance(result, str):
+        raise GGUFError(result)
+    return result
 
 
 @lru_cache(maxsize=1024)

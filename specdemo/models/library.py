@@ -24,7 +24,7 @@ import platformdirs
 
 from specdemo.child import Failure, Limits, result_of
 from specdemo.errors import FolderError, ModelError, UnknownNameError, UsageError, quoted
-from specdemo.files import ASSETS, contents, expanded, is_text, json_value, link_or_copy, writable
+from specdemo.files import ASSETS, expand_path, is_text, json_value, link_or_copy, list_folder, writable
 from specdemo.models.catalogue import (
     MODELS_VARIABLE,
     Source,
@@ -37,7 +37,7 @@ from specdemo.models.catalogue import (
     snapshots,
 )
 from specdemo.models.converted import folder_of, is_converted
-from specdemo.models.folder import inspect_folder, looked_at, own_head
+from specdemo.models.folder import inspect_folder, own_head, read_start
 from specdemo.models.gguf import LIMITS, inspect_gguf, inspect_limited, inspect_model
 from specdemo.models.gguf_header import is_gguf
 from specdemo.records import Model, Record
@@ -65,7 +65,7 @@ def library(directory: Path | None = None, first: Sequence[Model] = ()) -> Libra
     named = directory or os.environ.get(MODELS_VARIABLE)
     own, unusable = models_in(models_dir(directory)) if named or models_dir().is_dir() else ([], [])
     mine = {model.path and model.path.resolve() for model in (*offered, *own)}
-    found, refused = _usable((name, file) for name, file in found_files() if file.resolve() not in mine)
+    found, refused = _usable((name, file) for name, file in other_programs_files() if file.resolve() not in mine)
     models = _distinct(_places([*first, *bundled_models(), *offered, *cached, *own, *found]))
     return Library(models=tuple(models), unusable=(*unusable, *refused))
 
@@ -121,7 +121,7 @@ def _candidates(directory: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _folders(directory: Path) -> list[Path]:
-    return [path for path in contents(directory) if path.is_dir() and not path.name.startswith(".")]
+    return [path for path in list_folder(directory) if path.is_dir() and not path.name.startswith(".")]
 
 
 def resolve(name: str | Path, directory: Path | None = None) -> Model:
@@ -181,18 +181,18 @@ def add_model(place: str, directory: Path | None = None, *, limits: Limits = LIM
     return find_model(path.name, directory)
 
 
-_MOST_FILES = 200  # of other programs: more make the lists too long to choose from
-_SECONDS = 0.5  # for each program's folder, which may be on a slow disk
-_PASSED_OVER = re.compile(r"mmproj|-(?!00001-)\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
+_MAX_FILES = 200  # of other programs: more make the lists too long to choose from
+_SEARCH_SECONDS = 0.5  # for each program's folder, which may be on a slow disk
+_SKIPPED_FILES = re.compile(r"mmproj|-(?!00001-)\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
 """Image projectors are not language models; a model in several parts is represented by the first."""
 _OLLAMA_MODEL = "application/vnd.ollama.image.model"
 _OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")
 
 
-def found_files() -> Iterator[tuple[str, Path]]:
+def other_programs_files() -> Iterator[tuple[str, Path]]:
     """Yield the name and path of every GGUF file that another program keeps, each file once."""
     seen = set()
-    for name, path in islice(_everywhere(), _MOST_FILES):
+    for name, path in islice(_all_gguf_files(), _MAX_FILES):
         with suppress(OSError):
             file = path.resolve(strict=True)
             if file not in seen:
@@ -202,19 +202,19 @@ def found_files() -> Iterator[tuple[str, Path]]:
 
 def gguf_files(folder: Path, depth: int) -> Iterator[Path]:
     """Yield the GGUF files in a folder and `depth` levels below it, sorted by name."""
-    deadline, open_ = monotonic() + _SECONDS, [(folder, depth)]
-    while open_ and monotonic() < deadline:
-        place, left = open_.pop(0)
-        for path in contents(place):
+    deadline, pending = monotonic() + _SEARCH_SECONDS, [(folder, depth)]
+    while pending and monotonic() < deadline:
+        place, left = pending.pop(0)
+        for path in list_folder(place):
             if path.name.startswith("."):
                 continue
             if left and path.is_dir():
-                open_.append((path, left - 1))
-            elif path.name.lower().endswith(".gguf") and not _PASSED_OVER.search(path.name):
+                pending.append((path, left - 1))
+            elif path.name.lower().endswith(".gguf") and not _SKIPPED_FILES.search(path.name):
                 yield path
 
 
-def _everywhere() -> Iterator[tuple[str, Path]]:
+def _all_gguf_files() -> Iterator[tuple[str, Path]]:
     yield from _hub_files(hub_cache())
     for folder in _lm_studio():
         for path in gguf_files(folder, depth=2):
@@ -222,7 +222,7 @@ def _everywhere() -> Iterator[tuple[str, Path]]:
             yield f"{'/'.join(repository)}:{file}" if repository else file, path
     named = os.environ.get("LLAMA_CACHE")
     usual = platformdirs.user_cache_path("llama.cpp", appauthor=False, opinion=False)
-    folder = expanded(named) if named else usual
+    folder = expand_path(named) if named else usual
     yield from _hub_files(folder)
     yield from ((path.name, path) for path in gguf_files(folder, depth=0))
     yield from _ollama()
@@ -230,7 +230,7 @@ def _everywhere() -> Iterator[tuple[str, Path]]:
 
 def _hub_files(cache: Path) -> Iterator[tuple[str, Path]]:
     """Yield the GGUF files of a cache laid out like the Hub's, as ORGANISATION/MODEL:FILE, newest snapshot first."""
-    for storage in contents(cache):
+    for storage in list_folder(cache):
         if not storage.name.startswith("models--"):
             continue
         repository = storage.name.removeprefix("models--").replace("--", "/")
@@ -247,13 +247,13 @@ def _lm_studio() -> Iterator[Path]:
         homes.insert(0, Path((Path.home() / ".lmstudio-home-pointer").read_text(encoding="utf-8").splitlines()[0]))
     for home in dict.fromkeys(homes):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            yield expanded(json_value(looked_at(home / "settings.json"))["downloadsFolder"])
+            yield expand_path(json_value(read_start(home / "settings.json"))["downloadsFolder"])
         yield home / "models"
 
 
 def _ollama() -> Iterator[tuple[str, Path]]:
     named = os.environ.get("OLLAMA_MODELS")
-    for folder in [expanded(named)] if named else [Path.home() / ".ollama" / "models", _OLLAMA_SERVICE]:
+    for folder in [expand_path(named)] if named else [Path.home() / ".ollama" / "models", _OLLAMA_SERVICE]:
         for manifest in sorted(folder.glob("manifests/*/*/*/*")):
             digest = _ollama_digest(manifest)
             if digest is not None:
@@ -266,7 +266,7 @@ def _ollama() -> Iterator[tuple[str, Path]]:
 def _ollama_digest(manifest: Path) -> str | None:
     """Return the digest of the model's blob; None if this is not a model's manifest."""
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        for layer in json_value(looked_at(manifest))["layers"]:
+        for layer in json_value(read_start(manifest))["layers"]:
             if layer["mediaType"] == _OLLAMA_MODEL and re.fullmatch(r"sha256:[0-9a-f]{64}", layer["digest"]):
                 return str(layer["digest"])
     return None

@@ -27,7 +27,7 @@ from specdemo.engines.base import (
     counted_drafts,
     rounds_of,
 )
-from specdemo.engines.genai.pipelines import Output, Pipelines, check_fits, kind_of, read
+from specdemo.engines.genai.pipelines import Output, Pipelines, check_fits, kind_of, read_output
 from specdemo.engines.genai.replay import Tracer
 from specdemo.engines.text import IncrementalText
 from specdemo.errors import PromptError
@@ -37,7 +37,7 @@ from specdemo.records import Costs, DraftToken, FinishReason, ModelPair, Request
 from specdemo.settings import Sampling
 from specdemo.strategies import Constant, Lookup, Plain, Strategy
 
-_MOST_TOKENS = 200  # per series of passes: enough for eleven passes over seventeen tokens
+_MAX_TOKENS = 200  # per series of passes: enough for eleven passes over seventeen tokens
 _DRAFTED_TOKENS = 64  # while draft steps are timed
 _NGRAM = 3
 
@@ -68,9 +68,9 @@ class GenAIEngine(Engine):
         if self.pair.target.in_parts:
             return
         limit = self.pair.target.context_length
-        room = _MOST_TOKENS if limit is None else limit - len(self.pipelines.tokenizer.encode(prompt))
+        room = _MAX_TOKENS if limit is None else limit - len(self.pipelines.tokenizer.encode(prompt))
         strategy = Lookup(_NGRAM, tokens - 1) if tokens > 1 else Plain()
-        request = Request(prompt, strategy, max_new_tokens=min(room, _MOST_TOKENS), ignore_eos=True)
+        request = Request(prompt, strategy, max_new_tokens=min(room, _MAX_TOKENS), ignore_eos=True)
         with closing(rounds_of(self.decoder(request))) as rounds:
             for step in islice(rounds, 1, None):  # the first is the prefill
                 yield step.seconds
@@ -91,11 +91,11 @@ class GenAIEngine(Engine):
         output = Output((), (), None)
         while output.finish_reason is None:
             self.pipelines.step("plain")
-            more = read(handle)
-            output = Output(output.ids + more.ids, output.logarithms + more.logarithms, more.finish_reason)
+            ids, log_probabilities, finish_reason = read_output(handle)
+            output = Output(output.ids + ids, output.log_probabilities + log_probabilities, finish_reason)
             check_fits(handle, self.pair.runtime.cache_size)
-        judged = slice(-len(tokens), None) if one_by_one else slice(-len(tokens) - 1, -1)  # an echo ends anew
-        return list(output.logarithms[judged]) if output.ids[judged] == tuple(tokens) else None
+        positions = slice(-len(tokens), None) if one_by_one else slice(-len(tokens) - 1, -1)  # an echo ends anew
+        return list(output.log_probabilities[positions]) if output.ids[positions] == tuple(tokens) else None
 
     def count_tokens(self, text: str) -> int:
         return len(self.pipelines.tokenizer.encode(text))
@@ -142,17 +142,17 @@ class GenAIDecoder(Decoder):
 
     def _step(self) -> Round:
         assert self._handle is not None
-        wanted = self._request.max_new_tokens - self._committed
-        began = perf_counter()
+        tokens_left = self._request.max_new_tokens - self._committed
+        started = perf_counter()
         self._pipelines.step(self._kind)
-        seconds = perf_counter() - began
+        seconds = perf_counter() - started
         tokens = self._read()
         check_fits(self._handle, self._pipelines.pair.runtime.cache_size)
         if self.finish_reason is not None and tokens:
             tokens[-1] = tokens[-1].model_copy(update={"text": tokens[-1].text + self._text.flush()})
         first, self._committed = self._committed == 0, self._committed + len(tokens)
         return Round(
-            committed=tuple(tokens), seconds=seconds, proposed=() if first else self._proposed(tokens, wanted)
+            committed=tuple(tokens), seconds=seconds, proposed=() if first else self._proposed(tokens, tokens_left)
         )
 
     def with_proposals(self, rounds: Sequence[Round]) -> list[Round]:
@@ -168,20 +168,20 @@ class GenAIDecoder(Decoder):
 
     def _read(self) -> list[Token]:
         assert self._handle is not None
-        output, reported = read(self._handle), self._request.reports_probabilities
+        output, reported = read_output(self._handle), self._request.reports_probabilities
         self.finish_reason = output.finish_reason
         return [
-            Token(id=id_, text=self._text.push(id_), probability=math.exp(logarithm) if reported else None)
-            for id_, logarithm in zip(output.ids, output.logarithms, strict=True)
+            Token(id=id_, text=self._text.push(id_), probability=math.exp(log_probability) if reported else None)
+            for id_, log_probability in zip(output.ids, output.log_probabilities, strict=True)
         ]
 
-    def _proposed(self, tokens: Sequence[Token], wanted: int) -> tuple[DraftToken, ...] | None:
-        proposed = number_proposed(self._request.strategy, wanted, self.finish_reason)
+    def _proposed(self, tokens: Sequence[Token], tokens_left: int) -> tuple[DraftToken, ...] | None:
+        proposed = number_proposed(self._request.strategy, tokens_left, self.finish_reason)
         return None if proposed is None else counted_drafts(tokens, proposed, min(max(len(tokens) - 1, 0), proposed))
 
 
-def number_proposed(strategy: Strategy, wanted: int, finish_reason: FinishReason | None) -> int | None:
-    """Return how many tokens a round proposed, of `wanted` left; None if unknown.
+def number_proposed(strategy: Strategy, tokens_left: int, finish_reason: FinishReason | None) -> int | None:
+    """Return how many tokens a round proposed, of `tokens_left`; None if unknown.
 
     Prompt lookup may find fewer; after an end-of-text token it is unknown whether the draft proposed it.
     """
@@ -189,7 +189,7 @@ def number_proposed(strategy: Strategy, wanted: int, finish_reason: FinishReason
         return 0
     if not isinstance(strategy, Constant) or finish_reason == "stop":
         return None
-    return min(strategy.num_assistant_tokens, wanted - 1)
+    return min(strategy.num_assistant_tokens, tokens_left - 1)
 
 
 class GenAIBatch(Batch):
@@ -212,7 +212,7 @@ class GenAIBatch(Batch):
         self._pipelines.step(self._kind)
         at, arrived = self.now(), []
         for number, running in list(self._running.items()):
-            output = read(running.handle)
+            output = read_output(running.handle)
             check_fits(running.handle, self._pipelines.pair.runtime.cache_size)
             if output.ids or output.finish_reason is not None:
                 rounds = running.rounds(len(output.ids), output.finish_reason)
@@ -229,9 +229,10 @@ class GenAIBatch(Batch):
 class _Running:
     def __init__(self, handle: "openvino_genai.GenerationHandle", request: Request) -> None:
         self.handle, self._strategy = handle, request.strategy
-        self._most, self._committed = request.max_new_tokens, 0
+        self._max_new_tokens, self._committed = request.max_new_tokens, 0
 
     def rounds(self, tokens: int, finish_reason: FinishReason | None) -> tuple[RoundCounts, ...]:
-        wanted, first = self._most - self._committed, self._committed == 0
+        tokens_left, first = self._max_new_tokens - self._committed, self._committed == 0
         self._committed += tokens
-        return () if first else (RoundCounts(number_proposed(self._strategy, wanted, finish_reason), tokens - 1),)
+        proposed = number_proposed(self._strategy, tokens_left, finish_reason)
+        return () if first else (RoundCounts(proposed, tokens - 1),)

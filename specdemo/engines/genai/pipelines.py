@@ -80,14 +80,14 @@ class Pipelines:
         self, kind: PipelineKind, ids: Sequence[int], request: Request, **changes: Any
     ) -> "openvino_genai.GenerationHandle":
         pipeline, prompt = self.get(kind), self.prompt(ids)
-        with self.resetting(kind):
+        with self.dropped_on_failure(kind):
             config = generation_config(pipeline, request)
             for name, value in changes.items():
                 setattr(config, name, value)
             return pipeline.add_request(next(_request_ids), prompt, config)
 
     def step(self, kind: PipelineKind) -> None:
-        with self.resetting(kind):
+        with self.dropped_on_failure(kind):
             self._loaded[kind].step()
 
     def prompt(self, ids: Sequence[int]) -> openvino.Tensor | str:
@@ -96,11 +96,11 @@ class Pipelines:
 
     def generate(self, kind: PipelineKind, request: Request) -> Any:
         prompt, pipeline = self.prompt(self.tokenizer.encode_prompt(request)), self.get(kind)
-        with self.resetting(kind):
+        with self.dropped_on_failure(kind):
             return pipeline.generate([prompt], [generation_config(pipeline, request)])[0]
 
     @contextmanager
-    def resetting(self, kind: PipelineKind) -> Iterator[None]:
+    def dropped_on_failure(self, kind: PipelineKind) -> Iterator[None]:
         """Turn a failure of GenAI into an `EngineError`, and drop the pipeline: no later request on it works."""
         try:
             yield
@@ -153,7 +153,7 @@ class Pipelines:
 
 _request_ids = count(1)
 _BLOCK = 32  # tokens in a block of the KV cache on CPU
-_SPARE = 64  # tokens; proposals at the end of the longest text, and blocks begun by a draft
+_EXTRA_TOKENS = 64  # tokens; proposals at the end of the longest text, and blocks begun by a draft
 _BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "u8": 1.25, "u4": 0.75}  # a number, scales included; else 2
 
 
@@ -164,15 +164,15 @@ def pool_blocks(pair: ModelPair) -> int:
     touched. So it has room for the longest text that is allowed, and no more.
     """
     target, runtime = pair.target, pair.runtime
-    token_bytes = cached_bytes(folder_of(target)) if runtime.device.startswith("CPU") else None
-    if token_bytes is None or target.context_length is None:
+    numbers = cached_numbers(folder_of(target)) if runtime.device.startswith("CPU") else None
+    if numbers is None or target.context_length is None:
         return 0
     precision = properties(runtime, runtime.device).get("KV_CACHE_PRECISION", "")
-    most = int(runtime.cache_size * 2**30 / (_BLOCK * token_bytes * _BYTES.get(precision, 2.0)))
-    return min(-(-(target.context_length + _SPARE) // _BLOCK), most)
+    max_blocks = int(runtime.cache_size * 2**30 / (_BLOCK * numbers * _BYTES.get(precision, 2.0)))
+    return min(-(-(target.context_length + _EXTRA_TOKENS) // _BLOCK), max_blocks)
 
 
-def cached_bytes(folder: Path) -> int | None:
+def cached_numbers(folder: Path) -> int | None:
     """Return how many numbers the KV cache holds per token; None if the configuration does not say."""
     file = folder / "config.json"
     config = json_value(file.read_bytes()) if file.is_file() else {}
@@ -202,21 +202,21 @@ _REASONS: dict[openvino_genai.GenerationFinishReason, FinishReason] = {
 
 class Output(NamedTuple):
     ids: tuple[int, ...]
-    logarithms: tuple[float, ...]
+    log_probabilities: tuple[float, ...]
     finish_reason: FinishReason | None
 
 
-def read(handle: "openvino_genai.GenerationHandle") -> Output:
+def read_output(handle: "openvino_genai.GenerationHandle") -> Output:
     """Return what a request has committed since the last call."""
     ids: list[int] = []
-    logarithms: list[float] = []
+    log_probabilities: list[float] = []
     finish_reason = None
     while handle.can_read():
         for output in handle.read().values():
             ids += output.generated_ids
-            logarithms += output.generated_log_probs
+            log_probabilities += output.generated_log_probs
             finish_reason = _REASONS.get(output.finish_reason, finish_reason)
-    return Output(tuple(ids), tuple(logarithms), finish_reason)
+    return Output(tuple(ids), tuple(log_probabilities), finish_reason)
 
 
 def check_fits(handle: "openvino_genai.GenerationHandle", cache_size: int) -> None:

@@ -64,11 +64,11 @@ class Tracer:
         self._decode = pipelines.tokenizer.decode
         self._sampling = request.sampling
         self._text, self._prompt_length = list(prompt), len(prompt)
-        self._most = len(prompt) + request.max_new_tokens
+        self._max_length = len(prompt) + request.max_new_tokens
         self._draft: ModelSequence | None = None
         self._replay: Replay
         if request.strategy.drafter.model:
-            self._draft = pipelines.draft_model().sequence(self._most)
+            self._draft = pipelines.draft_model().sequence(self._max_length)
             self._replay = DraftReplay(self._draft, prompt, request)
         else:
             self._replay = lookup_replay(request.strategy)
@@ -76,10 +76,10 @@ class Tracer:
     def round(self, step: Round, *, ended: bool) -> Round:
         """Return the next round with its proposals, or as given if inconsistent; the first is the prefill."""
         if len(self._text) > self._prompt_length:
-            proposals = self._replay(self._text, self._most - len(self._text) - 1)
+            proposals = self._replay(self._text, self._max_length - len(self._text) - 1)
             outcomes = judge([token for token, _ in proposals], step.ids, ended=ended)
             if outcomes is not None:
-                step = step.model_copy(update={"proposed": self._judged(step, proposals, outcomes)})
+                step = step.model_copy(update={"proposed": self._draft_tokens(step, proposals, outcomes)})
         self._text += step.ids
         return step
 
@@ -92,14 +92,14 @@ class Tracer:
 
         return draft_agreement(self._draft, self._text, self._prompt_length + 1, self._sampling, choose)
 
-    def _judged(
+    def _draft_tokens(
         self, step: Round, proposals: Sequence[Replayed], outcomes: Sequence[Outcome]
     ) -> tuple[DraftToken, ...]:
         accepted = step.committed[: outcomes.count(Outcome.ACCEPTED)]
         context = self._text + [token.id for token in accepted if token.id is not None]
-        refused = texts(self._decode, context, [token for token, _ in proposals[len(accepted) :]])
-        words = [token.text for token in accepted] + refused
-        reported = [token.probability for token in accepted] + [None] * len(refused)
+        rejected = texts(self._decode, context, [token for token, _ in proposals[len(accepted) :]])
+        words = [token.text for token in accepted] + rejected
+        reported = [token.probability for token in accepted] + [None] * len(rejected)
         return tuple(
             DraftToken(id=id_, text=text, verdict=outcome, draft_probability=probability, target_probability=target)
             for (id_, probability), text, outcome, target in zip(proposals, words, outcomes, reported, strict=True)
