@@ -1,8 +1,8 @@
 """Child processes: spawned, read over a pipe, and ended at any moment.
 
-Anything that can crash, stall or fill the memory runs in one: decoding, downloads, conversions. Work and arguments
-are picklable: a module's function, or a `partial` of one. A `SpecdemoError` of the work is raised in the parent; any
-other ending becomes the error of a `Failure`, with what happened as its cause.
+Decoding, downloads and conversions run in child processes, because they can crash, stall or exhaust the memory. The
+function and its arguments must be picklable. A `SpecdemoError` is raised again in the parent; any other failure
+becomes the error described by a `Failure`, with the original error as its cause.
 """
 
 import atexit
@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import Lock, Thread
 from time import monotonic
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from specdemo.errors import SpecdemoError
 
@@ -80,7 +80,7 @@ class Child:
         return f"it was ended by {name}" + (f" ({_SIGNALS[name]})" if name in _SIGNALS else "")
 
     def send(self, message: Any) -> None:
-        """Send without waiting: a process that is stopped may never read it; of one that is gone, `receive` tells."""
+        """Send without waiting: a stopped process may never read. If the process is gone, `receive` raises."""
         data = bytes(ForkingPickler.dumps(message))
         connection = self._connection
 
@@ -109,7 +109,7 @@ class Child:
 
 @contextmanager
 def _sigint_blocked() -> Iterator[None]:
-    """Start processes out of reach of Ctrl+C, which a terminal sends to all; their parent ends them."""
+    """Start child processes with SIGINT blocked: a terminal sends Ctrl+C to all, but only the parent handles it."""
     if sys.platform == "win32":
         yield
         return
@@ -138,7 +138,7 @@ def _script_hidden() -> Iterator[None]:
 
 
 class Failure(NamedTuple):
-    """The error for a process that ended before its work: its type, what failed, and what to do."""
+    """The error to raise if a process ends early: its type, what failed, and what the user can do."""
 
     kind: type[SpecdemoError]
     what: str
@@ -151,7 +151,7 @@ class Failure(NamedTuple):
 
 
 def send_all(connection: Connection, messages: Iterable[Any], failure: Failure) -> None:
-    """Send each message, then `Sign.END`, or the error that ended them, of `failure` if it is not ours."""
+    """Send each message, then `Sign.END`; after an error, send it, converted by `failure` unless it is ours."""
     try:
         for message in messages:
             connection.send(message)
@@ -160,11 +160,11 @@ def send_all(connection: Connection, messages: Iterable[Any], failure: Failure) 
         connection.send(error)
     except (BrokenPipeError, EOFError):
         raise
-    except Exception as error:  # whatever the work did not expect: reported, and logged by the parent
-        found = failure.kind.of(error, failure.what, failure.advice)
-        found.__cause__ = error
-        found.ended = True
-        connection.send(found)
+    except Exception as error:  # the parent reports and logs it
+        reported = failure.kind.of(error, failure.what, failure.advice)
+        reported.__cause__ = error
+        reported.ended = True
+        connection.send(reported)
 
 
 def run_child(
@@ -215,8 +215,7 @@ def run_limited(
     with closing(done) as messages:
         for message in messages:
             if message is not None:
-                found: T = message[0]
-                return found
+                return cast(T, message[0])
             yield
     raise failure.error(f"it took longer than {limits.seconds:g} s")
 
@@ -226,8 +225,7 @@ def result_of(work: Generator[Any, None, T]) -> T:
         try:
             next(work)
         except StopIteration as end:
-            found: T = end.value
-            return found
+            return cast(T, end.value)
 
 
 def _limited(limits: Limits, work: Callable[..., T], arguments: tuple[Any, ...]) -> Iterator[tuple[T]]:

@@ -1,7 +1,7 @@
-"""Files: those shipped with specdemo, those from elsewhere, those that specdemo writes, and where it may write.
+"""Reading and writing files: assets, JSON of others, exports, and the cache.
 
-Foreign JSON is parsed by pydantic: Python's own parser ends deep nesting in a RecursionError, and accepts NaN and
-lone surrogates, which cannot be written again.
+JSON from elsewhere is parsed by pydantic: Python's own parser raises RecursionError on deep nesting, and accepts NaN
+and lone surrogates, which cannot be written again.
 """
 
 import json
@@ -68,7 +68,7 @@ def json_file(content: Mapping[str, Any], indent: int | None = 2) -> bytes:
 
 
 def write_bytes(content: bytes, path: Path) -> None:
-    """An existing file is replaced only once the new one is complete. SpecdemoError: it cannot be written."""
+    """Write a file, replacing an existing one only when complete; raise a SpecdemoError if that fails."""
     try:
         path = path.resolve()  # a link stays one
         if path.exists() and not path.is_file():  # such as /dev/stdout
@@ -97,7 +97,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def write_each(files: Mapping[str | Path, Callable[[], bytes]]) -> None:
-    """Make and write several files, also after one of them failed; a SpecdemoError names those that did."""
+    """Make and write several files. If some fail, write the others, then raise a SpecdemoError that names them."""
     failed = dict[str, SpecdemoError]()
     for path, make in files.items():
         try:
@@ -109,8 +109,8 @@ def write_each(files: Mapping[str | Path, Callable[[], bytes]]) -> None:
     if len(failed) > 1:
         first = next(iter(failed.values()))
         raise SpecdemoError(f"Cannot write {listed([*failed])}; choose other paths.") from first
-    for each in failed.values():
-        raise each
+    for failure in failed.values():
+        raise failure
 
 
 def own_cache() -> Path:
@@ -128,8 +128,13 @@ def list_folder(folder: Path) -> list[Path]:
     return []
 
 
+def nearest_folder(path: Path) -> Path:
+    """Return the path, or its closest ancestor that is a folder."""
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
+
+
 def writable(folder: Path, what: str, advice: str = "set XDG_CACHE_HOME to a writable folder") -> Path:
-    """Return the folder, created if necessary, checked to be writable; `what` is to be saved there."""
+    """Return the folder, created if necessary; raise a SpecdemoError that names `what` if it is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):

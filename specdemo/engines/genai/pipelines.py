@@ -30,7 +30,7 @@ _HEADS: dict[HeadName, str] = {
     "eagle3": "choose the target it was trained for, which must have at least ten layers",
     "dflash": "choose the target it was trained for, exported with its hidden states named",
     "mtp": "export the model again",
-}  # what to do where GenAI refuses one
+}  # advice when GenAI rejects a head
 
 
 def kind_of(strategy: Strategy) -> PipelineKind:
@@ -40,13 +40,12 @@ def kind_of(strategy: Strategy) -> PipelineKind:
 
 
 def generation_config(
-    pipeline: openvino_genai.ContinuousBatchingPipeline, request: Request
+    pipeline: openvino_genai.ContinuousBatchingPipeline, request: Request, **changes: Any
 ) -> openvino_genai.GenerationConfig:
     config = pipeline.get_config()
-    for name, value in request.genai().items():
+    for name, value in {**request.genai(), **changes, "apply_chat_template": False}.items():
         setattr(config, name, value)
-    config.apply_chat_template = False  # already applied to the prompt; GenAI applies it to texts only
-    return config
+    return config  # the chat template is already in the prompt
 
 
 class Pipelines:
@@ -81,10 +80,7 @@ class Pipelines:
     ) -> "openvino_genai.GenerationHandle":
         pipeline, prompt = self.get(kind), self.prompt(ids)
         with self.dropped_on_failure(kind):
-            config = generation_config(pipeline, request)
-            for name, value in changes.items():
-                setattr(config, name, value)
-            return pipeline.add_request(next(_request_ids), prompt, config)
+            return pipeline.add_request(next(_request_ids), prompt, generation_config(pipeline, request, **changes))
 
     def step(self, kind: PipelineKind) -> None:
         with self.dropped_on_failure(kind):
@@ -101,7 +97,7 @@ class Pipelines:
 
     @contextmanager
     def dropped_on_failure(self, kind: PipelineKind) -> Iterator[None]:
-        """Turn a failure of GenAI into an `EngineError`, and drop the pipeline: no later request on it works."""
+        """Raise GenAI failures as `EngineError` and drop the pipeline, on which no later request would work."""
         try:
             yield
         except OPENVINO_FAILURES as error:
@@ -158,10 +154,10 @@ _BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "u8": 1.25, "u4": 0.75}  # a numb
 
 
 def pool_blocks(pair: ModelPair) -> int:
-    """Return how many blocks of KV cache one request needs at most, within `cache_size`; 0 if unknown.
+    """Return the largest number of KV cache blocks that one request needs, within `cache_size`; 0 if unknown.
 
-    GenAI takes each new block from the end of the list of free ones, so that in some dozen runs a pool of any size is
-    touched. So it has room for the longest text that is allowed, and no more.
+    GenAI takes new blocks from the end of its free list, and within a few dozen runs touches every block of the pool.
+    Limiting the pool to the longest allowed text limits the memory in use.
     """
     target, runtime = pair.target, pair.runtime
     numbers = cached_numbers(folder_of(target)) if runtime.device.startswith("CPU") else None
@@ -207,7 +203,7 @@ class Output(NamedTuple):
 
 
 def read_output(handle: "openvino_genai.GenerationHandle") -> Output:
-    """Return what a request has committed since the last call."""
+    """Return the tokens that a request has committed since the last call."""
     ids: list[int] = []
     log_probabilities: list[float] = []
     finish_reason = None

@@ -1,8 +1,8 @@
 """Reconstructs the proposals of GenAI rounds and their outcomes, off the clock.
 
-GenAI does not report rejected proposals. Where they are a function of the committed text they can be replayed: those
-of the draft model in greedy decoding, and of prompt lookup always. A replayed round is kept only if it is consistent
-with what was committed. The rules are those of openvino-genai 2026.4, tested against its counters.
+GenAI does not report rejected proposals. They can be replayed when they depend on the committed text alone: always
+for prompt lookup, and in greedy decoding for a draft model. A replay that contradicts the committed tokens is
+discarded. The rules are those of openvino-genai 2026.4, and tests compare the results with its counters.
 """
 
 from collections.abc import Callable, Sequence

@@ -45,7 +45,7 @@ class TracedDecoder(Decoder):
         reset: Callable[[], None] = lambda: None,
         update_strategy: UpdateStrategy = lambda strategy: False,
     ) -> None:
-        """`reset` is called after a failure, when the caches can no longer be trusted."""
+        """Create a decoder that calls `reset` after a failure, which may leave the caches inconsistent."""
         self._request, self._sampling = request, request.sampling
         self._tokenizer, self._ends = tokenizer, tokenizer.ends()
         self._open_target, self._open_drafter = target, drafter
@@ -68,7 +68,10 @@ class TracedDecoder(Decoder):
                 yield from self._prefill()
                 while self.finish_reason is None:
                     started = perf_counter()
-                    proposals = self._proposals()
+                    tokens_left = self._request.max_new_tokens - (len(self._text) - self._prompt_length)
+                    proposals: Sequence[Proposal] = []
+                    if self._drafter is not None and tokens_left > 1:
+                        proposals = self._drafter.propose(self._text, tokens_left - 1)
                     yield self._round(proposals, started, perf_counter())
         finally:
             self._target = None  # the drafter is kept for `draft_agreement`
@@ -82,12 +85,6 @@ class TracedDecoder(Decoder):
             started += perf_counter() - paused  # showing progress is off the clock
         yield self._round([], started, started)
 
-    def _proposals(self) -> Sequence[Proposal]:
-        tokens_left = self._request.max_new_tokens - (len(self._text) - self._prompt_length)
-        if self._drafter is None or tokens_left == 1:
-            return []
-        return self._drafter.propose(self._text, tokens_left - 1)
-
     def update_strategy(self, strategy: Strategy) -> bool:
         return self._update_strategy(strategy)
 
@@ -99,7 +96,7 @@ class TracedDecoder(Decoder):
 
     @contextmanager
     def _resetting(self) -> Iterator[None]:
-        """Turn OpenVINO errors, such as out of memory, into `EngineError`, and free the caches."""
+        """Raise OpenVINO failures as `EngineError`, and free the caches."""
         try:
             yield
         except OPENVINO_FAILURES as error:
@@ -108,7 +105,7 @@ class TracedDecoder(Decoder):
             raise EngineError.of(error) from error
 
     def _round(self, proposals: Sequence[Proposal], started: float, drafted: float) -> Round:
-        """Verify and commit a round; everything after `ended` is for display."""
+        """Verify the proposals and commit a round. Values computed after `ended` are for display only."""
         assert self._target is not None
         ids = [proposal.id for proposal in proposals]
         logits = self._target.logits(self._text + ids, len(ids) + 1)

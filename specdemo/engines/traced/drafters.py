@@ -26,9 +26,9 @@ from specdemo.settings import Sampling
 
 @dataclass
 class Proposal:
-    """A proposed token; `distribution` is the draft's, if it has one, computed only where it is needed.
+    """A proposed token. `distribution` computes the draft's distribution, if it has one.
 
-    `confidence`, where cheaper, computes the token's probability for policies that need it on the clock.
+    `confidence` computes the token's probability more cheaply, for policies that need it on the clock.
     """
 
     id: int
@@ -129,7 +129,12 @@ class ModelDrafter(Proposer):
             seen = columns[columns >= 0]
 
         def probabilities() -> Probabilities:
-            return self._over_all(distribution(row, sampling, seen))
+            own = distribution(row, sampling, seen)
+            if self._tokens is None:
+                return own
+            result = np.zeros(self._vocabulary)
+            np.add.at(result, self._tokens, own)
+            return result
 
         if sampling.do_sample:
             drawn = probabilities()
@@ -138,13 +143,6 @@ class ModelDrafter(Proposer):
         choice = int(scores.argmax())
         token = choice if self._tokens is None else int(self._tokens[choice])
         return Proposal(token, probabilities, lambda: greatest_probability(scores, choice))
-
-    def _over_all(self, own: Probabilities) -> Probabilities:
-        if self._tokens is None:
-            return own
-        result = np.zeros(self._vocabulary)
-        np.add.at(result, self._tokens, own)
-        return result
 
 
 class TextDrafter(Proposer):
@@ -194,10 +192,8 @@ class TranslatingDrafter(Proposer):
 
 def _find_end(context: Sequence[int], encoded: Sequence[int]) -> int | None:
     """Find the end of the context, which encoding may prefix with a few tokens; None if not found."""
-    for start in range(min(3, len(encoded))):
-        if list(encoded[start : start + len(context)]) == list(context):
-            return start + len(context)
-    return None
+    ends = (start + len(context) for start in range(min(3, len(encoded))))
+    return next((end for end in ends if list(encoded[end - len(context) : end]) == list(context)), None)
 
 
 def _confidence(proposal: Proposal) -> float:
