@@ -18,7 +18,7 @@ from specdemo.results.words import pieces, prompt_of
 SIZE = WIDTH, HEIGHT = 880, 520
 _EDGE, _GAP, _LINE, _TOP = 22, 16, 27, 120
 _PANE = (WIDTH - 2 * _EDGE - _GAP) // 2, HEIGHT - _TOP - 74
-_WATCH_SECONDS, _STILL_SECONDS, _FRAMES = 5.0, 4.0, 10  # as long as one watches; frames per second
+_WATCH_SECONDS, _STILL_SECONDS, _FRAMES = 5.0, 4.0, 10  # what a viewer sits through; frames per second
 _COLOURS = 64  # of the palette: text stays sharp, and the file below a megabyte
 _FONTS = ("DejaVuSans.ttf", "Arial.ttf", "Helvetica.ttc", "LiberationSans-Regular.ttf", "NotoSans-Regular.ttf")
 _TEXT_COLOURS = {"rejected": "rejected", "prompt": "mute"}
@@ -64,7 +64,7 @@ def moving_picture(comparison: Comparison) -> bytes:
 
 
 def _frame(texts: dict[Side, _Text], summary: Summary, seconds: float, at: float | None) -> Image.Image:
-    """`at` this time on both clocks; None: the end, with the conclusion."""
+    """Draw both sides `at` a time on their clocks, or if None at the end, with the conclusion."""
     image = Image.new("RGB", SIZE, colours()["bg"])
     draw = ImageDraw.Draw(image)
     goal = max(text.tokens[-1] for text in texts.values())
@@ -99,13 +99,13 @@ def _frame(texts: dict[Side, _Text], summary: Summary, seconds: float, at: float
 
 
 def _write(draw: ImageDraw.ImageDraw, words: str, x: int, y: int, size: int, colour: str) -> None:
-    """In at most two lines."""
+    """Write the words in at most two lines."""
     lines = wrap(words, round((WIDTH - x - _EDGE) / _font(size).getlength("n")))[:2]
     draw.multiline_text((x, y), "\n".join(lines), colours()[colour], _font(size), spacing=4)
 
 
 def _pane(rows: list[list[PlacedWord]]) -> Image.Image:
-    """Scrolled to its end."""
+    """Draw a text, scrolled to its end."""
     image = Image.new("RGB", _PANE, colours()["card"])
     draw = ImageDraw.Draw(image)
     up = max(max((y for row in rows for *_, y in row), default=0) + _LINE - _PANE[1] + 24, 0)

@@ -1,13 +1,14 @@
-"""The catalogue of recommended pairs, where their models are on this machine, and the pair that specdemo starts with.
+"""The catalogue of recommended pairs, the location of their models on this machine, and the default pair.
 
-Sizes in `assets/catalogue.json` are estimates; speedups in its notes are their authors'. A model counts as present
-only when complete: a folder of the Hub's cache is inspected like any other, and its weights arrive last.
+Sizes in `assets/catalogue.json` are estimates; speedups in its notes are quoted from their authors. A model in the
+Hub's cache counts as present only when it is complete: it is inspected like any other, and its weights arrive last.
 """
 
 import glob
 import json
 import os
 import shlex
+from collections.abc import Iterable
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
@@ -40,8 +41,8 @@ def export_command(repository: str, weights: str, folder: str, *, trust: bool = 
 class Source(Record):
     """A `repository` of the Hub, or a bundled folder at `path`; `name` is the model's in listings.
 
-    `format`: OpenVINO IR already, to be converted, or a GGUF `file` of the repository's `revision`; a file with this
-    `sha256` may also come in a `package` of the Python package index. `disk_bytes` is an estimate without a file.
+    `format` is OpenVINO IR, a model to convert, or a GGUF `file` at `revision`. A file with this `sha256` may also
+    come from a Python `package`. `disk_bytes` is exact for a file, and otherwise an estimate.
     """
 
     repository: str | None = None
@@ -84,7 +85,7 @@ class Defaults(Record):
 
 
 class Entry(Record):
-    """A pair. `kind` is its draft's, `prompts` what its target was trained on, `reason` why it is not supported."""
+    """A pair. `kind` is the draft's kind, `prompts` suit the target, and `reason` says why it is not supported."""
 
     name: str
     title: str
@@ -143,11 +144,9 @@ def hub_cache() -> Path:
     return expand_path(caches) / "huggingface" / "hub"
 
 
-def models_dir(given: Path | None = None) -> Path:
-    if given is not None:
-        return given
-    named = os.environ.get(MODELS_VARIABLE)
-    return expand_path(named) if named else own_cache() / "models"
+def models_dir(directory: Path | None = None) -> Path:
+    configured = os.environ.get(MODELS_VARIABLE)
+    return directory or (expand_path(configured) if configured else own_cache() / "models")
 
 
 def cached_folders() -> dict[str, Path]:
@@ -158,9 +157,13 @@ def cached_folders() -> dict[str, Path]:
 
 def cached_folder(repository: str) -> Path | None:
     """Return a model's newest complete folder in the Hub's cache, or None; works offline."""
-    for folder in snapshots(storage_of(repository)):
+    return _first_complete(snapshots(storage_of(repository)))
+
+
+def _first_complete(folders: Iterable[Path]) -> Path | None:
+    for folder in folders:
         with suppress(ModelError):
-            _ = inspect_model(folder)
+            inspect_model(folder)
             return folder
     return None
 
@@ -190,11 +193,7 @@ def local_folder(source: Source, directory: Path | None = None) -> Path | None:
         snapshots = storage_of(source.repository) / "snapshots"
         places = [*_packaged(source), *sorted(snapshots.glob(f"*/{glob.escape(source.file)}"))]
         return next((path for path in places if path.is_file() and _has_right_digest(source, path)), None)
-    folder = exported_folder(source, directory)
-    with suppress(ModelError):
-        _ = inspect_model(folder)
-        return folder
-    return None
+    return _first_complete([exported_folder(source, directory)])
 
 
 def _packaged(source: Source) -> list[Path]:
@@ -268,7 +267,7 @@ def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettin
     models = [model.model_copy(update={"form": runtime.weights}) for model in (target, draft) if model is not None]
     bundled = len(models) > 1 and all(model.path is not None and model.path.parent == BUNDLED for model in models)
     name = BUNDLED.name if bundled else " + ".join(model.name for model in models)
-    return ModelPair(name=name, target=models[0], draft=next(iter(models[1:]), None), runtime=runtime)
+    return ModelPair(name=name, target=models[0], draft=models[1] if draft is not None else None, runtime=runtime)
 
 
 def check_target(model: Model) -> None:
@@ -308,11 +307,11 @@ def initial_runtime(target: Model) -> RuntimeSettings:
 
 
 def initial_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
-    """Return a pair's defaults, changed as given; the traced engine where quantized activations make it gain more."""
+    """Return a pair's defaults updated with `chosen`; the traced engine is preferred where quantization helps it."""
     begin = default_settings(pair.target).generation
     traced = "traced" in DRAFT_KINDS[pair.draft_kind or "model"].engines and has_int8_weights(pair.target)
     if "engine" not in chosen and traced and int8_runtime(pair.runtime) != pair.runtime:
-        with suppress(SettingsError):  # what is chosen needs the other engine
+        with suppress(SettingsError):  # the chosen settings need the other engine
             return GenerationSettings.checked(**begin | {"engine": "traced"} | chosen)
     return GenerationSettings.checked(**begin | chosen)
 

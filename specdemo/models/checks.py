@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,13 +24,6 @@ if TYPE_CHECKING:
     import openvino_genai
 
 _ADVICE = "choose a draft of the target's family, or the traced engine"
-_DFLASH = "A DFlash draft runs in the genai engine only; choose it, or another draft."
-_LINEAR_CACHE = (
-    "GenAI speculates for a target with linear attention without prefix caching; switch prefix caching off."
-)
-_LINEAR_THRESHOLD = (
-    "GenAI speculates for a target with linear attention with a constant lookahead; choose policy constant."
-)
 _MTP = (
     "A multi-token-prediction head drafts for the model that it was exported with, in the same folder; choose that "
     "as the target."
@@ -39,7 +32,6 @@ _IN_PARTS = (
     "GenAI decodes with a model that is exported in parts plainly or with its own multi-token-prediction head; "
     "choose the genai engine and that head as the draft."
 )
-_IN_PARTS_LOOKUP = "GenAI has no prompt lookup for a model that is exported in parts; choose drafter model."
 _TAIL = 2**18  # bytes at the end of a tokenizer's XML, with its ids and chat template
 _MIN_OVERLAP = 0.98
 """Least part of the larger vocabulary (Qwen2.5's has 151,936 tokens or 152,064); only orders the list of drafts."""
@@ -135,7 +127,9 @@ def drafts_for(target: Model, models: Iterable[Model]) -> list[Model]:
 
 def is_recommended(draft: Model, target: Model) -> bool:
     """Whether a draft very likely fits: the catalogue pairs them, or it is small and has the same tokenizer."""
-    if (draft.name, target.name) in _catalogue_pairs() or (draft.head == "mtp" and draft.path == target.path):
+    entries = (entry for entry in catalogue() if entry.draft is not None and entry.supported)
+    names = {tuple(source.listed_as for source in entry.sources) for entry in entries}
+    if (target.name, draft.name) in names or (draft.head == "mtp" and draft.path == target.path):
         return True
     if draft.head or draft.architecture != target.architecture:  # only the catalogue knows a head's target
         return False
@@ -149,12 +143,6 @@ def is_recommended(draft: Model, target: Model) -> bool:
 
 def fitting_draft(target: Model, models: Iterable[Model]) -> Model | None:
     return next((model for model in drafts_for(target, models) if is_recommended(model, target)), None)
-
-
-@cache
-def _catalogue_pairs() -> frozenset[tuple[str, str]]:
-    pairs = ((entry.draft, entry.target) for entry in catalogue() if entry.draft is not None and entry.supported)
-    return frozenset((draft.listed_as, target.listed_as) for draft, target in pairs)
 
 
 def check_engine(pair: ModelPair, engine: EngineName) -> None:
@@ -178,11 +166,15 @@ def check_strategy(pair: ModelPair, engine: EngineName, strategy: Strategy, samp
     check_engine(pair, engine)
     if engine == "genai" and pair.target.linear_attention and not isinstance(strategy, Plain):
         if pair.runtime.enable_prefix_caching:
-            raise SettingsError(_LINEAR_CACHE)
+            raise SettingsError(
+                "For a target with linear attention, GenAI cannot use prefix caching; switch prefix caching off."
+            )
         if strategy.fixed_lookahead is None:
-            raise SettingsError(_LINEAR_THRESHOLD)
+            raise SettingsError(
+                "For a target with linear attention, GenAI needs a constant lookahead; choose policy constant."
+            )
     if pair.target.in_parts and not isinstance(strategy, Plain) and not strategy.drafter.model:
-        raise SettingsError(_IN_PARTS_LOOKUP)
+        raise SettingsError("GenAI has no prompt lookup for a model exported in parts; choose drafter model.")
     if not strategy.drafter.model and pair.draft_kind != "server":
         return
     require_draft(pair)
@@ -224,7 +216,7 @@ def _refusal(engine: EngineName, target: Model, draft: Model | None, difference:
     if target.in_parts and ENGINES[engine].local and (engine != "genai" or draft is None or draft.head != "mtp"):
         return _IN_PARTS
     if draft is not None and draft.head is not None and engine not in DRAFT_KINDS[draft.head].engines:
-        return _DFLASH
+        return "A DFlash draft runs in the genai engine only; choose it, or another draft."
     if difference is None and engine == "genai":
         return _genai_ids(target, draft)
     if draft is None or difference is None:

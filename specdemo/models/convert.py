@@ -1,6 +1,6 @@
-"""Conversion of a GGUF file to OpenVINO IR by openvino-genai's own reader, and what is put right in its result.
+"""Conversion of a GGUF file to OpenVINO IR by openvino-genai's own reader, and repair of the result.
 
-In the network, the ends of layers lack the names by which GenAI finds an EAGLE-3 head's layers, and positions are not
+In the network, layers lack the names by which GenAI finds those that an EAGLE-3 head reads, and positions are not
 scaled. A group of 32 weights in Q4_1 and Q4_K, `scale * q + minimum`, becomes `scale * (q - zero)`, `zero` rounded to
 an integer. SmolLM2-135M-Instruct in Q4_1 then chose the same token as with its own weights at 66 % of 3,000
 positions, with a perplexity of 81 instead of 63; with `zero` in half precision, at 99.6 %, for 5 % more bytes. The
@@ -33,7 +33,7 @@ from specdemo.errors import FetchError
 from specdemo.files import link_or_copy
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import check_readable, vocabulary_of
-from specdemo.models.gguf_header import Header, Tensor, read_array, read_header, type_number
+from specdemo.models.gguf_header import TYPE_NUMBERS, Header, Tensor, read_array, read_header
 from specdemo.models.gguf_keys import SPLITS, adds_bos, keeps_whole_words, rope_factors
 from specdemo.settings import WeightsForm
 
@@ -54,7 +54,7 @@ _CONTROL, _USER_DEFINED = 3, 4  # among the types of tokens
 
 
 def store(path: Path, work: Path, form: WeightsForm) -> None:
-    """Convert a file into a new folder, where a link leads to it: the reader writes beside what it reads."""
+    """Convert a file in a new folder, through a link to it: the reader writes its output next to its input."""
     header = read_header(path)
     check_readable(header)
     work.mkdir()
@@ -63,7 +63,7 @@ def store(path: Path, work: Path, form: WeightsForm) -> None:
         link_or_copy(path, link)
     try:
         openvino_genai.LLMPipeline(link, "CPU", enable_save_ov_model=True)
-    except Exception as error:  # whatever makes the reader fail
+    except Exception as error:
         reason = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
         raise FetchError(
             f"OpenVINO GenAI could not read {path.name!r} (its last message: {reason}); choose another file."
@@ -71,7 +71,9 @@ def store(path: Path, work: Path, form: WeightsForm) -> None:
     link.unlink()
 
     def repair(model: openvino.Model) -> None:
-        _name_layers(model)
+        for node in model.get_ordered_ops():
+            if end := _LAYER_END.fullmatch(node.get_friendly_name()):
+                node.set_friendly_name(f"model.layers.{end[1]}/residual")
         _scale_positions(model, path, header)
         _restore_minima(model, path, header)
         if form == "int8":
@@ -121,7 +123,7 @@ def ends(header: Header) -> dict[str, Any]:
 
 
 def write_with_f16(path: Path, header: Header, copy: Path) -> bool:
-    """Write a copy with F32 and BF16 matrices as F16, and vectors as F32, as the reader wants; False if needless."""
+    """Write a copy with matrices in F16 and vectors in F32, as the reader requires; return False if not needed."""
     if all(_type_for_reader(tensor) == tensor.type for tensor in header.tensors):
         return False
     with copy.open("wb") as target:
@@ -158,7 +160,7 @@ def _size(tensor: Tensor) -> int:
 def _table_row(tensor: Tensor, offset: int) -> bytes:
     name = tensor.name.encode()
     form = f"<Q{len(name)}sI{len(tensor.shape)}QIQ"
-    kind = type_number(_type_for_reader(tensor))
+    kind = TYPE_NUMBERS[_type_for_reader(tensor)]
     return struct.pack(form, len(name), name, len(tensor.shape), *tensor.shape, kind, offset)
 
 
@@ -171,12 +173,6 @@ def _convert_part(part: np.ndarray[Any, np.dtype[np.uint8]], tensor: Tensor) -> 
     else:
         floats = part.view({"F32": "<f4", "F16": "<f2"}[tensor.type])
     return floats.astype({"F16": "<f2", "F32": "<f4"}[kind])
-
-
-def _name_layers(model: openvino.Model) -> None:
-    for node in model.get_ordered_ops():
-        if end := _LAYER_END.fullmatch(node.get_friendly_name()):
-            node.set_friendly_name(f"model.layers.{end[1]}/residual")
 
 
 def _scale_positions(model: openvino.Model, file: Path, header: Header) -> None:
@@ -291,7 +287,7 @@ def store_as_int8(model: openvino.Model) -> None:
 
 
 def _as_int8(nodes: Sequence[Any]) -> Any:
-    """Return nearly the same weights, one below the other, as int8 with f16 scales; shape (rows, columns)."""
+    """Return the nodes' weights, stacked and rounded to int8 with f16 scales; shape (rows, columns)."""
     columns = nodes[0].get_output_shape(0)[1]
     size = next((size for size in INT8_GROUPS if columns % size == 0), columns)
     steps, scales = [], []
@@ -377,7 +373,7 @@ def _repair_tokenizer(folder: Path, file: Path, header: Header) -> None:
 
 
 def _rewrite(folder: Path, stem: str, edit: Callable[[openvino.Model], None]) -> None:
-    """Change a network of a folder and store it; OpenVINO's tokenizers are among those it can read."""
+    """Edit a network or tokenizer of a folder in place."""
     core = openvino.Core()
     core.add_extension(str(openvino_tokenizers._ext_path))
     model = core.read_model(folder / f"{stem}.xml")
@@ -385,7 +381,7 @@ def _rewrite(folder: Path, stem: str, edit: Callable[[openvino.Model], None]) ->
     model.validate_nodes_and_infer_types()
     changed = folder / "changed"
     openvino.save_model(model, changed / f"{stem}.xml", compress_to_fp16=False)
-    del model  # which keeps the file open
+    del model  # it keeps the file open
     for written in changed.iterdir():
         written.replace(folder / written.name)
     changed.rmdir()
@@ -437,7 +433,7 @@ def _keep_whole_words(model: openvino.Model) -> None:
 
 
 def _remove_unmerged(model: openvino.Model, file: Path, header: Header, kinds: Sequence[int]) -> None:
-    """Leave out what llama.cpp never uses: tokens that no merges make of single characters, and their merges."""
+    """Disable what llama.cpp never uses: tokens that merges cannot build from single characters, and their merges."""
     tokens, merges = (
         [text.decode(errors="replace") for text in read_array(file, header.metadata.get(f"tokenizer.ggml.{name}"))]
         for name in ("tokens", "merges")
@@ -471,7 +467,7 @@ def _merging(model: openvino.Model) -> Any:
 
 
 def _add_bos(model: openvino.Model, token: int) -> None:
-    """Begin each text with a token, unless special tokens are not asked for: GenAI finds this operation for that."""
+    """Begin each text with a token unless special tokens are off; GenAI looks for this operation to switch it."""
     (dense,) = (node for node in model.get_ordered_ops() if node.get_type_name() == "RaggedToDense")
     length = dense.input_value(3).get_node().input_value(0).get_node()  # of each text: its end minus its beginning
     begin = [opset.constant(np.array(values, np.int32)).output(0) for values in (0, 1, [token])]
@@ -484,7 +480,7 @@ def _add_bos(model: openvino.Model, token: int) -> None:
 
 
 def _make_visible(model: openvino.Model, shown: set[int]) -> None:
-    """Take tokens out of those that decode to nothing."""
+    """Let the tokens in `shown` decode to their text instead of to nothing."""
     (decoding,) = (node for node in model.get_ordered_ops() if node.get_type_name() == "VocabDecoder")
     part = decoding.input_value(4).get_node()  # a slice, whose end GenAI changes to decode all tokens
     hidden = part.input_value(0).get_node().data

@@ -1,7 +1,7 @@
 """This machine: its processor, memory and OpenVINO devices, and the properties that models are compiled with.
 
 Processors of one name can differ by half: VNNI and AMX multiply int8 and bf16 several times faster than AVX2, so
-verifying more tokens costs little. OpenVINO is imported where it is asked, since listing models does without.
+verifying more tokens costs little. OpenVINO is imported inside functions, since listing models does not need it.
 """
 
 import logging
@@ -53,7 +53,7 @@ def _cpuinfo() -> list[str]:
 
 
 def instruction_sets() -> list[str]:
-    """Return those that Linux lists, or elsewhere numpy, which knows fewer."""
+    """Return the instruction sets that Linux reports or, on other systems, the fewer that numpy knows."""
     flags = {word for line in _cpuinfo() if line.startswith(("flags", "Feat")) for word in line.split()}
     extensions = np.show_config(mode="dicts")["SIMD Extensions"]
     flags |= {_NUMPY[name] for name in (*extensions["baseline"], *extensions["found"]) if name in _NUMPY}
@@ -105,13 +105,13 @@ _REPORTED_PROPERTIES = (
     "INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION", "DYNAMIC_QUANTIZATION_GROUP_SIZE", "INFERENCE_NUM_THREADS",
     "EXECUTION_DEVICES",
 )  # fmt: skip
-"""Properties in use that a record names."""
+"""Properties in use that are stored in records."""
 PROPERTIES_VARIABLE = "SPECDEMO_CPU_PROPERTIES"
-"""Environment variable with properties of every model on a CPU, unless the runtime settings differ."""
+"""Environment variable with properties for every model on a CPU; runtime settings override them."""
 
 
 class Device(NamedTuple):
-    """OpenVINO's name and its full one, and why it cannot be used here, if so."""
+    """A device's short and full name in OpenVINO, and the reason if it cannot be used."""
 
     name: str
     full_name: str
@@ -123,8 +123,8 @@ def devices() -> list[Device]:
     import openvino
 
     names = openvino.Core().available_devices
-    found = [Device(name, device_name(name), _NPU if name.startswith("NPU") else None) for name in names]
-    return [*found, Device("AUTO", "OpenVINO chooses")]
+    present = [Device(name, device_name(name), _NPU if name.startswith("NPU") else None) for name in names]
+    return [*present, Device("AUTO", "OpenVINO chooses")]
 
 
 def check_devices(runtime: RuntimeSettings) -> None:
@@ -205,7 +205,7 @@ def _given_properties() -> dict[str, str]:
     pairs = [part.partition("=") for part in os.environ.get(PROPERTIES_VARIABLE, "").split()]
     for name, equals, value in pairs:
         if not (name and equals and value):
-            raise UsageError(f"{PROPERTIES_VARIABLE} takes NAME=VALUE, separated by spaces; {quoted(name)} is none.")
+            raise UsageError(f"{PROPERTIES_VARIABLE} takes NAME=VALUE, separated by spaces, not {quoted(name)}.")
     return {name: value for name, _, value in pairs}
 
 
@@ -237,7 +237,7 @@ def _can_cache(folder: Path) -> bool:
 
 
 def _probe(device: str, requested: dict[str, str]) -> dict[str, str]:
-    """Return the properties in use, read from a model of one operation, which takes no time."""
+    """Return the properties in use, read from a compiled model of one operation, which takes no time."""
     import openvino
     from openvino import opset13 as opset
 

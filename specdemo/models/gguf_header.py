@@ -1,8 +1,8 @@
 """The header of a GGUF file, the format of llama.cpp: metadata and the table of tensors, without weights.
 
-The `gguf` package would create an object per token: 4 s for a vocabulary of 49,000. Anyone may have written a file,
-so nothing in it is trusted: counts are compared with the bytes present, dimensions have limits, and every value's
-type is checked where it is used. Any defect is a `GGUFError`. Format:
+The `gguf` package creates an object per token, which takes 4 s for a vocabulary of 49,000. Files are untrusted:
+counts are compared with the file's size, dimensions have limits, and the type of every value is checked where it is
+used. Any defect raises a `GGUFError`. Format:
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
@@ -39,11 +39,7 @@ _NAMES = (
     "IQ4_NL IQ3_S IQ2_S IQ4_XS I8 I16 I32 I64 F64 IQ1_M BF16"
 )
 _TYPES = dict(enumerate(_NAMES.split(" "))) | {34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4"}
-"""Tensor types by their number in files."""
-
-
-def type_number(name: str) -> int:
-    return next(number for number, listed in _TYPES.items() if listed == name)
+TYPE_NUMBERS = {name: number for number, name in _TYPES.items()}
 
 
 class Tensor(NamedTuple):
@@ -83,10 +79,8 @@ class Header(NamedTuple):
 
     @property
     def alignment(self) -> int:
-        value = self.integer("general.alignment", _MAX_ALIGNMENT)
-        if value is not None and (value < 1 or value & (value - 1)):
-            raise self._type_error("general.alignment", value, "a power of two")
-        return value or _ALIGNMENT
+        is_valid = lambda value: type(value) is int and 0 < value <= _MAX_ALIGNMENT and not value & (value - 1)  # noqa: E731
+        return self._checked("general.alignment", is_valid, f"a power of two up to {_MAX_ALIGNMENT}") or _ALIGNMENT
 
     def integer(self, key: str, maximum: int = 2**31 - 1) -> int | None:
         """Return a whole number of the metadata, from 0 to `maximum`; None if absent, as with the other kinds."""
@@ -103,16 +97,13 @@ class Header(NamedTuple):
     def _checked(self, key: str, is_valid: Callable[[Any], bool], expected: str) -> Any:
         value = self.metadata.get(key)
         if value is not None and not is_valid(value):
-            raise self._type_error(key, value, expected)
+            actual = "an array" if isinstance(value, Array) else quoted(value)
+            raise GGUFError(f"{self.file!r} is damaged: {key} is {actual}, not {expected}; choose another file.")
         return value
 
     def length(self, key: str) -> int:
         value = self.metadata.get(key)
         return value.length if isinstance(value, Array) else 0
-
-    def _type_error(self, key: str, value: Any, expected: str) -> GGUFError:
-        found = "an array" if isinstance(value, Array) else quoted(value)
-        return GGUFError(f"{self.file!r} is damaged: {key} is {found}, not {expected}; choose another file.")
 
 
 def is_gguf(path: Path) -> bool:
@@ -138,7 +129,7 @@ def read_header(path: Path) -> Header:
 
 
 def read_array(path: Path, array: Any) -> list[Any]:
-    """Return the texts (as bytes) or numbers of an array of a file's metadata; empty if there is none."""
+    """Return the strings (as bytes) or numbers of a metadata array; empty if there is no array."""
     if not isinstance(array, Array):
         return []
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -177,8 +168,8 @@ class _Parser:
             metadata[key] = self._value(self._number(_U32))
         table = self._offset
         self._check_count("tensors", tensors, _MAX_TENSORS, _TENSOR_BYTES)
-        found = Header(self._name, metadata, tuple(self._tensor() for _ in range(tensors)), table, 0)
-        return found._replace(data=-(-self._offset // found.alignment) * found.alignment)
+        header = Header(self._name, metadata, tuple(self._tensor() for _ in range(tensors)), table, 0)
+        return header._replace(data=-(-self._offset // header.alignment) * header.alignment)
 
     def _number(self, form: struct.Struct) -> Any:
         (value,) = form.unpack_from(self._content, self._offset)

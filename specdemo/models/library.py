@@ -1,6 +1,6 @@
-"""All models on this machine, by unique names: bundled, in the Hub's cache, the user's, and of other programs.
+"""All models on this machine, by unique names: bundled, in the Hub's cache, the user's own, and of other programs.
 
-The page can choose only from these names: a name is compared with those of the library, never turned into a path.
+The page can choose only from these names, which are looked up and never turned into a path.
 GGUF files of other programs are listed under the names that those programs use:
 
 - LM Studio: `models` in its home, as publisher/repository/file. The home is named in `~/.lmstudio-home-pointer`, else
@@ -211,9 +211,9 @@ def _all_gguf_files() -> Iterator[tuple[str, Path]]:
         for path in gguf_files(folder, depth=2):
             *repository, file = path.relative_to(folder).parts
             yield f"{'/'.join(repository)}:{file}" if repository else file, path
-    named = os.environ.get("LLAMA_CACHE")
-    usual = platformdirs.user_cache_path("llama.cpp", appauthor=False, opinion=False)
-    folder = expand_path(named) if named else usual
+    configured = os.environ.get("LLAMA_CACHE")
+    default = platformdirs.user_cache_path("llama.cpp", appauthor=False, opinion=False)
+    folder = expand_path(configured) if configured else default
     yield from _hub_files(folder)
     yield from ((path.name, path) for path in gguf_files(folder, depth=0))
     yield from _ollama()
@@ -225,11 +225,11 @@ def _hub_files(cache: Path) -> Iterator[tuple[str, Path]]:
         if not storage.name.startswith("models--"):
             continue
         repository = storage.name.removeprefix("models--").replace("--", "/")
-        named = dict[str, Path]()
+        files = dict[str, Path]()
         for snapshot in snapshots(storage):
             for path in gguf_files(snapshot, depth=1):
-                named.setdefault(f"{repository}:{path.relative_to(snapshot).as_posix()}", path)
-        yield from named.items()
+                files.setdefault(f"{repository}:{path.relative_to(snapshot).as_posix()}", path)
+        yield from files.items()
 
 
 def _lm_studio() -> Iterator[Path]:
@@ -243,14 +243,14 @@ def _lm_studio() -> Iterator[Path]:
 
 
 def _ollama() -> Iterator[tuple[str, Path]]:
-    named = os.environ.get("OLLAMA_MODELS")
-    for folder in [expand_path(named)] if named else [Path.home() / ".ollama" / "models", _OLLAMA_SERVICE]:
+    configured = os.environ.get("OLLAMA_MODELS")
+    for folder in [expand_path(configured)] if configured else [Path.home() / ".ollama" / "models", _OLLAMA_SERVICE]:
         for manifest in sorted(folder.glob("manifests/*/*/*/*")):
             digest = _ollama_digest(manifest)
             if digest is not None:
                 registry, *place, model, tag = manifest.relative_to(folder / "manifests").parts
-                usual = registry == "registry.ollama.ai"
-                place = [part for part in place if part != "library"] if usual else [registry, *place]
+                is_default = registry == "registry.ollama.ai"
+                place = [part for part in place if part != "library"] if is_default else [registry, *place]
                 yield "/".join([*place, f"{model}:{tag}"]), folder / "blobs" / digest.replace(":", "-")
 
 
@@ -268,7 +268,7 @@ Format = Literal["openvino", "gguf", "transformers"]
 
 
 class Origin(NamedTuple):
-    """A path or repository to load; `get`: how to get it first."""
+    """A path or repository to load. `get` says how to obtain it first."""
 
     path: str
     get: str | None = None
@@ -291,7 +291,7 @@ def origin(model: Model, format_: Format, *, local: bool) -> Origin | None:
         place = f"specdemo/assets/{path.relative_to(ASSETS).as_posix()}"
         return Origin(place, f"{model.name} comes with specdemo, in this folder of its package")
     if source is None or repository is None:
-        return Origin(path.name, f"{model.name} is a model of whoever serves this page; ask them for it")
+        return Origin(path.name, f"{model.name} belongs to the operator of this page; ask them for it")
     if source.format == "convert":
         return Origin(path.name, source.export_command(path.name))
     files = [source.file, "--local-dir", "."] if source.file is not None else ["--local-dir", path.name]

@@ -107,13 +107,12 @@ class GenAIEngine(Engine):
 class GenAIDecoder(Decoder):
     def __init__(self, pipelines: Pipelines, request: Request) -> None:
         self._pipelines, self._request, self._kind = pipelines, request, kind_of(request.strategy)
-        self._handle: openvino_genai.GenerationHandle | None = None
         self._tracer: Tracer | None = None
         self._prompt: list[int] = []
         self._committed = 0
         if self._kind != "plain":  # sampling and heads cannot be replayed
-            unseen = request.sampling.do_sample or pipelines.pair.head is not None
-            self.trace_source = "counts only" if self._kind == "model" and unseen else "replayed"
+            not_replayable = request.sampling.do_sample or pipelines.pair.head is not None
+            self.trace_source = "counts only" if self._kind == "model" and not_replayable else "replayed"
 
     def rounds(self) -> Generator[Prefilling | Round]:
         self._prompt = self._pipelines.tokenizer.encode_prompt(self._request)
@@ -141,7 +140,6 @@ class GenAIDecoder(Decoder):
         yield part.model_copy(update={"seconds": seconds})
 
     def _step(self) -> Round:
-        assert self._handle is not None
         tokens_left = self._request.max_new_tokens - self._committed
         started = perf_counter()
         self._pipelines.step(self._kind)
@@ -170,7 +168,6 @@ class GenAIDecoder(Decoder):
         return self._tracer.draft_agreement() if self._tracer is not None else None
 
     def _read(self) -> list[Token]:
-        assert self._handle is not None
         output, reported = read_output(self._handle), self._request.reports_probabilities
         self.finish_reason = output.finish_reason
         return [

@@ -137,8 +137,8 @@ class ModelDrafter(Proposer):
             return result
 
         if sampling.do_sample:
-            drawn = probabilities()
-            return Proposal(draw(drawn, self._random.random()), lambda: drawn)
+            sampled = probabilities()
+            return Proposal(draw(sampled, self._random.random()), lambda: sampled)
         scores = penalised(row, seen, sampling.repetition_penalty)
         choice = int(scores.argmax())
         token = choice if self._tokens is None else int(self._tokens[choice])
