@@ -167,11 +167,11 @@ def check_strategy(pair: ModelPair, engine: EngineName, strategy: Strategy, samp
     if engine == "genai" and pair.target.linear_attention and not isinstance(strategy, Plain):
         if pair.runtime.enable_prefix_caching:
             raise SettingsError(
-                "For a target with linear attention, GenAI cannot use prefix caching; switch prefix caching off."
+                "GenAI cannot speculate with prefix caching for a target with linear attention; switch it off."
             )
         if strategy.fixed_lookahead is None:
             raise SettingsError(
-                "For a target with linear attention, GenAI needs a constant lookahead; choose policy constant."
+                "GenAI needs a constant lookahead for a target with linear attention; choose policy constant."
             )
     if pair.target.in_parts and not isinstance(strategy, Plain) and not strategy.drafter.model:
         raise SettingsError("GenAI has no prompt lookup for a model exported in parts; choose drafter model.")
