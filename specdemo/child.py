@@ -54,9 +54,9 @@ class Child:
 
     def __init__(self, main: Callable[..., None], *arguments: Any, name: str) -> None:
         context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
+        self._connection, child_connection = context.Pipe()
         # not a daemon in multiprocessing's sense, since those may not have children
-        self.process = context.Process(target=_run, args=(main, theirs, arguments), name=name)
+        self.process = context.Process(target=_run, args=(main, child_connection, arguments), name=name)
         try:
             with _STARTING, _sigint_blocked(), _script_hidden():
                 self.process.start()
@@ -64,7 +64,7 @@ class Child:
             self._connection.close()
             raise
         finally:
-            theirs.close()  # so that reading fails once the child is gone
+            child_connection.close()  # so that reading fails once the child is gone
         atexit.register(self.end)
 
     @property

@@ -104,7 +104,7 @@ def write_each(files: Mapping[str | Path, Callable[[], bytes]]) -> None:
             write_bytes(make(), Path(path))
         except SpecdemoError as error:
             failed[quoted(str(path))] = error
-        except (OSError, MemoryError) as error:  # while it was made
+        except (OSError, MemoryError) as error:  # raised by make()
             failed[quoted(str(path))] = SpecdemoError.of(error, f"Cannot make {quoted(str(path))}", "leave it out")
     if len(failed) > 1:
         first = next(iter(failed.values()))
@@ -175,6 +175,6 @@ _LIGHT, _DARK = r":root \{(.*?)\}", r"\.dark \{(.*?)\}"
 def colours(*, dark: bool = False) -> dict[str, str]:
     """The page's colours by name, such as `ink`, from its style sheet."""
     sheet = (ASSETS / "page" / "tokens.css").read_text(encoding="utf-8")
-    found = re.search(_DARK if dark else _LIGHT, sheet, re.DOTALL)
-    assert found is not None, "the style sheet begins with its colours"
-    return dict(re.findall(r"--sd-([\w-]+): (#\w+)", found[1]))
+    block = re.search(_DARK if dark else _LIGHT, sheet, re.DOTALL)
+    assert block is not None, "the style sheet begins with its colours"
+    return dict(re.findall(r"--sd-([\w-]+): (#\w+)", block[1]))

@@ -57,7 +57,7 @@ def machine() -> Iterator[str]:
     yield f"specdemo {__version__}, Python {platform.python_version()}, {platform.platform()}"
     yield f"packages: {', '.join(f'{name} {number}' for name, number in versions.items())}"
     yield f"processor: {processor()}, {psutil.cpu_count(logical=False)} cores, {usable} usable processors"
-    yield f"instruction sets: {', '.join(instruction_sets()) or 'none of those that matter, or not reported'}"
+    yield f"instruction sets: {', '.join(instruction_sets()) or 'none known, or not reported'}"
     yield f"memory: {in_units(memory_total())}, {in_units(memory_free())} free"
     for device in devices():
         if device.name != "AUTO":
@@ -69,7 +69,7 @@ def folders(directory: Path | None) -> Iterator[str]:
     for name, path in {"cache": own_cache(), "models": models_dir(directory), "hub": hub_cache()}.items():
         parent = nearest_folder(path)
         state = "" if os.access(parent, os.W_OK) else ", not writable"
-        state += "" if path.exists() else ", not made yet"
+        state += "" if path.exists() else ", not created yet"
         yield f"folder {name}: {_without_user(path)} ({in_units(shutil.disk_usage(parent).free)} free{state})"
     try:
         yield f"models: {', '.join(model.name for model in library(directory).models)}"

@@ -18,18 +18,18 @@ import openvino
 from specdemo.decoding.verification import Logits
 
 CHUNK = 256  # tokens fed per pass, which bounds the memory of a long prompt's logits
-_MAX_REUSED = 65  # tokens of the longest verification, whose requests are kept
+_MAX_REUSED = 65  # tokens of the longest verification; requests up to this length are reused
 _BLOCK = 32  # positions per block of OpenVINO's paged attention on CPU
 
 
 Layout = Literal["joined", "empty", "padded"]
-"""A pass over several tokens as one sequence; as one each, followed by an empty one; or with at least two."""
+"""The sequences of a pass over several tokens: one sequence; one per token plus an empty one; or at least two."""
 
 States = npt.NDArray[np.float32]  # hidden states, shape (tokens, hidden)
 
 
 class Cached(ABC):
-    """Finds what is cached; subclasses feed the rest. `reads(first, last)`: the hidden states it reads."""
+    """Finds the cached prefix of a text; subclasses feed the rest. `reads(first, last)` returns hidden states."""
 
     reads: Callable[[int, int], States]
 
@@ -49,48 +49,48 @@ class Cached(ABC):
     def _store_states(self, request: openvino.InferRequest, past: int, count: int) -> None:
         if not self._has_states:
             return
-        found = request.get_output_tensor(1).data
-        found = found.reshape(-1, found.shape[-1])[:count]
+        states = request.get_output_tensor(1).data
+        states = states.reshape(-1, states.shape[-1])[:count]
         if past + count > len(self._states):
-            grown = np.zeros((2 * (past + count), found.shape[1]), np.float32)
+            grown = np.zeros((2 * (past + count), states.shape[1]), np.float32)
             if past:
                 grown[:past] = self._states[:past]
             self._states = grown
-        self._states[past : past + count] = found
+        self._states[past : past + count] = states
 
     def logits(self, ids: Ids[int], last: int = 1) -> Logits:
         for _ in self.read(ids, last):
             pass
-        kept = len(self._cached_ids)
-        result = self._feed(ids[kept:], kept)
+        length = len(self._cached_ids)
+        result = self._feed(ids[length:], length)
         self._cached_ids = list(ids)
         return result[-last:]
 
     def read(self, ids: Ids[int], last: int = 1) -> Iterator[int]:
         """Roll back to the common prefix, then feed the text until the rest fits one pass."""
-        kept = min(self.common_prefix(ids), len(ids) - last)
-        self._rollback(kept)
-        self._cached_ids = list(ids[:kept])
-        while len(ids) - kept > CHUNK:
-            end = min(kept - kept % CHUNK + CHUNK, len(ids) - last)  # the same chunks wherever reading begins
-            self._feed(ids[kept:end], kept)
-            kept = end
-            self._cached_ids = list(ids[:kept])
-            yield kept
+        length = min(self.common_prefix(ids), len(ids) - last)
+        self._rollback(length)
+        self._cached_ids = list(ids[:length])
+        while len(ids) - length > CHUNK:
+            end = min(length - length % CHUNK + CHUNK, len(ids) - last)  # the same chunks wherever reading begins
+            self._feed(ids[length:end], length)
+            length = end
+            self._cached_ids = list(ids[:length])
+            yield length
 
     def common_prefix(self, ids: Ids[int]) -> int:
-        kept = min(len(self._cached_ids), len(ids))
-        while self._cached_ids[:kept] != ids[:kept]:
-            kept -= 1
-        return kept
+        length = min(len(self._cached_ids), len(ids))
+        while self._cached_ids[:length] != ids[:length]:
+            length -= 1
+        return length
 
     def truncate(self, tokens: int) -> None:
         del self._cached_ids[tokens:]
         self._rollback(len(self._cached_ids))
 
     @abstractmethod
-    def _rollback(self, kept: int) -> None:
-        """Discard all but the first `kept` tokens."""
+    def _rollback(self, length: int) -> None:
+        """Discard all but the first `length` tokens."""
 
     @abstractmethod
     def _feed(self, ids: Ids[int], past: int) -> Logits:
@@ -124,13 +124,13 @@ class Stateful(Cached):
         self._mask = np.zeros(0, np.int64)
         self._live = np.zeros(0, np.int64)  # cache positions of the valid tokens
 
-    def _rollback(self, kept: int) -> None:
-        if kept:
-            self._mask[self._live[kept:]] = 0
+    def _rollback(self, length: int) -> None:
+        if length:
+            self._mask[self._live[length:]] = 0
         else:
             self._request.reset_state()
             self._mask = self._mask[:0]
-        self._live = self._live[:kept]
+        self._live = self._live[:length]
 
     def _feed(self, ids: Ids[int], past: int) -> Logits:
         positions = np.arange(past, past + len(ids), dtype=np.int64)
@@ -154,8 +154,8 @@ class Paged(Cached):
     """A sequence that owns its cache blocks, which passes of all lengths share.
 
     Inputs are set once and share memory with arrays: writing a number is quicker than setting a tensor. OpenVINO does
-    not own that memory, so every such array is an attribute. Whole chunks of a long prompt are one sequence whatever
-    the layout: they take a sixth less time.
+    not own that memory, so each of these arrays is an attribute. Whole chunks of a long prompt are always one sequence,
+    which takes a sixth less time.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Paged(Cached):
         self._capacity = 0
         self._reserve(capacity)
 
-    def _rollback(self, kept: int) -> None:
+    def _rollback(self, length: int) -> None:
         """Do nothing: later passes overwrite the positions."""
 
     def _reserve(self, capacity: int) -> None:
@@ -213,14 +213,14 @@ class Paged(Cached):
         return logits[:count]
 
     def _pass(self, count: int) -> "_Pass":
-        found = self._passes.get(count)
-        if found is None:
+        step = self._passes.get(count)
+        if step is None:
             layout: Layout = self._layout if count < CHUNK else "joined"
             compiled = self._fixed.get(count, self._compiled)
-            found = _Pass(compiled, self._caches, count, self._capacity // _BLOCK, layout)
+            step = _Pass(compiled, self._caches, count, self._capacity // _BLOCK, layout)
             if count <= _MAX_REUSED:
-                self._passes[count] = found
-        return found
+                self._passes[count] = step
+        return step
 
 
 class _SharedInput:

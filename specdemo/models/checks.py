@@ -1,7 +1,7 @@
-"""Checks, before anything heavy is loaded, whether a pair can run here, and on which engine.
+"""Checks whether and on which engine a pair can run here, before loading any weights.
 
-Two tokenizers are compared by every token of their vocabularies, or by examples if one cannot be listed: GenAI reads
-a vocabulary from the detokenizer, which some drafts lack, since only the target needs it.
+Two tokenizers are compared by their whole vocabularies, or by examples if one cannot be listed: GenAI reads the
+vocabulary from the detokenizer, which some drafts lack because only the target needs it.
 """
 
 import os
@@ -38,7 +38,7 @@ _MIN_OVERLAP = 0.98
 
 
 class EngineReport(Record):
-    """Whether an engine can run the pair; `reason` says why not, or what to watch out for.
+    """Whether an engine can run the pair. `reason` says why not, or gives a warning.
 
     `memory_needed` is an upper estimate in bytes, so too little memory is not a refusal.
     """
@@ -70,7 +70,7 @@ class PairReport(Record):
 
 
 def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairReport:
-    """Compare the tokenizers, and the memory needed with what is free; `cache_size` is in GB."""
+    """Compare the two tokenizers, and the required with the free memory; `cache_size` is in GB."""
     check_target(target)
     free = memory_free()
     if target.server is not None:
@@ -102,10 +102,10 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
 
 
 def drafts_for(target: Model, models: Iterable[Model]) -> list[Model]:
-    """Return the models that may draft for a target, judged without opening them.
+    """Return the models that may draft for a target, without opening them.
 
-    Smaller models with as many tokens come first, then larger ones, then those that can draft through their text. A
-    head is made for one target's vocabulary.
+    Smaller models with the same vocabulary size come first, then larger ones, then those whose text can be
+    re-encoded. A head works with one target's vocabulary only.
     """
 
     def fits(model: Model) -> bool:  # families pad their vocabularies to other multiples
@@ -232,12 +232,12 @@ def _genai_ids(target: Model, draft: Model | None) -> str | None:
         return None
     if not all(map(is_converted, (target, draft))):
         return None
-    ours, theirs = (_special_ids(folder_of(model)) for model in (target, draft))
-    for name in ours.keys() & theirs.keys():
-        if ours[name] != theirs[name]:
+    target_ids, draft_ids = (_special_ids(folder_of(model)) for model in (target, draft))
+    for name in target_ids.keys() & draft_ids.keys():
+        if target_ids[name] != draft_ids[name]:
             return (
-                f"GenAI takes a draft only if its {name} token is the target's, but these are {theirs[name]} and "
-                f"{ours[name]}; choose the traced engine, which needs the same vocabulary only."
+                f"GenAI takes a draft only if its {name} token is the target's, but these are {draft_ids[name]} and "
+                f"{target_ids[name]}; choose the traced engine, which needs the same vocabulary only."
             )
     return None
 
@@ -281,7 +281,7 @@ def check_tokenizers(target: "openvino_genai.Tokenizer", draft: "openvino_genai.
 
 
 def check_vocabularies(target: dict[bytes, int], draft: dict[bytes, int]) -> None:
-    """Check that shared ids stand for the same tokens, and that nearly all are shared: some models add a few."""
+    """Check that common ids stand for the same tokens, and that nearly all ids are common: some models add a few."""
     by_id = {id_: text for text, id_ in target.items()}
     clash = next((id_ for text, id_ in draft.items() if by_id.get(id_, text) != text), None)
     if clash is None and len(target.keys() & draft.keys()) >= 0.95 * max(len(target), len(draft)):

@@ -6,12 +6,12 @@ an integer. SmolLM2-135M-Instruct in Q4_1 then chose the same token as with its 
 positions, with a perplexity of 81 instead of 63; with `zero` in half precision, at 99.6 %, for 5 % more bytes. The
 tokenizer
 
-- cuts a text to its last 8,192 tokens, whatever the model's context, so that the beginning of a prompt is lost;
-- splits text by one of three rules, whichever of them the file names, and adds no token at its beginning;
-- takes tokens that no merge makes wherever they stand in a word, and never a whole word before merging;
-- decodes tokens that are user-defined, such as `<think>`, to nothing, like those of control.
+- truncates a text to its last 8,192 tokens, regardless of the model's context, and loses the start of a prompt;
+- splits text by one of only three rules, and never adds a BOS token;
+- uses tokens that no merge produces, anywhere in a word, and merges words that are tokens themselves;
+- decodes user-defined tokens, such as `<think>`, to nothing, as if they were control tokens.
 
-No configuration is written, so that is derived from the file's metadata.
+The reader writes no configuration; it is derived from the file's metadata.
 """
 
 import json
@@ -40,7 +40,7 @@ from specdemo.settings import WeightsForm
 _DECOMPRESSION = {"Convert", "Subtract", "Multiply", "Reshape", "Transpose"}  # from a constant to its product
 _EIGHT_BITS = {"u8", "i8"}
 INT8_GROUPS = (64, 32)  # weights per scale in int8; the second if the first does not divide a row
-_ROWS_AT_ONCE = 4096  # rows unpacked to f32 at once, so that memory stays below the matrix's own
+_ROWS_AT_ONCE = 4096  # rows unpacked to f32 at once: needs less memory than the matrix itself
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Halves = np.ndarray[Any, np.dtype[np.float16]]
@@ -90,7 +90,7 @@ def configuration(header: Header) -> dict[str, Any]:
     """Return the model's `config.json`, with Hugging Face's keys; values missing in the file are left out."""
     family, integer = header.family, header.integer
     heads, width = integer(f"{family}.attention.head_count"), integer(f"{family}.embedding_length")
-    found = {
+    values = {
         "architectures": [_CLASSES[family]],
         "model_type": family,
         "hidden_size": width,
@@ -107,19 +107,19 @@ def configuration(header: Header) -> dict[str, Any]:
         "bos_token_id": integer("tokenizer.ggml.bos_token_id"),
         "eos_token_id": integer("tokenizer.ggml.eos_token_id"),
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def ends(header: Header) -> dict[str, Any]:
     """Return the model's `generation_config.json`: a turn can end with a different token from the text."""
     integer = header.integer
     named = (integer(f"tokenizer.ggml.{which}_token_id") for which in ("eos", "eot", "eom"))
-    found = {
+    values = {
         "bos_token_id": integer("tokenizer.ggml.bos_token_id"),
         "eos_token_id": sorted({id_ for id_ in named if id_ is not None}) or None,
         "pad_token_id": integer("tokenizer.ggml.padding_token_id"),
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def write_with_f16(path: Path, header: Header, copy: Path) -> bool:
@@ -209,10 +209,10 @@ def _restore_minima(model: openvino.Model, file: Path, header: Header) -> None:
         if tensor.type in _ROUNDED and len(tensor.shape) == 2:
             tensors[tensor.shape[1], tensor.shape[0] // _GROUP].append(tensor)
     for subtraction, scales in _zero_points(model):
-        found = _minima(scales, tensors[scales.shape], file, header)
-        if found is not None:
+        minima = _minima(scales, tensors[scales.shape], file, header)
+        if minima is not None:
             steps = np.where(scales == 0, 1, scales).astype(np.float32)
-            zeros = (found / steps).astype(np.float16)[..., None]
+            zeros = (minima / steps).astype(np.float16)[..., None]
             subtraction.input(1).replace_source_output(opset.constant(zeros).output(0))
 
 
@@ -230,13 +230,13 @@ def _zero_points(model: openvino.Model) -> Iterator[tuple[Any, Halves]]:
 def _minima(scales: Halves, tensors: list[Tensor], file: Path, header: Header) -> Floats | None:
     """Return the negated minima of the tensor with these scales, whose rows may be in a different order."""
     for tensor in tensors:
-        theirs, minima = _scales_and_minima(tensor, _bytes_of(file, header, tensor))
-        if not np.array_equal(theirs[0], scales[0]):  # rows are reordered within heads: the first row stays
+        tensor_scales, minima = _scales_and_minima(tensor, _bytes_of(file, header, tensor))
+        if not np.array_equal(tensor_scales[0], scales[0]):  # rows are reordered within heads: the first row stays
             continue
-        if np.array_equal(theirs, scales):
+        if np.array_equal(tensor_scales, scales):
             return minima
-        places = {row.tobytes(): place for place, row in enumerate(theirs)}
-        order = [places.get(row.tobytes(), -1) for row in scales]
+        positions = {row.tobytes(): position for position, row in enumerate(tensor_scales)}
+        order = [positions.get(row.tobytes(), -1) for row in scales]
         if -1 not in order:
             return minima[order]
     return None
@@ -304,7 +304,7 @@ def _as_int8(nodes: Sequence[Any]) -> Any:
 
 
 def _values(node: Any, rows: slice) -> Floats:
-    """Return some rows of what constants unpack to, in f32."""
+    """Return some rows of the unpacked weights, in f32."""
     kind, inputs = node.get_type_name(), _unpacked(node)
     if kind == "Constant":
         return _constant_values(node, rows)
@@ -314,8 +314,8 @@ def _values(node: Any, rows: slice) -> Floats:
         shape = node.get_output_shape(0)
         return _values(inputs[0], rows).reshape(-1, *shape[1:])
     left, right = (_values(each, rows) for each in inputs)
-    found: Floats = left - right if kind == "Subtract" else left * right
-    return found
+    values: Floats = left - right if kind == "Subtract" else left * right
+    return values
 
 
 def _constant_values(node: Any, rows: slice) -> Floats:
@@ -388,7 +388,7 @@ def _rewrite(folder: Path, stem: str, edit: Callable[[openvino.Model], None]) ->
 
 
 def _remove_limit(model: openvino.Model) -> None:
-    """Let a tokenizer return as many tokens as the text has: the prompt is checked against the context afterwards."""
+    """Let a tokenizer return all tokens of a text: the prompt's length is checked against the context later."""
     for node in model.get_ordered_ops():
         if node.get_type_name() == "Minimum" and node.input_value(1).get_node().get_type_name() == "Constant":
             node.input(1).replace_source_output(opset.constant(_NO_LIMIT).output(0))
@@ -407,7 +407,7 @@ def _replace_splits(model: openvino.Model, patterns: tuple[str, ...]) -> None:
 
 
 def _keep_whole_words(model: openvino.Model) -> None:
-    """Let a piece of text that is itself a token be that token, without merging it."""
+    """Encode a piece of text that is itself a token as that token, without merging."""
     merging = _merging(model)
     texts, pieces, words = (
         [merging.input_value(index) for index in each] for each in (range(2), range(2, 5), range(5, 8))
@@ -415,16 +415,16 @@ def _keep_whole_words(model: openvino.Model) -> None:
     readers = [list(merging.output(index).get_target_inputs()) for index in range(3)]
     zero, one, none = (opset.constant(np.int32(value)) for value in (0, 1, -1))
     ids = opset.constant(np.arange(words[0].get_shape()[0], dtype=np.int32))
-    (found,) = _create("VocabEncoder", [*pieces, *words, ids.output(0), none.output(0)], {})
-    whole = opset.convert(opset.greater(found, none), "i32")
+    (token_ids,) = _create("VocabEncoder", [*pieces, *words, ids.output(0), none.output(0)], {})
+    whole = opset.convert(opset.greater(token_ids, none), "i32")
     number = opset.gather(opset.shape_of(pieces[0], "i32"), zero, zero)
     first = opset.range(zero, number, one, "i32")
-    # merged piece by piece, but for those that were found
+    # merge piece by piece, except the pieces that are tokens
     merging.input(0).replace_source_output(first.output(0))
     merging.input(1).replace_source_output(opset.subtract(opset.add(first, one), whole).output(0))
     merged = merging.output(0), opset.add(merging.output(1), zero).output(0), merging.output(2)
     segments = opset.constant(np.zeros(2, np.int32)).output(0)
-    parts = [first.output(0), opset.add(first, whole).output(0), found, *merged, segments]
+    parts = [first.output(0), opset.add(first, whole).output(0), token_ids, *merged, segments]
     _, ends, joined, *_ = _create("CombineSegments", parts, {})
     places = opset.concat([opset.constant(np.zeros(1, np.int32)), ends], 0)
     outputs = [*(opset.gather(places, text, zero).output(0) for text in texts), joined]
@@ -441,7 +441,7 @@ def _remove_unmerged(model: openvino.Model, file: Path, header: Header, kinds: S
     reached, used = {token for token in tokens if len(token) == 1}, np.zeros(len(merges), bool)
     pairs = [merge.split(" ", 1) for merge in merges]
     before = 0
-    while before < len(reached):  # once, where merges stand in the order in which they were made
+    while before < len(reached):  # a single pass, if the merges are in training order
         before = len(reached)
         for index, (left, right) in enumerate(pairs):
             if left in reached and right in reached:
@@ -458,8 +458,8 @@ def _remove_unmerged(model: openvino.Model, file: Path, header: Header, kinds: S
     ends[hidden] = begins[hidden]
     merging.input(6).replace_source_output(opset.constant(ends).output(0))
     for index in (8, 9, 11, 12):  # begins and ends of both sides of merges
-        kept = merging.input_value(index).get_node().data[used]
-        merging.input(index).replace_source_output(opset.constant(kept).output(0))
+        used_values = merging.input_value(index).get_node().data[used]
+        merging.input(index).replace_source_output(opset.constant(used_values).output(0))
 
 
 def _merging(model: openvino.Model) -> Any:
@@ -484,8 +484,8 @@ def _make_visible(model: openvino.Model, shown: set[int]) -> None:
     (decoding,) = (node for node in model.get_ordered_ops() if node.get_type_name() == "VocabDecoder")
     part = decoding.input_value(4).get_node()  # a slice, whose end GenAI changes to decode all tokens
     hidden = part.input_value(0).get_node().data
-    kept = np.array([id_ for id_ in hidden.tolist() if id_ not in shown], hidden.dtype)
-    part.input(0).replace_source_output(opset.constant(kept).output(0))
+    still_hidden = np.array([id_ for id_ in hidden.tolist() if id_ not in shown], hidden.dtype)
+    part.input(0).replace_source_output(opset.constant(still_hidden).output(0))
 
 
 def _create(kind: str, inputs: list[Any], attributes: dict[str, Any]) -> list[Any]:

@@ -23,7 +23,7 @@ from specdemo.models.gguf import inspect_gguf
 from specdemo.records import Model, ModelPair
 from specdemo.settings import RuntimeSettings, WeightsForm
 
-VERSION = 5  # increased when the conversion changes, so that older ones are redone
+VERSION = 5  # increased when the conversion changes, to redo older ones
 _GROWTH = 3.0  # bytes of IR per byte of GGUF, at most: 4 bits stored as 8 with scales, beside what the reader wrote
 _STALE_SECONDS = 24 * 3600  # no conversion takes as long
 
@@ -67,7 +67,7 @@ def is_converted(model: Model) -> bool:
 
 
 def converted_folder(path: Path, form: WeightsForm) -> Path | None:
-    """Return the folder of a file's conversion, if any, at once: converted files have a stored digest."""
+    """Return the folder of a file's conversion, if any, without hashing: converted files have a stored digest."""
     digest = _recorded_digest(path)
     folder = _conversion_folder(digest, form) if digest is not None else None
     return folder if folder is not None and folder.is_dir() else None

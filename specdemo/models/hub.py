@@ -1,8 +1,8 @@
 """Downloads from the Hugging Face Hub, into its own cache.
 
-`fetch` runs in a process of its own: only ending it cancels a stalled connection, and `huggingface_hub` reads its
-environment once, when imported. The library (1.21 and 2.4) deletes what an interrupted download has fetched, so files
-are fetched here, with its `http_get`, into a file beside their place in its cache, and moved once verified by hash.
+`fetch` runs in its own process, because only killing it cancels a stalled connection, and because `huggingface_hub`
+reads its environment once, on import. The library (1.21 and 2.4) deletes partial downloads. Files are therefore
+fetched here, with its `http_get`, next to their place in its cache, and moved there after their hash is verified.
 """
 
 import fnmatch
@@ -35,7 +35,7 @@ NEEDED = (
     "openvino_*.xml",
     "openvino_*.bin",
 )
-"""Files that OpenVINO GenAI reads; a repository's other weights and pictures are not downloaded."""
+"""Files that OpenVINO GenAI reads. A repository's other files are not downloaded."""
 _RESERVE = 64 * 2**20  # bytes of the disk that a download leaves free
 _CHUNK = 2**18  # the library's own 10 MiB are lost with the connection, and make a slow download look stuck
 
@@ -116,7 +116,7 @@ def _inspect(place: Path, limits: Limits) -> Generator[None, None, Model]:
             place.resolve().unlink(missing_ok=True)
             place.unlink(missing_ok=True)
         elif error.ended:
-            (place / "openvino_model.xml").unlink(missing_ok=True)  # so that no listing reads it
+            (place / "openvino_model.xml").unlink(missing_ok=True)  # keeps listings from reading it
         raise
 
 

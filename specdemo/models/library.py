@@ -66,8 +66,8 @@ def library(directory: Path | None = None, first: Sequence[Model] = ()) -> Libra
     named = directory or os.environ.get(MODELS_VARIABLE)
     own, unusable = models_in(models_dir(directory)) if named or models_dir().is_dir() else ([], [])
     mine = {model.path and model.path.resolve() for model in (*offered, *own)}
-    found, refused = _usable((name, file) for name, file in other_programs_files() if file.resolve() not in mine)
-    models = _unique([*first, *bundled_models(), *offered, *cached, *own, *found])
+    others, refused = _usable((name, file) for name, file in other_programs_files() if file.resolve() not in mine)
+    models = _unique([*first, *bundled_models(), *offered, *cached, *own, *others])
     return Library(models=tuple(models), unusable=(*unusable, *refused))
 
 
@@ -99,7 +99,7 @@ def _usable(candidates: Iterable[tuple[str, Path]]) -> tuple[list[Model], list[U
 
 
 def models_in(directory: Path) -> tuple[list[Model], list[Unusable]]:
-    """Return the models in a directory, and what is unusable: `[organisation/]name[/file.gguf]`, none hidden."""
+    """Return the usable and unusable models in a directory: `[organisation/]name[/file.gguf]`, not hidden."""
     if not directory.is_dir():
         raise FolderError(f"There is no directory {quoted(str(directory))}; give the one that holds your models.")
     files = {file.relative_to(directory).as_posix(): file for file in gguf_files(directory, depth=2)}
@@ -156,7 +156,7 @@ def find_model(name: str, directory: Path | None = None) -> Model:
 
 
 def add_model(place: str, directory: Path | None = None, *, limits: Limits = LIMITS) -> Model:
-    """Link (or copy) a file or folder, once read within `limits`, into the user's; return it as listed there."""
+    """Inspect a file or folder within `limits`, then link or copy it into the user's folder; return its entry."""
     path = Path(place.strip().strip("\"'")).expanduser()
     if not place.strip() or not path.is_absolute() or not path.exists():
         raise UsageError(f"There is no file or folder {quoted(place)}; give its whole path on this machine.")
@@ -275,7 +275,7 @@ class Origin(NamedTuple):
 
 
 def origin(model: Model, format_: Format, *, local: bool) -> Origin | None:
-    """Return where a model is found in a format, if anywhere; unless `local`, by no path of this machine."""
+    """Return where to get a model in a format, if available; only if `local` as a path on this machine."""
     path = model.path
     if path is None:  # read from JSON, which has only its name
         return Origin(model.name)

@@ -19,7 +19,7 @@ from specdemo.records import DraftToken, Outcome, Request, Round
 from specdemo.strategies import Strategy
 
 Replayed = tuple[int, float | None]  # a proposed token's id and the draft's probability of it
-Replay = Callable[[Sequence[int], int], list[Replayed]]  # what is proposed after a text, at most this many
+Replay = Callable[[Sequence[int], int], list[Replayed]]  # (text, limit) -> proposals
 
 
 def lookup_replay(strategy: Strategy) -> Replay:
@@ -28,7 +28,7 @@ def lookup_replay(strategy: Strategy) -> Replay:
 
 
 class DraftReplay:
-    """The draft model, greedy; as in GenAI, it is penalised for repeating rejected proposals, too."""
+    """The draft model, greedy. As in GenAI, its repetition penalty also covers rejected proposals."""
 
     def __init__(self, draft: ModelSequence, prompt: Sequence[int], request: Request) -> None:
         self._draft = draft
