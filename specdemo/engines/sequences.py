@@ -154,8 +154,8 @@ class Paged(Cached):
     """A sequence that owns its cache blocks, which passes of all lengths share.
 
     Inputs are set once and share memory with arrays: writing a number is quicker than setting a tensor. OpenVINO does
-    not own that memory, so each of these arrays is an attribute. Whole chunks of a long prompt are always one sequence,
-    which takes a sixth less time.
+    not own that memory, so each of these arrays is an attribute. Whole chunks of a long prompt are always one
+    sequence, which takes a sixth less time.
     """
 
     def __init__(

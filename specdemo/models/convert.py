@@ -81,7 +81,7 @@ def store(path: Path, work: Path, form: WeightsForm) -> None:
 
     _rewrite(work, "openvino_model", repair)
     _repair_tokenizer(work, path, header)
-    for name, content in (("config", configuration(header)), ("generation_config", ends(header))):
+    for name, content in (("config", configuration(header)), ("generation_config", generation_config(header))):
         (work / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     inspect_folder(work)
 
@@ -110,7 +110,7 @@ def configuration(header: Header) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def ends(header: Header) -> dict[str, Any]:
+def generation_config(header: Header) -> dict[str, Any]:
     """Return the model's `generation_config.json`: a turn can end with a different token from the text."""
     integer = header.integer
     named = (integer(f"tokenizer.ggml.{which}_token_id") for which in ("eos", "eot", "eom"))
