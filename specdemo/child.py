@@ -1,8 +1,8 @@
 """Child processes: spawned, read over a pipe, and ended at any moment.
 
-Anything that can crash, stall or fill the memory runs in one: decoding, downloads, conversions. Work and arguments
-are picklable: a module's function, or a `partial` of one. A `SpecdemoError` of the work is raised in the parent; any
-other ending becomes the error of a `Failure`, with what happened as its cause.
+Decoding, downloads and conversions run in child processes, because they can crash, stall or exhaust the memory. The
+function and its arguments must be picklable. A `SpecdemoError` is raised again in the parent; any other failure
+becomes the error described by a `Failure`, with the original error as its cause.
 """
 
 import atexit
@@ -19,13 +19,13 @@ from pathlib import Path
 from threading import Lock, Thread
 from time import monotonic
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from specdemo.errors import SpecdemoError
 
 T = TypeVar("T")
 _POLL_SECONDS = 0.2  # how soon a Stop is noticed
-_PATIENCE = 2.0  # seconds for a process to end by itself before it is killed
+_EXIT_SECONDS = 2.0  # seconds for a process to end by itself before it is killed
 _NICE = 10  # of 19: gives way to the engine, yet ends
 _STARTING = Lock()
 _OUT_OF_MEMORY = 77  # exit status of our own, which no library uses
@@ -54,23 +54,23 @@ class Child:
 
     def __init__(self, main: Callable[..., None], *arguments: Any, name: str) -> None:
         context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
+        self._connection, child_connection = context.Pipe()
         # not a daemon in multiprocessing's sense, since those may not have children
-        self.process = context.Process(target=_run, args=(main, theirs, arguments), name=name)
+        self.process = context.Process(target=_run, args=(main, child_connection, arguments), name=name)
         try:
-            with _STARTING, _uninterrupted(), _script_hidden():
+            with _STARTING, _sigint_blocked(), _script_hidden():
                 self.process.start()
         except OSError:
             self._connection.close()
             raise
         finally:
-            theirs.close()  # so that reading fails once the child is gone
+            child_connection.close()  # so that reading fails once the child is gone
         atexit.register(self.end)
 
     @property
     def ending(self) -> str:
         """How the process ended, such as "it was ended by SIGKILL (…)"."""
-        self.process.join(_PATIENCE)
+        self.process.join(_EXIT_SECONDS)
         code = self.process.exitcode
         if code is None:
             return "it no longer answered"
@@ -80,7 +80,7 @@ class Child:
         return f"it was ended by {name}" + (f" ({_SIGNALS[name]})" if name in _SIGNALS else "")
 
     def send(self, message: Any) -> None:
-        """Send without waiting: a process that is stopped may never read it; of one that is gone, `receive` tells."""
+        """Send without waiting: a stopped process may never read. If the process is gone, `receive` raises."""
         data = bytes(ForkingPickler.dumps(message))
         connection = self._connection
 
@@ -100,7 +100,7 @@ class Child:
     def end(self) -> None:
         atexit.unregister(self.end)
         self.process.terminate()
-        self.process.join(_PATIENCE)
+        self.process.join(_EXIT_SECONDS)
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
@@ -108,8 +108,8 @@ class Child:
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Start processes out of reach of Ctrl+C, which a terminal sends to all; their parent ends them."""
+def _sigint_blocked() -> Iterator[None]:
+    """Start child processes with SIGINT blocked: a terminal sends Ctrl+C to all, but only the parent handles it."""
     if sys.platform == "win32":
         yield
         return
@@ -138,20 +138,20 @@ def _script_hidden() -> Iterator[None]:
 
 
 class Failure(NamedTuple):
-    """The error for a process that ended before its work: its type, what failed, and what to do."""
+    """The error to raise if a process ends early: its type, what failed, and what the user can do."""
 
     kind: type[SpecdemoError]
     what: str
-    otherwise: str
+    advice: str
 
     def error(self, reason: str) -> SpecdemoError:
-        error = self.kind(f"{self.what}: {reason}; {self.otherwise}.")
+        error = self.kind(f"{self.what}: {reason}; {self.advice}.")
         error.ended = True
         return error
 
 
 def send_all(connection: Connection, messages: Iterable[Any], failure: Failure) -> None:
-    """Send each message, then `Sign.END`, or the error that ended them, of `failure` if it is not ours."""
+    """Send each message, then `Sign.END`; after an error, send it, converted by `failure` unless it is ours."""
     try:
         for message in messages:
             connection.send(message)
@@ -160,11 +160,11 @@ def send_all(connection: Connection, messages: Iterable[Any], failure: Failure) 
         connection.send(error)
     except (BrokenPipeError, EOFError):
         raise
-    except Exception as error:  # whatever the work did not expect: reported, and logged by the parent
-        found = failure.kind.of(error, failure.what, failure.otherwise)
-        found.__cause__ = error
-        found.ended = True
-        connection.send(found)
+    except Exception as error:  # the parent reports and logs it
+        reported = failure.kind.of(error, failure.what, failure.advice)
+        reported.__cause__ = error
+        reported.ended = True
+        connection.send(reported)
 
 
 def run_child(
@@ -180,9 +180,9 @@ def run_child(
     that of `failure`.
     """
     try:
-        child = Child(_once, work, arguments, failure, name=name)
+        child = Child(_send_results, work, arguments, failure, name=name)
     except OSError as error:
-        raise failure.kind.of(error, failure.what, failure.otherwise) from error
+        raise failure.kind.of(error, failure.what, failure.advice) from error
     try:
         while not stop():
             try:
@@ -215,8 +215,7 @@ def run_limited(
     with closing(done) as messages:
         for message in messages:
             if message is not None:
-                found: T = message[0]
-                return found
+                return cast(T, message[0])
             yield
     raise failure.error(f"it took longer than {limits.seconds:g} s")
 
@@ -226,8 +225,7 @@ def result_of(work: Generator[Any, None, T]) -> T:
         try:
             next(work)
         except StopIteration as end:
-            found: T = end.value
-            return found
+            return cast(T, end.value)
 
 
 def _limited(limits: Limits, work: Callable[..., T], arguments: tuple[Any, ...]) -> Iterator[tuple[T]]:
@@ -245,9 +243,10 @@ def _restrict(limits: Limits) -> None:
         return
 
     def lower(what: int, limit: int) -> None:
-        _, most = resource.getrlimit(what)
-        limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
-        resource.setrlimit(what, (limit, most))  # a process at its hard limit of processor time gets a bare SIGKILL
+        _, hard_limit = resource.getrlimit(what)
+        limit = limit if hard_limit == resource.RLIM_INFINITY else min(limit, hard_limit)
+        # The hard limit stays: a process that reaches its own of processor time gets a bare SIGKILL.
+        resource.setrlimit(what, (limit, hard_limit))
 
     os.nice(_NICE)
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -258,7 +257,7 @@ def _restrict(limits: Limits) -> None:
         lower(resource.RLIMIT_AS, pages * resource.getpagesize() + limits.memory)
 
 
-def _once(
+def _send_results(
     connection: Connection, work: Callable[..., Iterable[Any]], arguments: tuple[Any, ...], failure: Failure
 ) -> None:
     send_all(connection, work(*arguments), failure)

@@ -1,4 +1,4 @@
-"""Errors that users can meet. Each message is one sentence that ends with what to do; `cause` holds the reason below.
+"""Errors shown to users. Each message is one sentence that ends with what to do; `cause` has the original message.
 
 SpecdemoError
 ├── UsageError            the request cannot be run; nothing was started
@@ -33,9 +33,9 @@ _repr = Repr()
 _repr.maxstring = _repr.maxother = _repr.maxlong = _QUOTED
 
 
-def quoted(given: object) -> str:
+def quoted(value: object) -> str:
     """Quote user input for an error message, cutting the middle beyond about 200 characters."""
-    return _repr.repr(given)
+    return _repr.repr(value)
 
 
 def capitalised(text: str) -> str:
@@ -49,26 +49,26 @@ def listed(names: Sequence[str]) -> str:
 
 
 class SpecdemoError(Exception):
-    """Root of all errors that are shown to users as they are. `cause` holds the words of the exception below, such as
-    OpenVINO's, and `trace` its traceback; both survive pickling, and so the way from a child process.
+    """Root of all errors whose message is shown to users. `cause` is the message of the original exception, such as
+    OpenVINO's, and `trace` its traceback. Both survive pickling, so they arrive from a child process.
     """
 
     _cause = _trace = ""
     _logged = False
-    ended = False  # whether the process of the work ended before it
+    ended = False  # whether the child process ended before its work
 
     @classmethod
-    def of(cls, error: BaseException, what: str, otherwise: str) -> Self:
+    def of(cls, error: BaseException, what: str, advice: str) -> Self:
         known = known_cause(error)
-        return cls(f"{what}; {otherwise}." if known is None else f"{what}: {known[0]}; {known[1]}.").because(error)
+        return cls(f"{what}; {advice}." if known is None else f"{what}: {known[0]}; {known[1]}.").because(error)
 
     def because(self, cause: BaseException | str) -> Self:
-        self._cause = cause if isinstance(cause, str) else words_of(cause)
+        self._cause = cause if isinstance(cause, str) else messages_of(cause)
         return self
 
     @property
     def cause(self) -> str:
-        return self._cause or words_of(self.__cause__)
+        return self._cause or messages_of(self.__cause__)
 
     @property
     def trace(self) -> str:
@@ -108,7 +108,7 @@ _BY_NUMBER = {
     errno.EAGAIN: _THREADS,
     errno.EDQUOT: _DISK,
 }
-# OpenVINO reports a failed system call in its own words, without a number.
+# OpenVINO reports a failed system call as text, without an error number.
 _BY_WORDS = {
     re.compile(r"bad_alloc|n.t alloc|out of .*memory|failed to allocate", re.IGNORECASE): _MEMORY,
     re.compile(r"too many open files", re.IGNORECASE): _FILES,
@@ -118,7 +118,7 @@ _BY_WORDS = {
 
 
 def _chain_of(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an exception, its cause, the cause's cause, and so on; each once, since a cause can be a circle."""
+    """Yield an exception and its chain of causes, each once, since a chain can be circular."""
     seen = set[int]()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -126,13 +126,13 @@ def _chain_of(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-def words_of(error: BaseException | None) -> str:
+def messages_of(error: BaseException | None) -> str:
     lines = list[str]()
     for each in _chain_of(error):
         if isinstance(each, SpecdemoError):
             lines += [str(each), each._cause]
         else:
-            # the sentence names a file already, perhaps shortened
+            # The sentence already names the file, perhaps shortened.
             known = isinstance(each, OSError) and each.errno is not None
             words = f"[Errno {each.errno}] {each.strerror}" if isinstance(each, OSError) and known else str(each)
             lines.append(f"{type(each).__name__}: {words}".removesuffix(": "))
@@ -140,7 +140,7 @@ def words_of(error: BaseException | None) -> str:
 
 
 def known_cause(error: BaseException) -> tuple[str, str] | None:
-    """Return a known reason for such an exception, and what to do about it."""
+    """Return the reason for an exception, if known, and what to do about it."""
     for each in _chain_of(error):
         if isinstance(each, MemoryError):
             return _MEMORY
@@ -153,13 +153,13 @@ def known_cause(error: BaseException) -> tuple[str, str] | None:
 
 
 def _can_open(files: int) -> bool:
-    opened = list[int]()
+    descriptors = list[int]()
     try:
-        opened += (os.open(os.devnull, os.O_RDONLY) for _ in range(files))
+        descriptors += (os.open(os.devnull, os.O_RDONLY) for _ in range(files))
     except OSError:
         return False
     finally:
-        for each in opened:
+        for each in descriptors:
             os.close(each)
     return True
 
@@ -211,8 +211,8 @@ class EngineError(RunError):
         super().__init__(message)
 
     @classmethod
-    def of(cls, error: BaseException, what: str = ENGINE_FAILED, otherwise: str = "run again") -> Self:
-        return super().of(error, what, otherwise)
+    def of(cls, error: BaseException, what: str = ENGINE_FAILED, advice: str = "run again") -> Self:
+        return super().of(error, what, advice)
 
 
 class ServerError(RunError): ...

@@ -1,7 +1,7 @@
-"""Files: those shipped with specdemo, those from elsewhere, those that specdemo writes, and where it may write.
+"""Reading and writing files: assets, JSON of others, exports, and the cache.
 
-Foreign JSON is parsed by pydantic: Python's own parser ends deep nesting in a RecursionError, and accepts NaN and
-lone surrogates, which cannot be written again.
+JSON from elsewhere is parsed by pydantic: Python's own parser raises RecursionError on deep nesting, and accepts NaN
+and lone surrogates, which cannot be written again.
 """
 
 import json
@@ -27,16 +27,16 @@ def json_value(text: str | bytes) -> Any:
     return from_json(text, allow_inf_nan=False)
 
 
-def read_bytes(path: Path, most: int, kind: str) -> bytes:
-    """Read a file of at most `most` bytes, else raise a FileError, which omits its folder: it may be the server's."""
+def read_bytes(path: Path, max_bytes: int, kind: str) -> bytes:
+    """Read a file of at most `max_bytes`. A FileError omits the folder, which may be the server's."""
     name = quoted(path.name or str(path))
     try:
         with path.open("rb") as file:
-            data = file.read(most + 1)
+            data = file.read(max_bytes + 1)
     except (OSError, ValueError) as error:  # ValueError: not a possible file name
         raise FileError(f"Cannot read {name}; choose {kind}.") from error
-    if len(data) > most:
-        raise FileError(f"{name} is larger than {most // 2**20} MB; choose a smaller file.")
+    if len(data) > max_bytes:
+        raise FileError(f"{name} is larger than {max_bytes // 2**20} MB; choose a smaller file.")
     return data
 
 
@@ -68,7 +68,7 @@ def json_file(content: Mapping[str, Any], indent: int | None = 2) -> bytes:
 
 
 def write_bytes(content: bytes, path: Path) -> None:
-    """An existing file is replaced only once the new one is complete. SpecdemoError: it cannot be written."""
+    """Write a file, replacing an existing one only when complete; raise a SpecdemoError if that fails."""
     try:
         path = path.resolve()  # a link stays one
         if path.exists() and not path.is_file():  # such as /dev/stdout
@@ -81,55 +81,60 @@ def write_bytes(content: bytes, path: Path) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    beside = path.with_name(f".specdemo-{secrets.token_hex(4)}")  # short, since names have a longest length
+    temporary = path.with_name(f".specdemo-{secrets.token_hex(4)}")  # short, since names have a longest length
     try:
-        with beside.open("xb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         with suppress(FileNotFoundError):
-            beside.chmod(path.stat().st_mode)
-        beside.replace(path)
+            temporary.chmod(path.stat().st_mode)
+        temporary.replace(path)
     except BaseException:
         with suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
         raise
 
 
 def write_each(files: Mapping[str | Path, Callable[[], bytes]]) -> None:
-    """Make and write several files, also after one of them failed; a SpecdemoError names those that did."""
+    """Make and write several files. If some fail, write the others, then raise a SpecdemoError that names them."""
     failed = dict[str, SpecdemoError]()
     for path, make in files.items():
         try:
             write_bytes(make(), Path(path))
         except SpecdemoError as error:
             failed[quoted(str(path))] = error
-        except (OSError, MemoryError) as error:  # while it was made
+        except (OSError, MemoryError) as error:  # raised by make()
             failed[quoted(str(path))] = SpecdemoError.of(error, f"Cannot make {quoted(str(path))}", "leave it out")
     if len(failed) > 1:
         first = next(iter(failed.values()))
         raise SpecdemoError(f"Cannot write {listed([*failed])}; choose other paths.") from first
-    for each in failed.values():
-        raise each
+    for failure in failed.values():
+        raise failure
 
 
 def own_cache() -> Path:
     return platformdirs.user_cache_path("specdemo", appauthor=False, opinion=False)
 
 
-def expanded(path: str) -> Path:
+def expand_path(path: str) -> Path:
     return Path(os.path.expandvars(path)).expanduser()
 
 
-def contents(folder: Path) -> list[Path]:
+def list_folder(folder: Path) -> list[Path]:
     """Sorted; nothing if the folder cannot be read."""
     with suppress(OSError):
         return sorted(folder.iterdir())
     return []
 
 
+def nearest_folder(path: Path) -> Path:
+    """Return the path, or its closest ancestor that is a folder."""
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
+
+
 def writable(folder: Path, what: str, advice: str = "set XDG_CACHE_HOME to a writable folder") -> Path:
-    """Return the folder, created if necessary, checked to be writable; `what` is to be saved there."""
+    """Return the folder, created if necessary; raise a SpecdemoError that names `what` if it is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
@@ -170,6 +175,6 @@ _LIGHT, _DARK = r":root \{(.*?)\}", r"\.dark \{(.*?)\}"
 def colours(*, dark: bool = False) -> dict[str, str]:
     """The page's colours by name, such as `ink`, from its style sheet."""
     sheet = (ASSETS / "page" / "tokens.css").read_text(encoding="utf-8")
-    found = re.search(_DARK if dark else _LIGHT, sheet, re.DOTALL)
-    assert found is not None, "the style sheet begins with its colours"
-    return dict(re.findall(r"--sd-([\w-]+): (#\w+)", found[1]))
+    block = re.search(_DARK if dark else _LIGHT, sheet, re.DOTALL)
+    assert block is not None, "the style sheet begins with its colours"
+    return dict(re.findall(r"--sd-([\w-]+): (#\w+)", block[1]))

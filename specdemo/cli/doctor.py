@@ -5,6 +5,7 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from rich.console import Console
 from specdemo.api import Pair
 from specdemo.cli.options import Commands, add_pair, chosen_pair
 from specdemo.errors import SpecdemoError
-from specdemo.files import own_cache
+from specdemo.files import nearest_folder, own_cache
 from specdemo.models.catalogue import hub_cache, models_dir
 from specdemo.models.devices import devices, in_units, instruction_sets, memory_free, memory_total, processor
 from specdemo.models.library import library
@@ -48,12 +49,15 @@ def _doctor(options: argparse.Namespace) -> None:
 
 
 def machine() -> Iterator[str]:
-    found = {name: number for name in _PACKAGES if (number := _installed(name)) is not None}
+    versions = {}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     yield f"specdemo {__version__}, Python {platform.python_version()}, {platform.platform()}"
-    yield f"packages: {', '.join(f'{name} {number}' for name, number in found.items())}"
+    yield f"packages: {', '.join(f'{name} {number}' for name, number in versions.items())}"
     yield f"processor: {processor()}, {psutil.cpu_count(logical=False)} cores, {usable} usable processors"
-    yield f"instruction sets: {', '.join(instruction_sets()) or 'none of those that matter, or not reported'}"
+    yield f"instruction sets: {', '.join(instruction_sets()) or 'none known, or not reported'}"
     yield f"memory: {in_units(memory_total())}, {in_units(memory_free())} free"
     for device in devices():
         if device.name != "AUTO":
@@ -61,19 +65,12 @@ def machine() -> Iterator[str]:
             yield f"device {device.name}: {device.full_name}{refused or _UNTRIED.get(device.name[:3], '')}"
 
 
-def _installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
 def folders(directory: Path | None) -> Iterator[str]:
     for name, path in {"cache": own_cache(), "models": models_dir(directory), "hub": hub_cache()}.items():
-        there = next(each for each in (path, *path.parents) if each.exists())
-        state = "" if os.access(there, os.W_OK) else ", not writable"
-        state += "" if path.exists() else ", not made yet"
-        yield f"folder {name}: {_without_user(path)} ({in_units(shutil.disk_usage(there).free)} free{state})"
+        parent = nearest_folder(path)
+        state = "" if os.access(parent, os.W_OK) else ", not writable"
+        state += "" if path.exists() else ", not created yet"
+        yield f"folder {name}: {_without_user(path)} ({in_units(shutil.disk_usage(parent).free)} free{state})"
     try:
         yield f"models: {', '.join(model.name for model in library(directory).models)}"
     except SpecdemoError as error:
@@ -86,7 +83,7 @@ def _without_user(path: Path) -> str:
 
 
 def measured(pair: ModelPair) -> Iterator[str]:
-    """Yield the pair's step costs and what they allow, or why they could not be measured."""
+    """Yield the pair's step costs and the speedups they permit, or why they could not be measured."""
     try:
         with Pair(pair) as opened, Console(stderr=True).status("measuring step costs"):
             engine, load = opened.settings().engine, OtherLoad(least_seconds=1)

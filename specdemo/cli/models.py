@@ -52,7 +52,7 @@ def add_to(commands: Commands) -> None:
 
 def _list(options: argparse.Namespace) -> None:
     check_file(options.json)
-    found, directory = library(options.models_dir), options.models_dir
+    models, directory = library(options.models_dir), options.models_dir
     pairs = [(entry, entry_folders(entry, directory)) for entry in catalogue()]
     if options.json is not None:
         content = {
@@ -61,24 +61,25 @@ def _list(options: argparse.Namespace) -> None:
                 | {"disk_bytes": entry.disk_bytes, "memory_bytes": entry.memory_bytes, "here": None not in folders}
                 for entry, folders in pairs
             ],
-            **found.model_dump(mode="json"),
+            **models.model_dump(mode="json"),
         }
         write_json(content, options.json)
     if options.json == "-":
         return
-    console, offered = safe_console(), _table("Catalogue", "name", "draft", "prompts", "disk", "memory", "state")
+    catalogue_table = _table("Catalogue", "name", "draft", "prompts", "disk", "memory", "state")
     for entry, folders in pairs:
-        disk, memory = in_units(entry.disk_bytes), in_units(entry.memory_bytes)
-        offered.add_row(entry.name, entry.kind, entry.prompts, f"~{disk}", f"~{memory}", _state(entry, folders))
-    here = _table("On this machine", "name", "architecture", "parameters", "weights", "on disk")
-    for model in found.models:
+        sizes = (f"~{in_units(size)}" for size in (entry.disk_bytes, entry.memory_bytes))
+        catalogue_table.add_row(entry.name, entry.kind, entry.prompts, *sizes, _state(entry, folders))
+    local_table = _table("On this machine", "name", "architecture", "parameters", "weights", "on disk")
+    for model in models.models:
         size = in_units(model.weight_bytes or 0)
         facts = (model.name, model.architecture, parameters(model.parameters), model.weights, size)
-        here.add_row(*map(printable, facts))  # before columns get their widths
-    console.print(offered)
+        local_table.add_row(*map(printable, facts))  # before columns get their widths
+    console = safe_console()
+    console.print(catalogue_table)
     console.print("Sizes are estimates. `models info NAME` shows the models, their licences and notes.", style="dim")
-    console.print(here)
-    for refused in found.unusable:
+    console.print(local_table)
+    for refused in models.unusable:
         console.print(f"{refused.name}: {refused.reason}", style="dim")
     places = f"Your own models: {models_dir(directory)}\nThe Hub's: {hub_cache()}"
     console.print(places, style="dim", soft_wrap=True)
@@ -137,8 +138,8 @@ def _facts(described: Entry | Model) -> dict[str, str]:
         return {name: value for name, value in facts.items() if value}
     facts = {"pair": described.title, "supported": described.reason or "yes"}
     for role, source in zip(("target", "draft"), described.sources, strict=False):
-        whence = source.repository or str(source.path)
-        facts[role] = f"{whence}, {source.weights}, ~{in_units(source.disk_bytes)}, {source.license}"
+        location = source.repository or str(source.path)
+        facts[role] = f"{location}, {source.weights}, ~{in_units(source.disk_bytes)}, {source.license}"
         if source.gated:
             facts[role] += "; gated: accept its licence on the Hub and set HF_TOKEN"
         if source.format == "convert":

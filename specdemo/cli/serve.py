@@ -34,8 +34,8 @@ def add_to(commands: Commands) -> None:
         default=[],
         type=host_name,
         metavar="NAME",
-        help="a name that browsers reach the page under, such as a reverse proxy's, or *.DOMAIN; give it once "
-        "for each (default: localhost if only this machine reaches the page, else any)",
+        help="host name in the page's address, such as a reverse proxy's, or *.DOMAIN; repeat for several "
+        "(default: localhost if only this machine can reach the page, else any)",
     )
     add_pair(parser)
 
@@ -43,7 +43,7 @@ def add_to(commands: Commands) -> None:
 def host_name(text: str) -> str:
     """Parse a host name, or a pattern for all subdomains, for argparse."""
     if not re.fullmatch(r"(\*\.)?[\w.-]+|\[[0-9a-fA-F:.]+\]", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a host's name; give it without scheme and port")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a host name; give it without scheme and port")
     return text
 
 

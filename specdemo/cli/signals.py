@@ -13,13 +13,12 @@ from contextlib import contextmanager
 from typing import Any
 
 _SA_ONSTACK = 0x08000000
-_MASK_BYTES = 128
 
 
 class _Action(ctypes.Structure):
     _fields_ = (
         ("handler", ctypes.c_void_p),
-        ("mask", ctypes.c_ulong * (_MASK_BYTES // ctypes.sizeof(ctypes.c_ulong))),
+        ("mask", ctypes.c_ulong * (128 // ctypes.sizeof(ctypes.c_ulong))),  # 128 bytes
         ("flags", ctypes.c_int),
         ("restorer", ctypes.c_void_p),
     )
@@ -38,7 +37,7 @@ def on_interrupt(handler: Any) -> Any:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Let Ctrl+C end the process at once during imports: there it can surface as any error of the imported module."""
+    """Exit at once on Ctrl+C during imports, where it can surface as any error of the imported module."""
     if signal.getsignal(signal.SIGINT) not in (signal.default_int_handler, signal.SIG_DFL):
         yield  # ignored in the background, or handled by other code
         return

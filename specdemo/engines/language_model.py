@@ -42,7 +42,7 @@ class ModelSequence(Protocol):
     def read(self, ids: Sequence[int]) -> Iterator[int]:
         """Prefill most of a long text, yielding the number of tokens read so far."""
 
-    def shared(self, ids: Sequence[int]) -> int:
+    def common_prefix(self, ids: Sequence[int]) -> int:
         """Return how many leading tokens of a text are in the cache."""
 
 
@@ -104,7 +104,7 @@ class LanguageModel:
             singly = [sequence.logits(text[:end])[0].copy() for end in range(_TRIAL + 1, _TRIAL + 4)]
         except RuntimeError:
             return False
-        sequence.keep(_TRIAL)
+        sequence.truncate(_TRIAL)
         return np.array_equal(np.array(singly), sequence.logits(text, 3))
 
     def _compile(self, folder: Path, adapt: Adapt, early: Iterable[int]) -> openvino.CompiledModel:
@@ -298,12 +298,12 @@ class HeadSequence:
 
     def logits(self, ids: Sequence[int], last: int = 1) -> Logits:
         """Return logits after each of the last tokens; more than one only if the target has read them."""
-        entries, known = list(ids[1:]), min(self._target.cached.shared(ids), len(ids) - 1)
-        kept = max(0, min(self._own.shared(entries), len(entries) - last)) if self._kv_cache else 0
+        entries, known = list(ids[1:]), min(self._target.cached.common_prefix(ids), len(ids) - 1)
+        kept = max(0, min(self._own.common_prefix(entries), len(entries) - last)) if self._kv_cache else 0
         self._true = min(self._true, kept)
         if known > self._true:
             kept = self._true
-        self._own.keep(kept)
+        self._own.truncate(kept)
         found: Logits = np.zeros((0, 0), np.float32)  # for a one-token text, in which there is nothing to read yet
         if known > kept:
             self._true = known
@@ -316,8 +316,8 @@ class HeadSequence:
         """Yield nothing: a head is fast enough to read everything when asked for logits."""
         return iter(())
 
-    def shared(self, ids: Sequence[int]) -> int:
-        return self._own.shared(ids[1:]) + 1
+    def common_prefix(self, ids: Sequence[int]) -> int:
+        return self._own.common_prefix(ids[1:]) + 1
 
     def _states(self, first: int, last: int) -> States:
         if last > self._true:

@@ -1,9 +1,9 @@
-"""Sequences on a compiled model: find what the cache holds, feed the rest, roll back.
+"""Sequences on a compiled model: reuse the cached prefix of a text, feed the rest, and roll back.
 
-Attention rounds differently over one token than over several, by 3e-8, which quantized activations turn into whole
-logits. For the same bits in passes of any length, every token is a sequence of its own on the same blocks. Even then
-a lone token may take other kernels, depending on processor and weights, unless an empty sequence follows it or,
-dearer, a second token; `LanguageModel` tries which helps.
+Attention over one token rounds differently from attention over several, by 3e-8, and quantized activations amplify
+the difference to whole logits. To get the same bits in passes of any length, every token is a sequence of its own on
+the same blocks. Depending on processor and weights, a lone token may still use other kernels unless an empty sequence
+or, at a higher cost, a second token follows it. `LanguageModel` finds out which one helps.
 """
 
 from abc import ABC, abstractmethod
@@ -18,25 +18,25 @@ import openvino
 from specdemo.decoding.verification import Logits
 
 CHUNK = 256  # tokens fed per pass, which bounds the memory of a long prompt's logits
-_REPEATED = 65  # tokens of the longest verification, whose requests are kept
+_MAX_REUSED = 65  # tokens of the longest verification; requests up to this length are reused
 _BLOCK = 32  # positions per block of OpenVINO's paged attention on CPU
 
 
 Layout = Literal["joined", "empty", "padded"]
-"""A pass over several tokens as one sequence; as one each, followed by an empty one; or with at least two."""
+"""The sequences of a pass over several tokens: one sequence; one per token plus an empty one; or at least two."""
 
 States = npt.NDArray[np.float32]  # hidden states, shape (tokens, hidden)
 
 
 class Cached(ABC):
-    """Finds what is cached; subclasses feed the rest. `reads(first, last)`: the hidden states it reads."""
+    """Finds the cached prefix of a text; subclasses feed the rest. `reads(first, last)` returns hidden states."""
 
     reads: Callable[[int, int], States]
 
     def __init__(self, compiled: openvino.CompiledModel) -> None:
-        self._fed: list[int] = []
+        self._cached_ids: list[int] = []
         self._names = {name for port in compiled.inputs for name in port.get_names()}
-        self._shows = len(compiled.outputs) > 1
+        self._has_states = len(compiled.outputs) > 1
         self._states: States = np.zeros((0, 0), np.float32)
 
     @property
@@ -46,51 +46,51 @@ class Cached(ABC):
     def states(self, first: int, last: int) -> States:
         return self._states[first:last]
 
-    def _note(self, request: openvino.InferRequest, past: int, count: int) -> None:
-        if not self._shows:
+    def _store_states(self, request: openvino.InferRequest, past: int, count: int) -> None:
+        if not self._has_states:
             return
-        found = request.get_output_tensor(1).data
-        found = found.reshape(-1, found.shape[-1])[:count]
+        states = request.get_output_tensor(1).data
+        states = states.reshape(-1, states.shape[-1])[:count]
         if past + count > len(self._states):
-            grown = np.zeros((2 * (past + count), found.shape[1]), np.float32)
+            grown = np.zeros((2 * (past + count), states.shape[1]), np.float32)
             if past:
                 grown[:past] = self._states[:past]
             self._states = grown
-        self._states[past : past + count] = found
+        self._states[past : past + count] = states
 
     def logits(self, ids: Ids[int], last: int = 1) -> Logits:
         for _ in self.read(ids, last):
             pass
-        kept = len(self._fed)
-        result = self._feed(ids[kept:], kept)
-        self._fed = list(ids)
+        length = len(self._cached_ids)
+        result = self._feed(ids[length:], length)
+        self._cached_ids = list(ids)
         return result[-last:]
 
     def read(self, ids: Ids[int], last: int = 1) -> Iterator[int]:
-        """Roll back what the text does not contain, then feed it until the rest fits one pass."""
-        kept = min(self.shared(ids), len(ids) - last)
-        self._rollback(kept)
-        self._fed = list(ids[:kept])
-        while len(ids) - kept > CHUNK:
-            end = min(kept - kept % CHUNK + CHUNK, len(ids) - last)  # the same chunks wherever reading begins
-            self._feed(ids[kept:end], kept)
-            kept = end
-            self._fed = list(ids[:kept])
-            yield kept
+        """Roll back to the common prefix, then feed the text until the rest fits one pass."""
+        length = min(self.common_prefix(ids), len(ids) - last)
+        self._rollback(length)
+        self._cached_ids = list(ids[:length])
+        while len(ids) - length > CHUNK:
+            end = min(length - length % CHUNK + CHUNK, len(ids) - last)  # the same chunks wherever reading begins
+            self._feed(ids[length:end], length)
+            length = end
+            self._cached_ids = list(ids[:length])
+            yield length
 
-    def shared(self, ids: Ids[int]) -> int:
-        kept = min(len(self._fed), len(ids))
-        while self._fed[:kept] != ids[:kept]:
-            kept -= 1
-        return kept
+    def common_prefix(self, ids: Ids[int]) -> int:
+        length = min(len(self._cached_ids), len(ids))
+        while self._cached_ids[:length] != ids[:length]:
+            length -= 1
+        return length
 
-    def keep(self, tokens: int) -> None:
-        del self._fed[tokens:]
-        self._rollback(len(self._fed))
+    def truncate(self, tokens: int) -> None:
+        del self._cached_ids[tokens:]
+        self._rollback(len(self._cached_ids))
 
     @abstractmethod
-    def _rollback(self, kept: int) -> None:
-        """Keep only the first `kept` tokens."""
+    def _rollback(self, length: int) -> None:
+        """Discard all but the first `length` tokens."""
 
     @abstractmethod
     def _feed(self, ids: Ids[int], past: int) -> Logits:
@@ -102,18 +102,18 @@ class Uncached:
         self._sequence = sequence
 
     def logits(self, ids: Ids[int], last: int = 1) -> Logits:
-        self._sequence.keep(0)
+        self._sequence.truncate(0)
         return self._sequence.logits(ids, last)
 
     @property
     def cached(self) -> Cached:
-        """The cached sequence beneath, valid until the text is fed again."""
+        """The underlying cached sequence, valid until the text is fed again."""
         return self._sequence
 
     def read(self, ids: Ids[int]) -> Iterator[int]:
         return iter(())
 
-    def shared(self, ids: Ids[int]) -> int:
+    def common_prefix(self, ids: Ids[int]) -> int:
         return 0
 
 
@@ -124,13 +124,13 @@ class Stateful(Cached):
         self._mask = np.zeros(0, np.int64)
         self._live = np.zeros(0, np.int64)  # cache positions of the valid tokens
 
-    def _rollback(self, kept: int) -> None:
-        if kept:
-            self._mask[self._live[kept:]] = 0
+    def _rollback(self, length: int) -> None:
+        if length:
+            self._mask[self._live[length:]] = 0
         else:
             self._request.reset_state()
             self._mask = self._mask[:0]
-        self._live = self._live[:kept]
+        self._live = self._live[:length]
 
     def _feed(self, ids: Ids[int], past: int) -> Logits:
         positions = np.arange(past, past + len(ids), dtype=np.int64)
@@ -145,7 +145,7 @@ class Stateful(Cached):
         if "hidden_states" in self._names:
             values["hidden_states"] = self.reads(past, past + len(ids))[None]
         self._request.infer({name: values[name] for name in values.keys() & self._names}, share_outputs=True)
-        self._note(self._request, past, len(ids))
+        self._store_states(self._request, past, len(ids))
         logits: Logits = self._request.get_tensor("logits").data[0]
         return logits
 
@@ -154,8 +154,8 @@ class Paged(Cached):
     """A sequence that owns its cache blocks, which passes of all lengths share.
 
     Inputs are set once and share memory with arrays: writing a number is quicker than setting a tensor. OpenVINO does
-    not own that memory, so every such array is an attribute. Whole chunks of a long prompt are one sequence whatever
-    the layout: they take a sixth less time.
+    not own that memory, so each of these arrays is an attribute. Whole chunks of a long prompt are always one
+    sequence, which takes a sixth less time.
     """
 
     def __init__(
@@ -173,11 +173,11 @@ class Paged(Cached):
         self._capacity = 0
         self._reserve(capacity)
 
-    def _rollback(self, kept: int) -> None:
-        """Do nothing: positions beyond those kept are overwritten."""
+    def _rollback(self, length: int) -> None:
+        """Do nothing: later passes overwrite the positions."""
 
     def _reserve(self, capacity: int) -> None:
-        """Make room for `capacity` tokens, keeping the cache. One more block is for what is never read."""
+        """Make room for `capacity` tokens, keeping the cache, plus one block for padding that is never read."""
         cached, blocks = self._capacity // _BLOCK, -(-capacity // _BLOCK)
         self._capacity = blocks * _BLOCK
         for port in self._compiled.inputs:
@@ -208,22 +208,22 @@ class Paged(Cached):
             self._read = np.ascontiguousarray(self.reads(past, past + count)[:, None])
             step.request.set_tensor("hidden_states", openvino.Tensor(self._read, shared_memory=True))
         step.request.infer(share_outputs=True)
-        self._note(step.request, past, count)
-        logits: Logits = step.request.get_output_tensor(0).data.reshape(step.fed, -1)
+        self._store_states(step.request, past, count)
+        logits: Logits = step.request.get_output_tensor(0).data.reshape(step.width, -1)
         return logits[:count]
 
     def _pass(self, count: int) -> "_Pass":
-        found = self._passes.get(count)
-        if found is None:
+        step = self._passes.get(count)
+        if step is None:
             layout: Layout = self._layout if count < CHUNK else "joined"
             compiled = self._fixed.get(count, self._compiled)
-            found = _Pass(compiled, self._caches, count, self._capacity // _BLOCK, layout)
-            if count <= _REPEATED:
-                self._passes[count] = found
-        return found
+            step = _Pass(compiled, self._caches, count, self._capacity // _BLOCK, layout)
+            if count <= _MAX_REUSED:
+                self._passes[count] = step
+        return step
 
 
-class _Shared:
+class _SharedInput:
     def __init__(self, values: Any, kind: Any = np.int32) -> None:
         self.array: npt.NDArray[Any] = np.array(values, kind)
         self.tensor = openvino.Tensor(self.array, shared_memory=True)
@@ -247,22 +247,22 @@ class _Pass:
         blocks: int,
         layout: Layout,
     ) -> None:
-        self.fed, self.sequences, every = pass_shape(count, layout)
-        self.tokens, self.positions = _Shared(np.zeros(self.fed), np.int64), _Shared(np.zeros(self.fed), np.int64)
-        self.past, self.context = _Shared(np.zeros(every)), _Shared(0)
+        self.width, self.sequences, rows = pass_shape(count, layout)
+        self.tokens, self.positions = (_SharedInput(np.zeros(self.width), np.int64) for _ in range(2))
+        self.past, self.context = _SharedInput(np.zeros(rows)), _SharedInput(0)
         own = [[*range(blocks)]] * self.sequences
         # an empty sequence has no blocks, a second token the one that is never read
-        others = [[] if layout == "empty" else [blocks]] * (every - self.sequences)
+        others = [[] if layout == "empty" else [blocks]] * (rows - self.sequences)
         counts = [len(each) for each in own + others]
-        ends = [0, count] if layout == "joined" else [min(index, self.fed) for index in range(every + 1)]
+        ends = [0, count] if layout == "joined" else [min(index, self.width) for index in range(rows + 1)]
         self._inputs = {
             "input_ids": self.tokens,
             "position_ids": self.positions,
             "past_lens": self.past,
             "max_context_len": self.context,
-            "subsequence_begins": _Shared(ends),
-            "block_indices": _Shared([block for each in own + others for block in each]),
-            "block_indices_begins": _Shared(np.cumsum([0, *counts])),
+            "subsequence_begins": _SharedInput(ends),
+            "block_indices": _SharedInput([block for each in own + others for block in each]),
+            "block_indices_begins": _SharedInput(np.cumsum([0, *counts])),
         }
         self.request = compiled.create_infer_request()
         for name, shared in self._inputs.items():

@@ -18,14 +18,14 @@ from specdemo.results.words import pieces, prompt_of
 SIZE = WIDTH, HEIGHT = 880, 520
 _EDGE, _GAP, _LINE, _TOP = 22, 16, 27, 120
 _PANE = (WIDTH - 2 * _EDGE - _GAP) // 2, HEIGHT - _TOP - 74
-_WATCH_SECONDS, _STILL_SECONDS, _FRAMES = 5.0, 4.0, 10  # as long as one watches; frames per second
+_WATCH_SECONDS, _STILL_SECONDS, _FRAMES = 5.0, 4.0, 10  # what a viewer sits through; frames per second
 _COLOURS = 64  # of the palette: text stays sharp, and the file below a megabyte
 _FONTS = ("DejaVuSans.ttf", "Arial.ttf", "Helvetica.ttc", "LiberationSans-Regular.ttf", "NotoSans-Regular.ttf")
-_INKS = {"rejected": "rejected", "prompt": "mute"}
+_TEXT_COLOURS = {"rejected": "rejected", "prompt": "mute"}
 _TONES = {"faster": "accepted", "slower": "rejected"}
 _LEGEND = (("accepted", "accepted"), ("rejected", "rejected"), ("own", "the target's own"))
 
-Placed = tuple[str, str, int, int]  # a word, its kind, and where it stands in its pane, in pixels
+PlacedWord = tuple[str, str, int, int]  # a word, its kind, and where it stands in its pane, in pixels
 
 
 class _Text:
@@ -34,14 +34,14 @@ class _Text:
     def __init__(self, comparison: Comparison, side: Side) -> None:
         run = comparison.side(side)
         steps = [run.prefill, *run.rounds]
-        self.done = list(accumulate((step.seconds for step in run.rounds), initial=0.0))
+        self.round_ends = list(accumulate((step.seconds for step in run.rounds), initial=0.0))
         self.tokens = list(accumulate(len(step.committed) for step in steps))
         self._x = self._y = 0
-        prompt = list(self._place(prompt_of(comparison), "prompt"))
-        self.rows = [[word for piece in pieces(step, side) for word in self._place(*piece)] for step in steps]
+        prompt = list(self._lay_out(prompt_of(comparison), "prompt"))
+        self.rows = [[word for piece in pieces(step, side) for word in self._lay_out(*piece)] for step in steps]
         self.rows[0][:0] = prompt
 
-    def _place(self, text: str, kind: str) -> Iterator[Placed]:
+    def _lay_out(self, text: str, kind: str) -> Iterator[PlacedWord]:
         for word in re.findall(r"\n|[^\S\n]*[^\s]+|[^\S\n]+", text):
             punctuation = len(word) <= 2 and not word.strip().isalnum()  # stays with its word
             if word == "\n" or (self._x + _width(word, 15) > _PANE[0] - 28 and not punctuation):
@@ -52,10 +52,10 @@ class _Text:
 
 
 def moving_picture(comparison: Comparison) -> bytes:
-    texts, said = {side: _Text(comparison, side) for side in SIDES}, summarise(comparison)
-    seconds, moving = max(text.done[-1] for text in texts.values()), round(_WATCH_SECONDS * _FRAMES)
+    texts, summary = {side: _Text(comparison, side) for side in SIDES}, summarise(comparison)
+    seconds, moving = max(text.round_ends[-1] for text in texts.values()), round(_WATCH_SECONDS * _FRAMES)
     times = [*(seconds * number / moving for number in range(moving)), None]
-    frames = [_frame(texts, said, seconds, at) for at in times]
+    frames = [_frame(texts, summary, seconds, at) for at in times]
     palette = frames[-1].quantize(_COLOURS, dither=Image.Dither.NONE)
     first, *others = (frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames)
     durations, out = [round(1000 / _FRAMES)] * moving + [round(_STILL_SECONDS * 1000)], BytesIO()
@@ -63,66 +63,67 @@ def moving_picture(comparison: Comparison) -> bytes:
     return out.getvalue()
 
 
-def _frame(texts: dict[Side, _Text], said: Summary, seconds: float, at: float | None) -> Image.Image:
-    """`at` this time on both clocks; None: the end, with the conclusion."""
+def _frame(texts: dict[Side, _Text], summary: Summary, seconds: float, at: float | None) -> Image.Image:
+    """Draw both sides `at` a time on their clocks, or if None at the end, with the conclusion."""
     image = Image.new("RGB", SIZE, colours()["bg"])
-    pen = ImageDraw.Draw(image)
+    draw = ImageDraw.Draw(image)
     goal = max(text.tokens[-1] for text in texts.values())
     for number, (side, text) in enumerate(texts.items()):
-        shown = len(text.done) if at is None else bisect_right(text.done, at)
-        clock, tokens = min(text.done[-1] if at is None else at, text.done[-1]), text.tokens[shown - 1]
+        shown = len(text.round_ends) if at is None else bisect_right(text.round_ends, at)
+        clock, tokens = min(text.round_ends[-1] if at is None else at, text.round_ends[-1]), text.tokens[shown - 1]
         share, words = tokens / goal, f"{tokens} token{'s' * (tokens != 1)} · {_duration(clock)}"
-        if at is None and said.seconds:
-            share, words = said.seconds[side] / (max(said.seconds.values()) or 1), _duration(said.seconds[side])
+        if at is None and summary.seconds:
+            total = summary.seconds[side]
+            share, words = total / (max(summary.seconds.values()) or 1), _duration(total)
         y, left, right = _TOP - 36 + 18 * number, _EDGE + 90, WIDTH - _EDGE - 230
-        pen.rectangle((left, y, right, y + 9), colours()["line"])
+        draw.rectangle((left, y, right, y + 9), colours()["line"])
         colour = colours()["plain" if side == "plain" else "accepted"]
-        pen.rectangle((left, y, left + (right - left) * share, y + 9), colour)
-        _write(pen, side, _EDGE, y - 4, 13, "mute")
-        _write(pen, words, right + 12, y - 4, 13, "ink")
+        draw.rectangle((left, y, left + (right - left) * share, y + 9), colour)
+        _write(draw, side, _EDGE, y - 4, 13, "mute")
+        _write(draw, words, right + 12, y - 4, 13, "ink")
         image.paste(_pane(text.rows[:shown]), (_EDGE + number * (_PANE[0] + _GAP), _TOP))
     if at is None:
-        _write(pen, said.headline, _EDGE, 10, 24, _TONES.get(said.direction, "ink"))
-        _write(pen, f"{said.sentence} {said.agreement.capitalize()}.", _EDGE, 42, 13, "mute")
+        _write(draw, summary.headline, _EDGE, 10, 24, _TONES.get(summary.direction, "ink"))
+        _write(draw, f"{summary.sentence} {summary.agreement.capitalize()}.", _EDGE, 42, 13, "mute")
     else:
         factor = _WATCH_SECONDS / seconds if seconds else 1
         pace = f"{factor:.1f}× slower" if factor >= 1 else f"{1 / factor:.1f}× faster"
-        _write(pen, "Plain against speculative decoding", _EDGE, 10, 24, "ink")
-        _write(pen, f"Played {pace} than it ran, each side on its own clock.", _EDGE, 42, 13, "mute")
+        _write(draw, "Plain against speculative decoding", _EDGE, 10, 24, "ink")
+        _write(draw, f"Played {pace} than it ran, each side on its own clock.", _EDGE, 42, 13, "mute")
     x = _EDGE
     for kind, name in _LEGEND:
-        _word(pen, (name, kind, x, HEIGHT - 66), 13)
+        _word(draw, (name, kind, x, HEIGHT - 66), 13)
         x += _width(name, 13) + 20
-    _write(pen, said.made_by, _EDGE, HEIGHT - 40, 12, "mute")
+    _write(draw, summary.made_by, _EDGE, HEIGHT - 40, 12, "mute")
     return image
 
 
-def _write(pen: ImageDraw.ImageDraw, words: str, x: int, y: int, size: int, colour: str) -> None:
-    """In at most two lines."""
+def _write(draw: ImageDraw.ImageDraw, words: str, x: int, y: int, size: int, colour: str) -> None:
+    """Write the words in at most two lines."""
     lines = wrap(words, round((WIDTH - x - _EDGE) / _font(size).getlength("n")))[:2]
-    pen.multiline_text((x, y), "\n".join(lines), colours()[colour], _font(size), spacing=4)
+    draw.multiline_text((x, y), "\n".join(lines), colours()[colour], _font(size), spacing=4)
 
 
-def _pane(rows: list[list[Placed]]) -> Image.Image:
-    """Scrolled to its end."""
+def _pane(rows: list[list[PlacedWord]]) -> Image.Image:
+    """Draw a text, scrolled to its end."""
     image = Image.new("RGB", _PANE, colours()["card"])
-    pen = ImageDraw.Draw(image)
+    draw = ImageDraw.Draw(image)
     up = max(max((y for row in rows for *_, y in row), default=0) + _LINE - _PANE[1] + 24, 0)
     for text, kind, x, y in (word for row in rows for word in row):
         if y >= up - _LINE:
-            _word(pen, (text, kind, x + 14, y + 12 - up), 15)
-    pen.rectangle((0, 0, _PANE[0] - 1, _PANE[1] - 1), outline=colours()["line"])
+            _word(draw, (text, kind, x + 14, y + 12 - up), 15)
+    draw.rectangle((0, 0, _PANE[0] - 1, _PANE[1] - 1), outline=colours()["line"])
     return image
 
 
-def _word(pen: ImageDraw.ImageDraw, placed: Placed, size: int) -> None:
+def _word(draw: ImageDraw.ImageDraw, placed: PlacedWord, size: int) -> None:
     text, kind, x, y = placed
     right = x + _width(text, size)
     if kind in ("accepted", "own", "rejected"):
-        pen.rectangle((x, y - 1, right - 1, y + size + 5), colours()[f"{kind}-soft"])
+        draw.rectangle((x, y - 1, right - 1, y + size + 5), colours()[f"{kind}-soft"])
         line = y + (10 if kind == "rejected" else size + 5)
-        pen.line((x, line, right - 1, line), colours()[kind], 2 if kind == "accepted" else 1)
-    pen.text((x, y), text, colours()[_INKS.get(kind, "ink")], _font(size))
+        draw.line((x, line, right - 1, line), colours()[kind], 2 if kind == "accepted" else 1)
+    draw.text((x, y), text, colours()[_TEXT_COLOURS.get(kind, "ink")], _font(size))
 
 
 def _duration(seconds: float) -> str:

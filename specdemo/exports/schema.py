@@ -1,7 +1,7 @@
 """Comparisons as JSON objects of schema 2, and back.
 
-The object is the record itself, so a round looks the same everywhere. Added for readers without this package, and
-ignored when read: texts, token ids and rates of each side, and `summary`, the figures and sentences of the page.
+The object is the record itself. For readers without this package, each side also has its text, token ids and rates,
+and `summary` has the figures and sentences of the page; reading ignores them.
 """
 
 import zlib
@@ -32,15 +32,15 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def from_json(data: dict[str, Any]) -> Comparison:
-    """ValueError: the object has another schema, or contradicts itself."""
+    """Raise ValueError if the object has another schema or contradicts itself."""
     if data.get("schema") != SCHEMA:
         raise ValueError(f"expected an object of schema {SCHEMA}, got schema {data.get('schema')!r}")
     return Comparison.model_validate({**data, **{side: _run(data[side]) for side in SIDES}})
 
 
 def _run(data: dict[str, Any]) -> Run:
-    # one by one, since a single call for a long run would stall a server's other threads
-    prefill, *rounds = (Round.model_validate(each) for each in (data["prefill"], *data["rounds"]))
+    # One by one: validating a long run in a single call would stall the server's other threads.
+    prefill, *rounds = (Round.model_validate(item) for item in (data["prefill"], *data["rounds"]))
     for step in rounds:
         if step.contradicts_itself:
             raise ValueError("a round's proposals contradict what it committed")

@@ -1,13 +1,14 @@
-"""The catalogue of recommended pairs, where their models are on this machine, and the pair that specdemo starts with.
+"""The catalogue of recommended pairs, the location of their models on this machine, and the default pair.
 
-Sizes in `assets/catalogue.json` are estimates; speedups in its notes are their authors'. A model counts as present
-only when complete: a folder of the Hub's cache is inspected like any other, and its weights arrive last.
+Sizes in `assets/catalogue.json` are estimates; speedups in its notes are quoted from their authors. A model in the
+Hub's cache counts as present only when it is complete: it is inspected like any other, and its weights arrive last.
 """
 
 import glob
 import json
 import os
 import shlex
+from collections.abc import Iterable
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
@@ -18,7 +19,7 @@ from typing import Any, Literal
 from pydantic import Field, TypeAdapter
 
 from specdemo.errors import FolderError, ModelError, PairError, SettingsError, UnknownNameError, quoted
-from specdemo.files import ASSETS, contents, expanded, is_writable, own_cache
+from specdemo.files import ASSETS, expand_path, is_writable, list_folder, own_cache
 from specdemo.models.converted import conversions, file_digest, has_int8_weights, is_converted
 from specdemo.models.devices import int8_runtime, memory_needed
 from specdemo.models.folder import inspect_folder, own_head
@@ -29,7 +30,7 @@ from specdemo.strategies import DRAFT_KINDS, DraftKindName
 
 BUNDLED = ASSETS / "story-pair"
 MODELS_VARIABLE, PAIR_VARIABLE = "SPECDEMO_MODELS", "SPECDEMO_PAIR"
-_FIRST_CHOICE = "smollm2-eagle3"
+_DEFAULT_PAIR = "smollm2-eagle3"
 
 
 def export_command(repository: str, weights: str, folder: str, *, trust: bool = False) -> str:
@@ -40,8 +41,8 @@ def export_command(repository: str, weights: str, folder: str, *, trust: bool = 
 class Source(Record):
     """A `repository` of the Hub, or a bundled folder at `path`; `name` is the model's in listings.
 
-    `format`: OpenVINO IR already, to be converted, or a GGUF `file` of the repository's `revision`; a file with this
-    `sha256` may also come in a `package` of the Python package index. `disk_bytes` is an estimate without a file.
+    `format` is OpenVINO IR, a model to convert, or a GGUF `file` at `revision`. A file with this `sha256` may also
+    come from a Python `package`. `disk_bytes` is exact for a file, and otherwise an estimate.
     """
 
     repository: str | None = None
@@ -84,7 +85,7 @@ class Defaults(Record):
 
 
 class Entry(Record):
-    """A pair. `kind` is its draft's, `prompts` what its target was trained on, `reason` why it is not supported."""
+    """A pair. `kind` is the draft's kind, `prompts` suit the target, and `reason` says why it is not supported."""
 
     name: str
     title: str
@@ -136,18 +137,16 @@ def hub_cache() -> Path:
     """Return the cache of `huggingface_hub`, by its own rules, from the environment at every call."""
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if os.environ.get(name):
-            return expanded(os.environ[name])
+            return expand_path(os.environ[name])
     if os.environ.get("HF_HOME"):
-        return expanded(os.environ["HF_HOME"]) / "hub"
+        return expand_path(os.environ["HF_HOME"]) / "hub"
     caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"  # on every system
-    return expanded(caches) / "huggingface" / "hub"
+    return expand_path(caches) / "huggingface" / "hub"
 
 
-def models_dir(given: Path | None = None) -> Path:
-    if given is not None:
-        return given
-    named = os.environ.get(MODELS_VARIABLE)
-    return expanded(named) if named else own_cache() / "models"
+def models_dir(directory: Path | None = None) -> Path:
+    configured = os.environ.get(MODELS_VARIABLE)
+    return directory or (expand_path(configured) if configured else own_cache() / "models")
 
 
 def cached_folders() -> dict[str, Path]:
@@ -158,9 +157,13 @@ def cached_folders() -> dict[str, Path]:
 
 def cached_folder(repository: str) -> Path | None:
     """Return a model's newest complete folder in the Hub's cache, or None; works offline."""
-    for folder in snapshots(storage_of(repository)):
+    return _first_complete(snapshots(storage_of(repository)))
+
+
+def _first_complete(folders: Iterable[Path]) -> Path | None:
+    for folder in folders:
         with suppress(ModelError):
-            _ = inspect_model(folder)
+            inspect_model(folder)
             return folder
     return None
 
@@ -175,7 +178,7 @@ def snapshots(storage: Path) -> list[Path]:
             return path.stat().st_mtime
         return 0.0
 
-    return sorted(contents(storage / "snapshots"), key=modified, reverse=True)
+    return sorted(list_folder(storage / "snapshots"), key=modified, reverse=True)
 
 
 def local_folder(source: Source, directory: Path | None = None) -> Path | None:
@@ -189,12 +192,8 @@ def local_folder(source: Source, directory: Path | None = None) -> Path | None:
         assert source.file is not None
         snapshots = storage_of(source.repository) / "snapshots"
         places = [*_packaged(source), *sorted(snapshots.glob(f"*/{glob.escape(source.file)}"))]
-        return next((path for path in places if path.is_file() and _is_right(source, path)), None)
-    folder = exported_folder(source, directory)
-    with suppress(ModelError):
-        _ = inspect_model(folder)
-        return folder
-    return None
+        return next((path for path in places if path.is_file() and _has_right_digest(source, path)), None)
+    return _first_complete([exported_folder(source, directory)])
 
 
 def _packaged(source: Source) -> list[Path]:
@@ -205,7 +204,7 @@ def _packaged(source: Source) -> list[Path]:
     return []
 
 
-def _is_right(source: Source, path: Path) -> bool:
+def _has_right_digest(source: Source, path: Path) -> bool:
     return source.sha256 is None or file_digest(path) == source.sha256
 
 
@@ -241,7 +240,7 @@ def default_pair(**runtime: Any) -> ModelPair:
 
     Skips a pair that is not here, or that needs conversion while the cache is not writable.
     """
-    entry = find(os.environ.get(PAIR_VARIABLE) or _FIRST_CHOICE)
+    entry = find(os.environ.get(PAIR_VARIABLE) or _DEFAULT_PAIR)
     paths = [path for path in entry_folders(entry) if path is not None]
     if len(paths) < len(entry.sources) or entry.target.name is None:
         return bundled_pair(**runtime)
@@ -268,7 +267,7 @@ def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettin
     models = [model.model_copy(update={"form": runtime.weights}) for model in (target, draft) if model is not None]
     bundled = len(models) > 1 and all(model.path is not None and model.path.parent == BUNDLED for model in models)
     name = BUNDLED.name if bundled else " + ".join(model.name for model in models)
-    return ModelPair(name=name, target=models[0], draft=next(iter(models[1:]), None), runtime=runtime)
+    return ModelPair(name=name, target=models[0], draft=models[1] if draft is not None else None, runtime=runtime)
 
 
 def check_target(model: Model) -> None:
@@ -291,15 +290,15 @@ def default_settings(target: Model) -> Defaults:
         return Defaults(generation={"engine": "server", "policy": "server"})
     if target.path is None:
         return Defaults()
-    listed = (entry for entry in catalogue() if _is(target.path, entry.target))
+    listed = (entry for entry in catalogue() if _matches(target.path, entry.target))
     return next((entry.begin for entry in listed), Defaults())
 
 
-def _is(path: Path, source: Source) -> bool:
+def _matches(path: Path, source: Source) -> bool:
     """Whether a folder or file is the catalogue's model: by its path or, for a file, by its content."""
     if source.sha256 is not None and path.is_file():
         with suppress(OSError):
-            return path.stat().st_size == source.disk_bytes and _is_right(source, path)
+            return path.stat().st_size == source.disk_bytes and _has_right_digest(source, path)
     return local_folder(source) == path
 
 
@@ -308,11 +307,11 @@ def initial_runtime(target: Model) -> RuntimeSettings:
 
 
 def initial_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
-    """Return a pair's defaults, changed as given; the traced engine where quantized activations make it gain more."""
+    """Return a pair's defaults updated with `chosen`; the traced engine is preferred where quantization helps it."""
     begin = default_settings(pair.target).generation
     traced = "traced" in DRAFT_KINDS[pair.draft_kind or "model"].engines and has_int8_weights(pair.target)
     if "engine" not in chosen and traced and int8_runtime(pair.runtime) != pair.runtime:
-        with suppress(SettingsError):  # what is chosen needs the other engine
+        with suppress(SettingsError):  # the chosen settings need the other engine
             return GenerationSettings.checked(**begin | {"engine": "traced"} | chosen)
     return GenerationSettings.checked(**begin | chosen)
 

@@ -1,14 +1,14 @@
-"""Checks, before anything heavy is loaded, whether a pair can run here, and on which engine.
+"""Checks whether and on which engine a pair can run here, before loading any weights.
 
-Two tokenizers are compared by every token of their vocabularies, or by examples if one cannot be listed: GenAI reads
-a vocabulary from the detokenizer, which some drafts lack, since only the target needs it.
+Two tokenizers are compared by their whole vocabularies, or by examples if one cannot be listed: GenAI reads the
+vocabulary from the detokenizer, which some drafts lack because only the target needs it.
 """
 
 import os
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,13 +24,6 @@ if TYPE_CHECKING:
     import openvino_genai
 
 _ADVICE = "choose a draft of the target's family, or the traced engine"
-_DFLASH = "A DFlash draft runs in the genai engine only; choose it, or another draft."
-_LINEAR_CACHE = (
-    "GenAI speculates for a target with linear attention without prefix caching; switch prefix caching off."
-)
-_LINEAR_THRESHOLD = (
-    "GenAI speculates for a target with linear attention with a constant lookahead; choose policy constant."
-)
 _MTP = (
     "A multi-token-prediction head drafts for the model that it was exported with, in the same folder; choose that "
     "as the target."
@@ -39,17 +32,13 @@ _IN_PARTS = (
     "GenAI decodes with a model that is exported in parts plainly or with its own multi-token-prediction head; "
     "choose the genai engine and that head as the draft."
 )
-_IN_PARTS_LOOKUP = "GenAI has no prompt lookup for a model that is exported in parts; choose drafter model."
-_SERVED = "This model is on a server; choose the remote engine (server)."
-_NOT_SERVED = "The remote engine decodes only what servers have; choose the genai engine."
-
 _TAIL = 2**18  # bytes at the end of a tokenizer's XML, with its ids and chat template
-_PADDED = 0.98
+_MIN_OVERLAP = 0.98
 """Least part of the larger vocabulary (Qwen2.5's has 151,936 tokens or 152,064); only orders the list of drafts."""
 
 
 class EngineReport(Record):
-    """Whether an engine can run the pair; `reason` says why not, or what to watch out for.
+    """Whether an engine can run the pair. `reason` says why not, or gives a warning.
 
     `memory_needed` is an upper estimate in bytes, so too little memory is not a refusal.
     """
@@ -81,31 +70,31 @@ class PairReport(Record):
 
 
 def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairReport:
-    """Compare the tokenizers, and the memory needed with what is free; `cache_size` is in GB."""
+    """Compare the two tokenizers, and the required with the free memory; `cache_size` is in GB."""
     check_target(target)
     free = memory_free()
     if target.server is not None:
         remote = EngineReport(engine="server", can_run=True, memory_needed=0)
         return PairReport(target=target, draft=draft, same_tokenizer=None, engines=(remote,), memory_free=free)
-    unread = next((model for model in (target, draft) if model is not None and not is_converted(model)), None)
-    comparable = draft if draft is not None and not draft.head and unread is None else None
-    difference = _difference(target, comparable) if comparable is not None else None
+    unconverted = next((model for model in (target, draft) if model is not None and not is_converted(model)), None)
+    compared = draft if draft is not None and not draft.head and unconverted is None else None
+    difference = _difference(target, compared) if compared is not None else None
     engines = []
     for name in LOCAL:
         needed = memory_needed(target.weight_bytes or 0, (draft and draft.weight_bytes) or 0, cache_size, name)
-        refusal = _cannot(name, target, draft, difference)
+        refusal = _refusal(name, target, draft, difference)
         remark = refusal
         if remark is None and difference is not None:
             remark = "In greedy decoding only: the draft's tokenizer is another, so its text is re-encoded."
-        elif remark is None and unread is not None:
-            remark = f"{unread.name!r} is converted when it is first used; the tokenizers are compared then."
+        elif remark is None and unconverted is not None:
+            remark = f"{unconverted.name!r} is converted when it is first used; the tokenizers are compared then."
         elif remark is None and needed > free:
             remark = (
                 f"It may need {in_units(needed)} of memory, but only {in_units(free)} is free; "
                 "choose a smaller cache size or a smaller pair."
             )
         engines.append(EngineReport(engine=name, can_run=refusal is None, memory_needed=needed, reason=remark))
-    same = difference is None if comparable is not None else None
+    same = difference is None if compared is not None else None
     reason = difference or next((engine.reason for engine in engines if engine.reason), None)
     return PairReport(
         target=target, draft=draft, same_tokenizer=same, engines=tuple(engines), memory_free=free, reason=reason
@@ -113,15 +102,15 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
 
 
 def drafts_for(target: Model, models: Iterable[Model]) -> list[Model]:
-    """Return the models that may draft for a target, judged without opening them.
+    """Return the models that may draft for a target, without opening them.
 
-    Smaller models with as many tokens come first, then larger ones, then those that can draft through their text. A
-    head is made for one target's vocabulary.
+    Smaller models with the same vocabulary size come first, then larger ones, then those whose text can be
+    re-encoded. A head works with one target's vocabulary only.
     """
 
     def fits(model: Model) -> bool:  # families pad their vocabularies to other multiples
         sizes = sorted((model.vocabulary or 0, target.vocabulary or 0))
-        same = model.architecture == target.architecture and sizes[0] >= _PADDED * sizes[1]
+        same = model.architecture == target.architecture and sizes[0] >= _MIN_OVERLAP * sizes[1]
         return model.vocabulary == target.vocabulary or (same and not model.head)
 
     def able(model: Model) -> bool:
@@ -138,7 +127,9 @@ def drafts_for(target: Model, models: Iterable[Model]) -> list[Model]:
 
 def is_recommended(draft: Model, target: Model) -> bool:
     """Whether a draft very likely fits: the catalogue pairs them, or it is small and has the same tokenizer."""
-    if (draft.name, target.name) in _paired() or (draft.head == "mtp" and draft.path == target.path):
+    entries = (entry for entry in catalogue() if entry.draft is not None and entry.supported)
+    names = {tuple(source.listed_as for source in entry.sources) for entry in entries}
+    if (target.name, draft.name) in names or (draft.head == "mtp" and draft.path == target.path):
         return True
     if draft.head or draft.architecture != target.architecture:  # only the catalogue knows a head's target
         return False
@@ -154,18 +145,16 @@ def fitting_draft(target: Model, models: Iterable[Model]) -> Model | None:
     return next((model for model in drafts_for(target, models) if is_recommended(model, target)), None)
 
 
-@cache
-def _paired() -> frozenset[tuple[str, str]]:
-    pairs = ((entry.draft, entry.target) for entry in catalogue() if entry.draft is not None and entry.supported)
-    return frozenset((draft.listed_as, target.listed_as) for draft, target in pairs)
-
-
 def check_engine(pair: ModelPair, engine: EngineName) -> None:
     """Check that an engine can load a pair whose `translated` is set."""
     if (pair.target.server is None) != ENGINES[engine].local:
-        raise PairError(_SERVED if ENGINES[engine].local else _NOT_SERVED)
+        raise PairError(
+            "This model is on a server; choose the remote engine (server)."
+            if ENGINES[engine].local
+            else "The remote engine runs only models on a server; choose the genai engine."
+        )
     difference = f"Target and draft have different tokenizers; {_ADVICE}." if pair.translated else None
-    refusal = _cannot(engine, pair.target, pair.draft, difference)
+    refusal = _refusal(engine, pair.target, pair.draft, difference)
     if refusal is not None:
         raise PairError(refusal)
     kind = DRAFT_KINDS[pair.draft_kind or "model"]
@@ -177,16 +166,20 @@ def check_strategy(pair: ModelPair, engine: EngineName, strategy: Strategy, samp
     check_engine(pair, engine)
     if engine == "genai" and pair.target.linear_attention and not isinstance(strategy, Plain):
         if pair.runtime.enable_prefix_caching:
-            raise SettingsError(_LINEAR_CACHE)
+            raise SettingsError(
+                "GenAI cannot speculate with prefix caching for a target with linear attention; switch it off."
+            )
         if strategy.fixed_lookahead is None:
-            raise SettingsError(_LINEAR_THRESHOLD)
+            raise SettingsError(
+                "GenAI needs a constant lookahead for a target with linear attention; choose policy constant."
+            )
     if pair.target.in_parts and not isinstance(strategy, Plain) and not strategy.drafter.model:
-        raise SettingsError(_IN_PARTS_LOOKUP)
+        raise SettingsError("GenAI has no prompt lookup for a model exported in parts; choose drafter model.")
     if not strategy.drafter.model and pair.draft_kind != "server":
         return
     require_draft(pair)
-    lacking = (pair.draft and pair.draft.vocabulary) != pair.target.vocabulary
-    penalty = sampling.repetition_penalty != 1 and lacking
+    different_vocabulary = (pair.draft and pair.draft.vocabulary) != pair.target.vocabulary
+    penalty = sampling.repetition_penalty != 1 and different_vocabulary
     reason = pair_refusal(strategy, pair.draft_kind, engine, sampling=sampling.do_sample, penalty=penalty)
     if reason is not None:
         raise SettingsError(reason)
@@ -217,13 +210,13 @@ def _difference(target: Model, draft: Model) -> str | None:
     return None
 
 
-def _cannot(engine: EngineName, target: Model, draft: Model | None, difference: str | None) -> str | None:
+def _refusal(engine: EngineName, target: Model, draft: Model | None, difference: str | None) -> str | None:
     if draft is not None and draft.head == "mtp" and (not target.in_parts or draft.path != target.path):
         return _MTP
     if target.in_parts and ENGINES[engine].local and (engine != "genai" or draft is None or draft.head != "mtp"):
         return _IN_PARTS
     if draft is not None and draft.head is not None and engine not in DRAFT_KINDS[draft.head].engines:
-        return _DFLASH
+        return "A DFlash draft runs in the genai engine only; choose it, or another draft."
     if difference is None and engine == "genai":
         return _genai_ids(target, draft)
     if draft is None or difference is None:
@@ -234,17 +227,17 @@ def _cannot(engine: EngineName, target: Model, draft: Model | None, difference: 
 
 
 def _genai_ids(target: Model, draft: Model | None) -> str | None:
-    """Return why GenAI refuses two models of one vocabulary: it wants the same ids of special tokens, too."""
+    """Return why GenAI refuses two models of one vocabulary: it also requires the same ids of special tokens."""
     if draft is None or draft.head or draft.path is None or target.path is None:
         return None
     if not all(map(is_converted, (target, draft))):
         return None
-    ours, theirs = (_special_ids(folder_of(model)) for model in (target, draft))
-    for name in ours.keys() & theirs.keys():
-        if ours[name] != theirs[name]:
+    target_ids, draft_ids = (_special_ids(folder_of(model)) for model in (target, draft))
+    for name in target_ids.keys() & draft_ids.keys():
+        if target_ids[name] != draft_ids[name]:
             return (
-                f"GenAI takes a draft only if its {name} token is the target's, but these are {theirs[name]} and "
-                f"{ours[name]}; choose the traced engine, which needs the same vocabulary only."
+                f"GenAI takes a draft only if its {name} token is the target's, but these are {draft_ids[name]} and "
+                f"{target_ids[name]}; choose the traced engine, which needs the same vocabulary only."
             )
     return None
 
@@ -288,7 +281,7 @@ def check_tokenizers(target: "openvino_genai.Tokenizer", draft: "openvino_genai.
 
 
 def check_vocabularies(target: dict[bytes, int], draft: dict[bytes, int]) -> None:
-    """Check that shared ids stand for the same tokens, and that nearly all are shared: some models add a few."""
+    """Check that common ids stand for the same tokens, and that nearly all ids are common: some models add a few."""
     by_id = {id_: text for text, id_ in target.items()}
     clash = next((id_ for text, id_ in draft.items() if by_id.get(id_, text) != text), None)
     if clash is None and len(target.keys() & draft.keys()) >= 0.95 * max(len(target), len(draft)):

@@ -1,17 +1,17 @@
-"""Conversion of a GGUF file to OpenVINO IR by openvino-genai's own reader, and what is put right in its result.
+"""Conversion of a GGUF file to OpenVINO IR by openvino-genai's own reader, and repair of the result.
 
-In the network, the ends of layers lack the names by which GenAI finds an EAGLE-3 head's layers, and positions are not
+In the network, layers lack the names by which GenAI finds those that an EAGLE-3 head reads, and positions are not
 scaled. A group of 32 weights in Q4_1 and Q4_K, `scale * q + minimum`, becomes `scale * (q - zero)`, `zero` rounded to
 an integer. SmolLM2-135M-Instruct in Q4_1 then chose the same token as with its own weights at 66 % of 3,000
 positions, with a perplexity of 81 instead of 63; with `zero` in half precision, at 99.6 %, for 5 % more bytes. The
 tokenizer
 
-- cuts a text to its last 8,192 tokens, whatever the model's context, so that the beginning of a prompt is lost;
-- splits text by one of three rules, whichever of them the file names, and adds no token at its beginning;
-- takes tokens that no merge makes wherever they stand in a word, and never a whole word before merging;
-- decodes tokens that are user-defined, such as `<think>`, to nothing, like those of control.
+- truncates a text to its last 8,192 tokens, regardless of the model's context, and loses the start of a prompt;
+- splits text by one of only three rules, and never adds a BOS token;
+- uses tokens that no merge produces, anywhere in a word, and merges words that are tokens themselves;
+- decodes user-defined tokens, such as `<think>`, to nothing, as if they were control tokens.
 
-No configuration is written, so that is derived from the file's metadata.
+The reader writes no configuration; it is derived from the file's metadata.
 """
 
 import json
@@ -33,53 +33,55 @@ from specdemo.errors import FetchError
 from specdemo.files import link_or_copy
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import check_readable, vocabulary_of
-from specdemo.models.gguf_header import Header, Tensor, read_array, read_header, type_number
-from specdemo.models.gguf_keys import SPLITS, begins_with_token, rope_factors, takes_words_whole
+from specdemo.models.gguf_header import TYPE_NUMBERS, Header, Tensor, read_array, read_header
+from specdemo.models.gguf_keys import SPLITS, adds_bos, keeps_whole_words, rope_factors
 from specdemo.settings import WeightsForm
 
 _DECOMPRESSION = {"Convert", "Subtract", "Multiply", "Reshape", "Transpose"}  # from a constant to its product
 _EIGHT_BITS = {"u8", "i8"}
 INT8_GROUPS = (64, 32)  # weights per scale in int8; the second if the first does not divide a row
-_ROWS_AT_ONCE = 4096  # rows unpacked to f32 at once, so that memory stays below the matrix's own
+_ROWS_AT_ONCE = 4096  # rows unpacked to f32 at once: needs less memory than the matrix itself
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Halves = np.ndarray[Any, np.dtype[np.float16]]
 _GROUP = 32
 _ROUNDED = ("Q4_1", "Q4_K")
-_END = re.compile(r"model\.layers\.self_attn\.add1\.layer(\d+)")
+_LAYER_END = re.compile(r"model\.layers\.self_attn\.add1\.layer(\d+)")
 _CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-_STEP = 2**24  # bytes converted at once, for the same reason
+_BYTES_AT_ONCE = 2**24  # bytes converted at once, for the same reason
 _NO_LIMIT = np.int32(2**30)  # GenAI adds to it the tokens at the beginning, so 2**31 - 1 would overflow
 _CONTROL, _USER_DEFINED = 3, 4  # among the types of tokens
 
 
 def store(path: Path, work: Path, form: WeightsForm) -> None:
-    """Convert a file into a new folder, where a link leads to it: the reader writes beside what it reads."""
+    """Convert a file in a new folder, through a link to it: the reader writes its output next to its input."""
     header = read_header(path)
     check_readable(header)
     work.mkdir()
     link = work / "model.gguf"
-    if not with_halves(path, header, link):
+    if not write_with_f16(path, header, link):
         link_or_copy(path, link)
     try:
         openvino_genai.LLMPipeline(link, "CPU", enable_save_ov_model=True)
-    except Exception as error:  # whatever makes the reader fail
-        said = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
+    except Exception as error:
+        reason = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
         raise FetchError(
-            f"OpenVINO GenAI could not read {path.name!r} (its last message: {said}); choose another file."
+            f"OpenVINO GenAI could not read {path.name!r} (its last message: {reason}); choose another file."
         ) from error
     link.unlink()
 
     def repair(model: openvino.Model) -> None:
-        _name_layers(model)
+        for node in model.get_ordered_ops():
+            if end := _LAYER_END.fullmatch(node.get_friendly_name()):
+                node.set_friendly_name(f"model.layers.{end[1]}/residual")
         _scale_positions(model, path, header)
         _restore_minima(model, path, header)
         if form == "int8":
             store_as_int8(model)
 
-    _change(work, "openvino_model", repair)
+    _rewrite(work, "openvino_model", repair)
     _repair_tokenizer(work, path, header)
-    for name, content in (("config", configuration(header)), ("generation_config", ends(header))):
+    for name, content in (("config", configuration(header)), ("generation_config", generation_config(header))):
         (work / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     inspect_folder(work)
 
@@ -88,7 +90,7 @@ def configuration(header: Header) -> dict[str, Any]:
     """Return the model's `config.json`, with Hugging Face's keys; values missing in the file are left out."""
     family, integer = header.family, header.integer
     heads, width = integer(f"{family}.attention.head_count"), integer(f"{family}.embedding_length")
-    found = {
+    values = {
         "architectures": [_CLASSES[family]],
         "model_type": family,
         "hidden_size": width,
@@ -105,65 +107,65 @@ def configuration(header: Header) -> dict[str, Any]:
         "bos_token_id": integer("tokenizer.ggml.bos_token_id"),
         "eos_token_id": integer("tokenizer.ggml.eos_token_id"),
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in values.items() if value is not None}
 
 
-def ends(header: Header) -> dict[str, Any]:
+def generation_config(header: Header) -> dict[str, Any]:
     """Return the model's `generation_config.json`: a turn can end with a different token from the text."""
     integer = header.integer
     named = (integer(f"tokenizer.ggml.{which}_token_id") for which in ("eos", "eot", "eom"))
-    found = {
+    values = {
         "bos_token_id": integer("tokenizer.ggml.bos_token_id"),
         "eos_token_id": sorted({id_ for id_ in named if id_ is not None}) or None,
         "pad_token_id": integer("tokenizer.ggml.padding_token_id"),
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in values.items() if value is not None}
 
 
-def with_halves(path: Path, header: Header, copy: Path) -> bool:
-    """Write a copy with F32 and BF16 matrices as F16, and vectors as F32, as the reader wants; False if needless."""
-    if all(_stored_as(tensor) == tensor.type for tensor in header.tensors):
+def write_with_f16(path: Path, header: Header, copy: Path) -> bool:
+    """Write a copy with matrices in F16 and vectors in F32, as the reader requires; return False if not needed."""
+    if all(_type_for_reader(tensor) == tensor.type for tensor in header.tensors):
         return False
     with copy.open("wb") as target:
         target.write(np.memmap(path, np.uint8, "r")[: header.table].tobytes())
         offset = 0
         for tensor in header.tensors:
-            target.write(_row(tensor, offset))
+            target.write(_table_row(tensor, offset))
             offset += -(-_size(tensor) // header.alignment) * header.alignment
         for tensor in header.tensors:
             target.write(bytes(-target.tell() % header.alignment))
-            weights = _raw(path, header, tensor)
-            for place in range(0, len(weights), _STEP):
-                target.write(_converted(weights[place : place + _STEP], tensor).tobytes())
+            weights = _bytes_of(path, header, tensor)
+            for place in range(0, len(weights), _BYTES_AT_ONCE):
+                target.write(_convert_part(weights[place : place + _BYTES_AT_ONCE], tensor).tobytes())
         target.write(bytes(-target.tell() % header.alignment))
     return True
 
 
-def _raw(file: Path, header: Header, tensor: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _bytes_of(file: Path, header: Header, tensor: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
     begin = header.data + tensor.offset
     return np.memmap(file, np.uint8, "r")[begin : begin + tensor.bytes]
 
 
-def _stored_as(tensor: Tensor) -> str:
+def _type_for_reader(tensor: Tensor) -> str:
     if len(tensor.shape) > 1:
         return "F16" if tensor.type in ("F32", "BF16") else tensor.type
     return "F32"
 
 
 def _size(tensor: Tensor) -> int:
-    kind = _stored_as(tensor)
+    kind = _type_for_reader(tensor)
     return tensor.bytes if kind == tensor.type else prod(tensor.shape) * (2 if kind == "F16" else 4)
 
 
-def _row(tensor: Tensor, offset: int) -> bytes:
+def _table_row(tensor: Tensor, offset: int) -> bytes:
     name = tensor.name.encode()
     form = f"<Q{len(name)}sI{len(tensor.shape)}QIQ"
-    kind = type_number(_stored_as(tensor))
+    kind = TYPE_NUMBERS[_type_for_reader(tensor)]
     return struct.pack(form, len(name), name, len(tensor.shape), *tensor.shape, kind, offset)
 
 
-def _converted(part: np.ndarray[Any, np.dtype[np.uint8]], tensor: Tensor) -> np.ndarray[Any, Any]:
-    kind = _stored_as(tensor)
+def _convert_part(part: np.ndarray[Any, np.dtype[np.uint8]], tensor: Tensor) -> np.ndarray[Any, Any]:
+    kind = _type_for_reader(tensor)
     if kind == tensor.type:
         return part
     if tensor.type == "BF16":  # the upper half of an F32
@@ -173,16 +175,10 @@ def _converted(part: np.ndarray[Any, np.dtype[np.uint8]], tensor: Tensor) -> np.
     return floats.astype({"F16": "<f2", "F32": "<f4"}[kind])
 
 
-def _name_layers(model: openvino.Model) -> None:
-    for node in model.get_ordered_ops():
-        if end := _END.fullmatch(node.get_friendly_name()):
-            node.set_friendly_name(f"model.layers.{end[1]}/residual")
-
-
 def _scale_positions(model: openvino.Model, file: Path, header: Header) -> None:
     """Store the file's own frequencies of positions: the reader omits their scaling, and may round them to f16."""
     base = header.number(f"{header.family}.rope.freq_base") or 10_000.0
-    llama3 = [_raw(file, header, each) for each in header.tensors if each.name == "rope_freqs.weight"]
+    llama3 = [_bytes_of(file, header, each) for each in header.tensors if each.name == "rope_freqs.weight"]
     divisors = np.array(llama3[0].view(np.float32)) if llama3 else 1
     for node in model.get_ordered_ops():
         if node.get_type_name() not in ("Cos", "Sin"):
@@ -212,15 +208,15 @@ def _restore_minima(model: openvino.Model, file: Path, header: Header) -> None:
     for tensor in header.tensors:
         if tensor.type in _ROUNDED and len(tensor.shape) == 2:
             tensors[tensor.shape[1], tensor.shape[0] // _GROUP].append(tensor)
-    for subtraction, scales in _rounded(model):
-        found = _minima(scales, tensors[scales.shape], file, header)
-        if found is not None:
+    for subtraction, scales in _zero_points(model):
+        minima = _minima(scales, tensors[scales.shape], file, header)
+        if minima is not None:
             steps = np.where(scales == 0, 1, scales).astype(np.float32)
-            zeros = (found / steps).astype(np.float16)[..., None]
+            zeros = (minima / steps).astype(np.float16)[..., None]
             subtraction.input(1).replace_source_output(opset.constant(zeros).output(0))
 
 
-def _rounded(model: openvino.Model) -> Iterator[tuple[Any, Halves]]:
+def _zero_points(model: openvino.Model) -> Iterator[tuple[Any, Halves]]:
     """Yield the nodes that subtract 4-bit zero points, and the scales that follow, shape (rows, groups)."""
     for node in model.get_ordered_ops():
         if node.get_type_name() != "Subtract":
@@ -234,13 +230,13 @@ def _rounded(model: openvino.Model) -> Iterator[tuple[Any, Halves]]:
 def _minima(scales: Halves, tensors: list[Tensor], file: Path, header: Header) -> Floats | None:
     """Return the negated minima of the tensor with these scales, whose rows may be in a different order."""
     for tensor in tensors:
-        theirs, minima = _scales_and_minima(tensor, _raw(file, header, tensor))
-        if not np.array_equal(theirs[0], scales[0]):  # rows are reordered within heads: the first row stays
+        tensor_scales, minima = _scales_and_minima(tensor, _bytes_of(file, header, tensor))
+        if not np.array_equal(tensor_scales[0], scales[0]):  # rows are reordered within heads: the first row stays
             continue
-        if np.array_equal(theirs, scales):
+        if np.array_equal(tensor_scales, scales):
             return minima
-        places = {row.tobytes(): place for place, row in enumerate(theirs)}
-        order = [places.get(row.tobytes(), -1) for row in scales]
+        positions = {row.tobytes(): position for position, row in enumerate(tensor_scales)}
+        order = [positions.get(row.tobytes(), -1) for row in scales]
         if -1 not in order:
             return minima[order]
     return None
@@ -269,13 +265,13 @@ def store_as_int8(model: openvino.Model) -> None:
     A group's largest weight is 127. Products that read the same input (q, k and v; gate and up) become one, which is
     split after it: SmolLM2-135M then has 121 products a step instead of 211.
     """
-    alike: dict[Any, list[tuple[Any, Any]]] = defaultdict(list)
+    by_input: dict[Any, list[tuple[Any, Any]]] = defaultdict(list)
     for product, weights in _products(model):
         kinds = {each.get_output_element_type(0).get_type_name() for each in _constants(weights)}
         if not kinds & _EIGHT_BITS:
             source = product.input_value(0)
-            alike[source.get_node().get_friendly_name(), source.get_index()].append((product, weights))
-    for products in alike.values():
+            by_input[source.get_node().get_friendly_name(), source.get_index()].append((product, weights))
+    for products in by_input.values():
         nodes = [weights for _, weights in products]
         kind, tied = nodes[0].get_output_element_type(0), list(nodes[0].output(0).get_target_inputs())
         stored = _as_int8(nodes)
@@ -291,7 +287,7 @@ def store_as_int8(model: openvino.Model) -> None:
 
 
 def _as_int8(nodes: Sequence[Any]) -> Any:
-    """Return nearly the same weights, one below the other, as int8 with f16 scales; shape (rows, columns)."""
+    """Return the nodes' weights, stacked and rounded to int8 with f16 scales; shape (rows, columns)."""
     columns = nodes[0].get_output_shape(0)[1]
     size = next((size for size in INT8_GROUPS if columns % size == 0), columns)
     steps, scales = [], []
@@ -308,7 +304,7 @@ def _as_int8(nodes: Sequence[Any]) -> Any:
 
 
 def _values(node: Any, rows: slice) -> Floats:
-    """Return some rows of what constants unpack to, in f32."""
+    """Return some rows of the unpacked weights, in f32."""
     kind, inputs = node.get_type_name(), _unpacked(node)
     if kind == "Constant":
         return _constant_values(node, rows)
@@ -318,8 +314,8 @@ def _values(node: Any, rows: slice) -> Floats:
         shape = node.get_output_shape(0)
         return _values(inputs[0], rows).reshape(-1, *shape[1:])
     left, right = (_values(each, rows) for each in inputs)
-    found: Floats = left - right if kind == "Subtract" else left * right
-    return found
+    values: Floats = left - right if kind == "Subtract" else left * right
+    return values
 
 
 def _constant_values(node: Any, rows: slice) -> Floats:
@@ -364,41 +360,41 @@ def _repair_tokenizer(folder: Path, file: Path, header: Header) -> None:
 
     def tokenizer(model: openvino.Model) -> None:
         _remove_limit(model)
-        _split(model, SPLITS[header.text("tokenizer.ggml.pre") or "default"])
-        if takes_words_whole(header):
-            _take_words_whole(model)
-        _hide_unmerged(model, file, header, kinds)
-        if begins_with_token(header):
-            _begin(model, header.integer("tokenizer.ggml.bos_token_id") or 0)
+        _replace_splits(model, SPLITS[header.text("tokenizer.ggml.pre") or "default"])
+        if keeps_whole_words(header):
+            _keep_whole_words(model)
+        _remove_unmerged(model, file, header, kinds)
+        if adds_bos(header):
+            _add_bos(model, header.integer("tokenizer.ggml.bos_token_id") or 0)
 
-    _change(folder, "openvino_tokenizer", tokenizer)
+    _rewrite(folder, "openvino_tokenizer", tokenizer)
     if shown:
-        _change(folder, "openvino_detokenizer", lambda model: _show(model, shown))
+        _rewrite(folder, "openvino_detokenizer", lambda model: _make_visible(model, shown))
 
 
-def _change(folder: Path, stem: str, how: Callable[[openvino.Model], None]) -> None:
-    """Change a network of a folder and store it; OpenVINO's tokenizers are among those it can read."""
+def _rewrite(folder: Path, stem: str, edit: Callable[[openvino.Model], None]) -> None:
+    """Edit a network or tokenizer of a folder in place."""
     core = openvino.Core()
     core.add_extension(str(openvino_tokenizers._ext_path))
     model = core.read_model(folder / f"{stem}.xml")
-    how(model)
+    edit(model)
     model.validate_nodes_and_infer_types()
     changed = folder / "changed"
     openvino.save_model(model, changed / f"{stem}.xml", compress_to_fp16=False)
-    del model  # which keeps the file open
+    del model  # it keeps the file open
     for written in changed.iterdir():
         written.replace(folder / written.name)
     changed.rmdir()
 
 
 def _remove_limit(model: openvino.Model) -> None:
-    """Let a tokenizer return as many tokens as the text has: the prompt is checked against the context afterwards."""
+    """Let a tokenizer return all tokens of a text: the prompt's length is checked against the context later."""
     for node in model.get_ordered_ops():
         if node.get_type_name() == "Minimum" and node.input_value(1).get_node().get_type_name() == "Constant":
             node.input(1).replace_source_output(opset.constant(_NO_LIMIT).output(0))
 
 
-def _split(model: openvino.Model, patterns: tuple[str, ...]) -> None:
+def _replace_splits(model: openvino.Model, patterns: tuple[str, ...]) -> None:
     first = next(node for node in model.get_ordered_ops() if node.get_type_name() == "RegexSplit")
     merging = _merging(model)
     outputs = [first.input_value(index) for index in range(6)]
@@ -410,8 +406,8 @@ def _split(model: openvino.Model, patterns: tuple[str, ...]) -> None:
         merging.input(index).replace_source_output(outputs[index])
 
 
-def _take_words_whole(model: openvino.Model) -> None:
-    """Let a piece of text that is itself a token be that token, without merging it."""
+def _keep_whole_words(model: openvino.Model) -> None:
+    """Encode a piece of text that is itself a token as that token, without merging."""
     merging = _merging(model)
     texts, pieces, words = (
         [merging.input_value(index) for index in each] for each in (range(2), range(2, 5), range(5, 8))
@@ -419,16 +415,16 @@ def _take_words_whole(model: openvino.Model) -> None:
     readers = [list(merging.output(index).get_target_inputs()) for index in range(3)]
     zero, one, none = (opset.constant(np.int32(value)) for value in (0, 1, -1))
     ids = opset.constant(np.arange(words[0].get_shape()[0], dtype=np.int32))
-    (found,) = _create("VocabEncoder", [*pieces, *words, ids.output(0), none.output(0)], {})
-    whole = opset.convert(opset.greater(found, none), "i32")
+    (token_ids,) = _create("VocabEncoder", [*pieces, *words, ids.output(0), none.output(0)], {})
+    whole = opset.convert(opset.greater(token_ids, none), "i32")
     number = opset.gather(opset.shape_of(pieces[0], "i32"), zero, zero)
     first = opset.range(zero, number, one, "i32")
-    # merged piece by piece, but for those that were found
+    # merge piece by piece, except the pieces that are tokens
     merging.input(0).replace_source_output(first.output(0))
     merging.input(1).replace_source_output(opset.subtract(opset.add(first, one), whole).output(0))
     merged = merging.output(0), opset.add(merging.output(1), zero).output(0), merging.output(2)
     segments = opset.constant(np.zeros(2, np.int32)).output(0)
-    parts = [first.output(0), opset.add(first, whole).output(0), found, *merged, segments]
+    parts = [first.output(0), opset.add(first, whole).output(0), token_ids, *merged, segments]
     _, ends, joined, *_ = _create("CombineSegments", parts, {})
     places = opset.concat([opset.constant(np.zeros(1, np.int32)), ends], 0)
     outputs = [*(opset.gather(places, text, zero).output(0) for text in texts), joined]
@@ -436,8 +432,8 @@ def _take_words_whole(model: openvino.Model) -> None:
         _replace(inputs, output)
 
 
-def _hide_unmerged(model: openvino.Model, file: Path, header: Header, kinds: Sequence[int]) -> None:
-    """Leave out what llama.cpp never uses: tokens that no merges make of single characters, and their merges."""
+def _remove_unmerged(model: openvino.Model, file: Path, header: Header, kinds: Sequence[int]) -> None:
+    """Disable what llama.cpp never uses: tokens that merges cannot build from single characters, and their merges."""
     tokens, merges = (
         [text.decode(errors="replace") for text in read_array(file, header.metadata.get(f"tokenizer.ggml.{name}"))]
         for name in ("tokens", "merges")
@@ -445,7 +441,7 @@ def _hide_unmerged(model: openvino.Model, file: Path, header: Header, kinds: Seq
     reached, used = {token for token in tokens if len(token) == 1}, np.zeros(len(merges), bool)
     pairs = [merge.split(" ", 1) for merge in merges]
     before = 0
-    while before < len(reached):  # once, where merges stand in the order in which they were made
+    while before < len(reached):  # a single pass, if the merges are in training order
         before = len(reached)
         for index, (left, right) in enumerate(pairs):
             if left in reached and right in reached:
@@ -462,16 +458,16 @@ def _hide_unmerged(model: openvino.Model, file: Path, header: Header, kinds: Seq
     ends[hidden] = begins[hidden]
     merging.input(6).replace_source_output(opset.constant(ends).output(0))
     for index in (8, 9, 11, 12):  # begins and ends of both sides of merges
-        kept = merging.input_value(index).get_node().data[used]
-        merging.input(index).replace_source_output(opset.constant(kept).output(0))
+        used_values = merging.input_value(index).get_node().data[used]
+        merging.input(index).replace_source_output(opset.constant(used_values).output(0))
 
 
 def _merging(model: openvino.Model) -> Any:
     return next(node for node in model.get_ordered_ops() if node.get_type_name() == "BPETokenizer")
 
 
-def _begin(model: openvino.Model, token: int) -> None:
-    """Begin each text with a token, unless special tokens are not asked for: GenAI finds this operation for that."""
+def _add_bos(model: openvino.Model, token: int) -> None:
+    """Begin each text with a token unless special tokens are off; GenAI looks for this operation to switch it."""
     (dense,) = (node for node in model.get_ordered_ops() if node.get_type_name() == "RaggedToDense")
     length = dense.input_value(3).get_node().input_value(0).get_node()  # of each text: its end minus its beginning
     begin = [opset.constant(np.array(values, np.int32)).output(0) for values in (0, 1, [token])]
@@ -483,13 +479,13 @@ def _begin(model: openvino.Model, token: int) -> None:
     length.input(1).replace_source_output(outputs[0])
 
 
-def _show(model: openvino.Model, shown: set[int]) -> None:
-    """Take tokens out of those that decode to nothing."""
+def _make_visible(model: openvino.Model, shown: set[int]) -> None:
+    """Let the tokens in `shown` decode to their text instead of to nothing."""
     (decoding,) = (node for node in model.get_ordered_ops() if node.get_type_name() == "VocabDecoder")
     part = decoding.input_value(4).get_node()  # a slice, whose end GenAI changes to decode all tokens
     hidden = part.input_value(0).get_node().data
-    kept = np.array([id_ for id_ in hidden.tolist() if id_ not in shown], hidden.dtype)
-    part.input(0).replace_source_output(opset.constant(kept).output(0))
+    still_hidden = np.array([id_ for id_ in hidden.tolist() if id_ not in shown], hidden.dtype)
+    part.input(0).replace_source_output(opset.constant(still_hidden).output(0))
 
 
 def _create(kind: str, inputs: list[Any], attributes: dict[str, Any]) -> list[Any]:

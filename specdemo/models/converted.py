@@ -1,8 +1,9 @@
 """The folder of OpenVINO IR for a model: its own, or the conversion of its GGUF file in our cache.
 
 It is named by the file's SHA-256 digest, our conversion's version and the form of weights. On a processor that
-multiplies int8, four-bit weights become int8 in groups of 64, which choose another token at one to three positions of
-a hundred (docs/models.md). A conversion has its own process: memory may run out, and its output would corrupt JSON.
+multiplies int8, four-bit weights become int8 in groups of 64, which changes the chosen token at one to three
+positions in a hundred (docs/models.md). Conversion runs in its own process: it may run out of memory, and the reader
+prints to standard output, where it would corrupt JSON.
 """
 
 import hashlib
@@ -16,13 +17,13 @@ from time import monotonic, time
 
 from specdemo.child import Failure, run_child
 from specdemo.errors import FetchError, LoadError, SpecdemoError
-from specdemo.files import own_cache, writable, write_bytes
+from specdemo.files import nearest_folder, own_cache, writable, write_bytes
 from specdemo.models.devices import in_units, int8_runtime, multiplies_int8
 from specdemo.models.gguf import inspect_gguf
 from specdemo.records import Model, ModelPair
 from specdemo.settings import RuntimeSettings, WeightsForm
 
-VERSION = 5  # increased when the conversion changes, so that older ones are redone
+VERSION = 5  # increased when the conversion changes, to redo older ones
 _GROWTH = 3.0  # bytes of IR per byte of GGUF, at most: 4 bits stored as 8 with scales, beside what the reader wrote
 _STALE_SECONDS = 24 * 3600  # no conversion takes as long
 
@@ -66,13 +67,13 @@ def is_converted(model: Model) -> bool:
 
 
 def converted_folder(path: Path, form: WeightsForm) -> Path | None:
-    """Return the folder of a file's conversion, if any, at once: converted files have a stored digest."""
+    """Return the folder of a file's conversion, if any, without hashing: converted files have a stored digest."""
     digest = _recorded_digest(path)
-    folder = _place_of(digest, form) if digest is not None else None
+    folder = _conversion_folder(digest, form) if digest is not None else None
     return folder if folder is not None and folder.is_dir() else None
 
 
-def _place_of(digest: str, form: WeightsForm) -> Path:
+def _conversion_folder(digest: str, form: WeightsForm) -> Path:
     return conversions() / f"{digest}-{VERSION}{'-int8' * (form == 'int8')}"
 
 
@@ -88,18 +89,18 @@ def file_digest(path: Path) -> str:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     with suppress(OSError, SpecdemoError):  # without a cache it is computed again
-        record = _record_of(path)
+        record = _digest_file(path)
         write_bytes(digest.encode(), writable(record.parent, "Digests of models") / record.name)
     return digest
 
 
 def _recorded_digest(path: Path) -> str | None:
     with suppress(OSError, UnicodeDecodeError):
-        return _record_of(path).read_text(encoding="ascii")
+        return _digest_file(path).read_text(encoding="ascii")
     return None
 
 
-def _record_of(path: Path) -> Path:
+def _digest_file(path: Path) -> Path:
     state = path.stat()
     key = f"{path.resolve()}\0{state.st_size}\0{state.st_mtime_ns}"
     return conversions() / "digests" / hashlib.sha256(os.fsencode(key)).hexdigest()
@@ -123,9 +124,9 @@ def convert_gguf(path: Path, form: WeightsForm) -> Iterator[float]:
         return
     _check_disk(inspect_gguf(path))
     writable(conversions(), "Conversions")
-    for left in conversions().glob(".converting-*"):  # left by a process that was killed
-        if time() - left.stat().st_mtime > _STALE_SECONDS:
-            shutil.rmtree(left, ignore_errors=True)
+    for abandoned in conversions().glob(".converting-*"):  # left by a process that was killed
+        if time() - abandoned.stat().st_mtime > _STALE_SECONDS:
+            shutil.rmtree(abandoned, ignore_errors=True)
     began = monotonic()
     failure = Failure(FetchError, f"{path.name!r} cannot be converted", "free memory and try again")
     with tempfile.TemporaryDirectory(prefix=".converting-", dir=conversions()) as scratch:
@@ -136,7 +137,7 @@ def convert_gguf(path: Path, form: WeightsForm) -> Iterator[float]:
 
 
 def _check_disk(model: Model) -> None:
-    place = next(folder for folder in (conversions(), *conversions().parents) if folder.is_dir())
+    place = nearest_folder(conversions())
     needed, free = int((model.weight_bytes or 0) * _GROWTH), shutil.disk_usage(place).free
     if needed > free:
         raise FetchError(
@@ -156,7 +157,7 @@ def convert_here(path: Path, scratch: Path, form: WeightsForm) -> None:
     from specdemo.models import convert
 
     digest = file_digest(path)
-    folder = _place_of(digest, form)
+    folder = _conversion_folder(digest, form)
     if folder.is_dir():  # the same content under another name
         return
     convert.store(path, scratch / "work", form)

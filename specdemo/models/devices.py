@@ -1,7 +1,7 @@
 """This machine: its processor, memory and OpenVINO devices, and the properties that models are compiled with.
 
 Processors of one name can differ by half: VNNI and AMX multiply int8 and bf16 several times faster than AVX2, so
-verifying more tokens costs little. OpenVINO is imported where it is asked, since listing models does without.
+verifying more tokens costs little. OpenVINO is imported inside functions, since listing models does not need it.
 """
 
 import logging
@@ -53,7 +53,7 @@ def _cpuinfo() -> list[str]:
 
 
 def instruction_sets() -> list[str]:
-    """Return those that Linux lists, or elsewhere numpy, which knows fewer."""
+    """Return the instruction sets that Linux reports or, on other systems, the fewer that numpy knows."""
     flags = {word for line in _cpuinfo() if line.startswith(("flags", "Feat")) for word in line.split()}
     extensions = np.show_config(mode="dicts")["SIMD Extensions"]
     flags |= {_NUMPY[name] for name in (*extensions["baseline"], *extensions["found"]) if name in _NUMPY}
@@ -99,19 +99,19 @@ _NPU = (
 
 # Activations that share a scale: OpenVINO's default. With 16, one choice in a hundred more is that of exact
 # activations (docs/models.md), and passes take a tenth longer.
-_GROUP = 32
+_GROUP_SIZE = 32
 
-_TOLD = (
+_REPORTED_PROPERTIES = (
     "INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION", "DYNAMIC_QUANTIZATION_GROUP_SIZE", "INFERENCE_NUM_THREADS",
     "EXECUTION_DEVICES",
 )  # fmt: skip
-"""Properties in use that a record names."""
+"""Properties in use that are stored in records."""
 PROPERTIES_VARIABLE = "SPECDEMO_CPU_PROPERTIES"
-"""Environment variable with properties of every model on a CPU, unless the runtime settings differ."""
+"""Environment variable with properties for every model on a CPU; runtime settings override them."""
 
 
 class Device(NamedTuple):
-    """OpenVINO's name and its full one, and why it cannot be used here, if so."""
+    """A device's short and full name in OpenVINO, and the reason if it cannot be used."""
 
     name: str
     full_name: str
@@ -123,8 +123,8 @@ def devices() -> list[Device]:
     import openvino
 
     names = openvino.Core().available_devices
-    found = [Device(name, device_name(name), _NPU if name.startswith("NPU") else None) for name in names]
-    return [*found, Device("AUTO", "OpenVINO chooses")]
+    present = [Device(name, device_name(name), _NPU if name.startswith("NPU") else None) for name in names]
+    return [*present, Device("AUTO", "OpenVINO chooses")]
 
 
 def check_devices(runtime: RuntimeSettings) -> None:
@@ -176,7 +176,7 @@ def device_name(device: str) -> str:
         return device
 
 
-def properties(runtime: RuntimeSettings, device: str, *, group: int = _GROUP) -> dict[str, str]:
+def properties(runtime: RuntimeSettings, device: str, *, group: int = _GROUP_SIZE) -> dict[str, str]:
     """Return the properties to compile a model with; the cache holds no weights: they are read from its folder.
 
     `group` activations share a scale where they are quantized.
@@ -205,7 +205,7 @@ def _given_properties() -> dict[str, str]:
     pairs = [part.partition("=") for part in os.environ.get(PROPERTIES_VARIABLE, "").split()]
     for name, equals, value in pairs:
         if not (name and equals and value):
-            raise UsageError(f"{PROPERTIES_VARIABLE} takes NAME=VALUE, separated by spaces; {quoted(name)} is none.")
+            raise UsageError(f"{PROPERTIES_VARIABLE} takes NAME=VALUE, separated by spaces, not {quoted(name)}.")
     return {name: value for name, _, value in pairs}
 
 
@@ -217,10 +217,10 @@ def _crashes_on_one_thread() -> bool:
 
 
 @cache
-def _computes_in_bf16_on_one_thread(asked: tuple[tuple[str, str], ...]) -> bool:
-    used = _probe("CPU", {name: value for name, value in asked if name != "CACHE_DIR"})
+def _computes_in_bf16_on_one_thread(requested: tuple[tuple[str, str], ...]) -> bool:
+    used = _probe("CPU", {name: value for name, value in requested if name != "CACHE_DIR"})
     alone = used.get("INFERENCE_PRECISION_HINT") == "bf16" and used.get("INFERENCE_NUM_THREADS") == "1"
-    if alone and dict(asked).get("INFERENCE_PRECISION_HINT") is None:
+    if alone and dict(requested).get("INFERENCE_PRECISION_HINT") is None:
         logging.getLogger(__name__).warning("%s, so models compute in f32; two threads allow bf16.", _CRASH)
     return alone
 
@@ -236,21 +236,21 @@ def _can_cache(folder: Path) -> bool:
     return can
 
 
-def _probe(device: str, asked: dict[str, str]) -> dict[str, str]:
-    """Return the properties in use, read from a model of one operation, which takes no time."""
+def _probe(device: str, requested: dict[str, str]) -> dict[str, str]:
+    """Return the properties in use, read from a compiled model of one operation, which takes no time."""
     import openvino
     from openvino import opset13 as opset
 
     tokens = opset.parameter([1, 1], np.float32)
     model = openvino.Model([opset.result(opset.relu(tokens))], [tokens], "probe")
-    compiled = openvino.Core().compile_model(model, device, asked)
-    known = {}
-    for name in _TOLD:
+    compiled = openvino.Core().compile_model(model, device, requested)
+    values = {}
+    for name in _REPORTED_PROPERTIES:
         with suppress(RuntimeError):
             value = compiled.get_property(name)
             text = value.to_string() if isinstance(value, openvino.Type) else value
-            known[name] = ", ".join(text) if isinstance(text, list) else str(text)
-    return known
+            values[name] = ", ".join(text) if isinstance(text, list) else str(text)
+    return values
 
 
 def describe_environment(pair: ModelPair, target_runtime: RuntimeSettings | None = None) -> Environment:

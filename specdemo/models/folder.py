@@ -36,7 +36,7 @@ _NO_HEAD = (
 )
 _MODES: dict[str, HeadName] = {f"{name}_mode": name for name in get_args(HeadName)}
 _TRUE = {"yes", "true", "1"}
-_LOOK = 2**20  # bytes; a tokenizer_config.json with many added tokens takes some 300,000
+_MAX_BYTES_READ = 2**20  # bytes; a tokenizer_config.json with many added tokens takes some 300,000
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx")
 
 
@@ -46,31 +46,28 @@ def inspect_folder(path: Path) -> Model:
     Without `config.json` the context length is unknown, and the vocabulary is the number of logits.
     """
     try:
-        stamps = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in _files(path))
-        found = _inspected(path, stamps)
+        files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else []
+        stamps = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
+        result = _inspected(path, stamps)
     except OSError as error:
         raise FolderError(f"The folder {quoted(str(path))} cannot be read ({error.strerror}); check it.") from error
-    if isinstance(found, str):
-        raise FolderError(found)
-    return found
+    if isinstance(result, str):
+        raise FolderError(result)
+    return result
 
 
 def agreement_per_step(path: Path) -> tuple[float, ...]:
     """Return a draft's agreement (see `best_lookahead`) from `specdemo.json` in its folder; empty if not stated."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        shares = tuple(map(float, json_value(looked_at(path / "specdemo.json"))["agreement_per_step"]))
+        shares = tuple(map(float, json_value(read_start(path / "specdemo.json"))["agreement_per_step"]))
         return shares if all(0 <= share <= 1 for share in shares) else ()
     return ()
 
 
-def looked_at(file: Path) -> bytes:
-    """Return the content of a file that is only looked at, up to a megabyte: anyone may have written it."""
+def read_start(file: Path) -> bytes:
+    """Return the first megabyte of a file, which may be untrusted."""
     with file.open("rb") as opened:
-        return opened.read(_LOOK)
-
-
-def _files(path: Path) -> list[Path]:
-    return sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else []
+        return opened.read(_MAX_BYTES_READ)
 
 
 @lru_cache(maxsize=512)
@@ -94,8 +91,8 @@ def _read(path: Path) -> Model:
     if (path / _PARTS[0]).is_file() and not in_parts and not (path / _MODEL[0]).is_file():
         raise FolderError(f"The model in {path.name!r} {_NO_HEAD}.")
     networks, stem = (_PARTS, _LANGUAGE) if in_parts else (_MODEL, "openvino_model")
-    whole = all((path / name).is_file() for name in networks)
-    network = _read_network(path, stem) if whole else None
+    complete = all((path / name).is_file() for name in networks)
+    network = _read_network(path, stem) if complete else None
     head = None if in_parts else _head(config, network.modes if network is not None else frozenset())
     missing = [name for name in (*networks, *(() if head else _TOKENIZER)) if not (path / name).is_file()]
     if len(missing) == len(REQUIRED):
@@ -200,9 +197,9 @@ def _has_chat_template(path: Path) -> bool:
     if any((path / f"chat_template.{ending}").is_file() for ending in ("jinja", "json")):
         return True
     settings = path / "tokenizer_config.json"
-    if settings.is_file() and b'"chat_template"' in looked_at(settings):
+    if settings.is_file() and b'"chat_template"' in read_start(settings):
         return True
-    return b"<chat_template value=" in looked_at(path / "openvino_tokenizer.xml")
+    return b"<chat_template value=" in read_start(path / "openvino_tokenizer.xml")
 
 
 def _head(config: dict[str, Any], modes: frozenset[str]) -> HeadName | None:
@@ -219,7 +216,7 @@ def _head(config: dict[str, Any], modes: frozenset[str]) -> HeadName | None:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        config = json_value(looked_at(path / "config.json"))
+        config = json_value(read_start(path / "config.json"))
     except ValueError as error:
         raise FolderError(f"config.json in {path.name!r} is damaged; copy the folder again.") from error
     if not isinstance(config, dict):

@@ -1,4 +1,4 @@
-"""GGUF files: inspection by their headers, without reading weights."""
+"""Inspection of GGUF files by their headers, without reading weights."""
 
 from collections import Counter
 from collections.abc import Callable, Generator
@@ -22,10 +22,10 @@ def inspect_gguf(path: Path) -> Model:
         state = path.stat()
     except OSError as error:
         raise GGUFError(f"The file {quoted(str(path))} cannot be read ({error.strerror}); check the path.") from error
-    found = _inspected(path, state.st_size, state.st_mtime_ns)
-    if isinstance(found, str):
-        raise GGUFError(found)
-    return found
+    result = _inspected(path, state.st_size, state.st_mtime_ns)
+    if isinstance(result, str):
+        raise GGUFError(result)
+    return result
 
 
 @lru_cache(maxsize=1024)
@@ -37,7 +37,7 @@ def _inspected(path: Path, size: int, modified: int) -> Model | str:
 
 
 def inspect_model(path: Path) -> Model:
-    """Describe the model; anything wrong is a `ModelError`, since one file must not stop a listing or a start."""
+    """Describe the model. Every failure is a `ModelError`, so that one bad file cannot stop a listing."""
     try:
         return inspect_gguf(path) if path.is_file() else inspect_folder(path)
     except ModelError:
@@ -54,7 +54,7 @@ LIMITS = Limits()
 def inspect_limited(
     place: Path, failure: Failure, read: Callable[[Path], Model] = inspect_model, *, limits: Limits = LIMITS
 ) -> Generator[None, None, Model]:
-    """Describe the model in a separate process, within limits, since anyone may have made it; yields meanwhile."""
+    """Describe an untrusted model in a separate process, within limits; yield while waiting."""
     mapped = sum(file.stat().st_size for file in ([place] if place.is_file() else place.glob("*.gguf")))
     limits = limits._replace(memory=limits.memory + mapped)
     return run_limited(read, place, name="specdemo inspection", failure=failure, limits=limits)
@@ -118,7 +118,7 @@ def check_readable(header: Header) -> None:
 
 
 def _check_merges(file: Path, header: Header) -> None:
-    """Check that every merge makes a token of two; openvino-genai's reader ends in "map::at" otherwise."""
+    """Check that every merge joins two tokens into one; otherwise openvino-genai's reader fails with "map::at"."""
     tokens = set(read_array(file, header.metadata.get("tokenizer.ggml.tokens")))
     for merge in read_array(file, header.metadata.get("tokenizer.ggml.merges")):
         left, _, right = merge.partition(b" ")

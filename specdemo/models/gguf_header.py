@@ -1,8 +1,8 @@
 """The header of a GGUF file, the format of llama.cpp: metadata and the table of tensors, without weights.
 
-The `gguf` package would create an object per token: 4 s for a vocabulary of 49,000. Anyone may have written a file,
-so nothing in it is trusted: counts are compared with the bytes present, dimensions have limits, and every value's
-type is checked where it is used. Any defect is a `GGUFError`. Format:
+The `gguf` package creates an object per token, which takes 4 s for a vocabulary of 49,000. Files are untrusted:
+counts are compared with the file's size, dimensions have limits, and the type of every value is checked where it is
+used. Any defect raises a `GGUFError`. Format:
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
@@ -24,11 +24,11 @@ _FORMS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q
 _SCALARS = {kind: struct.Struct(f"<{form}") for kind, form in _FORMS.items()}
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _ENTRY_BYTES, _TENSOR_BYTES = 13, 25  # least of a metadata entry and of a row in the table of tensors
-_MOST_ENTRIES, _MOST_TENSORS, _MOST_DIMENSIONS = 2**12, 2**16, 4
-_MOST_TEXT = 2**23  # of all keys, names and texts kept, in bytes; a chat template has some 10,000
-_MOST_STRINGS = 2**22  # of arrays, in all; a vocabulary of 262,144 tokens comes with twice as many merges
-_MOST_WEIGHTS = 2**44
-_MOST_ALIGNMENT = 2**16
+_MAX_ENTRIES, _MAX_TENSORS, _MAX_DIMENSIONS = 2**12, 2**16, 4
+_MAX_TEXT = 2**23  # of all keys, names and texts kept, in bytes; a chat template has some 10,000
+_MAX_STRINGS = 2**22  # of arrays, in all; a vocabulary of 262,144 tokens comes with twice as many merges
+_MAX_WEIGHTS = 2**44
+_MAX_ALIGNMENT = 2**16
 BLOCKS = {
     "F32": (1, 4), "F16": (1, 2), "BF16": (1, 2), "Q4_0": (32, 18), "Q4_1": (32, 20), "Q8_0": (32, 34),
     "Q4_K": (256, 144), "Q6_K": (256, 210),
@@ -39,11 +39,7 @@ _NAMES = (
     "IQ4_NL IQ3_S IQ2_S IQ4_XS I8 I16 I32 I64 F64 IQ1_M BF16"
 )
 _TYPES = dict(enumerate(_NAMES.split(" "))) | {34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4"}
-"""Tensor types by their number in files."""
-
-
-def type_number(name: str) -> int:
-    return next(number for number, listed in _TYPES.items() if listed == name)
+TYPE_NUMBERS = {name: number for number, name in _TYPES.items()}
 
 
 class Tensor(NamedTuple):
@@ -61,11 +57,11 @@ class Tensor(NamedTuple):
 
 
 class Array(NamedTuple):
-    """Its values, of type `kind`, begin at the offset `place` and are not read."""
+    """Its values, of type `kind`, begin at `offset` and are not read."""
 
     length: int
     kind: int
-    place: int
+    offset: int
 
 
 class Header(NamedTuple):
@@ -83,36 +79,31 @@ class Header(NamedTuple):
 
     @property
     def alignment(self) -> int:
-        value = self.integer("general.alignment", _MOST_ALIGNMENT)
-        if value is not None and (value < 1 or value & (value - 1)):
-            raise self._wrong("general.alignment", value, "a power of two")
-        return value or _ALIGNMENT
+        is_valid = lambda value: type(value) is int and 0 < value <= _MAX_ALIGNMENT and not value & (value - 1)  # noqa: E731
+        return self._checked("general.alignment", is_valid, f"a power of two up to {_MAX_ALIGNMENT}") or _ALIGNMENT
 
-    def integer(self, key: str, most: int = 2**31 - 1) -> int | None:
-        """Return a whole number of the metadata, from 0 to `most`; None if absent, as with the other kinds."""
-        fits = lambda value: type(value) is int and 0 <= value <= most  # noqa: E731
-        return cast(int | None, self._checked(key, fits, f"a whole number up to {most}"))
+    def integer(self, key: str, maximum: int = 2**31 - 1) -> int | None:
+        """Return a whole number of the metadata, from 0 to `maximum`; None if absent, as with the other kinds."""
+        is_valid = lambda value: type(value) is int and 0 <= value <= maximum  # noqa: E731
+        return cast(int | None, self._checked(key, is_valid, f"a whole number up to {maximum}"))
 
     def number(self, key: str) -> float | None:
-        fits = lambda value: type(value) in (int, float) and math.isfinite(value)  # noqa: E731
-        return cast(float | None, self._checked(key, fits, "a number"))
+        is_valid = lambda value: type(value) in (int, float) and math.isfinite(value)  # noqa: E731
+        return cast(float | None, self._checked(key, is_valid, "a number"))
 
     def text(self, key: str) -> str | None:
         return cast(str | None, self._checked(key, lambda value: isinstance(value, str), "a text"))
 
-    def _checked(self, key: str, fits: Callable[[Any], bool], expected: str) -> Any:
+    def _checked(self, key: str, is_valid: Callable[[Any], bool], expected: str) -> Any:
         value = self.metadata.get(key)
-        if value is not None and not fits(value):
-            raise self._wrong(key, value, expected)
+        if value is not None and not is_valid(value):
+            actual = "an array" if isinstance(value, Array) else quoted(value)
+            raise GGUFError(f"{self.file!r} is damaged: {key} is {actual}, not {expected}; choose another file.")
         return value
 
     def length(self, key: str) -> int:
         value = self.metadata.get(key)
         return value.length if isinstance(value, Array) else 0
-
-    def _wrong(self, key: str, value: Any, expected: str) -> GGUFError:
-        found = "an array" if isinstance(value, Array) else quoted(value)
-        return GGUFError(f"{self.file!r} is damaged: {key} is {found}, not {expected}; choose another file.")
 
 
 def is_gguf(path: Path) -> bool:
@@ -138,17 +129,17 @@ def read_header(path: Path) -> Header:
 
 
 def read_array(path: Path, array: Any) -> list[Any]:
-    """Return the texts (as bytes) or numbers of an array of a file's metadata; empty if there is none."""
+    """Return the strings (as bytes) or numbers of a metadata array; empty if there is no array."""
     if not isinstance(array, Array):
         return []
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         if array.kind != _STRING:
-            return list(struct.unpack_from(f"<{array.length}{_FORMS[array.kind]}", content, array.place))
-        values, place = [], array.place
+            return list(struct.unpack_from(f"<{array.length}{_FORMS[array.kind]}", content, array.offset))
+        values, offset = [], array.offset
         for _ in range(array.length):
-            begin = place + 8
-            place = begin + _U64.unpack_from(content, place)[0]
-            values.append(content[begin:place])
+            begin = offset + 8
+            offset = begin + _U64.unpack_from(content, offset)[0]
+            values.append(content[begin:offset])
         return values
 
 
@@ -158,7 +149,7 @@ class _Parser:
     def __init__(self, content: mmap.mmap, name: str) -> None:
         self._content = content
         self._name = name
-        self._place = len(_MAGIC)
+        self._offset = len(_MAGIC)
         self._text = self._strings = 0
 
     def header(self) -> Header:
@@ -168,47 +159,47 @@ class _Parser:
                 f"{self._name!r} is in version {version} of GGUF, which is not supported; choose a newer file."
             )
         tensors, entries = self._number(_U64), self._number(_U64)
-        self._check_count("entries of metadata", entries, _MOST_ENTRIES, _ENTRY_BYTES)
+        self._check_count("entries of metadata", entries, _MAX_ENTRIES, _ENTRY_BYTES)
         metadata: dict[str, Any] = {}
         for _ in range(entries):
             key = self._string()
             if key in metadata:
                 raise self._damaged(f"it holds {quoted(key)} twice")
             metadata[key] = self._value(self._number(_U32))
-        table = self._place
-        self._check_count("tensors", tensors, _MOST_TENSORS, _TENSOR_BYTES)
-        found = Header(self._name, metadata, tuple(self._tensor() for _ in range(tensors)), table, 0)
-        return found._replace(data=-(-self._place // found.alignment) * found.alignment)
+        table = self._offset
+        self._check_count("tensors", tensors, _MAX_TENSORS, _TENSOR_BYTES)
+        header = Header(self._name, metadata, tuple(self._tensor() for _ in range(tensors)), table, 0)
+        return header._replace(data=-(-self._offset // header.alignment) * header.alignment)
 
     def _number(self, form: struct.Struct) -> Any:
-        (value,) = form.unpack_from(self._content, self._place)
-        self._place += form.size
+        (value,) = form.unpack_from(self._content, self._offset)
+        self._offset += form.size
         return value
 
     def _string(self) -> str:
         length = self._number(_U64)
-        begin, self._place = self._place, self._place + length
-        if self._place > len(self._content):
+        begin, self._offset = self._offset, self._offset + length
+        if self._offset > len(self._content):
             raise IndexError
         self._text += length
-        if self._text > _MOST_TEXT:
-            raise self._damaged(f"its header holds more than {_MOST_TEXT >> 20} MB of text")
-        return self._content[begin : self._place].decode(errors="replace")
+        if self._text > _MAX_TEXT:
+            raise self._damaged(f"its header holds more than {_MAX_TEXT >> 20} MB of text")
+        return self._content[begin : self._offset].decode(errors="replace")
 
     def _value(self, kind: int) -> Any:
         if kind == _STRING:
             return self._string()
         if kind == _ARRAY:
             kind, count = self._number(_U32), self._number(_U64)
-            place = self._place
+            offset = self._offset
             if kind == _STRING:
                 self._skip_strings(count)
             else:
                 size = count * self._scalar(kind).size
-                if size > len(self._content) - self._place:
+                if size > len(self._content) - self._offset:
                     raise IndexError
-                self._place += size
-            return Array(count, kind, place)
+                self._offset += size
+            return Array(count, kind, offset)
         return self._number(self._scalar(kind))
 
     def _scalar(self, kind: int) -> struct.Struct:
@@ -218,18 +209,18 @@ class _Parser:
 
     def _skip_strings(self, count: int) -> None:
         self._strings += count
-        self._check_count("strings in arrays", self._strings, _MOST_STRINGS, 0)
-        content, place, length_at = self._content, self._place, _U64.unpack_from
+        self._check_count("strings in arrays", self._strings, _MAX_STRINGS, 0)
+        content, offset, length_at = self._content, self._offset, _U64.unpack_from
         for _ in range(count):  # vocabularies run this some 100,000 times
-            place += 8 + length_at(content, place)[0]
-        self._place = place
+            offset += 8 + length_at(content, offset)[0]
+        self._offset = offset
 
     def _tensor(self) -> Tensor:
         name, dimensions = self._string(), self._number(_U32)
-        if not 1 <= dimensions <= _MOST_DIMENSIONS:
+        if not 1 <= dimensions <= _MAX_DIMENSIONS:
             raise self._damaged(f"the tensor {quoted(name)} has {dimensions} dimensions")
         shape = tuple(self._number(_U64) for _ in range(dimensions))
-        if not 0 < prod(shape) <= _MOST_WEIGHTS:
+        if not 0 < prod(shape) <= _MAX_WEIGHTS:
             raise self._damaged(f"the tensor {quoted(name)} has {prod(shape)} weights")
         number = self._number(_U32)
         kind = _TYPES.get(number, f"type {number}")
@@ -237,10 +228,10 @@ class _Parser:
             raise self._damaged(f"rows of the tensor {quoted(name)} are no whole number of {kind} blocks")
         return Tensor(name, kind, shape, self._number(_U64))
 
-    def _check_count(self, what: str, count: int, most: int, least_bytes: int) -> None:
-        if count > most:
+    def _check_count(self, what: str, count: int, maximum: int, least_bytes: int) -> None:
+        if count > maximum:
             raise self._damaged(f"it claims {count} {what}")
-        if count * least_bytes > len(self._content) - self._place:
+        if count * least_bytes > len(self._content) - self._offset:
             raise IndexError
 
     def _damaged(self, how: str) -> GGUFError:

@@ -1,7 +1,7 @@
 """What the keys and tensors of a GGUF file mean to its conversion: one table.
 
-Every key that changes what a model computes is applied, by openvino-genai's reader or by us, or is a reason to refuse
-the file, and so is a key of the architecture or tokenizer that the table lacks. All others have no effect. Meanings:
+A key that changes the model's output is either applied, by openvino-genai's reader or by us, or the file is refused.
+A key of the architecture or tokenizer that is not in the table also refuses the file. Meanings:
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, and llama.cpp where that is silent.
 """
 
@@ -32,16 +32,14 @@ _SPLITS = {
 }
 SPLITS = {name: patterns for names, patterns in _SPLITS.items() for name in names}  # from their tokenizer.json
 _TIKTOKEN = {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken"}
-"""With these, llama.cpp takes a word that is a token whole, and begins a text with a token unless told otherwise."""
-
-_APPLIED, _IGNORED = "", None
+"""With these, llama.cpp does not split a word that is itself a token, and adds BOS unless the file says otherwise."""
 
 
 class _Only(NamedTuple):
-    """A key that is supported with these values only; `otherwise` completes "it ...;"."""
+    """A key that is supported with these values only; `refusal` completes "it ...;"."""
 
     values: tuple[object, ...]
-    otherwise: str
+    refusal: str
 
 
 _MIXTURE = _Only((0, 1), "is a mixture of experts")
@@ -55,15 +53,10 @@ _MODEL = {
             "rope.scale_linear", "rope.scaling.original_context_length", "rope.scaling.attn_factor",
             "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_ext_factor", "rope.scaling.yarn_beta_fast",
             "rope.scaling.yarn_beta_slow", "attention.sliding_window",
-        ),
-        _APPLIED,
-    ),
-    **dict.fromkeys(
-        (
+            # without effect:
             "vocab_size", "rope.scaling.finetuned", "tensor_data_layout", "attention.layer_norm_epsilon",
             "expert_used_count", "expert_feed_forward_length", "attention.max_alibi_bias",
-        ),
-        _IGNORED,
+        )
     ),
     "expert_count": _MIXTURE,
     "attention.causal": _Only((True,), "is an encoder"),
@@ -76,17 +69,16 @@ _MODEL = {
     "embedding_scale": _Only((0.0, 1.0), _SCALED),
     "nextn_predict_layers": _Only((0,), "has layers for multi-token prediction"),
 }  # fmt: skip
-"""Keys of the architecture: applied, without effect, or supported with some values."""
+"""Keys of the architecture: applied or without effect (None), or supported with some values only."""
 _TOKENIZER = {
     **dict.fromkeys(
         ("model", "pre", "tokens", "token_type", "merges", "add_bos_token", "bos_token_id", "eos_token_id",
-         "eot_token_id", "eom_token_id", "padding_token_id"), _APPLIED,
-    ),
-    **dict.fromkeys(
-        ("scores", "unknown_token_id", "seperator_token_id", "separator_token_id", "cls_token_id", "mask_token_id",
+         "eot_token_id", "eom_token_id", "padding_token_id",
+         # without effect:
+         "scores", "unknown_token_id", "seperator_token_id", "separator_token_id", "cls_token_id", "mask_token_id",
          "fim_pre_token_id", "fim_suf_token_id", "fim_mid_token_id", "fim_pad_token_id", "fim_rep_token_id",
          "fim_sep_token_id", "prefix_token_id", "suffix_token_id", "middle_token_id", "add_sep_token",
-         "add_space_prefix", "remove_extra_whitespaces", "token_type_count"), _IGNORED,
+         "add_space_prefix", "remove_extra_whitespaces", "token_type_count"),
     ),
     "add_eos_token": _Only((False,), "ends every prompt with an end token"),
 }  # fmt: skip
@@ -104,7 +96,7 @@ _TENSORS = {
 
 
 def refusal_of(header: Header) -> str | None:
-    """Return why a file of a family that is read cannot be converted as it is meant: a clause after its name."""
+    """Return why a file of a supported family cannot be converted faithfully, as a clause that follows its name."""
     family = header.family
     for prefix, table in ((f"{family}.", _MODEL), ("tokenizer.ggml.", _TOKENIZER)):
         for key, value in header.metadata.items():
@@ -115,14 +107,14 @@ def refusal_of(header: Header) -> str | None:
                 return f"has the setting {key}, whose effect is unknown"
             rule = table[name]
             if isinstance(rule, _Only) and value not in rule.values:
-                return f"{rule.otherwise} ({key})"
-    return _tensors(header) or _tokenizer(header) or _attention(header) or _positions(header)
+                return f"{rule.refusal} ({key})"
+    return _tensors(header) or _tokenizer(header) or _attention(header)
 
 
 def _tensors(header: Header) -> str | None:
     for tensor in header.tensors:
         if "_exps." in tensor.name or "ffn_gate_inp" in tensor.name:
-            return _MIXTURE.otherwise
+            return _MIXTURE.refusal
         if _TENSORS[header.family].fullmatch(tensor.name) is None:
             return f"has the tensor {tensor.name}, which OpenVINO GenAI's reader leaves out"
     return None
@@ -153,28 +145,22 @@ def _attention(header: Header) -> str | None:
     window = integer(f"{family}.attention.sliding_window")
     if window and window < (integer(f"{family}.context_length") or 0):
         return f"attends to the last {window} tokens only"
-    return None
+    scaling = header.text(f"{family}.rope.scaling.type")
+    return None if scaling in (None, "none", "linear", "yarn") else f"scales positions by {scaling!r}"
 
 
-def _positions(header: Header) -> str | None:
-    kind = header.text(f"{header.family}.rope.scaling.type")
-    if kind not in (None, "none", "linear", "yarn"):
-        return f"scales positions by {kind!r}"
-    return None
-
-
-def takes_words_whole(header: Header) -> bool:
+def keeps_whole_words(header: Header) -> bool:
     return header.text("tokenizer.ggml.pre") in _TIKTOKEN
 
 
-def begins_with_token(header: Header) -> bool:
+def adds_bos(header: Header) -> bool:
     given = header.metadata.get("tokenizer.ggml.add_bos_token")
-    wanted = given if isinstance(given, bool) else takes_words_whole(header)
+    wanted = given if isinstance(given, bool) else keeps_whole_words(header)
     return bool(wanted) and header.integer("tokenizer.ggml.bos_token_id") is not None
 
 
 def rope_factors(header: Header, size: int) -> tuple[list[float], float]:
-    """Return what each of `size` / 2 frequencies of the positions is multiplied by, and the cosines and sines.
+    """Return the factors of the `size` / 2 position frequencies, and the scale of their cosines and sines.
 
     Linear scaling divides positions; YaRN (Peng et al. 2023) does so for long wavelengths only, and scales attention.
     Computed as llama.cpp does; llama 3's factors are a tensor instead.
@@ -182,9 +168,9 @@ def rope_factors(header: Header, size: int) -> tuple[list[float], float]:
     prefix = f"{header.family}.rope."
     count = size // 2
 
-    def number(name: str, otherwise: float) -> float:
-        found = header.number(prefix + name)
-        return otherwise if found is None else found
+    def number(name: str, default: float) -> float:
+        value = header.number(prefix + name)
+        return default if value is None else value
 
     factor = number("scaling.factor", number("scale_linear", 1.0)) or 1.0
     kind = header.text(f"{prefix}scaling.type") or "linear"
@@ -201,8 +187,8 @@ def rope_factors(header: Header, size: int) -> tuple[list[float], float]:
 
     low = max(0.0, math.floor(dimension(number("scaling.yarn_beta_fast", 32.0))))
     high = min(size - 1.0, math.ceil(dimension(number("scaling.yarn_beta_slow", 1.0))))
-    kept = [mixed * (1 - min(1.0, max(0.0, (i - low) / max(0.001, high - low)))) for i in range(count)]
+    unscaled = [mixed * (1 - min(1.0, max(0.0, (i - low) / max(0.001, high - low)))) for i in range(count)]
     scale = number("scaling.attn_factor", 1.0) * number("scaling.yarn_attn_factor", 1.0)
     if mixed:
         scale *= 1 + 0.1 * math.log(factor)
-    return [(1 - keep) / factor + keep for keep in kept], scale
+    return [(1 - weight) / factor + weight for weight in unscaled], scale

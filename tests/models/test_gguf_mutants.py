@@ -8,7 +8,7 @@ import pytest
 
 from specdemo.errors import GGUFError, ModelError
 from specdemo.models import gguf
-from specdemo.models.convert import configuration, ends
+from specdemo.models.convert import configuration, generation_config
 from specdemo.models.gguf import describe, inspect_gguf, inspect_model
 from specdemo.models.gguf_header import read_header
 from specdemo.models.library import library
@@ -22,7 +22,10 @@ def test_any_file_is_read_or_refused(tmp_path: Path) -> None:
         try:
             model = describe(file, len(content))
             header = read_header(file)
-            json.dumps([configuration(header), ends(header), json.loads(model.model_dump_json())], allow_nan=False)
+            json.dumps(
+                [configuration(header), generation_config(header), json.loads(model.model_dump_json())],
+                allow_nan=False,
+            )
         except GGUFError as error:
             said = str(error)
             if len(said) >= 1000 or not said.endswith("."):

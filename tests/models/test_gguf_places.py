@@ -16,7 +16,7 @@ from specdemo.models.catalogue import (
     initial_runtime,
     local_folder,
 )
-from specdemo.models.library import find_model, found_files
+from specdemo.models.library import find_model, other_programs_files
 from tests.support import mutants
 
 
@@ -34,16 +34,17 @@ def put(file: Path, place: Path) -> Path:
 
 def test_lm_studio(file: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
-    assert list(found_files()) == []
+    assert list(other_programs_files()) == []
     usual = put(file, home / ".lmstudio" / "models" / "publisher" / "repository" / "a.gguf")
     old = put(file, home / ".cache" / "lm-studio" / "models" / "publisher" / "repository" / "b.gguf")
-    assert list(found_files()) == [("publisher/repository:a.gguf", usual), ("publisher/repository:b.gguf", old)]
+    listed = [("publisher/repository:a.gguf", usual), ("publisher/repository:b.gguf", old)]
+    assert list(other_programs_files()) == listed
     moved = tmp_path / "moved"
     (home / ".lmstudio-home-pointer").write_text(f"{moved}\n")
     elsewhere = put(file, tmp_path / "elsewhere" / "publisher" / "other" / "c.gguf")
     moved.mkdir()
     (moved / "settings.json").write_text(json.dumps({"downloadsFolder": str(tmp_path / "elsewhere")}))
-    assert next(found_files()) == ("publisher/other:c.gguf", elsewhere)
+    assert next(other_programs_files()) == ("publisher/other:c.gguf", elsewhere)
 
 
 def test_llama_cpp_and_each_file_once(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,12 +52,12 @@ def test_llama_cpp_and_each_file_once(file: Path, tmp_path: Path, monkeypatch: p
     usual = put(file, folder / "org_name_tiny.gguf")
     put(file, folder / "org_name_mmproj-tiny.gguf")
     (folder / "dangling.gguf").symlink_to(tmp_path / "nothing")
-    assert list(found_files()) == [("org_name_tiny.gguf", usual)]
+    assert list(other_programs_files()) == [("org_name_tiny.gguf", usual)]
     monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "llama"))
     flat = put(file, tmp_path / "llama" / "flat.gguf")
     deep = put(file, tmp_path / "llama" / "models--org--name" / "snapshots" / "abc" / "deep.gguf")
     (tmp_path / "llama" / "linked.gguf").symlink_to(flat)
-    assert list(found_files()) == [("org/name:deep.gguf", deep), ("flat.gguf", flat)]
+    assert list(other_programs_files()) == [("org/name:deep.gguf", deep), ("flat.gguf", flat)]
 
 
 @pytest.mark.parametrize(
@@ -79,12 +80,12 @@ def test_ollama(place: str, name: str, file: Path, tmp_path: Path, monkeypatch: 
         {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{digest}"},
     ]
     manifest.write_text(json.dumps({"schemaVersion": 2, "layers": layers}))
-    assert list(found_files()) == [(name, blob)]
+    assert list(other_programs_files()) == [(name, blob)]
     assert find_model(name).path == blob
     layers[1]["digest"] = f"../{file.name}"  # a file elsewhere
     put(file, models / file.name)
     manifest.write_text(json.dumps({"layers": layers}))
-    assert list(found_files()) == []
+    assert list(other_programs_files()) == []
 
 
 @pytest.fixture

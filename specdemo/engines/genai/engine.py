@@ -1,4 +1,4 @@
-"""A pair decoded by `openvino_genai`. Facts about its 2026.4 that shape these modules, each covered by a test:
+"""The engine that decodes with `openvino_genai`. Four facts about version 2026.4 shape it, each covered by a test:
 
 - After a failed step, every later request on the pipeline fails too, so it is discarded and rebuilt when needed.
 - A request that does not fit the KV cache raises nothing; its status becomes IGNORED.
@@ -27,7 +27,7 @@ from specdemo.engines.base import (
     counted_drafts,
     rounds_of,
 )
-from specdemo.engines.genai.pipelines import Output, Pipelines, check_fits, kind_of, read
+from specdemo.engines.genai.pipelines import Output, Pipelines, check_fits, kind_of, read_output
 from specdemo.engines.genai.replay import Tracer
 from specdemo.engines.text import IncrementalText
 from specdemo.errors import PromptError
@@ -37,7 +37,7 @@ from specdemo.records import Costs, DraftToken, FinishReason, ModelPair, Request
 from specdemo.settings import Sampling
 from specdemo.strategies import Constant, Lookup, Plain, Strategy
 
-_MOST_TOKENS = 200  # per series of passes: enough for eleven passes over seventeen tokens
+_MAX_TOKENS = 200  # per series of passes: enough for eleven passes over seventeen tokens
 _DRAFTED_TOKENS = 64  # while draft steps are timed
 _NGRAM = 3
 
@@ -68,9 +68,9 @@ class GenAIEngine(Engine):
         if self.pair.target.in_parts:
             return
         limit = self.pair.target.context_length
-        room = _MOST_TOKENS if limit is None else limit - len(self.pipelines.tokenizer.encode(prompt))
+        room = _MAX_TOKENS if limit is None else limit - len(self.pipelines.tokenizer.encode(prompt))
         strategy = Lookup(_NGRAM, tokens - 1) if tokens > 1 else Plain()
-        request = Request(prompt, strategy, max_new_tokens=min(room, _MOST_TOKENS), ignore_eos=True)
+        request = Request(prompt, strategy, max_new_tokens=min(room, _MAX_TOKENS), ignore_eos=True)
         with closing(rounds_of(self.decoder(request))) as rounds:
             for step in islice(rounds, 1, None):  # the first is the prefill
                 yield step.seconds
@@ -78,24 +78,24 @@ class GenAIEngine(Engine):
     def log_probabilities(
         self, request: Request, before: Sequence[int], tokens: Sequence[int], *, one_by_one: bool
     ) -> list[float] | None:
-        """Return the log-probabilities of an echoed prompt, or of plain decoding if it generates the same tokens.
+        """Return log-probabilities from an echoed prompt, or from plain decoding if it generates the same tokens.
 
-        An echo knows no repetition penalty, and a target in parts takes text, which ids alone do not determine.
+        Echoing ignores the repetition penalty, and a target in parts takes text, which ids alone do not determine.
         """
         if self.pair.target.in_parts or request.sampling.repetition_penalty != 1:
             return None
-        ids, text = self.pipelines.tokenizer.encode_prompt(request), [*before, *tokens]
+        prompt, text = self.pipelines.tokenizer.encode_prompt(request), [*before, *tokens]
         new, echoed = (len(text), []) if one_by_one else (1, text)
         changes = {"logprobs": 1, "echo": not one_by_one, "ignore_eos": True, "max_new_tokens": new}
-        handle = self.pipelines.start("plain", [*ids, *echoed], request.plain, **changes)
+        handle = self.pipelines.start("plain", [*prompt, *echoed], request.plain, **changes)
         output = Output((), (), None)
         while output.finish_reason is None:
             self.pipelines.step("plain")
-            more = read(handle)
-            output = Output(output.ids + more.ids, output.logarithms + more.logarithms, more.finish_reason)
+            ids, log_probabilities, finish_reason = read_output(handle)
+            output = Output(output.ids + ids, output.log_probabilities + log_probabilities, finish_reason)
             check_fits(handle, self.pair.runtime.cache_size)
-        judged = slice(-len(tokens), None) if one_by_one else slice(-len(tokens) - 1, -1)  # an echo ends anew
-        return list(output.logarithms[judged]) if output.ids[judged] == tuple(tokens) else None
+        positions = slice(-len(tokens), None) if one_by_one else slice(-len(tokens) - 1, -1)  # an echo ends anew
+        return list(output.log_probabilities[positions]) if output.ids[positions] == tuple(tokens) else None
 
     def count_tokens(self, text: str) -> int:
         return len(self.pipelines.tokenizer.encode(text))
@@ -107,19 +107,18 @@ class GenAIEngine(Engine):
 class GenAIDecoder(Decoder):
     def __init__(self, pipelines: Pipelines, request: Request) -> None:
         self._pipelines, self._request, self._kind = pipelines, request, kind_of(request.strategy)
-        self._handle: openvino_genai.GenerationHandle | None = None
         self._tracer: Tracer | None = None
         self._prompt: list[int] = []
         self._committed = 0
         if self._kind != "plain":  # sampling and heads cannot be replayed
-            unseen = request.sampling.do_sample or pipelines.pair.head is not None
-            self.trace_source = "counts only" if self._kind == "model" and unseen else "replayed"
+            not_replayable = request.sampling.do_sample or pipelines.pair.head is not None
+            self.trace_source = "counts only" if self._kind == "model" and not_replayable else "replayed"
 
     def rounds(self) -> Generator[Prefilling | Round]:
         self._prompt = self._pipelines.tokenizer.encode_prompt(self._request)
         self.prompt_tokens = len(self._prompt)
         if self._kind == "model" and self._pipelines.pair.head in ("eagle3", "mtp") and len(self._prompt) < 2:
-            raise PromptError("Such a head needs a prompt of at least two tokens; enter a longer one.")
+            raise PromptError("This kind of draft head needs a prompt of at least two tokens; enter a longer one.")
         self._text = IncrementalText(self._pipelines.tokenizer.decode, self._prompt)
         self._handle = self._pipelines.start(self._kind, self._prompt, self._request)
         try:
@@ -141,19 +140,21 @@ class GenAIDecoder(Decoder):
         yield part.model_copy(update={"seconds": seconds})
 
     def _step(self) -> Round:
-        assert self._handle is not None
-        wanted = self._request.max_new_tokens - self._committed
-        began = perf_counter()
+        tokens_left = self._request.max_new_tokens - self._committed
+        started = perf_counter()
         self._pipelines.step(self._kind)
-        seconds = perf_counter() - began
+        seconds = perf_counter() - started
         tokens = self._read()
         check_fits(self._handle, self._pipelines.pair.runtime.cache_size)
         if self.finish_reason is not None and tokens:
             tokens[-1] = tokens[-1].model_copy(update={"text": tokens[-1].text + self._text.flush()})
-        first, self._committed = self._committed == 0, self._committed + len(tokens)
-        return Round(
-            committed=tuple(tokens), seconds=seconds, proposed=() if first else self._proposed(tokens, wanted)
-        )
+        proposed: tuple[DraftToken, ...] | None = ()
+        if self._committed:  # the first round is the prefill
+            count_ = number_proposed(self._request.strategy, tokens_left, self.finish_reason)
+            accepted = max(len(tokens) - 1, 0)
+            proposed = None if count_ is None else counted_drafts(tokens, count_, min(accepted, count_))
+        self._committed += len(tokens)
+        return Round(committed=tuple(tokens), seconds=seconds, proposed=proposed)
 
     def with_proposals(self, rounds: Sequence[Round]) -> list[Round]:
         if self.trace_source != "replayed":
@@ -167,29 +168,24 @@ class GenAIDecoder(Decoder):
         return self._tracer.draft_agreement() if self._tracer is not None else None
 
     def _read(self) -> list[Token]:
-        assert self._handle is not None
-        output, reported = read(self._handle), self._request.reports_probabilities
+        output, reported = read_output(self._handle), self._request.reports_probabilities
         self.finish_reason = output.finish_reason
         return [
-            Token(id=id_, text=self._text.push(id_), probability=math.exp(logarithm) if reported else None)
-            for id_, logarithm in zip(output.ids, output.logarithms, strict=True)
+            Token(id=id_, text=self._text.push(id_), probability=math.exp(log_probability) if reported else None)
+            for id_, log_probability in zip(output.ids, output.log_probabilities, strict=True)
         ]
 
-    def _proposed(self, tokens: Sequence[Token], wanted: int) -> tuple[DraftToken, ...] | None:
-        proposed = number_proposed(self._request.strategy, wanted, self.finish_reason)
-        return None if proposed is None else counted_drafts(tokens, proposed, min(max(len(tokens) - 1, 0), proposed))
 
+def number_proposed(strategy: Strategy, tokens_left: int, finish_reason: FinishReason | None) -> int | None:
+    """Return how many tokens a round proposed with `tokens_left` to generate; None if unknown.
 
-def number_proposed(strategy: Strategy, wanted: int, finish_reason: FinishReason | None) -> int | None:
-    """Return how many tokens a round proposed, of `wanted` left; None if unknown.
-
-    Prompt lookup may find fewer; after an end-of-text token it is unknown whether the draft proposed it.
+    Prompt lookup may find fewer than it may propose. A stop token may or may not have been proposed.
     """
     if isinstance(strategy, Plain):
         return 0
     if not isinstance(strategy, Constant) or finish_reason == "stop":
         return None
-    return min(strategy.num_assistant_tokens, wanted - 1)
+    return min(strategy.num_assistant_tokens, tokens_left - 1)
 
 
 class GenAIBatch(Batch):
@@ -212,7 +208,7 @@ class GenAIBatch(Batch):
         self._pipelines.step(self._kind)
         at, arrived = self.now(), []
         for number, running in list(self._running.items()):
-            output = read(running.handle)
+            output = read_output(running.handle)
             check_fits(running.handle, self._pipelines.pair.runtime.cache_size)
             if output.ids or output.finish_reason is not None:
                 rounds = running.rounds(len(output.ids), output.finish_reason)
@@ -229,9 +225,10 @@ class GenAIBatch(Batch):
 class _Running:
     def __init__(self, handle: "openvino_genai.GenerationHandle", request: Request) -> None:
         self.handle, self._strategy = handle, request.strategy
-        self._most, self._committed = request.max_new_tokens, 0
+        self._max_new_tokens, self._committed = request.max_new_tokens, 0
 
     def rounds(self, tokens: int, finish_reason: FinishReason | None) -> tuple[RoundCounts, ...]:
-        wanted, first = self._most - self._committed, self._committed == 0
+        tokens_left, first = self._max_new_tokens - self._committed, self._committed == 0
         self._committed += tokens
-        return () if first else (RoundCounts(number_proposed(self._strategy, wanted, finish_reason), tokens - 1),)
+        proposed = number_proposed(self._strategy, tokens_left, finish_reason)
+        return () if first else (RoundCounts(proposed, tokens - 1),)

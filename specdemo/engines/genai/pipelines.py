@@ -30,7 +30,7 @@ _HEADS: dict[HeadName, str] = {
     "eagle3": "choose the target it was trained for, which must have at least ten layers",
     "dflash": "choose the target it was trained for, exported with its hidden states named",
     "mtp": "export the model again",
-}  # what to do where GenAI refuses one
+}  # advice when GenAI rejects a head
 
 
 def kind_of(strategy: Strategy) -> PipelineKind:
@@ -40,13 +40,12 @@ def kind_of(strategy: Strategy) -> PipelineKind:
 
 
 def generation_config(
-    pipeline: openvino_genai.ContinuousBatchingPipeline, request: Request
+    pipeline: openvino_genai.ContinuousBatchingPipeline, request: Request, **changes: Any
 ) -> openvino_genai.GenerationConfig:
     config = pipeline.get_config()
-    for name, value in request.genai().items():
+    for name, value in {**request.genai(), **changes, "apply_chat_template": False}.items():
         setattr(config, name, value)
-    config.apply_chat_template = False  # already applied to the prompt; GenAI applies it to texts only
-    return config
+    return config  # the chat template is already in the prompt
 
 
 class Pipelines:
@@ -66,7 +65,7 @@ class Pipelines:
             self.get("plain")
 
     def get(self, kind: PipelineKind, *, concurrent: bool = False) -> openvino_genai.ContinuousBatchingPipeline:
-        """Return the pipeline of this kind, built if necessary; `concurrent`: for more than one request at once."""
+        """Return the pipeline of this kind, built if necessary; `concurrent` allows several requests at once."""
         if concurrent and not self._concurrent:
             self._loaded.clear()
             self._concurrent = True
@@ -80,14 +79,11 @@ class Pipelines:
         self, kind: PipelineKind, ids: Sequence[int], request: Request, **changes: Any
     ) -> "openvino_genai.GenerationHandle":
         pipeline, prompt = self.get(kind), self.prompt(ids)
-        with self.resetting(kind):
-            config = generation_config(pipeline, request)
-            for name, value in changes.items():
-                setattr(config, name, value)
-            return pipeline.add_request(next(_request_ids), prompt, config)
+        with self.dropped_on_failure(kind):
+            return pipeline.add_request(next(_request_ids), prompt, generation_config(pipeline, request, **changes))
 
     def step(self, kind: PipelineKind) -> None:
-        with self.resetting(kind):
+        with self.dropped_on_failure(kind):
             self._loaded[kind].step()
 
     def prompt(self, ids: Sequence[int]) -> openvino.Tensor | str:
@@ -96,12 +92,12 @@ class Pipelines:
 
     def generate(self, kind: PipelineKind, request: Request) -> Any:
         prompt, pipeline = self.prompt(self.tokenizer.encode_prompt(request)), self.get(kind)
-        with self.resetting(kind):
+        with self.dropped_on_failure(kind):
             return pipeline.generate([prompt], [generation_config(pipeline, request)])[0]
 
     @contextmanager
-    def resetting(self, kind: PipelineKind) -> Iterator[None]:
-        """Turn a failure of GenAI into an `EngineError`, and drop the pipeline: no later request on it works."""
+    def dropped_on_failure(self, kind: PipelineKind) -> Iterator[None]:
+        """Raise GenAI failures as `EngineError` and drop the pipeline, on which no later request would work."""
         try:
             yield
         except OPENVINO_FAILURES as error:
@@ -153,26 +149,26 @@ class Pipelines:
 
 _request_ids = count(1)
 _BLOCK = 32  # tokens in a block of the KV cache on CPU
-_SPARE = 64  # tokens; proposals at the end of the longest text, and blocks begun by a draft
+_EXTRA_TOKENS = 64  # tokens; proposals at the end of the longest text, and blocks begun by a draft
 _BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "u8": 1.25, "u4": 0.75}  # a number, scales included; else 2
 
 
 def pool_blocks(pair: ModelPair) -> int:
-    """Return how many blocks of KV cache one request needs at most, within `cache_size`; 0 if unknown.
+    """Return the largest number of KV cache blocks that one request needs, within `cache_size`; 0 if unknown.
 
-    GenAI takes each new block from the end of the list of free ones, so that in some dozen runs a pool of any size is
-    touched. So it has room for the longest text that is allowed, and no more.
+    GenAI takes new blocks from the end of its free list, and within a few dozen runs touches every block of the pool.
+    Limiting the pool to the longest allowed text limits the memory in use.
     """
     target, runtime = pair.target, pair.runtime
-    token_bytes = cached_bytes(folder_of(target)) if runtime.device.startswith("CPU") else None
-    if token_bytes is None or target.context_length is None:
+    numbers = cached_numbers(folder_of(target)) if runtime.device.startswith("CPU") else None
+    if numbers is None or target.context_length is None:
         return 0
     precision = properties(runtime, runtime.device).get("KV_CACHE_PRECISION", "")
-    most = int(runtime.cache_size * 2**30 / (_BLOCK * token_bytes * _BYTES.get(precision, 2.0)))
-    return min(-(-(target.context_length + _SPARE) // _BLOCK), most)
+    max_blocks = int(runtime.cache_size * 2**30 / (_BLOCK * numbers * _BYTES.get(precision, 2.0)))
+    return min(-(-(target.context_length + _EXTRA_TOKENS) // _BLOCK), max_blocks)
 
 
-def cached_bytes(folder: Path) -> int | None:
+def cached_numbers(folder: Path) -> int | None:
     """Return how many numbers the KV cache holds per token; None if the configuration does not say."""
     file = folder / "config.json"
     config = json_value(file.read_bytes()) if file.is_file() else {}
@@ -202,21 +198,21 @@ _REASONS: dict[openvino_genai.GenerationFinishReason, FinishReason] = {
 
 class Output(NamedTuple):
     ids: tuple[int, ...]
-    logarithms: tuple[float, ...]
+    log_probabilities: tuple[float, ...]
     finish_reason: FinishReason | None
 
 
-def read(handle: "openvino_genai.GenerationHandle") -> Output:
-    """Return what a request has committed since the last call."""
+def read_output(handle: "openvino_genai.GenerationHandle") -> Output:
+    """Return the tokens that a request has committed since the last call."""
     ids: list[int] = []
-    logarithms: list[float] = []
+    log_probabilities: list[float] = []
     finish_reason = None
     while handle.can_read():
         for output in handle.read().values():
             ids += output.generated_ids
-            logarithms += output.generated_log_probs
+            log_probabilities += output.generated_log_probs
             finish_reason = _REASONS.get(output.finish_reason, finish_reason)
-    return Output(tuple(ids), tuple(logarithms), finish_reason)
+    return Output(tuple(ids), tuple(log_probabilities), finish_reason)
 
 
 def check_fits(handle: "openvino_genai.GenerationHandle", cache_size: int) -> None:

@@ -1,8 +1,8 @@
 """Reconstructs the proposals of GenAI rounds and their outcomes, off the clock.
 
-GenAI does not report rejected proposals. Where they are a function of the committed text they can be replayed: those
-of the draft model in greedy decoding, and of prompt lookup always. A replayed round is kept only if it is consistent
-with what was committed. The rules are those of openvino-genai 2026.4, tested against its counters.
+GenAI does not report rejected proposals. They can be replayed when they depend on the committed text alone: always
+for prompt lookup, and in greedy decoding for a draft model. A replay that contradicts the committed tokens is
+discarded. The rules are those of openvino-genai 2026.4, and tests compare the results with its counters.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from specdemo.records import DraftToken, Outcome, Request, Round
 from specdemo.strategies import Strategy
 
 Replayed = tuple[int, float | None]  # a proposed token's id and the draft's probability of it
-Replay = Callable[[Sequence[int], int], list[Replayed]]  # what is proposed after a text, at most this many
+Replay = Callable[[Sequence[int], int], list[Replayed]]  # (text, limit) -> proposals
 
 
 def lookup_replay(strategy: Strategy) -> Replay:
@@ -28,7 +28,7 @@ def lookup_replay(strategy: Strategy) -> Replay:
 
 
 class DraftReplay:
-    """The draft model, greedy; as in GenAI, it is penalised for repeating rejected proposals, too."""
+    """The draft model, greedy. As in GenAI, its repetition penalty also covers rejected proposals."""
 
     def __init__(self, draft: ModelSequence, prompt: Sequence[int], request: Request) -> None:
         self._draft = draft
@@ -64,11 +64,11 @@ class Tracer:
         self._decode = pipelines.tokenizer.decode
         self._sampling = request.sampling
         self._text, self._prompt_length = list(prompt), len(prompt)
-        self._most = len(prompt) + request.max_new_tokens
+        self._max_length = len(prompt) + request.max_new_tokens
         self._draft: ModelSequence | None = None
         self._replay: Replay
         if request.strategy.drafter.model:
-            self._draft = pipelines.draft_model().sequence(self._most)
+            self._draft = pipelines.draft_model().sequence(self._max_length)
             self._replay = DraftReplay(self._draft, prompt, request)
         else:
             self._replay = lookup_replay(request.strategy)
@@ -76,10 +76,10 @@ class Tracer:
     def round(self, step: Round, *, ended: bool) -> Round:
         """Return the next round with its proposals, or as given if inconsistent; the first is the prefill."""
         if len(self._text) > self._prompt_length:
-            proposals = self._replay(self._text, self._most - len(self._text) - 1)
+            proposals = self._replay(self._text, self._max_length - len(self._text) - 1)
             outcomes = judge([token for token, _ in proposals], step.ids, ended=ended)
             if outcomes is not None:
-                step = step.model_copy(update={"proposed": self._judged(step, proposals, outcomes)})
+                step = step.model_copy(update={"proposed": self._draft_tokens(step, proposals, outcomes)})
         self._text += step.ids
         return step
 
@@ -92,14 +92,14 @@ class Tracer:
 
         return draft_agreement(self._draft, self._text, self._prompt_length + 1, self._sampling, choose)
 
-    def _judged(
+    def _draft_tokens(
         self, step: Round, proposals: Sequence[Replayed], outcomes: Sequence[Outcome]
     ) -> tuple[DraftToken, ...]:
         accepted = step.committed[: outcomes.count(Outcome.ACCEPTED)]
         context = self._text + [token.id for token in accepted if token.id is not None]
-        refused = texts(self._decode, context, [token for token, _ in proposals[len(accepted) :]])
-        words = [token.text for token in accepted] + refused
-        reported = [token.probability for token in accepted] + [None] * len(refused)
+        rejected = texts(self._decode, context, [token for token, _ in proposals[len(accepted) :]])
+        words = [token.text for token in accepted] + rejected
+        reported = [token.probability for token in accepted] + [None] * len(rejected)
         return tuple(
             DraftToken(id=id_, text=text, verdict=outcome, draft_probability=probability, target_probability=target)
             for (id_, probability), text, outcome, target in zip(proposals, words, outcomes, reported, strict=True)

@@ -45,7 +45,7 @@ class TracedDecoder(Decoder):
         reset: Callable[[], None] = lambda: None,
         update_strategy: UpdateStrategy = lambda strategy: False,
     ) -> None:
-        """`reset` is called after a failure, when the caches can no longer be trusted."""
+        """Create a decoder that calls `reset` after a failure, which may leave the caches inconsistent."""
         self._request, self._sampling = request, request.sampling
         self._tokenizer, self._ends = tokenizer, tokenizer.ends()
         self._open_target, self._open_drafter = target, drafter
@@ -67,26 +67,23 @@ class TracedDecoder(Decoder):
                     self._drafter = self._open_drafter(self._text, capacity, self._random, self._target)
                 yield from self._prefill()
                 while self.finish_reason is None:
-                    began = perf_counter()
-                    proposals = self._proposals()
-                    yield self._round(proposals, began, perf_counter())
+                    started = perf_counter()
+                    tokens_left = self._request.max_new_tokens - (len(self._text) - self._prompt_length)
+                    proposals: Sequence[Proposal] = []
+                    if self._drafter is not None and tokens_left > 1:
+                        proposals = self._drafter.propose(self._text, tokens_left - 1)
+                    yield self._round(proposals, started, perf_counter())
         finally:
             self._target = None  # the drafter is kept for `draft_agreement`
 
     def _prefill(self) -> Generator[Prefilling | Round]:
         assert self._target is not None
-        began = perf_counter()
+        started = perf_counter()
         for done in self._target.read(self._text):
             paused = perf_counter()
             yield Prefilling(done, self._prompt_length)
-            began += perf_counter() - paused  # showing progress is off the clock
-        yield self._round([], began, began)
-
-    def _proposals(self) -> Sequence[Proposal]:
-        wanted = self._request.max_new_tokens - (len(self._text) - self._prompt_length)
-        if self._drafter is None or wanted == 1:
-            return []
-        return self._drafter.propose(self._text, wanted - 1)
+            started += perf_counter() - paused  # showing progress is off the clock
+        yield self._round([], started, started)
 
     def update_strategy(self, strategy: Strategy) -> bool:
         return self._update_strategy(strategy)
@@ -99,7 +96,7 @@ class TracedDecoder(Decoder):
 
     @contextmanager
     def _resetting(self) -> Iterator[None]:
-        """Turn OpenVINO errors, such as out of memory, into `EngineError`, and free the caches."""
+        """Raise OpenVINO failures as `EngineError`, and free the caches."""
         try:
             yield
         except OPENVINO_FAILURES as error:
@@ -107,14 +104,14 @@ class TracedDecoder(Decoder):
             self._reset()
             raise EngineError.of(error) from error
 
-    def _round(self, proposals: Sequence[Proposal], began: float, drafted: float) -> Round:
-        """Verify and commit a round; everything after `ended` is for display."""
+    def _round(self, proposals: Sequence[Proposal], started: float, drafted: float) -> Round:
+        """Verify the proposals and commit a round. Values computed after `ended` are for display only."""
         assert self._target is not None
         ids = [proposal.id for proposal in proposals]
         logits = self._target.logits(self._text + ids, len(ids) + 1)
         verified = perf_counter()
         accepted, own = self._verify(proposals, logits)
-        committed = self._cut([*ids[:accepted], own])
+        committed = self._until_end([*ids[:accepted], own])
         if self._drafter is not None:
             if len(self._text) == self._prompt_length:
                 self._drafter.read(self._text)  # only now, since an EAGLE-3 head reads the target's hidden states
@@ -123,9 +120,9 @@ class TracedDecoder(Decoder):
         targets = list(self._distributions(ids, logits))
         result = Round(
             committed=self._committed(committed, targets),
-            proposed=self._judged(proposals, committed, targets),
-            seconds=ended - began,
-            draft_seconds=drafted - began,
+            proposed=self._draft_tokens(proposals, committed, targets),
+            seconds=ended - started,
+            draft_seconds=drafted - started,
             verify_seconds=verified - drafted,
         )
         self._text += committed
@@ -136,22 +133,22 @@ class TracedDecoder(Decoder):
         if self._sampling.do_sample:
             drafts = (proposal.distribution() for proposal in proposals if proposal.distribution)
             return rejection_sample(ids, drafts, self._distributions(ids, logits), self._random)
-        for index, (row, seen) in enumerate(zip(logits, self._seen(ids), strict=True)):
+        for index, (row, seen) in enumerate(zip(logits, self._contexts(ids), strict=True)):
             choice = greedy_choice(row, self._sampling, seen)
             if index == len(ids) or choice != ids[index]:
                 break
         return Verification(index, choice)
 
     def _distributions(self, ids: Sequence[int], logits: Logits) -> Iterator[Probabilities]:
-        for row, seen in zip(logits, self._seen(ids), strict=True):
+        for row, seen in zip(logits, self._contexts(ids), strict=True):
             yield distribution(row, self._sampling, seen)
 
-    def _seen(self, ids: Sequence[int]) -> list[Ids]:
+    def _contexts(self, ids: Sequence[int]) -> list[Ids]:
         """Return the tokens before each row of logits, in one array: a set of each takes several times as long."""
-        every = np.array([*self._text, *ids])
-        return [every[: len(self._text) + index] for index in range(len(ids) + 1)]
+        tokens = np.array([*self._text, *ids])
+        return [tokens[: len(self._text) + index] for index in range(len(ids) + 1)]
 
-    def _cut(self, committed: list[int]) -> list[int]:
+    def _until_end(self, committed: list[int]) -> list[int]:
         if not self._request.ignore_eos:
             for index, token in enumerate(committed):
                 if token in self._ends:
@@ -170,7 +167,7 @@ class TracedDecoder(Decoder):
             for token, text, target in zip(ids, words, targets, strict=False)
         )
 
-    def _judged(
+    def _draft_tokens(
         self, proposals: Sequence[Proposal], committed: Sequence[int], targets: Sequence[Probabilities]
     ) -> tuple[DraftToken, ...]:
         ids = [proposal.id for proposal in proposals]

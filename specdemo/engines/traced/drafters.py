@@ -26,9 +26,9 @@ from specdemo.settings import Sampling
 
 @dataclass
 class Proposal:
-    """A proposed token; `distribution` is the draft's, if it has one, computed only where it is needed.
+    """A proposed token. `distribution` computes the draft's distribution, if it has one.
 
-    `confidence`, where cheaper, computes the token's probability for policies that need it on the clock.
+    `confidence` computes the token's probability more cheaply, for policies that need it on the clock.
     """
 
     id: int
@@ -40,7 +40,7 @@ class Proposal:
         return None if self.distribution is None else float(self.distribution()[self.id])
 
 
-def certain(token: int, vocabulary: int) -> Proposal:
+def certain_proposal(token: int, vocabulary: int) -> Proposal:
     def distribution() -> Probabilities:
         result = np.zeros(vocabulary)
         result[token] = 1
@@ -122,29 +122,27 @@ class ModelDrafter(Proposer):
         """Choose among the draft's own tokens; distributions are over all of the target's."""
         sampling = self._sampling
         if self._tokens is None:
-            kept = resized(logits, self._vocabulary)
+            row = resized(logits, self._vocabulary)
         else:
-            kept = logits.copy()  # valid until the next step only
+            row = logits.copy()  # valid until the next step only
             columns = self._columns[seen]
             seen = columns[columns >= 0]
 
         def probabilities() -> Probabilities:
-            return self._over_all(distribution(kept, sampling, seen))
+            own = distribution(row, sampling, seen)
+            if self._tokens is None:
+                return own
+            result = np.zeros(self._vocabulary)
+            np.add.at(result, self._tokens, own)
+            return result
 
         if sampling.do_sample:
-            drawn = probabilities()
-            return Proposal(draw(drawn, self._random.random()), lambda: drawn)
-        scores = penalised(kept, seen, sampling.repetition_penalty)
+            sampled = probabilities()
+            return Proposal(draw(sampled, self._random.random()), lambda: sampled)
+        scores = penalised(row, seen, sampling.repetition_penalty)
         choice = int(scores.argmax())
         token = choice if self._tokens is None else int(self._tokens[choice])
         return Proposal(token, probabilities, lambda: greatest_probability(scores, choice))
-
-    def _over_all(self, own: Probabilities) -> Probabilities:
-        if self._tokens is None:
-            return own
-        result = np.zeros(self._vocabulary)
-        np.add.at(result, self._tokens, own)
-        return result
 
 
 class TextDrafter(Proposer):
@@ -155,8 +153,8 @@ class TextDrafter(Proposer):
         self._index.find(text, 0)
 
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
-        found = self._index.find(text, limit)
-        return [certain(token, self._vocabulary) for token in found.tokens]
+        match = self._index.find(text, limit)
+        return [certain_proposal(token, self._vocabulary) for token in match.tokens]
 
 
 class TranslatingDrafter(Proposer):
@@ -167,37 +165,35 @@ class TranslatingDrafter(Proposer):
 
     _CONTEXT = 16  # target tokens re-encoded with the proposal, to tokenize the join consistently
 
-    def __init__(self, drafter: ModelDrafter, theirs: Tokenizer, ours: Tokenizer) -> None:
-        self._drafter, self._theirs, self._ours = drafter, theirs, ours
+    def __init__(self, drafter: ModelDrafter, draft_tokenizer: Tokenizer, target_tokenizer: Tokenizer) -> None:
+        self._drafter, self._draft_tokenizer, self._target_tokenizer = drafter, draft_tokenizer, target_tokenizer
 
     def read(self, text: Sequence[int]) -> None:
-        if their_text := self._theirs.encode(self._ours.decode(text)):
-            self._drafter.read(their_text)
+        if draft_text := self._draft_tokenizer.encode(self._target_tokenizer.decode(text)):
+            self._drafter.read(draft_text)
 
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
-        their_text = self._theirs.encode(self._ours.decode(text))
-        if not their_text:  # the text so far is all special tokens
+        draft_text = self._draft_tokenizer.encode(self._target_tokenizer.decode(text))
+        if not draft_text:  # the text so far is all special tokens
             return []
-        proposals = self._drafter.propose(their_text, limit)
+        proposals = self._drafter.propose(draft_text, limit)
         continuation = [proposal.id for proposal in proposals]
-        before = self._theirs.decode(their_text)
-        proposed = self._theirs.decode(their_text + continuation)[len(before) :]
+        before = self._draft_tokenizer.decode(draft_text)
+        proposed = self._draft_tokenizer.decode(draft_text + continuation)[len(before) :]
         context = list(text[-self._CONTEXT :])
-        encoded = self._ours.encode(self._ours.decode(context) + proposed)
-        start = _end_of(context, encoded)
-        new = encoded[start:] if start is not None else self._ours.encode(proposed)
+        encoded = self._target_tokenizer.encode(self._target_tokenizer.decode(context) + proposed)
+        start = _find_end(context, encoded)
+        new = encoded[start:] if start is not None else self._target_tokenizer.encode(proposed)
         return [Proposal(token, None) for token in new[: min(limit, len(proposals))]]
 
     def learn(self, proposed: int, accepted: int) -> None:
         self._drafter.learn(proposed, accepted)
 
 
-def _end_of(context: Sequence[int], encoded: Sequence[int]) -> int | None:
+def _find_end(context: Sequence[int], encoded: Sequence[int]) -> int | None:
     """Find the end of the context, which encoding may prefix with a few tokens; None if not found."""
-    for start in range(min(3, len(encoded))):
-        if list(encoded[start : start + len(context)]) == list(context):
-            return start + len(context)
-    return None
+    ends = (start + len(context) for start in range(min(3, len(encoded))))
+    return next((end for end in ends if list(encoded[end - len(context) : end]) == list(context)), None)
 
 
 def _confidence(proposal: Proposal) -> float:

@@ -151,7 +151,7 @@ class TracedEngine(Engine):
         if len(kept) < _KEPT:
             kept.append(model.sequence(capacity))
             return kept[-1]
-        return max(kept, key=lambda sequence: sequence.shared(text))
+        return max(kept, key=lambda sequence: sequence.common_prefix(text))
 
     def _drafter(self, request: Request, costs: Costs | None) -> tuple[OpenDrafter, UpdateStrategy]:
         vocabulary, strategy = self._model("speculative").vocabulary, request.strategy
