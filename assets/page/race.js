@@ -217,7 +217,8 @@ export class Race {
     this.root.dataset.tone = summary.direction;
     this.root.dataset.strength = summary.strength;
     const reason = [stopped && `Stopped after ${stopped} tokens.`, summary.sentence, summary.certain].filter(Boolean).join(" ");
-    const was = this.first === summary.headline ? "" : ` (was ${this.first.toLowerCase()})`;
+    const same = this.first === summary.headline || this.first.endsWith("not certain"); // which promised to change
+    const was = same ? "" : ` (was ${this.first.toLowerCase()})`;
     const range = [summary.range, summary.refined || (was && "with step costs")].filter(Boolean).join(", ") + was;
     const warning = summary.warnings.find((/** @type {any} */ { kind }) => kind !== "disturbed" || !summary.certain); // which says so, too
     const texts = { headline: summary.headline, reason, range, apart: summary.apart, warning: warning?.chip, "made-by": summary.made_by };

@@ -179,8 +179,13 @@ def test_what_a_multi_token_prediction_head_cannot_is_refused_before_loading() -
     check_strategy(pair, "genai", Plain(), Sampling(do_sample=True))
     for engine, strategy, sampling, reason in (
         ("genai", Constant(4), Sampling(do_sample=True), "works in greedy decoding only; switch sampling off"),
-        ("genai", Confidence(0.4), Sampling(), "with a constant lookahead; choose policy constant"),
-        ("genai", Lookup(3, 3), Sampling(), "no prompt lookup for a model that is exported in parts"),
+        (
+            "genai",
+            Confidence(0.4),
+            Sampling(),
+            "needs a constant lookahead for a target with linear attention; choose policy constant",
+        ),
+        ("genai", Lookup(3, 3), Sampling(), "no prompt lookup for a model exported in parts"),
         ("traced", Constant(4), Sampling(), "choose the genai engine and that head as the draft"),
     ):
         with pytest.raises((PairError, SettingsError), match=reason):

@@ -117,7 +117,7 @@ def test_an_installed_package_is_found_without_its_dependencies(source: Source, 
 def test_a_pair_of_the_catalogue_begins_with_its_settings_once_it_is_here(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("SPECDEMO_PAIR")
+    monkeypatch.setenv("SPECDEMO_PAIR", "smollm2")
     assert default_pair().name == "story-pair"
     entries = find("smollm2").model_copy(update={"target": source}), find("story-pair")
     monkeypatch.setattr(catalogue, "catalogue", lambda: entries)

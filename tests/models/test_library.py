@@ -15,7 +15,7 @@ from specdemo.models.library import Library, add_model, find_model, library, mod
 from tests.support import gguf_files
 from tests.support.folders import FIXTURES
 
-BUNDLED_NAMES = ["story-pair/target", "story-pair/draft", "smollm2-draft", "smollm2-head"]
+BUNDLED_NAMES = ["story-pair/target", "story-pair/draft", "smollm2-head", "smollm2-draft"]
 
 
 @pytest.fixture

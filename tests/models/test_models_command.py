@@ -36,7 +36,7 @@ def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("list", "--json", "-") == 0
     data = json.loads(capsys.readouterr().out)
     assert [entry["name"] for entry in data["catalogue"] if entry["here"]] == ["story-pair"]
-    bundled = ["story-pair/target", "story-pair/draft", "smollm2-draft", "smollm2-head"]
+    bundled = ["story-pair/target", "story-pair/draft", "smollm2-head", "smollm2-draft"]
     assert [model["name"] for model in data["models"]] == bundled
 
 
