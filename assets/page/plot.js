@@ -95,7 +95,7 @@ export class Chart {
     this.across = titleOf(layout.xaxis);
     if (width < NARROW && layout.showlegend !== false) {
       for (const axis of ["xaxis", "yaxis"]) layout[axis] = { ...layout[axis], title: { text: "" } };
-      Object.assign(layout, { legend: { y: 0, yanchor: "bottom", font: { size: 10 }, indentation: -13 }, margin: { ...layout.margin, l: 32 } });
+      Object.assign(layout, { legend: { y: 0, yanchor: "bottom", font: { size: 10 }, indentation: -6 }, margin: { ...layout.margin, l: 32 } });
     }
     const still = touch.matches ? { dragmode: false, xaxis: { ...layout.xaxis, fixedrange: true }, yaxis: { ...layout.yaxis, fixedrange: true } } : {};
     if (data.every(({ x }) => !x.length)) Plotly.purge(this.plot); // else lines of the last run stay
