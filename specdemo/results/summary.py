@@ -190,7 +190,7 @@ def _nothing(comparison: Comparison) -> str:
     drafter = comparison.settings.strategy.drafter
     if any(step.proposed is None or step.proposed for step in comparison.speculative.rounds):
         return f"Not one of {drafter.subject}'s proposals was accepted, so speculation could only cost time."
-    found = "guessed nothing" if drafter.model else "found nothing to copy"
+    found = "proposed nothing" if drafter.model else "found nothing to copy"
     return f"{capitalised(drafter.subject)} {found}, so both sides decoded one token at a time."
 
 
@@ -251,8 +251,8 @@ def _why(comparison: Comparison, speedup: Speedup | None, warned: Sequence[RunWa
         found, longest = _ceiling(comparison), len(comparison.costs.verify) - 1 if comparison.costs else 0
         if found is not None and found[0] > 1 and longest >= (comparison.settings.strategy.fixed_lookahead or 0):
             yield (
-                f"A perfect draft, whose every guess is right, would reach {found[0]:.1f}× on this machine, by "
-                f"guessing {counted(found[1], 'token')} a round, where up to {longest} were measured. Up to there "
+                f"A perfect draft, whose every proposal is accepted, would reach {found[0]:.1f}× on this machine, by "
+                f"proposing {counted(found[1], 'token')} a round, where up to {longest} were measured. Up to there "
                 "the draft is the limit, beyond it the machine."
             )
     for warning in warned:
@@ -280,7 +280,7 @@ def _makeup(comparison: Comparison, speedup: Speedup) -> str:
         sentences.append(f"The target accepted {percent(rate)} of {drafter.subject}'s proposals.")
     costs, lookahead, parts = estimate.round_costs(comparison, speedup), _lookahead(comparison), list[str]()
     if costs is not None and costs.draft_step is not None:
-        parts.append(f"a guess costs {percent(costs.draft_step)} of a normal step")
+        parts.append(f"a proposal costs {percent(costs.draft_step)} of a normal step")
     if costs is not None and costs.verify is not None and lookahead is not None:
         steps = "about one step" if costs.verify < 1.1 else f"{costs.verify:.1f} steps"
         parts.append(f"checking {counted(lookahead + 1, 'token')} costs {steps}")
@@ -369,7 +369,7 @@ def warnings(comparison: Comparison, speedup: Speedup | None = None) -> Iterator
         )
         yield RunWarning("warming up", reason, "still warming up")
     if reason := _refused(comparison):
-        yield RunWarning("nothing accepted", reason, "no guess accepted")
+        yield RunWarning("nothing accepted", reason, "no proposal accepted")
     found = _ceiling(comparison)
     if found is not None and found[0] <= 1:
         yield RunWarning("no gain possible", _too_slow(comparison), "no draft could pay here")
@@ -379,7 +379,7 @@ def warnings(comparison: Comparison, speedup: Speedup | None = None) -> Iterator
         what = "token" if loop.period == 1 else f"{loop.period} tokens"
         reason = (
             f"From token {loop.start + 1} on, the output repeats the same {what}, {repeated} times in all. "
-            "Repetition is easy to guess, so this speedup says little about other texts."
+            "Repetition is easy to predict, so this speedup says little about other texts."
         )
         yield RunWarning("loop", reason, "the answer repeats itself")
 

@@ -131,7 +131,7 @@ def test_counts_decide_where_clocks_cannot() -> None:
     assert "noisy" not in found.headline
     nothing = [step.model_copy(update={"proposed": ()}) for step in wrong.speculative.rounds]
     silent = wrong.model_copy(update={"speculative": wrong.speculative.model_copy(update={"rounds": tuple(nothing)})})
-    assert summarise(silent).sentence.startswith("The draft guessed nothing")
+    assert summarise(silent).sentence.startswith("The draft proposed nothing")
     lookup = silent.model_copy(update={"settings": GenerationSettings(drafter="lookup")})
     assert summarise(lookup).sentence.startswith("Prompt lookup found nothing to copy")
 
