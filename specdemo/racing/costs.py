@@ -76,11 +76,12 @@ def measure_costs(
     if engine.remote:
         return None
     load, began, samples = OtherLoad(engine.thoroughness.load_seconds), perf_counter(), list[Sample]()
+    text = _text(engine, CONTEXT)
     try:
         for lookahead in LOOKAHEADS:
             if stop() or (lookahead > SHORTEST and perf_counter() - began > bound):
                 break
-            samples += _samples(*_timed(engine, lookahead, stop))
+            samples += _samples(*_timed(engine, text, lookahead, stop))
     except PromptError:  # longer than the model's context
         return None
     if stop() or not samples:
@@ -99,9 +100,9 @@ class Timed(NamedTuple):
     rest: float
 
 
-def _timed(engine: Engine, lookahead: int, stop: Callable[[], bool]) -> tuple[list[Timed], list[Timed]]:
+def _timed(engine: Engine, text: str, lookahead: int, stop: Callable[[], bool]) -> tuple[list[Timed], list[Timed]]:
     """Return plain steps, and rounds with as many proposals, or passes of that length without a draft."""
-    text, plain, rounds = _text(engine, CONTEXT), list[Timed](), list[Timed]()
+    plain, rounds = list[Timed](), list[Timed]()
     if engine.pair.draft is not None and not engine.pair.translated:  # a translated proposal is not one step
         chosen = {"policy": "constant", "num_assistant_tokens": lookahead, "max_new_tokens": _TOKENS}
         settings = pair_settings(engine.pair, engine=engine.name, ignore_eos=True, **chosen)
@@ -115,9 +116,8 @@ def _timed(engine: Engine, lookahead: int, stop: Callable[[], bool]) -> tuple[li
     if not before or not longer:
         return [], []
     if not rounds:
-        return [Timed(0, 0.0, seconds) for seconds in (*before, *after)], [
-            Timed(lookahead, 0.0, each) for each in longer
-        ]
+        plain = [Timed(0, 0.0, seconds) for seconds in (*before, *after)]
+        return plain, [Timed(lookahead, 0.0, seconds) for seconds in longer]
     rest = median(each.rest for each in plain) * median(longer) / median([*before, *after])
     return plain, [Timed(lookahead, max(each.rest - rest, 0.0), rest) for each in rounds]
 

@@ -26,7 +26,7 @@ from specdemo.engines.base import Engine
 from specdemo.errors import ENGINE_FAILED, EngineError, SettingsError, SpecdemoError
 from specdemo.models.checks import check_strategy
 from specdemo.models.converted import convert_pair
-from specdemo.racing.costs import known_costs, needs_costs, recall, start_settings
+from specdemo.racing.costs import measure_costs, needs_costs, recall, start_settings
 from specdemo.racing.race import LiveSettings, RaceEvent, race
 from specdemo.racing.warm_up import prepare
 from specdemo.records import Costs, ModelPair, Phase, Turn
@@ -77,7 +77,7 @@ class Engines:
         costs = recall(engine, pair) or self._costs.get(name)  # measured in quiet moments, and renewed by races
         if calibrate and costs is None:
             yield Phase("calibrating")
-            costs = self._costs[name] = known_costs(self._engine, stop=self.stop)
+            costs = self._costs[name] = measure_costs(self._engine, stop=self.stop)
         return self._engine, costs
 
     def has(self, engine: EngineName, pair: ModelPair) -> bool:

@@ -26,9 +26,7 @@ SAME = 0.02  # within this of 1×, neither side is called faster: nobody would n
 ABOVE = 1.1  # × τ: more is impossible, as a round reads the weights once at least; a tenth for clocks and caches
 LITTLE = 0.05  # within this of 1×, an uncertain side is not worth naming: it would be right every other time
 _PROBABLE = 1.3  # standard errors from 1×: the side is right in nine cases of ten
-EVEN = (
-    1.15  # "about even": the interval lies within this factor of 1×; a reader notices a text that is faster by more
-)
+EVEN = 1.15  # "about even": both ends lie within this factor of 1×; readers notice a larger difference
 BUSY = 0.2  # share of the processor that others took; below it the race's own interval says enough
 _PART = 0.25  # seconds: longer than a time slice, shorter than most disturbances
 _LEAST_PARTS = 4  # the error of fewer would be a guess
