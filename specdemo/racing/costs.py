@@ -4,8 +4,9 @@ A pass over n tokens reads the weights once, as a pass over one does; it costs m
 is the limit. So v(n) grows slowly, then faster, with cliffs where another kernel takes over. In a race the target's
 weights push the draft's out of the processor's caches each round, so a draft step measured alone looks too cheap.
 Therefore whole rounds are timed, in turns with plain steps in slices like a race's, and only their ratio is kept:
-the machine's pace drifts, by a third within a minute, and moves both. Quiet races of this pair add their own rounds
-to the table, and how far its predictions were off.
+the machine's pace drifts, by a third within a minute, and moves both. Where an engine changes its lookahead between
+rounds, one race has all of the usual ones, since from race to race even the ratio moves by a tenth. Quiet races of
+this pair add their own rounds to the table, and how far its predictions were off.
 """
 
 import json
@@ -31,17 +32,16 @@ from specdemo.files import own_cache, read_bytes, writable, write_json
 from specdemo.models.catalogue import pair_settings
 from specdemo.models.devices import PROPERTIES_VARIABLE, instruction_sets, processor
 from specdemo.models.folder import agreement_per_step
-from specdemo.racing.race import SLICE_SECONDS, race
+from specdemo.racing.race import SLICE_SECONDS, LiveSettings, race
 from specdemo.racing.warm_up import WARM_UP_PROMPT, OtherLoad
 from specdemo.records import Comparison, Costs, ModelPair, Run
 from specdemo.results import estimate
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import ENGINES, LOCAL, Constant, EngineName
 
-LOOKAHEADS = (1, 2, 3, 4, 6, 8, 16)  # v(n) is smooth between its cliffs, which lie at powers of two
-SHORTEST = 4  # lookaheads up to this one are always measured
+USUAL, LONGER = (1, 2, 3, 4), (6, 8, 16)  # lookaheads; v(n) is smooth between its cliffs, at powers of two
 CONTEXT = 64  # tokens of the prompt, so that the measured rounds lie in the middle of a usual race
-_TOKENS = 48  # of a measured race: medians over some 20 rounds, in a second
+_TOKENS = 48  # raced per lookahead: medians over some 20 rounds, in a second
 _WARM_PASSES = 2
 BOUND_SECONDS = 12.0  # after them, longer lookaheads are left to races; each compiles another length, in a second
 _WORDS = WARM_UP_PROMPT.split()
@@ -78,10 +78,10 @@ def measure_costs(
     load, began, samples = OtherLoad(engine.thoroughness.load_seconds), perf_counter(), list[Sample]()
     text = _text(engine, CONTEXT)
     try:
-        for lookahead in LOOKAHEADS:
-            if stop() or (lookahead > SHORTEST and perf_counter() - began > bound):
+        for lookaheads in _races(engine):
+            if stop() or (lookaheads[0] in LONGER and perf_counter() - began > bound):
                 break
-            samples += _samples(*_timed(engine, text, lookahead, stop))
+            samples += _samples(*_timed(engine, text, lookaheads, stop))
     except PromptError:  # longer than the model's context
         return None
     if stop() or not samples:
@@ -100,26 +100,42 @@ class Timed(NamedTuple):
     rest: float
 
 
-def _timed(engine: Engine, text: str, lookahead: int, stop: Callable[[], bool]) -> tuple[list[Timed], list[Timed]]:
+def _races(engine: Engine) -> list[tuple[int, ...]]:
+    """Lookaheads measured together."""
+    together = _drafts(engine) and Constant.name in ENGINES[engine.name].live
+    alone = [(lookahead,) for lookahead in (*USUAL, *LONGER)]
+    return [USUAL, *alone[len(USUAL) :]] if together else alone
+
+
+def _drafts(engine: Engine) -> bool:
+    return engine.pair.draft is not None and not engine.pair.translated  # a translated proposal is not one step
+
+
+def _timed(
+    engine: Engine, text: str, lookaheads: Sequence[int], stop: Callable[[], bool]
+) -> tuple[list[Timed], list[Timed]]:
     """Return plain steps, and rounds with as many proposals, or passes of that length without a draft."""
-    plain, rounds = list[Timed](), list[Timed]()
-    if engine.pair.draft is not None and not engine.pair.translated:  # a translated proposal is not one step
-        chosen = {"policy": "constant", "num_assistant_tokens": lookahead, "max_new_tokens": _TOKENS}
-        settings = pair_settings(engine.pair, engine=engine.name, ignore_eos=True, **chosen)
-        *_, comparison = race(engine, text, settings, stop=stop)
+    plain, rounds, longest = list[Timed](), list[Timed](), max(lookaheads)
+    if _drafts(engine):
+        if len(lookaheads) > 1:
+            next(engine.pass_seconds(text, 1))  # compiles the usual lengths
+        chosen = {"policy": "constant", "num_assistant_tokens": longest, "ignore_eos": True}
+        settings = pair_settings(engine.pair, engine=engine.name, max_new_tokens=_TOKENS * len(lookaheads), **chosen)
+        turns = cycle(LiveSettings(lookahead, 0.0) for lookahead in lookaheads)
+        *_, comparison = race(engine, text, settings, stop=stop, moved=lambda: next(turns))
         if isinstance(comparison, Comparison):
             plain, rounds = timings(comparison.plain), timings(comparison.speculative)
-            rounds = [each for each in rounds if each.lookahead == lookahead]
+            rounds = [each for each in rounds if each.lookahead in lookaheads]
     if rounds and all(each.drafting is not None for each in rounds):
         return plain, rounds
-    before, longer, after = (_passes(engine, text, tokens) for tokens in (1, lookahead + 1, 1))
+    before, longer, after = (_passes(engine, text, tokens) for tokens in (1, longest + 1, 1))
     if not before or not longer:
         return [], []
     if not rounds:
         plain = [Timed(0, 0.0, seconds) for seconds in (*before, *after)]
-        return plain, [Timed(lookahead, 0.0, seconds) for seconds in longer]
+        return plain, [Timed(longest, 0.0, seconds) for seconds in longer]
     rest = median(each.rest for each in plain) * median(longer) / median([*before, *after])
-    return plain, [Timed(lookahead, max(each.rest - rest, 0.0), rest) for each in rounds]
+    return plain, [Timed(longest, max(each.rest - rest, 0.0), rest) for each in rounds]
 
 
 def timings(run: Run) -> list[Timed]:

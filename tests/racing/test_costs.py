@@ -71,7 +71,11 @@ def test_what_a_quiet_moment_showed_is_kept_and_not_measured_again(load: list[fl
 def test_rounds_of_lookaheads_between_are_interpolated() -> None:
     costs = measure_costs(engine(extra=0.0))
     assert costs is not None
-    assert [lookahead for lookahead, rounds in enumerate(costs.samples) if rounds] == [0, *step_costs.LOOKAHEADS]
+    assert [lookahead for lookahead, rounds in enumerate(costs.samples) if rounds] == [
+        0,
+        *step_costs.USUAL,
+        *step_costs.LONGER,
+    ]
     assert costs.drafting == pytest.approx([0.002 * lookahead for lookahead in range(17)])
     assert costs.verify == pytest.approx([0.01] * 17)
 

@@ -7,7 +7,7 @@ from specdemo.engines.base import THOROUGH
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
 from specdemo.exports import schema
-from specdemo.racing.costs import LOOKAHEADS, SHORTEST, measure_costs
+from specdemo.racing.costs import LONGER, USUAL, measure_costs
 from specdemo.racing.race import LiveSettings, RaceEvent, race, run_alone
 from specdemo.racing.trials import repeats
 from specdemo.records import Comparison, Request, Round, Slice
@@ -102,8 +102,8 @@ def test_step_costs_of_a_known_engine_are_measured_exactly() -> None:
     costs = measure_costs(engine)
     assert costs is not None
     assert metrics.draft_cost(costs) == pytest.approx(0.2)
-    passes = [metrics.verify_cost(costs, n) for n in range(1, LOOKAHEADS[-1] + 2)]
-    assert passes == pytest.approx([1 + (n - 1) * 0.1 for n in range(1, LOOKAHEADS[-1] + 2)])
+    passes = [metrics.verify_cost(costs, n) for n in range(1, LONGER[-1] + 2)]
+    assert passes == pytest.approx([1 + (n - 1) * 0.1 for n in range(1, LONGER[-1] + 2)])
 
 
 def test_a_failing_afterthought_does_not_cost_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_a_failing_afterthought_does_not_cost_the_result(monkeypatch: pytest.Mon
 def test_measuring_step_costs_takes_no_longer_than_it_may() -> None:
     costs = measure_costs(ScriptedEngine(), bound=0)
     assert costs is not None
-    assert len(costs.verify) == SHORTEST + 1
+    assert len(costs.verify) == len(USUAL) + 1
     assert costs.draft_step == pytest.approx(ScriptedEngine().draft)
 
 

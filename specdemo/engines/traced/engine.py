@@ -45,7 +45,7 @@ _DRAFTED_TOKENS = 64  # while draft steps are timed
 # Activations of a draft that share a scale: its steps take a tenth less time than with 32, at the same agreement.
 # More do not divide the rows of every model.
 _DRAFT_GROUP = 64
-_FIXED_LENGTHS = range(1, 5)  # with more tokens a round rarely pays, and each length compiled takes memory
+_FIXED_LENGTHS = range(1, 6)  # with more tokens a round rarely pays, and each length compiled takes memory
 _EXACT_LAYOUTS: tuple[Layout, ...] = ("empty", "padded")  # may have the same bits at any length; the cheaper first
 
 
