@@ -103,8 +103,8 @@ def test_a_headline_that_counts_more_than_the_seconds_says_so() -> None:
     comparison = simulated(MACHINES["bursts, most of it"], 1.5, seed=6, repeats=2)
     found = said(comparison, costs=COSTS)
     assert found.refined == "refined by 2 repeats"
-    why = "Headline and bars rest on typical steps and 2 repeats, which vary less."
-    assert found.apart == f"The clocks of this race alone say 1.5× faster. {why}"
+    why = "The headline and the bars rest on typical steps and 2 repeats, which vary less."
+    assert found.apart == f"By the clocks of this race alone, speculation was 1.5× faster. {why}"
     checked = said(comparison, costs=COSTS.model_copy(update={"checks": (0.1, -0.1, 0.1)}))
     assert "2 repeats and step costs, which" in checked.apart
 
@@ -112,10 +112,7 @@ def test_a_headline_that_counts_more_than_the_seconds_says_so() -> None:
 def test_beside_other_programs_what_is_certain_is_said_and_advice_is_given_once() -> None:
     comparison = compare(ScriptedEngine(wrong=(5,)), num_assistant_tokens=2)
     found = said(comparison, other_load=0.6, costs=COSTS)
-    assert (
-        found.certain
-        == "Other programs took 60 % of the processor; what is certain: the target ran 3 times instead of 8."
-    )
+    assert found.certain == "Other programs took 60 % of the processor. Certain: the target ran 3 times instead of 8."
     assert [each.kind for each in found.warnings] == ["disturbed"]
     assert " ".join([*found.why, found.sentence]).count("Close what you can") == 1
     assert found.strength != "noisy"  # nine tokens say little, counts and step costs enough
@@ -126,7 +123,7 @@ def test_beside_other_programs_what_is_certain_is_said_and_advice_is_given_once(
 def test_counts_decide_where_clocks_cannot() -> None:
     wrong = compare(ScriptedEngine(wrong=range(99)))  # too short for an interval of its own
     found = summarise(wrong)
-    assert found.sentence == "Not one of the draft's proposals was accepted, so speculation could only cost time."
+    assert found.sentence == "None of the draft's proposals was accepted, so speculation only cost time."
     assert found.strength != "noisy"
     assert "noisy" not in found.headline
     nothing = [step.model_copy(update={"proposed": ()}) for step in wrong.speculative.rounds]
@@ -162,7 +159,7 @@ def test_what_disturbs_a_measurement_is_named() -> None:
 def test_enough_rounds_without_anything_accepted_are_doubted() -> None:
     wrong = compare(ScriptedEngine(wrong=range(99)), ignore_eos=True, max_new_tokens=20)
     (warning,) = warnings(wrong)
-    assert warning.reason.startswith("Not one proposal was accepted in 18 rounds")
+    assert warning.reason.startswith("No proposal was accepted in 18 rounds")
     assert "made for another target" in warning.reason
     few = compare(ScriptedEngine(wrong=range(99)), ignore_eos=True, max_new_tokens=8, num_assistant_tokens=8)
     assert sum(len(step.proposed or ()) for step in few.speculative.rounds) > 18
