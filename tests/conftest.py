@@ -1,6 +1,7 @@
 import logging
 import os
 import signal
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +32,9 @@ PROMPTS = (
     '"Where are you going?" asked the wolf.',
 )
 
+# Dozens of processes import the app: with compiled modules they take half the processor time to start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 hypothesis.settings.register_profile("quick", max_examples=30, deadline=None)
 hypothesis.settings.load_profile("quick")  # pytest --hypothesis-profile default tries more examples
