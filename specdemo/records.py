@@ -1,7 +1,7 @@
 """Immutable values that engines produce and everything else reads: requests, models, runs, measurements.
 
-A run is a prefill followed by rounds; plain decoding has nothing proposed, so one counter and one clock serve both
-sides. Anyone may have written a file: bounds here are far beyond any real run, yet no sum or ratio overflows a float.
+A run is a prefill followed by rounds; plain decoding proposes nothing, so one counter and one clock serve both sides.
+Anyone may have written a file: bounds are far beyond any real run, yet no sum or ratio overflows a float.
 """
 
 from dataclasses import dataclass, field, replace
@@ -28,7 +28,7 @@ Count = Annotated[int, Field(ge=0, lt=2**53)]  # browsers represent these exactl
 
 
 class Record(BaseModel):
-    """Base of all records: frozen, finite, and ignoring derived extras when read from JSON."""
+    """Base of all records: frozen and finite; reading JSON ignores derived extras."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
@@ -39,7 +39,7 @@ SILENCE_SECONDS = 60.0  # after this long without data, a server counts as silen
 
 
 class Server(Record):
-    """The model's name there may be None if it is the only one, and the kind None to detect it."""
+    """`model` may be None if the server has only one, and `kind` None to detect it."""
 
     url: str
     model: str | None = None
@@ -52,7 +52,7 @@ class Servers(Record):
     speculative: Server | None = None
 
 
-Prompts = Literal["chat", "base"]  # for a target: chats, or the beginning of a text
+Prompts = Literal["chat", "base"]  # what a target continues: a chat, or the beginning of a text
 
 
 class Model(Record):
@@ -109,9 +109,7 @@ class ModelPair(Record):
             return None
         if self.target.server is not None:
             return "server"
-        if self.draft.head is not None:
-            return self.draft.head
-        return "translated" if self.translated else "model"
+        return self.draft.head or ("translated" if self.translated else "model")
 
 
 class Environment(Record):
@@ -134,14 +132,14 @@ class Environment(Record):
 
     @property
     def remote(self) -> bool:
-        """Servers decoded, which report only their names."""
+        """Whether servers decoded, which report only their names."""
         return self.openvino_genai == NOT_USED
 
 
-NOT_USED = "not used"  # in place of OpenVINO's version if a server decodes
+NOT_USED = "not used"  # instead of OpenVINO's version if a server decodes
 
 
-# What is asked.
+# Requests.
 
 
 class Turn(Record):
@@ -186,18 +184,18 @@ class Request:
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        turns = [(("user", turn.prompt), ("assistant", turn.answer)) for turn in self.history]
-        said = [("system", self.system_prompt)] * bool(self.system_prompt) + [part for turn in turns for part in turn]
-        return [{"role": role, "content": text} for role, text in [*said, ("user", self.prompt)]]
+        parts = [("system", self.system_prompt)] if self.system_prompt else []
+        for turn in self.history:
+            parts += [("user", turn.prompt), ("assistant", turn.answer)]
+        return [{"role": role, "content": text} for role, text in [*parts, ("user", self.prompt)]]
 
     # Fields of other software, sent by engines and shown as code to copy. Every field is given, even defaults, since
     # a model's own generation config may differ.
 
     @property
     def reports_probabilities(self) -> bool:
-        """Ask GenAI for the target's probability of each committed token, which takes time. In greedy decoding it
-        applies a confidence threshold only then: else the draft's probability counts as unknown, and it stops after
-        one token.
+        """Whether to ask GenAI for the target's probability of each committed token, which takes time. In greedy
+        decoding a confidence threshold needs it: otherwise GenAI's draft stops after one token.
         """
         return isinstance(self.strategy, Confidence) and not self.sampling.do_sample
 
@@ -217,20 +215,17 @@ class Request:
         return fields | (self.strategy.genai() or {})
 
     def openai(self, *, neutral: bool = True) -> dict[str, Any]:
-        """Fields of OpenAI's protocol and those that vLLM and others add; not `neutral`: without additions that
-        change nothing, since some servers refuse what they do not know.
+        """Fields of OpenAI's protocol and those that vLLM and others add. If not `neutral`, leave out additions that
+        change nothing, since some servers refuse fields that they do not know.
         """
         sampling = self.sampling
-        fields: dict[str, Any] = {
-            "max_tokens": self.max_new_tokens,
-            "temperature": sampling.temperature if sampling.do_sample else 0,
-        }
+        fields: dict[str, Any] = {"max_tokens": self.max_new_tokens, "temperature": 0}
+        added: dict[str, Any] = {"ignore_eos": self.ignore_eos, "repetition_penalty": sampling.repetition_penalty}
         if sampling.do_sample:
-            fields |= {"top_p": sampling.top_p, "seed": sampling.seed}
-        added = {"ignore_eos": self.ignore_eos, "repetition_penalty": sampling.repetition_penalty}
-        added |= {"top_k": sampling.top_k or -1} if sampling.do_sample else {}
-        unchanged = {"ignore_eos": False, "repetition_penalty": 1, "top_k": -1}
-        return fields | {name: value for name, value in added.items() if neutral or value != unchanged[name]}
+            fields |= {"temperature": sampling.temperature, "top_p": sampling.top_p, "seed": sampling.seed}
+            added["top_k"] = sampling.top_k or -1
+        defaults = {"ignore_eos": False, "repetition_penalty": 1, "top_k": -1}
+        return fields | {name: value for name, value in added.items() if neutral or value != defaults[name]}
 
     def llama_cpp(self, window: int) -> dict[str, Any]:
         """Fields of llama.cpp's server; a repetition penalty covers the last `window` tokens."""
@@ -247,7 +242,7 @@ class Request:
         }
 
 
-# What happened: runs, and comparisons of two.
+# Runs, and comparisons of two.
 
 # end of text, token limit, the user's Stop, an error, no server
 FinishReason = Literal["stop", "length", "cancelled", "failed", "absent"]
@@ -263,7 +258,7 @@ class Outcome(StrEnum):
 
 
 class Alternative(Record):
-    """A token that the target might have chosen, with the target's probability."""
+    """A token that one side chose, with the target's probability of it."""
 
     id: Count
     text: str
@@ -302,34 +297,34 @@ class Round(Record):
 
     @property
     def ids(self) -> list[int]:
-        """Of the committed tokens, without unreported ones."""
+        """Ids of the committed tokens, without unreported ones."""
         return [token.id for token in self.committed if token.id is not None]
 
     @property
     def accepted(self) -> int:
-        """Accepted proposals; if unreported, all committed tokens but the correction or bonus token."""
+        """Number of accepted proposals; if unreported, of committed tokens without the correction or bonus token."""
         if self.proposed is None:
             return max(len(self.committed) - 1, 0)
         return sum(token.verdict is Outcome.ACCEPTED for token in self.proposed)
 
     @property
     def contradicts_itself(self) -> bool:
-        """Outcomes are in an order that no verification gives, or more are accepted than committed."""
+        """Whether outcomes are in an order that no verification gives, or more are accepted than committed."""
         outcomes = [token.verdict for token in self.proposed or ()]
         possible = outcomes_from_counts(len(outcomes), self.accepted)
-        # a text that ends within the proposals leaves those behind it unjudged
+        # a text that ends within the proposals leaves the following ones unjudged
         ended = [Outcome.ACCEPTED] * self.accepted + [Outcome.DISCARDED] * (len(outcomes) - self.accepted)
         return bool(outcomes) and (outcomes not in (possible, ended) or self.accepted > len(self.committed))
 
 
 def outcomes_from_counts(proposed: int, accepted: int) -> list[Outcome]:
-    left = proposed - accepted
-    return [Outcome.ACCEPTED] * accepted + [Outcome.REJECTED] * min(left, 1) + [Outcome.DISCARDED] * max(left - 1, 0)
+    rest = [Outcome.REJECTED, *[Outcome.DISCARDED] * (proposed - accepted - 1)]
+    return [Outcome.ACCEPTED] * accepted + rest[: proposed - accepted]
 
 
 class DraftCounts(Record):
-    """A server's own sums over the rounds in which something was proposed; `by_position[i]` of them accepted more
-    than i tokens. `of_server`: differences of its counters, which would include other requests.
+    """A server's totals over rounds that proposed something, of which `by_position[i]` accepted more than i tokens.
+    `of_server`: differences of the server's counters, which include other requests.
     """
 
     rounds: Count
@@ -342,8 +337,8 @@ class DraftCounts(Record):
 class Run(Record):
     """One side of a comparison. `prefill` commits the first token; its seconds are the time to first token.
 
-    `prompt_tokens` count chat and template, too. Not `passes_known`: a server did not report which tokens came from
-    one pass, so a round is what arrived together.
+    `prompt_tokens` include chat and template. If `passes_known` is False, a server did not report which tokens came
+    from one pass, and a round is what arrived together.
     """
 
     prefill: Round
@@ -372,7 +367,7 @@ class Run(Record):
 
 
 class WarmUp(Record):
-    """Not `steady`: time ran out while repetitions were still getting faster."""
+    """`steady` is False if time ran out while repetitions were still getting faster."""
 
     rounds: Count
     seconds: Share
@@ -388,13 +383,13 @@ class Move(Record):
 
 
 _RESOLUTION = 5e-4  # of a log-probability in f32, where kernels differ
-_LEAST = 1e-12  # of a probability: those below are rounding
+_LEAST = 1e-12  # probability; smaller ones are rounding
 
 
 class Divergence(Record):
-    """The first token in which greedy outputs differ: each side's, with the target's probability of it from one pass
+    """The first token in which greedy outputs differ, on each side, with its probability from one pass of the target
     over the common text, off the clock. `rounding` is the largest difference in log-probability between a pass over
-    several tokens and passes over one, measured just before.
+    several tokens and passes over one, measured on the text before it.
     """
 
     index: Count
@@ -404,16 +399,15 @@ class Divergence(Record):
 
     @property
     def near_tie(self) -> bool:
-        """Rounding explains the divergence: each probability may be off by as much as was measured."""
+        """Whether rounding explains the divergence: each probability may be off by as much as was measured."""
         plain, speculative = (log(max(each.probability, _LEAST)) for each in (self.plain, self.speculative))
         return abs(plain - speculative) <= max(2 * self.rounding, _RESOLUTION)
 
 
-_TYPICAL = 4  # proposals a round for which the cost of a single draft step is given
+_TYPICAL = 4  # proposals in the round whose average draft step is given
 
 
 def _rising(values: tuple[float, ...]) -> tuple[float, ...]:
-    """Anyone may have written a file, earlier versions of specdemo included."""
     return tuple(accumulate(values, max))
 
 
@@ -421,9 +415,9 @@ class Costs(Record):
     """Step costs of a pair in seconds, by a round's number of proposals γ, as races spend them.
 
     `verify[γ]`: the target's pass over γ + 1 tokens and the choice among them, so `verify[0]` is a plain step;
-    `drafting[γ]`: the draft model's part, empty without one. Neither falls with γ. `samples[γ]` counts the rounds
-    behind both, 0 where they are interpolated. `checks` are log(predicted / raced) speedups of quiet races on this
-    machine; `other_load` is the share of the processor that other processes took meanwhile.
+    `drafting[γ]`: the draft model's part, empty without one. Neither falls with γ, whoever wrote the file.
+    `samples[γ]` counts the rounds behind both, 0 where they are interpolated. `checks` are log(predicted / raced)
+    speedups of quiet races on this machine; `other_load` is the share of the processor that other processes took.
     """
 
     verify: Annotated[tuple[Seconds, ...], AfterValidator(_rising)] = Field(min_length=1, max_length=MOST)
@@ -458,7 +452,7 @@ class Trial(Record):
     """One speculative run and its plain neighbours; None where the engine does not report a value.
 
     `seconds` and `plain_seconds`, the mean of both neighbours, are for the same number of new `tokens`, prefill
-    excluded. `plain_steps` are the seconds of every plain step; `round_steps` are tokens committed, tokens proposed
+    excluded. `plain_steps` has the seconds of every plain step; `round_steps` the tokens committed, tokens proposed
     (-1 if unknown) and seconds of every round. Both are empty for several requests at once.
     """
 
@@ -475,12 +469,10 @@ class Trial(Record):
     round_steps: tuple[tuple[Count, int, Seconds], ...] = Field((), max_length=MOST)
 
 
+# Source of a run's proposals. measured: as they were made; replayed: by running the drafter over the committed text,
+# off the clock; counts only: just their number. From a server: reported: tokens per round, or proposals, too; bursts:
+# what arrived at once.
 TraceSource = Literal["measured", "replayed", "counts only", "reported", "bursts"]
-"""Source of a run's proposals.
-
-measured: as they were made; replayed: by running the drafter over the committed text off the clock; counts only: only
-their number is known. From a server: reported: tokens per round, or proposals, too; bursts: what arrived at once.
-"""
 
 
 class Comparison(Record):
@@ -516,16 +508,15 @@ class Comparison(Record):
         return self.plain if side == "plain" else self.speculative
 
 
-# What is reported meanwhile.
+# Progress of work.
 
 F = TypeVar("F")
 
 
 @dataclass(frozen=True)
 class Progress(Generic[F]):
-    """`done` of `total` parts, the `result` so far, and an estimate of the `seconds_left`, None at first.
-
-    `limit`: seconds after which it ends, however many of the parts are done.
+    """`done` of `total` parts, the `result` so far, and an estimate of `seconds_left`, None at first. The work ends
+    after `limit` seconds, however many parts are done.
     """
 
     done: int
@@ -538,7 +529,7 @@ class Progress(Generic[F]):
 
 @dataclass(frozen=True)
 class Phase:
-    """An engine's activity while it is not decoding; `done` of `total` parts, if several."""
+    """What an engine does while it is not decoding; `done` of `total` parts, if several."""
 
     name: Literal["converting", "loading", "calibrating", "warming up", "prefilling"]
     done: int = 0
@@ -548,7 +539,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Slice:
-    """The rounds of one side in one slice; a side's first slice is its prefill, a single round."""
+    """The rounds of one side in one turn; a side's first slice is its prefill, a single round."""
 
     side: Side
     rounds: tuple[Round, ...]

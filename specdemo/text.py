@@ -1,4 +1,4 @@
-"""Foreign text in each medium: names of files and servers, answers and messages are shown, never obeyed."""
+"""Foreign text, such as file names, answers and error messages, made safe to show in terminal, Markdown and page."""
 
 import re
 
@@ -13,8 +13,8 @@ def printable(text: str, *, lines: bool = False) -> str:
     return (_HIDDEN if lines else _HIDDEN_OR_LINE).sub(_escaped, text.replace("\r\n", "\n") if lines else text)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
 
@@ -27,5 +27,5 @@ def counted(count: int, noun: str) -> str:
 
 
 def without_folders(text: str) -> str:
-    """Cut paths to their last part, for visitors, who need not know the server's folders."""
+    """Cut paths to their last part: visitors need not know the server's folders."""
     return _FOLDERS.sub("", text)

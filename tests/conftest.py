@@ -1,34 +1,40 @@
 import logging
 import os
 import signal
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import hypothesis
 import pytest
-from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 from specdemo.engines.base import BRIEF
-from specdemo.engines.genai.engine import GenAIEngine
-from specdemo.engines.traced.engine import TracedEngine
 from specdemo.models.catalogue import PAIR_VARIABLE, bundled_pair
 from specdemo.models.devices import PROPERTIES_VARIABLE
 from specdemo.records import Server, Servers
-from tests.support import llama
-from tests.support.browser import FLAGS, WAIT, App, Visit, installed, messages, started, watch
-from tests.support.folders import add_models
+
+if TYPE_CHECKING:  # fixtures import these, since they take two seconds that most tests need not wait for
+    from playwright.sync_api import BrowserContext, Page
+
+    from specdemo.engines.genai.engine import GenAIEngine
+    from specdemo.engines.traced.engine import TracedEngine
+    from tests.support.browser import App, Visit
 
 PAGES = "/test_page"  # in the names of tests that drive the page in a browser
-OPENED = pytest.StashKey[list[Page]]()
+OPENED = pytest.StashKey["list[Page]"]()
 PROMPTS = (
     "Once upon a time there was a fox who",
     "In a deep forest there lived",
     '"Where are you going?" asked the wolf.',
 )
 
+# Dozens of processes import the app: with compiled modules they take half the processor time to start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 hypothesis.settings.register_profile("quick", max_examples=30, deadline=None)
 hypothesis.settings.load_profile("quick")  # pytest --hypothesis-profile default tries more examples
@@ -85,14 +91,18 @@ def log_of_commands() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def engine() -> Iterator[GenAIEngine]:
+def engine() -> "Iterator[GenAIEngine]":
+    from specdemo.engines.genai.engine import GenAIEngine
+
     engine = GenAIEngine(bundled_pair(), thoroughness=BRIEF)
     yield engine
     engine.close()
 
 
 @pytest.fixture(scope="session")
-def traced() -> Iterator[TracedEngine]:
+def traced() -> "Iterator[TracedEngine]":
+    from specdemo.engines.traced.engine import TracedEngine
+
     engine = TracedEngine(bundled_pair(), thoroughness=BRIEF)
     yield engine
     engine.close()
@@ -101,6 +111,8 @@ def traced() -> Iterator[TracedEngine]:
 @pytest.fixture(scope="session")
 def llama_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     """The second server has a draft."""
+    from tests.support import llama
+
     target, draft = llama.write_pair(tmp_path_factory.mktemp("gguf"))
     with llama.started(target) as plain, llama.started(target, draft) as speculative:
         yield Servers(plain=Server(url=plain), speculative=Server(url=speculative))
@@ -109,6 +121,8 @@ def llama_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]
 @pytest.fixture(scope="session")
 def chromium() -> str:
     """`SPECDEMO_REQUIRE_BROWSER` makes a missing one a failure."""
+    from tests.support.browser import installed
+
     path = installed()
     if path is None:
         message = "no Chromium on this machine (Debian: apt-get install chromium)"
@@ -119,8 +133,12 @@ def chromium() -> str:
 
 
 @pytest.fixture(scope="session")
-def browser(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext]:
+def browser(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> "Iterator[BrowserContext]":
     """With a profile, which keeps compiled scripts: the page opens in half the time."""
+    from playwright.sync_api import sync_playwright
+
+    from tests.support.browser import FLAGS
+
     with sync_playwright() as playwright:
         profile = tmp_path_factory.mktemp("profile")
         browser = playwright.chromium.launch_persistent_context(profile, executable_path=chromium, args=FLAGS)
@@ -130,14 +148,18 @@ def browser(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(scope="session")
 def models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.support.folders import add_models
+
     folder = tmp_path_factory.mktemp("models")
     add_models(folder)
     return folder
 
 
 @pytest.fixture(scope="session")
-def app(chromium: str, models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+def app(chromium: str, models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> "Iterator[App]":
     """On scripted engines, as on a Space: without downloads."""
+    from tests.support.browser import started
+
     folder = tmp_path_factory.mktemp("scripted")
     with started(folder, "-m", "tests.support.scripted_app", models_dir, SPACE_ID="somebody/specdemo") as app:
         yield app
@@ -147,23 +169,28 @@ def app(chromium: str, models_dir: Path, tmp_path_factory: pytest.TempPathFactor
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show what the pages of a failed test say: often the app has given the reason."""
     report = yield
-    if report.failed and report.when == "call":
-        report.sections += [
-            (f"Page {page.url}", messages(page)) for page in item.stash.get(OPENED, []) if not page.is_closed()
-        ]
+    if report.failed and report.when == "call" and (pages := item.stash.get(OPENED, [])):
+        from tests.support.browser import messages
+
+        report.sections += [(f"Page {page.url}", messages(page)) for page in pages if not page.is_closed()]
     return report
 
 
 @pytest.fixture
-def visit(browser: BrowserContext, app: App, request: pytest.FixtureRequest) -> Iterator[Visit]:
+def visit(browser: "BrowserContext", app: "App", request: pytest.FixtureRequest) -> "Iterator[Visit]":
     """Open the page as a new visitor; at the end, no page may have complained, and nobody have asked another host."""
-    pages = request.node.stash[OPENED] = list[Page]()
+    from playwright.sync_api import expect
+
+    from tests.support.browser import WAIT, watch
+
+    pages: list[Page] = []
+    request.node.stash[OPENED] = pages
     complaints: list[str] = []
 
     def foreign(url: str) -> bool:
         return urlsplit(url).scheme in ("http", "https", "ws", "wss") and not url.startswith(app.url)
 
-    def open_page(path: str = "/", width: int = 1440) -> Page:
+    def open_page(path: str = "/", width: int = 1440) -> "Page":
         page = browser.new_page()
         pages.append(page)
         watch(page)

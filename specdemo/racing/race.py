@@ -1,15 +1,15 @@
 """The race: two decoders on one machine, each with a clock that runs only while that side computes.
 
-Step by step, each side would evict the other's weights from the processor's caches. So they take turns in slices of
-at least `SLICE_SECONDS`: always the side whose clock is behind; `tests/benchmarks` measures what that costs. If
-greedy outputs diverge, the engine is asked for the target's probabilities of both tokens at the first difference. A
-pass over several tokens rounds differently, by as much as is measured on the preceding text, so two almost equally
-likely tokens can change places; otherwise engine or model are at fault.
+If they took turns step by step, each side would evict the other's weights from the processor's caches. Instead, the
+side whose clock is behind computes for at least `SLICE_SECONDS`; docs/performance.md says what that costs. If greedy
+outputs diverge, the engine reports the target's probabilities of both tokens at the first difference. A pass over
+several tokens rounds differently, by as much as is measured on the preceding text, so two almost equally likely
+tokens can change places. A larger gap is a fault of engine or model.
 """
 
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -31,7 +31,6 @@ from specdemo.records import (
     Run,
     Side,
     Slice,
-    Token,
     Turn,
     WarmUp,
 )
@@ -52,13 +51,13 @@ class LiveSettings(NamedTuple):
 
 class RaceSide:
     def __init__(
-        self, side: Side, decoder: Decoder, strategy: Strategy, moved: Callable[[], LiveSettings | None]
+        self, name: Side, decoder: Decoder, strategy: Strategy, live_settings: Callable[[], LiveSettings | None]
     ) -> None:
-        self.side: Side = side
+        self.name: Side = name
         self.decoder, self.rounds, self.clock = decoder, decoder.rounds(), 0.0
         self.error: ServerError | None = None
         self.moves: list[Move] = []
-        self._strategy, self._moved = strategy, moved
+        self._strategy, self._live_settings = strategy, live_settings
         self._done: list[Round] = []
 
     @property
@@ -70,14 +69,15 @@ class RaceSide:
         return "failed" if self.error is not None else self.decoder.finish_reason
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
+    def catch_error(self) -> Iterator[None]:
+        """A server that fails ends its side, not the race."""
         try:
             yield
         except ServerError as error:
             self.error = error
 
     def prefill(self, stop: Callable[[], bool]) -> Iterator[Phase | Slice]:
-        with self.kept():
+        with self.catch_error():
             while self.finish_reason is None and not stop():
                 step = next(self.rounds)
                 if isinstance(step, Round):
@@ -86,22 +86,20 @@ class RaceSide:
                 yield Phase("prefilling", *step)
 
     def slice(self, seconds: float, stop: Callable[[], bool]) -> Iterator[Slice]:
-        """Decode until `seconds` have been computed, or the side is over or stopped; yield the slice."""
+        """Compute for `seconds`, or until the side is over or stopped; yield the slice."""
         rounds, until, before = list[Round](), self.clock + seconds, len(self.moves)
-        with self.kept():
+        with self.catch_error():
             while self.finish_reason is None and self.clock < until and not stop():
-                self._follow(len(self._done) + len(rounds))
+                self._apply_live_settings(len(self._done) + len(rounds))
                 step = next(self.rounds)
                 assert isinstance(step, Round), "progress of the prefill is over"
                 rounds.append(step)
                 self.clock += step.seconds
         yield replace(self._record(rounds), moves=tuple(self.moves[before:]))
 
-    def _follow(self, number: int) -> None:
-        moved = self._moved()
-        if moved is None:
-            return
-        values = moved.of(self._strategy)
+    def _apply_live_settings(self, number: int) -> None:
+        live = self._live_settings()
+        values = {} if live is None else live.of(self._strategy)
         strategy = replace(self._strategy, **values)
         if strategy != self._strategy and self.decoder.update_strategy(strategy):
             self._strategy = strategy
@@ -117,7 +115,7 @@ class RaceSide:
     def _record(self, rounds: list[Round]) -> Slice:
         traced = self.decoder.with_proposals(rounds)  # off the clock
         self._done += traced
-        return Slice(self.side, tuple(traced), self.finish_reason, self.decoder.trace_source)
+        return Slice(self.name, tuple(traced), self.finish_reason, self.decoder.trace_source)
 
 
 SLICE_SECONDS = 0.2
@@ -134,37 +132,39 @@ def race(
     stop: Callable[[], bool] = lambda: False,
     costs: Costs | None = None,
     slice_seconds: float = SLICE_SECONDS,
-    moved: Callable[[], LiveSettings | None] = lambda: None,
+    live_settings: Callable[[], LiveSettings | None] = lambda: None,
 ) -> Iterator[RaceEvent]:
     """Decode the prompt on both sides; yield slices as they happen and the comparison at the end.
 
-    `stop` and `moved` are checked between rounds; settings returned by `moved` apply from the next one, where the
-    decoder supports it. Stopped early, a side can be empty; without any token there is no comparison.
+    `stop` and `live_settings` are called between rounds; settings apply from the next one, where the decoder supports
+    it. Stopped early, a side can be empty; without any token there is no comparison.
     """
     request = Request.of(prompt, settings, tuple(history))
-    runners = {
-        side: RaceSide(side, engine.decoder(each, costs), each.strategy, moved)
-        for side, each in _sides(engine, request).items()
+    sides = {
+        name: RaceSide(name, engine.decoder(each, costs), each.strategy, live_settings)
+        for name, each in _requests(engine, request).items()
     }
-    with ExitStack() as opened:
-        for runner in runners.values():
-            opened.callback(runner.rounds.close)
-        warmed = yield from warm_up_sides(engine, runners, request, costs, stop)
+    with ExitStack() as stack:
+        for side in sides.values():
+            stack.callback(side.rounds.close)
+        warmed = yield from warm_up_sides(engine, sides, request, costs, stop)
         load = OtherLoad(engine.thoroughness.load_seconds)
-        # a server does not wait to be asked for the next round, so the other's turn is over first
-        for group in [[runner] for runner in runners.values()] if engine.remote else [list(runners.values())]:
-            for runner in group:
-                yield from runner.prefill(stop)
-            while (unfinished := [runner for runner in group if runner.finish_reason is None]) and not stop():
-                ahead = unfinished[0] if settings.sequential else min(unfinished, key=lambda runner: runner.clock)
-                yield from ahead.slice(slice_seconds, stop)
-        if not any(runner.started for runner in runners.values()):
-            for error in filter(None, [runner.error for runner in runners.values()]):
+        # a server decodes on while nobody reads, so servers take turns by whole runs
+        for group in [[side] for side in sides.values()] if engine.remote else [list(sides.values())]:
+            for side in group:
+                yield from side.prefill(stop)
+            while (unfinished := [side for side in group if side.finish_reason is None]) and not stop():
+                behind = unfinished[0] if settings.sequential else min(unfinished, key=lambda side: side.clock)
+                yield from behind.slice(slice_seconds, stop)
+        if not any(side.started for side in sides.values()):
+            for error in filter(None, [side.error for side in sides.values()]):
                 raise error
             return
         other_load = None if engine.remote else load.share()
-        plain, speculative = (runners[side].run() if side in runners else Run.without("absent") for side in SIDES)
-        last = runners.get("speculative") or runners["plain"]
+        plain, speculative = (sides[name].run() if name in sides else Run.without("absent") for name in SIDES)
+        last, agreement = sides.get("speculative") or sides["plain"], None
+        with suppress(RunError, RuntimeError):  # no failure from here on must cost the finished runs
+            agreement = last.decoder.draft_agreement() if last.started else None
         comparison = Comparison(
             pair=engine.pair,
             prompt=prompt,
@@ -174,43 +174,35 @@ def race(
             speculative=speculative,
             trace_source=last.decoder.trace_source,
             costs=costs,
-            draft_agreement=_agreement(last.decoder) if last.started else None,
+            draft_agreement=agreement,
             history=request.history,
             warm_up=warmed,
             other_load=other_load,
             moves=tuple(last.moves),
-            failures={side: str(runner.error) for side, runner in runners.items() if runner.error is not None},
+            failures={name: str(side.error) for name, side in sides.items() if side.error is not None},
         )
     yield comparison.model_copy(update={"divergence": None if stop() else find_divergence(engine, comparison)})
 
 
-def _sides(engine: Engine, request: Request) -> dict[Side, Request]:
-    return {side: request.plain if side == "plain" else request for side in engine.sides}
+def _requests(engine: Engine, request: Request) -> dict[Side, Request]:
+    return {name: request.plain if name == "plain" else request for name in engine.sides}
 
 
 def warm_up_sides(
-    engine: Engine, runners: Mapping[Side, RaceSide], request: Request, costs: Costs | None, stop: Callable[[], bool]
+    engine: Engine, sides: Mapping[Side, RaceSide], request: Request, costs: Costs | None, stop: Callable[[], bool]
 ) -> Generator[Phase, None, dict[Side, WarmUp]]:
     """Warm up both sides in turns; servers one after the other, since one may fail."""
     if engine.remote or engine.pair.runtime.enable_prefix_caching:
         # with prefix caching, the timed prefill must see a new prompt
         request = replace(request, prompt=WARM_UP_PROMPT, history=())
-    requests = _sides(engine, request)
+    requests = _requests(engine, request)
     if not engine.remote:
         return (yield from warm_up(engine, requests, costs, stop))
     warmed: dict[Side, WarmUp] = {}
-    for side, runner in runners.items():
-        with runner.kept():
-            warmed |= yield from warm_up(engine, {side: requests[side]}, costs, stop)
+    for name, side in sides.items():
+        with side.catch_error():
+            warmed |= yield from warm_up(engine, {name: requests[name]}, costs, stop)
     return warmed
-
-
-def _agreement(decoder: Decoder) -> tuple[bool, ...] | None:
-    """Return the draft's agreement. No failure from here on must cost the finished runs."""
-    try:
-        return decoder.draft_agreement()
-    except (RunError, RuntimeError):
-        return None
 
 
 def run_alone(decoder: Decoder, rounds: int | None = None, stop: Callable[[], bool] = lambda: False) -> Run:
@@ -230,38 +222,26 @@ _LAST = 16  # preceding tokens on which rounding is measured
 
 
 def find_divergence(engine: Engine, comparison: Comparison) -> Divergence | None:
-    """Return the first divergence of a greedy comparison, or None if there is none or the engine cannot tell."""
+    """Return the first divergence of a greedy comparison; None if there is none or the engine cannot tell."""
     index = metrics.first_divergence(comparison)
     runs = comparison.plain, comparison.speculative
     if index is None or engine.remote or comparison.settings.do_sample:
         return None
     if any(index >= len(run.tokens) or len(run.token_ids) != len(run.tokens) for run in runs):
         return None  # one side ended there
-    common, (plain, speculative) = runs[0].token_ids[:index], (run.tokens[index] for run in runs)
-    before, last = common[:-_LAST], common[-_LAST:]
+    start = max(index - _LAST, 0)
+    before, texts = runs[0].token_ids[:start], [run.token_ids[start : index + 1] for run in runs]
     request = Request.of(comparison.prompt, comparison.settings, comparison.history).plain
     try:
-        together, other = (
-            engine.log_probabilities(request, before, [*last, *_id(token)], one_by_one=False)
-            for token in (plain, speculative)
-        )
-        apart = engine.log_probabilities(request, before, [*last, *_id(plain)], one_by_one=True)
+        together, other = (engine.log_probabilities(request, before, text, one_by_one=False) for text in texts)
+        one_by_one = engine.log_probabilities(request, before, texts[0], one_by_one=True)
     except (SpecdemoError, RuntimeError):
         return None
-    if together is None or other is None or apart is None:
+    if together is None or other is None or one_by_one is None:
         return None
-    return Divergence(
-        index=index,
-        plain=_alternative(plain, together[-1]),
-        speculative=_alternative(speculative, other[-1]),
-        rounding=max(abs(one - several) for one, several in zip(apart, together, strict=True)),
+    plain, speculative = (
+        Alternative(id=text[-1], text=run.tokens[index].text, probability=math.exp(min(logs[-1], 0.0)))
+        for text, run, logs in zip(texts, runs, (together, other), strict=True)
     )
-
-
-def _id(token: Token) -> list[int]:
-    return [] if token.id is None else [token.id]
-
-
-def _alternative(token: Token, logarithm: float) -> Alternative:
-    assert token.id is not None, "all ids are known"
-    return Alternative(id=token.id, text=token.text, probability=math.exp(min(logarithm, 0.0)))
+    rounding = max(abs(one - several) for one, several in zip(one_by_one, together, strict=True))
+    return Divergence(index=index, plain=plain, speculative=speculative, rounding=rounding)

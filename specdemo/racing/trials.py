@@ -13,7 +13,7 @@ from specdemo.models.checks import check_strategy
 from specdemo.racing.costs import known_costs, learn, needs_costs
 from specdemo.racing.race import RaceEvent, race, run_alone
 from specdemo.racing.warm_up import OtherLoad
-from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Round, Run, Trial, Turn
+from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Run, Trial, Turn
 from specdemo.results import metrics
 from specdemo.results.estimate import ENOUGH
 from specdemo.settings import GenerationSettings
@@ -40,7 +40,7 @@ def rehearse(
 ) -> None:
     """Run a few rounds of each variant, since the first pass of each length compiles its kernels."""
     requests = [Request.of(prompt, settings) for settings in variants]
-    for request in [*(first.plain for first in requests[:1]), *requests]:
+    for request in [*(request.plain for request in requests[:1]), *requests]:
         if stop():
             return
         run_alone(engine.decoder(request, costs), _WARM_UP_ROUNDS, stop)
@@ -59,36 +59,22 @@ def trials(
     Neighbours share a plain run unless they sample differently. In a chat, `history` holds the earlier turns. A trial
     is None if the text ended at its first token. Once `stop` returns True, the unfinished trial is dropped.
     """
-    load, before, asked = OtherLoad(engine.thoroughness.load_seconds), None, None
+    load, before, plain = OtherLoad(engine.thoroughness.load_seconds), None, None
     for settings in variants:
         request = Request.of(prompt, settings, history)
-        if before is None or asked != request.plain:  # other sampling needs its own plain runs
-            asked = request.plain
-            before = run_alone(engine.decoder(asked), stop=stop)
+        if before is None or plain != request.plain:  # other sampling needs its own plain runs
+            plain = request.plain
+            before = run_alone(engine.decoder(plain), stop=stop)
         run = run_alone(engine.decoder(request, costs), stop=stop)
-        after = run_alone(engine.decoder(asked), stop=stop)
+        after = run_alone(engine.decoder(plain), stop=stop)
         if "cancelled" in (before.finish_reason, run.finish_reason, after.finish_reason):
             return
-        first, second = (_compared(engine, prompt, settings, plain, run) for plain in (before, after))
-        yield _trial(first, second, None if engine.remote else load.share())
+        yield _trial(run, (before, after), None if engine.remote else load.share())
         before, load = after, OtherLoad(engine.thoroughness.load_seconds)
 
 
-def _compared(engine: Engine, prompt: str, settings: GenerationSettings, plain: Run, run: Run) -> Comparison:
-    return Comparison(
-        pair=engine.pair,
-        prompt=prompt,
-        settings=settings,
-        environment=engine.environment,
-        plain=plain,
-        speculative=run,
-        trace_source="measured",
-    )
-
-
-def _trial(before: Comparison, after: Comparison, other_load: float | None) -> Trial | None:
-    run = before.speculative
-    tokens = min(metrics.common_tokens(before), metrics.common_tokens(after))
+def _trial(run: Run, plain_runs: Sequence[Run], other_load: float | None) -> Trial | None:
+    tokens = min(map(metrics.decoded_tokens, (run, *plain_runs)))
     seconds = metrics.seconds_to(run, tokens)
     if not seconds:
         return None
@@ -97,21 +83,24 @@ def _trial(before: Comparison, after: Comparison, other_load: float | None) -> T
     return Trial(
         tokens=tokens,
         seconds=seconds,
-        plain_seconds=(metrics.seconds_to(before.plain, tokens) + metrics.seconds_to(after.plain, tokens)) / 2,
-        identical=metrics.identical(before) and metrics.identical(after),
+        plain_seconds=sum(metrics.seconds_to(plain, tokens) for plain in plain_runs) / len(plain_runs),
+        identical=all(metrics.divergence(plain, run) is None for plain in plain_runs),
         rounds=len(run.rounds) if run.passes_known else None,
         run_tokens=metrics.decoded_tokens(run),
         proposed=counts.proposed if reported else None,
         accepted=counts.accepted if reported else None,
         other_load=other_load,
-        plain_steps=tuple(tuple(map(_rounded, metrics.seconds_of_tokens(side.plain))) for side in (before, after)),
-        round_steps=tuple(_step(step) for step in run.rounds),
+        plain_steps=tuple(tuple(map(_rounded, _seconds_of_tokens(plain))) for plain in plain_runs),
+        round_steps=tuple(
+            (len(step.committed), -1 if step.proposed is None else len(step.proposed), _rounded(step.seconds))
+            for step in run.rounds
+        ),
     )
 
 
-def _step(step: Round) -> tuple[int, int, float]:
-    """Return the tokens committed, tokens proposed (-1 if unknown) and seconds."""
-    return len(step.committed), -1 if step.proposed is None else len(step.proposed), _rounded(step.seconds)
+def _seconds_of_tokens(run: Run) -> Iterator[float]:
+    """Divide the time of a round, or of a server's burst, equally among its tokens."""
+    return (step.seconds / len(step.committed) for step in run.rounds for _ in step.committed)
 
 
 def _rounded(seconds: float) -> float:
@@ -119,8 +108,7 @@ def _rounded(seconds: float) -> float:
     return max(round(seconds, 7), 1e-7)
 
 
-REPEAT_SECONDS = 2.0
-"""Time for repeats if no number is given; a slow pair takes longer, enough for an interval."""
+REPEAT_SECONDS = 2.0  # for repeats if no number is given; a slow pair gets enough for an interval
 MOST_SECONDS = 15.0
 
 
@@ -137,10 +125,8 @@ def repeats(
     `MOST_SECONDS`. Yields nothing if not even one fits, the race was stopped, or a setting changed during it. Once
     `stop` returns True, the unfinished repeat is dropped.
     """
-    if comparison.moves:  # there is no single setting to repeat
-        return
     sides = comparison.plain, comparison.speculative
-    if any(run.finish_reason == "cancelled" for run in sides) or not all(run.rounds for run in sides):
+    if comparison.moves or any(run.finish_reason == "cancelled" or not run.rounds for run in sides):
         return
     plain, speculative = (run.prefill.seconds + metrics.decode_seconds(run) for run in sides)
     if number is None and 2 * plain + speculative > MOST_SECONDS:
@@ -148,8 +134,7 @@ def repeats(
     enough = min(plain + ENOUGH * (plain + speculative), MOST_SECONDS)
     until = None if number is not None else perf_counter() + max(REPEAT_SECONDS, enough)
     settings = [comparison.settings] * (engine.thoroughness.repeats if number is None else number)
-    costs: Costs | None = comparison.costs
-    for trial in trials(engine, comparison.prompt, settings, costs, stop, comparison.history):
+    for trial in trials(engine, comparison.prompt, settings, comparison.costs, stop, comparison.history):
         if trial is None:
             return
         comparison = comparison.model_copy(update={"repeats": (*comparison.repeats, trial)})
@@ -166,8 +151,8 @@ def refined(
     number: int | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Comparison]:
-    """Add step costs and repeats to a finished race, which a failure must not cost; yield each comparison. What it
-    shows of step costs is kept.
+    """Add step costs and repeats to a finished race; yield each comparison. A failure ends the repeats and keeps the
+    race, whose own step costs are learned.
     """
     if comparison.costs is None and costs is not None:
         comparison = comparison.model_copy(update={"costs": costs})

@@ -1,10 +1,9 @@
 """Conditions of a fair timing: both sides are warm, and little else runs on the machine.
 
-In a fresh process kernels are compiled per pass length and memory is touched for the first time, so the beginning of
-a run is repeated until it gets no faster; after a fixed number of rounds, the first race understated speculation by
-up to a third. In an engine's first race, a small model's steps get a few per cent faster for about a second, which
-noise hides, so there each side takes at least that long. A side steady less than a minute ago needs one short
-repetition.
+In a fresh process kernels are compiled per pass length, and memory is touched for the first time. The beginning of a
+run is therefore repeated until it gets no faster; a fixed number of rounds understated speculation by up to a third.
+In an engine's first race, a small model's steps get a few per cent faster for about a second, which noise hides, so
+each side then takes at least that long. A side that was steady less than a minute ago needs one short repetition.
 """
 
 import math
@@ -20,13 +19,13 @@ import psutil
 
 from specdemo.engines.base import Engine, Thoroughness, rounds_of
 from specdemo.errors import SpecdemoError
-from specdemo.records import Costs, Phase, Request, Side, WarmUp
+from specdemo.records import Costs, Phase, Request, Round, Side, WarmUp
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Strategy
 
 
 class OtherLoad:
-    """Load by other processes since creation; this process and the server it computes for do not count."""
+    """The load of other processes since this was created; this process and the server it serves do not count."""
 
     def __init__(self, least_seconds: float) -> None:
         self._least_seconds = least_seconds
@@ -47,12 +46,10 @@ def _times() -> tuple[float, float, float]:
 
 
 def _server_time() -> float:
-    """Return the seconds of the page's server if this is its engine's process: it streams what is timed."""
+    """Return the CPU seconds of the page's server if this is its engine's process: it streams what is timed."""
     parent = parent_process()
     with suppress(psutil.Error):
-        if parent is not None and parent.pid is not None:
-            times = psutil.Process(parent.pid).cpu_times()
-            return float(times.user + times.system)
+        return 0.0 if parent is None else float(sum(psutil.Process(parent.pid).cpu_times()[:2]))
     return 0.0
 
 
@@ -62,60 +59,55 @@ _MOST_SECONDS = 3.0  # on each side's own clock, prefills included
 _MOST_AGAIN = 1.0  # if steady before: its kernels are compiled, and a busy machine is never steady
 _MOST_REPETITIONS = 500  # a server may answer at once with nothing
 
-WARM_UP_PROMPT = "Quick foxes jump over lazy dogs while seven wizards mix black quartz"
-"""No word occurs twice, so prompt lookup finds little."""
+WARM_UP_PROMPT = "Quick foxes jump over lazy dogs while seven wizards mix black quartz"  # no word twice to copy
 _CHECK = 1 / 3  # share of a repetition's seconds, where a side was steady a moment ago
-
 
 steady_before = WeakKeyDictionary[Engine, dict[Strategy, float]]()  # by `time.monotonic`
 
 
 @dataclass
 class _Side:
-    """`before`: when the side was last steady, if ever on this engine."""
+    """`steady_at`: when the side was last steady, if ever on this engine."""
 
     request: Request
-    thorough: Thoroughness
+    thoroughness: Thoroughness
     least_seconds: float
-    before: float | None
+    steady_at: float | None
     rounds: int | None = None  # per repetition, once chosen
     best: float = math.inf
     without_gain: int = 0
-    spent: float = 0.0
-    spent_rounds: int = 0
+    total_seconds: float = 0.0
+    total_rounds: int = 0
     repetitions: int = 0
     steady: bool = False
     finished: bool = False
 
     def repeat(self, engine: Engine, costs: Costs | None, stop: Callable[[], bool]) -> None:
-        warm = self.before is not None and monotonic() < self.before + self.thorough.warm_seconds
-        least_seconds = self.thorough.repetition_seconds * (_CHECK if warm else 1)
+        warm = self.steady_at is not None and monotonic() < self.steady_at + self.thoroughness.warm_seconds
+        least_seconds = self.thoroughness.repetition_seconds * (_CHECK if warm else 1)
         decoder = engine.decoder(self.request, costs)
-        done = []
+        done, seconds = list[Round](), 0.0
         with closing(rounds_of(decoder)) as rounds:
             for step in islice(rounds, self.rounds and self.rounds + 1):
+                seconds += step.seconds if done else 0.0  # without the prefill
                 done.append(step)
-                decoding = sum(each.seconds for each in done[1:])
-                enough = len(done) > _LEAST_ROUNDS and decoding >= least_seconds
+                enough = len(done) > _LEAST_ROUNDS and seconds >= least_seconds
                 if stop() or (self.rounds is None and enough):
                     break
             decoder.with_proposals(done)  # the replay's draft must be warm, too
         self.repetitions += 1
-        if not done:  # nothing was answered, and asking again would not change that
+        if not done:  # the engine gave nothing, and asking again would not change that
             self.finished = True
             return
-        self.spent += sum(step.seconds for step in done)
-        self.spent_rounds += len(done) - 1
+        self.total_seconds += done[0].seconds + seconds
+        self.total_rounds += len(done) - 1
         self.rounds = max(len(done) - 1, 1)
-        self._judge(sum(step.seconds for step in done[1:]), warm)
-
-    def _judge(self, seconds: float, warm: bool) -> None:
         self.without_gain = self.without_gain + 1 if seconds >= _GAIN * self.best else 0
         self.best = min(self.best, seconds)
-        self.steady = warm or self.without_gain >= self.thorough.steady
-        most = _MOST_SECONDS if self.before is None else _MOST_AGAIN
-        enough = self.spent >= most or self.repetitions >= _MOST_REPETITIONS
-        self.finished = warm or (self.steady and self.spent >= self.least_seconds) or enough
+        self.steady = warm or self.without_gain >= self.thoroughness.steady
+        most = _MOST_SECONDS if self.steady_at is None else _MOST_AGAIN
+        enough = self.total_seconds >= most or self.repetitions >= _MOST_REPETITIONS
+        self.finished = warm or (self.steady and self.total_seconds >= self.least_seconds) or enough
 
 
 def warm_up(
@@ -128,22 +120,23 @@ def warm_up(
 
     Yields a phase before each repetition; returns each side's warm-up.
     """
-    thorough = engine.thoroughness
-    least = 0.0 if engine in steady_before else thorough.cold_seconds
+    least = 0.0 if engine in steady_before else engine.thoroughness.cold_seconds
     before = steady_before.get(engine, {})
     sides = {
-        side: _Side(request, thorough, least, before.get(request.strategy)) for side, request in requests.items()
+        name: _Side(request, engine.thoroughness, least, before.get(request.strategy))
+        for name, request in requests.items()
     }
-    while unfinished := [one for one in sides.values() if not one.finished]:
-        for one in unfinished:
+    while unfinished := [side for side in sides.values() if not side.finished]:
+        for side in unfinished:
             yield Phase("warming up", 1 + sum(each.finished for each in sides.values()), len(sides))
-            one.repeat(engine, costs, stop)
+            side.repeat(engine, costs, stop)
             if stop():
                 return {}
-    found = {one.request.strategy: monotonic() for one in sides.values() if one.steady}
-    steady_before.setdefault(engine, {}).update(found)
+    now = {side.request.strategy: monotonic() for side in sides.values() if side.steady}
+    steady_before.setdefault(engine, {}).update(now)
     return {
-        side: WarmUp(rounds=one.spent_rounds, seconds=one.spent, steady=one.steady) for side, one in sides.items()
+        name: WarmUp(rounds=side.total_rounds, seconds=side.total_seconds, steady=side.steady)
+        for name, side in sides.items()
     }
 
 

@@ -1,8 +1,8 @@
-"""The engine in a separate process, its jobs, and a watchdog.
+"""The engine's process, its jobs, and a watchdog.
 
-A GenAI pipeline holds Python's global lock during each step. In the server's own process it would stall every
-visitor's page, and answering visitors would disturb the clocks. In a process of its own, a crash inside a driver, or
-a lack of memory, ends one job and not the server, and loading can be interrupted.
+A GenAI pipeline holds Python's global lock during each step. In the server's process it would stall every visitor's
+page, and answering visitors would disturb the clocks. In a process of its own, a crash in a driver or a lack of
+memory ends one job instead of the server, and loading can be interrupted.
 """
 
 import errno
@@ -38,7 +38,7 @@ _ENDED = Failure(EngineError, "The engine's process failed", "run again, and ano
 PATIENCE = 20.0  # seconds that a process may be stopped (SIGSTOP), for example in a debugger
 SILENCE = 600.0  # seconds that a job may neither report nor compute: a server may be silent for some
 _LOOK_SECONDS = 0.5  # seconds between two checks of the process
-_LEAST_LOAD = 0.01  # of a core: a waiting process uses less
+_LEAST_PERCENT = 1  # of a core: a waiting process uses less
 _POLL_SECONDS = 0.05  # how soon a Stop reaches the child
 TICK_SECONDS = 1.0  # between reports that there is no news
 _LOADING_GRACE = 0.5  # seconds after a Stop: only ending the process stops OpenVINO while it compiles a model
@@ -47,7 +47,7 @@ _NO_CHANGE = (0.0, 0.0)  # a lookahead of 0 stands for no change
 
 
 EngineFactory = Callable[[EngineName, ModelPair], Engine]
-Job = Callable[["Engines"], Iterator[Any]]  # done in the child, such as `race_job`; picklable
+Job = Callable[["Engines"], Iterator[Any]]  # runs in the child, such as `race_job`; picklable
 
 
 class Engines:
@@ -57,9 +57,9 @@ class Engines:
         self,
         factory: EngineFactory,
         stop: Callable[[], bool],
-        moved: Callable[[], LiveSettings | None] = lambda: None,
+        live_settings: Callable[[], LiveSettings | None] = lambda: None,
     ) -> None:
-        self.factory, self.stop, self.moved = factory, stop, moved
+        self.factory, self.stop, self.live_settings = factory, stop, live_settings
         self._name: tuple[EngineName, ModelPair] | None = None
         self._engine: Engine | None = None
         self._costs: dict[tuple[EngineName, ModelPair], Costs | None] = {}
@@ -128,13 +128,13 @@ def race_job(
     engines: Engines, pair: ModelPair, prompt: str, settings: GenerationSettings, history: tuple[Turn, ...]
 ) -> Iterator[Any]:
     """A race whose settings can be changed while it runs; see `Worker.move`."""
-    check_strategy(pair, settings.engine, settings.strategy, settings.sampling)  # before loading, which takes long
-    work = partial(race, prompt=prompt, settings=settings, history=history, moved=engines.moved)
+    check_strategy(pair, settings.engine, settings.strategy, settings.sampling)  # before loading, which takes a while
+    work = partial(race, prompt=prompt, settings=settings, history=history, live_settings=engines.live_settings)
     yield from WithEngine(settings.engine, pair, work, calibrate=needs_costs(settings))(engines)
 
 
 def with_loader(engines: Engines, pair: ModelPair, work: Callable[..., Iterator[Any]]) -> Iterator[Any]:
-    """A job of work with a pair in several engines, which it loads and closes itself: `work(load, stop=…)`.
+    """Work with a pair in several engines, which it loads and closes itself: `work(load, stop=…)`.
 
     `load(name)` loads this pair; `load(name, pair)` the same pair with other runtime settings.
     """
@@ -158,17 +158,17 @@ def converting(pair: ModelPair) -> Iterator[Phase]:
 
 
 def serve(connection: Connection, factory: EngineFactory, stop: Event, controls: Sequence[float]) -> None:
-    def moved() -> LiveSettings | None:
+    def live_settings() -> LiveSettings | None:
         lookahead, threshold = controls
         return LiveSettings(int(lookahead), threshold) if lookahead else None
 
-    engines = Engines(factory, stop.is_set, moved)
+    engines = Engines(factory, stop.is_set, live_settings)
     while True:
         send_all(connection, _guarded(connection.recv(), engines), _FAILED)
 
 
 def _guarded(job: Job, engines: Engines) -> Iterator[Any]:
-    """Yield what the job yields, keeping the process alive for the next job whatever goes wrong."""
+    """Run the job; after an unexpected error, load the engine anew for the next one."""
     try:
         yield from job(engines)
     except SpecdemoError:
@@ -178,12 +178,12 @@ def _guarded(job: Job, engines: Engines) -> Iterator[Any]:
         raise
 
 
-class Watch:
-    """Watchdog for a process that does a job: one that stays stopped, or neither reports nor computes, hangs."""
+class Watchdog:
+    """Notices that a process hangs during a job: it stays stopped, or neither reports nor computes."""
 
     def __init__(self, process_id: int) -> None:
         self._process = psutil.Process(process_id)
-        self._looked = self._stopped = self._silent = self._computed = 0.0
+        self._looked = self._stopped = self._silent = 0.0
 
     def reported(self) -> None:
         self._looked, self._stopped, self._silent = monotonic(), 0.0, 0.0
@@ -193,11 +193,9 @@ class Watch:
         if now - self._looked < _LOOK_SECONDS:
             return False
         passed = min(now - self._looked, 2 * _LOOK_SECONDS)  # more: this process was stopped or asleep, too
-        self._looked, before = now, self._computed
-        with suppress(psutil.Error):  # it is gone, as its reader will notice
-            times = self._process.cpu_times()
-            self._computed = times.user + times.system
-            self._silent = 0.0 if self._computed - before > _LEAST_LOAD * passed else self._silent + passed
+        self._looked = now
+        with suppress(psutil.Error):  # the process is gone, as its reader will notice
+            self._silent = 0.0 if self._process.cpu_percent() > _LEAST_PERCENT else self._silent + passed
             stopped = self._process.status() == psutil.STATUS_STOPPED
             self._stopped = self._stopped + passed if stopped else 0.0
         return self._stopped > PATIENCE or self._silent > SILENCE
@@ -205,7 +203,7 @@ class Watch:
 
 @contextmanager
 def _starting() -> Iterator[None]:
-    """Turn what the system refuses, such as memory, descriptors or a thread, into an `EngineError`."""
+    """Raise an `EngineError` where the system refuses memory, a file descriptor or a thread."""
     try:
         yield
     except (OSError, RuntimeError, MemoryError) as error:
@@ -224,8 +222,7 @@ class Worker:
         self._busy = Lock()
         self._waiting = list[ThreadEvent]()  # jobs waiting for the current one to end
         self._current: ThreadEvent | None = None
-        with _starting():
-            self._start()
+        self._start()
         if first is not None:
             self._busy.acquire()
             Thread(target=_drain, args=(self._do_idle(first, ThreadEvent()),), daemon=True).start()
@@ -247,9 +244,9 @@ class Worker:
             self._live_settings[:] = settings
 
     def run(self, job: Job, cancelled: ThreadEvent | None = None) -> Iterator[Any]:
-        """Yield what the job yields; while a `Phase` lasts it is repeated every second.
+        """Yield what the job yields; while a `Phase` lasts, repeat it every second.
 
-        Any other second without news yields None, so that the caller can close this generator when its visitor has
+        Any other second without news yields None, so that the caller can close this generator once its visitor has
         left. While another job runs first, its phases are yielded: this job probably needs what that one loads.
         Setting `cancelled` or closing this generator stops the job or aborts loading, and does not wait.
 
@@ -266,7 +263,7 @@ class Worker:
         yield from self._do(job, cancelled, cancelled.is_set)
 
     def run_idle(self, job: Job, cancelled: ThreadEvent | None = None) -> Iterator[Any]:
-        """Like `run`, but only while no other job runs or waits. Loading completes: a waiting job may need it."""
+        """Like `run`, but only while no other job runs or waits. Loading is finished: a waiting job may need it."""
         cancelled = cancelled or ThreadEvent()
         if not self._waiting and self._busy.acquire(blocking=False):
             yield from self._do_idle(job, cancelled)
@@ -275,17 +272,16 @@ class Worker:
         yield from self._do(job, cancelled, lambda: cancelled.is_set() or bool(self._waiting))
 
     def _do(self, job: Job, cancelled: ThreadEvent, unwanted: Callable[[], bool]) -> Iterator[Any]:
-        """Do a job that has its turn until it ends or is `unwanted`."""
+        """Run a job whose turn has come until it ends or is `unwanted`."""
         abandoned = False
         try:
             if not self._child.process.is_alive():
                 self.close()
-                with _starting():
-                    self._start()
+                self._start()
             self._stop.clear()
             self._live_settings[:] = _NO_CHANGE
             self._current = cancelled
-            self._watch.reported()
+            self._watchdog.reported()
             with _starting():
                 self._child.send(job)
             messages = self._messages(cancelled, unwanted)
@@ -295,7 +291,7 @@ class Worker:
             except GeneratorExit:
                 abandoned = True
                 cancelled.set()
-                # in another thread: Gradio closes generators on its event loop, and this may take the whole grace
+                # in another thread: Gradio closes generators on its event loop, and this may take until GRACE is over
                 Thread(target=self._finish, args=(messages,), daemon=True).start()
                 raise
         finally:
@@ -316,13 +312,14 @@ class Worker:
     def close(self) -> None:
         self._child.end()
 
+    @_starting()
     def _start(self) -> None:
         context = get_context("spawn")
         self._stop = context.Event()
         self._live_settings = context.RawArray("d", _NO_CHANGE)
         self._child = Child(serve, self._factory, self._stop, self._live_settings, name="specdemo engine")
-        self._watch = Watch(self.process_id)
-        self._phase: Phase | None = Phase("loading")  # of the job that is being done
+        self._watchdog = Watchdog(self.process_id)
+        self._phase: Phase | None = Phase("loading")  # of the current job
 
     def _messages(self, cancelled: ThreadEvent, unwanted: Callable[[], bool]) -> Iterator[Any]:
         """Yield the child's messages until its job is done; after a second without any, the phase again, or None."""
@@ -336,7 +333,7 @@ class Worker:
                 self._phase = None
                 return
             if message is not Sign.SILENCE:
-                self._watch.reported()
+                self._watchdog.reported()
                 reported = ticked = now
                 before, self._phase = self._phase, message if isinstance(message, Phase) else None
                 if before is None or self._phase is None or before.name != self._phase.name:
@@ -366,7 +363,7 @@ class Worker:
             error = _ENDED.error(self._child.ending)
             self.close()
             raise error from None
-        if message is Sign.SILENCE and self._watch.hangs():
+        if message is Sign.SILENCE and self._watchdog.hangs():
             self.close()
             raise _ENDED.error("it no longer answered")
         if isinstance(message, SpecdemoError):
@@ -377,5 +374,5 @@ class Worker:
 
 
 def _drain(messages: Iterator[Any]) -> None:
-    with suppress(SpecdemoError):  # the next job reports the error if it meets it, too
+    with suppress(SpecdemoError):  # the next job will report the error if it persists
         deque(messages, maxlen=0)

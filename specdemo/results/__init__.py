@@ -1,3 +1,3 @@
-"""What records say: metrics, the speedup and its interval, sentences and charts. Everything but `decoding` may import
-this; it runs no model.
+"""Metrics, the speedup and its interval, sentences and charts of records. Everything but `decoding` may import this;
+it runs no model.
 """

@@ -1,8 +1,4 @@
-"""Figures derived from records by pure functions; None if a figure is undefined or unknown.
-
-Greedy decoding of small models often ends in a loop, such as "a raven, a raven, a raven", and a draft guesses
-repetitions easily, so a speedup measured on one says little about other texts.
-"""
+"""Metrics of a run or a comparison: pure functions of records. None means undefined or unknown."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,20 +14,17 @@ def oracle(agrees: Sequence[bool], room: int) -> tuple[int, ...]:
     `agrees[i]`: the draft would have proposed the token after i decoded ones. `room` is how many tokens were allowed.
     No proposal is rejected and no pass verifies fewer tokens than it could; in greedy decoding this is exact.
     """
-    lookaheads: list[int] = []
-    position, right = 0, runs(agrees)
+    best, position, lookaheads = _best_lookaheads(agrees, room), 0, list[int]()
     while position < len(agrees):
-        lookaheads.append(min(right[position], max(room - position - 1, 0)))
-        position += lookaheads[-1] + 1
+        lookaheads.append(best[position])
+        position += best[position] + 1
     return tuple(lookaheads)
 
 
-def runs(agrees: Sequence[bool]) -> list[int]:
-    """Return, for each token, how many from it on the draft would have proposed correctly."""
-    lengths = [0]
-    for right in reversed(agrees):
-        lengths.append(lengths[-1] + 1 if right else 0)
-    return lengths[:0:-1]
+def _best_lookaheads(agrees: Sequence[bool], room: int) -> list[int]:
+    """Return, for each position, how many proposals from there on would all be accepted."""
+    lengths = [*accumulate(reversed(agrees), lambda length, right: length + 1 if right else 0, initial=0)][:0:-1]
+    return [min(length, max(room - position - 1, 0)) for position, length in enumerate(lengths)]
 
 
 ROUNDS_TO_JUDGE = 12  # without any accepted proposal: with α = 0.2 that happens in 7 % of runs
@@ -64,11 +57,6 @@ def decoded_tokens(run: Run) -> int:
     return sum(len(step.committed) for step in run.rounds)
 
 
-def seconds_of_tokens(run: Run) -> tuple[float, ...]:
-    """A round, or a server's burst, shares its time equally among its tokens."""
-    return tuple(step.seconds / len(step.committed) for step in run.rounds for _ in step.committed)
-
-
 def tokens_per_second(run: Run) -> float | None:
     seconds = decode_seconds(run)
     return decoded_tokens(run) / seconds if seconds > 0 else None
@@ -80,15 +68,14 @@ def time_per_token(run: Run) -> float | None:
 
 
 def seconds_to(run: Run, tokens: int) -> float:
-    """Return the decode seconds until `tokens` were committed after the first; a last round that commits more counts
-    proportionally, so that two sides can be compared at the same number of tokens.
+    """Return the decode seconds of the first `tokens` tokens after the prefill's; of a last round that commits more,
+    a proportional part counts.
     """
     seconds = 0.0
     for step in run.rounds:
         if tokens <= 0:
             break
-        share = min(tokens / len(step.committed), 1.0) if step.committed else 1.0
-        seconds += step.seconds * share
+        seconds += step.seconds * min(tokens / max(len(step.committed), 1), 1.0)
         tokens -= len(step.committed)
     return seconds
 
@@ -98,22 +85,19 @@ def common_tokens(comparison: Comparison) -> int:
 
 
 def passes_to(comparison: Comparison) -> tuple[int, int] | None:
-    """Return the target passes of both sides for the same number of tokens; None if a side's are unknown."""
-    tokens = common_tokens(comparison)
-    if not tokens or not comparison.plain.passes_known or not comparison.speculative.passes_known:
+    """Return both sides' target passes for the same number of tokens; None if unknown for either."""
+    tokens, runs = common_tokens(comparison), (comparison.plain, comparison.speculative)
+    if not tokens or not all(run.passes_known for run in runs):
         return None
-    plain, speculative = (
-        1 + sum(end < tokens for end in accumulate(len(step.committed) for step in run.rounds))
-        for run in (comparison.plain, comparison.speculative)
-    )
+    ends = (accumulate(len(step.committed) for step in run.rounds) for run in runs)
+    plain, speculative = (1 + sum(end < tokens for end in of_side) for of_side in ends)
     return plain, speculative
 
 
 def draft_counts(run: Run) -> DraftCounts:
-    """Return the sums that a server reported, or those over rounds whose proposals are known."""
+    """Return the totals that a server reported, or those of rounds whose proposals are known."""
     known = [step for step in run.rounds if step.proposed is not None]
-    proposed = sum(len(step.proposed or ()) for step in known)
-    accepted = sum(step.accepted for step in known)
+    proposed, accepted = sum(len(step.proposed or ()) for step in known), sum(step.accepted for step in known)
     return run.draft_counts or DraftCounts(rounds=len(known), proposed=proposed, accepted=accepted)
 
 
@@ -147,25 +131,29 @@ def accepted_per_round(run: Run) -> dict[int, int]:
     return {count: seen[count] for count in range(max(seen, default=-1) + 1)}
 
 
-def first_divergence(comparison: Comparison) -> int | None:
-    """Return the index of the first token in which the outputs differ; None if they agree as far as both go. The end
-    of one side differs from a token of the other, unless it was cancelled. Without ids, texts are compared.
+def divergence(plain: Run, speculative: Run) -> int | None:
+    """Return the index of the first token in which the outputs differ; None if there is none. A side that ended on
+    its own differs there from a longer one; a cancelled or failed side does not. Without ids, texts are compared.
     """
-    plain, speculative = comparison.plain, comparison.speculative
+    runs = plain, speculative
     if not plain.tokens or not speculative.tokens:
         return None
-    by_id = all(len(run.token_ids) == len(run.tokens) for run in (plain, speculative))
-    a, b = (run.token_ids if by_id else run.text for run in (plain, speculative))
-    index = next((index for index, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), None)
+    by_id = all(len(run.token_ids) == len(run.tokens) for run in runs)
+    outputs = [run.token_ids if by_id else run.text for run in runs]
+    index = next((index for index, pair in enumerate(zip(*outputs, strict=False)) if pair[0] != pair[1]), None)
     if index is None:
-        (shorter, run), (longer, _) = sorted(((a, plain), (b, speculative)), key=lambda one: len(one[0]))
-        if len(shorter) == len(longer) or run.finish_reason in ("cancelled", "failed"):
+        lengths = [len(output) for output in outputs]
+        index = min(lengths)
+        if index == max(lengths) or runs[lengths.index(index)].finish_reason in ("cancelled", "failed"):
             return None
-        index = len(shorter)
     if by_id:
         return index
     ends = accumulate(len(token.text) for token in speculative.tokens)
     return next((token for token, end in enumerate(ends) if end > index), len(speculative.tokens))
+
+
+def first_divergence(comparison: Comparison) -> int | None:
+    return divergence(comparison.plain, comparison.speculative)
 
 
 def identical(comparison: Comparison) -> bool:
@@ -174,13 +162,12 @@ def identical(comparison: Comparison) -> bool:
 
 def acceptance_by_confidence(run: Run) -> dict[int, tuple[int, int]]:
     """Accepted and judged proposals by tenths of the draft's probability; discarded ones were never judged."""
-    bins: dict[int, tuple[int, int]] = {}
+    bins: dict[int, list[bool]] = {}
     for draft in (draft for step in run.rounds for draft in step.proposed or ()):
         if draft.draft_probability is not None and draft.verdict is not Outcome.DISCARDED:
             tenth = min(int(draft.draft_probability * 10), 9)
-            accepted, judged = bins.get(tenth, (0, 0))
-            bins[tenth] = (accepted + (draft.verdict is Outcome.ACCEPTED), judged + 1)
-    return dict(sorted(bins.items()))
+            bins.setdefault(tenth, []).append(draft.verdict is Outcome.ACCEPTED)
+    return {tenth: (sum(bins[tenth]), len(bins[tenth])) for tenth in sorted(bins)}
 
 
 def draft_passes(comparison: Comparison) -> int | None:
@@ -194,15 +181,13 @@ def draft_passes(comparison: Comparison) -> int | None:
 
 
 def oracle_lookaheads(comparison: Comparison) -> list[int] | None:
-    """Return, for each round, how many proposals from its start the draft would have got right; None if unknown."""
+    """Return what the oracle would propose at the start of each round of this run; None if unknown."""
     if comparison.draft_agreement is None:
         return None
-    lookaheads, position, right = [], 0, runs(comparison.draft_agreement)
-    for step in comparison.speculative.rounds:
-        most = max(comparison.settings.max_new_tokens - 2 - position, 0)
-        lookaheads.append(min(right[position], most) if position < len(right) else 0)
-        position += len(step.committed)
-    return lookaheads
+    best = _best_lookaheads(comparison.draft_agreement, comparison.settings.max_new_tokens - 1)
+    rounds = comparison.speculative.rounds
+    starts = [0, *accumulate(len(step.committed) for step in rounds)][: len(rounds)]
+    return [best[start] if start < len(best) else 0 for start in starts]
 
 
 def draft_cost(costs: Costs) -> float | None:
@@ -226,10 +211,12 @@ def perfect(costs: Costs, *, free: bool = False) -> tuple[float, ...]:
 
 def ceiling(costs: Costs, *, free: bool = False) -> tuple[float, int] | None:
     """Return a perfect draft's highest speedup, and its lookahead; None if the draft's cost is unknown."""
-    found = perfect(costs, free=free)
-    return (max(found), found.index(max(found)) + 1) if found else None
+    speedups = perfect(costs, free=free)
+    return (max(speedups), speedups.index(max(speedups)) + 1) if speedups else None
 
 
+# Greedy decoding of small models often ends in a loop, such as "a raven, a raven, a raven". A draft predicts loops
+# easily, so a speedup measured on one says little about other texts.
 _TIMES = 4  # least repetitions in a row
 _TOKENS = 24  # least tokens in all
 
@@ -242,7 +229,7 @@ class Loop(NamedTuple):
 
 
 def loop(ids: Sequence[int | str]) -> Loop | None:
-    """The end repeats the shortest `period` of tokens at least four times, over at least 24 tokens in all."""
+    """Return the shortest loop that the output ends in: at least four repetitions, and 24 tokens in all."""
     for period in range(1, len(ids) // _TIMES + 1):
         start = len(ids) - period
         while start > 0 and ids[start - 1] == ids[start - 1 + period]:

@@ -1,9 +1,9 @@
-"""One summary of a comparison, for page, terminal, reports and files: every figure and sentence stands here, once.
+"""The summary of a comparison, which page, terminal, reports and files share: figures, sentences and warnings.
 
-What is certain comes first: counts do not depend on clocks. The headline's three strengths follow from the interval.
+Counts do not depend on clocks. How sure the headline sounds follows from the interval.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -17,14 +17,14 @@ from specdemo.text import counted
 
 _EXACT = 1.2  # within this factor of 1×, a second decimal matters
 _APART = 1.1  # headline over the ratio of the race's clocks; hand-set: from here on a reader asks why
-_SLOW = 0.3  # plain steps; hand-set: a draft step below this is not to blame for a lack of gain
-_SOURCES = {True: "in this run", False: "measured apart from this run"}
-_POSITIONS = 4  # of a proposal whose acceptance is listed; the chart of this name has all
+_SLOW = 0.3  # plain steps; hand-set: a faster draft step is not the reason for a lack of gain
+_SOURCES = {True: "in this run", False: "measured separately"}
+_POSITIONS = 4  # listed in "acceptance by position"; the chart has all
 
 
 @dataclass(frozen=True)
 class RunWarning:
-    """`reason` is in sentences; `chip` says it in a few words."""
+    """`chip` is the `reason` in a few words."""
 
     kind: str
     reason: str
@@ -43,11 +43,11 @@ class Figure:
 
 @dataclass(frozen=True)
 class Summary:
-    """What there is to say about a comparison. Empty strings mean there is nothing to say.
+    """Strings are empty where there is nothing to say.
 
-    `range` is the headline's interval in a clause, `refined` how many repeats it includes; `certain` holds whatever
-    disturbed the clocks. `seconds` are for the same number of tokens without the prefill, in typical steps; `apart`
-    says why they differ from the race's clocks.
+    `range` is the headline's interval in words, `refined` the number of repeats in it; `certain` has counts, which
+    hold whatever disturbed the clocks. `seconds` are for the same number of tokens, prefill excluded, in typical
+    steps; `apart` says why they differ from the race's clocks.
     """
 
     headline: str
@@ -81,12 +81,17 @@ def summarise(comparison: Comparison) -> Summary:
     speedup = estimate.of_comparison(comparison) if comparison.both else None
     warned = tuple(warnings(comparison, speedup))
     seconds = _seconds(comparison, speedup)
-    nothing = speedup is not None and not any(step.accepted for step in comparison.speculative.rounds)
     strength: Strength | Literal["none"] = "none" if speedup is None else speedup.strength
-    if nothing and strength in ("uncertain", "noisy"):
-        strength = "even"  # a round that accepts nothing cannot be faster than a plain step, whatever the clocks say
+    nothing = speedup is not None and not any(step.accepted for step in comparison.speculative.rounds)
+    if speedup is None:
+        headline = "Too short to compare" if comparison.both else "Nothing to compare"
+    elif nothing and strength in ("uncertain", "noisy"):
+        # a round that accepts nothing cannot be faster than a plain step, whatever the clocks say
+        headline, strength = "Nothing gained", "even"
+    else:
+        headline = call(speedup)
     return Summary(
-        headline=_headline(comparison, speedup, nothing=nothing),
+        headline=headline,
         strength=strength,
         direction="same" if speedup is None else speedup.direction,
         range="" if speedup is None else between(speedup),
@@ -108,11 +113,11 @@ def summarise(comparison: Comparison) -> Summary:
 
 def _values(comparison: Comparison, speedup: Speedup | None) -> dict[str, Any]:
     run = comparison.speculative
-    found = speedup.model_dump(exclude={"middle", "low", "high"}) if speedup is not None else {}
+    factors = speedup.model_dump(exclude={"middle", "low", "high"}) if speedup is not None else {}
     return {
         "speedup": speedup and speedup.middle,
         "speedup_interval": speedup and [speedup.low, speedup.high],
-        **found,
+        **factors,
         "plain_steps_per_round": speedup and speedup.plain_steps_per_round,
         "acceptance_rate": metrics.acceptance_rate(run),
         "mean_acceptance_length": metrics.mean_acceptance_length(run),
@@ -125,18 +130,24 @@ def _values(comparison: Comparison, speedup: Speedup | None) -> dict[str, Any]:
 
 
 def call(speedup: Interval) -> str:
-    """A few words, such as "1.4× faster"."""
-    if speedup.strength == "noisy":
-        return "Too noisy to call"
-    if speedup.strength == "even":
-        return "About even"
-    how = times(speedup.middle)
-    if speedup.strength == "uncertain":
-        if 1 / (1 + estimate.LITTLE) < speedup.middle < 1 + estimate.LITTLE:
-            return f"About {speedup.middle:.2f}×, not certain"
-        return f"About {how} {'faster' if speedup.middle > 1 else 'slower'}, not certain"
-    clear = speedup.strength == "clear"
-    return f"{how} {speedup.direction}" if clear else f"Probably {speedup.direction}, about {how}"
+    """The headline of a speedup, such as "1.4× faster"."""
+    factor = times(speedup.middle)
+    match speedup.strength:
+        case "noisy":
+            return "Too noisy to call"
+        case "even":
+            return "About even"
+        case "clear":
+            return f"{factor} {speedup.direction}"
+        case "probable":
+            return f"Probably {speedup.direction}, about {factor}"
+    if 1 / (1 + estimate.LITTLE) < speedup.middle < 1 + estimate.LITTLE:
+        return f"About {speedup.middle:.2f}×, not certain"
+    return f"About {factor} {_faster(speedup.middle)}, not certain"
+
+
+def _faster(speedup: float) -> str:
+    return "faster" if speedup > 1 else "slower"
 
 
 def times(speedup: float) -> str:
@@ -153,14 +164,6 @@ def between(speedup: Interval) -> str:
     if speedup.high <= 1:
         return f"between {times(speedup.high)} and {times(speedup.low)} slower"
     return f"between {times(speedup.low)} slower and {times(speedup.high)} faster"
-
-
-def _headline(comparison: Comparison, speedup: Speedup | None, *, nothing: bool) -> str:
-    if not comparison.both:
-        return "Nothing to compare"
-    if speedup is None:
-        return "Too short to compare"
-    return "Nothing gained" if nothing and speedup.strength in ("uncertain", "noisy") else call(speedup)
 
 
 def _sentence(comparison: Comparison, speedup: Speedup | None, seconds: dict[Side, float], *, nothing: bool) -> str:
@@ -181,56 +184,57 @@ def _sentence(comparison: Comparison, speedup: Speedup | None, seconds: dict[Sid
         return f"For the same tokens plain decoding took {plain}, speculative {speculative}."
     if speedup.strength == "noisy":
         return f"Each round writes {length:.1f} tokens; how long it takes could not be measured."
-    joint = "and" if steps <= length else "but"
-    what = "normal step" if f"{steps:.2f}" == "1.00" else "normal steps"
-    return f"Each round writes {length:.2f} tokens {joint} takes as long as {steps:.2f} {what}."
+    conjunction = "and" if steps <= length else "but"
+    noun = "normal step" if f"{steps:.2f}" == "1.00" else "normal steps"
+    return f"Each round writes {length:.2f} tokens {conjunction} takes as long as {steps:.2f} {noun}."
 
 
 def _nothing(comparison: Comparison) -> str:
     drafter = comparison.settings.strategy.drafter
     if any(step.proposed is None or step.proposed for step in comparison.speculative.rounds):
-        return f"Not one of {drafter.subject}'s proposals was accepted, so speculation could only cost time."
-    found = "proposed nothing" if drafter.model else "found nothing to copy"
-    return f"{capitalised(drafter.subject)} {found}, so both sides decoded one token at a time."
+        return f"None of {drafter.subject}'s proposals was accepted, so speculation only cost time."
+    what = "proposed nothing" if drafter.model else "found nothing to copy"
+    return f"{capitalised(drafter.subject)} {what}, so both sides decoded one token at a time."
 
 
 def _certain(comparison: Comparison, strength: str) -> str:
-    """The counts, which hold whatever the clocks say; empty if these are enough."""
+    """Return the counts, which hold whatever the clocks say, unless the clocks suffice."""
     load, passes = max(estimate.loads(comparison), default=0.0), metrics.passes_to(comparison)
-    wanted = comparison.environment.remote or load > estimate.BUSY or strength == "uncertain"
-    if passes is None or not wanted:
+    busy = load > estimate.BUSY
+    if passes is None or not (comparison.environment.remote or busy or strength == "uncertain"):
         return ""
-    beside = (
-        f"Other programs took {percent(load)} of the processor; what is certain: " if load > estimate.BUSY else ""
-    )
-    return capitalised(f"{beside}the target ran {passes[1]} times instead of {passes[0]}.")
+    counts = f"the target ran {passes[1]} times instead of {passes[0]}."
+    return f"Other programs took {percent(load)} of the processor. Certain: {counts}" if busy else capitalised(counts)
 
 
 def _seconds(comparison: Comparison, speedup: Speedup | None) -> dict[Side, float]:
-    """Both sides' for as many tokens as both have, in typical steps, so that their ratio is the headline's."""
+    """Return both sides' seconds for the same number of tokens, in typical steps: their ratio is the headline's."""
     tokens = metrics.common_tokens(comparison)
     if speedup is not None and speedup.strength != "noisy":
         plain = tokens * speedup.plain_step
         return {"plain": plain, "speculative": plain / speedup.middle}
-    return {side: metrics.seconds_to(comparison.side(side), tokens) for side in SIDES} if tokens else {}
+    return _clocks(comparison) if tokens else {}
+
+
+def _clocks(comparison: Comparison) -> dict[Side, float]:
+    """Return both sides' seconds for the same number of tokens, by the race's own clocks."""
+    tokens = metrics.common_tokens(comparison)
+    return {side: metrics.seconds_to(comparison.side(side), tokens) for side in SIDES}
 
 
 def _apart(comparison: Comparison, speedup: Speedup | None) -> str:
-    """Why headline and bars say something else than the race's own clocks; empty if they do not."""
+    """Explain why the headline and the bars differ from the race's own clocks, if they do."""
     if speedup is None or speedup.strength == "noisy":
         return ""
-    plain, speculative = (
-        metrics.seconds_to(run, metrics.common_tokens(comparison))
-        for run in (comparison.plain, comparison.speculative)
-    )
+    plain, speculative = _clocks(comparison).values()
     ratio = plain / speculative
     if 1 / _APART < ratio / speedup.middle < _APART:
         return ""
-    more = [counted(len(comparison.repeats), "repeat")] if comparison.repeats else []
-    more += ["step costs"] if speedup.counts_expected else []
-    how = "faster" if ratio > 1 else "slower"
-    rests = f"Headline and bars rest on {listed(['typical steps', *more])}, which vary less."
-    return f"The clocks of this race alone say {times(ratio)} {how}. {rests}"
+    basis = ["typical steps"]
+    basis += [counted(len(comparison.repeats), "repeat")] if comparison.repeats else []
+    basis += ["step costs"] if speedup.counts_expected else []
+    rest = f"The headline and the bars rest on {listed(basis)}, which vary less."
+    return f"By the clocks of this race alone, speculation was {times(ratio)} {_faster(ratio)}. {rest}"
 
 
 def _ceiling(comparison: Comparison) -> tuple[float, int] | None:
@@ -246,14 +250,14 @@ def _ceiling(comparison: Comparison) -> tuple[float, int] | None:
 
 def _why(comparison: Comparison, speedup: Speedup | None, warned: Sequence[RunWarning]) -> Iterator[str]:
     if speedup is not None:
-        yield _evidence(comparison, speedup, disturbed=any(each.kind == "disturbed" for each in warned))
+        yield _evidence(comparison, speedup, disturbed=any(warning.kind == "disturbed" for warning in warned))
         yield _makeup(comparison, speedup)
-        found, longest = _ceiling(comparison), len(comparison.costs.verify) - 1 if comparison.costs else 0
-        if found is not None and found[0] > 1 and longest >= (comparison.settings.strategy.fixed_lookahead or 0):
+        ceiling, longest = _ceiling(comparison), len(comparison.costs.verify) - 1 if comparison.costs else 0
+        if ceiling is not None and ceiling[0] > 1 and longest >= (comparison.settings.strategy.fixed_lookahead or 0):
             yield (
-                f"A perfect draft, whose every proposal is accepted, would reach {found[0]:.1f}× on this machine, by "
-                f"proposing {counted(found[1], 'token')} a round, where up to {longest} were measured. Up to there "
-                "the draft is the limit, beyond it the machine."
+                "On this machine a perfect draft, one whose proposals are all accepted, would reach "
+                f"{ceiling[0]:.1f}× by proposing {counted(ceiling[1], 'token')} a round (up to {longest} were "
+                "measured). Up to that speedup the draft is the limit, beyond it the machine."
             )
     for warning in warned:
         yield warning.reason
@@ -265,27 +269,30 @@ def _evidence(comparison: Comparison, speedup: Speedup, *, disturbed: bool) -> s
     """Name the estimates behind the speedup, and give advice if they leave its side open."""
     repeats = len(comparison.repeats)
     runs = f"the race and {counted(repeats, 'repeat')}" if repeats else "one race"
-    gave = (
-        "more than a round can gain, so they are left out" if speedup.measured is None else f"{speedup.measured:.2f}×"
+    measured = (
+        "more than a round can gain, and are ignored" if speedup.measured is None else f"{speedup.measured:.2f}×"
     )
-    costs = f", counts with step costs {speedup.expected:.2f}×" if speedup.counts_expected else ""
-    firmer = " A longer answer gives a firmer result."
-    advice = firmer if speedup.strength in ("uncertain", "noisy", "probable") and not disturbed else ""
-    return f"{counted(speedup.steps, 'timed step')} of {runs} give {gave}{costs}. Estimate: {speedup}.{advice}"
+    expected = f"; counts and step costs give {speedup.expected:.2f}×" if speedup.counts_expected else ""
+    unsure = speedup.strength in ("uncertain", "noisy", "probable") and not disturbed
+    advice = " A longer answer gives a firmer result." if unsure else ""
+    return f"{counted(speedup.steps, 'timed step')} of {runs} give {measured}{expected}. Estimate: {speedup}.{advice}"
 
 
 def _makeup(comparison: Comparison, speedup: Speedup) -> str:
-    drafter, sentences = comparison.settings.strategy.drafter, []
+    """Name the acceptance rate and the costs of a round."""
+    sentences, parts = list[str](), list[str]()
     if (rate := metrics.acceptance_rate(comparison.speculative)) is not None:
+        drafter = comparison.settings.strategy.drafter
         sentences.append(f"The target accepted {percent(rate)} of {drafter.subject}'s proposals.")
-    costs, lookahead, parts = estimate.round_costs(comparison, speedup), _lookahead(comparison), list[str]()
-    if costs is not None and costs.draft_step is not None:
-        parts.append(f"a proposal costs {percent(costs.draft_step)} of a normal step")
-    if costs is not None and costs.verify is not None and lookahead is not None:
-        steps = "about one step" if costs.verify < 1.1 else f"{costs.verify:.1f} steps"
-        parts.append(f"checking {counted(lookahead + 1, 'token')} costs {steps}")
-    if costs is not None and parts:
-        sentences.append(f"{capitalised('; '.join(parts))}, {_SOURCES[costs.own]}.")
+    if (costs := estimate.round_costs(comparison, speedup)) is not None:
+        lookahead = _lookahead(comparison)
+        if costs.draft_step is not None:
+            parts.append(f"a proposal costs {percent(costs.draft_step)} of a normal step")
+        if costs.verify is not None and lookahead is not None:
+            steps = "about one step" if costs.verify < 1.1 else f"{costs.verify:.1f} steps"
+            parts.append(f"checking {counted(lookahead + 1, 'token')} costs {steps}")
+        if parts:
+            sentences.append(f"{capitalised(' and '.join(parts))}, {_SOURCES[costs.own]}.")
     return " ".join(sentences)
 
 
@@ -296,8 +303,8 @@ def figures(comparison: Comparison, speedup: Speedup | None) -> Iterator[Figure]
     """In an order in which they explain each other."""
     plain, speculative = comparison.plain, comparison.speculative
 
-    def both(name: str, key: str, figure: Any, show: Any) -> Figure:
-        return Figure(name, show(figure(plain)), show(figure(speculative)), FORMULAS[key])
+    def both(name: str, key: str, metric: Callable[[Run], float | None], show: Callable[..., str]) -> Figure:
+        return Figure(name, show(metric(plain)), show(metric(speculative)), FORMULAS[key])
 
     yield Figure("speedup", "", _speedup(speedup), estimate.FORMULA)
     yield both("tokens/s", "tokens_per_second", metrics.tokens_per_second, number)
@@ -307,12 +314,13 @@ def figures(comparison: Comparison, speedup: Speedup | None) -> Iterator[Figure]
     yield Figure("acceptance rate α", "", rate, FORMULAS["acceptance_rate"])
     yield both("mean acceptance length τ", "mean_acceptance_length", metrics.mean_acceptance_length, number)
     yield Figure("acceptance by position i", "", _positions(speculative), FORMULAS["per_position"])
-    costs, lookahead = estimate.round_costs(comparison, speedup), _lookahead(comparison)
-    at = ("", "") if lookahead is None else (f"({lookahead})", f"({lookahead + 1})")
-    names = ("draft cost c", f"drafting d{at[0]}", f"verify cost v{at[1]}")
-    for name, key, cost in zip(names, ("draft_cost", "drafting", "verify_cost"), costs or (), strict=False):
-        if cost is not None and costs is not None:
-            yield Figure(name, "", f"{cost:.3f}", f"{FORMULAS[key]}, {_SOURCES[costs.own]}")
+    if (costs := estimate.round_costs(comparison, speedup)) is not None:
+        lookahead = _lookahead(comparison)
+        d, v = ("d", "v") if lookahead is None else (f"d({lookahead})", f"v({lookahead + 1})")
+        names = {"draft_cost": "draft cost c", "drafting": f"drafting {d}", "verify_cost": f"verify cost {v}"}
+        for (key, name), cost in zip(names.items(), (costs.draft_step, costs.drafting, costs.verify), strict=True):
+            if cost is not None:
+                yield Figure(name, "", f"{cost:.3f}", f"{FORMULAS[key]}, {_SOURCES[costs.own]}")
 
 
 def _lookahead(comparison: Comparison) -> int | None:
@@ -360,19 +368,19 @@ def warnings(comparison: Comparison, speedup: Speedup | None = None) -> Iterator
         yield RunWarning("fault", reason, "outputs differ: a fault")
     impossible = speedup is not None and speedup.measured is None
     if reason := disturbed(max(estimate.loads(comparison), default=None), spoiled=impossible):
-        yield RunWarning("disturbed", reason, "other programs disturbed this")
+        yield RunWarning("disturbed", reason, "other programs interfered")
     unsteady = [side for side, warm_up in (comparison.warm_up or {}).items() if not warm_up.steady]
     if unsteady:
         reason = (
-            f"{' and '.join(unsteady).capitalize()} decoding still got faster when the warm-up ended, so it may look "
-            "slower than it is; run again."
+            f"{' and '.join(unsteady).capitalize()} decoding was still getting faster when the warm-up ended, so it "
+            "may look slower than it is. Run again."
         )
         yield RunWarning("warming up", reason, "still warming up")
     if reason := _refused(comparison):
         yield RunWarning("nothing accepted", reason, "no proposal accepted")
-    found = _ceiling(comparison)
-    if found is not None and found[0] <= 1:
-        yield RunWarning("no gain possible", _too_slow(comparison), "no draft could pay here")
+    ceiling = _ceiling(comparison)
+    if ceiling is not None and ceiling[0] <= 1:
+        yield RunWarning("no gain possible", _too_slow(comparison), "no draft pays off here")
     tokens = [token.text if token.id is None else token.id for token in comparison.speculative.tokens]
     if (loop := metrics.loop(tokens)) is not None:
         repeated = (len(tokens) - loop.start) // loop.period
@@ -385,33 +393,34 @@ def warnings(comparison: Comparison, speedup: Speedup | None = None) -> Iterator
 
 
 def disturbed(share: float | None, *, spoiled: bool = False) -> str:
-    """Warn if other programs took much of the processor, or a measurement is impossible; empty otherwise."""
+    """Warn if other programs took much of the processor, or a measurement is impossible."""
     sentences = []
     if share is not None and share > estimate.BUSY:
-        slows = "which slows both sides down, and not necessarily alike"
-        programs = "Other programs, a browser on this machine included,"
-        sentences.append(f"{programs} took {percent(share)} of the processor, {slows}.")
+        sentences.append(
+            f"Other programs, including any browser on this machine, took {percent(share)} of the processor, which "
+            "slows down both sides, but not necessarily equally."
+        )
     if spoiled:
         sentences.append(
-            "Other programs spoiled this measurement: it says that speculation gains more than the tokens of a round "
-            "allow, which cannot be."
+            "Other programs spoiled this measurement: its speedup exceeds what the tokens of a round allow, which is "
+            "impossible."
         )
     return " ".join([*sentences, "Close what you can and run again."]) if sentences else ""
 
 
 def _refused(comparison: Comparison) -> str:
-    """Name what may be at fault if a draft model's proposals were judged often and never accepted; else empty."""
+    """Name the likely reason if a draft model's proposals were judged often and never accepted."""
     rounds, remote = comparison.speculative.rounds, comparison.environment.remote
     judged = sum(any(draft.verdict is not Outcome.DISCARDED for draft in step.proposed or ()) for step in rounds)
     by_model = comparison.settings.strategy.drafter.model
     if not by_model or judged < metrics.ROUNDS_TO_JUDGE or any(step.accepted for step in rounds):
         return ""
-    why = "Probably the draft was made for another target, or is damaged; try another one."
+    why = "The draft was probably made for another target, or is damaged; try another one."
     if remote:
         why = "Check which draft the server was started with."
     elif comparison.settings.engine == "genai":
-        why += " Or the load is at fault (openvino.genai issue 4425): restart specdemo and compare."
-    return f"Not one proposal was accepted in {judged} rounds, which is rare even for a poor draft. {why}"
+        why += " A faulty load is possible, too (openvino.genai issue 4425): restart specdemo and compare."
+    return f"No proposal was accepted in {judged} rounds, which is rare even for a poor draft. {why}"
 
 
 def _too_slow(comparison: Comparison) -> str:
@@ -419,9 +428,9 @@ def _too_slow(comparison: Comparison) -> str:
     assert costs is not None, "the ceiling is known"
     free, cost, tokens = metrics.ceiling(costs, free=True), metrics.draft_cost(costs), len(costs.verify)
     if comparison.settings.strategy.drafter.model and free and free[0] > 1 and cost is not None and cost > _SLOW:
-        what, advice = f"a draft step takes {cost:.2f}", "Choose a much smaller draft, or a faster device for it."
+        what, advice = f"a draft step takes {cost:.2f}", "Choose a much smaller draft or a faster device for it."
     else:
         what = f"a pass over {tokens} tokens takes {metrics.verify_cost(costs, tokens) or 0:.1f}"
-        advice = "More threads, or another device, may change that."
+        advice = "More threads or another device may change that."
     slower = "Even if every proposal were accepted, plain decoding would be faster"
     return f"{slower}: {what} times as long as a plain step. {advice}"

@@ -1,4 +1,4 @@
-"""Outputs and settings in words, and text as pieces to print: what needs no estimate."""
+"""Outputs and settings in words, and text as pieces to print; none of it needs an estimate."""
 
 import math
 from collections.abc import Iterator
@@ -34,21 +34,21 @@ def notes(comparison: Comparison) -> Iterator[str]:
     if run.draft_counts is not None and run.draft_counts.of_server:
         yield "Its counts of proposals are those of the whole server while this ran."
     if source == "bursts" and run.token_ids:
-        yield "Its chunks hold tokens of several rounds, joined by a busy server or a proxy; the tokens are exact."
+        yield "Some chunks hold tokens of several rounds, joined by a busy server or a proxy; the tokens are exact."
     elif (
         source == "reported"
         and "vLLM" in comparison.environment.device
         and all(step.proposed is None for step in run.rounds)
     ):
-        yield "If started with --per-request-spec-decode-metrics detailed, vLLM reports each round's proposals, too."
+        yield "Started with --per-request-spec-decode-metrics detailed, vLLM reports each round's proposals, too."
     if pair.translated and settings.strategy.drafter.model:
         yield (
             "Target and draft have different tokenizers: the draft's text was re-encoded for the target, "
             "so its proposals have no probabilities."
         )
     if pair.target.weights not in _UNCOMPRESSED:
-        asked, used = pair.runtime.dynamic_quantization, comparison.environment.dynamic_quantization
-        if asked in ("off", "auto") and not used.startswith("groups"):
+        setting, used = pair.runtime.dynamic_quantization, comparison.environment.dynamic_quantization
+        if setting in ("off", "auto") and not used.startswith("groups"):
             yield _NOT_QUANTIZED
     if comparison.moves:
         rounds = listed([str(move.round) for move in comparison.moves])
@@ -60,7 +60,7 @@ def notes(comparison: Comparison) -> Iterator[str]:
 _SOURCES = {
     "measured": "Proposals were recorded as they were made.",
     "replayed": "GenAI does not report which proposals it rejected, so they were replayed: the drafter ran again "
-    "over the committed text, off the clock, and each round was checked against what it committed.",
+    "over the committed text, off the clock, and each round was checked against its committed tokens.",
     "counts only": "GenAI does not report which proposals it rejected, and those of sampling or of a head "
     "cannot be replayed. With a constant lookahead their number is known; with a confidence threshold, or in trees, "
     "only the number of accepted ones is.",
@@ -75,18 +75,18 @@ SAMPLING_CAVEAT = (
     "different by chance. The traced engine keeps the distribution exactly."
 )
 _ROUNDING = (
-    "a pass over several tokens runs different kernels than a pass over one and rounds differently, which decides "
+    "a pass over several tokens runs other kernels than a pass over one and rounds differently, which decides "
     "between two tokens that are almost equally likely."
 )
 _NOT_QUANTIZED = (
     "Activations are not quantized here (dynamic quantization is off), which keeps outputs identical and makes steps "
-    "slower. Runtime in the Models tab has the switch."
+    "slower. The switch is under Runtime in the Models tab."
 )
 
 
 def divergence_reason(comparison: Comparison) -> str:
-    """Empty if outputs are identical, or a fault explains it."""
-    settings, found = comparison.settings, comparison.divergence
+    """Empty if outputs are identical, or a fault explains the difference."""
+    settings, divergence = comparison.settings, comparison.divergence
     if metrics.identical(comparison) or fault(comparison):
         return ""
     if settings.do_sample and settings.strategy.drafter.model and ENGINES[settings.engine].samples_exactly is False:
@@ -98,38 +98,40 @@ def divergence_reason(comparison: Comparison) -> str:
         )
     if not ENGINES[settings.engine].local:
         return f"If both servers hold the same weights in the same precision, this is rounding: {_ROUNDING}"
-    if found is not None:
-        return f"{_candidates(found)} So this is a near-tie, which rounding decides: harmless. {_remedy(comparison)}"
+    if divergence is not None:
+        return f"{_candidates(divergence)} This is a harmless near-tie, which rounding decides. {_remedy(comparison)}"
     return f"Both sides use the same target, but {_ROUNDING} {_remedy(comparison)}"
 
 
 def fault(comparison: Comparison) -> str:
-    """Name the fault if outputs differ and rounding does not explain it; else empty."""
-    found, settings = comparison.divergence, comparison.settings
-    if found is None or found.near_tie or settings.do_sample or not ENGINES[settings.engine].local:
+    """Describe a difference between outputs that rounding does not explain; empty if there is none."""
+    divergence, settings = comparison.divergence, comparison.settings
+    if divergence is None or divergence.near_tie or settings.do_sample or not ENGINES[settings.engine].local:
         return ""
-    reported = "Please report it with the run's JSON file, which holds all that reproduces it."
-    return f"{_candidates(found)} So this is no tie: engine or model is at fault. {reported}"
+    report = "Please report it with the run's JSON file, which holds everything needed to reproduce it."
+    return f"{_candidates(divergence)} Rounding does not explain this: engine or model is at fault. {report}"
 
 
-def _candidates(found: Divergence) -> str:
-    shown = ((each.text.replace("\n", "↵"), each.probability) for each in (found.plain, found.speculative))
-    plain, speculative = (f"“{text}” {probability * 100:.3g} %" for text, probability in shown)
+def _candidates(divergence: Divergence) -> str:
+    plain, speculative = (
+        f"“{token.text}” {token.probability * 100:.3g} %".replace("\n", "↵")
+        for token in (divergence.plain, divergence.speculative)
+    )
     return (
-        f"At token {found.index + 1} the target gave {plain} (plain) and {speculative} (speculative). Here, passes "
-        f"over several tokens changed probabilities by up to {math.expm1(found.rounding) * 100:.2g} % (relative) "
-        "compared with passes over one token."
+        f"At token {divergence.index + 1} the target gave {plain} (plain) and {speculative} (speculative). Here, "
+        f"passes over several tokens changed probabilities by up to {math.expm1(divergence.rounding) * 100:.2g} % "
+        "(relative) compared with passes over one token."
     )
 
 
 def _remedy(comparison: Comparison) -> str:
-    """Name the precision with which outputs diverge less often, or say that none does if it is already in use."""
+    """Name the precision with which outputs diverge less often, or say that it is already in use."""
     used, weights = comparison.environment, comparison.pair.target.weights
     quantized = weights not in _UNCOMPRESSED and used.dynamic_quantization.startswith("groups")
     if not quantized and {used.inference_precision, used.kv_cache_precision} == {"f32"}:
-        return "Inference runs in f32 with a KV cache in f32 here, so no other precision avoids it."
+        return "Inference and KV cache already use f32, so no other precision avoids it."
     return (
-        f"Here inference runs in {used.inference_precision} with a KV cache in {used.kv_cache_precision}; with "
+        f"Inference runs in {used.inference_precision} with a KV cache in {used.kv_cache_precision}; with "
         "--precision f32 --kv-cache-precision f32 --dynamic-quantization off, outputs diverge less often."
     )
 
@@ -138,25 +140,25 @@ def run_words(comparison: Comparison) -> str:
     """A run's settings, with every value of one that changed: "lookahead 2 → lookahead 6"."""
     strategies = [comparison.settings.strategy]
     for move in comparison.moves:
-        moved = move.model_dump(exclude={"round"}, exclude_none=True)
-        named = moved.keys() & strategies[0].parameters()
-        strategies.append(replace(strategies[-1], **{name: moved[name] for name in named}))
-    words = " → ".join(word for word, _ in groupby(each.words for each in strategies))
+        changed = move.model_dump(exclude={"round"}, exclude_none=True)
+        names = changed.keys() & strategies[0].parameters()
+        strategies.append(replace(strategies[-1], **{name: changed[name] for name in names}))
+    words = " → ".join(word for word, _ in groupby(strategy.words for strategy in strategies))
     return f"{words}, {shared_words(comparison.settings)}"
 
 
 def shared_words(settings: GenerationSettings) -> str:
-    how = ["greedy"]
+    """Settings in words, without lookahead or threshold."""
+    words = [settings.strategy.drafter.label.lower(), ENGINES[settings.engine].words]
     if settings.do_sample:
-        how = [f"sampling at temperature {settings.temperature:g}", f"top-p {settings.top_p:g}"]
-        how.append(f"top-k {settings.top_k}")
+        words.append(f"sampling at temperature {settings.temperature:g}, top-p {settings.top_p:g}")
+        words.append(f"top-k {settings.top_k}, seed {settings.seed}")
+    else:
+        words.append("greedy")
     if settings.repetition_penalty != 1:
-        how.append(f"repetition penalty {settings.repetition_penalty:g}")
-    if settings.do_sample:
-        how.append(f"seed {settings.seed}")
+        words.append(f"repetition penalty {settings.repetition_penalty:g}")
     if settings.kv_cache == "off":
-        how.append("no KV cache")
-    words = (settings.strategy.drafter.label.lower(), ENGINES[settings.engine].words, *how)
+        words.append("no KV cache")
     return ", ".join([*words, f"at most {settings.max_new_tokens} tokens"])
 
 
@@ -165,7 +167,7 @@ def is_chat(pair: ModelPair, settings: GenerationSettings) -> bool:
 
 
 def prompt_of(comparison: Comparison) -> str:
-    """As shown before the text, which continues it or, in a chat, answers it on the next line."""
+    """Return the prompt as shown before the text, which continues it or, in a chat, answers on the next line."""
     return comparison.prompt + ("\n" if is_chat(comparison.pair, comparison.settings) else "")
 
 

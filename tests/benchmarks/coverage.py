@@ -156,26 +156,21 @@ def table(races: Sequence[Raced]) -> Iterator[str]:
 def line(races: Sequence[Raced]) -> str:
     pairs = [(each.truth, of_comparison(each.comparison)) for each in races]
     found = [(truth, speedup) for truth, speedup in pairs if speedup is not None]
-    held = sum(speedup.low <= truth <= speedup.high for truth, speedup in found)
-    sides = []
+    hits = sum(speedup.low <= truth <= speedup.high for truth, speedup in found)
+    wrong = []
     for strength in ("clear", "probable"):
-        said = [(truth, speedup) for truth, speedup in found if speedup.strength == strength]
-        wrong = sum(speedup.direction == ("slower" if truth > 1 else "faster") for truth, speedup in said)
-        sides.append(f"{wrong} of {len(said)}")
-    answers = sum(speedup.strength != "noisy" for _, speedup in found)
-    widths = [(speedup.high / speedup.low) ** 0.5 - 1 for _, speedup in found]
-    truths = sorted(truth for truth, _ in found)
-    shares = (f"{count / len(found) * 100:.0f} %" for count in (held, answers))
-    return " | ".join(
-        [
-            str(len(found)),
-            f"{truths[0]:.2f}–{truths[-1]:.2f}",
-            next(shares),
-            *sides,
-            next(shares),
-            f"±{median(widths) * 100:.0f} %" if widths else "–",
+        said = [
+            speedup.direction == ("faster" if truth > 1 else "slower")
+            for truth, speedup in found
+            if speedup.strength == strength
         ]
-    )
+        wrong.append(f"{said.count(False)} of {len(said)}")
+    answers = sum(speedup.strength != "noisy" for _, speedup in found)
+    width = median((speedup.high / speedup.low) ** 0.5 - 1 for _, speedup in found)
+    truths = [truth for truth, _ in found]
+    held, answered = (f"{count / len(found) * 100:.0f} %" for count in (hits, answers))
+    cells = [len(found), f"{min(truths):.2f}–{max(truths):.2f}", held, *wrong, answered, f"±{width * 100:.0f} %"]
+    return " | ".join(map(str, cells))
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ def test_a_near_tie_is_harmless_and_says_so() -> None:
     reason = divergence_reason(comparison)
     assert reason.startswith("At token 6 the target gave “ over” 50 % (plain) and “ otherwise” 50 % (speculative).")
     assert "by up to 2 % (relative)" in reason
-    assert "a near-tie, which rounding decides: harmless" in reason
+    assert "a harmless near-tie, which rounding decides" in reason
     assert "--precision f32" in reason
     assert reason in summarise(comparison).why[-1]
     assert schema.from_json(schema.to_json(comparison)).divergence == found
@@ -53,7 +53,7 @@ def test_what_rounding_cannot_explain_is_a_fault() -> None:
     (warning,) = found.warnings
     assert warning.chip == "outputs differ: a fault"
     assert "“ over” 62 % (plain) and “ otherwise” 11 %" in warning.reason
-    assert "no tie: engine or model is at fault" in warning.reason
+    assert "Rounding does not explain this: engine or model is at fault" in warning.reason
     assert len([paragraph for paragraph in found.why if "at fault" in paragraph]) == 1
     assert found.why[-1] == "Outputs differ from token 6 on."
 

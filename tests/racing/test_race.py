@@ -39,10 +39,10 @@ def test_the_side_whose_clock_is_behind_is_advanced_by_at_least_a_slice() -> Non
 def test_a_lookahead_moved_during_a_run_counts_from_the_next_round() -> None:
     done, progress = list[Round](), list[RaceEvent]()
 
-    def moved() -> LiveSettings | None:
+    def live_settings() -> LiveSettings | None:
         return LiveSettings(2 if len(done) > 5 else 7, 0.4) if len(done) > 3 else None
 
-    for item in race(ScriptedEngine(), "Say", LONG, slice_seconds=0.01, moved=moved):
+    for item in race(ScriptedEngine(), "Say", LONG, slice_seconds=0.01, live_settings=live_settings):
         progress.append(item)
         if isinstance(item, Slice) and item.side == "speculative":
             done += item.rounds
@@ -57,7 +57,7 @@ def test_a_lookahead_moved_during_a_run_counts_from_the_next_round() -> None:
     assert [move for lap in laps(progress) for move in lap.moves] == [first, second]
     assert schema.from_json(schema.to_json(comparison)).moves == comparison.moves
     assert list(repeats(ScriptedEngine(), comparison)) == []
-    *_, still = race(ScriptedEngine(), "Say", LONG, moved=lambda: LiveSettings(4, 0.9))
+    *_, still = race(ScriptedEngine(), "Say", LONG, live_settings=lambda: LiveSettings(4, 0.9))
     assert isinstance(still, Comparison)
     assert still.moves == ()
 

@@ -12,7 +12,17 @@ import numpy.typing as npt
 
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.racing.race import SLICE_SECONDS, race
-from specdemo.records import Comparison, DraftToken, Outcome, Round, Run, Side, Token, Trial
+from specdemo.records import (
+    SIDES,
+    Comparison,
+    DraftToken,
+    Round,
+    Run,
+    Side,
+    Token,
+    Trial,
+    outcomes_from_counts,
+)
 from specdemo.results import metrics
 from specdemo.settings import GenerationSettings
 
@@ -117,16 +127,12 @@ def simulated(machine: Machine, truth: float, *, seed: int, step: float = 0.010,
     def steps(side: Side) -> Floats:
         """Steps vary a little, and one in a hundred takes much longer."""
         work = works[side]
-        noise = np.exp(random.normal(0, 0.03, len(work))) + (random.random(len(work)) < 0.01) * random.exponential(
-            0.5
-        )
-        return np.asarray(work * noise)
+        outlier = (random.random(len(work)) < 0.01) * random.exponential(0.5)
+        return np.asarray(work * (np.exp(random.normal(0, 0.03, len(work))) + outlier))
 
     seconds = _raced({"plain": steps("plain"), "speculative": steps("speculative")}, clock)
-    trials, before = list[Trial](), list[float]()
+    trials, before = list[Trial](), _alone(steps("plain"), clock) if repeats else []
     for _ in range(repeats):
-        if not trials:
-            before = _alone(steps("plain"), clock)
         run, after = _alone(steps("speculative"), clock), _alone(steps("plain"), clock)
         trials.append(
             Trial(
@@ -142,16 +148,16 @@ def simulated(machine: Machine, truth: float, *, seed: int, step: float = 0.010,
             )
         )
         before = after
-    plain = [_round(0, 0, took) for took in seconds["plain"]]
-    rounds = [_round(each, count, took) for (each, count), took in zip(accepted, seconds["speculative"], strict=True)]
-    template = raced()
-    changes = {
-        "plain": Run(prefill=template.plain.prefill, rounds=tuple(plain), finish_reason="length"),
-        "speculative": Run(prefill=template.plain.prefill, rounds=tuple(rounds), finish_reason="length"),
-        "repeats": tuple(trials),
-        "other_load": machine.load,
+    template, kinds = raced(), {"plain": [(0, 0)] * TOKENS, "speculative": accepted}
+    runs = {
+        side: Run(
+            prefill=template.plain.prefill,
+            rounds=tuple(_round(*kind, took) for kind, took in zip(kinds[side], seconds[side], strict=True)),
+            finish_reason="length",
+        )
+        for side in SIDES
     }
-    return template.model_copy(update=changes)
+    return template.model_copy(update=runs | {"repeats": tuple(trials), "other_load": machine.load})
 
 
 def _accepted(random: np.random.Generator, tokens: int) -> list[tuple[int, int]]:
@@ -167,7 +173,7 @@ def _accepted(random: np.random.Generator, tokens: int) -> list[tuple[int, int]]
 
 
 def _raced(works: dict[Side, Floats], clock: _Clock) -> dict[Side, list[float]]:
-    """The side that is behind computes for a slice, as in `measure.race`."""
+    """The side that is behind computes for a slice, as in `specdemo.racing.race`."""
     done: dict[Side, list[float]] = {side: [] for side in works}
     clocks = dict.fromkeys(works, 0.0)
     while unfinished := [side for side in works if len(done[side]) < len(works[side])]:
@@ -187,13 +193,11 @@ def _alone(work: Floats, clock: _Clock) -> list[float]:
 
 
 def _round(proposed: int, accepted: int, seconds: float) -> Round:
-    outcomes = [Outcome.ACCEPTED] * accepted + [Outcome.REJECTED] * (proposed > accepted)
-    outcomes += [Outcome.DISCARDED] * (proposed - len(outcomes))
+    outcomes = outcomes_from_counts(proposed, accepted)
     return Round.model_construct(
         committed=(TOKEN,) * (accepted + 1),
         seconds=seconds,
         proposed=tuple(DraftToken.model_construct(id=7, text=" a", verdict=outcome) for outcome in outcomes),
         draft_seconds=None,
         verify_seconds=None,
-        source=None,
     )

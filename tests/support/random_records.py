@@ -21,13 +21,7 @@ probability = st.none() | st.floats(0, 1)
 seconds = st.floats(1e-6, 10)
 text = st.text(max_size=5)
 ids = st.integers(0, 300_000)
-tokens = st.builds(
-    Token,
-    id=ids,
-    text=text,
-    probability=probability,
-    entropy=st.none() | st.floats(0, 20),
-)
+tokens = st.builds(Token, id=ids, text=text, probability=probability, entropy=st.none() | st.floats(0, 20))
 
 
 @st.composite
@@ -83,7 +77,5 @@ comparisons = st.builds(
     repeats=st.lists(trials, max_size=8).map(tuple),
     trace_source=st.sampled_from(["measured", "replayed", "counts only"]),
     costs=st.none()
-    | st.builds(
-        Costs, plain_step=seconds, draft_step=st.none() | seconds, verify=st.lists(seconds, min_size=1).map(tuple)
-    ),
+    | st.builds(Costs, drafting=st.lists(seconds).map(tuple), verify=st.lists(seconds, min_size=1).map(tuple)),
 )
