@@ -4,7 +4,6 @@ Sizes in `assets/catalogue.json` are estimates; speedups in its notes are quoted
 Hub's cache counts as present only when it is complete: it is inspected like any other, and its weights arrive last.
 """
 
-import glob
 import json
 import os
 import shlex
@@ -33,16 +32,11 @@ MODELS_VARIABLE, PAIR_VARIABLE = "SPECDEMO_MODELS", "SPECDEMO_PAIR"
 _DEFAULT_PAIR = "smollm2-eagle3"
 
 
-def export_command(repository: str, weights: str, folder: str, *, trust: bool = False) -> str:
-    options, place = " --trust-remote-code" * trust, shlex.quote(folder)
-    return f"optimum-cli export openvino --model {repository} --weight-format {weights}{options} {place}"
-
-
 class Source(Record):
-    """A `repository` of the Hub, or a bundled folder at `path`; `name` is the model's in listings.
+    """Where a model comes from: a `repository` on the Hub, or a bundled folder at `path`.
 
-    `format` is OpenVINO IR, a model to convert, or a GGUF `file` at `revision`. A file with this `sha256` may also
-    come from a Python `package`. `disk_bytes` is exact for a file, and otherwise an estimate.
+    `format` is OpenVINO IR, a model to convert, or a GGUF `file` at `revision`, which a Python `package` may also
+    contain. `disk_bytes` is exact for a file, otherwise an estimate. Listings show `name`.
     """
 
     repository: str | None = None
@@ -74,7 +68,8 @@ class Source(Record):
         return f"{(self.repository or '').rpartition('/')[-1]}-{self.weights}-ov"
 
     def export_command(self, folder: str) -> str:
-        return export_command(self.repository or "", self.weights, folder, trust=self.trust_remote_code)
+        options = f"--weight-format {self.weights}" + " --trust-remote-code" * self.trust_remote_code
+        return f"optimum-cli export openvino --model {self.repository} {options} {shlex.quote(folder)}"
 
 
 class Defaults(Record):
@@ -85,7 +80,7 @@ class Defaults(Record):
 
 
 class Entry(Record):
-    """A pair. `kind` is the draft's kind, `prompts` suit the target, and `reason` says why it is not supported."""
+    """A pair of models. `prompts` suit the target; `reason` says why the pair is not supported."""
 
     name: str
     title: str
@@ -129,7 +124,7 @@ def find(name: str) -> Entry:
 
 
 def suggestion(name: str, known: list[str]) -> str:
-    near = get_close_matches(name, known, cutoff=0.4)
+    near = get_close_matches(name, known, cutoff=0.5)
     return f"choose {' or '.join(near)}" if near else f"choose one of {', '.join(known)}"
 
 
@@ -150,13 +145,18 @@ def models_dir(directory: Path | None = None) -> Path:
 
 
 def cached_folders() -> dict[str, Path]:
-    stored = sorted(hub_cache().glob("models--*"))
-    names = (storage.name.removeprefix("models--").replace("--", "/") for storage in stored)
-    return {name: folder for name in names if (folder := cached_folder(name)) is not None}
+    """Return the newest complete folder of each model in the Hub's cache, by repository."""
+    repositories = (repository for repository, _ in repositories_in(hub_cache()))
+    return {name: folder for name in repositories if (folder := _cached_folder(name)) is not None}
 
 
-def cached_folder(repository: str) -> Path | None:
-    """Return a model's newest complete folder in the Hub's cache, or None; works offline."""
+def repositories_in(cache: Path) -> list[tuple[str, Path]]:
+    """Return the repositories in a cache with the Hub's layout, with their storage."""
+    storages = [path for path in list_folder(cache) if path.name.startswith("models--")]
+    return [(storage.name.removeprefix("models--").replace("--", "/"), storage) for storage in storages]
+
+
+def _cached_folder(repository: str) -> Path | None:
     return _first_complete(snapshots(storage_of(repository)))
 
 
@@ -173,25 +173,22 @@ def storage_of(repository: str) -> Path:
 
 
 def snapshots(storage: Path) -> list[Path]:
-    def modified(path: Path) -> float:
-        with suppress(OSError):
-            return path.stat().st_mtime
-        return 0.0
-
-    return sorted(list_folder(storage / "snapshots"), key=modified, reverse=True)
+    """Return the snapshots of a repository, newest first."""
+    with suppress(OSError):
+        return sorted(list_folder(storage / "snapshots"), key=lambda path: path.stat().st_mtime, reverse=True)
+    return []
 
 
 def local_folder(source: Source, directory: Path | None = None) -> Path | None:
-    """Return a model's complete folder or GGUF file on this machine, or None; exported ones are in `directory`."""
+    """Return a model's complete folder or GGUF file, or None; `directory` holds exported models."""
     if source.path is not None:
         return ASSETS / source.path
     assert source.repository is not None, "a source has a repository or a path"
     if source.format == "openvino":
-        return cached_folder(source.repository)
+        return _cached_folder(source.repository)
     if source.format == "gguf":
         assert source.file is not None
-        snapshots = storage_of(source.repository) / "snapshots"
-        places = [*_packaged(source), *sorted(snapshots.glob(f"*/{glob.escape(source.file)}"))]
+        places = [*_packaged(source), *(folder / source.file for folder in snapshots(storage_of(source.repository)))]
         return next((path for path in places if path.is_file() and _has_right_digest(source, path)), None)
     return _first_complete([exported_folder(source, directory)])
 
@@ -213,7 +210,7 @@ def exported_folder(source: Source, directory: Path | None = None) -> Path:
 
 
 def entry_folders(entry: Entry, directory: Path | None = None) -> tuple[Path | None, ...]:
-    """Return the paths of the pair's models, target first; None for each that is not on this machine."""
+    """Return the paths of the pair's models, target first; None for a model that is not on this machine."""
     return tuple(local_folder(source, directory) for source in entry.sources)
 
 
@@ -288,9 +285,8 @@ def default_settings(target: Model) -> Defaults:
     """Return the default settings for a target: the catalogue's if it is listed there, wherever it is stored."""
     if target.server is not None:
         return Defaults(generation={"engine": "server", "policy": "server"})
-    if target.path is None:
-        return Defaults()
-    listed = (entry for entry in catalogue() if _matches(target.path, entry.target))
+    path = target.path
+    listed = (entry for entry in catalogue() if path is not None and _matches(path, entry.target))
     return next((entry.begin for entry in listed), Defaults())
 
 

@@ -9,7 +9,7 @@ import pytest
 from specdemo.errors import GGUFError, ModelError
 from specdemo.models import gguf
 from specdemo.models.convert import configuration, generation_config
-from specdemo.models.gguf import describe, inspect_gguf, inspect_model
+from specdemo.models.gguf import inspect_gguf, inspect_model
 from specdemo.models.gguf_header import read_header
 from specdemo.models.library import library
 from tests.support import mutants
@@ -20,7 +20,7 @@ def test_any_file_is_read_or_refused(tmp_path: Path) -> None:
         file = tmp_path / f"{place}.gguf"
         file.write_bytes(content)
         try:
-            model = describe(file, len(content))
+            model = inspect_gguf(file)
             header = read_header(file)
             json.dumps(
                 [configuration(header), generation_config(header), json.loads(model.model_dump_json())],
