@@ -17,17 +17,11 @@ from specdemo.models import converted as conversion
 from specdemo.models.catalogue import bundled_models, pair_of
 from specdemo.models.checks import check_pair
 from specdemo.models.convert import store_as_int8
-from specdemo.models.converted import (
-    convert_gguf,
-    convert_here,
-    converted_folder,
-    file_digest,
-    folder_of,
-    is_converted,
-)
+from specdemo.models.converted import convert_gguf, converted_folder, file_digest, folder_of, is_converted
 from specdemo.models.gguf import inspect_gguf
-from specdemo.settings import RuntimeSettings, WeightsForm
+from specdemo.settings import RuntimeSettings
 from tests.support import gguf_files
+from tests.support.gguf_files import converted
 from tests.support.hurried import load_briefly
 
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
@@ -85,17 +79,6 @@ def test_before_it_is_converted(file: Path) -> None:
     assert "is converted when it is first used" in (report.reason or "")
 
 
-def converted(file: Path, form: WeightsForm = "exact") -> Path:
-    """Without a process for it."""
-    scratch = file.with_suffix(f".{form}")
-    scratch.mkdir(exist_ok=True)
-    conversion.conversions().mkdir(parents=True, exist_ok=True)
-    convert_here(file, scratch, form)
-    folder = converted_folder(file, form)
-    assert folder is not None
-    return folder
-
-
 @pytest.mark.openvino
 def test_a_file_is_converted_once_and_a_broken_conversion_leaves_nothing(file: Path) -> None:
     before, cache = file.read_bytes(), conversion.conversions()
@@ -132,9 +115,9 @@ def test_every_family_is_compared(
     file = gguf_files.write(tmp_path / "tiny.gguf", family, "Q8_0")
     options = ["--drafter", "lookup", "--engine", engine, "--max-new-tokens", "8", "--ignore-eos", "--json", "-"]
     assert main(["compare", "Hi", "--target", str(file), *options], load=load_briefly) == 0
-    told = json.loads(capfd.readouterr().out)
-    assert (told["pair"]["name"], told["pair"]["target"]["architecture"]) == ("tiny.gguf", family)
-    assert len(told["plain"]["token_ids"]) == len(told["speculative"]["token_ids"]) == 8
+    comparison = json.loads(capfd.readouterr().out)
+    assert (comparison["pair"]["name"], comparison["pair"]["target"]["architecture"]) == ("tiny.gguf", family)
+    assert len(comparison["plain"]["token_ids"]) == len(comparison["speculative"]["token_ids"]) == 8
     folder = folder_of(inspect_gguf(file))
     written = json.loads((folder / "config.json").read_text())
     expected = {
@@ -169,10 +152,9 @@ def test_matrices_become_halves_and_vectors_whole(family: str, kind: str, vector
         name: array * np.float32(1.5) if array.ndim == 1 else array
         for name, array in gguf_files.weights(family).items()
     }
-    given = gguf_files.write(tmp_path / "given.gguf", family, kind, vectors=vectors, arrays=arrays)
-    usual = gguf_files.write(tmp_path / "usual.gguf", family, "F16", arrays=gguf_files.read(given))
-    found = [(converted(file) / "openvino_model.bin").read_bytes() for file in (given, usual)]
-    assert found[0] == found[1]
+    other = gguf_files.write(tmp_path / "other.gguf", family, kind, vectors=vectors, arrays=arrays)
+    usual = gguf_files.write(tmp_path / "usual.gguf", family, "F16", arrays=gguf_files.read(other))
+    assert len({(converted(file) / "openvino_model.bin").read_bytes() for file in (other, usual)}) == 1
 
 
 @pytest.mark.parametrize(("columns", "size"), [(64, 64), (96, 32), (40, 40)])

@@ -14,14 +14,13 @@ from specdemo.engines.language_model import LanguageModel
 from specdemo.engines.text import Tokenizer
 from specdemo.errors import GGUFError
 from specdemo.files import ASSETS
-from specdemo.models import converted as conversion
-from specdemo.models.converted import convert_here, converted_folder
 from specdemo.models.gguf import inspect_gguf
 from specdemo.models.gguf_header import read_header
 from specdemo.models.gguf_keys import rope_factors
 from specdemo.records import Request
 from specdemo.settings import GenerationSettings
 from tests.support import gguf_files, llama
+from tests.support.gguf_files import converted
 
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
 TEXT = "don't! I'LL pay 1234,5 aBc ABc ABC /\n\n  x  y!\n\nEnd of\r\n line?/\n 日本語 ñandú"
@@ -33,20 +32,12 @@ MERGES = (
 WORDS = ("Ġhello", "hello", "Ġmoon")  # which no merges make
 
 
-def converted(file: Path) -> Path:
-    conversion.conversions().mkdir(parents=True, exist_ok=True)
-    convert_here(file, file.parent, "exact")
-    folder = converted_folder(file, "exact")
-    assert folder is not None
-    return folder
-
-
 def tokenizer(file: Path) -> Tokenizer:
     converted(file)
     return Tokenizer(inspect_gguf(file).model_copy(update={"form": "exact"}))
 
 
-def asked(address: str, path: str, **body: Any) -> Any:
+def post(address: str, path: str, **body: Any) -> Any:
     request = urllib.request.Request(address + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)
@@ -62,7 +53,7 @@ def test_text_is_split_and_merged_as_the_file_says(pre: str, tmp_path: Path) -> 
             TEXT, "Hi", "hello", "a house", "my house, hellos, hello moon", "moonshine and houses", "", " ",
             "2024 1234567 a\t\tb \n",
         ):  # fmt: skip
-            theirs = asked(address, "/tokenize", content=text, add_special=True)["tokens"]
+            theirs = post(address, "/tokenize", content=text, add_special=True)["tokens"]
             assert ours.encode(text) == theirs, text
 
 
@@ -97,7 +88,7 @@ def test_positions_are_scaled_as_llama_cpp_scales_them(
     file = gguf_files.write(tmp_path / "tiny.gguf", more=settings, arrays=arrays)
     ids = np.random.default_rng(0).integers(0, 128, 200).tolist()
     with llama.started(file) as address:
-        answer = asked(address, "/completion", prompt=ids, n_predict=1, n_probs=20, temperature=0)
+        answer = post(address, "/completion", prompt=ids, n_predict=1, n_probs=20, temperature=0)
     theirs = {each["id"]: each["logprob"] for each in answer["completion_probabilities"][0]["top_logprobs"]}
     logits = np.array(LanguageModel(converted(file), "CPU", EXACT).sequence(len(ids)).logits(ids)[-1], np.float64)
     ours = logits - np.log(np.exp(logits).sum())
