@@ -1,7 +1,7 @@
-"""The catalogue of recommended pairs, the location of their models on this machine, and the default pair.
+"""The catalogue of recommended pairs, their models' places on this machine, and the default pair.
 
-Sizes in `assets/catalogue.json` are estimates; speedups in its notes are quoted from their authors. A model in the
-Hub's cache counts as present only when it is complete: it is inspected like any other, and its weights arrive last.
+Sizes in `assets/catalogue.json` are estimates, and the speedups in its notes are their authors'. A model in the Hub's
+cache counts only if it is complete: it is inspected like any other, and its weights arrive last.
 """
 
 import json
@@ -129,14 +129,12 @@ def suggestion(name: str, known: list[str]) -> str:
 
 
 def hub_cache() -> Path:
-    """Return the cache of `huggingface_hub`, by its own rules, from the environment at every call."""
-    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+    """Return the cache of `huggingface_hub`, which reads the same variables, but only once."""
+    folders = {"HF_HUB_CACHE": "", "HUGGINGFACE_HUB_CACHE": "", "HF_HOME": "hub", "XDG_CACHE_HOME": "huggingface/hub"}
+    for name, folder in folders.items():
         if os.environ.get(name):
-            return expand_path(os.environ[name])
-    if os.environ.get("HF_HOME"):
-        return expand_path(os.environ["HF_HOME"]) / "hub"
-    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"  # on every system
-    return expand_path(caches) / "huggingface" / "hub"
+            return expand_path(os.environ[name]) / folder
+    return Path.home() / ".cache/huggingface/hub"  # on every system
 
 
 def models_dir(directory: Path | None = None) -> Path:
@@ -215,7 +213,7 @@ def entry_folders(entry: Entry, directory: Path | None = None) -> tuple[Path | N
 
 
 def bundled_pair(**runtime: Any) -> ModelPair:
-    """Return the bundled pair, in f32 by default, where its outputs are identical."""
+    """Return the bundled pair, by default in f32, in which both outputs are identical."""
     return _initial_pair(*bundled_models(), runtime=runtime)
 
 
@@ -233,9 +231,9 @@ def bundled_prompts(kind: Prompts) -> list[str]:
 
 
 def default_pair(**runtime: Any) -> ModelPair:
-    """Return the catalogue's pair named in SPECDEMO_PAIR, else SmolLM2's, else the bundled one.
+    """Return the catalogue's pair named in SPECDEMO_PAIR, by default SmolLM2's.
 
-    Skips a pair that is not here, or that needs conversion while the cache is not writable.
+    Return the bundled pair if a model is missing, or cannot be converted because the cache is not writable.
     """
     entry = find(os.environ.get(PAIR_VARIABLE) or _DEFAULT_PAIR)
     paths = [path for path in entry_folders(entry) if path is not None]
@@ -255,7 +253,7 @@ def _initial_pair(target: Model, draft: Model | None = None, *, runtime: dict[st
 
 
 def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettings) -> ModelPair:
-    """Return a pair of two models, or a target alone; a target in parts drafts with its own head."""
+    """Return a pair, or a target alone; a target exported in parts gets its own head as the draft."""
     check_target(target)
     if target.in_parts and (draft is None or draft.path == target.path):
         draft = own_head(target)
@@ -282,7 +280,7 @@ def require_draft(pair: ModelPair) -> Model:
 
 
 def default_settings(target: Model) -> Defaults:
-    """Return the default settings for a target: the catalogue's if it is listed there, wherever it is stored."""
+    """Return a target's default settings, the catalogue's if it is listed there, wherever it is stored."""
     if target.server is not None:
         return Defaults(generation={"engine": "server", "policy": "server"})
     path = target.path
@@ -291,7 +289,7 @@ def default_settings(target: Model) -> Defaults:
 
 
 def _matches(path: Path, source: Source) -> bool:
-    """Whether a folder or file is the catalogue's model: by its path or, for a file, by its content."""
+    """Whether a path is the catalogue's model, or a file with its content."""
     if source.sha256 is not None and path.is_file():
         with suppress(OSError):
             return path.stat().st_size == source.disk_bytes and _has_right_digest(source, path)

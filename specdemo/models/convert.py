@@ -165,10 +165,10 @@ def _floats(raw: np.ndarray[Any, np.dtype[np.uint8]], tensor: Tensor) -> np.ndar
 
 
 def _scale_positions(model: openvino.Model, file: Path, header: Header) -> None:
-    """Store the file's own frequencies of positions: the reader omits their scaling, and may round them to f16."""
+    """Store the file's own position frequencies: the reader omits their scaling, and may round them to f16."""
     base = header.number(f"{header.family}.rope.freq_base") or 10_000.0
-    llama3 = [_bytes_of(file, header, each) for each in header.tensors if each.name == "rope_freqs.weight"]
-    divisors = np.array(llama3[0].view(np.float32)) if llama3 else 1
+    llama3 = next((tensor for tensor in header.tensors if tensor.name == "rope_freqs.weight"), None)
+    divisors = 1 if llama3 is None else np.array(_bytes_of(file, header, llama3).view(np.float32))
     for node in model.get_ordered_ops():
         if node.get_type_name() not in ("Cos", "Sin"):
             continue
@@ -256,7 +256,7 @@ def store_as_int8(model: openvino.Model) -> None:
     """
     by_input: dict[Any, list[tuple[Any, Any]]] = defaultdict(list)
     for product, weights in _products(model):
-        kinds = {each.get_output_element_type(0).get_type_name() for each in _constants(weights)}
+        kinds = {constant.get_output_element_type(0).get_type_name() for constant in _constants(weights)}
         if not kinds & _EIGHT_BITS:
             source = product.input_value(0)
             by_input[source.get_node().get_friendly_name(), source.get_index()].append((product, weights))
@@ -373,7 +373,7 @@ def _rewrite(folder: Path, stem: str, edit: Callable[[openvino.Model], None]) ->
 
 
 def _remove_limit(model: openvino.Model) -> None:
-    """Let a tokenizer return all tokens of a text: the prompt's length is checked against the context later."""
+    """Return all tokens of a text; whether a prompt fits the context is checked later."""
     for node in model.get_ordered_ops():
         if node.get_type_name() == "Minimum" and node.input_value(1).get_node().get_type_name() == "Constant":
             node.input(1).replace_source_output(opset.constant(_NO_LIMIT).output(0))
@@ -395,7 +395,7 @@ def _keep_whole_words(model: openvino.Model) -> None:
     """Encode a piece of text that is itself a token as that token, without merging."""
     merging = _merging(model)
     texts, pieces, words = (
-        [merging.input_value(index) for index in each] for each in (range(2), range(2, 5), range(5, 8))
+        [merging.input_value(index) for index in indexes] for indexes in (range(2), range(2, 5), range(5, 8))
     )
     readers = [list(merging.output(index).get_target_inputs()) for index in range(3)]
     zero, one, none = (opset.constant(np.int32(value)) for value in (0, 1, -1))
@@ -418,7 +418,7 @@ def _keep_whole_words(model: openvino.Model) -> None:
 
 
 def _remove_unmerged(model: openvino.Model, file: Path, header: Header, kinds: Sequence[int]) -> None:
-    """Disable what llama.cpp never uses: tokens that merges cannot build from single characters, and their merges."""
+    """Disable tokens that merges cannot build from single characters, and their merges: llama.cpp never uses them."""
     tokens, merges = (
         [text.decode(errors="replace") for text in read_array(file, header.metadata.get(f"tokenizer.ggml.{name}"))]
         for name in ("tokens", "merges")
@@ -452,7 +452,7 @@ def _merging(model: openvino.Model) -> Any:
 
 
 def _add_bos(model: openvino.Model, token: int) -> None:
-    """Begin each text with a token unless special tokens are off; GenAI looks for this operation to switch it."""
+    """Begin each text with a token, by the operation that GenAI looks for when special tokens are switched off."""
     (dense,) = (node for node in model.get_ordered_ops() if node.get_type_name() == "RaggedToDense")
     length = dense.input_value(3).get_node().input_value(0).get_node()  # of each text: its end minus its beginning
     begin = [opset.constant(np.array(values, np.int32)).output(0) for values in (0, 1, [token])]
@@ -465,7 +465,7 @@ def _add_bos(model: openvino.Model, token: int) -> None:
 
 
 def _make_visible(model: openvino.Model, shown: set[int]) -> None:
-    """Let the tokens in `shown` decode to their text instead of to nothing."""
+    """Decode the tokens in `shown` to their text instead of to nothing."""
     (decoding,) = (node for node in model.get_ordered_ops() if node.get_type_name() == "VocabDecoder")
     part = decoding.input_value(4).get_node()  # a slice, whose end GenAI changes to decode all tokens
     hidden = part.input_value(0).get_node().data

@@ -21,7 +21,7 @@ def test_compiled_models_are_not_cached_where_nothing_can_be_written(
 
 
 def test_properties_of_the_cpu_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_crashes_on_one_thread", lambda: False)
+    monkeypatch.setattr(devices, "instruction_sets", list)
     monkeypatch.setenv(PROPERTIES_VARIABLE, "INFERENCE_NUM_THREADS=1 SCHEDULING_CORE_TYPE=PCORE_ONLY")
     runtime = RuntimeSettings(model_cache=False)
     variables = {"INFERENCE_NUM_THREADS": "1", "SCHEDULING_CORE_TYPE": "PCORE_ONLY"}
@@ -39,7 +39,7 @@ def test_one_thread_computes_in_f32_where_openvino_would_crash(
 ) -> None:
     used = {"INFERENCE_PRECISION_HINT": "bf16", "INFERENCE_NUM_THREADS": "1"}
     monkeypatch.delenv(PROPERTIES_VARIABLE)
-    monkeypatch.setattr(devices, "_crashes_on_one_thread", lambda: True)
+    monkeypatch.setattr(devices, "instruction_sets", lambda: ["AMX BF16"])
     monkeypatch.setattr(devices, "_probe", lambda device, requested: used | requested)
     devices._computes_in_bf16_on_one_thread.cache_clear()
     one = RuntimeSettings(inference_num_threads=1, model_cache=False)
