@@ -1,10 +1,9 @@
-"""The catalogue of recommended pairs, the location of their models on this machine, and the default pair.
+"""The catalogue of recommended pairs, their models' places on this machine, and the default pair.
 
-Sizes in `assets/catalogue.json` are estimates; speedups in its notes are quoted from their authors. A model in the
-Hub's cache counts as present only when it is complete: it is inspected like any other, and its weights arrive last.
+Sizes in `assets/catalogue.json` are estimates, and the speedups in its notes are their authors'. A model in the Hub's
+cache counts only if it is complete: it is inspected like any other, and its weights arrive last.
 """
 
-import glob
 import json
 import os
 import shlex
@@ -33,16 +32,11 @@ MODELS_VARIABLE, PAIR_VARIABLE = "SPECDEMO_MODELS", "SPECDEMO_PAIR"
 _DEFAULT_PAIR = "smollm2-eagle3"
 
 
-def export_command(repository: str, weights: str, folder: str, *, trust: bool = False) -> str:
-    options, place = " --trust-remote-code" * trust, shlex.quote(folder)
-    return f"optimum-cli export openvino --model {repository} --weight-format {weights}{options} {place}"
-
-
 class Source(Record):
-    """A `repository` of the Hub, or a bundled folder at `path`; `name` is the model's in listings.
+    """Where a model comes from: a `repository` on the Hub, or a bundled folder at `path`.
 
-    `format` is OpenVINO IR, a model to convert, or a GGUF `file` at `revision`. A file with this `sha256` may also
-    come from a Python `package`. `disk_bytes` is exact for a file, and otherwise an estimate.
+    `format` is OpenVINO IR, a model to convert, or a GGUF `file` at `revision`, which a Python `package` may also
+    contain. `disk_bytes` is exact for a file, otherwise an estimate. Listings show `name`.
     """
 
     repository: str | None = None
@@ -74,7 +68,8 @@ class Source(Record):
         return f"{(self.repository or '').rpartition('/')[-1]}-{self.weights}-ov"
 
     def export_command(self, folder: str) -> str:
-        return export_command(self.repository or "", self.weights, folder, trust=self.trust_remote_code)
+        options = f"--weight-format {self.weights}" + " --trust-remote-code" * self.trust_remote_code
+        return f"optimum-cli export openvino --model {self.repository} {options} {shlex.quote(folder)}"
 
 
 class Defaults(Record):
@@ -85,7 +80,7 @@ class Defaults(Record):
 
 
 class Entry(Record):
-    """A pair. `kind` is the draft's kind, `prompts` suit the target, and `reason` says why it is not supported."""
+    """A pair of models. `prompts` suit the target; `reason` says why the pair is not supported."""
 
     name: str
     title: str
@@ -129,19 +124,17 @@ def find(name: str) -> Entry:
 
 
 def suggestion(name: str, known: list[str]) -> str:
-    near = get_close_matches(name, known, cutoff=0.4)
+    near = get_close_matches(name, known, cutoff=0.5)
     return f"choose {' or '.join(near)}" if near else f"choose one of {', '.join(known)}"
 
 
 def hub_cache() -> Path:
-    """Return the cache of `huggingface_hub`, by its own rules, from the environment at every call."""
-    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+    """Return the cache of `huggingface_hub`, which reads the same variables, but only once."""
+    folders = {"HF_HUB_CACHE": "", "HUGGINGFACE_HUB_CACHE": "", "HF_HOME": "hub", "XDG_CACHE_HOME": "huggingface/hub"}
+    for name, folder in folders.items():
         if os.environ.get(name):
-            return expand_path(os.environ[name])
-    if os.environ.get("HF_HOME"):
-        return expand_path(os.environ["HF_HOME"]) / "hub"
-    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"  # on every system
-    return expand_path(caches) / "huggingface" / "hub"
+            return expand_path(os.environ[name]) / folder
+    return Path.home() / ".cache/huggingface/hub"  # on every system
 
 
 def models_dir(directory: Path | None = None) -> Path:
@@ -150,13 +143,18 @@ def models_dir(directory: Path | None = None) -> Path:
 
 
 def cached_folders() -> dict[str, Path]:
-    stored = sorted(hub_cache().glob("models--*"))
-    names = (storage.name.removeprefix("models--").replace("--", "/") for storage in stored)
-    return {name: folder for name in names if (folder := cached_folder(name)) is not None}
+    """Return the newest complete folder of each model in the Hub's cache, by repository."""
+    repositories = (repository for repository, _ in repositories_in(hub_cache()))
+    return {name: folder for name in repositories if (folder := _cached_folder(name)) is not None}
 
 
-def cached_folder(repository: str) -> Path | None:
-    """Return a model's newest complete folder in the Hub's cache, or None; works offline."""
+def repositories_in(cache: Path) -> list[tuple[str, Path]]:
+    """Return the repositories in a cache with the Hub's layout, with their storage."""
+    storages = [path for path in list_folder(cache) if path.name.startswith("models--")]
+    return [(storage.name.removeprefix("models--").replace("--", "/"), storage) for storage in storages]
+
+
+def _cached_folder(repository: str) -> Path | None:
     return _first_complete(snapshots(storage_of(repository)))
 
 
@@ -173,25 +171,22 @@ def storage_of(repository: str) -> Path:
 
 
 def snapshots(storage: Path) -> list[Path]:
-    def modified(path: Path) -> float:
-        with suppress(OSError):
-            return path.stat().st_mtime
-        return 0.0
-
-    return sorted(list_folder(storage / "snapshots"), key=modified, reverse=True)
+    """Return the snapshots of a repository, newest first."""
+    with suppress(OSError):
+        return sorted(list_folder(storage / "snapshots"), key=lambda path: path.stat().st_mtime, reverse=True)
+    return []
 
 
 def local_folder(source: Source, directory: Path | None = None) -> Path | None:
-    """Return a model's complete folder or GGUF file on this machine, or None; exported ones are in `directory`."""
+    """Return a model's complete folder or GGUF file, or None; `directory` holds exported models."""
     if source.path is not None:
         return ASSETS / source.path
     assert source.repository is not None, "a source has a repository or a path"
     if source.format == "openvino":
-        return cached_folder(source.repository)
+        return _cached_folder(source.repository)
     if source.format == "gguf":
         assert source.file is not None
-        snapshots = storage_of(source.repository) / "snapshots"
-        places = [*_packaged(source), *sorted(snapshots.glob(f"*/{glob.escape(source.file)}"))]
+        places = [*_packaged(source), *(folder / source.file for folder in snapshots(storage_of(source.repository)))]
         return next((path for path in places if path.is_file() and _has_right_digest(source, path)), None)
     return _first_complete([exported_folder(source, directory)])
 
@@ -213,12 +208,12 @@ def exported_folder(source: Source, directory: Path | None = None) -> Path:
 
 
 def entry_folders(entry: Entry, directory: Path | None = None) -> tuple[Path | None, ...]:
-    """Return the paths of the pair's models, target first; None for each that is not on this machine."""
+    """Return the paths of the pair's models, target first; None for a model that is not on this machine."""
     return tuple(local_folder(source, directory) for source in entry.sources)
 
 
 def bundled_pair(**runtime: Any) -> ModelPair:
-    """Return the bundled pair, in f32 by default, where its outputs are identical."""
+    """Return the bundled pair, by default in f32, in which both outputs are identical."""
     return _initial_pair(*bundled_models(), runtime=runtime)
 
 
@@ -236,9 +231,9 @@ def bundled_prompts(kind: Prompts) -> list[str]:
 
 
 def default_pair(**runtime: Any) -> ModelPair:
-    """Return the catalogue's pair named in SPECDEMO_PAIR, else SmolLM2's, else the bundled one.
+    """Return the catalogue's pair named in SPECDEMO_PAIR, by default SmolLM2's.
 
-    Skips a pair that is not here, or that needs conversion while the cache is not writable.
+    Return the bundled pair if a model is missing, or cannot be converted because the cache is not writable.
     """
     entry = find(os.environ.get(PAIR_VARIABLE) or _DEFAULT_PAIR)
     paths = [path for path in entry_folders(entry) if path is not None]
@@ -258,7 +253,7 @@ def _initial_pair(target: Model, draft: Model | None = None, *, runtime: dict[st
 
 
 def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettings) -> ModelPair:
-    """Return a pair of two models, or a target alone; a target in parts drafts with its own head."""
+    """Return a pair, or a target alone; a target exported in parts gets its own head as the draft."""
     check_target(target)
     if target.in_parts and (draft is None or draft.path == target.path):
         draft = own_head(target)
@@ -285,17 +280,16 @@ def require_draft(pair: ModelPair) -> Model:
 
 
 def default_settings(target: Model) -> Defaults:
-    """Return the default settings for a target: the catalogue's if it is listed there, wherever it is stored."""
+    """Return a target's default settings, the catalogue's if it is listed there, wherever it is stored."""
     if target.server is not None:
         return Defaults(generation={"engine": "server", "policy": "server"})
-    if target.path is None:
-        return Defaults()
-    listed = (entry for entry in catalogue() if _matches(target.path, entry.target))
+    path = target.path
+    listed = (entry for entry in catalogue() if path is not None and _matches(path, entry.target))
     return next((entry.begin for entry in listed), Defaults())
 
 
 def _matches(path: Path, source: Source) -> bool:
-    """Whether a folder or file is the catalogue's model: by its path or, for a file, by its content."""
+    """Whether a path is the catalogue's model, or a file with its content."""
     if source.sha256 is not None and path.is_file():
         with suppress(OSError):
             return path.stat().st_size == source.disk_bytes and _has_right_digest(source, path)

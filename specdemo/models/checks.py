@@ -1,7 +1,7 @@
-"""Checks whether and on which engine a pair can run here, before loading any weights.
+"""Checks of whether a pair can run here, and in which engine, before any weights are loaded.
 
-Two tokenizers are compared by their whole vocabularies, or by examples if one cannot be listed: GenAI reads the
-vocabulary from the detokenizer, which some drafts lack because only the target needs it.
+Tokenizers are compared by their vocabularies, or by an example if one has no detokenizer, from which GenAI reads the
+vocabulary: only a target needs one.
 """
 
 import os
@@ -38,9 +38,9 @@ _MIN_OVERLAP = 0.98
 
 
 class EngineReport(Record):
-    """Whether an engine can run the pair. `reason` says why not, or gives a warning.
+    """Whether an engine can run the pair; `reason` says why not, or is a warning, as when memory may be too small.
 
-    `memory_needed` is an upper estimate in bytes, so too little memory is not a refusal.
+    `memory_needed` is an upper estimate, in bytes.
     """
 
     engine: EngineName
@@ -133,12 +133,15 @@ def is_recommended(draft: Model, target: Model) -> bool:
         return True
     if draft.head or draft.architecture != target.architecture:  # only the catalogue knows a head's target
         return False
-    if not all(map(is_converted, (target, draft))) or 2 * (draft.weight_bytes or 0) > (target.weight_bytes or 0):
+    if not _converted(target, draft) or 2 * (draft.weight_bytes or 0) > (target.weight_bytes or 0):
         return False
-    try:
+    with suppress(LoadError):
         return _difference(target, draft) is None
-    except LoadError:
-        return False
+    return False
+
+
+def _converted(target: Model, draft: Model) -> bool:
+    return is_converted(target) and is_converted(draft)
 
 
 def fitting_draft(target: Model, models: Iterable[Model]) -> Model | None:
@@ -196,7 +199,7 @@ def check_concurrent(pair: ModelPair, engine: EngineName, strategy: Strategy, sa
 def with_tokenizers_compared(pair: ModelPair) -> ModelPair:
     """Return the pair with `translated` set by comparing its tokenizers; unchanged while a file is not converted."""
     target, draft = pair.target, pair.draft
-    if draft is None or draft.head or draft.path is None or not all(map(is_converted, (target, draft))):
+    if draft is None or draft.head or draft.path is None or not _converted(target, draft):
         return pair
     return pair.model_copy(update={"translated": _difference(target, draft) is not None})
 
@@ -228,18 +231,14 @@ def _refusal(engine: EngineName, target: Model, draft: Model | None, difference:
 
 def _genai_ids(target: Model, draft: Model | None) -> str | None:
     """Return why GenAI refuses two models of one vocabulary: it also requires the same ids of special tokens."""
-    if draft is None or draft.head or draft.path is None or target.path is None:
+    if draft is None or draft.head or draft.path is None or target.path is None or not _converted(target, draft):
         return None
-    if not all(map(is_converted, (target, draft))):
-        return None
-    target_ids, draft_ids = (_special_ids(folder_of(model)) for model in (target, draft))
-    for name in target_ids.keys() & draft_ids.keys():
-        if target_ids[name] != draft_ids[name]:
-            return (
-                f"GenAI takes a draft only if its {name} token is the target's, but these are {draft_ids[name]} and "
-                f"{target_ids[name]}; choose the traced engine, which needs the same vocabulary only."
-            )
-    return None
+    ids, draft_ids = (_special_ids(folder_of(model)) for model in (target, draft))
+    name = next((name for name in ids.keys() & draft_ids.keys() if ids[name] != draft_ids[name]), None)
+    return name and (
+        f"GenAI takes a draft only if its {name} token is the target's, but these are {draft_ids[name]} and "
+        f"{ids[name]}; choose the traced engine, which needs only the same vocabulary."
+    )
 
 
 def _special_ids(folder: Path) -> dict[str, str]:
@@ -261,23 +260,22 @@ def _tokenizer(model: Model) -> "openvino_genai.Tokenizer":
         raise LoadError.of(error, what, "export it again") from error
 
 
-_EXAMPLES = (
-    "The quick brown fox can't jump over 13 lazy dogs -- or 3.14159, can it?",
-    "def f(x):\n    return {'a': [x, x ** 2]}  # Größe, 日本語, русский, 🙂\n\n\tEnd.",
-    "http://example.org/path?query=UPPER&lower=mixedCase_snake_case-kebab-case",
+_EXAMPLE = (
+    "The quick brown fox can't jump over 13 lazy dogs -- or 3.14159, can it?\ndef f(x):\n    return {'a': [x ** 2]}"
+    "  # Größe, 日本語, русский, 🙂\n\n\thttp://example.org/path?query=UPPER&lower=mixedCase_snake_case-kebab-case"
 )
 
 
 def check_tokenizers(target: "openvino_genai.Tokenizer", draft: "openvino_genai.Tokenizer") -> None:
-    with suppress(RuntimeError):  # one has no detokenizer, and so no vocabulary
+    with suppress(RuntimeError):  # without a detokenizer there is no vocabulary
         check_vocabularies(target.get_vocab(), draft.get_vocab())
         return
-    for text in _EXAMPLES:
-        if target.encode(text).input_ids.data.tolist() != draft.encode(text).input_ids.data.tolist():
-            raise PairError(
-                "Target and draft encode an example differently, and one has no detokenizer to translate with; "
-                "choose a draft of the target's family."
-            )
+    target_ids, draft_ids = (tokenizer.encode(_EXAMPLE).input_ids.data.tolist() for tokenizer in (target, draft))
+    if target_ids != draft_ids:
+        raise PairError(
+            "Target and draft encode an example differently, and one has no detokenizer to translate with; "
+            "choose a draft of the target's family."
+        )
 
 
 def check_vocabularies(target: dict[bytes, int], draft: dict[bytes, int]) -> None:

@@ -37,7 +37,7 @@ from specdemo.models.gguf_header import TYPE_NUMBERS, Header, Tensor, read_array
 from specdemo.models.gguf_keys import SPLITS, adds_bos, keeps_whole_words, rope_factors
 from specdemo.settings import WeightsForm
 
-_DECOMPRESSION = {"Convert", "Subtract", "Multiply", "Reshape", "Transpose"}  # from a constant to its product
+_DECOMPRESSION = {"Convert", "Subtract", "Multiply", "Reshape"}  # from a constant to its product
 _EIGHT_BITS = {"u8", "i8"}
 INT8_GROUPS = (64, 32)  # weights per scale in int8; the second if the first does not divide a row
 _ROWS_AT_ONCE = 4096  # rows unpacked to f32 at once: needs less memory than the matrix itself
@@ -49,6 +49,7 @@ _ROUNDED = ("Q4_1", "Q4_K")
 _LAYER_END = re.compile(r"model\.layers\.self_attn\.add1\.layer(\d+)")
 _CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 _BYTES_AT_ONCE = 2**24  # bytes converted at once, for the same reason
+_NUMPY = {"F32": "<f4", "F16": "<f2"}
 _NO_LIMIT = np.int32(2**30)  # GenAI adds to it the tokens at the beginning, so 2**31 - 1 would overflow
 _CONTROL, _USER_DEFINED = 3, 4  # among the types of tokens
 
@@ -124,20 +125,25 @@ def generation_config(header: Header) -> dict[str, Any]:
 
 def write_with_f16(path: Path, header: Header, copy: Path) -> bool:
     """Write a copy with matrices in F16 and vectors in F32, as the reader requires; return False if not needed."""
-    if all(_type_for_reader(tensor) == tensor.type for tensor in header.tensors):
+    tensors = [tensor._replace(type=_type_for_reader(tensor)) for tensor in header.tensors]
+    if tensors == list(header.tensors):
         return False
-    with copy.open("wb") as target:
-        target.write(np.memmap(path, np.uint8, "r")[: header.table].tobytes())
+    with copy.open("wb") as file:
+        file.write(np.memmap(path, np.uint8, "r")[: header.table].tobytes())
         offset = 0
-        for tensor in header.tensors:
-            target.write(_table_row(tensor, offset))
-            offset += -(-_size(tensor) // header.alignment) * header.alignment
-        for tensor in header.tensors:
-            target.write(bytes(-target.tell() % header.alignment))
-            weights = _bytes_of(path, header, tensor)
+        for tensor in tensors:
+            name, rank = tensor.name.encode(), len(tensor.shape)
+            row = len(name), name, rank, *tensor.shape, TYPE_NUMBERS[tensor.type], offset
+            file.write(struct.pack(f"<Q{len(name)}sI{rank}QIQ", *row))
+            offset += -(-tensor.bytes // header.alignment) * header.alignment
+        for source, tensor in zip(header.tensors, tensors, strict=True):
+            file.write(bytes(-file.tell() % header.alignment))
+            weights = _bytes_of(path, header, source)
             for place in range(0, len(weights), _BYTES_AT_ONCE):
-                target.write(_convert_part(weights[place : place + _BYTES_AT_ONCE], tensor).tobytes())
-        target.write(bytes(-target.tell() % header.alignment))
+                part = weights[place : place + _BYTES_AT_ONCE]
+                same = tensor.type == source.type
+                file.write((part if same else _floats(part, source).astype(_NUMPY[tensor.type])).tobytes())
+        file.write(bytes(-file.tell() % header.alignment))
     return True
 
 
@@ -152,34 +158,17 @@ def _type_for_reader(tensor: Tensor) -> str:
     return "F32"
 
 
-def _size(tensor: Tensor) -> int:
-    kind = _type_for_reader(tensor)
-    return tensor.bytes if kind == tensor.type else prod(tensor.shape) * (2 if kind == "F16" else 4)
-
-
-def _table_row(tensor: Tensor, offset: int) -> bytes:
-    name = tensor.name.encode()
-    form = f"<Q{len(name)}sI{len(tensor.shape)}QIQ"
-    kind = TYPE_NUMBERS[_type_for_reader(tensor)]
-    return struct.pack(form, len(name), name, len(tensor.shape), *tensor.shape, kind, offset)
-
-
-def _convert_part(part: np.ndarray[Any, np.dtype[np.uint8]], tensor: Tensor) -> np.ndarray[Any, Any]:
-    kind = _type_for_reader(tensor)
-    if kind == tensor.type:
-        return part
+def _floats(raw: np.ndarray[Any, np.dtype[np.uint8]], tensor: Tensor) -> np.ndarray[Any, Any]:
     if tensor.type == "BF16":  # the upper half of an F32
-        floats = (part.view("<u2").astype("<u4") << 16).view("<f4")
-    else:
-        floats = part.view({"F32": "<f4", "F16": "<f2"}[tensor.type])
-    return floats.astype({"F16": "<f2", "F32": "<f4"}[kind])
+        return (raw.view("<u2").astype("<u4") << 16).view("<f4")
+    return raw.view(_NUMPY[tensor.type])
 
 
 def _scale_positions(model: openvino.Model, file: Path, header: Header) -> None:
-    """Store the file's own frequencies of positions: the reader omits their scaling, and may round them to f16."""
+    """Store the file's own position frequencies: the reader omits their scaling, and may round them to f16."""
     base = header.number(f"{header.family}.rope.freq_base") or 10_000.0
-    llama3 = [_bytes_of(file, header, each) for each in header.tensors if each.name == "rope_freqs.weight"]
-    divisors = np.array(llama3[0].view(np.float32)) if llama3 else 1
+    llama3 = next((tensor for tensor in header.tensors if tensor.name == "rope_freqs.weight"), None)
+    divisors = 1 if llama3 is None else np.array(_bytes_of(file, header, llama3).view(np.float32))
     for node in model.get_ordered_ops():
         if node.get_type_name() not in ("Cos", "Sin"):
             continue
@@ -267,7 +256,7 @@ def store_as_int8(model: openvino.Model) -> None:
     """
     by_input: dict[Any, list[tuple[Any, Any]]] = defaultdict(list)
     for product, weights in _products(model):
-        kinds = {each.get_output_element_type(0).get_type_name() for each in _constants(weights)}
+        kinds = {constant.get_output_element_type(0).get_type_name() for constant in _constants(weights)}
         if not kinds & _EIGHT_BITS:
             source = product.input_value(0)
             by_input[source.get_node().get_friendly_name(), source.get_index()].append((product, weights))
@@ -308,13 +297,12 @@ def _values(node: Any, rows: slice) -> Floats:
     kind, inputs = node.get_type_name(), _unpacked(node)
     if kind == "Constant":
         return _constant_values(node, rows)
-    if kind == "Convert":
-        return _values(inputs[0], rows)
+    left, *others = (_values(source, rows) for source in inputs)
     if kind == "Reshape":
-        shape = node.get_output_shape(0)
-        return _values(inputs[0], rows).reshape(-1, *shape[1:])
-    left, right = (_values(each, rows) for each in inputs)
-    values: Floats = left - right if kind == "Subtract" else left * right
+        return left.reshape(-1, *node.get_output_shape(0)[1:])
+    if not others:
+        return left
+    values: Floats = left - others[0] if kind == "Subtract" else left * others[0]
     return values
 
 
@@ -329,29 +317,26 @@ def _constant_values(node: Any, rows: slice) -> Floats:
 
 
 def _products(model: openvino.Model) -> Iterator[tuple[Any, Any]]:
+    """Yield the products with weights, and the node of their weights."""
     for node in model.get_ordered_ops():
         if node.get_type_name() == "MatMul":
-            for index in range(node.get_input_size()):
-                weights = node.input_value(index).get_node()
-                if _is_constant(weights):
-                    yield node, weights
+            sources = (node.input_value(index).get_node() for index in range(node.get_input_size()))
+            yield from ((node, source) for source in sources if _constants(source))
 
 
 def _constants(node: Any) -> list[Any]:
-    if node.get_type_name() == "Constant":
+    """Return the constants that a node unpacks; empty if it depends on anything else."""
+    kind = node.get_type_name()
+    if kind == "Constant":
         return [node]
-    return [constant for each in _unpacked(node) for constant in _constants(each)]
+    parts = [_constants(source) for source in _unpacked(node)] if kind in _DECOMPRESSION else []
+    return [constant for part in parts for constant in part] if all(parts) else []
 
 
 def _unpacked(node: Any) -> list[Any]:
     """Return the inputs that a node unpacks, without the target shape of a reshape."""
-    arguments = 1 if node.get_type_name() in {"Convert", "Reshape", "Transpose"} else node.get_input_size()
-    return [node.input_value(index).get_node() for index in range(arguments)]
-
-
-def _is_constant(node: Any) -> bool:
-    kind = node.get_type_name()
-    return kind == "Constant" or (kind in _DECOMPRESSION and all(map(_is_constant, _unpacked(node))))
+    count = 1 if node.get_type_name() in {"Convert", "Reshape"} else node.get_input_size()
+    return [node.input_value(index).get_node() for index in range(count)]
 
 
 def _repair_tokenizer(folder: Path, file: Path, header: Header) -> None:
@@ -388,7 +373,7 @@ def _rewrite(folder: Path, stem: str, edit: Callable[[openvino.Model], None]) ->
 
 
 def _remove_limit(model: openvino.Model) -> None:
-    """Let a tokenizer return all tokens of a text: the prompt's length is checked against the context later."""
+    """Return all tokens of a text; whether a prompt fits the context is checked later."""
     for node in model.get_ordered_ops():
         if node.get_type_name() == "Minimum" and node.input_value(1).get_node().get_type_name() == "Constant":
             node.input(1).replace_source_output(opset.constant(_NO_LIMIT).output(0))
@@ -410,7 +395,7 @@ def _keep_whole_words(model: openvino.Model) -> None:
     """Encode a piece of text that is itself a token as that token, without merging."""
     merging = _merging(model)
     texts, pieces, words = (
-        [merging.input_value(index) for index in each] for each in (range(2), range(2, 5), range(5, 8))
+        [merging.input_value(index) for index in indexes] for indexes in (range(2), range(2, 5), range(5, 8))
     )
     readers = [list(merging.output(index).get_target_inputs()) for index in range(3)]
     zero, one, none = (opset.constant(np.int32(value)) for value in (0, 1, -1))
@@ -433,7 +418,7 @@ def _keep_whole_words(model: openvino.Model) -> None:
 
 
 def _remove_unmerged(model: openvino.Model, file: Path, header: Header, kinds: Sequence[int]) -> None:
-    """Disable what llama.cpp never uses: tokens that merges cannot build from single characters, and their merges."""
+    """Disable tokens that merges cannot build from single characters, and their merges: llama.cpp never uses them."""
     tokens, merges = (
         [text.decode(errors="replace") for text in read_array(file, header.metadata.get(f"tokenizer.ggml.{name}"))]
         for name in ("tokens", "merges")
@@ -467,7 +452,7 @@ def _merging(model: openvino.Model) -> Any:
 
 
 def _add_bos(model: openvino.Model, token: int) -> None:
-    """Begin each text with a token unless special tokens are off; GenAI looks for this operation to switch it."""
+    """Begin each text with a token, by the operation that GenAI looks for when special tokens are switched off."""
     (dense,) = (node for node in model.get_ordered_ops() if node.get_type_name() == "RaggedToDense")
     length = dense.input_value(3).get_node().input_value(0).get_node()  # of each text: its end minus its beginning
     begin = [opset.constant(np.array(values, np.int32)).output(0) for values in (0, 1, [token])]
@@ -480,7 +465,7 @@ def _add_bos(model: openvino.Model, token: int) -> None:
 
 
 def _make_visible(model: openvino.Model, shown: set[int]) -> None:
-    """Let the tokens in `shown` decode to their text instead of to nothing."""
+    """Decode the tokens in `shown` to their text instead of to nothing."""
     (decoding,) = (node for node in model.get_ordered_ops() if node.get_type_name() == "VocabDecoder")
     part = decoding.input_value(4).get_node()  # a slice, whose end GenAI changes to decode all tokens
     hidden = part.input_value(0).get_node().data

@@ -67,10 +67,9 @@ def is_converted(model: Model) -> bool:
 
 
 def converted_folder(path: Path, form: WeightsForm) -> Path | None:
-    """Return the folder of a file's conversion, if any, without hashing: converted files have a stored digest."""
+    """Return the folder of a file's conversion, if any, by its stored digest, so that no file is hashed."""
     digest = _recorded_digest(path)
-    folder = _conversion_folder(digest, form) if digest is not None else None
-    return folder if folder is not None and folder.is_dir() else None
+    return folder if digest is not None and (folder := _conversion_folder(digest, form)).is_dir() else None
 
 
 def _conversion_folder(digest: str, form: WeightsForm) -> Path:
@@ -107,11 +106,11 @@ def _digest_file(path: Path) -> Path:
 
 
 def convert_pair(pair: ModelPair) -> Iterator[tuple[Model, float]]:
-    """Convert a pair's GGUF files that are not converted yet; yields the current model and its seconds."""
-    yield from convert_models([pair.target, pair.draft])
+    return convert_models([pair.target, pair.draft])
 
 
 def convert_models(models: Iterable[Model | None]) -> Iterator[tuple[Model, float]]:
+    """Convert GGUF files that are not converted yet; yield the current model and its elapsed seconds."""
     for model in models:
         if model is not None and model.path is not None and not is_converted(model):
             for seconds in convert_gguf(model.path, form_of(model)):
@@ -119,7 +118,7 @@ def convert_models(models: Iterable[Model | None]) -> Iterator[tuple[Model, floa
 
 
 def convert_gguf(path: Path, form: WeightsForm) -> Iterator[float]:
-    """Convert a file; yield the elapsed seconds, five times a second. Closing the generator leaves nothing behind."""
+    """Convert a file; yield the elapsed seconds, five times a second. Closing the generator cleans up."""
     if converted_folder(path, form) is not None:
         return
     _check_disk(inspect_gguf(path))
@@ -131,8 +130,8 @@ def convert_gguf(path: Path, form: WeightsForm) -> Iterator[float]:
     failure = Failure(FetchError, f"{path.name!r} cannot be converted", "free memory and try again")
     with tempfile.TemporaryDirectory(prefix=".converting-", dir=conversions()) as scratch:
         work = run_child(_convert, path.resolve(), Path(scratch), form, name="specdemo conversion", failure=failure)
-        with closing(work) as silences:
-            for _ in silences:
+        with closing(work):
+            for _ in work:
                 yield monotonic() - began
 
 

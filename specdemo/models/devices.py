@@ -24,19 +24,11 @@ from specdemo.strategies import ENGINES, EngineName
 from specdemo.version import __version__
 
 INSTRUCTION_SETS = {
-    "AVX2": {"avx2"},
-    "AVX-VNNI": {"avx_vnni"},
-    "AVX-512": {"avx512f"},
-    "AVX-512 VNNI": {"avx512_vnni"},
-    "AVX-512 BF16": {"avx512_bf16"},
-    "AVX-512 FP16": {"avx512_fp16"},
-    "AMX INT8": {"amx_int8"},
-    "AMX BF16": {"amx_bf16"},
-    "NEON": {"asimd", "neon"},
-    "dot product": {"asimddp", "feat_dotprod"},
-    "I8MM": {"i8mm", "feat_i8mm"},
-    "SVE": {"sve"},
-}  # those that matter to decoding, as in /proc/cpuinfo
+    "AVX2": "avx2", "AVX-VNNI": "avx_vnni", "AVX-512": "avx512f", "AVX-512 VNNI": "avx512_vnni",
+    "AVX-512 BF16": "avx512_bf16", "AVX-512 FP16": "avx512_fp16", "AMX INT8": "amx_int8", "AMX BF16": "amx_bf16",
+    "NEON": "asimd neon", "dot product": "asimddp feat_dotprod", "I8MM": "i8mm feat_i8mm", "SVE": "sve",
+}  # fmt: skip
+"""Those that matter to decoding, with their names in /proc/cpuinfo."""
 _NUMPY = {"X86_V3": "avx2", "AVX2": "avx2", "X86_V4": "avx512f", "AVX512F": "avx512f", "AVX512_ICL": "avx512_vnni"}
 
 
@@ -57,7 +49,7 @@ def instruction_sets() -> list[str]:
     flags = {word for line in _cpuinfo() if line.startswith(("flags", "Feat")) for word in line.split()}
     extensions = np.show_config(mode="dicts")["SIMD Extensions"]
     flags |= {_NUMPY[name] for name in (*extensions["baseline"], *extensions["found"]) if name in _NUMPY}
-    return [name for name, words in INSTRUCTION_SETS.items() if words & flags]
+    return [name for name, words in INSTRUCTION_SETS.items() if flags & {*words.split()}]
 
 
 def processor() -> str:
@@ -143,7 +135,7 @@ def check_devices(runtime: RuntimeSettings) -> None:
 
 
 def check_head_device(device: str) -> None:
-    """Check that an EAGLE-3 head's target can run there: GenAI queries properties only real devices have."""
+    """Refuse AUTO for the target of an EAGLE-3 head: GenAI queries properties that only real devices have."""
     if device == "AUTO":
         raise DeviceError("The target of an EAGLE-3 head cannot run on AUTO; choose a device, such as CPU.")
 
@@ -177,9 +169,9 @@ def device_name(device: str) -> str:
 
 
 def properties(runtime: RuntimeSettings, device: str, *, group: int = _GROUP_SIZE) -> dict[str, str]:
-    """Return the properties to compile a model with; the cache holds no weights: they are read from its folder.
+    """Return the properties to compile a model with; where activations are quantized, `group` of them share a scale.
 
-    `group` activations share a scale where they are quantized.
+    The cache of compiled models holds no weights, which are read from the model's folder.
     """
     on_cpu = device.startswith("CPU")
     chosen = _given_properties() if on_cpu else {}
@@ -192,7 +184,7 @@ def properties(runtime: RuntimeSettings, device: str, *, group: int = _GROUP_SIZ
         chosen["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = str(size)
     if runtime.inference_num_threads and on_cpu:
         chosen["INFERENCE_NUM_THREADS"] = str(runtime.inference_num_threads)
-    if on_cpu and _crashes_on_one_thread() and _computes_in_bf16_on_one_thread(tuple(chosen.items())):
+    if on_cpu and "AMX BF16" in instruction_sets() and _computes_in_bf16_on_one_thread(tuple(chosen.items())):
         if chosen.get("INFERENCE_PRECISION_HINT") == "bf16":
             raise DeviceError(f"{_CRASH}; choose precision f32 or two threads.")
         chosen["INFERENCE_PRECISION_HINT"] = "f32"
@@ -212,10 +204,6 @@ def _given_properties() -> dict[str, str]:
 _CRASH = "OpenVINO 2026.4.1 crashes when it compiles a model in bf16 for one thread on a processor with AMX"
 
 
-def _crashes_on_one_thread() -> bool:
-    return "AMX BF16" in instruction_sets()
-
-
 @cache
 def _computes_in_bf16_on_one_thread(requested: tuple[tuple[str, str], ...]) -> bool:
     used = _probe("CPU", {name: value for name, value in requested if name != "CACHE_DIR"})
@@ -230,7 +218,7 @@ def _can_cache(folder: Path) -> bool:
     can = is_writable(folder)
     if not can:
         logging.getLogger(__name__).warning(
-            "Compiled models cannot be kept in %s, so loading takes longer; set XDG_CACHE_HOME to a writable folder.",
+            "Compiled models cannot be cached in %s, which slows loading; set XDG_CACHE_HOME to a writable folder.",
             quoted(str(folder)),
         )
     return can
@@ -254,7 +242,7 @@ def _probe(device: str, requested: dict[str, str]) -> dict[str, str]:
 
 
 def describe_environment(pair: ModelPair, target_runtime: RuntimeSettings | None = None) -> Environment:
-    """Return the environment in which this pair is loaded, its target perhaps with other settings than the draft."""
+    """Return the environment of a loaded pair; `target_runtime` replaces its settings for the target."""
     runtime = target_runtime or pair.runtime
 
     def used(runtime: RuntimeSettings, device: str) -> dict[str, str]:  # may differ from the properties requested

@@ -6,13 +6,14 @@ precision, and whether the copy is complete.
 
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from specdemo.errors import FolderError, quoted
+from specdemo.errors import FolderError, ModelError, quoted
 from specdemo.files import json_value
 from specdemo.records import Model
 from specdemo.strategies import HeadName
@@ -40,20 +41,28 @@ _MAX_BYTES_READ = 2**20  # bytes; a tokenizer_config.json with many added tokens
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx")
 
 
-def inspect_folder(path: Path) -> Model:
-    """Describe the model in a folder. One without a detokenizer can only be a draft: the target writes the text.
+def cached_until_changed(inspect: Callable[[Path], Model]) -> Callable[[Path], Model]:
+    """Cache a model, or why it is refused, until a file of it changes: reading a large XML takes a second."""
 
-    Without `config.json` the context length is unknown, and the vocabulary is the number of logits.
-    """
-    try:
-        files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else []
-        stamps = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
-        result = _inspected(path, stamps)
-    except OSError as error:
-        raise FolderError(f"The folder {quoted(str(path))} cannot be read ({error.strerror}); check it.") from error
-    if isinstance(result, str):
-        raise FolderError(result)
-    return result
+    @lru_cache(maxsize=1024)
+    def result(path: Path, stamps: tuple[tuple[str, int, int], ...]) -> Model | ModelError:
+        try:
+            return inspect(path)
+        except ModelError as error:
+            return type(error)(str(error))
+
+    def inspect_cached(path: Path) -> Model:
+        try:
+            files = sorted(file for file in (path.iterdir() if path.is_dir() else [path]) if file.is_file())
+            states = [(file.name, file.stat()) for file in files]
+            model = result(path, tuple((name, state.st_mtime_ns, state.st_size) for name, state in states))
+        except OSError as error:
+            raise FolderError(f"{quoted(str(path))} cannot be read ({error.strerror}); check it.") from error
+        if isinstance(model, ModelError):
+            raise type(model)(str(model))
+        return model
+
+    return inspect_cached
 
 
 def agreement_per_step(path: Path) -> tuple[float, ...]:
@@ -70,16 +79,12 @@ def read_start(file: Path) -> bytes:
         return opened.read(_MAX_BYTES_READ)
 
 
-@lru_cache(maxsize=512)
-def _inspected(path: Path, stamps: tuple[tuple[str, int, int], ...]) -> Model | str:
-    """Return the model, or why it is refused; re-read only if a file changed, since large XML takes a second."""
-    try:
-        return _read(path)
-    except FolderError as error:
-        return str(error)
+@cached_until_changed
+def inspect_folder(path: Path) -> Model:
+    """Describe the model in a folder. One without a detokenizer can only be a draft: the target writes the text.
 
-
-def _read(path: Path) -> Model:
+    Without `config.json` the context length is unknown, and the vocabulary is the number of logits.
+    """
     if path.is_file():
         raise FolderError(f"{quoted(path.name)} is not a model; give a GGUF file or an OpenVINO folder.")
     if not path.is_dir():

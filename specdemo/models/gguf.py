@@ -2,38 +2,17 @@
 
 from collections import Counter
 from collections.abc import Callable, Generator
-from functools import lru_cache
 from math import prod
 from pathlib import Path
 
 from specdemo.child import Failure, Limits, run_limited
 from specdemo.errors import GGUFError, ModelError, quoted
-from specdemo.models.folder import inspect_folder
+from specdemo.models.folder import cached_until_changed, inspect_folder
 from specdemo.models.gguf_header import BLOCKS, Header, incomplete, read_array, read_header
 from specdemo.models.gguf_keys import refusal_of
 from specdemo.records import Model
 
 FAMILIES = ("llama", "qwen2", "qwen3")  # architectures supported by the reader of openvino-genai 2026.4
-
-
-def inspect_gguf(path: Path) -> Model:
-    """Describe the model in a GGUF file; even a refusal is cached until the file changes."""
-    try:
-        state = path.stat()
-    except OSError as error:
-        raise GGUFError(f"The file {quoted(str(path))} cannot be read ({error.strerror}); check the path.") from error
-    result = _inspected(path, state.st_size, state.st_mtime_ns)
-    if isinstance(result, str):
-        raise GGUFError(result)
-    return result
-
-
-@lru_cache(maxsize=1024)
-def _inspected(path: Path, size: int, modified: int) -> Model | str:
-    try:
-        return describe(path, size)
-    except GGUFError as error:
-        return str(error)
 
 
 def inspect_model(path: Path) -> Model:
@@ -60,10 +39,11 @@ def inspect_limited(
     return run_limited(read, place, name="specdemo inspection", failure=failure, limits=limits)
 
 
-def describe(path: Path, size: int) -> Model:
+@cached_until_changed
+def inspect_gguf(path: Path) -> Model:
     if path.name != path.name.encode(errors="replace").decode():
         raise GGUFError(f"The name of {quoted(path.name)} is not valid text; rename the file.")
-    header = read_header(path)
+    header, size = read_header(path), path.stat().st_size
     check_readable(header)
     _check_merges(path, header)
     needed = max(header.data + tensor.offset + tensor.bytes for tensor in header.tensors)

@@ -1,7 +1,7 @@
-"""What the keys and tensors of a GGUF file mean to its conversion: one table.
+"""The keys and tensors of a GGUF file that its conversion knows, in one table.
 
-A key that changes the model's output is either applied, by openvino-genai's reader or by us, or the file is refused.
-A key of the architecture or tokenizer that is not in the table also refuses the file. Meanings:
+A key that changes the model's output is applied, by openvino-genai's reader or by us, or the file is refused. Unknown
+keys of the architecture or tokenizer refuse the file, too. Meanings:
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, and llama.cpp where that is silent.
 """
 
@@ -32,7 +32,7 @@ _SPLITS = {
 }
 SPLITS = {name: patterns for names, patterns in _SPLITS.items() for name in names}  # from their tokenizer.json
 _TIKTOKEN = {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken"}
-"""With these, llama.cpp does not split a word that is itself a token, and adds BOS unless the file says otherwise."""
+"""With these, llama.cpp keeps a word that is itself a token whole, and adds BOS unless the file says otherwise."""
 
 
 class _Only(NamedTuple):
@@ -126,7 +126,7 @@ def _tokenizer(header: Header) -> str | None:
         named = {"llama": "a SentencePiece tokenizer"}.get(kind or "", f"the tokenizer {kind!r}" if kind else "none")
         return f"has {named}, where OpenVINO GenAI reads byte-level BPE only"
     if split not in SPLITS:
-        return f"splits text by the rule {split!r}, which is not known here"
+        return f"splits text by the unknown rule {split!r}"
     if not header.length("tokenizer.ggml.tokens") or not header.length("tokenizer.ggml.merges"):
         return "holds no merges for its tokenizer"
     return None
@@ -141,7 +141,7 @@ def _attention(header: Header) -> str | None:
         return "has heads of another size than its width divided by their number"
     size = next(iter(lengths), even)
     if integer(f"{family}.rope.dimension_count") not in (None, size):
-        return "turns a part of each head by position only"
+        return "applies positions to a part of each head only"
     window = integer(f"{family}.attention.sliding_window")
     if window and window < (integer(f"{family}.context_length") or 0):
         return f"attends to the last {window} tokens only"
@@ -154,9 +154,9 @@ def keeps_whole_words(header: Header) -> bool:
 
 
 def adds_bos(header: Header) -> bool:
-    given = header.metadata.get("tokenizer.ggml.add_bos_token")
-    wanted = given if isinstance(given, bool) else keeps_whole_words(header)
-    return bool(wanted) and header.integer("tokenizer.ggml.bos_token_id") is not None
+    setting = header.metadata.get("tokenizer.ggml.add_bos_token")
+    wanted = setting if isinstance(setting, bool) else keeps_whole_words(header)
+    return wanted and header.integer("tokenizer.ggml.bos_token_id") is not None
 
 
 def rope_factors(header: Header, size: int) -> tuple[list[float], float]:

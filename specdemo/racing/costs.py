@@ -103,7 +103,7 @@ class Timed(NamedTuple):
 def _races(engine: Engine) -> list[tuple[int, ...]]:
     """Lookaheads measured together."""
     together = _drafts(engine) and Constant.name in ENGINES[engine.name].live
-    alone = [(lookahead,) for lookahead in (*USUAL, *LONGER)]
+    alone: list[tuple[int, ...]] = [(lookahead,) for lookahead in (*USUAL, *LONGER)]
     return [USUAL, *alone[len(USUAL) :]] if together else alone
 
 

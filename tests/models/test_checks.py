@@ -8,12 +8,7 @@ from specdemo.engines.base import BRIEF
 from specdemo.errors import FolderError, PairError
 from specdemo.models import checks
 from specdemo.models.catalogue import BUNDLED, bundled_models, bundled_pair, pair_of
-from specdemo.models.checks import (
-    check_pair,
-    check_vocabularies,
-    drafts_for,
-    is_recommended,
-)
+from specdemo.models.checks import check_pair, check_vocabularies, drafts_for, is_recommended
 from specdemo.models.folder import inspect_folder
 from specdemo.racing.race import run_alone
 from specdemo.records import Model, Request

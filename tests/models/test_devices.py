@@ -21,14 +21,14 @@ def test_compiled_models_are_not_cached_where_nothing_can_be_written(
 
 
 def test_properties_of_the_cpu_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_crashes_on_one_thread", lambda: False)
+    monkeypatch.setattr(devices, "instruction_sets", list)
     monkeypatch.setenv(PROPERTIES_VARIABLE, "INFERENCE_NUM_THREADS=1 SCHEDULING_CORE_TYPE=PCORE_ONLY")
     runtime = RuntimeSettings(model_cache=False)
-    given = {"INFERENCE_NUM_THREADS": "1", "SCHEDULING_CORE_TYPE": "PCORE_ONLY"}
-    assert properties(runtime, "CPU") == given
+    variables = {"INFERENCE_NUM_THREADS": "1", "SCHEDULING_CORE_TYPE": "PCORE_ONLY"}
+    assert properties(runtime, "CPU") == variables
     assert properties(runtime, "GPU") == {}
     two = runtime.model_copy(update={"inference_num_threads": 2})
-    assert properties(two, "CPU") == given | {"INFERENCE_NUM_THREADS": "2"}
+    assert properties(two, "CPU") == variables | {"INFERENCE_NUM_THREADS": "2"}
     monkeypatch.setenv(PROPERTIES_VARIABLE, "PCORE_ONLY")
     with pytest.raises(UsageError, match="SPECDEMO_CPU_PROPERTIES takes NAME=VALUE"):
         properties(runtime, "CPU")
@@ -39,8 +39,8 @@ def test_one_thread_computes_in_f32_where_openvino_would_crash(
 ) -> None:
     used = {"INFERENCE_PRECISION_HINT": "bf16", "INFERENCE_NUM_THREADS": "1"}
     monkeypatch.delenv(PROPERTIES_VARIABLE)
-    monkeypatch.setattr(devices, "_crashes_on_one_thread", lambda: True)
-    monkeypatch.setattr(devices, "_probe", lambda device, asked: used | asked)
+    monkeypatch.setattr(devices, "instruction_sets", lambda: ["AMX BF16"])
+    monkeypatch.setattr(devices, "_probe", lambda device, requested: used | requested)
     devices._computes_in_bf16_on_one_thread.cache_clear()
     one = RuntimeSettings(inference_num_threads=1, model_cache=False)
     assert properties(one, "CPU")["INFERENCE_PRECISION_HINT"] == "f32"
@@ -76,7 +76,7 @@ def test_gpus_are_accepted_by_any_of_their_names_and_npus_are_not(monkeypatch: p
         check_head_device("AUTO")
 
 
-def test_instruction_sets_are_those_the_system_tells(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_instruction_sets_are_those_that_the_system_reports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     info = tmp_path / "cpuinfo"
     info.write_text("model name\t: A processor\nflags\t\t: fpu avx2 avx512f avx512_vnni amx_int8\n")
     monkeypatch.setattr(devices, "Path", lambda path: info)

@@ -89,7 +89,7 @@ def test_a_cancelled_download_is_resumed_and_damage_is_found(hub: Hub) -> None:
     assert (folder / WEIGHTS).read_bytes() == (BUNDLED / "draft" / WEIGHTS).read_bytes()
 
 
-def test_one_file_of_a_repository_and_what_is_refused_is_not_kept(hub: Hub) -> None:
+def test_a_single_file_is_downloaded_and_a_refused_one_is_deleted(hub: Hub) -> None:
     with pytest.raises(FetchError, match=f"contains GGUF files; name one of them, as {FILES}:bad.gguf"):
         list(download(FILES))
     with pytest.raises(FetchError, match=r"has no file 'other.gguf'; choose one of bad.gguf, good.gguf"):
@@ -113,7 +113,7 @@ def test_gated(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     assert last(download(NAME)).result is not None
 
 
-def test_what_cannot_be_fetched_says_why(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_downloads_give_the_reason(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FetchError, match="'a/b/c' is not a repository name; write it as ORGANISATION/MODEL"):
         list(download("a/b/c"))
     usage = namedtuple("usage", "free")

@@ -17,17 +17,11 @@ from specdemo.models import converted as conversion
 from specdemo.models.catalogue import bundled_models, pair_of
 from specdemo.models.checks import check_pair
 from specdemo.models.convert import store_as_int8
-from specdemo.models.converted import (
-    convert_gguf,
-    convert_here,
-    converted_folder,
-    file_digest,
-    folder_of,
-    is_converted,
-)
+from specdemo.models.converted import convert_gguf, converted_folder, file_digest, folder_of, is_converted
 from specdemo.models.gguf import inspect_gguf
-from specdemo.settings import RuntimeSettings, WeightsForm
+from specdemo.settings import RuntimeSettings
 from tests.support import gguf_files
+from tests.support.gguf_files import converted
 from tests.support.hurried import load_briefly
 
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
@@ -41,7 +35,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_file_tells_what_it_holds(family: str, tmp_path: Path) -> None:
+def test_a_file_is_described_by_its_header(family: str, tmp_path: Path) -> None:
     model = inspect_gguf(gguf_files.write(tmp_path / "tiny.gguf", family, "Q8_0", chat=family != "qwen2"))
     matrices = [array for array in gguf_files.weights(family).values() if array.ndim > 1]
     assert (model.name, model.architecture, model.weights) == ("tiny.gguf", family, "Q8_0")
@@ -52,7 +46,7 @@ def test_a_file_tells_what_it_holds(family: str, tmp_path: Path) -> None:
     assert model.weight_bytes == model.parameters * 34 // 32 + vectors
 
 
-def test_what_cannot_be_read_says_why(file: Path, tmp_path: Path) -> None:
+def test_unreadable_files_are_refused_with_the_reason(file: Path, tmp_path: Path) -> None:
     whole = file.read_bytes()
     cut = rf"'tiny.gguf' has {len(whole) - 40_000} of \d+ bytes and is incomplete"
     for content, reason in (
@@ -75,7 +69,7 @@ def test_what_cannot_be_read_says_why(file: Path, tmp_path: Path) -> None:
         inspect_gguf(part)
 
 
-def test_before_it_is_converted(file: Path) -> None:
+def test_a_file_before_its_conversion(file: Path) -> None:
     model = inspect_gguf(file)
     assert not is_converted(model)
     with pytest.raises(LoadError, match=r"'tiny.gguf' is not converted yet"):
@@ -83,17 +77,6 @@ def test_before_it_is_converted(file: Path) -> None:
     report = check_pair(model, bundled_models()[1])
     assert (report.fits, report.same_tokenizer) == (True, None)
     assert "is converted when it is first used" in (report.reason or "")
-
-
-def converted(file: Path, form: WeightsForm = "exact") -> Path:
-    """Without a process for it."""
-    scratch = file.with_suffix(f".{form}")
-    scratch.mkdir(exist_ok=True)
-    conversion.conversions().mkdir(parents=True, exist_ok=True)
-    convert_here(file, scratch, form)
-    folder = converted_folder(file, form)
-    assert folder is not None
-    return folder
 
 
 @pytest.mark.openvino
@@ -117,7 +100,7 @@ def test_a_file_is_converted_once_and_a_broken_conversion_leaves_nothing(file: P
 
 
 @pytest.mark.openvino
-def test_what_the_reader_refuses_is_one_sentence(file: Path) -> None:
+def test_a_failure_of_the_reader_is_one_sentence(file: Path) -> None:
     file.write_bytes(file.read_bytes().replace(b"blk.1.ffn_down.weight", b"blk.9.ffn_down.weight"))
     with pytest.raises(FetchError, match=r"could not read 'tiny.gguf' \(its last message: .*\); choose another file"):
         list(convert_gguf(file, "exact"))
@@ -132,9 +115,9 @@ def test_every_family_is_compared(
     file = gguf_files.write(tmp_path / "tiny.gguf", family, "Q8_0")
     options = ["--drafter", "lookup", "--engine", engine, "--max-new-tokens", "8", "--ignore-eos", "--json", "-"]
     assert main(["compare", "Hi", "--target", str(file), *options], load=load_briefly) == 0
-    told = json.loads(capfd.readouterr().out)
-    assert (told["pair"]["name"], told["pair"]["target"]["architecture"]) == ("tiny.gguf", family)
-    assert len(told["plain"]["token_ids"]) == len(told["speculative"]["token_ids"]) == 8
+    comparison = json.loads(capfd.readouterr().out)
+    assert (comparison["pair"]["name"], comparison["pair"]["target"]["architecture"]) == ("tiny.gguf", family)
+    assert len(comparison["plain"]["token_ids"]) == len(comparison["speculative"]["token_ids"]) == 8
     folder = folder_of(inspect_gguf(file))
     written = json.loads((folder / "config.json").read_text())
     expected = {
@@ -149,7 +132,7 @@ def test_every_family_is_compared(
 
 @pytest.mark.openvino
 @pytest.mark.parametrize("kinds", [("Q4_1",), ("Q4_K",), ("Q4_0", "Q6_K", "Q8_0")], ids="-".join)
-def test_quantized_weights_mean_what_llama_cpp_says_they_do(kinds: tuple[str, ...], tmp_path: Path) -> None:
+def test_quantized_weights_decode_as_in_llama_cpp(kinds: tuple[str, ...], tmp_path: Path) -> None:
     file = gguf_files.write(tmp_path / "tiny.gguf", "llama", *kinds)
     plain = gguf_files.write(tmp_path / "plain.gguf", "llama", "F16", arrays=gguf_files.read(file))
     theirs = logits(converted(plain))
@@ -164,15 +147,14 @@ def logits(folder: Path) -> np.ndarray[Any, Any]:
 
 @pytest.mark.openvino
 @pytest.mark.parametrize(("family", "kind", "vectors"), [("qwen2", "F32", "F16"), ("qwen3", "BF16", "BF16")])
-def test_matrices_become_halves_and_vectors_whole(family: str, kind: str, vectors: str, tmp_path: Path) -> None:
+def test_matrices_become_f16_and_vectors_f32(family: str, kind: str, vectors: str, tmp_path: Path) -> None:
     arrays = {
         name: array * np.float32(1.5) if array.ndim == 1 else array
         for name, array in gguf_files.weights(family).items()
     }
-    given = gguf_files.write(tmp_path / "given.gguf", family, kind, vectors=vectors, arrays=arrays)
-    usual = gguf_files.write(tmp_path / "usual.gguf", family, "F16", arrays=gguf_files.read(given))
-    found = [(converted(file) / "openvino_model.bin").read_bytes() for file in (given, usual)]
-    assert found[0] == found[1]
+    other = gguf_files.write(tmp_path / "other.gguf", family, kind, vectors=vectors, arrays=arrays)
+    usual = gguf_files.write(tmp_path / "usual.gguf", family, "F16", arrays=gguf_files.read(other))
+    assert len({(converted(file) / "openvino_model.bin").read_bytes() for file in (other, usual)}) == 1
 
 
 @pytest.mark.parametrize(("columns", "size"), [(64, 64), (96, 32), (40, 40)])

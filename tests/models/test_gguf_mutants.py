@@ -1,4 +1,4 @@
-"""Files that anyone may have written: whatever is in them, reading one ends in a model or in a `GGUFError`."""
+"""Untrusted files: reading one gives a model or a `GGUFError`, whatever it holds."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import pytest
 from specdemo.errors import GGUFError, ModelError
 from specdemo.models import gguf
 from specdemo.models.convert import configuration, generation_config
-from specdemo.models.gguf import describe, inspect_gguf, inspect_model
+from specdemo.models.gguf import inspect_gguf, inspect_model
 from specdemo.models.gguf_header import read_header
 from specdemo.models.library import library
 from tests.support import mutants
@@ -20,19 +20,18 @@ def test_any_file_is_read_or_refused(tmp_path: Path) -> None:
         file = tmp_path / f"{place}.gguf"
         file.write_bytes(content)
         try:
-            model = describe(file, len(content))
+            model = inspect_gguf(file)
             header = read_header(file)
             json.dumps(
                 [configuration(header), generation_config(header), json.loads(model.model_dump_json())],
                 allow_nan=False,
             )
         except GGUFError as error:
-            said = str(error)
-            if len(said) >= 1000 or not said.endswith("."):
-                pytest.fail(said)
+            if len(str(error)) >= 1000 or not str(error).endswith("."):
+                pytest.fail(str(error))
 
 
-def test_a_refusal_is_remembered_until_the_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_is_cached_until_the_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "mutant.gguf"
     file.write_bytes(mutants.SEEDS["no tensors"])
     with pytest.raises(GGUFError) as first:
@@ -47,7 +46,7 @@ def test_a_refusal_is_remembered_until_the_file_changes(tmp_path: Path, monkeypa
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
-def test_a_pipe_is_no_file(tmp_path: Path) -> None:
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.gguf")
     with pytest.raises(GGUFError, match="not a readable GGUF file"):
         read_header(tmp_path / "pipe.gguf")
@@ -67,7 +66,7 @@ def test_no_file_stops_a_listing(tmp_path: Path) -> None:
     assert json.loads(found.model_dump_json())
 
 
-def test_a_mistake_of_the_reader_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_in_the_reader_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "good.gguf").write_bytes(mutants.header())
 
     def fails(path: Path) -> None:

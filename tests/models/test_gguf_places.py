@@ -126,6 +126,6 @@ def test_a_pair_of_the_catalogue_begins_with_its_settings_once_it_is_here(
     assert (pair.runtime.precision, pair.runtime.dynamic_quantization) == ("f32", "auto")
     assert initial_runtime(pair.target) == pair.runtime
     assert default_settings(pair.target).generation["repetition_penalty"] == 1.1
-    assert default_settings(bundled_models()[0]).generation == {}, "those of another pair"
+    assert default_settings(bundled_models()[0]).generation == {}, "another pair's settings"
     monkeypatch.setenv("SPECDEMO_PAIR", "story-pair")
     assert default_pair().target.path == BUNDLED / "target"

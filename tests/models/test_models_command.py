@@ -81,7 +81,7 @@ def test_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads((tmp_path / "report.json").read_text())["fits"] is False
 
 
-def test_download_what_is_to_be_converted(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+def test_download_of_a_model_that_must_be_exported(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("download", "dolly-v2-12b") == 1
     error = capsys.readouterr().err
     assert "optimum-cli export openvino --model databricks/dolly-v2-12b --weight-format int8" in error

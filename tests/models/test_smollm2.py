@@ -63,7 +63,7 @@ def test_it_writes_code_and_both_sides_agree(engine: Engine) -> None:
     assert comparison.plain.token_ids == comparison.speculative.token_ids
     quantized = settings.engine == "traced" and multiplies_int8()
     assert comparison.environment.dynamic_quantization == ("groups of 32" if quantized else "off")
-    assert any(each.startswith("Activations are not quantized") for each in notes(comparison)) is not quantized
+    assert any(note.startswith("Activations are not quantized") for note in notes(comparison)) is not quantized
     agreement, position = comparison.draft_agreement or (), 0
     assert agreement
     for step in comparison.speculative.rounds:  # where the draft quantizes its activations, too
@@ -85,7 +85,7 @@ def test_its_head_predicts_what_it_writes(monkeypatch: pytest.MonkeyPatch) -> No
     assert accepted > proposed * 0.4 > 0
 
 
-def test_a_copy_of_its_file_begins_like_it(tmp_path: Path) -> None:
+def test_a_copy_of_its_file_has_the_same_defaults(tmp_path: Path) -> None:
     copy = Path(shutil.copy(str(FILE), tmp_path / "mine.gguf"))
     assert default_settings(inspect_gguf(copy)) == find("smollm2-eagle3").begin
     assert initial_runtime(inspect_gguf(copy)).dynamic_quantization == "auto"

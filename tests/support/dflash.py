@@ -45,6 +45,6 @@ def write(folder: Path, target: Path, *, hidden: int, vocabulary: int) -> Path:
 
 
 def _parameter(name: str, kind: ov.Type, shape: list[int]) -> ov.Node:
-    found = ops.parameter(shape, kind, name=name)
-    found.output(0).set_names({name})
-    return found
+    parameter = ops.parameter(shape, kind, name=name)
+    parameter.output(0).set_names({name})
+    return parameter

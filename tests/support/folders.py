@@ -15,7 +15,7 @@ TEMPLATE = (
 
 
 def pair_from_folders(target: Path, draft: Path | None, runtime: RuntimeSettings) -> ModelPair:
-    """From OpenVINO IR; without a draft, for prompt lookup. FolderError, or PairError if the target is a head."""
+    """Return a pair of OpenVINO folders; without a draft, for prompt lookup."""
     drafted = inspect_folder(draft) if draft is not None else None
     return pair_of(inspect_folder(target), drafted, runtime=runtime)
 
@@ -31,7 +31,7 @@ def chat_pair(folder: Path, *, enable_prefix_caching: bool = False) -> ModelPair
 
 
 def add_models(folder: Path) -> None:
-    """Two families; a target that OpenVINO refuses though it looks whole; a chat whose answers are full of markup."""
+    """Add two families, a target that OpenVINO refuses, and a chat model whose answers are full of markup."""
     for name in ("chat", "refused"):
         (folder / name).mkdir(parents=True)
     for family in ("qwen3", "llama"):

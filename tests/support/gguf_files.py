@@ -1,12 +1,15 @@
 """Tiny GGUF files with random weights, of each family that is read, written by llama.cpp's own package."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
+
+from specdemo.models.converted import conversions, convert_here, converted_folder
+from specdemo.settings import WeightsForm
 
 EMBEDDING, LAYERS, HEADS, KV_HEADS, FEED_FORWARD, CONTEXT = 256, 2, 4, 2, 256, 512
 END = "<|im_end|>"
@@ -19,6 +22,10 @@ FILE_TYPES = {
     "Q4_1": gguf.LlamaFileType.MOSTLY_Q4_1,
     "Q4_K": gguf.LlamaFileType.MOSTLY_Q4_K_M,
 }
+_VALUE_TYPES = {
+    bool: gguf.GGUFValueType.BOOL, int: gguf.GGUFValueType.UINT32, float: gguf.GGUFValueType.FLOAT32,
+    str: gguf.GGUFValueType.STRING,
+}  # fmt: skip
 CHAT = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -40,9 +47,9 @@ def write(
     vectors: str = "F32",
     arrays: dict[str, np.ndarray[Any, Any]] | None = None,
 ) -> Path:
-    """A file with matrices of these kinds in turns, F32 by default; `arrays` stand in place of random weights.
+    """Write a file whose matrices have these types in turn, F32 by default; `arrays` replace the random weights.
 
-    `merges` make the tokens after those of bytes, `words` are tokens that none makes, and `defined` the user's.
+    After the tokens of single bytes come those of `merges`, `words` that no merge makes, and `defined` by the user.
     """
     written = architecture or family
     writer = gguf.GGUFWriter(path, written)
@@ -75,9 +82,7 @@ def write(
     if chat:
         writer.add_chat_template(CHAT)
     for key, value in (more or {}).items():
-        adders: dict[type, Callable[[str, Any], None]] = {bool: writer.add_bool, float: writer.add_float32}
-        adders |= {int: writer.add_uint32, str: writer.add_string}
-        adders[type(value)](key, value)
+        writer.add_key_value(key, value, _VALUE_TYPES[type(value)])
     turns = cycle(kinds)
     for name, array in (arrays or weights(family, tokens=len(tokens))).items():
         _add(writer, name, array, vectors if array.ndim == 1 else next(turns))
@@ -88,15 +93,26 @@ def write(
     return path
 
 
+def converted(file: Path, form: WeightsForm = "exact") -> Path:
+    """Convert a file in this process; return the folder."""
+    scratch = file.with_suffix(f".{form}")
+    scratch.mkdir(exist_ok=True)
+    conversions().mkdir(parents=True, exist_ok=True)
+    convert_here(file, scratch, form)
+    folder = converted_folder(file, form)
+    assert folder is not None
+    return folder
+
+
 def head_size(family: str) -> int:
-    """qwen3's are free."""
+    """Return the size of a head, which need not divide the width in qwen3."""
     return 32 if family == "qwen3" else EMBEDDING // HEADS
 
 
 def vocabulary(
     merges: Sequence[str] = ("h e", "l l", "Ġ t"), defined: Sequence[str] = (), words: Sequence[str] = ()
 ) -> list[str]:
-    """Every byte as byte-level BPE writes it, the merges, words, the tokens that frame a chat, and defined ones."""
+    """Return each byte as byte-level BPE writes it, then merges, words, a chat's special tokens, and defined ones."""
     plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     hidden = [byte for byte in range(256) if byte not in plain]
     letters = {byte: chr(byte) for byte in plain} | {byte: chr(256 + i) for i, byte in enumerate(hidden)}
@@ -111,26 +127,20 @@ def weights(family: str, seed: int = 0, tokens: int = 261) -> dict[str, np.ndarr
         return random.normal(0, columns**-0.5, (rows, columns)).astype(np.float32)
 
     ones = np.ones(EMBEDDING, np.float32)
-    found = {"token_embd.weight": matrix(tokens), "output_norm.weight": ones}
+    arrays = {"token_embd.weight": matrix(tokens), "output_norm.weight": ones}
     for layer in range(LAYERS):
-        block = {
-            "attn_norm.weight": ones,
-            "attn_q.weight": matrix(HEADS * head),
-            "attn_k.weight": matrix(KV_HEADS * head),
-            "attn_v.weight": matrix(KV_HEADS * head),
-            "attn_output.weight": matrix(EMBEDDING, HEADS * head),
-            "ffn_norm.weight": ones,
-            "ffn_gate.weight": matrix(FEED_FORWARD),
-            "ffn_up.weight": matrix(FEED_FORWARD),
-            "ffn_down.weight": matrix(EMBEDDING, FEED_FORWARD),
-        }
+        rows = {"attn_q": HEADS * head, "attn_k": KV_HEADS * head, "attn_v": KV_HEADS * head}
+        block = {f"{name}_norm.weight": ones for name in ("attn", "ffn")}
+        block |= {f"{name}.weight": matrix(size) for name, size in rows.items()}
+        block |= {f"ffn_{name}.weight": matrix(FEED_FORWARD) for name in ("gate", "up")}
+        block["attn_output.weight"] = matrix(EMBEDDING, HEADS * head)
+        block["ffn_down.weight"] = matrix(EMBEDDING, FEED_FORWARD)
         if family == "qwen2":
-            sizes = {"q": HEADS * head, "k": KV_HEADS * head, "v": KV_HEADS * head}
-            block |= {f"attn_{which}.bias": np.full(size, 0.01, np.float32) for which, size in sizes.items()}
+            block |= {f"{name}.bias": np.full(size, 0.01, np.float32) for name, size in rows.items()}
         if family == "qwen3":
             block |= {f"attn_{which}_norm.weight": np.ones(head, np.float32) for which in "qk"}
-        found |= {f"blk.{layer}.{name}": array for name, array in block.items()}
-    return found
+        arrays |= {f"blk.{layer}.{name}": array for name, array in block.items()}
+    return arrays
 
 
 def read(file: Path) -> dict[str, np.ndarray[Any, Any]]:

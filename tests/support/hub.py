@@ -1,6 +1,6 @@
 """A small Hugging Face Hub: folders served as repositories, by as much of its protocol as `huggingface_hub` speaks.
 
-On demand it cuts a connection, stalls, sends a wrong byte, or is gated. `served` counts the bytes sent, by file.
+It can cut a connection, stall, send a wrong byte, or require a token. `served` counts the bytes sent, by file.
 """
 
 import hashlib
@@ -55,25 +55,21 @@ class _Handler(BaseHTTPRequestHandler):
     hub: Hub
     protocol_version = "HTTP/1.1"
 
-    def do_HEAD(self) -> None:
-        self._answer(body=False)
-
     def do_GET(self) -> None:
-        self._answer(body=True)
+        path = unquote(self.path.partition("?")[0])
+        if match := _API.fullmatch(path):
+            self._describe(**match.groupdict())
+        elif match := _RESOLVE.fullmatch(path):
+            self._send_file(**match.groupdict())
+        else:
+            self._refuse(404, "EntryNotFound")
+
+    do_HEAD = do_GET  # noqa: N815
 
     def log_message(self, *arguments: object) -> None:
         pass
 
-    def _answer(self, *, body: bool) -> None:
-        path = unquote(self.path.partition("?")[0])
-        if match := _API.fullmatch(path):
-            self._describe(**match.groupdict(), body=body)
-        elif match := _RESOLVE.fullmatch(path):
-            self._send_file(**match.groupdict(), body=body)
-        else:
-            self._refuse(404, "EntryNotFound")
-
-    def _describe(self, repository: str, revision: str | None, body: bool) -> None:
+    def _describe(self, repository: str, revision: str | None) -> None:
         folder = self.hub.repositories.get(repository)
         if folder is None:
             self._refuse(401, "RepoNotFound")  # as the Hub says to those who show no token
@@ -83,9 +79,9 @@ class _Handler(BaseHTTPRequestHandler):
             files = sorted(path for path in folder.rglob("*") if path.is_file())
             siblings = [_sibling(path, path.relative_to(folder).as_posix()) for path in files]
             content = {"id": repository, "sha": COMMIT, "siblings": siblings, "gated": repository in self.hub.gated}
-            self._send(200, json.dumps(content).encode(), body=body)
+            self._send(200, json.dumps(content).encode())
 
-    def _send_file(self, repository: str, revision: str, file: str, body: bool) -> None:
+    def _send_file(self, repository: str, revision: str, file: str) -> None:
         folder = self.hub.repositories.get(repository)
         if folder is None:
             return self._refuse(401, "RepoNotFound")
@@ -96,18 +92,14 @@ class _Handler(BaseHTTPRequestHandler):
         if not path.is_file():
             return self._refuse(404, "EntryNotFound")
         content, first = path.read_bytes(), 0
-        if wanted := re.fullmatch(r"bytes=(\d+)-", self.headers["Range"] or ""):
-            first = int(wanted[1])
+        if requested := re.fullmatch(r"bytes=(\d+)-", self.headers["Range"] or ""):
+            first = int(requested[1])
             self.hub.ranges.append(f"{file} from {first}")
-        self.send_response(206 if wanted else 200)
-        self.send_header("ETag", f'"{_etag(path)}"')
-        self.send_header("X-Repo-Commit", COMMIT)
-        self.send_header("Accept-Ranges", "bytes")
-        self.send_header("Content-Length", str(len(content) - first))
-        if wanted:
-            self.send_header("Content-Range", f"bytes {first}-{len(content) - 1}/{len(content)}")
-        self.end_headers()
-        if body:
+        headers = {"ETag": f'"{_etag(path)}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+        if requested:
+            headers["Content-Range"] = f"bytes {first}-{len(content) - 1}/{len(content)}"
+        self._start(206 if requested else 200, headers | {"Content-Length": str(len(content) - first)})
+        if self.command == "GET":
             if file in self.hub.damaged:
                 content = content[:-1] + bytes([content[-1] ^ 1])
             self._send_pieces(file, content, first)
@@ -123,21 +115,24 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(piece)
                 self.hub.served[file] += len(piece)
         except (BrokenPipeError, ConnectionResetError):
-            end = 0  # whoever asked went away
+            end = 0  # the client left
         self.close_connection = end < len(content)
 
     def _refuse(self, status: int, code: str) -> None:
         self._send(status, b"{}", {"X-Error-Code": code, "X-Error-Message": code})
 
-    def _send(self, status: int, content: bytes, headers: dict[str, str] | None = None, *, body: bool = True) -> None:
+    def _send(self, status: int, content: bytes, headers: dict[str, str] | None = None) -> None:
+        self._start(
+            status, {"Content-Type": "application/json", "Content-Length": str(len(content))} | (headers or {})
+        )
+        if self.command == "GET":
+            self.wfile.write(content)
+
+    def _start(self, status: int, headers: dict[str, str]) -> None:
         self.send_response(status)
-        for name, value in {"Content-Type": "application/json", "Content-Length": str(len(content))}.items():
-            self.send_header(name, value)
-        for name, value in (headers or {}).items():
+        for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
-        if body and self.command != "HEAD":
-            self.wfile.write(content)
 
 
 def _sibling(path: Path, name: str) -> dict[str, object]:

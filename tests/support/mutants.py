@@ -38,8 +38,9 @@ def header(
     tensors: int | None = None,
     count: int | None = None,
 ) -> bytes:
-    """`tensors` and `count` are what it claims of its rows and entries, if not the truth."""
-    parts = [b"GGUF", struct.pack("<IQQ", version, _or(tensors, len(rows)), _or(count, len(entries)))]
+    """`tensors` and `count` are false numbers of its rows and entries."""
+    counts = len(rows) if tensors is None else tensors, len(entries) if count is None else count
+    parts = [b"GGUF", struct.pack("<IQQ", version, *counts)]
     for key, kind, value in entries:
         parts += [_text(key), struct.pack("<I", kind), _value(kind, value)]
     for name, shape, kind, offset in rows:
@@ -50,10 +51,6 @@ def header(
 
 def with_entry(key: str, kind: int, value: Any) -> bytes:
     return header((*(entry for entry in ENTRIES if entry[0] != key), (key, kind, value)))
-
-
-def _or(given: int | None, otherwise: int) -> int:
-    return otherwise if given is None else given
 
 
 def _text(text: str) -> bytes:
@@ -103,7 +100,7 @@ SEEDS = {
 
 
 def mutants(count: int, seed: int = 0) -> Iterator[bytes]:
-    """Those above first, then bytes of them changed at random; the same for the same seed."""
+    """Yield the seeds, then copies of them with random bytes changed; the same for the same seed."""
     random, known = Random(seed), [header(), *SEEDS.values()]
     for place in range(count):
         content = bytearray(known[place % len(known)])
