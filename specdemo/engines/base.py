@@ -43,14 +43,13 @@ class Thoroughness:
     cold_seconds: float = 1.5  # least warm-up before an engine's first race, on each side's own clock
     warm_seconds: float = 60  # that a side stays warm after it was steady
     repeats: int = 20  # most repeats of a race if no number is given; more would hardly narrow the interval
-    visits: int = 6  # measurements per pass length; fewer if they take long
     fixed_lengths: bool = True  # the traced engine compiles passes by length, which takes seconds and memory
     load_seconds: float = 0.1  # over all cores, needed to measure other load; the system counts in hundredths
 
 
 THOROUGH = Thoroughness()
 BRIEF = Thoroughness(
-    repetition_seconds=0, steady=1, cold_seconds=0, repeats=1, visits=1, fixed_lengths=False, load_seconds=math.inf
+    repetition_seconds=0, steady=1, cold_seconds=0, repeats=1, fixed_lengths=False, load_seconds=math.inf
 )
 """One measurement of each kind, for simulated clocks and runs whose figures nobody reads."""
 

@@ -9,7 +9,7 @@ or, at a higher cost, a second token follows it. `LanguageModel` finds out which
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Ids
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,9 +28,21 @@ Layout = Literal["joined", "empty", "padded"]
 States = npt.NDArray[np.float32]  # hidden states, shape (tokens, hidden)
 
 
-class Cached(ABC):
-    """Finds the cached prefix of a text; subclasses feed the rest. `reads(first, last)` returns hidden states."""
+class ModelSequence(Protocol):
+    def logits(self, ids: Ids[int], last: int = 1) -> Logits:
+        """Return logits after each of the last tokens of a text, shape (last, vocabulary), valid until the next."""
 
+    def read(self, ids: Ids[int]) -> Iterator[int]:
+        """Prefill most of a long text, yielding the number of tokens read so far."""
+
+
+class CachedSequence(ABC):
+    """Finds the cached prefix of a text; subclasses feed the rest. Without `kv_cache`, each call starts anew.
+
+    `reads(first, last)` returns the hidden states that a head reads.
+    """
+
+    kv_cache = True
     reads: Callable[[int, int], States]
 
     def __init__(self, compiled: openvino.CompiledModel) -> None:
@@ -38,10 +50,6 @@ class Cached(ABC):
         self._names = {name for port in compiled.inputs for name in port.get_names()}
         self._has_states = len(compiled.outputs) > 1
         self._states: States = np.zeros((0, 0), np.float32)
-
-    @property
-    def cached(self) -> "Cached":
-        return self
 
     def states(self, first: int, last: int) -> States:
         return self._states[first:last]
@@ -59,14 +67,19 @@ class Cached(ABC):
         self._states[past : past + count] = states
 
     def logits(self, ids: Ids[int], last: int = 1) -> Logits:
-        for _ in self.read(ids, last):
+        if not self.kv_cache:
+            self.truncate(0)
+        for _ in self._feed_chunks(ids, last):
             pass
         length = len(self._cached_ids)
         result = self._feed(ids[length:], length)
         self._cached_ids = list(ids)
         return result[-last:]
 
-    def read(self, ids: Ids[int], last: int = 1) -> Iterator[int]:
+    def read(self, ids: Ids[int]) -> Iterator[int]:
+        return self._feed_chunks(ids, 1) if self.kv_cache else iter(())
+
+    def _feed_chunks(self, ids: Ids[int], last: int) -> Iterator[int]:
         """Roll back to the common prefix, then feed the text until the rest fits one pass."""
         length = min(self.common_prefix(ids), len(ids) - last)
         self._rollback(length)
@@ -97,27 +110,7 @@ class Cached(ABC):
         """Append to the past tokens; return logits after each, shape (len(ids), vocabulary)."""
 
 
-class Uncached:
-    def __init__(self, sequence: Cached) -> None:
-        self._sequence = sequence
-
-    def logits(self, ids: Ids[int], last: int = 1) -> Logits:
-        self._sequence.truncate(0)
-        return self._sequence.logits(ids, last)
-
-    @property
-    def cached(self) -> Cached:
-        """The underlying cached sequence, valid until the text is fed again."""
-        return self._sequence
-
-    def read(self, ids: Ids[int]) -> Iterator[int]:
-        return iter(())
-
-    def common_prefix(self, ids: Ids[int]) -> int:
-        return 0
-
-
-class Stateful(Cached):
+class Stateful(CachedSequence):
     def __init__(self, compiled: openvino.CompiledModel) -> None:
         super().__init__(compiled)
         self._request = compiled.create_infer_request()
@@ -150,7 +143,7 @@ class Stateful(Cached):
         return logits
 
 
-class Paged(Cached):
+class Paged(CachedSequence):
     """A sequence that owns its cache blocks, which passes of all lengths share.
 
     Inputs are set once and share memory with arrays: writing a number is quicker than setting a tensor. OpenVINO does

@@ -131,9 +131,9 @@ def test_a_model_agrees_with_its_own_greedy_text(model: LanguageModel) -> None:
     sequence = model.sequence(64)
     while len(text) < 40:
         text.append(int(sequence.logits(text)[0].argmax()))
-    assert all(draft_agreement(model.sequence(64), text, 3, Sampling(), greedy))
+    assert all(draft_agreement(model.sequence(64), text, 3, greedy))
     text[20] = (text[20] + 1) % model.vocabulary
-    assert draft_agreement(model.sequence(64), text, 3, Sampling(), greedy).index(False) == 17
+    assert draft_agreement(model.sequence(64), text, 3, greedy).index(False) == 17
 
 
 def test_a_drafts_own_tokens_have_the_logits_of_the_wide_output() -> None:

@@ -23,7 +23,7 @@ from specdemo.decoding.verification import (
     rejection_sample,
 )
 from specdemo.engines.base import rounds_of
-from specdemo.engines.language_model import ModelSequence
+from specdemo.engines.sequences import ModelSequence
 from specdemo.engines.traced.decoder import TracedDecoder
 from specdemo.engines.traced.drafters import ModelDrafter, Proposer, TextDrafter
 from specdemo.records import Request
@@ -105,9 +105,6 @@ class Scripted:
 
     def read(self, ids: Sequence[int]) -> Iterator[int]:
         return iter(())
-
-    def common_prefix(self, ids: Sequence[int]) -> int:
-        return 0
 
 
 class Tokenless:

@@ -23,9 +23,6 @@ class CountingDraft:
     def read(self, ids: Sequence[int]) -> Iterator[int]:
         return iter(())
 
-    def common_prefix(self, ids: Sequence[int]) -> int:
-        return 0
-
 
 def ids(proposals: list[tuple[int, float | None]]) -> list[int]:
     return [token for token, _ in proposals]

@@ -13,7 +13,8 @@ from specdemo.decoding.indexes import index_of
 from specdemo.decoding.lookahead import policy_for, propose
 from specdemo.decoding.verification import Ids, Logits, greedy_choice, judge, softmax
 from specdemo.engines.genai.pipelines import Pipelines
-from specdemo.engines.language_model import ModelSequence, draft_agreement
+from specdemo.engines.language_model import draft_agreement
+from specdemo.engines.sequences import ModelSequence
 from specdemo.engines.text import texts
 from specdemo.records import DraftToken, Outcome, Request, Round
 from specdemo.strategies import Strategy
@@ -90,7 +91,7 @@ class Tracer:
         def choose(logits: Logits, seen: Ids) -> int:
             return greedy_choice(logits, self._sampling, seen)
 
-        return draft_agreement(self._draft, self._text, self._prompt_length + 1, self._sampling, choose)
+        return draft_agreement(self._draft, self._text, self._prompt_length + 1, choose)
 
     def _draft_tokens(
         self, step: Round, proposals: Sequence[Replayed], outcomes: Sequence[Outcome]

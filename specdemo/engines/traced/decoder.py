@@ -23,7 +23,7 @@ from specdemo.decoding.verification import (
     rejection_sample,
 )
 from specdemo.engines.base import Decoder, Prefilling
-from specdemo.engines.language_model import ModelSequence
+from specdemo.engines.sequences import ModelSequence
 from specdemo.engines.text import IncrementalText, Tokenizer, texts
 from specdemo.engines.traced.drafters import Proposal, Proposer
 from specdemo.errors import OPENVINO_FAILURES, EngineError

@@ -19,7 +19,8 @@ from specdemo.decoding.verification import (
     penalised,
     resized,
 )
-from specdemo.engines.language_model import ModelSequence, Tokens, draft_agreement
+from specdemo.engines.language_model import Tokens, draft_agreement
+from specdemo.engines.sequences import ModelSequence
 from specdemo.engines.text import Tokenizer
 from specdemo.settings import Sampling
 
@@ -33,7 +34,7 @@ class Proposal:
 
     id: int
     distribution: Callable[[], Probabilities] | None
-    confidence: Callable[[], float] | None = None
+    confidence: Callable[[], float] = lambda: 1.0  # a copied token's, for which no policy asks
 
     @property
     def probability(self) -> float | None:
@@ -100,7 +101,7 @@ class ModelDrafter(Proposer):
                 ids.append(before[-1].id)
             return self._choose(self._sequence.logits(ids)[0], np.array(ids))
 
-        return propose(self._policy, limit, choose, _confidence)
+        return propose(self._policy, limit, choose, lambda proposal: proposal.confidence())
 
     def learn(self, proposed: int, accepted: int) -> None:
         self._policy.learn(proposed, accepted)
@@ -113,7 +114,7 @@ class ModelDrafter(Proposer):
         def choose(logits: Logits, seen: Ids) -> int:
             return self._choose(logits, seen).id
 
-        return draft_agreement(self._sequence, text, first, self._sampling, choose)
+        return draft_agreement(self._sequence, text, first, choose)
 
     def _fits(self, text: Sequence[int]) -> bool:
         return self._context is None or len(text) <= self._context
@@ -138,7 +139,8 @@ class ModelDrafter(Proposer):
 
         if sampling.do_sample:
             sampled = probabilities()
-            return Proposal(draw(sampled, self._random.random()), lambda: sampled)
+            token = draw(sampled, self._random.random())
+            return Proposal(token, lambda: sampled, lambda: float(sampled[token]))
         scores = penalised(row, seen, sampling.repetition_penalty)
         choice = int(scores.argmax())
         token = choice if self._tokens is None else int(self._tokens[choice])
@@ -194,11 +196,3 @@ def _find_end(context: Sequence[int], encoded: Sequence[int]) -> int | None:
     """Find the end of the context, which encoding may prefix with a few tokens; None if not found."""
     ends = (start + len(context) for start in range(min(3, len(encoded))))
     return next((end for end in ends if list(encoded[end - len(context) : end]) == list(context)), None)
-
-
-def _confidence(proposal: Proposal) -> float:
-    if proposal.confidence is not None:
-        return proposal.confidence()
-    probability = proposal.probability
-    assert probability is not None, "a draft model knows its probabilities"
-    return probability

@@ -1,5 +1,6 @@
 """A pair decoded by our own loop. One compiled target serves both sides; each request has its own caches."""
 
+import math
 from collections.abc import Generator, Iterable, Sequence
 from functools import partial
 from time import perf_counter
@@ -7,20 +8,18 @@ from typing import Literal
 
 from specdemo.decoding.indexes import index_of
 from specdemo.decoding.lookahead import Estimates, policy_for
-from specdemo.decoding.verification import Uniform
+from specdemo.decoding.verification import Uniform, distribution
 from specdemo.engines.base import THOROUGH, Decoder, Engine, Thoroughness
 from specdemo.engines.language_model import (
     IN_BACKGROUND,
     Adapt,
     HeadModel,
     LanguageModel,
-    ModelSequence,
     OwnTokens,
     Tokens,
-    log_probabilities,
     show_states,
 )
-from specdemo.engines.sequences import Layout
+from specdemo.engines.sequences import CachedSequence, Layout, ModelSequence
 from specdemo.engines.text import Tokenizer
 from specdemo.engines.traced.decoder import OpenDrafter, TracedDecoder, UpdateStrategy
 from specdemo.engines.traced.drafters import ModelDrafter, Proposer, TextDrafter, TranslatingDrafter
@@ -28,23 +27,17 @@ from specdemo.errors import PairError
 from specdemo.models.catalogue import pair_settings
 from specdemo.models.checks import check_engine, check_strategy
 from specdemo.models.converted import folder_of, traced_runtime
-from specdemo.models.devices import (
-    check_devices,
-    describe_environment,
-    draft_device,
-    draft_runtime,
-    properties,
-)
+from specdemo.models.devices import check_devices, describe_environment, draft_device, draft_runtime, properties
 from specdemo.records import Costs, ModelPair, Request
 from specdemo.settings import RuntimeSettings
 from specdemo.strategies import Plain, Strategy
 
 _Role = Literal["plain", "speculative", "draft"]  # both sides share the target, each with its own text
 _KEPT = 2  # texts whose caches are kept: the warm-up's and the chat's
-_DRAFTED_TOKENS = 64  # while draft steps are timed
 # Activations of a draft that share a scale: its steps take a tenth less time than with 32, at the same agreement.
 # More do not divide the rows of every model.
 _DRAFT_GROUP = 64
+_LEAST_PROBABILITY = 1e-12  # keeps logarithms finite
 _FIXED_LENGTHS = range(1, 5)  # with more tokens a round rarely pays, and each length compiled takes memory
 _EXACT_LAYOUTS: tuple[Layout, ...] = ("empty", "padded")  # may have the same bits at any length; the cheaper first
 
@@ -71,7 +64,7 @@ class TracedEngine(Engine):
         self._own_tokens: Tokens | None = None
         self._head: HeadModel | None = None
         self._estimates = Estimates()  # of the automatic lookahead
-        self._kept: dict[_Role, list[ModelSequence]] = {}
+        self._kept: dict[_Role, list[CachedSequence]] = {}
         if pair.draft is not None:
             folder, device = folder_of(pair.draft), draft_device(runtime)
             # a draft quantizes activations where its target does: its steps take a fifth less time
@@ -127,8 +120,13 @@ class TracedEngine(Engine):
         self, request: Request, before: Sequence[int], tokens: Sequence[int], *, one_by_one: bool
     ) -> list[float] | None:
         start = [*self._tokenizer.encode_prompt(request), *before]
-        sequence = self._model("plain").sequence(len(start) + len(tokens), kv_cache=request.kv_cache)
-        return log_probabilities(sequence, start, tokens, request.sampling, one_by_one=one_by_one)
+        text, ends = [*start, *tokens], range(len(start), len(start) + len(tokens))
+        target = self._model("plain").sequence(len(text), kv_cache=request.kv_cache)
+        rows = (target.logits(text[:end])[0] for end in ends) if one_by_one else target.logits(text[:-1], len(tokens))
+        return [
+            math.log(max(float(distribution(row, request.sampling, text[:end])[text[end]]), _LEAST_PROBABILITY))
+            for row, end in zip(rows, ends, strict=True)
+        ]
 
     def count_tokens(self, text: str) -> int:
         return len(self._tokenizer.encode(text))
