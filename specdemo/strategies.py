@@ -5,7 +5,6 @@ proposer in `specdemo/decoding/`. It is a frozen value whose fields are flat set
 the field `num_assistant_tokens` of `Constant`. Page, terminal, measurements, copied code and docs derive from it.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeVar
@@ -163,23 +162,24 @@ Fields = dict[str, Any]  # of other software, by their names there
 
 
 @dataclass(frozen=True)
-class Strategy(ABC):
+class Strategy:
     """A drafter and when it stops. The first line of a subclass's docstring is its explanation for users.
 
-    `drafter` and `policy` are the settings that select it, `drafts` the kinds of draft that support it.
-    `needs_costs`: it needs step costs, which require a KV cache.
+    `drafter` and `policy` are the settings that select it, `drafts` the kinds of draft that support it. `template`
+    describes its settings. `needs_costs`: it needs step costs, which require a KV cache.
     """
 
     name: ClassVar[str]
     drafter: ClassVar[Drafter]
     policy: ClassVar[Policy]
+    template: ClassVar[str]
     drafts: ClassVar[tuple[DraftKindName, ...]] = ("model", "translated", "eagle3")
     needs_costs: ClassVar[bool] = False
 
     @property
-    @abstractmethod
     def words(self) -> str:
         """Short description of the lookahead, such as "lookahead 4"."""
+        return self.template.format(**vars(self))
 
     @property
     def what(self) -> str:
@@ -263,10 +263,7 @@ class Plain(Strategy):
     """The target alone: nothing is proposed."""
 
     drafter = NO_DRAFTER
-
-    @property
-    def words(self) -> str:
-        return "plain"
+    template = "plain"
 
 
 @register
@@ -280,10 +277,7 @@ class Constant(Strategy):
     drafter = DRAFT_MODEL
     policy = CONSTANT
     drafts = ("model", "translated", "eagle3", "dflash", "mtp")
-
-    @property
-    def words(self) -> str:
-        return f"lookahead {self.num_assistant_tokens}"
+    template = "lookahead {num_assistant_tokens}"
 
     def genai(self) -> Fields:
         return {"num_assistant_tokens": self.num_assistant_tokens}
@@ -304,10 +298,7 @@ class Heuristic(Strategy):
     name = "heuristic"
     drafter = DRAFT_MODEL
     policy = Policy("heuristic", "Heuristic")
-
-    @property
-    def words(self) -> str:
-        return "heuristic lookahead"
+    template = "heuristic lookahead"
 
 
 _NEVER_BELOW = 1e-30  # GenAI reads a threshold of 0 as unset
@@ -325,10 +316,7 @@ class Confidence(Strategy):
     name = "confidence"
     drafter = DRAFT_MODEL
     policy = CONFIDENCE
-
-    @property
-    def words(self) -> str:
-        return f"confidence threshold {self.assistant_confidence_threshold:g}"
+    template = "confidence threshold {assistant_confidence_threshold:g}"
 
     def genai(self) -> Fields:
         """Return the threshold alone: GenAI has no cap."""
@@ -350,10 +338,7 @@ class Auto(Strategy):
     drafter = DRAFT_MODEL
     policy = Policy("auto", "Automatic")
     needs_costs = True
-
-    @property
-    def words(self) -> str:
-        return "automatic lookahead"
+    template = "automatic lookahead"
 
 
 @register
@@ -365,10 +350,7 @@ class ServerDefault(Strategy):
     drafter = SERVERS_OWN
     policy = Policy("server", "As the server was started")
     drafts = ("server",)
-
-    @property
-    def words(self) -> str:
-        return "the server's own lookahead"
+    template = "the server's own lookahead"
 
 
 @register
@@ -382,10 +364,7 @@ class Lookup(Strategy):
     name = "lookup"
     drafter = PROMPT_LOOKUP
     policy = CONSTANT
-
-    @property
-    def words(self) -> str:
-        return f"lookahead {self.num_assistant_tokens}, n-grams of up to {self.max_ngram_size}"
+    template = "lookahead {num_assistant_tokens}, n-grams of up to {max_ngram_size}"
 
     def genai(self) -> Fields:
         return {"num_assistant_tokens": self.num_assistant_tokens, "max_ngram_size": self.max_ngram_size}
@@ -418,10 +397,7 @@ class Suffix(Strategy):
     name = "suffix"
     drafter = SUFFIX_TREE
     policy = CONFIDENCE
-
-    @property
-    def words(self) -> str:
-        return f"confidence threshold {self.assistant_confidence_threshold:g}"
+    template = "confidence threshold {assistant_confidence_threshold:g}"
 
     def vllm(self) -> Fields:
         """Return vLLM's suffix decoding, which by default caches up to 10,000 answers."""

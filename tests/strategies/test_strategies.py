@@ -49,10 +49,7 @@ class Parrot(Strategy):
     name = "parrot"
     drafter = PARROT
     policy = CONSTANT
-
-    @property
-    def words(self) -> str:
-        return f"{self.num_assistant_tokens} repeats"
+    template = "{num_assistant_tokens} repeats"
 
     def genai(self) -> Fields:
         return {"parrot": self.num_assistant_tokens}
@@ -163,7 +160,7 @@ def table() -> str:
 class LastToken(TextIndex):
     def find(self, text: Sequence[int], limit: int) -> Match:
         many = min(limit, 3)
-        return Match(1, (text[-1],) * many, (0.5,) * many)
+        return Match((text[-1],) * many, (0.5,) * many)
 
     def update_strategy(self, strategy: Strategy) -> bool:
         return isinstance(strategy, Parrot)
