@@ -11,19 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, Validat
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, core_schema
 
+from specdemo.capabilities import ENGINES, EngineName, refusal, supports
 from specdemo.errors import SettingsError, capitalised, quoted
-from specdemo.strategies import (
-    ENGINES,
-    STRATEGIES,
-    EngineName,
-    Parameters,
-    Strategy,
-    drafters,
-    policies,
-    refusal,
-    strategy_of,
-    supports,
-)
+from specdemo.strategies import STRATEGIES, Parameters, Strategy, drafters, policies, strategy_of
 
 Precision = Literal["default", "f32", "f16", "bf16"]
 CachePrecision = Literal["default", "u4", "u8", "f16", "bf16", "f32"]

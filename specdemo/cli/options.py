@@ -11,6 +11,7 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from specdemo.capabilities import ServerKind, effective
 from specdemo.errors import UsageError, quoted
 from specdemo.models.catalogue import (
     MODELS_VARIABLE,
@@ -25,7 +26,7 @@ from specdemo.models.checks import fitting_draft
 from specdemo.models.library import library, resolve
 from specdemo.records import SILENCE_SECONDS, ModelPair, Server, Servers
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, choices
-from specdemo.strategies import STRATEGIES, ServerKind, effective, shaping
+from specdemo.strategies import STRATEGIES, shaping
 from specdemo.text import printable
 
 URL_VARIABLE = "SPECDEMO_URL"

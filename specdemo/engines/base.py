@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from specdemo.capabilities import ENGINES, EngineName
 from specdemo.errors import PromptError, SettingsError
 from specdemo.files import is_text
 from specdemo.records import (
@@ -31,7 +32,7 @@ from specdemo.records import (
     TraceSource,
     outcomes_from_counts,
 )
-from specdemo.strategies import ENGINES, EngineName, Strategy
+from specdemo.strategies import Strategy
 
 PREFILL_CHUNK = 512  # prompt tokens at once; larger chunks were no faster and make progress coarser
 

@@ -5,6 +5,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from time import sleep
 
+from specdemo.capabilities import EngineName
 from specdemo.decoding.verification import judge
 from specdemo.engines.base import (
     BRIEF,
@@ -32,7 +33,7 @@ from specdemo.records import (
     Side,
     Token,
 )
-from specdemo.strategies import Constant, EngineName, Plain, Strategy
+from specdemo.strategies import Constant, Plain, Strategy
 
 WRONG = " um"
 _OTHER_LOOKAHEAD = 4  # of policies that choose their own: all are treated as constant

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import gradio as gr
 from markupsafe import Markup
 
+from specdemo.capabilities import EngineName
 from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
 from specdemo.exports.code import FLAVOURS, code
 from specdemo.exports.html import FILE_KINDS, make_file
@@ -22,7 +23,7 @@ from specdemo.models.checks import with_tokenizers_compared
 from specdemo.records import MOST_TURNS, ModelPair, Turn
 from specdemo.results.words import SAMPLING_CAVEAT, is_chat
 from specdemo.settings import GenerationSettings, choices
-from specdemo.strategies import EngineName, shaping
+from specdemo.strategies import shaping
 from specdemo.ui.controls import (
     AT_HAND,
     FIELDS,

@@ -6,25 +6,16 @@ from typing import Any, Literal
 import gradio as gr
 from pydantic.fields import FieldInfo
 
+from specdemo.capabilities import DRAFT_KINDS, ENGINES, LOCAL, PARTIAL, EngineName, effective, strategies, supports
 from specdemo.errors import SettingsError
 from specdemo.models.catalogue import default_drafter, initial_settings, pair_settings
 from specdemo.racing.costs import predicted, start_settings
 from specdemo.racing.race import LiveSettings
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings, choices
-from specdemo.strategies import (
-    DRAFT_KINDS,
-    ENGINES,
-    LOCAL,
-    PARTIAL,
-    EngineName,
-    effective,
-    shaping,
-    strategies,
-    supports,
-)
 from specdemo.strategies import drafters as all_drafters
 from specdemo.strategies import policies as all_policies
+from specdemo.strategies import shaping
 
 HIDDEN_CHOICE = '.no-{0} label:has(input[value="{0}"]) {{ display: none; }}'  # a label holds an input
 FIELDS = GenerationSettings.model_fields

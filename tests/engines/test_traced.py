@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specdemo.capabilities import ENGINES, strategies
 from specdemo.decoding.lookahead import ConstantPolicy
 from specdemo.engines.base import BRIEF, Engine, rounds_of
 from specdemo.engines.genai.engine import GenAIEngine
@@ -21,7 +22,7 @@ from specdemo.records import Comparison, Outcome, Request, Round, Run
 from specdemo.results import metrics
 from specdemo.results.words import notes
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.strategies import ENGINES, Strategy, strategies
+from specdemo.strategies import Strategy
 from tests.conftest import PROMPTS
 from tests.support.folders import pair_from_folders
 from tests.support.proposals import proposals

@@ -9,6 +9,7 @@ from pathlib import Path
 import gradio as gr
 import pytest
 
+from specdemo.capabilities import ENGINES, engines_of
 from specdemo.cli import main
 from specdemo.cli.options import check_effect
 from specdemo.decoding.indexes import Match, TextIndex, index_of
@@ -22,17 +23,7 @@ from specdemo.records import Comparison
 from specdemo.results.metrics import identical
 from specdemo.results.words import shared_words
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import (
-    CONSTANT,
-    ENGINES,
-    STRATEGIES,
-    Drafter,
-    Fields,
-    Parameters,
-    Strategy,
-    engines_of,
-    shaping,
-)
+from specdemo.strategies import CONSTANT, STRATEGIES, Drafter, Fields, Parameters, Strategy, shaping
 from specdemo.ui import controls
 from specdemo.ui.compare import show_valid
 

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from specdemo.capabilities import EngineName
 from specdemo.engines.base import Engine
 from specdemo.errors import SpecdemoError
 from specdemo.models.catalogue import PAIR_VARIABLE, bundled_pair
 from specdemo.racing.worker import EngineFactory, Worker
 from specdemo.records import ModelPair, Slice
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import EngineName
 from tests.support import scripted_app
 
 ROOT = Path(__file__).resolve().parents[2]
