@@ -22,9 +22,9 @@ class EngineInfo:
     """`label` names the engine among choices, `words` in a sentence.
 
     It runs `strategies`, those in `heads` also with an EAGLE-3 head; changed settings of those in `live` take effect
-    while it decodes. It does not support the settings in `lacks`. If `concurrent`, it serves several requests at once.
-    If `local`, it loads models on this machine, `copies` of each. `samples_exactly`: whether sampling keeps the
-    target's distribution; None if unknown.
+    while it decodes. `lacks`: settings that it does not support. `concurrent`: it serves several requests at once.
+    `local`: it loads models on this machine, `copies` of each. `samples_exactly`: whether sampling keeps the target's
+    distribution; None if unknown.
     """
 
     name: EngineName

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from threading import Lock, Thread
-from time import monotonic
+from time import monotonic, process_time
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -242,19 +242,16 @@ def _restrict(limits: Limits) -> None:
     except ImportError:  # Windows
         return
 
-    def lower(what: int, limit: int) -> None:
-        _, hard_limit = resource.getrlimit(what)
-        limit = limit if hard_limit == resource.RLIM_INFINITY else min(limit, hard_limit)
-        # The hard limit stays: a process that reaches its own of processor time gets a bare SIGKILL.
-        resource.setrlimit(what, (limit, hard_limit))
-
     os.nice(_NICE)
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    seconds = int(used.ru_utime + used.ru_stime) + 1 + limits.processor_seconds
-    lower(resource.RLIMIT_CPU, seconds)
+    allowed = {resource.RLIMIT_CPU: int(process_time()) + 1 + limits.processor_seconds}
     with suppress(OSError):  # only Linux reports it
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-        lower(resource.RLIMIT_AS, pages * resource.getpagesize() + limits.memory)
+        allowed[resource.RLIMIT_AS] = pages * resource.getpagesize() + limits.memory
+    for kind, limit in allowed.items():
+        _, hard_limit = resource.getrlimit(kind)
+        limit = limit if hard_limit == resource.RLIM_INFINITY else min(limit, hard_limit)
+        # The hard limit stays: a process that reaches its hard limit of processor time gets a bare SIGKILL.
+        resource.setrlimit(kind, (limit, hard_limit))
 
 
 def _send_results(

@@ -133,7 +133,7 @@ class GenerationSettings(Parameters, _Chosen):
         """Choose the drafter's first policy if only a drafter is given."""
         if not isinstance(values, dict) or "policy" in values:
             return values
-        able = [one.policy.name for one in STRATEGIES.values() if one.drafter.name == values.get("drafter")]
+        able = _policies_of(values.get("drafter"))
         return {**values, "policy": able[0]} if able else values
 
     @property
@@ -158,9 +158,7 @@ class GenerationSettings(Parameters, _Chosen):
 
     def _contradiction(self) -> str | None:
         if strategy_of(self.drafter, self.policy) is None:
-            able = " or ".join(
-                strategy.policy.name for strategy in STRATEGIES.values() if strategy.drafter.name == self.drafter
-            )
+            able = " or ".join(_policies_of(self.drafter))
             return f"drafter {self.drafter} needs policy {able}; change one of the two"
         if self.system_prompt and not self.apply_chat_template:
             return "a system prompt needs the chat template; leave one of them out"
@@ -170,6 +168,10 @@ class GenerationSettings(Parameters, _Chosen):
                 able = next(engine for engine in ENGINES if supports(engine, name))
                 return f"the {self.engine} engine does not support {name} {value}; choose the {able} engine".lower()
         return None
+
+
+def _policies_of(drafter: Any) -> list[str]:
+    return [strategy.policy.name for strategy in STRATEGIES.values() if strategy.drafter.name == drafter]
 
 
 class RuntimeSettings(Checked):

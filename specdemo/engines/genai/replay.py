@@ -11,7 +11,7 @@ import numpy as np
 
 from specdemo.decoding.indexes import index_of
 from specdemo.decoding.lookahead import policy_for, propose
-from specdemo.decoding.verification import Ids, Logits, greedy_choice, judge, softmax
+from specdemo.decoding.verification import greedy_choice, judge, softmax
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.engines.language_model import draft_agreement
 from specdemo.engines.sequences import ModelSequence
@@ -87,11 +87,8 @@ class Tracer:
     def draft_agreement(self) -> tuple[bool, ...] | None:
         if self._draft is None:
             return None
-
-        def choose(logits: Logits, seen: Ids) -> int:
-            return greedy_choice(logits, self._sampling, seen)
-
-        return draft_agreement(self._draft, self._text, self._prompt_length + 1, choose)
+        first, sampling = self._prompt_length + 1, self._sampling
+        return draft_agreement(self._draft, self._text, first, lambda row, seen: greedy_choice(row, sampling, seen))
 
     def _draft_tokens(
         self, step: Round, proposals: Sequence[Replayed], outcomes: Sequence[Outcome]

@@ -1,8 +1,9 @@
-"""Drafters: a draft model, one with a different tokenizer, or the text so far."""
+"""What proposes tokens: a draft model, one with a different tokenizer, or the text so far."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -39,15 +40,6 @@ class Proposal:
     @property
     def probability(self) -> float | None:
         return None if self.distribution is None else float(self.distribution()[self.id])
-
-
-def certain_proposal(token: int, vocabulary: int) -> Proposal:
-    def distribution() -> Probabilities:
-        result = np.zeros(vocabulary)
-        result[token] = 1
-        return result
-
-    return Proposal(token, distribution)
 
 
 class Proposer(ABC):
@@ -110,11 +102,7 @@ class ModelDrafter(Proposer):
         """Compare greedy choices with the text; None if the draft samples, or the text exceeds its context."""
         if self._sampling.do_sample or not self._fits(text):
             return None
-
-        def choose(logits: Logits, seen: Ids) -> int:
-            return self._choose(logits, seen).id
-
-        return draft_agreement(self._sequence, text, first, choose)
+        return draft_agreement(self._sequence, text, first, lambda logits, seen: self._choose(logits, seen).id)
 
     def _fits(self, text: Sequence[int]) -> bool:
         return self._context is None or len(text) <= self._context
@@ -155,8 +143,12 @@ class TextDrafter(Proposer):
         self._index.find(text, 0)
 
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
-        match = self._index.find(text, limit)
-        return [certain_proposal(token, self._vocabulary) for token in match.tokens]
+        tokens = self._index.find(text, limit).tokens
+        return [Proposal(token, partial(_certainty, token, self._vocabulary)) for token in tokens]
+
+
+def _certainty(token: int, vocabulary: int) -> Probabilities:
+    return np.bincount([token], minlength=vocabulary).astype(float)
 
 
 class TranslatingDrafter(Proposer):

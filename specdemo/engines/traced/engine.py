@@ -155,11 +155,7 @@ class TracedEngine(Engine):
         vocabulary, strategy = self._model("speculative").vocabulary, request.strategy
         if not strategy.drafter.model:
             index = index_of(strategy)
-
-            def open_index(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Proposer:
-                return TextDrafter(index, vocabulary)
-
-            return open_index, index.update_strategy
+            return (lambda *_: TextDrafter(index, vocabulary)), index.update_strategy
         context = self.pair.draft.context_length if self.pair.draft is not None else None
         # when sampling, a seed reproduces a run only if every run starts from the same state
         learns = strategy.needs_costs and not request.sampling.do_sample
