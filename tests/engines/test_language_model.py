@@ -114,14 +114,6 @@ def test_a_long_text_is_fed_in_chunks(model: LanguageModel) -> None:
     np.testing.assert_allclose(at_once.logits(text, 5), step_by_step.logits(text, 5), atol=2e-4)
 
 
-def test_sequences_of_one_model_do_not_disturb_each_other(model: LanguageModel) -> None:
-    one, other = model.sequence(64), model.sequence(64)
-    alone = model.sequence(64).logits([1, 2, 3, 4]).copy()
-    one.logits([1, 2, 3])
-    other.logits([9, 8, 7, 6, 5])
-    np.testing.assert_allclose(one.logits([1, 2, 3, 4]), alone, atol=2e-4)
-
-
 def greedy(logits: Logits, seen: Ids) -> int:
     return greedy_choice(logits, Sampling(), seen)
 

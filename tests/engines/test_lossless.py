@@ -14,14 +14,7 @@ from hypothesis import strategies as st
 
 from specdemo.decoding.indexes import index_of
 from specdemo.decoding.lookahead import policy_for
-from specdemo.decoding.verification import (
-    Logits,
-    Probabilities,
-    Uniform,
-    Verification,
-    draw,
-    rejection_sample,
-)
+from specdemo.decoding.verification import Logits, Probabilities, Uniform, Verification, draw, rejection_sample
 from specdemo.engines.base import rounds_of
 from specdemo.engines.sequences import ModelSequence
 from specdemo.engines.traced.decoder import TracedDecoder
@@ -108,11 +101,8 @@ class Scripted:
 
 
 class Tokenless:
-    def __init__(self, prompt: Sequence[int] = (0,)) -> None:
-        self._prompt = prompt
-
     def encode_prompt(self, request: Request) -> list[int]:
-        return [*self._prompt]
+        return [0]
 
     def decode(self, ids: Sequence[int]) -> str:
         return ""

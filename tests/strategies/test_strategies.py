@@ -77,10 +77,7 @@ def test_the_page_offers_it_with_its_settings() -> None:
     assert '.no-parrot label:has(input[value="parrot"])' in controls.choices_css()
     shown = controls.visibility(PAIR, "traced", "parrot", "constant")
     assert (shown["num_assistant_tokens"], shown["max_ngram_size"], shown["policy"]) == (True, False, False)
-    assert controls.classes(PAIR, "genai", "model", "constant")["drafter"] == [
-        "no-suffix",
-        "no-parrot",
-    ]
+    assert controls.classes(PAIR, "genai", "model", "constant")["drafter"] == ["no-suffix", "no-parrot"]
     assert controls.classes(PAIR, "traced", "parrot", "constant")["num_assistant_tokens"] == ["moves"]
     updates = dict(zip(controls.initially(PAIR), show_valid(PAIR, "traced", "parrot", "constant"), strict=False))
     assert updates["policy"]["info"] == "Repeats the last token."
@@ -131,16 +128,7 @@ def test_the_documents_table_is_what_strategies_declare(monkeypatch: pytest.Monk
 
 
 def table() -> str:
-    rows: list[tuple[str, ...]] = [
-        (
-            "`--drafter`",
-            "`--policy`",
-            "what it does",
-            "engines",
-            "settings",
-        ),
-        ("---",) * 5,
-    ]
+    rows = [("`--drafter`", "`--policy`", "what it does", "engines", "settings"), ("---",) * 5]
     for strategy in STRATEGIES.values():
         names = " ".join(f"`--{name.replace('_', '-')}`" for name in strategy.parameters())
         chosen, engines = (strategy.drafter.name, strategy.policy.name), ", ".join(engines_of(strategy))
