@@ -68,7 +68,7 @@ class Child:
         atexit.register(self.end)
 
     @property
-    def ending(self) -> str:
+    def exit_reason(self) -> str:
         """How the process ended, such as "it was ended by SIGKILL (…)"."""
         self.process.join(_EXIT_SECONDS)
         code = self.process.exitcode
@@ -188,7 +188,7 @@ def run_child(
             try:
                 message = child.receive(_POLL_SECONDS)
             except EOFError:
-                raise failure.error(child.ending) from None
+                raise failure.error(child.exit_reason) from None
             if isinstance(message, SpecdemoError):
                 raise message
             if message is Sign.END:
@@ -211,7 +211,7 @@ def run_limited(
 ) -> Generator[None, None, T]:
     """Return the result of `work(*arguments)` in a child within limits, or raise as `run_child`; yield meanwhile."""
     until = monotonic() + limits.seconds
-    done = run_child(_limited, limits, work, arguments, name=name, failure=failure, stop=lambda: monotonic() > until)
+    done = run_child(_bounded, limits, work, arguments, name=name, failure=failure, stop=lambda: monotonic() > until)
     with closing(done) as messages:
         for message in messages:
             if message is not None:
@@ -228,15 +228,15 @@ def result_of(work: Generator[Any, None, T]) -> T:
             return cast(T, end.value)
 
 
-def _limited(limits: Limits, work: Callable[..., T], arguments: tuple[Any, ...]) -> Iterator[tuple[T]]:
-    _restrict(limits)
+def _bounded(limits: Limits, work: Callable[..., T], arguments: tuple[Any, ...]) -> Iterator[tuple[T]]:
+    _set_limits(limits)
     try:
         yield (work(*arguments),)
     except MemoryError:
         os._exit(_OUT_OF_MEMORY)
 
 
-def _restrict(limits: Limits) -> None:
+def _set_limits(limits: Limits) -> None:
     try:
         import resource
     except ImportError:  # Windows

@@ -30,7 +30,7 @@ class Checked(BaseModel):
         try:
             return cls(**values)
         except ValidationError as error:
-            raise SettingsError(_sentence(cls, error)) from None  # the sentence says everything
+            raise SettingsError(_message(cls, error)) from None  # the sentence says everything
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class GenerationSettings(Parameters, _Chosen):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_its_drafter(cls, values: Any) -> Any:
+    def _default_policy(cls, values: Any) -> Any:
         """Choose the drafter's first policy if only a drafter is given."""
         if not isinstance(values, dict) or "policy" in values:
             return values
@@ -150,7 +150,7 @@ class GenerationSettings(Parameters, _Chosen):
         return Sampling(**{field.name: getattr(self, field.name) for field in fields(Sampling)})
 
     @model_validator(mode="after")
-    def _can_be_done(self) -> Self:
+    def _check_combination(self) -> Self:
         reason = self._contradiction() or refusal(self.strategy, self.engine, kv_cache=self.kv_cache == "on")
         if reason is not None:
             raise ValueError(reason)
@@ -217,7 +217,7 @@ class RuntimeSettings(Checked):
     )
 
 
-def _sentence(cls: type[BaseModel], error: ValidationError) -> str:
+def _message(cls: type[BaseModel], error: ValidationError) -> str:
     first = error.errors()[0]
     if not first["loc"]:  # a rule over several fields
         return f"{capitalised(first['msg'].removeprefix('Value error, '))}."

@@ -291,6 +291,6 @@ def strategy_of(drafter: str, policy: str) -> type[Strategy] | None:
     return next(named, None)
 
 
-def shaping() -> frozenset[str]:
+def parameters() -> frozenset[str]:
     """Return the settings that only affect some strategies."""
     return frozenset(name for strategy in STRATEGIES.values() for name in strategy.parameters())

@@ -98,7 +98,7 @@ class Uniform(Protocol):
 
 class Verification(NamedTuple):
     accepted: int
-    own: int
+    next_token: int
 
 
 def rejection_sample(

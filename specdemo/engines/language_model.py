@@ -68,7 +68,7 @@ class LanguageModel:
         self._small = weights.is_file() and weights.stat().st_size <= _FIXED_BYTES
         quantized = properties.get("DYNAMIC_QUANTIZATION_GROUP_SIZE", "0") != "0"
         self.layout: Layout | None = layouts[0] if layouts and quantized else "joined"
-        guess = self.layout
+        assumed = self.layout
         self._model: openvino.Model | None = None  # kept where passes may be compiled for their lengths
         try:
             self._compiled = self._compile(folder, adapt, early)
@@ -78,7 +78,7 @@ class LanguageModel:
         self.layout = "joined"
         if layouts and self.paged and self._quantizes:
             self.layout = next((layout for layout in layouts if self.repeats_bits(layout)), None)
-        if self.layout != guess:
+        if self.layout != assumed:
             self._fixed.clear()
 
     @property
@@ -119,7 +119,7 @@ class LanguageModel:
                 adapt(model)
         return core.compile_model(model, self._device, self._properties)
 
-    def fix(self, lengths: Iterable[int]) -> None:
+    def compile_lengths(self, lengths: Iterable[int]) -> None:
         """Compile passes of these lengths with fixed shapes, where that pays: same bits, a tenth less time.
 
         Not cached on disk: reading a compiled model takes as long as compiling it.
@@ -207,7 +207,7 @@ def draft_agreement(draft: ModelSequence, text: Sequence[int], first: int, choos
 _LEAST_LAYERS = 10  # of a target; GenAI refuses fewer
 
 
-def show_states(model: openvino.Model) -> None:
+def add_states_output(model: openvino.Model) -> None:
     """Add a second output to a target: the hidden states that a head reads, shape [..., 3 * hidden]."""
     ends = layer_ends(model)
     if len(ends) < _LEAST_LAYERS:
@@ -292,8 +292,8 @@ class HeadSequence:
         if last > self._true:
             return self._own.states(first - 1, last - 1)
         # kept, since the tensor shares its memory, which takes half the time of passing an array
-        self._given = np.ascontiguousarray(self._target.states(first, last)[None])
-        self._join.set_input_tensor(openvino.Tensor(self._given, shared_memory=True))
+        self._input = np.ascontiguousarray(self._target.states(first, last)[None])
+        self._join.set_input_tensor(openvino.Tensor(self._input, shared_memory=True))
         self._join.infer(share_outputs=True)
         joined: States = self._join.get_output_tensor(0).data[0]
         return joined

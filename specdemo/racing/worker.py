@@ -363,7 +363,7 @@ class Worker:
         try:
             message = self._child.receive(_POLL_SECONDS)
         except EOFError:
-            error = _ENDED.error(self._child.ending)
+            error = _ENDED.error(self._child.exit_reason)
             self.close()
             raise error from None
         if message is Sign.SILENCE and self._watch.hangs():

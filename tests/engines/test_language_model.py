@@ -28,7 +28,7 @@ def model(request: pytest.FixtureRequest) -> LanguageModel:
     paged = request.param != "stateful"
     model = LanguageModel(BUNDLED / "target", "CPU", F32, paged=paged)
     if request.param == "fixed":
-        model.fix((1, 2, 5))
+        model.compile_lengths((1, 2, 5))
     assert model.paged == paged
     return model
 
@@ -55,7 +55,7 @@ def test_passes_of_fixed_length_have_the_bits_of_the_others(layout: Layout) -> N
     fixed = LanguageModel(BUNDLED / "draft", "CPU", QUANTIZED)
     for one in (dynamic, fixed):
         one.layout = layout
-    fixed.fix((1, 3))
+    fixed.compile_lengths((1, 3))
     text = list(range(1, 60))
     sequences = [one.sequence(20) for one in (dynamic, fixed)]  # both grow
     end = 4

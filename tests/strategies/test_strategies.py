@@ -23,7 +23,7 @@ from specdemo.records import Comparison
 from specdemo.results.metrics import identical
 from specdemo.results.words import shared_words
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import CONSTANT, STRATEGIES, Drafter, Fields, Parameters, Strategy, shaping
+from specdemo.strategies import CONSTANT, STRATEGIES, Drafter, Fields, Parameters, Strategy, parameters
 from specdemo.ui import controls
 from specdemo.ui.compare import show_valid
 
@@ -116,7 +116,7 @@ def test_every_strategy_is_named_by_settings_and_by_these_only(name: str) -> Non
 
 
 def test_every_parameter_shapes_a_strategy() -> None:
-    assert shaping() == set(Parameters.model_fields)
+    assert parameters() == set(Parameters.model_fields)
 
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "engines.md"

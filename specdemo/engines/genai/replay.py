@@ -15,7 +15,7 @@ from specdemo.decoding.verification import greedy_choice, judge, softmax
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.engines.language_model import draft_agreement
 from specdemo.engines.sequences import ModelSequence
-from specdemo.engines.text import texts
+from specdemo.engines.text import token_texts
 from specdemo.records import DraftToken, Outcome, Request, Round
 from specdemo.strategies import Strategy
 
@@ -95,7 +95,7 @@ class Tracer:
     ) -> tuple[DraftToken, ...]:
         accepted = step.committed[: outcomes.count(Outcome.ACCEPTED)]
         context = self._text + [token.id for token in accepted if token.id is not None]
-        rejected = texts(self._decode, context, [token for token, _ in proposals[len(accepted) :]])
+        rejected = token_texts(self._decode, context, [token for token, _ in proposals[len(accepted) :]])
         words = [token.text for token in accepted] + rejected
         reported = [token.probability for token in accepted] + [None] * len(rejected)
         return tuple(

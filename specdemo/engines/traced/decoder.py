@@ -24,7 +24,7 @@ from specdemo.decoding.verification import (
 )
 from specdemo.engines.base import Decoder, Prefilling
 from specdemo.engines.sequences import ModelSequence
-from specdemo.engines.text import IncrementalText, Tokenizer, texts
+from specdemo.engines.text import IncrementalText, Tokenizer, token_texts
 from specdemo.engines.traced.drafters import Proposal, Proposer
 from specdemo.errors import OPENVINO_FAILURES, EngineError
 from specdemo.records import DraftToken, Request, Round, Token
@@ -58,7 +58,7 @@ class TracedDecoder(Decoder):
     def rounds(self) -> Generator[Prefilling | Round]:
         self._text = self._tokenizer.encode_prompt(self._request)
         self.prompt_tokens = self._prompt_length = len(self._text)
-        self._words = IncrementalText(self._tokenizer.decode, self._text)
+        self._incremental = IncrementalText(self._tokenizer.decode, self._text)
         capacity = self._prompt_length + self._request.max_new_tokens
         try:
             with self._resetting():
@@ -110,8 +110,8 @@ class TracedDecoder(Decoder):
         ids = [proposal.id for proposal in proposals]
         logits = self._target.logits(self._text + ids, len(ids) + 1)
         verified = perf_counter()
-        accepted, own = self._verify(proposals, logits)
-        committed = self._until_end([*ids[:accepted], own])
+        accepted, next_token = self._verify(proposals, logits)
+        committed = self._until_end([*ids[:accepted], next_token])
         if self._drafter is not None:
             if len(self._text) == self._prompt_length:
                 self._drafter.read(self._text)  # only now, since an EAGLE-3 head reads the target's hidden states
@@ -159,9 +159,9 @@ class TracedDecoder(Decoder):
         return committed
 
     def _committed(self, ids: Sequence[int], targets: Sequence[Probabilities]) -> tuple[Token, ...]:
-        words = [self._words.push(token) for token in ids]
+        words = [self._incremental.push(token) for token in ids]
         if self.finish_reason is not None:
-            words[-1] += self._words.flush()
+            words[-1] += self._incremental.flush()
         return tuple(
             Token(id=token, text=text, probability=float(target[token]), entropy=entropy(target))
             for token, text, target in zip(ids, words, targets, strict=False)
@@ -182,6 +182,6 @@ class TracedDecoder(Decoder):
                 target_probability=float(target[proposal.id]),
             )
             for proposal, text, outcome, target in zip(
-                proposals, texts(self._tokenizer.decode, self._text, ids), outcomes, targets, strict=False
+                proposals, token_texts(self._tokenizer.decode, self._text, ids), outcomes, targets, strict=False
             )
         )

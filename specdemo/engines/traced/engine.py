@@ -17,7 +17,7 @@ from specdemo.engines.language_model import (
     LanguageModel,
     OwnTokens,
     Tokens,
-    show_states,
+    add_states_output,
 )
 from specdemo.engines.sequences import CachedSequence, Layout, ModelSequence
 from specdemo.engines.text import Tokenizer
@@ -33,7 +33,7 @@ from specdemo.settings import RuntimeSettings
 from specdemo.strategies import Plain, Strategy
 
 _Role = Literal["plain", "speculative", "draft"]  # both sides share the target, each with its own text
-_KEPT = 2  # texts whose caches are kept: the warm-up's and the chat's
+_CACHED_TEXTS = 2  # texts whose caches are kept: the warm-up's and the chat's
 # Activations of a draft that share a scale: its steps take a tenth less time than with 32, at the same agreement.
 # More do not divide the rows of every model.
 _DRAFT_GROUP = 64
@@ -52,8 +52,8 @@ class TracedEngine(Engine):
         self.thoroughness = thoroughness
         check_devices(runtime)
         tokenizers = IN_BACKGROUND.submit(_tokenizers, pair)
-        usual = pair_settings(pair).strategy  # which most requests have
-        early = {1, *_lengths(usual)} if thoroughness.fixed_lengths else ()
+        default = pair_settings(pair).strategy  # which most requests have
+        early = {1, *_lengths(default)} if thoroughness.fixed_lengths else ()
         self._target: LanguageModel | None = _load_target(pair, runtime, early)
         if self._target.layout is None and pair.runtime.dynamic_quantization == "auto":
             self._target = None  # freed first
@@ -64,12 +64,12 @@ class TracedEngine(Engine):
         self._own_tokens: Tokens | None = None
         self._head: HeadModel | None = None
         self._estimates = Estimates()  # of the automatic lookahead
-        self._kept: dict[_Role, list[CachedSequence]] = {}
+        self._sequences: dict[_Role, list[CachedSequence]] = {}
         if pair.draft is not None:
             folder, device = folder_of(pair.draft), draft_device(runtime)
             # a draft quantizes activations where its target does: its steps take a fifth less time
-            own = draft_runtime(runtime if device == runtime.device else pair.runtime)
-            options = properties(own, device, group=_DRAFT_GROUP)
+            draft_settings = draft_runtime(runtime if device == runtime.device else pair.runtime)
+            options = properties(draft_settings, device, group=_DRAFT_GROUP)
         if pair.draft is not None and pair.eagle3:
             self._head = HeadModel(folder, device, options, self._target.vocabulary)
             self._draft, self._own_tokens = self._head.model, self._head.tokens
@@ -87,26 +87,26 @@ class TracedEngine(Engine):
         plain = isinstance(request.strategy, Plain)
         drafter, update = (None, lambda _: False) if plain else self._drafter(request, costs)
         if self.thoroughness.fixed_lengths and request.kv_cache:
-            self._fix(request.strategy)
+            self._compile_passes(request.strategy)
         return TracedDecoder(
             request,
             self._tokenizer,
             partial(self._sequence, "plain" if plain else "speculative", kv_cache=request.kv_cache),
             drafter,
-            self._kept.clear,
+            self._sequences.clear,
             update,
         )
 
-    def _fix(self, strategy: Strategy) -> None:
+    def _compile_passes(self, strategy: Strategy) -> None:
         """Compile the passes of this strategy's rounds before the clock starts, the same kind for both sides."""
-        self._model("plain").fix(_lengths(strategy))
+        self._model("plain").compile_lengths(_lengths(strategy))
         if self._draft is not None and strategy.drafter.model:
             # a draft reads one token, or two after a fully accepted round; a head every committed one
-            self._draft.fix(_FIXED_LENGTHS if self._head is not None else (1, 2))
+            self._draft.compile_lengths(_FIXED_LENGTHS if self._head is not None else (1, 2))
 
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
         if self.thoroughness.fixed_lengths:
-            self._model("plain").fix(_FIXED_LENGTHS)
+            self._model("plain").compile_lengths(_FIXED_LENGTHS)
         text = self._tokenizer.encode(prompt)
         sequence = self._model("plain").sequence(len(text) + tokens)
         sequence.logits(text)
@@ -133,7 +133,7 @@ class TracedEngine(Engine):
 
     def close(self) -> None:
         self._target = self._draft = self._head = None
-        self._kept.clear()
+        self._sequences.clear()
 
     def _model(self, role: _Role) -> LanguageModel:
         model = self._draft if role == "draft" else self._target
@@ -145,8 +145,8 @@ class TracedEngine(Engine):
         model = self._model(role)
         if not (self.pair.runtime.enable_prefix_caching and kv_cache):
             return model.sequence(capacity, kv_cache=kv_cache)
-        kept = self._kept.setdefault(role, [])
-        if len(kept) < _KEPT:
+        kept = self._sequences.setdefault(role, [])
+        if len(kept) < _CACHED_TEXTS:
             kept.append(model.sequence(capacity))
             return kept[-1]
         return max(kept, key=lambda sequence: sequence.common_prefix(text))
@@ -184,7 +184,7 @@ def _lengths(strategy: Strategy) -> Sequence[int]:
 
 
 def _load_target(pair: ModelPair, runtime: RuntimeSettings, early: Iterable[int]) -> LanguageModel:
-    states: Adapt = show_states if pair.eagle3 else lambda model: None
+    states: Adapt = add_states_output if pair.eagle3 else lambda model: None
     options = properties(runtime, runtime.device)
     # activations are quantized only where weights are compressed
     layouts = () if pair.target.weights.lower().startswith(("f", "bf")) else _EXACT_LAYOUTS
