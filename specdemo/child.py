@@ -1,7 +1,6 @@
-"""Child processes: spawned, read over a pipe, and ended at any moment.
+"""Child processes for work that can crash, stall or exhaust the memory: decoding, downloads, conversions.
 
-Decoding, downloads and conversions run in child processes, because they can crash, stall or exhaust the memory. The
-function and its arguments must be picklable. A `SpecdemoError` is raised again in the parent; any other failure
+The function and its arguments must be picklable. A `SpecdemoError` is raised again in the parent; any other failure
 becomes the error described by a `Failure`, with the original error as its cause.
 """
 
@@ -26,7 +25,7 @@ from specdemo.errors import SpecdemoError
 T = TypeVar("T")
 _POLL_SECONDS = 0.2  # how soon a Stop is noticed
 _EXIT_SECONDS = 2.0  # seconds for a process to end by itself before it is killed
-_NICE = 10  # of 19: gives way to the engine, yet ends
+_NICE = 10  # of 19: gives way to the engine without starving
 _STARTING = Lock()
 _OUT_OF_MEMORY = 77  # exit status of our own, which no library uses
 
@@ -50,12 +49,12 @@ class Sign(Enum):
 
 
 class Child:
-    """A `process` that runs `main(connection, *arguments)`, and ends with this one, however that ends."""
+    """A process that runs `main(connection, *arguments)`. It ends when its parent ends, even if that is killed."""
 
     def __init__(self, main: Callable[..., None], *arguments: Any, name: str) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, child_connection = context.Pipe()
-        # not a daemon in multiprocessing's sense, since those may not have children
+        # not a daemon, since multiprocessing's daemons may not have children
         self.process = context.Process(target=_run, args=(main, child_connection, arguments), name=name)
         try:
             with _STARTING, _sigint_blocked(), _script_hidden():

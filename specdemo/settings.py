@@ -35,7 +35,7 @@ class Checked(BaseModel):
 
 @dataclass(frozen=True)
 class Sampling:
-    """Choice of the next token: the likeliest one, or one drawn from a distribution with these parameters."""
+    """How the next token is chosen: the likeliest, or a draw from a distribution with these parameters."""
 
     do_sample: bool = False
     temperature: float = 1.0
@@ -46,7 +46,7 @@ class Sampling:
 
 
 class Choice:
-    """Allowed values of a string, with labels; evaluated each time, since strategies can be added."""
+    """Allowed values of a string, with labels; looked up at each use, since strategies can be added."""
 
     def __init__(self, options: Callable[[], dict[str, str]]) -> None:
         self.options = options

@@ -72,7 +72,7 @@ class Strategy:
     def parameters(cls) -> tuple[str, ...]:
         return tuple(field.name for field in fields(cls))
 
-    # Its form in other software; None if that cannot decode this way.
+    # The strategy in other software; None if that has no equivalent.
 
     def genai(self) -> Fields | None:
         """Return fields for OpenVINO GenAI's `GenerationConfig`."""
@@ -292,5 +292,5 @@ def strategy_of(drafter: str, policy: str) -> type[Strategy] | None:
 
 
 def parameters() -> frozenset[str]:
-    """Return the settings that only affect some strategies."""
+    """Return the settings that affect some strategies only."""
     return frozenset(name for strategy in STRATEGIES.values() for name in strategy.parameters())

@@ -45,14 +45,14 @@ class Thoroughness:
     warm_seconds: float = 60  # that a side stays warm after it was steady
     repeats: int = 20  # most repeats of a race if no number is given; more would hardly narrow the interval
     fixed_lengths: bool = True  # the traced engine compiles passes by length, which takes seconds and memory
-    load_seconds: float = 0.1  # over all cores, needed to measure other load; the system counts in hundredths
+    load_seconds: float = 0.1  # of all cores, to measure other load: the system counts in hundredths
 
 
 THOROUGH = Thoroughness()
 BRIEF = Thoroughness(
     repetition_seconds=0, steady=1, cold_seconds=0, repeats=1, fixed_lengths=False, load_seconds=math.inf
 )
-"""One measurement of each kind, for simulated clocks and runs whose figures nobody reads."""
+"""One measurement of each kind: for simulated clocks, and for runs whose figures nobody reads."""
 
 
 class Prefilling(NamedTuple):
@@ -79,7 +79,7 @@ class Decoder(ABC):
         """
 
     def with_proposals(self, rounds: Sequence[Round]) -> list[Round]:
-        """Complete the request's next rounds, in order, with all that the engine can find out off the clock."""
+        """Return the request's next rounds, in order, completed with what the engine can find out off the clock."""
         return list(rounds)
 
     def finalized(self, run: Run) -> Run:
@@ -118,7 +118,7 @@ class Engine(ABC):
     def count_tokens(self, text: str) -> int: ...
 
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
-        """Yield the seconds of consecutive target passes over this many tokens after the prompt, if measurable."""
+        """Yield the seconds of target passes over this many tokens after the prompt; nothing if it cannot tell."""
         yield from ()
 
     def log_probabilities(

@@ -1,4 +1,4 @@
-"""A decoder-only model run directly on `openvino`, with or without a KV cache, and an EAGLE-3 head for one.
+"""A decoder-only model, and an EAGLE-3 head, run directly on `openvino`, with or without a KV cache.
 
 One compiled model serves any number of sequences, each with its own cache, and rolling back copies nothing. With
 paged attention on CPU, as in GenAI, we own the cache's blocks and pass how many positions are valid; rejected ones
@@ -38,7 +38,7 @@ from specdemo.errors import OPENVINO_FAILURES, LoadError, PairError
 # 200 MB, two seconds of a core) and saves 1 to 2 ms a pass, which larger models hardly feel.
 _FIXED_BYTES = 400e6
 _FIXED_LONGEST = 17  # tokens of a pass at the greatest constant lookahead
-IN_BACKGROUND = ThreadPoolExecutor(2)  # loads parts of a model beside each other; OpenVINO compiles on one core
+IN_BACKGROUND = ThreadPoolExecutor(2)  # to load parts of a model at the same time; OpenVINO compiles on one core
 _TRIAL = 40  # tokens of context in the trial of a layout: more than a block of the cache
 
 
@@ -58,8 +58,9 @@ class LanguageModel:
         adapt: Adapt = lambda model: None,
         early: Iterable[int] = (),
     ) -> None:
-        """With quantized activations, take the first of `layouts` whose passes repeat bits here, else None. Passes of
-        the lengths `early` are compiled meanwhile: each is compiled by one core.
+        """Load a model. If activations are quantized, choose the first of `layouts` that repeats bits here, or None.
+
+        Passes of the lengths `early` are compiled beside the model, since OpenVINO compiles each on one core.
         """
         self.paged = paged and device.startswith("CPU")  # other devices have other block sizes and layouts
         self._device, self._properties = device, properties
@@ -69,7 +70,7 @@ class LanguageModel:
         quantized = properties.get("DYNAMIC_QUANTIZATION_GROUP_SIZE", "0") != "0"
         self.layout: Layout | None = layouts[0] if layouts and quantized else "joined"
         assumed = self.layout
-        self._model: openvino.Model | None = None  # kept where passes may be compiled for their lengths
+        self._model: openvino.Model | None = None  # kept to compile passes of fixed length
         try:
             self._compiled = self._compile(folder, adapt, early)
         except OPENVINO_FAILURES as error:
@@ -89,9 +90,9 @@ class LanguageModel:
         return group > 0 and cache in floats
 
     def repeats_bits(self, layout: Layout) -> bool:
-        """Whether tokens have the same logits, to the bit, in a pass over three as in a pass each.
+        """Whether a pass over three tokens has the same logits, to the bit, as three passes over one.
 
-        False, too, if passes fail: OpenVINO may compile quantized activations where oneDNN has no kernel for them.
+        False also if passes fail: OpenVINO may compile quantized activations for which oneDNN has no kernel.
         """
         text = [index % self.vocabulary for index in range(1, _TRIAL + 4)]
         sequence = Paged(self._compiled, len(text), {}, layout)
@@ -120,9 +121,9 @@ class LanguageModel:
         return core.compile_model(model, self._device, self._properties)
 
     def compile_lengths(self, lengths: Iterable[int]) -> None:
-        """Compile passes of these lengths with fixed shapes, where that pays: same bits, a tenth less time.
+        """Compile passes of these lengths with fixed shapes, if the model is small: same bits, a tenth less time.
 
-        Not cached on disk: reading a compiled model takes as long as compiling it.
+        They are not cached on disk, since reading a compiled model takes as long as compiling it.
         """
         self._start(lengths)
         wait(self._fixed.values())
@@ -178,7 +179,7 @@ class OwnTokens:
         own, places = gather.input_value(0), np.array(gather.input_value(1).get_node().data)
         if places.ndim != 1 or own.get_partial_shape()[-1].is_dynamic:
             return
-        # the first token of each column; that of the one for tokens the draft lacks is never likely
+        # the first token of each column; the column for tokens that the draft lacks is never likely
         columns, firsts = np.unique(places, return_index=True)
         self.tokens = np.zeros(own.get_partial_shape()[-1].get_length(), np.int64)
         self.tokens[columns] = firsts
@@ -256,8 +257,8 @@ class HeadModel:
 class HeadSequence:
     """A text as the head reads it, and the head's cache.
 
-    Entry i is token i + 1, read with the state of token i: `fc` of the target's hidden states, else the head's
-    residual stream after the previous entry. The latter are read again once the target's states exist.
+    Entry i is token i + 1, read with the state of token i: `fc` of the target's hidden states or, until the target
+    has read token i, the head's residual stream after the previous entry. Entries of the second kind are read again.
     """
 
     def __init__(
@@ -271,18 +272,18 @@ class HeadSequence:
     def logits(self, ids: Sequence[int], last: int = 1) -> Logits:
         """Return logits after each of the last tokens; more than one only if the target has read them."""
         entries, known = list(ids[1:]), min(self._target.common_prefix(ids), len(ids) - 1)
-        kept = max(0, min(self._own.common_prefix(entries), len(entries) - last)) if self._kv_cache else 0
-        self._true = min(self._true, kept)
+        reused = max(0, min(self._own.common_prefix(entries), len(entries) - last)) if self._kv_cache else 0
+        self._true = min(self._true, reused)
         if known > self._true:
-            kept = self._true
-        self._own.truncate(kept)
-        found: Logits = np.zeros((0, 0), np.float32)  # for a one-token text, in which there is nothing to read yet
-        if known > kept:
+            reused = self._true
+        self._own.truncate(reused)
+        logits: Logits = np.zeros((0, 0), np.float32)  # of a one-token text, which has no entry
+        if known > reused:
             self._true = known
-            found = self._own.logits(entries[:known], min(last, known))
-        for end in range(max(known, kept) + 1, len(entries) + 1):
-            found = self._own.logits(entries[:end])
-        return found
+            logits = self._own.logits(entries[:known], min(last, known))
+        for end in range(max(known, reused) + 1, len(entries) + 1):
+            logits = self._own.logits(entries[:end])
+        return logits
 
     def read(self, ids: Sequence[int]) -> Iterator[int]:
         """Yield nothing: a head is fast enough to read everything when asked for logits."""
@@ -291,7 +292,7 @@ class HeadSequence:
     def _states(self, first: int, last: int) -> States:
         if last > self._true:
             return self._own.states(first - 1, last - 1)
-        # kept, since the tensor shares its memory, which takes half the time of passing an array
+        # an attribute, since the tensor shares its memory: passing an array takes twice as long
         self._input = np.ascontiguousarray(self._target.states(first, last)[None])
         self._join.set_input_tensor(openvino.Tensor(self._input, shared_memory=True))
         self._join.infer(share_outputs=True)

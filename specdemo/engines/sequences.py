@@ -1,9 +1,9 @@
-"""Sequences on a compiled model: reuse the cached prefix of a text, feed the rest, and roll back.
+"""Texts in a compiled model's KV cache: reuse the cached prefix, feed the rest, and roll back.
 
 Attention over one token rounds differently from attention over several, by 3e-8, and quantized activations amplify
-the difference to whole logits. To get the same bits in passes of any length, every token is a sequence of its own on
-the same blocks. Depending on processor and weights, a lone token may still use other kernels unless an empty sequence
-or, at a higher cost, a second token follows it. `LanguageModel` finds out which one helps.
+the difference to whole logits. So that passes of any length give the same bits, every token is a sequence of its own
+on the same blocks. On some processors and with some weights, a lone token still uses other kernels unless an empty
+sequence or, at a higher cost, a second token follows it. `LanguageModel` tries which one helps.
 """
 
 from abc import ABC, abstractmethod
@@ -37,9 +37,9 @@ class ModelSequence(Protocol):
 
 
 class CachedSequence(ABC):
-    """Finds the cached prefix of a text; subclasses feed the rest. Without `kv_cache`, each call starts anew.
+    """Finds the cached prefix of a text; subclasses feed the rest. Without `kv_cache`, `logits` starts anew.
 
-    `reads(first, last)` returns the hidden states that a head reads.
+    `reads(first, last)` returns the hidden states that a head reads with these tokens.
     """
 
     kv_cache = True
@@ -167,7 +167,7 @@ class Paged(CachedSequence):
         self._reserve(capacity)
 
     def _rollback(self, length: int) -> None:
-        """Do nothing: later passes overwrite the positions."""
+        """Nothing to do: later passes overwrite the positions."""
 
     def _reserve(self, capacity: int) -> None:
         """Make room for `capacity` tokens, keeping the cache, plus one block for padding that is never read."""
@@ -185,7 +185,7 @@ class Paged(CachedSequence):
                     old.copy_to(openvino.Tensor(grown, begin, end))
                 self._caches[name] = grown
         self._passes.clear()
-        for count in self._fixed:  # now, since a request takes longer to create than to run for a small draft
+        for count in self._fixed:  # off the clock: a small draft's request takes longer to create than to run
             self._pass(count)
 
     def _feed(self, ids: Ids[int], past: int) -> Logits:
@@ -244,7 +244,7 @@ class _Pass:
         self.tokens, self.positions = (_SharedInput(np.zeros(self.width), np.int64) for _ in range(2))
         self.past, self.context = _SharedInput(np.zeros(rows)), _SharedInput(0)
         own = [[*range(blocks)]] * self.sequences
-        # an empty sequence has no blocks, a second token the one that is never read
+        # an empty sequence has no blocks; a second token has the block that is never read
         others = [[] if layout == "empty" else [blocks]] * (rows - self.sequences)
         counts = [len(each) for each in own + others]
         ends = [0, count] if layout == "joined" else [min(index, self.width) for index in range(rows + 1)]

@@ -1,8 +1,8 @@
 """Tokenizers, and the text of tokens as they arrive.
 
-A byte-level token can end in the middle of a character, which is credited to the token that completes it, so that the
-texts of all tokens join to the text of the run. Special tokens typed by a user are text, but OpenVINO's tokenizers
-would turn `<|im_start|>` into a control token anywhere, so a text is cut within each and its parts encoded.
+A byte-level token can end in the middle of a character. The character belongs to the token that completes it, so the
+texts of all tokens join to the text of the run. A special token that a user types is text, but OpenVINO's tokenizers
+turn `<|im_start|>` into a control token anywhere. So a text is split within each, and its parts are encoded.
 """
 
 import re

@@ -1,7 +1,7 @@
 """The engine that decodes with `openvino_genai`. Four facts about version 2026.4 shape it, each covered by a test:
 
-- After a failed step, every later request on the pipeline fails too, so it is discarded and rebuilt when needed.
-- A request that does not fit the KV cache raises nothing; its status becomes IGNORED.
+- After a failed step every later request on the pipeline fails, so we discard it and build another when needed.
+- A request that does not fit into the KV cache raises no error; its status becomes IGNORED.
 - One step advances every request of a batch by one round, and prefills new ones (continuous batching).
 - The pipeline drops cancelled requests in its next step.
 """

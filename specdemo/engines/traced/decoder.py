@@ -1,7 +1,7 @@
-"""One request in our own loop: draft, verify, commit.
+"""One request in specdemo's own loop: draft, verify, commit.
 
-A round's clock covers what any implementation must do: drafting, the target pass, choosing tokens. Values for display
-only (probabilities in greedy decoding, entropies, text) are computed off the clock.
+A round's clock covers what every implementation must do: drafting, the target pass, and choosing tokens. What is only
+displayed (probabilities in greedy decoding, entropies, text) is computed off the clock.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -45,7 +45,7 @@ class TracedDecoder(Decoder):
         reset: Callable[[], None] = lambda: None,
         update_strategy: UpdateStrategy = lambda strategy: False,
     ) -> None:
-        """Create a decoder that calls `reset` after a failure, which may leave the caches inconsistent."""
+        """Create a decoder. It calls `reset` after a failure, which may leave the caches inconsistent."""
         self._request, self._sampling = request, request.sampling
         self._tokenizer, self._ends = tokenizer, tokenizer.ends()
         self._open_target, self._open_drafter = target, drafter
@@ -144,7 +144,7 @@ class TracedDecoder(Decoder):
             yield distribution(row, self._sampling, seen)
 
     def _contexts(self, ids: Sequence[int]) -> list[Ids]:
-        """Return the tokens before each row of logits, in one array: a set of each takes several times as long."""
+        """Return the tokens before each row of logits, as slices of one array: sets take several times as long."""
         tokens = np.array([*self._text, *ids])
         return [tokens[: len(self._text) + index] for index in range(len(ids) + 1)]
 

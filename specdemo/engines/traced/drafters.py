@@ -69,9 +69,9 @@ class ModelDrafter(Proposer):
         random: Uniform,
         tokens: Tokens | None = None,
     ) -> None:
-        """Propose nothing beyond `context` tokens; `tokens` are those of the logits, if not all of the target's.
+        """Propose at most `context` tokens into a text; `tokens` belong to the logits, if not all of the target's.
 
-        `vocabulary` is the target's number of logits, which a draft with the same tokenizer may pad differently.
+        `vocabulary` is the target's number of logits; a draft with the same tokenizer may pad its own differently.
         """
         self._sequence, self._vocabulary, self._context = sequence, vocabulary, context
         self._policy, self._sampling, self._random, self._tokens = policy, sampling, random, tokens
@@ -168,7 +168,7 @@ class TranslatingDrafter(Proposer):
 
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
         draft_text = self._draft_tokenizer.encode(self._target_tokenizer.decode(text))
-        if not draft_text:  # the text so far is all special tokens
+        if not draft_text:  # the text so far consists of special tokens
             return []
         proposals = self._drafter.propose(draft_text, limit)
         continuation = [proposal.id for proposal in proposals]

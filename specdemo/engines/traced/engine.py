@@ -1,4 +1,4 @@
-"""A pair decoded by our own loop. One compiled target serves both sides; each request has its own caches."""
+"""Decodes a pair in specdemo's own loop. Both sides share one compiled target; each request has its own caches."""
 
 import math
 from collections.abc import Generator, Iterable, Sequence
@@ -32,14 +32,14 @@ from specdemo.records import Costs, ModelPair, Request
 from specdemo.settings import RuntimeSettings
 from specdemo.strategies import Plain, Strategy
 
-_Role = Literal["plain", "speculative", "draft"]  # both sides share the target, each with its own text
-_CACHED_TEXTS = 2  # texts whose caches are kept: the warm-up's and the chat's
-# Activations of a draft that share a scale: its steps take a tenth less time than with 32, at the same agreement.
-# More do not divide the rows of every model.
+_Role = Literal["plain", "speculative", "draft"]  # the sides share the target, but not its cache
+_CACHED_TEXTS = 2  # the warm-up's and the chat's
+# Activations of a draft that share a scale. Steps take a tenth less time than with 32, at the same agreement; larger
+# groups do not divide the rows of every model.
 _DRAFT_GROUP = 64
 _LEAST_PROBABILITY = 1e-12  # keeps logarithms finite
-_FIXED_LENGTHS = range(1, 5)  # with more tokens a round rarely pays, and each length compiled takes memory
-_EXACT_LAYOUTS: tuple[Layout, ...] = ("empty", "padded")  # may have the same bits at any length; the cheaper first
+_FIXED_LENGTHS = range(1, 5)  # longer rounds rarely pay, and each compiled length takes memory
+_EXACT_LAYOUTS: tuple[Layout, ...] = ("empty", "padded")  # may repeat bits at any length; the cheaper one first
 
 
 class TracedEngine(Engine):
@@ -52,7 +52,7 @@ class TracedEngine(Engine):
         self.thoroughness = thoroughness
         check_devices(runtime)
         tokenizers = IN_BACKGROUND.submit(_tokenizers, pair)
-        default = pair_settings(pair).strategy  # which most requests have
+        default = pair_settings(pair).strategy  # most requests use it
         early = {1, *_lengths(default)} if thoroughness.fixed_lengths else ()
         self._target: LanguageModel | None = _load_target(pair, runtime, early)
         if self._target.layout is None and pair.runtime.dynamic_quantization == "auto":
@@ -67,7 +67,7 @@ class TracedEngine(Engine):
         self._sequences: dict[_Role, list[CachedSequence]] = {}
         if pair.draft is not None:
             folder, device = folder_of(pair.draft), draft_device(runtime)
-            # a draft quantizes activations where its target does: its steps take a fifth less time
+            # the draft quantizes activations if its target does: its steps take a fifth less time
             draft_settings = draft_runtime(runtime if device == runtime.device else pair.runtime)
             options = properties(draft_settings, device, group=_DRAFT_GROUP)
         if pair.draft is not None and pair.eagle3:
@@ -78,7 +78,7 @@ class TracedEngine(Engine):
             self._draft = LanguageModel(folder, device, options, adapt=adapted)
             self._own_tokens = adapted.tokens
             self.pair = pair.model_copy(update={"translated": self._draft_tokenizer is not None})
-        if self._draft is not None:  # its greedy choices are found again in passes over many tokens
+        if self._draft is not None:  # `draft_agreement` repeats its choices in passes over many tokens
             self._draft.layout = self._target.layout
         self.environment = describe_environment(pair, runtime)
 
@@ -98,10 +98,10 @@ class TracedEngine(Engine):
         )
 
     def _compile_passes(self, strategy: Strategy) -> None:
-        """Compile the passes of this strategy's rounds before the clock starts, the same kind for both sides."""
+        """Compile the passes of a strategy's rounds, for both sides, before the clock starts."""
         self._model("plain").compile_lengths(_lengths(strategy))
         if self._draft is not None and strategy.drafter.model:
-            # a draft reads one token, or two after a fully accepted round; a head every committed one
+            # a draft reads one token, or two after a fully accepted round; a head reads all committed ones
             self._draft.compile_lengths(_FIXED_LENGTHS if self._head is not None else (1, 2))
 
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
@@ -141,7 +141,7 @@ class TracedEngine(Engine):
         return model
 
     def _sequence(self, role: _Role, text: Sequence[int], capacity: int, *, kv_cache: bool) -> ModelSequence:
-        """Return a sequence for this text; with prefix caching, the kept one that shares most of it."""
+        """Return a new sequence or, with prefix caching, the one that shares the longest prefix with this text."""
         model = self._model(role)
         if not (self.pair.runtime.enable_prefix_caching and kv_cache):
             return model.sequence(capacity, kv_cache=kv_cache)
@@ -157,7 +157,7 @@ class TracedEngine(Engine):
             index = index_of(strategy)
             return (lambda *_: TextDrafter(index, vocabulary)), index.update_strategy
         context = self.pair.draft.context_length if self.pair.draft is not None else None
-        # when sampling, a seed reproduces a run only if every run starts from the same state
+        # not when sampling: a seed reproduces a run only if every run starts from the same estimates
         learns = strategy.needs_costs and not request.sampling.do_sample
         policy = policy_for(strategy, costs, self._estimates if learns else None)
 
@@ -176,7 +176,7 @@ class TracedEngine(Engine):
 
 
 def _lengths(strategy: Strategy) -> Sequence[int]:
-    """Tokens of the passes over which a strategy's rounds go."""
+    """Return the lengths of the target passes in a strategy's rounds, in tokens."""
     if isinstance(strategy, Plain):
         return (1,)
     lookahead = strategy.fixed_lookahead
@@ -192,7 +192,7 @@ def _load_target(pair: ModelPair, runtime: RuntimeSettings, early: Iterable[int]
 
 
 def _tokenizers(pair: ModelPair) -> tuple[Tokenizer, Tokenizer | None]:
-    """The target's tokenizer, and the draft's unless the target's serves both."""
+    """Return the target's tokenizer, and the draft's if it is a different one."""
     target, draft = Tokenizer(pair.target), pair.draft
     if draft is None or pair.eagle3:
         return target, None
