@@ -7,7 +7,7 @@ number of accepted tokens, wins.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import singledispatch
 from typing import NamedTuple
 
@@ -68,10 +68,6 @@ class SuffixTree:
         self._likeliest, self._token, self._shorter = [0], [0], [0]
         self.end = [0]  # nodes of the last 0, 1, 2, … tokens read
 
-    def read(self, tokens: Iterable[int]) -> None:
-        for token in tokens:
-            self._add(token)
-
     def continuation(self, size: int, limit: int, threshold: float) -> Match:
         node, chance = self.end[size], 1.0
         tokens, chances = list[int](), list[float]()
@@ -85,7 +81,7 @@ class SuffixTree:
             node = child if size + len(tokens) <= self.longest else self._shorter[child]
         return Match(tuple(tokens), tuple(chances))
 
-    def _add(self, token: int) -> None:
+    def add(self, token: int) -> None:
         end, shorter = [0], 0
         for node in self.end:
             child = self._children.get(node * _TOKENS + token)
@@ -114,7 +110,8 @@ class SuffixIndex(TextIndex):
 
     def find(self, text: Sequence[int], limit: int) -> Match:
         """Return the continuation with the most expected accepted tokens; if tied, the longest match's."""
-        self._tree.read(text[self._read :])
+        for token in text[self._read :]:
+            self._tree.add(token)
         self._read, limit = len(text), min(limit, self._most)
         matches = (
             self._tree.continuation(size, min(limit, TOKENS_PER_MATCHED * size), self._threshold)

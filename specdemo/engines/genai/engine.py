@@ -143,7 +143,12 @@ class GenAIDecoder(Decoder):
         started = perf_counter()
         self._pipelines.step(self._kind)
         seconds = perf_counter() - started
-        tokens = self._read()
+        output, reported = self._pipelines.read(self._handle), self._request.reports_probabilities
+        self.finish_reason = output.finish_reason
+        tokens = [
+            Token(id=id_, text=self._text.push(id_), probability=math.exp(log_probability) if reported else None)
+            for id_, log_probability in zip(output.ids, output.log_probabilities, strict=True)
+        ]
         if self.finish_reason is not None and tokens:
             tokens[-1] = tokens[-1].model_copy(update={"text": tokens[-1].text + self._text.flush()})
         proposed: tuple[DraftToken, ...] | None = ()
@@ -164,14 +169,6 @@ class GenAIDecoder(Decoder):
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
         return self._tracer.draft_agreement() if self._tracer is not None else None
-
-    def _read(self) -> list[Token]:
-        output, reported = self._pipelines.read(self._handle), self._request.reports_probabilities
-        self.finish_reason = output.finish_reason
-        return [
-            Token(id=id_, text=self._text.push(id_), probability=math.exp(log_probability) if reported else None)
-            for id_, log_probability in zip(output.ids, output.log_probabilities, strict=True)
-        ]
 
 
 def number_proposed(strategy: Strategy, tokens_left: int, finish_reason: FinishReason | None) -> int | None:

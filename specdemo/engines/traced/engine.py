@@ -70,15 +70,15 @@ class TracedEngine(Engine):
             # the draft quantizes activations if its target does: its steps take a fifth less time
             draft_settings = draft_runtime(runtime if device == runtime.device else pair.runtime)
             options = properties(draft_settings, device, group=_DRAFT_GROUP)
-        if pair.draft is not None and pair.eagle3:
-            self._head = HeadModel(folder, device, options, self._target.vocabulary)
-            self._draft, self._own_tokens = self._head.model, self._head.tokens
-        elif pair.draft is not None:
-            adapted = OwnTokens()
-            self._draft = LanguageModel(folder, device, options, adapt=adapted)
-            self._own_tokens = adapted.tokens
-            self.pair = pair.model_copy(update={"translated": self._draft_tokenizer is not None})
-        if self._draft is not None:  # `draft_agreement` repeats its choices in passes over many tokens
+            if pair.eagle3:
+                self._head = HeadModel(folder, device, options, self._target.vocabulary)
+                self._draft, self._own_tokens = self._head.model, self._head.tokens
+            else:
+                adapted = OwnTokens()
+                self._draft = LanguageModel(folder, device, options, adapt=adapted)
+                self._own_tokens = adapted.tokens
+                self.pair = pair.model_copy(update={"translated": self._draft_tokenizer is not None})
+            # `draft_agreement` repeats the draft's choices in passes over many tokens
             self._draft.layout = self._target.layout
         self.environment = describe_environment(pair, runtime)
 
@@ -145,11 +145,11 @@ class TracedEngine(Engine):
         model = self._model(role)
         if not (self.pair.runtime.enable_prefix_caching and kv_cache):
             return model.sequence(capacity, kv_cache=kv_cache)
-        kept = self._sequences.setdefault(role, [])
-        if len(kept) < _CACHED_TEXTS:
-            kept.append(model.sequence(capacity))
-            return kept[-1]
-        return max(kept, key=lambda sequence: sequence.common_prefix(text))
+        sequences = self._sequences.setdefault(role, [])
+        if len(sequences) < _CACHED_TEXTS:
+            sequences.append(model.sequence(capacity))
+            return sequences[-1]
+        return max(sequences, key=lambda sequence: sequence.common_prefix(text))
 
     def _drafter(self, request: Request, costs: Costs | None) -> tuple[OpenDrafter, UpdateStrategy]:
         vocabulary, strategy = self._model("speculative").vocabulary, request.strategy
