@@ -17,15 +17,9 @@ from specdemo.engines.language_model import draft_agreement
 from specdemo.engines.sequences import ModelSequence
 from specdemo.engines.text import token_texts
 from specdemo.records import DraftToken, Outcome, Request, Round
-from specdemo.strategies import Strategy
 
 Replayed = tuple[int, float | None]  # a proposed token's id and the draft's probability of it
 Replay = Callable[[Sequence[int], int], list[Replayed]]  # (text, limit) -> proposals
-
-
-def lookup_replay(strategy: Strategy) -> Replay:
-    index = index_of(strategy)
-    return lambda text, limit: [(token, None) for token in index.find(text, limit).tokens]
 
 
 class DraftReplay:
@@ -72,7 +66,8 @@ class Tracer:
             self._draft = pipelines.draft_model().sequence(self._max_length)
             self._replay = DraftReplay(self._draft, prompt, request)
         else:
-            self._replay = lookup_replay(request.strategy)
+            index = index_of(request.strategy)
+            self._replay = lambda text, limit: [(token, None) for token in index.find(text, limit).tokens]
 
     def round(self, step: Round, *, ended: bool) -> Round:
         """Return the next round with its proposals, or as given if inconsistent; the first is the prefill."""
