@@ -122,13 +122,13 @@ class Estimates:
     def __init__(self) -> None:
         # priors, rounded from fits on answers of SmolLM2-135M-Instruct with its bundled draft
         self.draft = Calibration(0.4, 0.9)
-        self.first, self.later = DiscountedMean(2.6, 4), DiscountedMean(3.0, 4)
+        self.accepted = DiscountedMean(2.4, _PRIOR)  # all positions alike: those rarely tried would never be learnt
         self.earned = DiscountedMean(1.0, 1.0)  # tokens, by plain steps' time
 
     def judge(self, stated: Sequence[float], proposed: int, accepted: int) -> None:
         """Learn from the draft's proposals, up to the first rejected one."""
         for index in range(min(accepted + 1, proposed)):
-            (self.later if index else self.first).add(index < accepted)
+            self.accepted.add(index < accepted)
             if index < len(stated):
                 self.draft.learn(stated[index], index < accepted)
 
@@ -173,16 +173,14 @@ class AutoPolicy(LookaheadPolicy):
 
     def _reckon(self) -> None:
         """Compute, for each number of proposals, the reach above which more pay off; above 1, they never do."""
-        first, later = self.estimates.first.value, self.estimates.later.value
-        lookaheads = np.arange(self.cap)
-        gains = np.cumsum(later**lookaheads)  # of 1, 2, … more proposals, if all before are right and one more is
+        accepted = self.estimates.accepted.value
+        gains = np.cumsum(
+            accepted ** np.arange(1, self.cap + 1)
+        )  # of 1, 2, … more proposals, if all before are right
         total = self._drafts[: self.cap + 1] + self._passes[: self.cap + 1]
-        pays = bool(((1 + first * gains) / total[1:]).max() > 1)
+        pays = bool(((1 + gains) / total[1:]).max() > 1)
         rate = max(self.estimates.earned.value, 1.0)
-        more = [
-            float(((total[k + 1 :] - total[k]) / gains[: self.cap - k]).min()) * rate / later
-            for k in range(1, self.cap)
-        ]
+        more = [float(((total[k + 1 :] - total[k]) / gains[: self.cap - k]).min()) * rate for k in range(1, self.cap)]
         self._needed = [0.0 if pays else np.inf, *more, np.inf]
 
 
