@@ -1,7 +1,6 @@
-"""Child processes: spawned, read over a pipe, and ended at any moment.
+"""Child processes for work that can crash, stall or exhaust the memory: decoding, downloads, conversions.
 
-Decoding, downloads and conversions run in child processes, because they can crash, stall or exhaust the memory. The
-function and its arguments must be picklable. A `SpecdemoError` is raised again in the parent; any other failure
+The function and its arguments must be picklable. A `SpecdemoError` is raised again in the parent; any other failure
 becomes the error described by a `Failure`, with the original error as its cause.
 """
 
@@ -17,7 +16,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from threading import Lock, Thread
-from time import monotonic
+from time import monotonic, process_time
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -26,7 +25,7 @@ from specdemo.errors import SpecdemoError
 T = TypeVar("T")
 _POLL_SECONDS = 0.2  # how soon a Stop is noticed
 _EXIT_SECONDS = 2.0  # seconds for a process to end by itself before it is killed
-_NICE = 10  # of 19: gives way to the engine, yet ends
+_NICE = 10  # of 19: gives way to the engine without starving
 _STARTING = Lock()
 _OUT_OF_MEMORY = 77  # exit status of our own, which no library uses
 
@@ -50,12 +49,12 @@ class Sign(Enum):
 
 
 class Child:
-    """A `process` that runs `main(connection, *arguments)`, and ends with this one, however that ends."""
+    """A process that runs `main(connection, *arguments)`. It ends when its parent ends, even if that is killed."""
 
     def __init__(self, main: Callable[..., None], *arguments: Any, name: str) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, child_connection = context.Pipe()
-        # not a daemon in multiprocessing's sense, since those may not have children
+        # not a daemon, since multiprocessing's daemons may not have children
         self.process = context.Process(target=_run, args=(main, child_connection, arguments), name=name)
         try:
             with _STARTING, _sigint_blocked(), _script_hidden():
@@ -68,7 +67,7 @@ class Child:
         atexit.register(self.end)
 
     @property
-    def ending(self) -> str:
+    def exit_reason(self) -> str:
         """How the process ended, such as "it was ended by SIGKILL (…)"."""
         self.process.join(_EXIT_SECONDS)
         code = self.process.exitcode
@@ -188,7 +187,7 @@ def run_child(
             try:
                 message = child.receive(_POLL_SECONDS)
             except EOFError:
-                raise failure.error(child.ending) from None
+                raise failure.error(child.exit_reason) from None
             if isinstance(message, SpecdemoError):
                 raise message
             if message is Sign.END:
@@ -211,7 +210,7 @@ def run_limited(
 ) -> Generator[None, None, T]:
     """Return the result of `work(*arguments)` in a child within limits, or raise as `run_child`; yield meanwhile."""
     until = monotonic() + limits.seconds
-    done = run_child(_limited, limits, work, arguments, name=name, failure=failure, stop=lambda: monotonic() > until)
+    done = run_child(_bounded, limits, work, arguments, name=name, failure=failure, stop=lambda: monotonic() > until)
     with closing(done) as messages:
         for message in messages:
             if message is not None:
@@ -228,33 +227,30 @@ def result_of(work: Generator[Any, None, T]) -> T:
             return cast(T, end.value)
 
 
-def _limited(limits: Limits, work: Callable[..., T], arguments: tuple[Any, ...]) -> Iterator[tuple[T]]:
-    _restrict(limits)
+def _bounded(limits: Limits, work: Callable[..., T], arguments: tuple[Any, ...]) -> Iterator[tuple[T]]:
+    _set_limits(limits)
     try:
         yield (work(*arguments),)
     except MemoryError:
         os._exit(_OUT_OF_MEMORY)
 
 
-def _restrict(limits: Limits) -> None:
+def _set_limits(limits: Limits) -> None:
     try:
         import resource
     except ImportError:  # Windows
         return
 
-    def lower(what: int, limit: int) -> None:
-        _, hard_limit = resource.getrlimit(what)
-        limit = limit if hard_limit == resource.RLIM_INFINITY else min(limit, hard_limit)
-        # The hard limit stays: a process that reaches its own of processor time gets a bare SIGKILL.
-        resource.setrlimit(what, (limit, hard_limit))
-
     os.nice(_NICE)
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    seconds = int(used.ru_utime + used.ru_stime) + 1 + limits.processor_seconds
-    lower(resource.RLIMIT_CPU, seconds)
+    allowed = {resource.RLIMIT_CPU: int(process_time()) + 1 + limits.processor_seconds}
     with suppress(OSError):  # only Linux reports it
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-        lower(resource.RLIMIT_AS, pages * resource.getpagesize() + limits.memory)
+        allowed[resource.RLIMIT_AS] = pages * resource.getpagesize() + limits.memory
+    for kind, limit in allowed.items():
+        _, hard_limit = resource.getrlimit(kind)
+        limit = limit if hard_limit == resource.RLIM_INFINITY else min(limit, hard_limit)
+        # The hard limit stays: a process that reaches its hard limit of processor time gets a bare SIGKILL.
+        resource.setrlimit(kind, (limit, hard_limit))
 
 
 def _send_results(

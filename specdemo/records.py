@@ -13,8 +13,9 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, computed_field
 
+from specdemo.capabilities import ServerKind
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, Weights
-from specdemo.strategies import Confidence, DraftKindName, HeadName, Plain, ServerKind, Strategy
+from specdemo.strategies import Confidence, DraftKindName, HeadName, Plain, Strategy
 
 MOST = 2048  # tokens of a run, and so rounds, and proposals per round
 MOST_TURNS = 256  # of a chat before its prompt

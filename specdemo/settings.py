@@ -11,19 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, Validat
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, core_schema
 
+from specdemo.capabilities import ENGINES, EngineName, refusal, supports
 from specdemo.errors import SettingsError, capitalised, quoted
-from specdemo.strategies import (
-    ENGINES,
-    STRATEGIES,
-    EngineName,
-    Parameters,
-    Strategy,
-    drafters,
-    policies,
-    refusal,
-    strategy_of,
-    supports,
-)
+from specdemo.strategies import STRATEGIES, Parameters, Strategy, drafters, policies, strategy_of
 
 Precision = Literal["default", "f32", "f16", "bf16"]
 CachePrecision = Literal["default", "u4", "u8", "f16", "bf16", "f32"]
@@ -40,12 +30,12 @@ class Checked(BaseModel):
         try:
             return cls(**values)
         except ValidationError as error:
-            raise SettingsError(_sentence(cls, error)) from None  # the sentence says everything
+            raise SettingsError(_message(cls, error)) from None  # the sentence says everything
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Choice of the next token: the likeliest one, or one drawn from a distribution with these parameters."""
+    """How the next token is chosen: the likeliest, or a draw from a distribution with these parameters."""
 
     do_sample: bool = False
     temperature: float = 1.0
@@ -56,7 +46,7 @@ class Sampling:
 
 
 class Choice:
-    """Allowed values of a string, with labels; evaluated each time, since strategies can be added."""
+    """Allowed values of a string, with labels; looked up at each use, since strategies can be added."""
 
     def __init__(self, options: Callable[[], dict[str, str]]) -> None:
         self.options = options
@@ -139,11 +129,11 @@ class GenerationSettings(Parameters, _Chosen):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_its_drafter(cls, values: Any) -> Any:
+    def _default_policy(cls, values: Any) -> Any:
         """Choose the drafter's first policy if only a drafter is given."""
         if not isinstance(values, dict) or "policy" in values:
             return values
-        able = [one.policy.name for one in STRATEGIES.values() if one.drafter.name == values.get("drafter")]
+        able = _policies_of(values.get("drafter"))
         return {**values, "policy": able[0]} if able else values
 
     @property
@@ -160,7 +150,7 @@ class GenerationSettings(Parameters, _Chosen):
         return Sampling(**{field.name: getattr(self, field.name) for field in fields(Sampling)})
 
     @model_validator(mode="after")
-    def _can_be_done(self) -> Self:
+    def _check_combination(self) -> Self:
         reason = self._contradiction() or refusal(self.strategy, self.engine, kv_cache=self.kv_cache == "on")
         if reason is not None:
             raise ValueError(reason)
@@ -168,9 +158,7 @@ class GenerationSettings(Parameters, _Chosen):
 
     def _contradiction(self) -> str | None:
         if strategy_of(self.drafter, self.policy) is None:
-            able = " or ".join(
-                strategy.policy.name for strategy in STRATEGIES.values() if strategy.drafter.name == self.drafter
-            )
+            able = " or ".join(_policies_of(self.drafter))
             return f"drafter {self.drafter} needs policy {able}; change one of the two"
         if self.system_prompt and not self.apply_chat_template:
             return "a system prompt needs the chat template; leave one of them out"
@@ -180,6 +168,10 @@ class GenerationSettings(Parameters, _Chosen):
                 able = next(engine for engine in ENGINES if supports(engine, name))
                 return f"the {self.engine} engine does not support {name} {value}; choose the {able} engine".lower()
         return None
+
+
+def _policies_of(drafter: Any) -> list[str]:
+    return [strategy.policy.name for strategy in STRATEGIES.values() if strategy.drafter.name == drafter]
 
 
 class RuntimeSettings(Checked):
@@ -225,7 +217,7 @@ class RuntimeSettings(Checked):
     )
 
 
-def _sentence(cls: type[BaseModel], error: ValidationError) -> str:
+def _message(cls: type[BaseModel], error: ValidationError) -> str:
     first = error.errors()[0]
     if not first["loc"]:  # a rule over several fields
         return f"{capitalised(first['msg'].removeprefix('Value error, '))}."

@@ -1,146 +1,18 @@
-"""Decoding strategies, and the engines and kinds of draft that can use them.
+"""Decoding strategies: who proposes tokens, when it stops, and how other software spells the same.
 
-To add a strategy, write its class here with `@register`, name it in the engines that run it, and register its
-proposer in `specdemo/decoding/`. It is a frozen value whose fields are flat settings: `--num-assistant-tokens 4` is
-the field `num_assistant_tokens` of `Constant`. Page, terminal, measurements, copied code and docs derive from it.
+To add one, write its class here with `@register`, name it in the engines that run it (`capabilities.py`), and
+register its proposer in `specdemo/decoding/`. It is a frozen value whose fields are flat settings:
+`--num-assistant-tokens 4` is the field `num_assistant_tokens` of `Constant`. Page, terminal, measurements, copied
+code and docs derive from it.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, Field
 
-from specdemo.errors import capitalised
-
-EngineName = Literal["genai", "traced", "server"]
 HeadName = Literal["eagle3", "dflash", "mtp"]  # drafters that read the target's hidden states
 DraftKindName = HeadName | Literal["model", "translated", "server"]
-ServerKind = Literal["llama.cpp", "openai"]  # "openai": any other with its protocol
-
-SERVERS: dict[ServerKind, str] = {"llama.cpp": "llama.cpp", "openai": "an OpenAI-compatible server"}
-"""Names for use in a sentence."""
-
-
-@dataclass(frozen=True)
-class EngineInfo:
-    """`label` is an engine's name among choices, `words` in a sentence.
-
-    `strategies` names those it runs, `heads` those it runs with an EAGLE-3 head, `live` those whose changed settings
-    it applies while decoding; `lacks`: settings it does not support. `concurrent`: it serves several requests at
-    once. `local`: models are loaded on this machine; `copies` of each. `samples_exactly`: sampling keeps the target's
-    distribution, None if unknown.
-    """
-
-    name: EngineName
-    label: str
-    words: str
-    strategies: tuple[str, ...]
-    heads: tuple[str, ...] = ()
-    live: tuple[str, ...] = ()
-    lacks: frozenset[str] = frozenset()
-    concurrent: bool = False
-    local: bool = True
-    copies: int = 1
-    samples_exactly: bool | None = None
-
-
-ENGINES: dict[EngineName, EngineInfo] = {
-    engine.name: engine
-    for engine in (
-        EngineInfo(
-            "genai",
-            label="OpenVINO GenAI",
-            words="GenAI engine",
-            strategies=("constant", "confidence", "lookup"),
-            heads=("constant",),
-            lacks=frozenset({"kv_cache", "max_assistant_tokens"}),
-            concurrent=True,
-            copies=2,  # of the target for each side, of the draft also to replay its proposals
-            samples_exactly=False,
-        ),
-        EngineInfo(
-            "traced",
-            label="Traced: specdemo's own loop",
-            words="traced engine",
-            strategies=("constant", "heuristic", "confidence", "auto", "lookup", "suffix"),
-            heads=("constant", "heuristic", "confidence", "auto"),
-            live=("constant", "confidence", "suffix"),
-            samples_exactly=True,
-        ),
-        EngineInfo(
-            "server",
-            label="A server",
-            words="remote engine",
-            strategies=("server",),
-            lacks=frozenset({"kv_cache", "max_assistant_tokens", "sequential"}),
-            concurrent=True,
-            local=False,
-        ),
-    )
-}
-
-LOCAL: tuple[EngineName, ...] = tuple(name for name, engine in ENGINES.items() if engine.local)
-CONCURRENT: tuple[EngineName, ...] = tuple(name for name, engine in ENGINES.items() if engine.concurrent)
-PARTIAL = frozenset[str]().union(*(engine.lacks for engine in ENGINES.values()))
-"""Settings that some engine does not support."""
-
-
-def supports(engine: EngineName, setting: str) -> bool:
-    return setting not in ENGINES[engine].lacks
-
-
-@dataclass(frozen=True)
-class DraftKind:
-    """A kind of draft, with a description and the engines that load it.
-
-    `greedy`: it cannot sample. `copies`: its pair also supports copying from text. `limited`: GenAI speculates with
-    it in greedy decoding, with a constant number of proposals, one request at a time, and without prefix caching.
-    """
-
-    name: DraftKindName
-    what: str
-    engines: tuple[EngineName, ...]
-    greedy: bool = False
-    copies: bool = True
-    limited: bool = False
-
-    @property
-    def noun(self) -> str:
-        """Its name in a sentence, with the article."""
-        return self.what.partition(",")[0]
-
-
-DRAFT_KINDS: dict[DraftKindName, DraftKind] = {
-    kind.name: kind
-    for kind in (
-        DraftKind("model", "a model with the target's tokenizer", LOCAL),
-        DraftKind(
-            "translated",
-            "a draft with a different tokenizer, whose text is encoded anew for the target",
-            ("traced",),
-            greedy=True,
-        ),
-        DraftKind("eagle3", "an EAGLE-3 head, which reads the target's hidden states", LOCAL),
-        DraftKind(
-            "dflash",
-            "a DFlash draft, which proposes a whole round in one pass from the target's hidden states",
-            ("genai",),
-            greedy=True,
-            limited=True,
-        ),
-        DraftKind(
-            "mtp",
-            "a multi-token-prediction head, one layer that continues the target's own hidden states",
-            ("genai",),
-            greedy=True,
-            copies=False,  # its target is exported in parts, for which GenAI has no prompt lookup
-            limited=True,
-        ),
-        DraftKind("server", "that of a server that speculates as configured at its start", ("server",), copies=False),
-    )
-}
 
 
 @dataclass(frozen=True)
@@ -163,23 +35,24 @@ Fields = dict[str, Any]  # of other software, by their names there
 
 
 @dataclass(frozen=True)
-class Strategy(ABC):
+class Strategy:
     """A drafter and when it stops. The first line of a subclass's docstring is its explanation for users.
 
-    `drafter` and `policy` are the settings that select it, `drafts` the kinds of draft that support it.
-    `needs_costs`: it needs step costs, which require a KV cache.
+    `drafter` and `policy` are the settings that select it, `drafts` the kinds of draft that support it. `template`
+    describes its settings. `needs_costs`: it needs step costs, which require a KV cache.
     """
 
     name: ClassVar[str]
     drafter: ClassVar[Drafter]
     policy: ClassVar[Policy]
+    template: ClassVar[str]
     drafts: ClassVar[tuple[DraftKindName, ...]] = ("model", "translated", "eagle3")
     needs_costs: ClassVar[bool] = False
 
     @property
-    @abstractmethod
     def words(self) -> str:
         """Short description of the lookahead, such as "lookahead 4"."""
+        return self.template.format(**vars(self))
 
     @property
     def what(self) -> str:
@@ -199,16 +72,7 @@ class Strategy(ABC):
     def parameters(cls) -> tuple[str, ...]:
         return tuple(field.name for field in fields(cls))
 
-    @classmethod
-    def proposes(cls, draft: DraftKindName | None, engine: EngineName) -> bool:
-        """Whether an engine that knows the strategy supports it for pairs with this kind of draft."""
-        if not cls.drafter.model:
-            return draft is None or DRAFT_KINDS[draft].copies
-        if draft not in cls.drafts or engine not in DRAFT_KINDS[draft].engines:
-            return False
-        return draft != "eagle3" or cls.name in ENGINES[engine].heads
-
-    # Its form in other software; None if that cannot decode this way.
+    # The strategy in other software; None if that has no equivalent.
 
     def genai(self) -> Fields | None:
         """Return fields for OpenVINO GenAI's `GenerationConfig`."""
@@ -263,10 +127,7 @@ class Plain(Strategy):
     """The target alone: nothing is proposed."""
 
     drafter = NO_DRAFTER
-
-    @property
-    def words(self) -> str:
-        return "plain"
+    template = "plain"
 
 
 @register
@@ -280,10 +141,7 @@ class Constant(Strategy):
     drafter = DRAFT_MODEL
     policy = CONSTANT
     drafts = ("model", "translated", "eagle3", "dflash", "mtp")
-
-    @property
-    def words(self) -> str:
-        return f"lookahead {self.num_assistant_tokens}"
+    template = "lookahead {num_assistant_tokens}"
 
     def genai(self) -> Fields:
         return {"num_assistant_tokens": self.num_assistant_tokens}
@@ -304,10 +162,7 @@ class Heuristic(Strategy):
     name = "heuristic"
     drafter = DRAFT_MODEL
     policy = Policy("heuristic", "Heuristic")
-
-    @property
-    def words(self) -> str:
-        return "heuristic lookahead"
+    template = "heuristic lookahead"
 
 
 _NEVER_BELOW = 1e-30  # GenAI reads a threshold of 0 as unset
@@ -325,10 +180,7 @@ class Confidence(Strategy):
     name = "confidence"
     drafter = DRAFT_MODEL
     policy = CONFIDENCE
-
-    @property
-    def words(self) -> str:
-        return f"confidence threshold {self.assistant_confidence_threshold:g}"
+    template = "confidence threshold {assistant_confidence_threshold:g}"
 
     def genai(self) -> Fields:
         """Return the threshold alone: GenAI has no cap."""
@@ -350,10 +202,7 @@ class Auto(Strategy):
     drafter = DRAFT_MODEL
     policy = Policy("auto", "Automatic")
     needs_costs = True
-
-    @property
-    def words(self) -> str:
-        return "automatic lookahead"
+    template = "automatic lookahead"
 
 
 @register
@@ -365,10 +214,7 @@ class ServerDefault(Strategy):
     drafter = SERVERS_OWN
     policy = Policy("server", "As the server was started")
     drafts = ("server",)
-
-    @property
-    def words(self) -> str:
-        return "the server's own lookahead"
+    template = "the server's own lookahead"
 
 
 @register
@@ -382,10 +228,7 @@ class Lookup(Strategy):
     name = "lookup"
     drafter = PROMPT_LOOKUP
     policy = CONSTANT
-
-    @property
-    def words(self) -> str:
-        return f"lookahead {self.num_assistant_tokens}, n-grams of up to {self.max_ngram_size}"
+    template = "lookahead {num_assistant_tokens}, n-grams of up to {max_ngram_size}"
 
     def genai(self) -> Fields:
         return {"num_assistant_tokens": self.num_assistant_tokens, "max_ngram_size": self.max_ngram_size}
@@ -418,10 +261,7 @@ class Suffix(Strategy):
     name = "suffix"
     drafter = SUFFIX_TREE
     policy = CONFIDENCE
-
-    @property
-    def words(self) -> str:
-        return f"confidence threshold {self.assistant_confidence_threshold:g}"
+    template = "confidence threshold {assistant_confidence_threshold:g}"
 
     def vllm(self) -> Fields:
         """Return vLLM's suffix decoding, which by default caches up to 10,000 answers."""
@@ -451,76 +291,6 @@ def strategy_of(drafter: str, policy: str) -> type[Strategy] | None:
     return next(named, None)
 
 
-def strategies(
-    engine: EngineName, draft: DraftKindName | None, drafter: str | None = None, policy: str | None = None
-) -> Iterator[type[Strategy]]:
-    """Yield the strategies an engine supports with this kind of draft (None: target alone) and these settings."""
-    for strategy in STRATEGIES.values():
-        named = drafter in (None, strategy.drafter.name) and policy in (None, strategy.policy.name)
-        if named and strategy.name in ENGINES[engine].strategies and strategy.proposes(draft, engine):
-            yield strategy
-
-
-def engines_of(strategy: type[Strategy]) -> tuple[EngineName, ...]:
-    return tuple(name for name, engine in ENGINES.items() if strategy.name in engine.strategies)
-
-
-def shaping() -> frozenset[str]:
-    """Return the settings that only affect some strategies."""
+def parameters() -> frozenset[str]:
+    """Return the settings that affect some strategies only."""
     return frozenset(name for strategy in STRATEGIES.values() for name in strategy.parameters())
-
-
-def effective(strategy: type[Strategy], engine: EngineName) -> frozenset[str]:
-    return frozenset(name for name in strategy.parameters() if supports(engine, name))
-
-
-def refusal(strategy: Strategy, engine: EngineName, *, kv_cache: bool = True) -> str | None:
-    """Return why no pair can be decoded this way, naming the settings, or None."""
-    if isinstance(strategy, Plain):
-        return None
-    if strategy.needs_costs and not kv_cache:
-        return f"{strategy.what} needs the step costs of a KV cache, so kv_cache must be on"
-    if strategy.name not in ENGINES[engine].strategies:
-        other = "policy server" if engine == "server" else f"the {engines_of(type(strategy))[0]} engine"
-        return f"the {engine} engine does not support {strategy.what}; choose {other}"
-    return None
-
-
-def pair_refusal(
-    strategy: Strategy,
-    draft: DraftKindName | None,
-    engine: EngineName,
-    *,
-    sampling: bool = False,
-    penalty: bool = False,
-) -> str | None:
-    """Return why a pair with this draft cannot be decoded this way, or None.
-
-    With an EAGLE-3 head, GenAI 2026.4 refuses a confidence threshold in `generate()` and silently ignores it when
-    stepped. A repetition `penalty` fails on prompt tokens that the head lacks.
-    """
-    if isinstance(strategy, Plain) or draft is None:
-        return None
-    if draft == "server" and not isinstance(strategy, ServerDefault):
-        return "This server speculates as it was configured at start-up; choose policy server."
-    if not strategy.drafter.model:
-        return None
-    kind = DRAFT_KINDS[draft]
-    if kind.greedy and sampling:
-        return f"{capitalised(kind.noun)} works in greedy decoding only; switch sampling off."
-    if draft != "server" and isinstance(strategy, ServerDefault):
-        return "Policy server is for remote engines; choose policy constant."
-    if not strategy.proposes(draft, engine):
-        if kind.limited:
-            what = f"{capitalised(kind.noun)} proposes a constant number of tokens in the {engine} engine"
-            return f"{what}; choose policy constant."
-        others = [each for each in kind.engines if strategy.proposes(draft, each)]
-        or_engine = f", or the {others[0]} engine" if others else ""
-        what = f"With {kind.noun} the {engine} engine does not support {strategy.what}"
-        return f"{what}; choose policy constant{or_engine}."
-    if draft == "eagle3" and engine == "genai" and penalty:
-        return (
-            "With this EAGLE-3 head the genai engine does not support a repetition penalty; "
-            "set repetition_penalty to 1, or choose the traced engine."
-        )
-    return None

@@ -8,6 +8,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [  # each may import what stands before it, or in its own layer
     {
         "specdemo",
+        "specdemo.capabilities",
         "specdemo.child",
         "specdemo.errors",
         "specdemo.files",

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 
 from specdemo import records
+from specdemo.capabilities import DRAFT_KINDS
 from specdemo.cli.options import Commands, add_json, add_models_dir, check_file
 from specdemo.cli.terminal import safe_console, show_conversion
 from specdemo.errors import FetchError, PairError, UsageError
@@ -22,7 +23,6 @@ from specdemo.models.hub import download, download_source
 from specdemo.models.library import library, resolve
 from specdemo.records import Model
 from specdemo.results.summary import parameters
-from specdemo.strategies import DRAFT_KINDS
 from specdemo.text import printable
 
 

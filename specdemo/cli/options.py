@@ -11,6 +11,7 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from specdemo.capabilities import ServerKind, effective
 from specdemo.errors import UsageError, quoted
 from specdemo.models.catalogue import (
     MODELS_VARIABLE,
@@ -25,7 +26,7 @@ from specdemo.models.checks import fitting_draft
 from specdemo.models.library import library, resolve
 from specdemo.records import SILENCE_SECONDS, ModelPair, Server, Servers
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, choices
-from specdemo.strategies import STRATEGIES, ServerKind, effective, shaping
+from specdemo.strategies import STRATEGIES, parameters
 from specdemo.text import printable
 
 URL_VARIABLE = "SPECDEMO_URL"
@@ -90,7 +91,7 @@ def _topic(settings: type[GenerationSettings | RuntimeSettings], name: str) -> s
         return "how models are loaded"
     if name in Sampling.__dataclass_fields__:
         return "how tokens are chosen"
-    return "what proposes, and how much" if name in shaping() | {"engine", "drafter", "policy"} else "the answer"
+    return "what proposes, and how much" if name in parameters() | {"engine", "drafter", "policy"} else "the answer"
 
 
 def add_pair(parser: argparse.ArgumentParser) -> None:
@@ -182,7 +183,7 @@ def check_effect(options: argparse.Namespace, variants: Collection[GenerationSet
     acting = frozenset[str]().union(*(effective(type(settings.strategy), settings.engine) for settings in variants))
     for name in given:
         flag = "--" + name.replace("_", "-")
-        if name in shaping() and name not in acting:
+        if name in parameters() and name not in acting:
             able = next(strategy for strategy in STRATEGIES.values() if name in strategy.parameters())
             drafter = able.drafter.name
             usual = drafter == GenerationSettings.model_fields["drafter"].default

@@ -1,3 +1,1 @@
-"""The mathematics of decoding, without models: sampling, verification, when to stop proposing. Any module may import
-it.
-"""
+"""The mathematics of decoding, without models: sampling, verification, lookahead. Any module may import it."""

@@ -7,7 +7,7 @@ number of accepted tokens, wins.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import singledispatch
 from typing import NamedTuple
 
@@ -19,14 +19,10 @@ _TOKENS = 2**32  # exceeds every token id
 
 
 class Match(NamedTuple):
-    """Tokens after an earlier occurrence of the last `size`; `chances[i]` that all up to i are right, if counted."""
+    """Tokens after an earlier occurrence of the last ones; `chances[i]` that all up to i are right, if counted."""
 
-    size: int
-    tokens: tuple[int, ...]
+    tokens: tuple[int, ...] = ()
     chances: tuple[float, ...] = ()
-
-
-NO_MATCH = Match(0, ())
 
 
 class TextIndex(ABC):
@@ -54,8 +50,8 @@ class NgramIndex(TextIndex):
         for size in range(longest, 0, -1):
             start = self._ends[size - 1].get(tuple(text[-size:]))
             if start is not None:
-                return Match(size, tuple(text[start : start + limit]))
-        return NO_MATCH
+                return Match(tuple(text[start : start + limit]))
+        return Match()
 
 
 class SuffixTree:
@@ -72,10 +68,6 @@ class SuffixTree:
         self._likeliest, self._token, self._shorter = [0], [0], [0]
         self.end = [0]  # nodes of the last 0, 1, 2, … tokens read
 
-    def read(self, tokens: Iterable[int]) -> None:
-        for token in tokens:
-            self._add(token)
-
     def continuation(self, size: int, limit: int, threshold: float) -> Match:
         node, chance = self.end[size], 1.0
         tokens, chances = list[int](), list[float]()
@@ -87,9 +79,9 @@ class SuffixTree:
             tokens.append(self._token[child])
             chances.append(chance)
             node = child if size + len(tokens) <= self.longest else self._shorter[child]
-        return Match(size, tuple(tokens), tuple(chances))
+        return Match(tuple(tokens), tuple(chances))
 
-    def _add(self, token: int) -> None:
+    def add(self, token: int) -> None:
         end, shorter = [0], 0
         for node in self.end:
             child = self._children.get(node * _TOKENS + token)
@@ -118,24 +110,20 @@ class SuffixIndex(TextIndex):
 
     def find(self, text: Sequence[int], limit: int) -> Match:
         """Return the continuation with the most expected accepted tokens; if tied, the longest match's."""
-        self._tree.read(text[self._read :])
+        for token in text[self._read :]:
+            self._tree.add(token)
         self._read, limit = len(text), min(limit, self._most)
-        sizes = range(len(self._tree.end) - 1, 0, -1)
-        found = max(
-            (self._continuation(size, limit) for size in sizes),
-            key=lambda match: sum(match.chances),
-            default=NO_MATCH,
+        matches = (
+            self._tree.continuation(size, min(limit, TOKENS_PER_MATCHED * size), self._threshold)
+            for size in range(len(self._tree.end) - 1, 0, -1)
         )
-        return found if found.tokens else NO_MATCH
+        return max(matches, key=lambda match: sum(match.chances), default=Match())
 
     def update_strategy(self, strategy: Strategy) -> bool:
         if not isinstance(strategy, Suffix):
             return False
         self._threshold, self._most = strategy.assistant_confidence_threshold, strategy.max_assistant_tokens
         return True
-
-    def _continuation(self, size: int, limit: int) -> Match:
-        return self._tree.continuation(size, min(limit, TOKENS_PER_MATCHED * size), self._threshold)
 
 
 @singledispatch

@@ -98,7 +98,7 @@ class Uniform(Protocol):
 
 class Verification(NamedTuple):
     accepted: int
-    own: int
+    next_token: int
 
 
 def rejection_sample(
@@ -115,9 +115,8 @@ def rejection_sample(
         p = next(remaining)
         if random.random() * q[token] >= p[token]:
             residual = np.maximum(p - q, 0)
-            return Verification(
-                index, draw(residual if residual.any() else p, random.random())
-            )  # all zero through rounding
+            residual = residual if residual.any() else p  # rounding can make all of it zero
+            return Verification(index, draw(residual, random.random()))
     return Verification(len(proposed), draw(next(remaining), random.random()))
 
 

@@ -3,10 +3,10 @@ OpenVINO takes more than a second.
 """
 
 import specdemo.models  # noqa: F401 (blocks OpenVINO's telemetry)
+from specdemo.capabilities import EngineName
 from specdemo.engines.base import THOROUGH, Engine, Thoroughness
 from specdemo.errors import OPENVINO_FAILURES, LoadError
 from specdemo.records import ModelPair, Side
-from specdemo.strategies import EngineName
 
 
 def load_engine(

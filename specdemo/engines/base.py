@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from specdemo.capabilities import ENGINES, EngineName
 from specdemo.errors import PromptError, SettingsError
 from specdemo.files import is_text
 from specdemo.records import (
@@ -31,7 +32,7 @@ from specdemo.records import (
     TraceSource,
     outcomes_from_counts,
 )
-from specdemo.strategies import ENGINES, EngineName, Strategy
+from specdemo.strategies import Strategy
 
 PREFILL_CHUNK = 512  # prompt tokens at once; larger chunks were no faster and make progress coarser
 
@@ -43,16 +44,15 @@ class Thoroughness:
     cold_seconds: float = 1.5  # least warm-up before an engine's first race, on each side's own clock
     warm_seconds: float = 60  # that a side stays warm after it was steady
     repeats: int = 20  # most repeats of a race if no number is given; more would hardly narrow the interval
-    visits: int = 6  # measurements per pass length; fewer if they take long
     fixed_lengths: bool = True  # the traced engine compiles passes by length, which takes seconds and memory
-    load_seconds: float = 0.1  # over all cores, needed to measure other load; the system counts in hundredths
+    load_seconds: float = 0.1  # of all cores, to measure other load: the system counts in hundredths
 
 
 THOROUGH = Thoroughness()
 BRIEF = Thoroughness(
-    repetition_seconds=0, steady=1, cold_seconds=0, repeats=1, visits=1, fixed_lengths=False, load_seconds=math.inf
+    repetition_seconds=0, steady=1, cold_seconds=0, repeats=1, fixed_lengths=False, load_seconds=math.inf
 )
-"""One measurement of each kind, for simulated clocks and runs whose figures nobody reads."""
+"""One measurement of each kind: for simulated clocks, and for runs whose figures nobody reads."""
 
 
 class Prefilling(NamedTuple):
@@ -79,7 +79,7 @@ class Decoder(ABC):
         """
 
     def with_proposals(self, rounds: Sequence[Round]) -> list[Round]:
-        """Complete the request's next rounds, in order, with all that the engine can find out off the clock."""
+        """Return the request's next rounds, in order, completed with what the engine can find out off the clock."""
         return list(rounds)
 
     def finalized(self, run: Run) -> Run:
@@ -118,7 +118,7 @@ class Engine(ABC):
     def count_tokens(self, text: str) -> int: ...
 
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
-        """Yield the seconds of consecutive target passes over this many tokens after the prompt, if measurable."""
+        """Yield the seconds of target passes over this many tokens after the prompt; nothing if it cannot tell."""
         yield from ()
 
     def log_probabilities(

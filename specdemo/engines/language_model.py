@@ -1,4 +1,4 @@
-"""A decoder-only model run directly on `openvino`, with or without a KV cache, and an EAGLE-3 head for one.
+"""A decoder-only model, and an EAGLE-3 head, run directly on `openvino`, with or without a KV cache.
 
 One compiled model serves any number of sequences, each with its own cache, and rolling back copies nothing. With
 paged attention on CPU, as in GenAI, we own the cache's blocks and pass how many positions are valid; rejected ones
@@ -10,11 +10,10 @@ the product `fc`. Where the target has not read a token, the head's own residual
 two at the output of `fc`.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,28 +21,25 @@ import openvino
 from openvino import _offline_transformations
 from openvino import opset13 as ops
 
-from specdemo.decoding.verification import Ids, Logits, distribution
-from specdemo.engines.sequences import CHUNK, Cached, Layout, Paged, Stateful, States, Uncached, pass_shape
+from specdemo.decoding.verification import Ids, Logits
+from specdemo.engines.sequences import (
+    CHUNK,
+    CachedSequence,
+    Layout,
+    ModelSequence,
+    Paged,
+    Stateful,
+    States,
+    pass_shape,
+)
 from specdemo.errors import OPENVINO_FAILURES, LoadError, PairError
-from specdemo.settings import Sampling
 
 # Weights of the largest model whose passes are compiled by length. Each length packs the weights again (SmolLM2-135M:
 # 200 MB, two seconds of a core) and saves 1 to 2 ms a pass, which larger models hardly feel.
 _FIXED_BYTES = 400e6
 _FIXED_LONGEST = 17  # tokens of a pass at the greatest constant lookahead
-IN_BACKGROUND = ThreadPoolExecutor(2)  # loads parts of a model beside each other; OpenVINO compiles on one core
+IN_BACKGROUND = ThreadPoolExecutor(2)  # to load parts of a model at the same time; OpenVINO compiles on one core
 _TRIAL = 40  # tokens of context in the trial of a layout: more than a block of the cache
-
-
-class ModelSequence(Protocol):
-    def logits(self, ids: Sequence[int], last: int = 1) -> Logits:
-        """Return logits after each of the last tokens of a text, shape (last, vocabulary), valid until the next."""
-
-    def read(self, ids: Sequence[int]) -> Iterator[int]:
-        """Prefill most of a long text, yielding the number of tokens read so far."""
-
-    def common_prefix(self, ids: Sequence[int]) -> int:
-        """Return how many leading tokens of a text are in the cache."""
 
 
 Adapt = Callable[[openvino.Model], None]  # modifies a model before it is compiled
@@ -62,8 +58,9 @@ class LanguageModel:
         adapt: Adapt = lambda model: None,
         early: Iterable[int] = (),
     ) -> None:
-        """With quantized activations, take the first of `layouts` whose passes repeat bits here, else None. Passes of
-        the lengths `early` are compiled meanwhile: each is compiled by one core.
+        """Load a model. If activations are quantized, choose the first of `layouts` that repeats bits here, or None.
+
+        Passes of the lengths `early` are compiled beside the model, since OpenVINO compiles each on one core.
         """
         self.paged = paged and device.startswith("CPU")  # other devices have other block sizes and layouts
         self._device, self._properties = device, properties
@@ -72,8 +69,8 @@ class LanguageModel:
         self._small = weights.is_file() and weights.stat().st_size <= _FIXED_BYTES
         quantized = properties.get("DYNAMIC_QUANTIZATION_GROUP_SIZE", "0") != "0"
         self.layout: Layout | None = layouts[0] if layouts and quantized else "joined"
-        guess = self.layout
-        self._model: openvino.Model | None = None  # kept where passes may be compiled for their lengths
+        assumed = self.layout
+        self._model: openvino.Model | None = None  # kept to compile passes of fixed length
         try:
             self._compiled = self._compile(folder, adapt, early)
         except OPENVINO_FAILURES as error:
@@ -82,7 +79,7 @@ class LanguageModel:
         self.layout = "joined"
         if layouts and self.paged and self._quantizes:
             self.layout = next((layout for layout in layouts if self.repeats_bits(layout)), None)
-        if self.layout != guess:
+        if self.layout != assumed:
             self._fixed.clear()
 
     @property
@@ -93,9 +90,9 @@ class LanguageModel:
         return group > 0 and cache in floats
 
     def repeats_bits(self, layout: Layout) -> bool:
-        """Whether tokens have the same logits, to the bit, in a pass over three as in a pass each.
+        """Whether a pass over three tokens has the same logits, to the bit, as three passes over one.
 
-        False, too, if passes fail: OpenVINO may compile quantized activations where oneDNN has no kernel for them.
+        False also if passes fail: OpenVINO may compile quantized activations for which oneDNN has no kernel.
         """
         text = [index % self.vocabulary for index in range(1, _TRIAL + 4)]
         sequence = Paged(self._compiled, len(text), {}, layout)
@@ -123,52 +120,45 @@ class LanguageModel:
                 adapt(model)
         return core.compile_model(model, self._device, self._properties)
 
-    def fix(self, lengths: Iterable[int]) -> None:
-        """Compile passes of these lengths with fixed shapes, where that pays: same bits, a tenth less time.
+    def compile_lengths(self, lengths: Iterable[int]) -> None:
+        """Compile passes of these lengths with fixed shapes, if the model is small: same bits, a tenth less time.
 
-        Not cached on disk: reading a compiled model takes as long as compiling it.
+        They are not cached on disk, since reading a compiled model takes as long as compiling it.
         """
         self._start(lengths)
         wait(self._fixed.values())
 
     def _start(self, lengths: Iterable[int]) -> None:
         for count in set(lengths) - self._fixed.keys():
-            if self._model is None or count > _FIXED_LONGEST:
-                continue
-            fed, _, sequences = pass_shape(count, self.layout or "joined")
-            shapes = {
-                "input_ids": [fed],
-                "position_ids": [fed],
-                "past_lens": [sequences],
-                "subsequence_begins": [sequences + 1],
-                "block_indices_begins": [sequences + 1],
-            }
-            model, known = self._model.clone(), dict[str, openvino.PartialShape]()
-            for port in model.inputs:
-                name = port.get_any_name()
-                if name in shapes:
-                    known[name] = openvino.PartialShape(shapes[name])
-                elif name == "hidden_states":
-                    known[name] = openvino.PartialShape([fed, 1, *list(port.get_partial_shape())[2:]])
-            self._fixed[count] = IN_BACKGROUND.submit(self._compile_fixed, model, known)
+            if self._model is not None and count <= _FIXED_LONGEST:
+                fed, _, sequences = pass_shape(count, self.layout or "joined")
+                self._fixed[count] = IN_BACKGROUND.submit(self._compile_fixed, self._model.clone(), fed, sequences)
 
-    def _compile_fixed(
-        self, model: openvino.Model, known: dict[str, openvino.PartialShape]
-    ) -> openvino.CompiledModel:
+    def _compile_fixed(self, model: openvino.Model, fed: int, sequences: int) -> openvino.CompiledModel:
+        inputs = {port.get_any_name(): port.get_partial_shape() for port in model.inputs}
+        shapes: dict[str, list[Any]] = {
+            "input_ids": [fed],
+            "position_ids": [fed],
+            "hidden_states": [fed, 1, *list(inputs.get("hidden_states", []))[2:]],
+            "past_lens": [sequences],
+            "subsequence_begins": [sequences + 1],
+            "block_indices_begins": [sequences + 1],
+        }
+        model.reshape({name: openvino.PartialShape(shapes[name]) for name in shapes.keys() & inputs.keys()})
         options = {name: value for name, value in self._properties.items() if not name.startswith("CACHE_")}
-        model.reshape(known)
         return openvino.Core().compile_model(model, self._device, options)
 
-    def sequence(self, capacity: int, *, kv_cache: bool = True) -> ModelSequence:
+    def sequence(self, capacity: int, *, kv_cache: bool = True) -> CachedSequence:
         """Return a new, empty sequence with room for `capacity` tokens; it grows if needed."""
-        return self.cached(capacity) if kv_cache else Uncached(self.cached(capacity))
-
-    def cached(self, capacity: int) -> Cached:
-        if not self.paged:
-            return Stateful(self._compiled)
-        # one fails where positions have another form, for example
-        fixed = {count: each.result() for count, each in self._fixed.items() if each.exception() is None}
-        return Paged(self._compiled, capacity, fixed, self.layout or "joined")
+        sequence: CachedSequence
+        if self.paged:
+            # compiling fails where, for example, positions have another form: those passes stay dynamic
+            fixed = {count: done.result() for count, done in self._fixed.items() if done.exception() is None}
+            sequence = Paged(self._compiled, capacity, fixed, self.layout or "joined")
+        else:
+            sequence = Stateful(self._compiled)
+        sequence.kv_cache = kv_cache
+        return sequence
 
     @property
     def vocabulary(self) -> int:
@@ -189,7 +179,7 @@ class OwnTokens:
         own, places = gather.input_value(0), np.array(gather.input_value(1).get_node().data)
         if places.ndim != 1 or own.get_partial_shape()[-1].is_dynamic:
             return
-        # the first token of each column; that of the one for tokens the draft lacks is never likely
+        # the first token of each column; the column for tokens that the draft lacks is never likely
         columns, firsts = np.unique(places, return_index=True)
         self.tokens = np.zeros(own.get_partial_shape()[-1].get_length(), np.int64)
         self.tokens[columns] = firsts
@@ -204,9 +194,8 @@ _TOGETHER = CHUNK // 2  # tokens whose logits are computed at once; a whole chun
 Choose = Callable[[Logits, Ids], int]  # greedy, at one position, after a text with these tokens
 
 
-def draft_agreement(
-    draft: ModelSequence, text: Sequence[int], first: int, sampling: Sampling, choose: Choose
-) -> tuple[bool, ...]:
+def draft_agreement(draft: ModelSequence, text: Sequence[int], first: int, choose: Choose) -> tuple[bool, ...]:
+    """Return whether the draft would have chosen each token of the text from index `first` on."""
     agreement, every = list[bool](), np.array(text)
     for start in range(first, len(text), _TOGETHER):
         end = min(start + _TOGETHER, len(text))
@@ -216,26 +205,10 @@ def draft_agreement(
     return tuple(agreement)
 
 
-_LEAST = 1e-12  # least probability, to keep logarithms finite
-
-
-def log_probabilities(
-    target: ModelSequence, start: Sequence[int], tokens: Sequence[int], sampling: Sampling, *, one_by_one: bool
-) -> list[float]:
-    """Return the log-probability of each token after `start`, from one pass or, if `one_by_one`, a pass each."""
-    text = [*start, *tokens]
-    ends = range(len(start), len(text))
-    rows = (target.logits(text[:end])[0] for end in ends) if one_by_one else target.logits(text[:-1], len(tokens))
-    return [
-        math.log(max(float(distribution(row, sampling, text[:end])[text[end]]), _LEAST))
-        for row, end in zip(rows, ends, strict=True)
-    ]
-
-
 _LEAST_LAYERS = 10  # of a target; GenAI refuses fewer
 
 
-def show_states(model: openvino.Model) -> None:
+def add_states_output(model: openvino.Model) -> None:
     """Add a second output to a target: the hidden states that a head reads, shape [..., 3 * hidden]."""
     ends = layer_ends(model)
     if len(ends) < _LEAST_LAYERS:
@@ -254,24 +227,24 @@ class HeadModel:
         self._joined = openvino.Core().compile_model(self._fc, device, properties)
 
     def sequence(self, target: ModelSequence, capacity: int, *, kv_cache: bool = True) -> "HeadSequence":
-        assert isinstance(target, Cached | Uncached), "only these keep states"
-        return HeadSequence(self.model.cached(capacity), self._joined, target, kv_cache=kv_cache)
+        assert isinstance(target, CachedSequence), "only these keep states"
+        return HeadSequence(self.model.sequence(capacity), self._joined, target, kv_cache=kv_cache)
 
     def _cut(self, model: openvino.Model) -> None:
-        given = next((one for one in model.get_parameters() if one.output(0).get_names() == {"hidden_states"}), None)
+        states = [each for each in model.get_parameters() if each.output(0).get_names() == {"hidden_states"}]
         ends = layer_ends(model)
-        if given is None or not ends:
+        if not (states and ends):
             raise PairError("The draft is not a supported EAGLE-3 head; choose another.")
-        (port,) = given.output(0).get_target_inputs()
+        (port,) = states[0].output(0).get_target_inputs()
         product = port.get_node()
         state = ops.parameter(product.get_output_partial_shape(0), openvino.Type.f32)
         state.set_friendly_name("hidden_states")
         for reader in product.output(0).get_target_inputs():
             reader.replace_source_output(state.output(0))
-        model.remove_parameter(given)
+        model.remove_parameter(states[0])
         state.output(0).set_names({"hidden_states"})
         model.add_parameters([state])
-        self._fc = openvino.Model([ops.result(product)], [given], "fc")
+        self._fc = openvino.Model([ops.result(product)], states, "fc")
         # `d2t` holds the target's id of each of the head's tokens, less its own id
         map_ = model.output("d2t").get_node()
         differences = np.array(map_.input_value(0).get_node().data, np.int64)
@@ -284,12 +257,12 @@ class HeadModel:
 class HeadSequence:
     """A text as the head reads it, and the head's cache.
 
-    Entry i is token i + 1, read with the state of token i: `fc` of the target's hidden states, else the head's
-    residual stream after the previous entry. The latter are read again once the target's states exist.
+    Entry i is token i + 1, read with the state of token i: `fc` of the target's hidden states or, until the target
+    has read token i, the head's residual stream after the previous entry. Entries of the second kind are read again.
     """
 
     def __init__(
-        self, own: Cached, joined: openvino.CompiledModel, target: Cached | Uncached, *, kv_cache: bool
+        self, own: CachedSequence, joined: openvino.CompiledModel, target: CachedSequence, *, kv_cache: bool
     ) -> None:
         self._own, self._target, self._kv_cache = own, target, kv_cache
         self._join = joined.create_infer_request()
@@ -298,33 +271,30 @@ class HeadSequence:
 
     def logits(self, ids: Sequence[int], last: int = 1) -> Logits:
         """Return logits after each of the last tokens; more than one only if the target has read them."""
-        entries, known = list(ids[1:]), min(self._target.cached.common_prefix(ids), len(ids) - 1)
-        kept = max(0, min(self._own.common_prefix(entries), len(entries) - last)) if self._kv_cache else 0
-        self._true = min(self._true, kept)
+        entries, known = list(ids[1:]), min(self._target.common_prefix(ids), len(ids) - 1)
+        reused = max(0, min(self._own.common_prefix(entries), len(entries) - last)) if self._kv_cache else 0
+        self._true = min(self._true, reused)
         if known > self._true:
-            kept = self._true
-        self._own.truncate(kept)
-        found: Logits = np.zeros((0, 0), np.float32)  # for a one-token text, in which there is nothing to read yet
-        if known > kept:
+            reused = self._true
+        self._own.truncate(reused)
+        logits: Logits = np.zeros((0, 0), np.float32)  # of a one-token text, which has no entry
+        if known > reused:
             self._true = known
-            found = self._own.logits(entries[:known], min(last, known))
-        for end in range(max(known, kept) + 1, len(entries) + 1):
-            found = self._own.logits(entries[:end])
-        return found
+            logits = self._own.logits(entries[:known], min(last, known))
+        for end in range(max(known, reused) + 1, len(entries) + 1):
+            logits = self._own.logits(entries[:end])
+        return logits
 
     def read(self, ids: Sequence[int]) -> Iterator[int]:
         """Yield nothing: a head is fast enough to read everything when asked for logits."""
         return iter(())
 
-    def common_prefix(self, ids: Sequence[int]) -> int:
-        return self._own.common_prefix(ids[1:]) + 1
-
     def _states(self, first: int, last: int) -> States:
         if last > self._true:
             return self._own.states(first - 1, last - 1)
-        # kept, since the tensor shares its memory, which takes half the time of passing an array
-        self._given = np.ascontiguousarray(self._target.cached.states(first, last)[None])
-        self._join.set_input_tensor(openvino.Tensor(self._given, shared_memory=True))
+        # an attribute, since the tensor shares its memory: passing an array takes twice as long
+        self._input = np.ascontiguousarray(self._target.states(first, last)[None])
+        self._join.set_input_tensor(openvino.Tensor(self._input, shared_memory=True))
         self._join.infer(share_outputs=True)
         joined: States = self._join.get_output_tensor(0).data[0]
         return joined

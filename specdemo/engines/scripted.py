@@ -1,10 +1,11 @@
-"""An engine without weights: it generates given words, its tokens, on a simulated clock, for exact tests."""
+"""An engine without weights, for exact tests: it generates given words, one per token, on a simulated clock."""
 
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from time import sleep
 
+from specdemo.capabilities import EngineName
 from specdemo.decoding.verification import judge
 from specdemo.engines.base import (
     BRIEF,
@@ -32,7 +33,7 @@ from specdemo.records import (
     Side,
     Token,
 )
-from specdemo.strategies import Constant, EngineName, Plain, Strategy
+from specdemo.strategies import Constant, Plain, Strategy
 
 WRONG = " um"
 _OTHER_LOOKAHEAD = 4  # of policies that choose their own: all are treated as constant
@@ -44,7 +45,7 @@ class ScriptedEngine(Engine):
     """Generates `words`, then end of text; its draft proposes the same words except at `wrong` positions.
 
     A plain step takes `step` seconds, a draft step `draft`, a pass over n tokens `step + (n − 1) · extra`. The round
-    that begins at `fails_at` fails, once. `real_time`: seconds are slept.
+    that begins at `fails_at` fails, once. `real_time`: it sleeps these seconds.
     """
 
     words: Sequence[str] = (" the", " quick", " brown", " fox", " jumps", " over", " a", " lazy", " dog")

@@ -1,15 +1,15 @@
-"""Sequences on a compiled model: reuse the cached prefix of a text, feed the rest, and roll back.
+"""Texts in a compiled model's KV cache: reuse the cached prefix, feed the rest, and roll back.
 
 Attention over one token rounds differently from attention over several, by 3e-8, and quantized activations amplify
-the difference to whole logits. To get the same bits in passes of any length, every token is a sequence of its own on
-the same blocks. Depending on processor and weights, a lone token may still use other kernels unless an empty sequence
-or, at a higher cost, a second token follows it. `LanguageModel` finds out which one helps.
+the difference to whole logits. So that passes of any length give the same bits, every token is a sequence of its own
+on the same blocks. On some processors and with some weights, a lone token still uses other kernels unless an empty
+sequence or, at a higher cost, a second token follows it. `LanguageModel` tries which one helps.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Ids
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,9 +28,21 @@ Layout = Literal["joined", "empty", "padded"]
 States = npt.NDArray[np.float32]  # hidden states, shape (tokens, hidden)
 
 
-class Cached(ABC):
-    """Finds the cached prefix of a text; subclasses feed the rest. `reads(first, last)` returns hidden states."""
+class ModelSequence(Protocol):
+    def logits(self, ids: Ids[int], last: int = 1) -> Logits:
+        """Return logits after each of the last tokens of a text, shape (last, vocabulary), valid until the next."""
 
+    def read(self, ids: Ids[int]) -> Iterator[int]:
+        """Prefill most of a long text, yielding the number of tokens read so far."""
+
+
+class CachedSequence(ABC):
+    """Finds the cached prefix of a text; subclasses feed the rest. Without `kv_cache`, `logits` starts anew.
+
+    `reads(first, last)` returns the hidden states that a head reads with these tokens.
+    """
+
+    kv_cache = True
     reads: Callable[[int, int], States]
 
     def __init__(self, compiled: openvino.CompiledModel) -> None:
@@ -38,10 +50,6 @@ class Cached(ABC):
         self._names = {name for port in compiled.inputs for name in port.get_names()}
         self._has_states = len(compiled.outputs) > 1
         self._states: States = np.zeros((0, 0), np.float32)
-
-    @property
-    def cached(self) -> "Cached":
-        return self
 
     def states(self, first: int, last: int) -> States:
         return self._states[first:last]
@@ -59,14 +67,19 @@ class Cached(ABC):
         self._states[past : past + count] = states
 
     def logits(self, ids: Ids[int], last: int = 1) -> Logits:
-        for _ in self.read(ids, last):
+        if not self.kv_cache:
+            self.truncate(0)
+        for _ in self._feed_chunks(ids, last):
             pass
         length = len(self._cached_ids)
         result = self._feed(ids[length:], length)
         self._cached_ids = list(ids)
         return result[-last:]
 
-    def read(self, ids: Ids[int], last: int = 1) -> Iterator[int]:
+    def read(self, ids: Ids[int]) -> Iterator[int]:
+        return self._feed_chunks(ids, 1) if self.kv_cache else iter(())
+
+    def _feed_chunks(self, ids: Ids[int], last: int) -> Iterator[int]:
         """Roll back to the common prefix, then feed the text until the rest fits one pass."""
         length = min(self.common_prefix(ids), len(ids) - last)
         self._rollback(length)
@@ -97,27 +110,7 @@ class Cached(ABC):
         """Append to the past tokens; return logits after each, shape (len(ids), vocabulary)."""
 
 
-class Uncached:
-    def __init__(self, sequence: Cached) -> None:
-        self._sequence = sequence
-
-    def logits(self, ids: Ids[int], last: int = 1) -> Logits:
-        self._sequence.truncate(0)
-        return self._sequence.logits(ids, last)
-
-    @property
-    def cached(self) -> Cached:
-        """The underlying cached sequence, valid until the text is fed again."""
-        return self._sequence
-
-    def read(self, ids: Ids[int]) -> Iterator[int]:
-        return iter(())
-
-    def common_prefix(self, ids: Ids[int]) -> int:
-        return 0
-
-
-class Stateful(Cached):
+class Stateful(CachedSequence):
     def __init__(self, compiled: openvino.CompiledModel) -> None:
         super().__init__(compiled)
         self._request = compiled.create_infer_request()
@@ -150,7 +143,7 @@ class Stateful(Cached):
         return logits
 
 
-class Paged(Cached):
+class Paged(CachedSequence):
     """A sequence that owns its cache blocks, which passes of all lengths share.
 
     Inputs are set once and share memory with arrays: writing a number is quicker than setting a tensor. OpenVINO does
@@ -174,7 +167,7 @@ class Paged(Cached):
         self._reserve(capacity)
 
     def _rollback(self, length: int) -> None:
-        """Do nothing: later passes overwrite the positions."""
+        """Nothing to do: later passes overwrite the positions."""
 
     def _reserve(self, capacity: int) -> None:
         """Make room for `capacity` tokens, keeping the cache, plus one block for padding that is never read."""
@@ -192,7 +185,7 @@ class Paged(Cached):
                     old.copy_to(openvino.Tensor(grown, begin, end))
                 self._caches[name] = grown
         self._passes.clear()
-        for count in self._fixed:  # now, since a request takes longer to create than to run for a small draft
+        for count in self._fixed:  # off the clock: a small draft's request takes longer to create than to run
             self._pass(count)
 
     def _feed(self, ids: Ids[int], past: int) -> Logits:
@@ -251,7 +244,7 @@ class _Pass:
         self.tokens, self.positions = (_SharedInput(np.zeros(self.width), np.int64) for _ in range(2))
         self.past, self.context = _SharedInput(np.zeros(rows)), _SharedInput(0)
         own = [[*range(blocks)]] * self.sequences
-        # an empty sequence has no blocks, a second token the one that is never read
+        # an empty sequence has no blocks; a second token has the block that is never read
         others = [[] if layout == "empty" else [blocks]] * (rows - self.sequences)
         counts = [len(each) for each in own + others]
         ends = [0, count] if layout == "joined" else [min(index, self.width) for index in range(rows + 1)]

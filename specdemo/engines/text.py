@@ -1,8 +1,8 @@
 """Tokenizers, and the text of tokens as they arrive.
 
-A byte-level token can end in the middle of a character, which is credited to the token that completes it, so that the
-texts of all tokens join to the text of the run. Special tokens typed by a user are text, but OpenVINO's tokenizers
-would turn `<|im_start|>` into a control token anywhere, so a text is cut within each and its parts encoded.
+A byte-level token can end in the middle of a character. The character belongs to the token that completes it, so the
+texts of all tokens join to the text of the run. A special token that a user types is text, but OpenVINO's tokenizers
+turn `<|im_start|>` into a control token anywhere. So a text is split within each, and its parts are encoded.
 """
 
 import re
@@ -38,15 +38,15 @@ class IncrementalText:
         text = self._decode(self._window)
         if text[len(self._before) :].endswith(UNDECODED):
             return ""
-        return self._show(text)
+        return self._advance(text)
 
     def flush(self) -> str:
-        return self._show(self._decode(self._window))
+        return self._advance(self._decode(self._window))
 
-    def held(self) -> str:
+    def pending(self) -> str:
         return self._decode(self._window)[len(self._before) :]
 
-    def _show(self, text: str) -> str:
+    def _advance(self, text: str) -> str:
         new, self._before = text[len(self._before) :], text
         if len(self._window) > 2 * _CONTEXT:
             del self._window[:-_CONTEXT]
@@ -54,10 +54,10 @@ class IncrementalText:
         return new
 
 
-def texts(decode: Decode, context: Sequence[int], tokens: Sequence[int]) -> list[str]:
+def token_texts(decode: Decode, context: Sequence[int], tokens: Sequence[int]) -> list[str]:
     """Return each token's text after `context`; partial characters become U+FFFD, special tokens are empty."""
     text = IncrementalText(decode, context)
-    return [text.push(token) or text.held() for token in tokens]
+    return [text.push(token) or text.pending() for token in tokens]
 
 
 _MARK = "\ue000"  # marks cuts while a chat template is applied
@@ -95,7 +95,7 @@ class Tokenizer:
         return [int(token) for token in self._tokenizer.encode(text, add_special_tokens=special).input_ids.data[0]]
 
     def _encode_typed(self, text: str) -> list[int]:
-        first, *others = self._cut(text)
+        first, *others = self._split_special(text)
         return self.encode(first) + [token for part in others for token in self.encode(part, special=False)]
 
     def _encode_chat(self, request: Request) -> list[int]:
@@ -104,7 +104,7 @@ class Tokenizer:
         runs = [run for message in chat for run in re.findall(f"{_MARK}*", message["content"])]
         mark = _MARK * (1 + max(map(len, runs)))
         for message in chat:
-            message["content"] = mark.join(self._cut(message["content"]))
+            message["content"] = mark.join(self._split_special(message["content"]))
         thinking = {"enable_thinking": request.enable_thinking}
         try:
             text = self._tokenizer.apply_chat_template(chat, True, extra_context=thinking)
@@ -112,7 +112,7 @@ class Tokenizer:
             raise PromptError("The model's chat template refuses this chat; switch the template off.") from error
         return [token for part in text.split(mark) for token in self.encode(part, special=False)]
 
-    def _cut(self, text: str) -> list[str]:
+    def _split_special(self, text: str) -> list[str]:
         special = self._special
         if special is None:
             return [text]

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
+from specdemo.capabilities import CONCURRENT, ENGINES, EngineName, strategies, supports
 from specdemo.errors import PairError, SettingsError, SpecdemoError, listed, quoted
 from specdemo.experiments.suites import Task
 from specdemo.models.catalogue import pair_settings
 from specdemo.models.checks import check_concurrent, check_strategy, with_tokenizers_compared
 from specdemo.records import MOST_IN_FLIGHT, ModelPair, Record
 from specdemo.settings import Checked, GenerationSettings, RuntimeSettings
-from specdemo.strategies import CONCURRENT, ENGINES, EngineName, strategies, supports
 
 ALL = "all"  # stands for every policy or strategy that the pair supports
 MOST_VARIANTS = 500  # bounds a table and its charts; the widest useful grid has about 60

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from specdemo.capabilities import effective
 from specdemo.errors import FileError, capitalised, listed, quoted
 from specdemo.experiments.plan import CONDITIONS, Variant
 from specdemo.experiments.rows import Point, Result, Row, points, rounded_speedup
@@ -20,7 +21,6 @@ from specdemo.results.estimate import INTERVAL, TRIALS_FORMULA
 from specdemo.results.figures import Figure, Spot, as_data, compared
 from specdemo.results.summary import milliseconds, number, percent
 from specdemo.results.words import shared_words
-from specdemo.strategies import effective
 from specdemo.text import cell_markdown, counted
 
 _MOST_BYTES = 256 * 2**20  # of a report to compare with; 10,000 rows take about 100 MB

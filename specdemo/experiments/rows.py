@@ -12,6 +12,7 @@ from statistics import fmean
 from time import perf_counter
 from typing import NamedTuple
 
+from specdemo.capabilities import EngineName
 from specdemo.engines.base import Engine
 from specdemo.errors import PromptError, RunError
 from specdemo.experiments.concurrent import blocks
@@ -25,7 +26,6 @@ from specdemo.records import Costs, Environment, ModelPair, Progress, Record, Re
 from specdemo.results.estimate import Interval, of_trials
 from specdemo.results.metrics import answer
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import EngineName
 
 Load = Callable[[EngineName, ModelPair], Engine]
 Stop = Callable[[], bool]

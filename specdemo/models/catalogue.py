@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from pydantic import Field, TypeAdapter
 
+from specdemo.capabilities import DRAFT_KINDS
 from specdemo.errors import FolderError, ModelError, PairError, SettingsError, UnknownNameError, quoted
 from specdemo.files import ASSETS, expand_path, is_writable, list_folder, own_cache
 from specdemo.models.converted import conversions, file_digest, has_int8_weights, is_converted
@@ -25,7 +26,7 @@ from specdemo.models.folder import inspect_folder, own_head
 from specdemo.models.gguf import inspect_model
 from specdemo.records import Model, ModelPair, Prompts, Record
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.strategies import DRAFT_KINDS, DraftKindName
+from specdemo.strategies import DraftKindName
 
 BUNDLED = ASSETS / "story-pair"
 MODELS_VARIABLE, PAIR_VARIABLE = "SPECDEMO_MODELS", "SPECDEMO_PAIR"

@@ -12,13 +12,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specdemo.capabilities import DRAFT_KINDS, ENGINES, LOCAL, EngineName, pair_refusal
 from specdemo.errors import OPENVINO_FAILURES, LoadError, PairError, SettingsError, capitalised
 from specdemo.models.catalogue import catalogue, check_target, require_draft
 from specdemo.models.converted import folder_of, is_converted
 from specdemo.models.devices import in_units, memory_free, memory_needed
 from specdemo.records import Model, ModelPair, Record
 from specdemo.settings import Sampling
-from specdemo.strategies import DRAFT_KINDS, ENGINES, LOCAL, EngineName, Plain, Strategy, pair_refusal
+from specdemo.strategies import Plain, Strategy
 
 if TYPE_CHECKING:
     import openvino_genai

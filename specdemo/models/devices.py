@@ -16,11 +16,11 @@ from typing import NamedTuple
 import numpy as np
 import psutil
 
+from specdemo.capabilities import ENGINES, EngineName
 from specdemo.errors import DeviceError, UsageError, quoted
 from specdemo.files import is_writable, own_cache
 from specdemo.records import Environment, ModelPair
 from specdemo.settings import RuntimeSettings
-from specdemo.strategies import ENGINES, EngineName
 from specdemo.version import __version__
 
 INSTRUCTION_SETS = {

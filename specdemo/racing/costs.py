@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from specdemo.capabilities import ENGINES, LOCAL, EngineName
 from specdemo.decoding.lookahead import best_lookahead
 from specdemo.engines.base import Engine
 from specdemo.errors import PromptError, SpecdemoError
@@ -37,7 +38,7 @@ from specdemo.racing.warm_up import WARM_UP_PROMPT, OtherLoad
 from specdemo.records import Comparison, Costs, ModelPair, Run
 from specdemo.results import estimate
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import ENGINES, LOCAL, Constant, EngineName
+from specdemo.strategies import Constant
 
 USUAL, LONGER = (1, 2, 3, 4), (6, 8, 16)  # lookaheads; v(n) is smooth between its cliffs, at powers of two
 CONTEXT = 64  # tokens of the prompt, so that the measured rounds lie in the middle of a usual race

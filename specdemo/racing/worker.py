@@ -21,6 +21,7 @@ from typing import Any
 
 import psutil
 
+from specdemo.capabilities import EngineName
 from specdemo.child import Child, Failure, Sign, send_all
 from specdemo.engines.base import Engine
 from specdemo.errors import ENGINE_FAILED, EngineError, SettingsError, SpecdemoError
@@ -31,7 +32,6 @@ from specdemo.racing.race import LiveSettings, RaceEvent, race
 from specdemo.racing.warm_up import prepare
 from specdemo.records import Costs, ModelPair, Phase, Turn
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import EngineName
 
 _FAILED = Failure(EngineError, ENGINE_FAILED, "run again")
 _ENDED = Failure(EngineError, "The engine's process failed", "run again, and another one starts")
@@ -360,7 +360,7 @@ class Worker:
         try:
             message = self._child.receive(_POLL_SECONDS)
         except EOFError:
-            error = _ENDED.error(self._child.ending)
+            error = _ENDED.error(self._child.exit_reason)
             self.close()
             raise error from None
         if message is Sign.SILENCE and self._watchdog.hangs():

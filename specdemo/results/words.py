@@ -6,11 +6,11 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Literal, NamedTuple
 
+from specdemo.capabilities import ENGINES
 from specdemo.errors import listed
 from specdemo.records import Comparison, Divergence, ModelPair, Outcome, Round, Side
 from specdemo.results import metrics
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import ENGINES
 from specdemo.text import counted
 
 _UNCOMPRESSED = ("f32", "f16", "bf16", "F32", "F16", "BF16")  # of stored weights whose activations are not quantized

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import gradio as gr
 from markupsafe import Markup
 
+from specdemo.capabilities import EngineName
 from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
 from specdemo.exports.code import FLAVOURS, code
 from specdemo.exports.html import FILE_KINDS, make_file
@@ -22,7 +23,7 @@ from specdemo.models.checks import with_tokenizers_compared
 from specdemo.records import MOST_TURNS, ModelPair, Turn
 from specdemo.results.words import SAMPLING_CAVEAT, is_chat
 from specdemo.settings import GenerationSettings, choices
-from specdemo.strategies import EngineName, shaping
+from specdemo.strategies import parameters
 from specdemo.ui.controls import (
     AT_HAND,
     FIELDS,
@@ -237,7 +238,7 @@ def _chat(turns: tuple[Turn, ...], **more: Any) -> list[Any]:
     return [turns, gr.update(interactive=True) if turns else gr.update(interactive=False, value=False, **more)]
 
 
-DECODING = ("engine", "drafter", "policy", *sorted(shaping()))  # as opposed to prompt, length and sampling
+DECODING = ("engine", "drafter", "policy", *sorted(parameters()))  # as opposed to prompt, length and sampling
 APPLIED = (*DECODING, "kv_cache")  # they change when a measured setting is applied
 ANATOMY = "anatomy"
 COMPARE = "compare"
@@ -348,7 +349,7 @@ def compare_tab(
     dependent = [controls[name] for name in initially(first)]
     valid = [*dependent, message]
     gr.on([pair.change, *(chooser.change for chooser in choosers)], show_valid, [pair, *choosers], valid, **PRIVATE)
-    names = ["drafter", "policy", *sorted(shaping())]
+    names = ["drafter", "policy", *sorted(parameters())]
     of_drafter = [controls[name] for name in names]
     recalled = script("settings.js", "recallDrafter", json.dumps(names))
     controls["drafter"].input(None, of_drafter, of_drafter, js=recalled)

@@ -6,31 +6,22 @@ from typing import Any, Literal
 import gradio as gr
 from pydantic.fields import FieldInfo
 
+from specdemo.capabilities import DRAFT_KINDS, ENGINES, LOCAL, PARTIAL, EngineName, effective, strategies, supports
 from specdemo.errors import SettingsError
 from specdemo.models.catalogue import default_drafter, initial_settings, pair_settings
 from specdemo.racing.costs import predicted, start_settings
 from specdemo.racing.race import LiveSettings
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings, choices
-from specdemo.strategies import (
-    DRAFT_KINDS,
-    ENGINES,
-    LOCAL,
-    PARTIAL,
-    EngineName,
-    effective,
-    shaping,
-    strategies,
-    supports,
-)
 from specdemo.strategies import drafters as all_drafters
+from specdemo.strategies import parameters
 from specdemo.strategies import policies as all_policies
 
 HIDDEN_CHOICE = '.no-{0} label:has(input[value="{0}"]) {{ display: none; }}'  # a label holds an input
 FIELDS = GenerationSettings.model_fields
 RUNTIME = RuntimeSettings.model_fields
 NAMES = tuple(FIELDS)
-STRATEGY = {"engine", "drafter", "policy", *shaping()}
+STRATEGY = {"engine", "drafter", "policy", *parameters()}
 
 
 Control = gr.Checkbox | gr.Dropdown | gr.Radio | gr.Number | gr.Slider | gr.Textbox
@@ -80,8 +71,8 @@ def visibility(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
         "engine": len(engines_for(pair)) > 1,
         "drafter": len(drafters(pair, engine)) > 1,
         "policy": len(allowed) > 1,
-        **{name: name in acting for name in NAMES if name in shaping()},
-        **{name: supports(engine, name) for name in NAMES if name in PARTIAL and name not in shaping()},
+        **{name: name in acting for name in NAMES if name in parameters()},
+        **{name: supports(engine, name) for name in NAMES if name in PARTIAL and name not in parameters()},
         "apply_chat_template": pair.target.chat_template,
         "enable_thinking": pair.target.chat_template,
         "system_prompt": pair.target.chat_template,

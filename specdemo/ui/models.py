@@ -10,11 +10,11 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
+from specdemo.capabilities import EngineName
 from specdemo.errors import SpecdemoError, UnknownNameError, UsageError
 from specdemo.models.checks import check_pair, drafts_for, fitting_draft, is_recommended
 from specdemo.models.devices import devices
 from specdemo.records import Model, ModelPair
-from specdemo.strategies import EngineName
 from specdemo.ui.compare import CompareTab
 from specdemo.ui.controls import RUNTIME, STRATEGY, Control, control, engines_for, start_values
 from specdemo.ui.parts import alert, header_html, notice, report_html

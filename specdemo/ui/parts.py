@@ -7,6 +7,7 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
+from specdemo.capabilities import DRAFT_KINDS, ENGINES, SERVERS
 from specdemo.errors import SpecdemoError
 from specdemo.exports.html import text_of
 from specdemo.files import ASSETS
@@ -16,7 +17,6 @@ from specdemo.models.converted import stored_form
 from specdemo.models.devices import draft_device, in_units
 from specdemo.records import Model, ModelPair, Phase, Progress
 from specdemo.results.summary import parameters
-from specdemo.strategies import DRAFT_KINDS, ENGINES, SERVERS
 from specdemo.text import without_folders
 
 PHASES = {

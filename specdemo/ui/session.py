@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import gradio as gr
 
+from specdemo.capabilities import DRAFT_KINDS, EngineName
 from specdemo.child import Failure, Limits, run_limited
 from specdemo.engines.base import check_prompt
 from specdemo.errors import EngineError, FileError, ServerError, SpecdemoError
@@ -24,7 +25,6 @@ from specdemo.records import Comparison, ModelPair, Phase, Progress, Request, Si
 from specdemo.results.metrics import answer
 from specdemo.results.words import is_chat
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import DRAFT_KINDS, EngineName
 from specdemo.text import counted
 from specdemo.ui.feed import Feed, end_event
 from specdemo.ui.parts import alert, describe, notice, phase_words, progress_html

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from specdemo.capabilities import ENGINES
 from specdemo.decoding.indexes import index_of
 from specdemo.decoding.lookahead import Estimates, policy_for
 from specdemo.engines.language_model import LanguageModel
@@ -22,7 +23,7 @@ from specdemo.files import ASSETS
 from specdemo.models.devices import properties
 from specdemo.records import Costs
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling
-from specdemo.strategies import ENGINES, STRATEGIES, Strategy
+from specdemo.strategies import STRATEGIES, Strategy
 from tests.support.step_costs import costs_of
 
 DRAFT, VOCABULARY = ASSETS / "smollm2-draft", 49152

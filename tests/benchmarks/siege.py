@@ -32,6 +32,7 @@ from uuid import uuid4
 import httpx
 import psutil
 
+from specdemo.capabilities import EngineName
 from specdemo.engines import load_engine
 from specdemo.engines.base import PREFILL_CHUNK
 from specdemo.engines.scripted import ScriptedEngine
@@ -43,7 +44,6 @@ from specdemo.racing.race import race
 from specdemo.racing.worker import Worker
 from specdemo.records import MOST_TURNS, Comparison, ModelPair, Phase, Slice
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import EngineName
 from tests.support.browser import App, started
 from tests.support.visitors import API, Visitor
 

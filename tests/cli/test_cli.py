@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from specdemo.capabilities import EngineName
 from specdemo.cli import main
 from specdemo.cli.commands import build_parser
 from specdemo.cli.options import chosen_pair, raced_settings
@@ -17,7 +18,6 @@ from specdemo.exports import schema
 from specdemo.models.catalogue import BUNDLED, PAIR_VARIABLE
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.strategies import EngineName
 from tests.conftest import PROMPTS
 from tests.support.failing import failing_engine
 

@@ -6,12 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdemo.decoding.indexes import (
-    NO_MATCH,
-    Match,
-    NgramIndex,
-    SuffixIndex,
-)
+from specdemo.decoding.indexes import Match, NgramIndex, SuffixIndex
 from specdemo.strategies import TOKENS_PER_MATCHED, Constant, Suffix
 
 
@@ -39,47 +34,33 @@ def test_ngrams_of_a_growing_text_are_those_that_a_search_finds(text: list[int],
         assert index.find(text[:end], limit).tokens == tuple(look_up(text[:end], longest, limit))
 
 
-def counted(texts: Sequence[Sequence[int]], context: Sequence[int]) -> dict[int, tuple[int, int, int]]:
+def counted(text: Sequence[int], context: Sequence[int]) -> dict[int, tuple[int, int]]:
     """By following token: how often, and where last."""
-    found: dict[int, tuple[int, int, int]] = {}
-    for number, text in enumerate(texts):
-        for end in range(len(context), len(text)):
-            if list(text[end - len(context) : end]) == list(context):
-                found[text[end]] = (found.get(text[end], (0, 0, 0))[0] + 1, number, end)
-    return found
+    counts: dict[int, tuple[int, int]] = {}
+    for end in range(len(context), len(text)):
+        if text[end - len(context) : end] == context:
+            counts[text[end]] = (counts.get(text[end], (0, 0))[0] + 1, end)
+    return counts
 
 
-def slowly(
-    texts: Sequence[Sequence[int]], text: Sequence[int], longest: int, limit: int, threshold: float
-) -> list[Match]:
-    """Every candidate, by counting in all texts again for each token."""
+def slowly(text: Sequence[int], longest: int, limit: int, threshold: float) -> Match:
+    """Find the best candidate by counting in the whole text again for each token."""
     matches = []
     for size in range(min(longest, len(text)), 0, -1):
         tokens, chances, chance = list[int](), list[float](), 1.0
-        if not counted(texts, text[len(text) - size :]) and not any(
-            list(text[len(text) - size :]) == list(other[end - size : end])
-            for other in texts
-            for end in range(size, len(other) + 1)
-        ):
-            continue
         while len(tokens) < min(limit, TOKENS_PER_MATCHED * size):
             whole = [*text[len(text) - size :], *tokens]
-            found = counted(texts, whole[-longest:])
-            if not found:
+            counts = counted(text, whole[-longest:])
+            if not counts:
                 break
-            token = max(found, key=found.__getitem__)
-            chance *= found[token][0] / sum(count for count, *_ in found.values())
+            token = max(counts, key=counts.__getitem__)
+            chance *= counts[token][0] / sum(count for count, _ in counts.values())
             if chance < threshold:
                 break
             tokens.append(token)
             chances.append(chance)
-        matches.append(Match(size, tuple(tokens), tuple(chances)))
-    return matches
-
-
-def best(matches: Sequence[Match]) -> Match:
-    chosen = max(matches, key=lambda match: sum(match.chances), default=NO_MATCH)
-    return chosen if chosen.tokens else NO_MATCH
+        matches.append(Match(tuple(tokens), tuple(chances)))
+    return max(matches, key=lambda match: sum(match.chances), default=Match())
 
 
 @settings(max_examples=300)
@@ -90,14 +71,14 @@ def test_the_tree_proposes_what_counting_anew_does(
     index = SuffixIndex(threshold, longest=longest)
     for end in range(1, len(text) + 1, step):
         found = index.find(text[:end], limit)
-        reference = best(slowly([text[:end]], text[:end], longest, limit, threshold))
-        assert (found.size, found.tokens) == (reference.size, reference.tokens)
+        reference = slowly(text[:end], longest, limit, threshold)
+        assert found.tokens == reference.tokens
         assert found.chances == pytest.approx(reference.chances)
 
 
 def test_a_threshold_can_be_moved_during_a_request() -> None:
     index, text = SuffixIndex(0.9), [1, 2, 1, 3, 1]
-    assert index.find(text, 8) == NO_MATCH
+    assert index.find(text, 8) == Match()
     assert index.update_strategy(Suffix(0.3, 8))
     assert index.find(text, 8).tokens == (3, 1)
     assert not index.update_strategy(Constant(4))

@@ -6,6 +6,7 @@ from typing import Any
 import openvino_genai
 import pytest
 
+from specdemo.capabilities import EngineName
 from specdemo.engines import load_engine, sequences
 from specdemo.engines.base import BRIEF, Engine
 from specdemo.engines.genai import engine as genai_engine
@@ -15,7 +16,6 @@ from specdemo.errors import PromptError
 from specdemo.racing.race import race
 from specdemo.records import Comparison, ModelPair, Phase, Request, Slice, Turn
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.strategies import EngineName
 from tests.support.folders import chat_pair
 
 pytestmark = pytest.mark.openvino

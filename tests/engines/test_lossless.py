@@ -14,16 +14,9 @@ from hypothesis import strategies as st
 
 from specdemo.decoding.indexes import index_of
 from specdemo.decoding.lookahead import policy_for
-from specdemo.decoding.verification import (
-    Logits,
-    Probabilities,
-    Uniform,
-    Verification,
-    draw,
-    rejection_sample,
-)
+from specdemo.decoding.verification import Logits, Probabilities, Uniform, Verification, draw, rejection_sample
 from specdemo.engines.base import rounds_of
-from specdemo.engines.language_model import ModelSequence
+from specdemo.engines.sequences import ModelSequence
 from specdemo.engines.traced.decoder import TracedDecoder
 from specdemo.engines.traced.drafters import ModelDrafter, Proposer, TextDrafter
 from specdemo.records import Request
@@ -106,16 +99,10 @@ class Scripted:
     def read(self, ids: Sequence[int]) -> Iterator[int]:
         return iter(())
 
-    def common_prefix(self, ids: Sequence[int]) -> int:
-        return 0
-
 
 class Tokenless:
-    def __init__(self, prompt: Sequence[int] = (0,)) -> None:
-        self._prompt = prompt
-
     def encode_prompt(self, request: Request) -> list[int]:
-        return [*self._prompt]
+        return [0]
 
     def decode(self, ids: Sequence[int]) -> str:
         return ""

@@ -4,16 +4,10 @@ import numpy as np
 import pytest
 
 from specdemo.decoding.verification import Logits
-from specdemo.engines.genai.replay import DraftReplay, lookup_replay
+from specdemo.engines.genai.replay import DraftReplay
 from specdemo.records import Request
 from specdemo.settings import Sampling
-from specdemo.strategies import Confidence, Constant, Lookup
-
-
-def test_lookup_learns_what_was_committed() -> None:
-    replay = lookup_replay(Lookup(3, 4))
-    assert replay([1, 2, 3], 9) == []
-    assert [token for token, _ in replay([1, 2, 3, 1, 2], 9)] == [3, 1, 2]
+from specdemo.strategies import Confidence, Constant
 
 
 class CountingDraft:
@@ -22,9 +16,6 @@ class CountingDraft:
 
     def read(self, ids: Sequence[int]) -> Iterator[int]:
         return iter(())
-
-    def common_prefix(self, ids: Sequence[int]) -> int:
-        return 0
 
 
 def ids(proposals: list[tuple[int, float | None]]) -> list[int]:

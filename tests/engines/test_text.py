@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.engines.text import UNDECODED, IncrementalText, texts
+from specdemo.engines.text import UNDECODED, IncrementalText, token_texts
 
 
 def decode(tokens: list[int]) -> str:
@@ -28,4 +28,4 @@ def test_a_character_is_credited_to_the_token_that_completes_it() -> None:
 
 
 def test_a_proposal_that_ends_inside_a_character_is_shown_as_such() -> None:
-    assert texts(decode, b"M", "är".encode()) == [UNDECODED, "ä", "r"]
+    assert token_texts(decode, b"M", "är".encode()) == [UNDECODED, "ä", "r"]

@@ -8,41 +8,27 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specdemo.capabilities import ENGINES, strategies
 from specdemo.decoding.lookahead import ConstantPolicy
-from specdemo.engines.base import BRIEF, Engine, rounds_of
+from specdemo.engines.base import BRIEF, rounds_of
 from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.engines.sequences import Paged
 from specdemo.engines.text import Tokenizer
 from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import EngineError, PairError, PromptError, SettingsError
 from specdemo.models.catalogue import BUNDLED
-from specdemo.racing.race import race, run_alone
-from specdemo.records import Comparison, Outcome, Request, Round, Run
+from specdemo.racing.race import race
+from specdemo.records import Comparison, Outcome, Round, Run
 from specdemo.results import metrics
 from specdemo.results.words import notes
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.strategies import ENGINES, Strategy, strategies
+from specdemo.strategies import Strategy
 from tests.conftest import PROMPTS
 from tests.support.folders import pair_from_folders
 from tests.support.proposals import proposals
-from tests.support.step_costs import costs_of
+from tests.support.runs import COSTS, plain, request, speculate
 
 pytestmark = pytest.mark.openvino
-
-
-COSTS = costs_of(draft=0.0003, verify=tuple(0.0015 * (1 + 0.04 * n) for n in range(17)))
-
-
-def settings(**values: Any) -> GenerationSettings:
-    return GenerationSettings(**{"engine": "traced", "ignore_eos": True, "max_new_tokens": 64, **values})
-
-
-def speculate(engine: TracedEngine, prompt: str = PROMPTS[0], **values: Any) -> Run:
-    return run_alone(engine.decoder(Request.of(prompt, settings(**values)), COSTS))
-
-
-def plain(engine: Engine, prompt: str = PROMPTS[0], **values: Any) -> Run:
-    return run_alone(engine.decoder(Request.of(prompt, settings(**values)).plain))
 
 
 greedy = cache(plain)
@@ -79,11 +65,11 @@ def test_without_a_cache_outputs_are_the_same(traced: TracedEngine) -> None:
 
 def test_a_setting_moved_during_a_run_holds_from_the_next_round(traced: TracedEngine) -> None:
     def moved(round_: int, before: dict[str, Any], after: dict[str, Any]) -> list[Round]:
-        decoder, done = traced.decoder(Request.of(PROMPTS[0], settings(**before)), COSTS), []
+        decoder, done = traced.decoder(request(traced, **before), COSTS), []
         for step in rounds_of(decoder):
             done.append(step)
             if len(done) == round_:  # of which one is the prefill
-                assert decoder.update_strategy(settings(**before | after).strategy)
+                assert decoder.update_strategy(request(traced, **before | after).strategy)
         assert [token.id for step in done for token in step.committed] == list(greedy(traced).token_ids)
         return done[1:]
 
@@ -99,16 +85,13 @@ def test_a_setting_moved_during_a_run_holds_from_the_next_round(traced: TracedEn
 @pytest.mark.parametrize("penalty", [1.0, 1.2])
 def test_both_engines_write_the_same(traced: TracedEngine, engine: GenAIEngine, penalty: float) -> None:
     for prompt in PROMPTS:
-        theirs = GenerationSettings(ignore_eos=True, max_new_tokens=64, repetition_penalty=penalty)
-        expected = run_alone(engine.decoder(Request.of(prompt, theirs).plain))
-        ours = plain(traced, prompt, repetition_penalty=penalty)
+        expected, ours = (plain(each, prompt, repetition_penalty=penalty) for each in (engine, traced))
         assert (ours.token_ids, ours.text) == (expected.token_ids, expected.text)
         assert ours.prompt_tokens == expected.prompt_tokens == engine.count_tokens(prompt)
 
 
 def test_both_engines_see_the_same_proposals(traced: TracedEngine, engine: GenAIEngine) -> None:
-    theirs = GenerationSettings(ignore_eos=True, max_new_tokens=64)
-    replayed, measured = run_alone(engine.decoder(Request.of(PROMPTS[0], theirs))), speculate(traced)
+    replayed, measured = speculate(engine), speculate(traced)
     for one, other in zip(replayed.rounds, measured.rounds, strict=True):
         assert [(d.id, d.text, d.verdict) for d in proposals(one)] == [
             (d.id, d.text, d.verdict) for d in proposals(other)
@@ -159,7 +142,7 @@ def test_a_model_that_drafts_for_itself_is_always_right() -> None:
 
 
 def test_draft_agreement_is_what_verification_found(traced: TracedEngine) -> None:
-    *_, comparison = race(traced, PROMPTS[0], settings())
+    *_, comparison = race(traced, PROMPTS[0], GenerationSettings(engine="traced", ignore_eos=True, max_new_tokens=64))
     assert isinstance(comparison, Comparison)
     assert comparison.trace_source == "measured"
     assert metrics.identical(comparison)
@@ -175,11 +158,9 @@ def test_draft_agreement_is_what_verification_found(traced: TracedEngine) -> Non
 
 def test_the_text_ends_at_its_end(traced: TracedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     long = plain(traced)
-    request = Request.of(PROMPTS[0], settings(ignore_eos=False))
     end = long.token_ids[20]
     monkeypatch.setattr(Tokenizer, "ends", lambda tokenizer: frozenset({end}))
-    for one in (traced.decoder(request), traced.decoder(request.plain)):
-        run = run_alone(one)
+    for run in (speculate(traced, ignore_eos=False), plain(traced, ignore_eos=False)):
         assert run.finish_reason == "stop"
         assert run.token_ids == long.token_ids[: long.token_ids.index(end) + 1]
 
@@ -191,7 +172,7 @@ def test_prompts_and_pairs_that_cannot_be_run(traced: TracedEngine) -> None:
         plain(traced, "\ud800")
     alone = TracedEngine(pair_from_folders(BUNDLED / "target", None, RuntimeSettings()), thoroughness=BRIEF)
     with pytest.raises(PairError, match="no draft model"):
-        alone.decoder(Request.of("Once", settings()))
+        speculate(alone)
     assert len(speculate(alone, drafter="lookup", max_new_tokens=8).token_ids) == 8
 
 
@@ -226,8 +207,8 @@ def test_a_draft_with_another_tokenizer_is_translated(
 
 def test_what_another_tokenizer_does_not_allow(foreign: TracedEngine) -> None:
     with pytest.raises(SettingsError, match="works in greedy decoding only; switch sampling off"):
-        foreign.decoder(Request.of("Once", settings(do_sample=True)))
-    *_, comparison = race(foreign, PROMPTS[0], settings(max_new_tokens=8))
+        speculate(foreign, do_sample=True)
+    *_, comparison = race(foreign, PROMPTS[0], GenerationSettings(engine="traced", max_new_tokens=8))
     assert isinstance(comparison, Comparison)
     assert "different tokenizers" in " ".join(notes(comparison))
 
@@ -245,8 +226,7 @@ def test_what_openvino_raises_becomes_a_sentence_and_the_next_run_works(
     def broken(sequence: Paged, ids: list[int], last: int = 1) -> np.ndarray:
         raise RuntimeError("out of memory")
 
-    decoder = traced.decoder(Request.of(PROMPTS[0], settings()))
-    rounds = rounds_of(decoder)
+    rounds = rounds_of(traced.decoder(request(traced)))
     next(rounds)
     with monkeypatch.context() as patch:
         patch.setattr(Paged, "logits", broken)
@@ -266,13 +246,12 @@ def test_confidence_is_the_probability_that_is_shown(traced: TracedEngine, monke
             return super().proposes_more(proposed, confidence)
 
     monkeypatch.setattr("specdemo.engines.traced.engine.policy_for", lambda strategy, costs, estimates: Listening(3))
-    run = run_alone(traced.decoder(Request.of(PROMPTS[0], settings())))
-    shown = [draft.draft_probability for step in run.rounds for draft in proposals(step)]
+    shown = [draft.draft_probability for step in speculate(traced).rounds for draft in proposals(step)]
     assert told[: len(shown)] == pytest.approx(shown[: len(told)], rel=1e-4)
 
 
 @pytest.mark.parametrize("strategy", list(strategies("traced", "model")), ids=lambda strategy: strategy.name)
 def test_a_strategy_follows_what_is_moved_if_it_says_so(traced: TracedEngine, strategy: type[Strategy]) -> None:
-    settings = GenerationSettings(engine="traced", drafter=strategy.drafter.name, policy=strategy.policy.name)
-    decoder = traced.decoder(Request.of(PROMPTS[0], settings), COSTS)
-    assert decoder.update_strategy(settings.strategy) == (strategy.name in ENGINES["traced"].live)
+    chosen = request(traced, drafter=strategy.drafter.name, policy=strategy.policy.name)
+    decoder = traced.decoder(chosen, COSTS)
+    assert decoder.update_strategy(chosen.strategy) == (strategy.name in ENGINES["traced"].live)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from specdemo.capabilities import EngineName
 from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import PromptError, RunError
@@ -16,7 +17,6 @@ from specdemo.racing.costs import measure_costs
 from specdemo.records import Costs, ModelPair, Request
 from specdemo.results.metrics import perfect
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import EngineName
 
 PAIR = ScriptedEngine().pair
 SETTINGS = GenerationSettings(engine="traced", ignore_eos=True, max_new_tokens=61)

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from specdemo.capabilities import EngineName
 from specdemo.engines import load_engine
 from specdemo.engines.base import BRIEF
 from specdemo.errors import FolderError, PairError
@@ -13,7 +14,6 @@ from specdemo.models.folder import inspect_folder
 from specdemo.racing.race import run_alone
 from specdemo.records import Model, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.strategies import EngineName
 from specdemo.ui.parts import report_html
 from tests.support.folders import FIXTURES
 

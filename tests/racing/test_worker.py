@@ -12,6 +12,7 @@ from time import perf_counter, sleep
 
 import pytest
 
+from specdemo.capabilities import EngineName
 from specdemo.engines.base import THOROUGH, Decoder
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, LoadError, PromptError
@@ -21,7 +22,6 @@ from specdemo.racing.warm_up import steady_before
 from specdemo.racing.worker import Prepare, WithEngine, Worker, if_loaded
 from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Slice
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import EngineName
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=2000)
 SHORT = GenerationSettings(max_new_tokens=8)

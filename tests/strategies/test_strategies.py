@@ -9,6 +9,7 @@ from pathlib import Path
 import gradio as gr
 import pytest
 
+from specdemo.capabilities import ENGINES, engines_of
 from specdemo.cli import main
 from specdemo.cli.options import check_effect
 from specdemo.decoding.indexes import Match, TextIndex, index_of
@@ -22,17 +23,7 @@ from specdemo.records import Comparison
 from specdemo.results.metrics import identical
 from specdemo.results.words import shared_words
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import (
-    CONSTANT,
-    ENGINES,
-    STRATEGIES,
-    Drafter,
-    Fields,
-    Parameters,
-    Strategy,
-    engines_of,
-    shaping,
-)
+from specdemo.strategies import CONSTANT, STRATEGIES, Drafter, Fields, Parameters, Strategy, parameters
 from specdemo.ui import controls
 from specdemo.ui.compare import show_valid
 
@@ -49,10 +40,7 @@ class Parrot(Strategy):
     name = "parrot"
     drafter = PARROT
     policy = CONSTANT
-
-    @property
-    def words(self) -> str:
-        return f"{self.num_assistant_tokens} repeats"
+    template = "{num_assistant_tokens} repeats"
 
     def genai(self) -> Fields:
         return {"parrot": self.num_assistant_tokens}
@@ -89,10 +77,7 @@ def test_the_page_offers_it_with_its_settings() -> None:
     assert '.no-parrot label:has(input[value="parrot"])' in controls.choices_css()
     shown = controls.visibility(PAIR, "traced", "parrot", "constant")
     assert (shown["num_assistant_tokens"], shown["max_ngram_size"], shown["policy"]) == (True, False, False)
-    assert controls.classes(PAIR, "genai", "model", "constant")["drafter"] == [
-        "no-suffix",
-        "no-parrot",
-    ]
+    assert controls.classes(PAIR, "genai", "model", "constant")["drafter"] == ["no-suffix", "no-parrot"]
     assert controls.classes(PAIR, "traced", "parrot", "constant")["num_assistant_tokens"] == ["moves"]
     updates = dict(zip(controls.initially(PAIR), show_valid(PAIR, "traced", "parrot", "constant"), strict=False))
     assert updates["policy"]["info"] == "Repeats the last token."
@@ -131,7 +116,7 @@ def test_every_strategy_is_named_by_settings_and_by_these_only(name: str) -> Non
 
 
 def test_every_parameter_shapes_a_strategy() -> None:
-    assert shaping() == set(Parameters.model_fields)
+    assert parameters() == set(Parameters.model_fields)
 
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "engines.md"
@@ -143,16 +128,7 @@ def test_the_documents_table_is_what_strategies_declare(monkeypatch: pytest.Monk
 
 
 def table() -> str:
-    rows: list[tuple[str, ...]] = [
-        (
-            "`--drafter`",
-            "`--policy`",
-            "what it does",
-            "engines",
-            "settings",
-        ),
-        ("---",) * 5,
-    ]
+    rows = [("`--drafter`", "`--policy`", "what it does", "engines", "settings"), ("---",) * 5]
     for strategy in STRATEGIES.values():
         names = " ".join(f"`--{name.replace('_', '-')}`" for name in strategy.parameters())
         chosen, engines = (strategy.drafter.name, strategy.policy.name), ", ".join(engines_of(strategy))
@@ -163,7 +139,7 @@ def table() -> str:
 class LastToken(TextIndex):
     def find(self, text: Sequence[int], limit: int) -> Match:
         many = min(limit, 3)
-        return Match(1, (text[-1],) * many, (0.5,) * many)
+        return Match((text[-1],) * many, (0.5,) * many)
 
     def update_strategy(self, strategy: Strategy) -> bool:
         return isinstance(strategy, Parrot)

@@ -1,7 +1,7 @@
 """The engine that decodes with `openvino_genai`. Four facts about version 2026.4 shape it, each covered by a test:
 
-- After a failed step, every later request on the pipeline fails too, so it is discarded and rebuilt when needed.
-- A request that does not fit the KV cache raises nothing; its status becomes IGNORED.
+- After a failed step every later request on the pipeline fails, so we discard it and build another when needed.
+- A request that does not fit into the KV cache raises no error; its status becomes IGNORED.
 - One step advances every request of a batch by one round, and prefills new ones (continuous batching).
 - The pipeline drops cancelled requests in its next step.
 """
@@ -9,6 +9,7 @@
 import math
 from collections.abc import Generator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import count, islice
 from time import perf_counter
 
@@ -27,7 +28,7 @@ from specdemo.engines.base import (
     counted_drafts,
     rounds_of,
 )
-from specdemo.engines.genai.pipelines import Output, Pipelines, check_fits, kind_of, read_output
+from specdemo.engines.genai.pipelines import Output, Pipelines, kind_of
 from specdemo.engines.genai.replay import Tracer
 from specdemo.engines.text import IncrementalText
 from specdemo.errors import PromptError
@@ -38,7 +39,6 @@ from specdemo.settings import Sampling
 from specdemo.strategies import Constant, Lookup, Plain, Strategy
 
 _MAX_TOKENS = 200  # per series of passes: enough for eleven passes over seventeen tokens
-_DRAFTED_TOKENS = 64  # while draft steps are timed
 _NGRAM = 3
 
 
@@ -91,9 +91,8 @@ class GenAIEngine(Engine):
         output = Output((), (), None)
         while output.finish_reason is None:
             self.pipelines.step("plain")
-            ids, log_probabilities, finish_reason = read_output(handle)
+            ids, log_probabilities, finish_reason = self.pipelines.read(handle)
             output = Output(output.ids + ids, output.log_probabilities + log_probabilities, finish_reason)
-            check_fits(handle, self.pair.runtime.cache_size)
         positions = slice(-len(tokens), None) if one_by_one else slice(-len(tokens) - 1, -1)  # an echo ends anew
         return list(output.log_probabilities[positions]) if output.ids[positions] == tuple(tokens) else None
 
@@ -144,8 +143,12 @@ class GenAIDecoder(Decoder):
         started = perf_counter()
         self._pipelines.step(self._kind)
         seconds = perf_counter() - started
-        tokens = self._read()
-        check_fits(self._handle, self._pipelines.pair.runtime.cache_size)
+        output, reported = self._pipelines.read(self._handle), self._request.reports_probabilities
+        self.finish_reason = output.finish_reason
+        tokens = [
+            Token(id=id_, text=self._text.push(id_), probability=math.exp(log_probability) if reported else None)
+            for id_, log_probability in zip(output.ids, output.log_probabilities, strict=True)
+        ]
         if self.finish_reason is not None and tokens:
             tokens[-1] = tokens[-1].model_copy(update={"text": tokens[-1].text + self._text.flush()})
         proposed: tuple[DraftToken, ...] | None = ()
@@ -166,14 +169,6 @@ class GenAIDecoder(Decoder):
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
         return self._tracer.draft_agreement() if self._tracer is not None else None
-
-    def _read(self) -> list[Token]:
-        output, reported = read_output(self._handle), self._request.reports_probabilities
-        self.finish_reason = output.finish_reason
-        return [
-            Token(id=id_, text=self._text.push(id_), probability=math.exp(log_probability) if reported else None)
-            for id_, log_probability in zip(output.ids, output.log_probabilities, strict=True)
-        ]
 
 
 def number_proposed(strategy: Strategy, tokens_left: int, finish_reason: FinishReason | None) -> int | None:
@@ -208,10 +203,9 @@ class GenAIBatch(Batch):
         self._pipelines.step(self._kind)
         at, arrived = self.now(), []
         for number, running in list(self._running.items()):
-            output = read_output(running.handle)
-            check_fits(running.handle, self._pipelines.pair.runtime.cache_size)
+            output = self._pipelines.read(running.handle)
             if output.ids or output.finish_reason is not None:
-                rounds = running.rounds(len(output.ids), output.finish_reason)
+                rounds = running.rounds(output)
                 arrived.append(Arrival(number, at, len(output.ids), output.ids, rounds, output.finish_reason))
             if output.finish_reason is not None:
                 del self._running[number]
@@ -222,13 +216,14 @@ class GenAIBatch(Batch):
         self._running = {}
 
 
+@dataclass
 class _Running:
-    def __init__(self, handle: "openvino_genai.GenerationHandle", request: Request) -> None:
-        self.handle, self._strategy = handle, request.strategy
-        self._max_new_tokens, self._committed = request.max_new_tokens, 0
+    handle: "openvino_genai.GenerationHandle"
+    request: Request
+    committed: int = 0
 
-    def rounds(self, tokens: int, finish_reason: FinishReason | None) -> tuple[RoundCounts, ...]:
-        tokens_left, first = self._max_new_tokens - self._committed, self._committed == 0
-        self._committed += tokens
-        proposed = number_proposed(self._strategy, tokens_left, finish_reason)
-        return () if first else (RoundCounts(proposed, tokens - 1),)
+    def rounds(self, output: Output) -> tuple[RoundCounts, ...]:
+        tokens_left, prefill = self.request.max_new_tokens - self.committed, not self.committed
+        self.committed += len(output.ids)
+        proposed = number_proposed(self.request.strategy, tokens_left, output.finish_reason)
+        return () if prefill else (RoundCounts(proposed, len(output.ids) - 1),)

@@ -48,6 +48,18 @@ def generation_config(
     return config  # the chat template is already in the prompt
 
 
+class Output(NamedTuple):
+    ids: tuple[int, ...]
+    log_probabilities: tuple[float, ...]
+    finish_reason: FinishReason | None
+
+
+_REASONS: dict[openvino_genai.GenerationFinishReason, FinishReason] = {
+    openvino_genai.GenerationFinishReason.STOP: "stop",
+    openvino_genai.GenerationFinishReason.LENGTH: "length",
+}
+
+
 class Pipelines:
     def __init__(self, pair: ModelPair, *, lazy: bool = False) -> None:
         self.pair = pair
@@ -86,14 +98,29 @@ class Pipelines:
         with self.dropped_on_failure(kind):
             self._loaded[kind].step()
 
+    def read(self, handle: "openvino_genai.GenerationHandle") -> Output:
+        """Return the tokens that a request has committed since the last call.
+
+        Raises a `CacheError` if it does not fit into the KV cache, which GenAI reports by a status only.
+        """
+        ids: list[int] = []
+        log_probabilities: list[float] = []
+        finish_reason = None
+        while handle.can_read():
+            for output in handle.read().values():
+                ids += output.generated_ids
+                log_probabilities += output.generated_log_probs
+                finish_reason = _REASONS.get(output.finish_reason, finish_reason)
+        if handle.get_status() == openvino_genai.GenerationStatus.IGNORED:
+            raise CacheError(
+                f"The KV cache of {self.pair.runtime.cache_size} GB is too small for this run; "
+                "shorten the prompt, ask for fewer tokens, or start with a larger cache size."
+            )
+        return Output(tuple(ids), tuple(log_probabilities), finish_reason)
+
     def prompt(self, ids: Sequence[int]) -> openvino.Tensor | str:
         """Return a prompt as the target's pipelines take it: its ids, or its text where they take embeddings."""
         return self.tokenizer.text_of(ids) if self.pair.target.in_parts else as_tensor(ids)
-
-    def generate(self, kind: PipelineKind, request: Request) -> Any:
-        prompt, pipeline = self.prompt(self.tokenizer.encode_prompt(request)), self.get(kind)
-        with self.dropped_on_failure(kind):
-            return pipeline.generate([prompt], [generation_config(pipeline, request)])[0]
 
     @contextmanager
     def dropped_on_failure(self, kind: PipelineKind) -> Iterator[None]:
@@ -188,40 +215,6 @@ def scheduler_config(pair: ModelPair, *, concurrent: bool = False) -> openvino_g
     config.enable_prefix_caching = pair.runtime.enable_prefix_caching
     config.dynamic_split_fuse, config.max_num_batched_tokens = True, PREFILL_CHUNK
     return config
-
-
-_REASONS: dict[openvino_genai.GenerationFinishReason, FinishReason] = {
-    openvino_genai.GenerationFinishReason.STOP: "stop",
-    openvino_genai.GenerationFinishReason.LENGTH: "length",
-}
-
-
-class Output(NamedTuple):
-    ids: tuple[int, ...]
-    log_probabilities: tuple[float, ...]
-    finish_reason: FinishReason | None
-
-
-def read_output(handle: "openvino_genai.GenerationHandle") -> Output:
-    """Return the tokens that a request has committed since the last call."""
-    ids: list[int] = []
-    log_probabilities: list[float] = []
-    finish_reason = None
-    while handle.can_read():
-        for output in handle.read().values():
-            ids += output.generated_ids
-            log_probabilities += output.generated_log_probs
-            finish_reason = _REASONS.get(output.finish_reason, finish_reason)
-    return Output(tuple(ids), tuple(log_probabilities), finish_reason)
-
-
-def check_fits(handle: "openvino_genai.GenerationHandle", cache_size: int) -> None:
-    """Raise a `CacheError` unless a request fits into the KV cache; GenAI only reports a status."""
-    if handle.get_status() == openvino_genai.GenerationStatus.IGNORED:
-        raise CacheError(
-            f"The KV cache of {cache_size} GB is too small for this run; "
-            "shorten the prompt, ask for fewer tokens, or start with a larger cache size."
-        )
 
 
 def as_tensor(ids: Sequence[int]) -> openvino.Tensor:

@@ -11,20 +11,15 @@ import numpy as np
 
 from specdemo.decoding.indexes import index_of
 from specdemo.decoding.lookahead import policy_for, propose
-from specdemo.decoding.verification import Ids, Logits, greedy_choice, judge, softmax
+from specdemo.decoding.verification import greedy_choice, judge, softmax
 from specdemo.engines.genai.pipelines import Pipelines
-from specdemo.engines.language_model import ModelSequence, draft_agreement
-from specdemo.engines.text import texts
+from specdemo.engines.language_model import draft_agreement
+from specdemo.engines.sequences import ModelSequence
+from specdemo.engines.text import token_texts
 from specdemo.records import DraftToken, Outcome, Request, Round
-from specdemo.strategies import Strategy
 
 Replayed = tuple[int, float | None]  # a proposed token's id and the draft's probability of it
 Replay = Callable[[Sequence[int], int], list[Replayed]]  # (text, limit) -> proposals
-
-
-def lookup_replay(strategy: Strategy) -> Replay:
-    index = index_of(strategy)
-    return lambda text, limit: [(token, None) for token in index.find(text, limit).tokens]
 
 
 class DraftReplay:
@@ -71,7 +66,8 @@ class Tracer:
             self._draft = pipelines.draft_model().sequence(self._max_length)
             self._replay = DraftReplay(self._draft, prompt, request)
         else:
-            self._replay = lookup_replay(request.strategy)
+            index = index_of(request.strategy)
+            self._replay = lambda text, limit: [(token, None) for token in index.find(text, limit).tokens]
 
     def round(self, step: Round, *, ended: bool) -> Round:
         """Return the next round with its proposals, or as given if inconsistent; the first is the prefill."""
@@ -86,18 +82,15 @@ class Tracer:
     def draft_agreement(self) -> tuple[bool, ...] | None:
         if self._draft is None:
             return None
-
-        def choose(logits: Logits, seen: Ids) -> int:
-            return greedy_choice(logits, self._sampling, seen)
-
-        return draft_agreement(self._draft, self._text, self._prompt_length + 1, self._sampling, choose)
+        first, sampling = self._prompt_length + 1, self._sampling
+        return draft_agreement(self._draft, self._text, first, lambda row, seen: greedy_choice(row, sampling, seen))
 
     def _draft_tokens(
         self, step: Round, proposals: Sequence[Replayed], outcomes: Sequence[Outcome]
     ) -> tuple[DraftToken, ...]:
         accepted = step.committed[: outcomes.count(Outcome.ACCEPTED)]
         context = self._text + [token.id for token in accepted if token.id is not None]
-        rejected = texts(self._decode, context, [token for token, _ in proposals[len(accepted) :]])
+        rejected = token_texts(self._decode, context, [token for token, _ in proposals[len(accepted) :]])
         words = [token.text for token in accepted] + rejected
         reported = [token.probability for token in accepted] + [None] * len(rejected)
         return tuple(

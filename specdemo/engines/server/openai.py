@@ -11,11 +11,11 @@ from functools import cache, partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
+from specdemo.capabilities import SERVERS
 from specdemo.engines.base import Prefilling, counted_drafts
 from specdemo.engines.server import vllm
 from specdemo.engines.server.client import Client, Event
 from specdemo.records import MOST, TICK, DraftCounts, FinishReason, Model, Request, Round, Token, TraceSource
-from specdemo.strategies import SERVERS
 
 _LETTERS_PER_TOKEN = 4  # of English, for texts whose length in tokens is only estimated
 _PREFIXES = ("/v1", "/v3", "")  # where servers have the protocol; OpenVINO Model Server: v3

@@ -1,7 +1,7 @@
-"""One request in our own loop: draft, verify, commit.
+"""One request in specdemo's own loop: draft, verify, commit.
 
-A round's clock covers what any implementation must do: drafting, the target pass, choosing tokens. Values for display
-only (probabilities in greedy decoding, entropies, text) are computed off the clock.
+A round's clock covers what every implementation must do: drafting, the target pass, and choosing tokens. What is only
+displayed (probabilities in greedy decoding, entropies, text) is computed off the clock.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -23,8 +23,8 @@ from specdemo.decoding.verification import (
     rejection_sample,
 )
 from specdemo.engines.base import Decoder, Prefilling
-from specdemo.engines.language_model import ModelSequence
-from specdemo.engines.text import IncrementalText, Tokenizer, texts
+from specdemo.engines.sequences import ModelSequence
+from specdemo.engines.text import IncrementalText, Tokenizer, token_texts
 from specdemo.engines.traced.drafters import Proposal, Proposer
 from specdemo.errors import OPENVINO_FAILURES, EngineError
 from specdemo.records import DraftToken, Request, Round, Token
@@ -45,7 +45,7 @@ class TracedDecoder(Decoder):
         reset: Callable[[], None] = lambda: None,
         update_strategy: UpdateStrategy = lambda strategy: False,
     ) -> None:
-        """Create a decoder that calls `reset` after a failure, which may leave the caches inconsistent."""
+        """Create a decoder. It calls `reset` after a failure, which may leave the caches inconsistent."""
         self._request, self._sampling = request, request.sampling
         self._tokenizer, self._ends = tokenizer, tokenizer.ends()
         self._open_target, self._open_drafter = target, drafter
@@ -58,7 +58,7 @@ class TracedDecoder(Decoder):
     def rounds(self) -> Generator[Prefilling | Round]:
         self._text = self._tokenizer.encode_prompt(self._request)
         self.prompt_tokens = self._prompt_length = len(self._text)
-        self._words = IncrementalText(self._tokenizer.decode, self._text)
+        self._incremental = IncrementalText(self._tokenizer.decode, self._text)
         capacity = self._prompt_length + self._request.max_new_tokens
         try:
             with self._resetting():
@@ -110,8 +110,8 @@ class TracedDecoder(Decoder):
         ids = [proposal.id for proposal in proposals]
         logits = self._target.logits(self._text + ids, len(ids) + 1)
         verified = perf_counter()
-        accepted, own = self._verify(proposals, logits)
-        committed = self._until_end([*ids[:accepted], own])
+        accepted, next_token = self._verify(proposals, logits)
+        committed = self._until_end([*ids[:accepted], next_token])
         if self._drafter is not None:
             if len(self._text) == self._prompt_length:
                 self._drafter.read(self._text)  # only now, since an EAGLE-3 head reads the target's hidden states
@@ -144,7 +144,7 @@ class TracedDecoder(Decoder):
             yield distribution(row, self._sampling, seen)
 
     def _contexts(self, ids: Sequence[int]) -> list[Ids]:
-        """Return the tokens before each row of logits, in one array: a set of each takes several times as long."""
+        """Return the tokens before each row of logits, as slices of one array: sets take several times as long."""
         tokens = np.array([*self._text, *ids])
         return [tokens[: len(self._text) + index] for index in range(len(ids) + 1)]
 
@@ -159,9 +159,9 @@ class TracedDecoder(Decoder):
         return committed
 
     def _committed(self, ids: Sequence[int], targets: Sequence[Probabilities]) -> tuple[Token, ...]:
-        words = [self._words.push(token) for token in ids]
+        words = [self._incremental.push(token) for token in ids]
         if self.finish_reason is not None:
-            words[-1] += self._words.flush()
+            words[-1] += self._incremental.flush()
         return tuple(
             Token(id=token, text=text, probability=float(target[token]), entropy=entropy(target))
             for token, text, target in zip(ids, words, targets, strict=False)
@@ -182,6 +182,6 @@ class TracedDecoder(Decoder):
                 target_probability=float(target[proposal.id]),
             )
             for proposal, text, outcome, target in zip(
-                proposals, texts(self._tokenizer.decode, self._text, ids), outcomes, targets, strict=False
+                proposals, token_texts(self._tokenizer.decode, self._text, ids), outcomes, targets, strict=False
             )
         )

@@ -1,8 +1,9 @@
-"""Drafters: a draft model, one with a different tokenizer, or the text so far."""
+"""What proposes tokens: a draft model, one with a different tokenizer, or the text so far."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -19,7 +20,8 @@ from specdemo.decoding.verification import (
     penalised,
     resized,
 )
-from specdemo.engines.language_model import ModelSequence, Tokens, draft_agreement
+from specdemo.engines.language_model import Tokens, draft_agreement
+from specdemo.engines.sequences import ModelSequence
 from specdemo.engines.text import Tokenizer
 from specdemo.settings import Sampling
 
@@ -33,20 +35,11 @@ class Proposal:
 
     id: int
     distribution: Callable[[], Probabilities] | None
-    confidence: Callable[[], float] | None = None
+    confidence: Callable[[], float] = lambda: 1.0  # a copied token's, for which no policy asks
 
     @property
     def probability(self) -> float | None:
         return None if self.distribution is None else float(self.distribution()[self.id])
-
-
-def certain_proposal(token: int, vocabulary: int) -> Proposal:
-    def distribution() -> Probabilities:
-        result = np.zeros(vocabulary)
-        result[token] = 1
-        return result
-
-    return Proposal(token, distribution)
 
 
 class Proposer(ABC):
@@ -76,9 +69,9 @@ class ModelDrafter(Proposer):
         random: Uniform,
         tokens: Tokens | None = None,
     ) -> None:
-        """Propose nothing beyond `context` tokens; `tokens` are those of the logits, if not all of the target's.
+        """Propose at most `context` tokens into a text; `tokens` belong to the logits, if not all of the target's.
 
-        `vocabulary` is the target's number of logits, which a draft with the same tokenizer may pad differently.
+        `vocabulary` is the target's number of logits; a draft with the same tokenizer may pad its own differently.
         """
         self._sequence, self._vocabulary, self._context = sequence, vocabulary, context
         self._policy, self._sampling, self._random, self._tokens = policy, sampling, random, tokens
@@ -100,7 +93,7 @@ class ModelDrafter(Proposer):
                 ids.append(before[-1].id)
             return self._choose(self._sequence.logits(ids)[0], np.array(ids))
 
-        return propose(self._policy, limit, choose, _confidence)
+        return propose(self._policy, limit, choose, lambda proposal: proposal.confidence())
 
     def learn(self, proposed: int, accepted: int) -> None:
         self._policy.learn(proposed, accepted)
@@ -109,11 +102,7 @@ class ModelDrafter(Proposer):
         """Compare greedy choices with the text; None if the draft samples, or the text exceeds its context."""
         if self._sampling.do_sample or not self._fits(text):
             return None
-
-        def choose(logits: Logits, seen: Ids) -> int:
-            return self._choose(logits, seen).id
-
-        return draft_agreement(self._sequence, text, first, self._sampling, choose)
+        return draft_agreement(self._sequence, text, first, lambda logits, seen: self._choose(logits, seen).id)
 
     def _fits(self, text: Sequence[int]) -> bool:
         return self._context is None or len(text) <= self._context
@@ -138,7 +127,8 @@ class ModelDrafter(Proposer):
 
         if sampling.do_sample:
             sampled = probabilities()
-            return Proposal(draw(sampled, self._random.random()), lambda: sampled)
+            token = draw(sampled, self._random.random())
+            return Proposal(token, lambda: sampled, lambda: float(sampled[token]))
         scores = penalised(row, seen, sampling.repetition_penalty)
         choice = int(scores.argmax())
         token = choice if self._tokens is None else int(self._tokens[choice])
@@ -153,8 +143,12 @@ class TextDrafter(Proposer):
         self._index.find(text, 0)
 
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
-        match = self._index.find(text, limit)
-        return [certain_proposal(token, self._vocabulary) for token in match.tokens]
+        tokens = self._index.find(text, limit).tokens
+        return [Proposal(token, partial(_certainty, token, self._vocabulary)) for token in tokens]
+
+
+def _certainty(token: int, vocabulary: int) -> Probabilities:
+    return np.bincount([token], minlength=vocabulary).astype(float)
 
 
 class TranslatingDrafter(Proposer):
@@ -174,7 +168,7 @@ class TranslatingDrafter(Proposer):
 
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
         draft_text = self._draft_tokenizer.encode(self._target_tokenizer.decode(text))
-        if not draft_text:  # the text so far is all special tokens
+        if not draft_text:  # the text so far consists of special tokens
             return []
         proposals = self._drafter.propose(draft_text, limit)
         continuation = [proposal.id for proposal in proposals]
@@ -194,11 +188,3 @@ def _find_end(context: Sequence[int], encoded: Sequence[int]) -> int | None:
     """Find the end of the context, which encoding may prefix with a few tokens; None if not found."""
     ends = (start + len(context) for start in range(min(3, len(encoded))))
     return next((end for end in ends if list(encoded[end - len(context) : end]) == list(context)), None)
-
-
-def _confidence(proposal: Proposal) -> float:
-    if proposal.confidence is not None:
-        return proposal.confidence()
-    probability = proposal.probability
-    assert probability is not None, "a draft model knows its probabilities"
-    return probability

@@ -1,5 +1,6 @@
-"""A pair decoded by our own loop. One compiled target serves both sides; each request has its own caches."""
+"""Decodes a pair in specdemo's own loop. Both sides share one compiled target; each request has its own caches."""
 
+import math
 from collections.abc import Generator, Iterable, Sequence
 from functools import partial
 from time import perf_counter
@@ -7,20 +8,18 @@ from typing import Literal
 
 from specdemo.decoding.indexes import index_of
 from specdemo.decoding.lookahead import Estimates, policy_for
-from specdemo.decoding.verification import Uniform
+from specdemo.decoding.verification import Uniform, distribution
 from specdemo.engines.base import THOROUGH, Decoder, Engine, Thoroughness
 from specdemo.engines.language_model import (
     IN_BACKGROUND,
     Adapt,
     HeadModel,
     LanguageModel,
-    ModelSequence,
     OwnTokens,
     Tokens,
-    log_probabilities,
-    show_states,
+    add_states_output,
 )
-from specdemo.engines.sequences import Layout
+from specdemo.engines.sequences import CachedSequence, Layout, ModelSequence
 from specdemo.engines.text import Tokenizer
 from specdemo.engines.traced.decoder import OpenDrafter, TracedDecoder, UpdateStrategy
 from specdemo.engines.traced.drafters import ModelDrafter, Proposer, TextDrafter, TranslatingDrafter
@@ -28,25 +27,19 @@ from specdemo.errors import PairError
 from specdemo.models.catalogue import pair_settings
 from specdemo.models.checks import check_engine, check_strategy
 from specdemo.models.converted import folder_of, traced_runtime
-from specdemo.models.devices import (
-    check_devices,
-    describe_environment,
-    draft_device,
-    draft_runtime,
-    properties,
-)
+from specdemo.models.devices import check_devices, describe_environment, draft_device, draft_runtime, properties
 from specdemo.records import Costs, ModelPair, Request
 from specdemo.settings import RuntimeSettings
 from specdemo.strategies import Plain, Strategy
 
-_Role = Literal["plain", "speculative", "draft"]  # both sides share the target, each with its own text
-_KEPT = 2  # texts whose caches are kept: the warm-up's and the chat's
-_DRAFTED_TOKENS = 64  # while draft steps are timed
-# Activations of a draft that share a scale: its steps take a tenth less time than with 32, at the same agreement.
-# More do not divide the rows of every model.
+_Role = Literal["plain", "speculative", "draft"]  # the sides share the target, but not its cache
+_CACHED_TEXTS = 2  # the warm-up's and the chat's
+# Activations of a draft that share a scale. Steps take a tenth less time than with 32, at the same agreement; larger
+# groups do not divide the rows of every model.
 _DRAFT_GROUP = 64
-_FIXED_LENGTHS = range(1, 6)  # with more tokens a round rarely pays, and each length compiled takes memory
-_EXACT_LAYOUTS: tuple[Layout, ...] = ("empty", "padded")  # may have the same bits at any length; the cheaper first
+_LEAST_PROBABILITY = 1e-12  # keeps logarithms finite
+_FIXED_LENGTHS = range(1, 6)  # longer rounds rarely pay, and each compiled length takes memory
+_EXACT_LAYOUTS: tuple[Layout, ...] = ("empty", "padded")  # may repeat bits at any length; the cheaper one first
 
 
 class TracedEngine(Engine):
@@ -59,8 +52,8 @@ class TracedEngine(Engine):
         self.thoroughness = thoroughness
         check_devices(runtime)
         tokenizers = IN_BACKGROUND.submit(_tokenizers, pair)
-        usual = pair_settings(pair).strategy  # which most requests have
-        early = {1, *_lengths(usual)} if thoroughness.fixed_lengths else ()
+        default = pair_settings(pair).strategy  # most requests use it
+        early = {1, *_lengths(default)} if thoroughness.fixed_lengths else ()
         self._target: LanguageModel | None = _load_target(pair, runtime, early)
         if self._target.layout is None and pair.runtime.dynamic_quantization == "auto":
             self._target = None  # freed first
@@ -71,21 +64,21 @@ class TracedEngine(Engine):
         self._own_tokens: Tokens | None = None
         self._head: HeadModel | None = None
         self._estimates = Estimates()  # of the automatic lookahead
-        self._kept: dict[_Role, list[ModelSequence]] = {}
+        self._sequences: dict[_Role, list[CachedSequence]] = {}
         if pair.draft is not None:
             folder, device = folder_of(pair.draft), draft_device(runtime)
-            # a draft quantizes activations where its target does: its steps take a fifth less time
-            own = draft_runtime(runtime if device == runtime.device else pair.runtime)
-            options = properties(own, device, group=_DRAFT_GROUP)
-        if pair.draft is not None and pair.eagle3:
-            self._head = HeadModel(folder, device, options, self._target.vocabulary)
-            self._draft, self._own_tokens = self._head.model, self._head.tokens
-        elif pair.draft is not None:
-            adapted = OwnTokens()
-            self._draft = LanguageModel(folder, device, options, adapt=adapted)
-            self._own_tokens = adapted.tokens
-            self.pair = pair.model_copy(update={"translated": self._draft_tokenizer is not None})
-        if self._draft is not None:  # its greedy choices are found again in passes over many tokens
+            # the draft quantizes activations if its target does: its steps take a fifth less time
+            draft_settings = draft_runtime(runtime if device == runtime.device else pair.runtime)
+            options = properties(draft_settings, device, group=_DRAFT_GROUP)
+            if pair.eagle3:
+                self._head = HeadModel(folder, device, options, self._target.vocabulary)
+                self._draft, self._own_tokens = self._head.model, self._head.tokens
+            else:
+                adapted = OwnTokens()
+                self._draft = LanguageModel(folder, device, options, adapt=adapted)
+                self._own_tokens = adapted.tokens
+                self.pair = pair.model_copy(update={"translated": self._draft_tokenizer is not None})
+            # `draft_agreement` repeats the draft's choices in passes over many tokens
             self._draft.layout = self._target.layout
         self.environment = describe_environment(pair, runtime)
 
@@ -94,26 +87,26 @@ class TracedEngine(Engine):
         plain = isinstance(request.strategy, Plain)
         drafter, update = (None, lambda _: False) if plain else self._drafter(request, costs)
         if self.thoroughness.fixed_lengths and request.kv_cache:
-            self._fix(request.strategy)
+            self._compile_passes(request.strategy)
         return TracedDecoder(
             request,
             self._tokenizer,
             partial(self._sequence, "plain" if plain else "speculative", kv_cache=request.kv_cache),
             drafter,
-            self._kept.clear,
+            self._sequences.clear,
             update,
         )
 
-    def _fix(self, strategy: Strategy) -> None:
-        """Compile the passes of this strategy's rounds before the clock starts, the same kind for both sides."""
-        self._model("plain").fix(_lengths(strategy))
+    def _compile_passes(self, strategy: Strategy) -> None:
+        """Compile the passes of a strategy's rounds, for both sides, before the clock starts."""
+        self._model("plain").compile_lengths(_lengths(strategy))
         if self._draft is not None and strategy.drafter.model:
-            # a draft reads one token, or two after a fully accepted round; a head every committed one
-            self._draft.fix(_FIXED_LENGTHS if self._head is not None else (1, 2))
+            # a draft reads one token, or two after a fully accepted round; a head reads all committed ones
+            self._draft.compile_lengths(_FIXED_LENGTHS if self._head is not None else (1, 2))
 
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
         if self.thoroughness.fixed_lengths:
-            self._model("plain").fix(_FIXED_LENGTHS)
+            self._model("plain").compile_lengths(_FIXED_LENGTHS)
         text = self._tokenizer.encode(prompt)
         sequence = self._model("plain").sequence(len(text) + tokens)
         sequence.logits(text)
@@ -127,15 +120,20 @@ class TracedEngine(Engine):
         self, request: Request, before: Sequence[int], tokens: Sequence[int], *, one_by_one: bool
     ) -> list[float] | None:
         start = [*self._tokenizer.encode_prompt(request), *before]
-        sequence = self._model("plain").sequence(len(start) + len(tokens), kv_cache=request.kv_cache)
-        return log_probabilities(sequence, start, tokens, request.sampling, one_by_one=one_by_one)
+        text, ends = [*start, *tokens], range(len(start), len(start) + len(tokens))
+        target = self._model("plain").sequence(len(text), kv_cache=request.kv_cache)
+        rows = (target.logits(text[:end])[0] for end in ends) if one_by_one else target.logits(text[:-1], len(tokens))
+        return [
+            math.log(max(float(distribution(row, request.sampling, text[:end])[text[end]]), _LEAST_PROBABILITY))
+            for row, end in zip(rows, ends, strict=True)
+        ]
 
     def count_tokens(self, text: str) -> int:
         return len(self._tokenizer.encode(text))
 
     def close(self) -> None:
         self._target = self._draft = self._head = None
-        self._kept.clear()
+        self._sequences.clear()
 
     def _model(self, role: _Role) -> LanguageModel:
         model = self._draft if role == "draft" else self._target
@@ -143,27 +141,23 @@ class TracedEngine(Engine):
         return model
 
     def _sequence(self, role: _Role, text: Sequence[int], capacity: int, *, kv_cache: bool) -> ModelSequence:
-        """Return a sequence for this text; with prefix caching, the kept one that shares most of it."""
+        """Return a new sequence or, with prefix caching, the one that shares the longest prefix with this text."""
         model = self._model(role)
         if not (self.pair.runtime.enable_prefix_caching and kv_cache):
             return model.sequence(capacity, kv_cache=kv_cache)
-        kept = self._kept.setdefault(role, [])
-        if len(kept) < _KEPT:
-            kept.append(model.sequence(capacity))
-            return kept[-1]
-        return max(kept, key=lambda sequence: sequence.common_prefix(text))
+        sequences = self._sequences.setdefault(role, [])
+        if len(sequences) < _CACHED_TEXTS:
+            sequences.append(model.sequence(capacity))
+            return sequences[-1]
+        return max(sequences, key=lambda sequence: sequence.common_prefix(text))
 
     def _drafter(self, request: Request, costs: Costs | None) -> tuple[OpenDrafter, UpdateStrategy]:
         vocabulary, strategy = self._model("speculative").vocabulary, request.strategy
         if not strategy.drafter.model:
             index = index_of(strategy)
-
-            def open_index(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Proposer:
-                return TextDrafter(index, vocabulary)
-
-            return open_index, index.update_strategy
+            return (lambda *_: TextDrafter(index, vocabulary)), index.update_strategy
         context = self.pair.draft.context_length if self.pair.draft is not None else None
-        # when sampling, a seed reproduces a run only if every run starts from the same state
+        # not when sampling: a seed reproduces a run only if every run starts from the same estimates
         learns = strategy.needs_costs and not request.sampling.do_sample
         policy = policy_for(strategy, costs, self._estimates if learns else None)
 
@@ -182,7 +176,7 @@ class TracedEngine(Engine):
 
 
 def _lengths(strategy: Strategy) -> Sequence[int]:
-    """Tokens of the passes over which a strategy's rounds go."""
+    """Return the lengths of the target passes in a strategy's rounds, in tokens."""
     if isinstance(strategy, Plain):
         return (1,)
     lookahead = strategy.fixed_lookahead
@@ -190,7 +184,7 @@ def _lengths(strategy: Strategy) -> Sequence[int]:
 
 
 def _load_target(pair: ModelPair, runtime: RuntimeSettings, early: Iterable[int]) -> LanguageModel:
-    states: Adapt = show_states if pair.eagle3 else lambda model: None
+    states: Adapt = add_states_output if pair.eagle3 else lambda model: None
     options = properties(runtime, runtime.device)
     # activations are quantized only where weights are compressed
     layouts = () if pair.target.weights.lower().startswith(("f", "bf")) else _EXACT_LAYOUTS
@@ -198,7 +192,7 @@ def _load_target(pair: ModelPair, runtime: RuntimeSettings, early: Iterable[int]
 
 
 def _tokenizers(pair: ModelPair) -> tuple[Tokenizer, Tokenizer | None]:
-    """The target's tokenizer, and the draft's unless the target's serves both."""
+    """Return the target's tokenizer, and the draft's if it is a different one."""
     target, draft = Tokenizer(pair.target), pair.draft
     if draft is None or pair.eagle3:
         return target, None
