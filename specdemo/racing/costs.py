@@ -123,7 +123,7 @@ def _timed(
         chosen = {"policy": "constant", "num_assistant_tokens": longest, "ignore_eos": True}
         settings = pair_settings(engine.pair, engine=engine.name, max_new_tokens=_TOKENS * len(lookaheads), **chosen)
         turns = cycle(LiveSettings(lookahead, 0.0) for lookahead in lookaheads)
-        *_, comparison = race(engine, text, settings, stop=stop, moved=lambda: next(turns))
+        *_, comparison = race(engine, text, settings, stop=stop, live_settings=lambda: next(turns))
         if isinstance(comparison, Comparison):
             plain, rounds = timings(comparison.plain), timings(comparison.speculative)
             rounds = [each for each in rounds if each.lookahead in lookaheads]
