@@ -56,7 +56,7 @@ document.addEventListener("focusin", oneStop);
 const ANSWERS = [
   ["#use, [data-action=select]", "#pair-message", "#cancel-load"],
   ["[data-action=download]", "#download", "#cancel-download"],
-  ["#add-model", "#add-message", ""],
+  ["#add-model", "#pair-message", ""],
   ["#copy-code", "#message", ""],
   ["#measure-start", "#measure-message", "#measure-stop"],
   ["#find", "#find-message", "#stop-find"],

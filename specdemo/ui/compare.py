@@ -17,46 +17,18 @@ from specdemo.exports.code import FLAVOURS, code
 from specdemo.exports.html import FILE_KINDS, make_file
 from specdemo.exports.schema import from_text
 from specdemo.files import is_text
-from specdemo.models.catalogue import bundled_prompts, default_drafter
+from specdemo.models.catalogue import bundled_prompts
 from specdemo.models.checks import with_tokenizers_compared
 from specdemo.records import MOST_TURNS, ModelPair, Turn
 from specdemo.results.words import SAMPLING_CAVEAT, is_chat
-from specdemo.settings import GenerationSettings, choices
-from specdemo.strategies import EngineName, shaping
-from specdemo.ui.controls import (
-    AT_HAND,
-    FIELDS,
-    NAMES,
-    Control,
-    annotation,
-    classes,
-    control,
-    default_values,
-    drafters,
-    engines_for,
-    explanation,
-    first_policy,
-    initially,
-    lookahead_info,
-    policies,
-    settings_from,
-    start_values,
-    visibility,
-)
+from specdemo.settings import GenerationSettings
+from specdemo.strategies import shaping
+from specdemo.ui import controls as widgets
+from specdemo.ui.controls import AT_HAND, FIELDS, NAMES, Control, default_values
 from specdemo.ui.feed import end_event
 from specdemo.ui.parts import alert, code_html, examples_html, notice
 from specdemo.ui.server import sent
-from specdemo.ui.session import (
-    ENGINE,
-    FILES,
-    PRIVATE,
-    QUIET,
-    FinishedRun,
-    Sessions,
-    Stop,
-    check_session,
-    in_child,
-)
+from specdemo.ui.session import ENGINE, FILES, PRIVATE, QUIET, FinishedRun, Sessions, Stop, check_session, in_child
 from specdemo.ui.views import script, view
 
 
@@ -167,7 +139,7 @@ class CompareCallbacks:
 
         text = inspect.Parameter("prompt", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=str)
         options = [
-            inspect.Parameter(name, text.kind, annotation=annotation(name), default=value)
+            inspect.Parameter(name, text.kind, annotation=widgets.annotation(name), default=value)
             for name, value in default_values(pair).items()
         ]
         vars(compare)["__signature__"] = inspect.Signature([text, *options], return_annotation=dict[str, Any])
@@ -176,7 +148,7 @@ class CompareCallbacks:
 
 
 def _settings(pair: ModelPair, values: Sequence[Any]) -> GenerationSettings:
-    return settings_from(pair, dict(zip(NAMES, values, strict=True)))
+    return widgets.settings_from(pair, dict(zip(NAMES, values, strict=True)))
 
 
 def api_description() -> str:
@@ -195,35 +167,6 @@ def buttons(state: Literal["idle", "waiting", "running"]) -> list[dict[str, Any]
 
 def cancel_run() -> list[Any]:
     return [notice("Cancelled."), *buttons("idle")]
-
-
-def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> list[Any]:
-    """Return updates of the controls, ordered as by `visibility`, and a message on choices that are not available."""
-    values: dict[str, Any] = {}
-    if len(engines_for(pair)) == 1:
-        values["engine"] = engine = engines_for(pair)[0]
-    chosen = {"drafter": drafter, "policy": policy}
-    if drafter not in drafters(pair, engine):
-        values["drafter"] = drafter = default_drafter(pair)
-    allowed = policies(pair, engine, drafter)
-    if policy not in allowed and len(allowed) > 1:  # a hidden control keeps its value, for the drafter that shows it
-        values["policy"] = policy = first_policy(allowed)
-    updates: dict[str, dict[str, Any]] = {
-        name: {"visible": shown} for name, shown in visibility(pair, engine, drafter, policy).items()
-    }
-    for name, value in values.items():
-        updates[name]["value"] = value
-    updates["policy"]["info"] = explanation(pair, engine, drafter, policy)
-    updates["num_assistant_tokens"]["info"] = lookahead_info(pair, engine)
-    for name, marks in classes(pair, engine, drafter, policy).items():
-        updates[name]["elem_classes"] = marks
-    replaced = " ".join(_replaced(name, chosen[name], values[name]) for name in chosen.keys() & values.keys())
-    return [*(gr.update(**update) for update in updates.values()), notice(replaced) if replaced else gr.skip()]
-
-
-def _replaced(name: str, was: str, now: str) -> str:
-    field, labels = FIELDS[name], choices(FIELDS[name]) or {}
-    return f"{field.title}: {labels[now]}, because {labels[was].lower()} is not available here."
 
 
 def chat_so_far(turns: tuple[Turn, ...], prompt: str) -> tuple[Turn, ...]:
@@ -345,9 +288,9 @@ def compare_tab(
     reading = [prompt.focus, *(controls[name].change for name in DECODING)]
     gr.on(reading, callbacks.prepare, prepared, trigger_mode="always_last", **PRIVATE)
     choosers = [controls["engine"], controls["drafter"], controls["policy"]]
-    dependent = [controls[name] for name in initially(first)]
-    valid = [*dependent, message]
-    gr.on([pair.change, *(chooser.change for chooser in choosers)], show_valid, [pair, *choosers], valid, **PRIVATE)
+    valid = [*(controls[name] for name in _initially(first)), message]
+    changed = [pair.change, *(chooser.change for chooser in choosers)]
+    gr.on(changed, widgets.show_valid, [pair, *choosers], valid, **PRIVATE)
     names = ["drafter", "policy", *sorted(shaping())]
     of_drafter = [controls[name] for name in names]
     recalled = script("settings.js", "recallDrafter", json.dumps(names))
@@ -364,20 +307,21 @@ def compare_tab(
     return CompareTab(prompt, message, controls, race, find, run, prepare)
 
 
+def _initially(pair: ModelPair) -> dict[str, dict[str, Any]]:
+    start = widgets.start_values(pair)
+    return widgets.appearance(pair, start["engine"], start["drafter"], start["policy"])
+
+
 def _controls(
     callbacks: CompareCallbacks, pair: gr.State, first: ModelPair, prompt: gr.Textbox, message: gr.HTML
 ) -> tuple[dict[str, Control], FindButtons]:
     """The common controls, then the others in a panel that opens."""
     controls: dict[str, Control] = {}
-    shown, start = initially(first), start_values(first)
-    chosen = classes(first, start["engine"], start["drafter"], start["policy"])
+    start, options = widgets.start_values(first), _initially(first)
 
     def add(*names: str) -> None:
         for name in names:
-            visible = shown.get(name, True)
-            controls[name] = control(
-                name, value=start[name], visible=visible, min_width=120, elem_classes=chosen.get(name)
-            )
+            controls[name] = widgets.control(name, value=start[name], min_width=120, **options.get(name, {}))
 
     with gr.Column(elem_id="at-hand", elem_classes="controls"):
         add(*AT_HAND)
@@ -403,8 +347,6 @@ def _controls(
             )
             copy = gr.Button("Copy as code", elem_id="copy-code", size="sm", min_width=120)
             lines = gr.Textbox(visible=False)
-    controls["policy"].info = explanation(first, start["engine"], start["drafter"], start["policy"])
-    controls["num_assistant_tokens"].info = lookahead_info(first, start["engine"])
     copied = copy.click(callbacks.code, [flavour, pair, prompt, *ordered.values()], [message, lines], **PRIVATE)
     copied.then(None, lines, js=script("settings.js", "copyCode"))
     return ordered, FindButtons(start_button, stop_button, effort, hint)

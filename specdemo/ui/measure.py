@@ -297,9 +297,7 @@ def measure_tab(
             message = gr.HTML(elem_id="measure-message", elem_classes="message")
         board = view("board", '<div class="board race"></div>', elem_id="measure-board")
         files = gr.File(
-            label="Reports: JSON, Markdown, and HTML that opens offline",
-            visible=False,
-            elem_id="measure-reports",
+            label="Reports: JSON, Markdown, and HTML that opens offline", visible=False, elem_id="measure-reports"
         )
         best, card = gr.State(None), gr.Textbox(visible=False)  # not beside tabs, where Gradio miscounts them
     inputs = [session_open, pair, file, skip_bad, preset, ticked, text, limit, tokens, minutes, *controls.values()]

@@ -18,7 +18,7 @@ from specdemo.strategies import EngineName
 from specdemo.ui.compare import CompareTab
 from specdemo.ui.controls import RUNTIME, STRATEGY, Control, control, engines_for, start_values
 from specdemo.ui.parts import alert, header_html, notice, report_html
-from specdemo.ui.registry import PAIR_NAMES, Names, Registry, values_of
+from specdemo.ui.registry import PAIR_NAMES, Registry, values_of
 from specdemo.ui.server import sent
 from specdemo.ui.session import ENGINE, PRIVATE, QUIET, WAITING, Sessions, Stop
 from specdemo.ui.views import view
@@ -70,7 +70,6 @@ class ModelsTab:
                         elem_id="model-path",
                     )
                     add = gr.Button("Add", elem_id="add-model", scale=0, min_width=90)
-                self._added = gr.HTML(elem_id="add-message", elem_classes="message")
             with gr.Column(elem_id="pair"):
                 first = model_choices(registry.models(), registry.default.target.name)
                 self.controls = _pair_controls(registry, *first)
@@ -114,8 +113,8 @@ class ModelsTab:
         tab.select(self.refresh, sent, [self._catalogue, *lists], **PRIVATE)
         fitted = [*self.controls, self._listed, self._message]
         if self._local:
-            read = gr.on(adding, partial(notice, "Reading the file …"), outputs=self._added, **PRIVATE)
-            read.then(self.add, [place, self._listed], [*fitted, self._added], **PRIVATE)
+            read = gr.on(adding, partial(notice, "Reading the file …"), outputs=self._message, **PRIVATE)
+            read.then(self.add, [place, self._listed], fitted, **PRIVATE)
         target.input(self.fit_to_target, sent, fitted, **PRIVATE)
         named = [target, draft, self.controls[PAIR_NAMES.index("cache_size")]]
         reported = [self._report, self._offer, self._use]
@@ -142,13 +141,12 @@ class ModelsTab:
         except SpecdemoError as error:
             yield self._loading(alert(error), busy=False)
             return
-        chosen = dict(zip(PAIR_NAMES, values, strict=True)) | names._asdict() | self._defaults(names.target)
+        chosen = dict(zip(PAIR_NAMES, values, strict=True)) | names | self._defaults(names["target"])
         yield from self._load(request, before, engine, chosen)
 
     def _load(self, request: gr.Request, before: ModelPair, engine: Any, chosen: dict[str, Any]) -> Iterator[Updates]:
         try:
-            runtime = {name: chosen[name] for name in RUNTIME}
-            pair = self._registry.choose(Names(chosen["target"] or "", chosen["draft"] or ""), runtime)
+            pair = self._registry.choose(chosen)
             message = ""
             for message in self._sessions.load(str(request.session_hash), engine_for(pair, before, engine), pair):
                 yield self._loading(message or gr.skip(), busy=True)
@@ -189,22 +187,17 @@ class ModelsTab:
 
     def fit_to_target(self, target: str | None, listed: Lists) -> Updates:
         """The drafts that fit this target, and its default settings. A typed path is added as a model first."""
-        news: Updates = {}
         target = target or ""  # an emptied list sends None
         typed = target.strip(" \"'")
         if self._local and (typed.startswith("~/") or Path(typed).is_absolute()):
-            try:
-                target = self._registry.add(target)
-                news[self._message] = notice(f"{target} is now among your models.")
-            except SpecdemoError as error:
-                return {self._message: alert(error)}
+            return self.add(typed, listed)
         models, controls = self._registry.models(), dict(zip(PAIR_NAMES, self.controls, strict=True))
         now = model_choices(models, target)
-        if now[0] != listed[0] or news:
-            news[controls["target"]] = gr.update(choices=now[0], value=target)
-        news |= {controls[name]: value for name, value in self._defaults(target).items()}
         draft = fitting_draft(models[target], models.values()) if target in models else None
+        news: Updates = {controls[name]: value for name, value in self._defaults(target).items()}
         news[controls["draft"]] = gr.update(choices=now[1], value=draft.name if draft is not None else "")
+        if now[0] != listed[0]:
+            news[controls["target"]] = gr.update(choices=now[0], value=target)
         return news | {self._listed: now}
 
     def add(self, place: str, listed: Lists) -> Updates:
@@ -214,11 +207,10 @@ class ModelsTab:
                 raise UsageError("Give the path of a GGUF file or of an OpenVINO folder.")
             name = self._registry.add(place)
         except SpecdemoError as error:
-            return {self._added: alert(error)}
-        return self.fit_to_target(name, listed) | {
-            self._added: notice(f"{name} is now among your models, and chosen as the target below."),
-            self.controls[0]: gr.update(choices=model_choices(self._registry.models(), name)[0], value=name),
-        }
+            return {self._message: alert(error)}
+        chosen = gr.update(choices=model_choices(self._registry.models(), name)[0], value=name)
+        added = notice(f"{name} is now among your models, and chosen as the target.")
+        return self.fit_to_target(name, listed) | {self.controls[0]: chosen, self._message: added}
 
     def report(self, target: str, draft: str, cache_size: int) -> Updates:
         """Facts about a pair, without loading it. "Use this pair" is off if it cannot run."""

@@ -23,7 +23,6 @@ from specdemo.racing.costs import start_settings
 from specdemo.racing.worker import EngineFactory, Prepare, Worker
 from specdemo.records import ModelPair, Prompts
 from specdemo.results.figures import script_name
-from specdemo.settings import RuntimeSettings
 from specdemo.ui.compare import ANATOMY, COMPARE, CompareCallbacks, CompareTab, api_description, compare_tab
 from specdemo.ui.controls import (
     NAMES,
@@ -38,7 +37,7 @@ from specdemo.ui.gate import only_here
 from specdemo.ui.measure import measure_tab
 from specdemo.ui.models import ModelsTab
 from specdemo.ui.parts import alert, header_html
-from specdemo.ui.registry import PAIR_NAMES, Names, Registry, values_of
+from specdemo.ui.registry import PAIR_NAMES, Registry, values_of
 from specdemo.ui.server import SESSIONS, Page, application, listening, visitors_files
 from specdemo.ui.session import ENGINE, PRIVATE, Sessions, Visitors, initial_pair
 from specdemo.ui.views import head, kit, plotly, script, theme
@@ -69,13 +68,7 @@ def serve(
         with visitors_files():
             page = build_page(worker, pair, models_dir=models_dir, downloads=allowed, local=local)
             app = application(
-                page,
-                routes(),
-                host=host,
-                allowed_hosts=allowed_hosts,
-                auth=auth,
-                sessions=sessions,
-                **look(),
+                page, routes(), host=host, allowed_hosts=allowed_hosts, auth=auth, sessions=sessions, **look()
             )
             gc.freeze()  # a full collection that scans long-lived objects would stall every visitor
             with listening(app, host, port) as url:
@@ -179,9 +172,6 @@ def _remember(
     models.list_after(loaded)
 
 
-_SAVED = TypeAdapter(dict[str, str])
-
-
 class StartValues(NamedTuple):
     prompt: Any
     controls: list[Any]
@@ -193,7 +183,10 @@ class StartValues(NamedTuple):
 
 def restore(registry: Registry, saved: str, built: dict[str, Any]) -> StartValues:
     """`saved`: a JSON object of strings; `built`: the controls' values, perhaps before step costs were measured."""
-    values = _read(saved)
+    try:
+        values = TypeAdapter(dict[str, str]).validate_json(saved or "{}")
+    except ValidationError:  # not sent by our script
+        values = {}
     pair, pair_error = _pair(registry, {name: values[name] for name in PAIR_NAMES if name in values})
     start = start_values(registry.default)
     named = {name: values[name] for name in NAMES if name in values}
@@ -215,23 +208,13 @@ def restore(registry: Registry, saved: str, built: dict[str, Any]) -> StartValue
     )
 
 
-def _read(saved: str) -> dict[str, str]:
-    """Empty if the client sent anything else."""
-    try:
-        return _SAVED.validate_json(saved or "{}")
-    except ValidationError:
-        return {}
-
-
 def _pair(registry: Registry, named: dict[str, str]) -> tuple[ModelPair, SpecdemoError | None]:
     if not named:
         return registry.default, None
     start = values_of(registry.default)
     if "target" in named:  # a link to another target lists only differences from that target's defaults
         start |= registry.default_runtime(named["target"]).model_dump() | {"draft": "", "draft_device": ""}
-    values = start | named
     try:
-        runtime = {name: values[name] for name in RuntimeSettings.model_fields}
-        return registry.choose(Names(values["target"], values["draft"]), runtime), None
+        return registry.choose(start | named), None
     except SpecdemoError as error:
         return registry.default, type(error)(f"The link's pair cannot be used. {error}")

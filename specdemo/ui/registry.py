@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from specdemo.errors import DeviceError, SpecdemoError, UnknownNameError, quoted
 from specdemo.models.catalogue import (
@@ -24,13 +24,6 @@ from specdemo.ui.parts import alert, card, cards_html, download_html, notice, of
 from specdemo.ui.session import Visitors
 
 PAIR_NAMES = ("target", "draft", *RuntimeSettings.model_fields)  # of the controls and links that choose a pair
-
-
-class Names(NamedTuple):
-    """An empty draft means none."""
-
-    target: str
-    draft: str
 
 
 def values_of(pair: ModelPair) -> dict[str, Any]:
@@ -72,19 +65,21 @@ class Registry:
             return f"{missing}; look it up on the Hub in the Models tab."
         return f"{missing}; on this page's machine, run: specdemo models download {name}"
 
-    def choose(self, names: Names, runtime: dict[str, Any]) -> ModelPair:
-        models = self.models()
-        for name in (names.target, *filter(None, [names.draft])):
+    def choose(self, values: dict[str, Any]) -> ModelPair:
+        """The pair of these values of `PAIR_NAMES`; an empty draft means none."""
+        models, (target, draft) = self.models(), (values[role] or "" for role in ("target", "draft"))
+        for name in (target, *filter(None, [draft])):
             if name not in models:
                 raise UnknownNameError(self.elsewhere(name))
-        if names.target == self.default.target.name and self.default.servers is not None:
+        if target == self.default.target.name and self.default.servers is not None:
             return self.default
-        settings = RuntimeSettings.checked(**runtime | {"draft_device": runtime.get("draft_device") or None})
+        runtime = {name: values[name] for name in RuntimeSettings.model_fields}
+        settings = RuntimeSettings.checked(**runtime | {"draft_device": runtime["draft_device"] or None})
         offered = self.devices()
         unknown = next((name for name in (settings.device, draft_device(settings)) if name not in offered), None)
         if unknown is not None:
             raise DeviceError(f"This page offers no device {quoted(unknown)}; choose one of {', '.join(offered)}.")
-        return pair_of(models[names.target], models[names.draft] if names.draft else None, runtime=settings)
+        return pair_of(models[target], models[draft] if draft else None, runtime=settings)
 
     def devices(self) -> dict[str, str]:
         """Titles of those that visitors may choose: usable ones, and those of the default pair."""
@@ -96,14 +91,14 @@ class Registry:
         model = self.models().get(target)
         return initial_runtime(model) if model is not None else RuntimeSettings()
 
-    def names_of(self, entry_name: str) -> Names:
+    def names_of(self, entry_name: str) -> dict[str, str]:
+        """The names of a catalogue entry's target and draft."""
         entry = find(entry_name)
         by_path = {model.path: name for name, model in self.models().items()}
         names = [by_path.get(folder) for folder in entry_folders(entry, self._directory)]
         if None in names:
             raise UnknownNameError(f"{entry.title!r} is not on this machine yet; download or convert it first.")
-        target, *draft = (name or "" for name in names)
-        return Names(target, draft[0] if draft else "")
+        return dict(zip(("target", "draft"), [name or "" for name in (*names, "")], strict=False))
 
     def cards(self) -> str:
         able, unable = list[dict[str, Any]](), list[dict[str, Any]]()

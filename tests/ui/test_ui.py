@@ -6,8 +6,16 @@ import pytest
 from specdemo.errors import SettingsError
 from specdemo.models.catalogue import bundled_pair, bundled_prompts
 from specdemo.settings import GenerationSettings
-from specdemo.ui.compare import api_description, show_valid
-from specdemo.ui.controls import NAMES, control, settings_from, settings_from_link, start_values, visibility
+from specdemo.ui.compare import api_description
+from specdemo.ui.controls import (
+    NAMES,
+    control,
+    settings_from,
+    settings_from_link,
+    show_valid,
+    start_values,
+    visibility,
+)
 from specdemo.ui.page import StartValues, prompt_for, restore
 from specdemo.ui.registry import PAIR_NAMES, Registry
 from specdemo.ui.session import Visitors
