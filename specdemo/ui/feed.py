@@ -26,8 +26,7 @@ class Feed:
         self._phase = ""
         self._lines: list[str] = []
         self._sent = (0, 0)  # numbers of events at the last two updates
-        record = {"pair": pair, "settings": settings}
-        dumped: dict[str, Any] = {name: value.model_dump(mode="json") for name, value in record.items()}
+        dumped = {"pair": pair.model_dump(mode="json"), "settings": settings.model_dump(mode="json")}
         self._append("start", record={"prompt": prompt, "history": [turn.model_dump() for turn in history], **dumped})
 
     def news(self) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -62,7 +63,7 @@ def board(progress: Progress[Result]) -> str:
     return json.dumps(parts, ensure_ascii=False)
 
 
-def offered(preset: str, pair: ModelPair, values: Sequence[Any]) -> dict[str, Any]:
+def offered(preset: str, pair: ModelPair, *values: Any) -> dict[str, Any]:
     """The variants to tick; all that the pair supports are ticked."""
     try:
         plan = _plan(preset, pair, [Task(name="", task="", prompt="")], 64, values)
@@ -119,7 +120,7 @@ class MeasureCallbacks:
             variants = {name: variant for name, variant in plan.variants.items() if name in ticked}
             if not variants:
                 raise SettingsError("Choose at least one variant.")
-            plan = Plan(**vars(plan) | {"variants": variants})
+            plan = replace(plan, variants=variants)
         except SpecdemoError as error:
             yield [alert(error), *kept, *idle]
             return
@@ -158,7 +159,7 @@ class MeasureCallbacks:
             shorter = settings.model_copy(update={"max_new_tokens": min(settings.max_new_tokens, tokens)})
             tune = PRESETS["tune"]
             plan = tune.plan(pair, typed_tasks([prompt]), shorter, axes, minutes=minutes)
-            plan = Plan(**vars(plan) | {"variants": with_current(plan, shorter)})
+            plan = replace(plan, variants=with_current(plan, shorter))
         except SpecdemoError as error:
             yield [alert(error), "", *idle, *unchanged]
             return
@@ -268,7 +269,7 @@ def measure_tab(
     stop: Callable[[str], Stop],
 ) -> None:
     callbacks, controls = MeasureCallbacks(sessions), compare.controls
-    begin = offered(next(iter(_OFFERED)), first, [control.value for control in controls.values()])
+    begin = offered(next(iter(_OFFERED)), first, *(control.value for control in controls.values()))
     with gr.Tab("Measure", id="measure"):
         with gr.Column(elem_classes="sheet", elem_id="measure-form"):
             heading("Measure", "Every speculative run stands between two plain runs, in random order.")
@@ -306,7 +307,7 @@ def measure_tab(
     file.upload(preview, file, [suite, skip_bad], **QUIET, **FILES)
     gr.on(
         [preset.change, pair.change, controls["engine"].change, controls["drafter"].change],
-        lambda name, used, *values: offered(name, used, values),
+        offered,
         [preset, pair, *controls.values()],
         ticked,
         **PRIVATE,

@@ -62,11 +62,9 @@ class Page(gr.Blocks):
                 raise refusal(f"{getattr(block, 'label', None) or 'A value'!r} has an unusable value")
         try:
             done: dict[str, Any] = await super().process_api(block_fn, inputs, *arguments, **options)
-        except gr.Error as error:
-            if error.print_exception:  # one of Gradio's own
-                raise refusal("A value is out of bounds, or a file no longer exists") from error
-            raise
-        except (InvalidPathError, FileNotFoundError) as error:
+        except (gr.Error, InvalidPathError, FileNotFoundError) as error:
+            if isinstance(error, gr.Error) and not error.print_exception:  # one of ours
+                raise
             raise refusal("A value is out of bounds, or a file no longer exists") from error
         except Exception as error:  # Gradio would send "error: null"
             _log.exception("an event failed")

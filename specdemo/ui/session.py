@@ -175,8 +175,8 @@ class Sessions:
 
     def waiting(self, visitor: str) -> str:
         """What this visitor's next run waits for besides the queue; empty if nothing."""
-        loads = self._visitors.events(visitor, "load")
-        return notice("The other pair is still loading; the run starts when it is ready.") if loads else ""
+        loading = self._visitors.events(visitor, "load")
+        return notice("The other pair is still loading; the run starts when it is ready.") if loading else ""
 
     def measure(self, visitor: str, activity: str, job: Job) -> Iterator[Any]:
         """Yield what `Worker.run` yields, until the job ends or this visitor stops it."""
@@ -291,19 +291,17 @@ def job_updates(
     due = arrived = 0.0
     try:
         for progress in sessions.measure(visitor, activity, job):
-            if progress is None:
-                ticks = state is not None and monotonic() >= due
-                due = monotonic() + JOB_UPDATE_SECONDS if ticks else due
-                message = _progress(state, monotonic() - arrived) if state is not None and ticks else gr.skip()
-                yield JobUpdate(message, gr.skip(), state)
-                continue
             if isinstance(progress, Phase):
                 yield JobUpdate(describe(progress), gr.skip(), state)
                 continue
-            state, arrived = progress, monotonic()
-            if monotonic() >= due:
+            if progress is not None:
+                state, arrived = progress, monotonic()
+            if state is not None and monotonic() >= due:
                 due = monotonic() + JOB_UPDATE_SECONDS
-                yield JobUpdate(_progress(state), show(state), state)
+                board = gr.skip() if progress is None else show(state)
+                yield JobUpdate(_progress(state, monotonic() - arrived), board, state)
+            elif progress is None:
+                yield JobUpdate(gr.skip(), gr.skip(), state)
     except Exception as error:  # whatever it is, the buttons change back
         message = alert(as_failure(error, "The measurement failed"))
         yield JobUpdate(message, show(state) if state is not None else gr.skip(), state)
@@ -316,7 +314,7 @@ def job_updates(
     yield JobUpdate(message, show(state), state)
 
 
-def _progress(state: Progress[Any], ago: float = 0.0) -> str:
+def _progress(state: Progress[Any], ago: float) -> str:
     """`ago`: seconds since the state arrived. Within a time limit, the bar shows the time."""
     text, left = f"{state.doing.capitalize()}: {_done(state)}", state.seconds_left
     left = None if left is None else max(left - ago, 0.0)
