@@ -26,7 +26,7 @@ from specdemo.strategies import shaping
 from specdemo.ui import controls as widgets
 from specdemo.ui.controls import AT_HAND, FIELDS, NAMES, Control, default_values
 from specdemo.ui.feed import end_event
-from specdemo.ui.parts import alert, code_html, examples_html, notice
+from specdemo.ui.parts import alert, examples_html, html, notice
 from specdemo.ui.server import sent
 from specdemo.ui.session import ENGINE, FILES, PRIVATE, QUIET, FinishedRun, Sessions, Stop, check_session, in_child
 from specdemo.ui.views import script, view
@@ -111,7 +111,7 @@ class CompareCallbacks:
             lines = code(flavour, with_tokenizers_compared(pair), settings, prompt, local=self._local)
         except SpecdemoError as error:
             return [alert(error), ""]
-        return [code_html(lines), lines]
+        return [html("code", lines), lines]
 
     def open(self, data: bytes) -> Iterator[list[Any]]:
         """Yield updates of race view and message."""

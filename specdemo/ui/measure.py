@@ -40,7 +40,7 @@ from specdemo.ui.session import (
     on_engine,
     with_chat_cache,
 )
-from specdemo.ui.views import heading, script, view
+from specdemo.ui.views import script, view
 
 _LINE = Markup("<p>{}</p>")
 _FILES = [".txt", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".gz"]
@@ -272,7 +272,7 @@ def measure_tab(
     begin = offered(next(iter(_OFFERED)), first, *(control.value for control in controls.values()))
     with gr.Tab("Measure", id="measure"):
         with gr.Column(elem_classes="sheet", elem_id="measure-form"):
-            heading("Measure", "Every speculative run stands between two plain runs, in random order.")
+            gr.HTML("<h2>Measure</h2><p>Every speculative run stands between two plain runs, in random order.</p>")
             preset = gr.Radio([*_OFFERED], value=next(iter(_OFFERED)), label="What to vary", elem_id="measure-preset")
             ticked = gr.CheckboxGroup(
                 begin["choices"],

@@ -20,7 +20,7 @@ from specdemo.models.hub import download, download_source
 from specdemo.models.library import add_model, library
 from specdemo.records import Model, ModelPair, Progress
 from specdemo.settings import RuntimeSettings
-from specdemo.ui.parts import alert, card, cards_html, download_html, notice, offer_html
+from specdemo.ui.parts import alert, card, download_html, html, notice
 from specdemo.ui.session import Visitors
 
 PAIR_NAMES = ("target", "draft", *RuntimeSettings.model_fields)  # of the controls and links that choose a pair
@@ -107,11 +107,11 @@ class Registry:
             here = [local_folder(source, self._directory) is not None for source in entry.sources]
             own = self._directory is not None
             (able if runs else unable).append(card(entry, here, downloads=self.downloads, own_directory=own))
-        return cards_html(able, unable)
+        return html("cards", able, unable)  # the second are folded
 
     def offer(self, name: str) -> str:
         """HTML for a model not on this machine; empty if it cannot be downloaded."""
-        return offer_html(name) if self.downloads and is_hub_name(name) else ""
+        return html("offer", name) if self.downloads and is_hub_name(name) else ""
 
     def download(self, visitor: str, name: str) -> Iterator[str]:
         """Yield messages; a stopped download keeps its files."""

@@ -27,7 +27,7 @@ from specdemo.settings import GenerationSettings
 from specdemo.strategies import DRAFT_KINDS, EngineName
 from specdemo.text import counted
 from specdemo.ui.feed import Feed, end_event
-from specdemo.ui.parts import alert, describe, notice, phase_words, progress_html
+from specdemo.ui.parts import alert, notice, phase_words, progress_html
 
 
 class Visitors:
@@ -170,7 +170,7 @@ class Sessions:
         """Load a pair in place of the current one and yield messages; an empty last one means success."""
         with self._visitors.busy(visitor, "load") as cancelled:
             for phase in self._worker.run(Prepare(engine, initial_pair(pair)), cancelled):
-                yield describe(phase) if phase is not None else ""
+                yield notice(phase_words(phase)) if phase is not None else ""
             yield notice("Stopped; the previous pair is still in use.") if cancelled.is_set() else ""
 
     def waiting(self, visitor: str) -> str:
@@ -292,7 +292,7 @@ def job_updates(
     try:
         for progress in sessions.measure(visitor, activity, job):
             if isinstance(progress, Phase):
-                yield JobUpdate(describe(progress), gr.skip(), state)
+                yield JobUpdate(notice(phase_words(progress)), gr.skip(), state)
                 continue
             if progress is not None:
                 state, arrived = progress, monotonic()

@@ -93,7 +93,3 @@ def plotly(_: Request) -> Response:
     """Its address names the version, so that a browser loads it once; every browser reads gzip."""
     headers = {"Cache-Control": "public, max-age=31536000, immutable", "Content-Encoding": "gzip"}
     return Response(figures.plotly_js(), media_type="text/javascript", headers=headers)
-
-
-def heading(title: str, explanation: str) -> gr.HTML:
-    return gr.HTML(f"<h2>{title}</h2><p>{explanation}</p>")
