@@ -41,13 +41,13 @@ def _animation(comparison: Comparison) -> bytes:
 
 
 def replay(comparison: Comparison) -> bytes:
-    said = summarise(comparison)
+    summary = summarise(comparison)
     environment = [(name.replace("_", " "), value) for name, value in comparison.environment if value is not None]
     models = [("target", comparison.pair.target), ("draft", comparison.pair.draft)]
     return filled(
         text_of("replay.html"),
-        title=f"{said.headline}: {comparison.pair.name}",
-        made_by=said.made_by,
+        title=f"{summary.headline}: {comparison.pair.name}",
+        made_by=summary.made_by,
         styles=Markup("\n".join(map(text_of, STYLES))),
         race=Markup(text_of("race.html")),
         script=Markup(_bare(text_of("replay.js"))),

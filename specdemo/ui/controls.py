@@ -109,10 +109,10 @@ def appearance(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
 
 def lookahead_info(pair: ModelPair, engine: EngineName) -> str | None:
     """Which one suits this machine by known step costs and the draft's agreement, else its description."""
-    found = predicted(pair, engine)
-    if found is None:
+    best = predicted(pair, engine)
+    if best is None:
         return FIELDS["num_assistant_tokens"].description
-    return f"{found.lookahead} suits this machine" if found.lookahead else "plain decoding is faster here"
+    return f"{best.lookahead} suits this machine" if best.lookahead else "plain decoding is faster here"
 
 
 def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> list[Any]:
