@@ -94,8 +94,7 @@ export class Chart {
     this.plot.setAttribute("role", "group");
     this.plot.ariaLabel = `${titleOf(layout.yaxis)} by ${titleOf(layout.xaxis)}: ${data.map(({ name }) => name).join(", ")}`;
     this.across = titleOf(layout.xaxis);
-    const narrow = this.element.classList.toggle("narrow", width < NARROW && layout.showlegend !== false);
-    if (narrow) {
+    if (this.element.classList.toggle("narrow", width < NARROW && layout.showlegend !== false)) {
       for (const axis of ["xaxis", "yaxis"]) layout[axis] = { ...layout[axis], title: { text: "" } };
       Object.assign(layout, { legend: { y: 0, yanchor: "bottom", font: { size: 10 }, indentation: -6 }, margin: { ...layout.margin, l: 32 } });
     }

@@ -287,9 +287,9 @@ def measure_tab(
             )
             text = gr.Textbox(label="Prompts, one per line", lines=2, elem_id="measure-prompts")
             with gr.Row(elem_classes="controls"):
-                limit = gr.Slider(1, 80, 3, step=1, label="Prompts of a suite", elem_id="measure-limit")
-                tokens = gr.Slider(8, 512, 64, step=8, label="New tokens", elem_id="measure-tokens")
-                minutes = gr.Slider(1, 60, 2, step=1, label="Minutes", elem_id="measure-minutes")
+                limit = gr.Slider(1, 80, 3, step=1, label="Prompts of a suite", elem_id="measure-limit", buttons=[])
+                tokens = gr.Slider(8, 512, 64, step=8, label="New tokens", elem_id="measure-tokens", buttons=[])
+                minutes = gr.Slider(1, 60, 2, step=1, label="Minutes", elem_id="measure-minutes", buttons=[])
             with gr.Row(elem_classes="actions"):
                 start = gr.Button(START, variant="primary", elem_id="measure-start", scale=0, min_width=220)
                 stop_button = gr.Button("Stop", variant="stop", elem_id="measure-stop", visible=False, scale=0)
@@ -317,7 +317,7 @@ def measure_tab(
         **PRIVATE,
     )
     use.click(apply_setting, best, [controls[name] for name in APPLIED], **PRIVATE).then(
-        None, js=script("main.js", "openCompare")
+        None, js=script("gradio.js", "openCompare")
     )
     find = compare.find
     on_engine(
