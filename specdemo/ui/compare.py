@@ -27,8 +27,9 @@ from specdemo.ui import controls as widgets
 from specdemo.ui.controls import AT_HAND, FIELDS, NAMES, Control, default_values
 from specdemo.ui.feed import end_event
 from specdemo.ui.parts import alert, examples_html, html, notice
+from specdemo.ui.registry import Shared
 from specdemo.ui.server import sent
-from specdemo.ui.session import ENGINE, FILES, PRIVATE, QUIET, FinishedRun, Sessions, Stop, check_session, in_child
+from specdemo.ui.session import ENGINE, FILES, PRIVATE, QUIET, FinishedRun, Sessions, check_session, in_child
 from specdemo.ui.views import script, view
 
 
@@ -224,10 +225,9 @@ OWN_RUNS = (
 )
 
 
-def compare_tab(
-    callbacks: CompareCallbacks, session_open: gr.State, pair: gr.State, first: ModelPair, stop: Stop
-) -> CompareTab:
-    """Build both tabs for the visitor's pair, initially `first`."""
+def compare_tab(callbacks: CompareCallbacks, shared: Shared) -> CompareTab:
+    """Build both tabs."""
+    session_open, pair, first = shared.session_open, shared.pair, shared.registry.default
     with gr.Tab("Compare", id=COMPARE, elem_id="compare"), gr.Row(elem_id="first", equal_height=False):
         with gr.Column(elem_id="rail", scale=0, min_width=300):
             example = bundled_prompts(first.target.prompts)[0]
@@ -275,7 +275,7 @@ def compare_tab(
         trigger_mode="multiple",
     )
     repeated.then(None, js=script("main.js", "setRepeating", "false"))
-    stop_button.click(stop, **PRIVATE)
+    stop_button.click(shared.sessions.stop("run"), **PRIVATE)
     stop_button.click(None, js=script("main.js", "skipPlayback"))
     cancel_button.click(cancel_run, outputs=[message, *buttons_of_run], cancels=started, **PRIVATE)
     run.click(None, js=script("main.js", "setRequested", "true"))

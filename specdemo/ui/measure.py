@@ -26,13 +26,13 @@ from specdemo.text import counted, printable
 from specdemo.ui.compare import APPLIED, FIND, FIND_HELP, QUICK, THOROUGH, CompareTab, apply_setting
 from specdemo.ui.controls import NAMES, settings_from
 from specdemo.ui.parts import alert, notice
+from specdemo.ui.registry import Shared
 from specdemo.ui.session import (
     FILES,
     PRIVATE,
     QUIET,
     WAITING,
     Sessions,
-    Stop,
     check_session,
     in_child,
     job_buttons,
@@ -262,22 +262,15 @@ def preview(path: str | None) -> Iterator[list[Any]]:
         yield [alert(error), waiting[1]]
 
 
-def measure_tab(
-    sessions: Sessions,
-    session_open: gr.State,
-    pair: gr.State,
-    first: ModelPair,
-    compare: CompareTab,
-    stop: Callable[[str], Stop],
-) -> None:
-    callbacks, controls = MeasureCallbacks(sessions), compare.controls
-    at_first = variant_choices(next(iter(_BY_TITLE)), first, *(control.value for control in controls.values()))
+def measure_tab(shared: Shared, compare: CompareTab) -> None:
+    callbacks, controls = MeasureCallbacks(shared.sessions), compare.controls
+    session_open, pair, titles = shared.session_open, shared.pair, [*_BY_TITLE]
+    values = [control.value for control in controls.values()]
+    at_first = variant_choices(titles[0], shared.registry.default, *values)
     with gr.Tab("Measure", id="measure"):
         with gr.Column(elem_classes="sheet", elem_id="measure-form"):
             gr.HTML("<h2>Measure</h2><p>Every speculative run stands between two plain runs, in random order.</p>")
-            preset = gr.Radio(
-                [*_BY_TITLE], value=next(iter(_BY_TITLE)), label="What to vary", elem_id="measure-preset"
-            )
+            preset = gr.Radio(titles, value=titles[0], label="What to vary", elem_id="measure-preset")
             ticked = gr.CheckboxGroup(
                 at_first["choices"],
                 value=at_first["value"],
@@ -307,7 +300,7 @@ def measure_tab(
         best, card = gr.State(None), gr.Textbox(visible=False)  # not beside tabs, where Gradio miscounts them
     inputs = [session_open, pair, file, skip_bad, preset, ticked, text, limit, tokens, minutes, *controls.values()]
     on_engine(start, callbacks.measure, inputs, [message, board, files, best, use, start, stop_button])
-    stop_button.click(stop("measure"), **PRIVATE)
+    stop_button.click(shared.sessions.stop("measure"), **PRIVATE)
     file.upload(preview, file, [suite, skip_bad], **QUIET, **FILES)
     gr.on(
         [preset.change, pair.change, controls["engine"].change, controls["drafter"].change],
@@ -326,4 +319,4 @@ def measure_tab(
         [session_open, pair, compare.prompt, find.effort, *controls.values()],
         [find.message, card, find.start, find.stop, *(controls[name] for name in APPLIED)],
     ).then(None, card, js=script("main.js", "showSearchResult"))
-    find.stop.click(stop("find"), **PRIVATE)
+    find.stop.click(shared.sessions.stop("find"), **PRIVATE)

@@ -1,7 +1,7 @@
 """The Models tab: the catalogue, the models on this machine, and the pair to use with its runtime settings."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -18,9 +18,9 @@ from specdemo.strategies import EngineName
 from specdemo.ui.compare import CompareTab
 from specdemo.ui.controls import RUNTIME, STRATEGY, Control, control, engines_for, start_values
 from specdemo.ui.parts import alert, header_html, notice, report_html
-from specdemo.ui.registry import PAIR_NAMES, Registry, values_of
+from specdemo.ui.registry import PAIR_NAMES, Registry, Shared, values_of
 from specdemo.ui.server import sent
-from specdemo.ui.session import ENGINE, PRIVATE, QUIET, WAITING, Sessions, Stop
+from specdemo.ui.session import ENGINE, PRIVATE, QUIET, WAITING
 from specdemo.ui.views import view
 
 Choices = list[tuple[str, str]]  # labels and values
@@ -45,22 +45,12 @@ _TYPED_ID = (
 class ModelsTab:
     """`controls` name a pair, in the order of `PAIR_NAMES`; `in_use`: the pair in use, and since when, as JSON."""
 
-    def __init__(
-        self,
-        sessions: Sessions,
-        registry: Registry,
-        pair: gr.State,
-        header: gr.HTML,
-        compare: CompareTab,
-        stop: Callable[[str], Stop],
-        *,
-        local: bool = False,
-    ) -> None:
-        """`local`: only this machine reaches the page, so its files may be added."""
-        self._sessions, self._registry, self._local = sessions, registry, local
-        self._pair, self._header, self._settings = pair, header, compare.controls
+    def __init__(self, shared: Shared, compare: CompareTab) -> None:
+        self._sessions, self._registry, self._local = shared.sessions, shared.registry, shared.local
+        self._pair, self._header, self._settings = shared.pair, shared.header, compare.controls
+        registry = shared.registry
         with gr.Tab("Models", id="models") as tab:
-            with gr.Column(elem_id="adding", elem_classes="sheet", visible=local):
+            with gr.Column(elem_id="adding", elem_classes="sheet", visible=shared.local):
                 gr.HTML("<h2>Add a model file</h2>")
                 with gr.Row(elem_classes="controls", equal_height=False):
                     place = gr.Textbox(
@@ -86,9 +76,9 @@ class ModelsTab:
             self._stop = gr.Button("Stop the download", elem_id="cancel-download", visible=False, size="sm")
             self._catalogue = view("catalogue", elem_id="catalogue")
             self.in_use = gr.Textbox(visible=False)
-        self._connect(tab, [add.click, place.submit], place, stop)
+        self._connect(tab, [add.click, place.submit], place)
 
-    def _connect(self, tab: gr.Tab, adding: list[Any], place: gr.Textbox, stop: Callable[[str], Stop]) -> None:
+    def _connect(self, tab: gr.Tab, adding: list[Any], place: gr.Textbox) -> None:
         target, draft, *_ = self.controls
         sent, lists = [target, self._listed], [target, draft, self._listed]
         progress = [self._message, self._use, self._cancel]
@@ -98,7 +88,7 @@ class ModelsTab:
         waiting = partial(self._loading, notice(WAITING), busy=True)
         gr.on([self._use.click, self._catalogue.select], waiting, outputs=progress, **PRIVATE)
         self._use.click(self.use, inputs, loaded, **QUIET, **ENGINE)
-        self._cancel.click(stop("load"), **PRIVATE)
+        self._cancel.click(self._sessions.stop("load"), **PRIVATE)
         self.list_after(self._catalogue.select(self.use_entry, inputs, loaded, **QUIET, **ENGINE))
         fetched = gr.on(
             [self._catalogue.download, self._offer.download],
@@ -109,7 +99,7 @@ class ModelsTab:
             concurrency_id="download",
             **QUIET,
         )
-        self._stop.click(stop("download"), **PRIVATE)
+        self._stop.click(self._sessions.stop("download"), **PRIVATE)
         tab.select(self.refresh, sent, [self._catalogue, *lists], **PRIVATE)
         fitted = [*self.controls, self._listed, self._message]
         if self._local:

@@ -4,7 +4,7 @@ import gc
 import json
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import sleep
@@ -37,7 +37,7 @@ from specdemo.ui.gate import only_here
 from specdemo.ui.measure import measure_tab
 from specdemo.ui.models import ModelsTab
 from specdemo.ui.parts import alert, header_html
-from specdemo.ui.registry import PAIR_NAMES, Registry, values_of
+from specdemo.ui.registry import PAIR_NAMES, Registry, Shared, values_of
 from specdemo.ui.server import SESSIONS, Page, application, listening, visitors_files
 from specdemo.ui.session import ENGINE, PRIVATE, Sessions, Visitors, initial_pair
 from specdemo.ui.views import head, kit, plotly, script, theme
@@ -106,25 +106,19 @@ def build_page(
     sessions = Sessions(worker, visitors)
     registry = Registry(pair, visitors, directory=models_dir, downloads=downloads)
 
-    def stop(activity: str) -> Callable[[gr.Request], None]:
-        def stop_it(request: gr.Request) -> None:
-            visitors.stop(str(request.session_hash), activity)
-
-        return stop_it
-
     with Page(title="specdemo", analytics_enabled=False, fill_width=True, delete_cache=(60, 3600)) as page:  # seconds
         header = gr.HTML(header_html(pair), elem_id="header")
-        chosen_pair, session_open = gr.State(pair), gr.State(False)
+        shared = Shared(sessions, registry, header, session_open=gr.State(False), pair=gr.State(pair), local=local)
         callbacks = CompareCallbacks(sessions, local=local)
         with gr.Tabs() as tabs:
-            compare = compare_tab(callbacks, session_open, chosen_pair, pair, stop("run"))
-            measure_tab(sessions, session_open, chosen_pair, pair, compare, stop)
-            models = ModelsTab(sessions, registry, chosen_pair, header, compare, stop, local=local)
+            compare = compare_tab(callbacks, shared)
+            measure_tab(shared, compare)
+            models = ModelsTab(shared, compare)
         compare.race.select(lambda: gr.update(selected=ANATOMY), outputs=tabs, **PRIVATE)
         # changes only when a pair has just been loaded, which the visitor then wants to run
         models.in_use.change(lambda: gr.update(selected=COMPARE), outputs=tabs, **PRIVATE)
-        models.in_use.change(prompt_for, [chosen_pair, compare.prompt], compare.prompt, **PRIVATE)
-        _remember(page, registry, session_open, chosen_pair, header, compare, models)
+        models.in_use.change(prompt_for, [shared.pair, compare.prompt], compare.prompt, **PRIVATE)
+        _remember(page, shared, compare, models)
         gr.api(callbacks.api(pair), api_name="compare", api_description=api_description(), **ENGINE)
     return cast(gr.Blocks, page)
 
@@ -136,15 +130,8 @@ def prompt_for(pair: ModelPair, prompt: str) -> Any:
     return own[0] if prompt in examples.difference(own) else gr.skip()
 
 
-def _remember(
-    page: gr.Blocks,
-    registry: Registry,
-    session_open: gr.State,
-    chosen_pair: gr.State,
-    header: gr.HTML,
-    compare: CompareTab,
-    models: ModelsTab,
-) -> None:
+def _remember(page: gr.Blocks, shared: Shared, compare: CompareTab, models: ModelsTab) -> None:
+    registry = shared.registry
     remembered = {"prompt": compare.prompt, **compare.controls}
     start, default = start_values(registry.default), default_values(registry.default)
     # values set by measured step costs are always named, so that a link means the same everywhere; see `restore`
@@ -162,7 +149,8 @@ def _remember(
         return [*values, gr.update(interactive=True), True]
 
     saved = gr.Textbox(visible=False)
-    outputs = [*inputs, compare.message, chosen_pair, header, *models.controls, compare.run, session_open]
+    outputs = [*inputs, compare.message, shared.pair, shared.header]
+    outputs += [*models.controls, compare.run, shared.session_open]
     wanted = json.dumps([*remembered, *PAIR_NAMES])
     # queued, since only then does Gradio fire the state's change event, which updates everything about the pair
     queued = PRIVATE | {"queue": True}

@@ -82,11 +82,10 @@ _EXPECTATIONS = ASSETS / "expectations.json"
 
 def examples_html(pair: ModelPair) -> str:
     prompts, (measured, machine) = bundled_prompts(pair.target.prompts), _measured(pair)
-    if not all(prompt in measured for prompt in prompts):
-        return html("examples", [("", [(prompt, None) for prompt in prompts])], "")
-    groups: dict[str, list[tuple[str, float]]] = {title: [] for title in _GROUPS.values()}
+    groups: dict[str, list[tuple[str, float | None]]] = {title: [] for title in ("", *_GROUPS.values())}
     for prompt in prompts:
-        groups[_GROUPS[measured[prompt]["expect"]]].append((prompt, measured[prompt]["speedup"]))
+        entry = measured.get(prompt, {})
+        groups[_GROUPS.get(entry.get("expect"), "")].append((prompt, entry.get("speedup")))
     return html("examples", [group for group in groups.items() if group[1]], machine)
 
 

@@ -3,7 +3,9 @@
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import gradio as gr
 
 from specdemo.errors import DeviceError, SpecdemoError, UnknownNameError, quoted
 from specdemo.models.catalogue import (
@@ -21,7 +23,7 @@ from specdemo.models.library import add_model, library
 from specdemo.records import Model, ModelPair, Progress
 from specdemo.settings import RuntimeSettings
 from specdemo.ui.parts import alert, card, download_html, html, notice
-from specdemo.ui.session import Visitors
+from specdemo.ui.session import Sessions, Visitors
 
 PAIR_NAMES = ("target", "draft", *RuntimeSettings.model_fields)  # of the controls and links that choose a pair
 
@@ -131,6 +133,19 @@ class Registry:
             yield notice(f"{name if is_hub_name(name) else find(name).title} is on this machine.")
         except SpecdemoError as error:
             yield alert(error)
+
+
+class Shared(NamedTuple):
+    """What the tabs share. `session_open` and `pair` hold a visitor's state; `local`: only this machine reaches the
+    page, which may then show its paths and add its files.
+    """
+
+    sessions: Sessions
+    registry: Registry
+    header: gr.HTML
+    session_open: gr.State
+    pair: gr.State
+    local: bool
 
 
 def _downloads(name: str, stop: Callable[[], bool]) -> Iterator[tuple[str, Iterator[Progress[Path | None]]]]:

@@ -134,6 +134,14 @@ class Sessions:
             for _ in self._worker.run_idle(job if load else partial(if_loaded, job=job)):
                 pass
 
+    def stop(self, activity: str) -> Callable[[gr.Request], None]:
+        """Return a callback that stops a visitor's activity."""
+
+        def stop_it(request: gr.Request) -> None:
+            self._visitors.stop(str(request.session_hash), activity)
+
+        return stop_it
+
     def move(self, visitor: str, settings: GenerationSettings) -> None:
         live = LiveSettings(*(getattr(settings, name) for name in LiveSettings._fields))
         for event in self._visitors.events(visitor, "run"):
@@ -249,7 +257,6 @@ def in_child(
         yield deepcopy(waiting)
 
 
-Stop = Callable[[gr.Request], None]  # stops one of a visitor's activities
 # Options of events: those that show their own progress, and those that run immediately, outside the queue.
 QUIET: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 PRIVATE: dict[str, Any] = {**QUIET, "queue": False}
