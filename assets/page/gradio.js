@@ -121,5 +121,5 @@ export function explainQueue() {
   }).observe(message, { childList: true, characterData: true, subtree: true });
 }
 
-/** Open the first tab, Compare. */
-export const openCompare = () => find("button[role=tab]")?.click();
+/** Open the first tab, Compare, at its top. */
+export const openCompare = () => { find("button[role=tab]")?.click(); scrollTo({ top: 0 }); };

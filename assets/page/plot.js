@@ -100,11 +100,10 @@ export class Chart {
     }
     const still = touch.matches ? { dragmode: false, xaxis: { ...layout.xaxis, fixedrange: true }, yaxis: { ...layout.yaxis, fixedrange: true } } : {};
     const whole = { ...layout, ...still, template: coloured(kit.template, kit), width, height, uirevision: this.run };
-    const drawn = JSON.stringify([data, whole]);
-    if (drawn === this.drawn) return;
+    if (this.drawn === (this.drawn = JSON.stringify([data, whole]))) return;
     if (data.every(({ x }) => !x.length)) Plotly.purge(this.plot); // else lines of the last run stay
     await Plotly.react(this.plot, data, whole, config);
-    Object.assign(this, { drawn, took: performance.now() - began });
+    this.took = performance.now() - began;
     if (this.chosen) this.plot.removeAllListeners("plotly_click").on("plotly_click", this.chosen);
   }
 
