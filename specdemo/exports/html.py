@@ -92,5 +92,5 @@ FILE_BYTES = 10 * 2**20  # of a run as JSON; 2,048 tokens a side take about 5 MB
 
 
 def make_file(kind: str, record: str) -> bytes:
-    """Make it from a run as sent by the page. FileError: it is not a run, or too large."""
+    """Make a file from a run that the page sent. FileError: it is not a run, or too large."""
     return FILE_KINDS[kind].make(unpack(record, FILE_BYTES))

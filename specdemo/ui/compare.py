@@ -193,8 +193,8 @@ _MAIN = ("drafter", "max_ngram_size", "max_new_tokens")
 
 
 class CompareTab(NamedTuple):
-    """`run` is disabled until the page is restored, so that nobody runs a pair other than the link's; `prepare` makes
-    an event be followed by preparing the engine.
+    """`run` is disabled until the page is restored, so that nobody runs a pair other than the link's. `prepare` gets
+    the engine ready after an event.
     """
 
     prompt: gr.Textbox

@@ -72,7 +72,7 @@ def _limits(field: FieldInfo) -> tuple[float, float]:
 
 
 def visibility(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> dict[str, bool]:
-    """Which controls have an effect here."""
+    """Say of each control whether it has an effect."""
     able = [*strategies(engine, pair.draft_kind, drafter)]
     allowed = {strategy.policy.name for strategy in able}
     chosen = policy if policy in allowed else first_policy(allowed)  # a hidden control keeps its value
@@ -108,7 +108,7 @@ def appearance(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
 
 
 def lookahead_info(pair: ModelPair, engine: EngineName) -> str | None:
-    """Which one suits this machine by known step costs and the draft's agreement, else its description."""
+    """Name the lookahead that suits this machine; without step costs, return the setting's description."""
     best = predicted(pair, engine)
     if best is None:
         return FIELDS["num_assistant_tokens"].description
@@ -142,7 +142,7 @@ AT_HAND = LiveSettings._fields  # what visitors can change during a run
 
 
 def engines_for(pair: ModelPair) -> tuple[EngineName, ...]:
-    """Those that can load the pair; all local ones for a target alone."""
+    """Return the engines that can load the pair; for a target alone, all local ones."""
     return DRAFT_KINDS[pair.draft_kind or "model"].engines
 
 
@@ -171,7 +171,7 @@ def start_values(pair: ModelPair) -> dict[str, Any]:
 
 
 def default_values(pair: ModelPair) -> dict[str, Any]:
-    """From these, links list the differences."""
+    """Links list what differs from these."""
     return pair_settings(pair).model_dump()
 
 

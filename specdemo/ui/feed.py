@@ -1,4 +1,4 @@
-"""What a run sends to the page: numbered events, one line of JSON each.
+"""The events that a run sends to the page: numbered, one line of JSON each.
 
 An update carries the events since the second-to-last one, as a busy browser may miss one; its cost does not grow with
 the run. The last event holds the whole record, so that a browser that missed more lacks nothing.
@@ -60,7 +60,7 @@ class Feed:
 
 
 def end_event(comparison: Comparison, run: str | None = None, at: int = 0) -> str:
-    """The last event of a run, sent again after its repeats; without `run`, the only event of a saved run."""
+    """Return a run's last event, sent again after its repeats; without `run`, a saved run's only event."""
     event = {"record": to_json(comparison), "anatomy": anatomy(comparison)}
     return _line(run or uuid4().hex, at, "end", event)
 

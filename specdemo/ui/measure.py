@@ -64,7 +64,7 @@ def board(progress: Progress[Result]) -> str:
 
 
 def variant_choices(preset: str, pair: ModelPair, *values: Any) -> dict[str, Any]:
-    """The variants to tick; all that the pair supports are ticked."""
+    """Return an update of the variants: all that the pair supports, ticked."""
     try:
         plan = _plan(preset, pair, [Task(name="", task="", prompt="")], 64, values)
     except SpecdemoError as error:
@@ -76,7 +76,7 @@ def variant_choices(preset: str, pair: ModelPair, *values: Any) -> dict[str, Any
 def _plan(
     preset: str, pair: ModelPair, tasks: Sequence[Task], tokens: int, values: Sequence[Any], **options: Any
 ) -> Plan:
-    """Finding the fastest setting keeps Compare's settings otherwise."""
+    """The search for the fastest setting keeps Compare's other settings."""
     chosen = PRESETS[_BY_TITLE[preset]]
     if chosen.name == "tune":
         settings = settings_from(pair, dict(zip(NAMES, values, strict=True)) | {"max_new_tokens": tokens})
@@ -220,7 +220,7 @@ def outcome(result: Result, settings: GenerationSettings) -> Outcome:
     if best is None:
         sentence = conclusion.sentence
     elif yours is None:
-        sentence = "There was no time for this setting of yours."
+        sentence = "There was no time to measure your setting."
     elif yours.variant == best.variant:
         sentence = "It is the best of those tried."
     elif yours.speedup.high >= best.speedup.low:
@@ -248,7 +248,7 @@ _UNREADABLE = {"what": "This file cannot be read", "otherwise": "choose one with
 
 
 def preview(path: str | None) -> Iterator[list[Any]]:
-    """Yield updates of the prompts as read from a file, and of the choice to skip those that cannot be."""
+    """Yield updates of the prompts read from a file, and of the choice to skip unusable entries."""
     try:
         waiting = [notice("Reading the prompts …"), gr.update(visible=False, value=False)]
         if path is None:
@@ -269,7 +269,7 @@ def measure_tab(shared: Shared, compare: CompareTab) -> None:
     at_first = variant_choices(titles[0], shared.registry.default, *values)
     with gr.Tab("Measure", id="measure"):
         with gr.Column(elem_classes="sheet", elem_id="measure-form"):
-            gr.HTML("<h2>Measure</h2><p>Every speculative run stands between two plain runs, in random order.</p>")
+            gr.HTML("<h2>Measure</h2><p>Each speculative run stands between two plain ones; the order is random.</p>")
             preset = gr.Radio(titles, value=titles[0], label="What to vary", elem_id="measure-preset")
             ticked = gr.CheckboxGroup(
                 at_first["choices"],
@@ -291,7 +291,7 @@ def measure_tab(shared: Shared, compare: CompareTab) -> None:
                     "Your own prompts", file_types=_FILES, elem_id="measure-suite", scale=0, min_width=220
                 )
             suite = gr.HTML(_BUNDLED, elem_id="measure-suite-name")
-            skip_bad = gr.Checkbox(label="Leave out what is no prompt", visible=False, elem_id="measure-skip-bad")
+            skip_bad = gr.Checkbox(label="Skip entries without a prompt", visible=False, elem_id="measure-skip-bad")
             message = gr.HTML(elem_id="measure-message", elem_classes="message")
         board = view("board", '<div class="board race"></div>', elem_id="measure-board")
         files = gr.File(

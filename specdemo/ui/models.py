@@ -176,7 +176,7 @@ class ModelsTab:
         return news
 
     def fit_to_target(self, target: str | None, listed: Lists) -> Updates:
-        """The drafts that fit this target, and its default settings. A typed path is added as a model first."""
+        """Offer the drafts that fit this target, and its default settings. A typed path is added as a model first."""
         target = target or ""  # an emptied list sends None
         typed = target.strip(" \"'")
         if self._local and (typed.startswith("~/") or Path(typed).is_absolute()):
@@ -203,7 +203,7 @@ class ModelsTab:
         return self.fit_to_target(name, listed) | {self.controls[0]: chosen, self._message: added}
 
     def report(self, target: str, draft: str, cache_size: int) -> Updates:
-        """Facts about a pair, without loading it. "Use this pair" is off if it cannot run."""
+        """Describe a pair without loading it. "Use this pair" is off if it cannot run."""
         models, fits = self._registry.models(), False
         facts = offer = ""
         try:

@@ -1,4 +1,4 @@
-"""Parts of the page as HTML: what `assets/page/parts.html` shows, and in which words."""
+"""HTML for parts of the page; `assets/page/parts.html` holds the markup."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -59,7 +59,7 @@ def alert(error: SpecdemoError) -> str:
 
 
 def header_html(pair: ModelPair) -> str:
-    """The pair, its devices and precision; `glossary.js` shows the details."""
+    """Show the pair, its devices and precision; `glossary.js` shows the details."""
     if pair.target.server is not None:
         words = f"{pair.name} · remote engine: {SERVERS[pair.target.server]}"
         return html("header", words, words)

@@ -99,7 +99,7 @@ def fits(block: Any, value: Any) -> bool:
 
 
 def sent(event: gr.EventData, name: str) -> Any:
-    """A value that a script of the page sent with an event, or None. Untrusted: anyone can send anything."""
+    """Return a value that the page's script sent with an event, or None. Anyone can send anything: check it."""
     try:
         return getattr(event, name)
     except (AttributeError, TypeError):
@@ -198,7 +198,7 @@ def application(
 
 @contextmanager
 def listening(app: ASGIApp, host: str | None = None, port: int | None = None) -> Iterator[str]:
-    """Serve in a thread and yield the address; no request checks it, which a proxy of the environment could get."""
+    """Serve in a thread and yield the address. No request tests it: a proxy set in the environment could get it."""
     host = host or default_host()
     listener = _bound(host, port)
     config = uvicorn.Config(

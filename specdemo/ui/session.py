@@ -1,4 +1,4 @@
-"""Visitors' use of the engine: runs, repeats, loading, measurements, their files, and how to stop them."""
+"""What visitors do with the engine: runs, repeats, loading, measurements and files, and stopping each."""
 
 import json
 import zlib
@@ -182,7 +182,7 @@ class Sessions:
             yield notice("Stopped; the previous pair is still in use.") if cancelled.is_set() else ""
 
     def waiting(self, visitor: str) -> str:
-        """What this visitor's next run waits for besides the queue; empty if nothing."""
+        """Say what, besides the queue, this visitor's next run waits for; empty if nothing."""
         loading = self._visitors.events(visitor, "load")
         return notice("The other pair is still loading; the run starts when it is ready.") if loading else ""
 
@@ -241,7 +241,7 @@ FILE_LIMITS = Limits()
 def in_child(
     work: Callable[..., T], *arguments: Any, waiting: list[Any], what: str, otherwise: str
 ) -> Generator[list[Any], None, T]:
-    """Return the result of work on a visitor's file, done in a process of its own within limits.
+    """Run `work` on a visitor's file in a child process with limits, and return its result.
 
     Until then, yield copies of `waiting` (Gradio changes them), so that Gradio notices a visitor who leaves. Raises
     the work's SpecdemoError, or a FileError that begins with `what` and ends with `otherwise`.
@@ -291,7 +291,7 @@ def job_updates(
     activity: str,
     job: Job,
     show: Callable[[Any], str],
-    kept: str = "finished results are kept",
+    after_stop: str = "finished results are kept",
 ) -> Iterator[JobUpdate]:
     """Yield updates while a job runs. Finished results stay on the board even if the job fails."""
     state: Progress[Any] | None = None
@@ -317,7 +317,7 @@ def job_updates(
         yield JobUpdate(notice("Stopped before anything was measured."), gr.skip(), None)
         return
     stopped = state.done < state.total
-    message = notice(f"Stopped after {_done(state)}; {kept}.") if stopped else ""
+    message = notice(f"Stopped after {_done(state)}; {after_stop}.") if stopped else ""
     yield JobUpdate(message, show(state), state)
 
 

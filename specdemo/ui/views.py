@@ -60,7 +60,7 @@ _MODULE = 'import(new URL("specdemo/{}", document.baseURI))'
 
 
 def view(name: str, markup: str | None = None, *, value: str = "", **layout: Any) -> gr.HTML:
-    """A view of `main.js` by name; without `markup`, its HTML is in the file of this name."""
+    """Mount the view of this name in `main.js`; its HTML is `markup`, or the file of that name."""
     mount = f"""
         const widget = {{ element, trigger, props, watch }};
         {_MODULE.format("main.js")}.then(({{ mount }}) => mount("{name}", widget));
