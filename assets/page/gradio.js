@@ -45,8 +45,8 @@ export function note(text, ms = PATIENCE_MS) {
  */
 function oneStop({ target }) {
   if (!(target instanceof HTMLInputElement) || target.type !== "radio") return;
-  const group = target.closest("fieldset, .block");
-  for (const radio of /** @type {NodeListOf<HTMLInputElement>} */ (group?.querySelectorAll("input[type=radio]") ?? [])) radio.name = `${group?.id}-choice`;
+  const group = target.closest("fieldset, .block"); // ours have no id, but a name of their own
+  if (group?.id) for (const radio of /** @type {NodeListOf<HTMLInputElement>} */ (group.querySelectorAll("input[type=radio]"))) radio.name = `${group.id}-choice`;
 }
 
 document.addEventListener("keydown", enter, true);
