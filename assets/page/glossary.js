@@ -15,6 +15,7 @@ const WORDS = [
   [/mean acceptance length τ|τ|tokens a round/i, "Mean acceptance length τ", "tokens that a round adds to the text"],
   [/(verify cost )?v\(\d+\)|verify cost/, "Verify cost v(n)", "what checking n tokens in one pass costs, in plain steps of the target"],
   [/draft cost( c)?|\bcost c\b/, "Draft cost c", "what one proposal costs, in plain steps of the target"],
+  [/drafting d\(\d+\)/, "Drafting d(n)", "what all n proposals of a round cost, in plain steps of the target"],
   [/TPOT/, "TPOT, time per output token", "how long each token takes once writing has begun"],
   [/TTFT/, "TTFT, time to first token", "how long the answer takes to begin"],
   [/prefill/i, "Prefill", "reading the prompt, before the first token"],

@@ -45,8 +45,8 @@ export function note(text, ms = PATIENCE_MS) {
  */
 function oneStop({ target }) {
   if (!(target instanceof HTMLInputElement) || target.type !== "radio") return;
-  const group = target.closest("fieldset, .block");
-  for (const radio of /** @type {NodeListOf<HTMLInputElement>} */ (group?.querySelectorAll("input[type=radio]") ?? [])) radio.name = `${group?.id}-choice`;
+  const group = target.closest("fieldset, .block"); // ours have no id, but a name of their own
+  if (group?.id) for (const radio of /** @type {NodeListOf<HTMLInputElement>} */ (group.querySelectorAll("input[type=radio]"))) radio.name = `${group.id}-choice`;
 }
 
 document.addEventListener("keydown", enter, true);
@@ -56,7 +56,7 @@ document.addEventListener("focusin", oneStop);
 const ANSWERS = [
   ["#use, [data-action=select]", "#pair-message", "#cancel-load"],
   ["[data-action=download]", "#download", "#cancel-download"],
-  ["#add-model", "#add-message", ""],
+  ["#add-model", "#pair-message", ""],
   ["#copy-code", "#message", ""],
   ["#measure-start", "#measure-message", "#measure-stop"],
   ["#find", "#find-message", "#stop-find"],
@@ -121,5 +121,5 @@ export function explainQueue() {
   }).observe(message, { childList: true, characterData: true, subtree: true });
 }
 
-/** Open the first tab, Compare. */
-export const openCompare = () => find("button[role=tab]")?.click();
+/** Open the first tab, Compare, at its top. */
+export const openCompare = () => { find("button[role=tab]")?.click(); scrollTo({ top: 0 }); };

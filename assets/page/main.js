@@ -124,5 +124,3 @@ function mountList(element, selector, press) {
 
 /** Open or close a part of the rail by the id of its button. @param {string} id */
 export const toggle = (id) => document.querySelector("#rail")?.classList.toggle(`${id}-open`);
-
-export { openCompare } from "./gradio.js";

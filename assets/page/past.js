@@ -31,11 +31,11 @@ function isRun(value) {
 }
 
 /** The row of a run: runs of one group differ in the setting alone. @param {Finished} finished @returns {Row} */
-export function rowOf({ record: { pair, prompt, settings, summary } }) {
+export function rowOf({ record: { pair, prompt, settings, summary, moves } }) {
   const constant = settings.policy === "constant", [low, high] = summary.speedup_interval ?? [];
   return {
     group: JSON.stringify([prompt, pair.name, settings.engine, settings.drafter, settings.max_new_tokens, settings.do_sample]),
-    setting: constant ? String(settings.num_assistant_tokens) : settings.policy === "confidence" ? `p ≥ ${settings.assistant_confidence_threshold}` : settings.policy,
+    setting: moves.length ? "changed" : constant ? String(settings.num_assistant_tokens) : settings.policy === "confidence" ? `p ≥ ${settings.assistant_confidence_threshold}` : settings.policy,
     accepted: summary.acceptance_rate, length: summary.mean_acceptance_length, speedup: summary.speedup, low, high, strength: summary.strength,
   };
 }
@@ -102,7 +102,7 @@ export class Past {
     return row;
   }
 
-  /** The last run of value setting with the prompt of the latest run, once there are two; one that is clearly faster than all others stands out. @param {StoredRun[]} runs */
+  /** The last run of each setting with the prompt of the latest run, once there are two; one that is clearly faster than all others stands out. @param {StoredRun[]} runs */
   compare(runs) {
     const latest = latestOf(runs);
     /** @type {Map<string, Row>} */
@@ -119,7 +119,7 @@ export class Past {
     this.curve(runs.filter(({ row }) => row.group === latest?.row.group && row.speedup && row.strength !== "noisy" && Number(row.setting)));
   }
 
-  /** Speedup over lookahead, a point for value run of a prompt, which opens it. @param {StoredRun[]} runs */
+  /** Speedup over lookahead, a point for each run of a prompt, which opens it. @param {StoredRun[]} runs */
   curve(runs) {
     const place = /** @type {HTMLElement | null} */ (document.querySelector("#own-runs .chart"));
     if (!place) return;

@@ -49,6 +49,7 @@ export class Chart {
     this.busy = false; // an engine may compute
     this.took = 0; // milliseconds, for the last drawing
     this.across = ""; // what the x axis shows
+    this.drawn = ""; // the last drawing: repeating it would hide the values that a tap has shown
     /** @type {ReturnType<typeof setTimeout> | undefined} */ this.timer = undefined;
     /** @type {(figure: Figure) => void} */ this.fill = () => {}; // adds the data to a figure of the kit
     /** @type {((event: { points: any[] }) => void) | null} */ this.chosen = null; // called when a point is clicked
@@ -89,17 +90,19 @@ export class Chart {
     const began = performance.now();
     const figure = coloured(this.figure ?? kit.charts[this.name ?? ""], kit);
     this.fill(figure);
-    const { data, layout } = figure, config = touch.matches ? { ...kit.config, displayModeBar: false } : kit.config;
+    const { data, layout } = figure, config = { ...kit.config, ...(touch.matches && { displayModeBar: false }) };
     this.plot.setAttribute("role", "group");
     this.plot.ariaLabel = `${titleOf(layout.yaxis)} by ${titleOf(layout.xaxis)}: ${data.map(({ name }) => name).join(", ")}`;
     this.across = titleOf(layout.xaxis);
-    if (width < NARROW && layout.showlegend !== false) {
+    if (this.element.classList.toggle("narrow", width < NARROW && layout.showlegend !== false)) {
       for (const axis of ["xaxis", "yaxis"]) layout[axis] = { ...layout[axis], title: { text: "" } };
       Object.assign(layout, { legend: { y: 0, yanchor: "bottom", font: { size: 10 }, indentation: -6 }, margin: { ...layout.margin, l: 32 } });
     }
     const still = touch.matches ? { dragmode: false, xaxis: { ...layout.xaxis, fixedrange: true }, yaxis: { ...layout.yaxis, fixedrange: true } } : {};
+    const whole = { ...layout, ...still, template: coloured(kit.template, kit), width, height, uirevision: this.run };
+    if (this.drawn === (this.drawn = JSON.stringify([data, whole]))) return;
     if (data.every(({ x }) => !x.length)) Plotly.purge(this.plot); // else lines of the last run stay
-    await Plotly.react(this.plot, data, { ...layout, ...still, template: coloured(kit.template, kit), width, height, uirevision: this.run }, config);
+    await Plotly.react(this.plot, data, whole, config);
     this.took = performance.now() - began;
     if (this.chosen) this.plot.removeAllListeners("plotly_click").on("plotly_click", this.chosen);
   }

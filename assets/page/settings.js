@@ -52,6 +52,7 @@ export function recallDrafter(names, ...values) {
 /** Remember another pair: differences from the defaults, or everything for another target. @param {Record<string, any>} defaults @param {string} values as JSON */
 export function rememberPair(defaults, values) {
   const chosen = JSON.parse(values);
+  scrollTo({ top: 0 }); // of Compare, which opens
   valuesByDrafter = {};
   const names = Object.keys(defaults);
   const base = chosen.target === defaults.target ? defaults : {};

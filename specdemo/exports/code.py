@@ -50,7 +50,7 @@ class Software(NamedTuple):
 
 
 def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: str, *, local: bool = False) -> str:
-    """Return the lines for one of `FLAVOURS`, with paths on this machine if `local`; a SettingsError tells what the
+    """Return the lines for one of `FLAVOURS`, with paths on this machine if `local`; a SettingsError names what the
     software lacks. Prompt lookup replaces a draft in no format that it reads, as a comment then says.
     """
     software, request = FLAVOURS[flavour], Request.of(prompt, settings)
@@ -63,7 +63,7 @@ def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: st
             raise SettingsError(f"{software.title} has no equivalent of {what}; choose another drafter.")
         raise SettingsError(f"{software.title} cannot decode with {strategy.words}; choose a constant lookahead.")
 
-    def found(model: Any, formats: tuple[Format, ...]) -> Origin | None:
+    def origin_of(model: Any, formats: tuple[Format, ...]) -> Origin | None:
         return next(filter(None, (origin(model, format_, local=local) for format_ in formats)), None)
 
     draft, notes = None, list[str]()
@@ -75,12 +75,12 @@ def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: st
                 "This pair's draft has a different tokenizer than its target, and only specdemo's traced engine "
                 "decodes with such a draft; choose another one, or prompt lookup."
             )
-        draft = found(pair.draft, software.draft if pair.head is None or pair.head in software.heads else ())
+        draft = origin_of(pair.draft, software.draft if pair.head is None or pair.head in software.heads else ())
         if draft is None:
             request = replace(request, strategy=Lookup(settings.max_ngram_size, settings.num_assistant_tokens))
             name = pair.draft.name
             notes.append(f"{software.title} cannot load {name} as a draft; n-grams of the text propose instead")
-    target = found(pair.target, software.target)
+    target = origin_of(pair.target, software.target)
     if target is None:
         raise SettingsError(
             f"{software.title} cannot load {quoted(pair.target.name)}, which exists for OpenVINO only; "
@@ -94,16 +94,18 @@ def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: st
 def _genai(copy: _Copy) -> Iterator[str]:
     runtime, in_parts = copy.pair.runtime, copy.pair.target.in_parts
     uncached = runtime.model_copy(update={"model_cache": False})
-    given, theirs = (_arguments(properties(uncached, device)) for device in (runtime.device, draft_device(runtime)))
+    target_options, draft_options = (
+        _arguments(properties(uncached, device)) for device in (runtime.device, draft_device(runtime))
+    )
     source = "prompt_lookup=True"
     if copy.draft is not None:
-        source = f"draft_model=ov_genai.draft_model({copy.draft.path!r}, {draft_device(runtime)!r}{theirs})"
+        source = f"draft_model=ov_genai.draft_model({copy.draft.path!r}, {draft_device(runtime)!r}{draft_options})"
     yield "import openvino_genai as ov_genai"
     yield ""
     yield "scheduler = ov_genai.SchedulerConfig()"
     yield f"scheduler.cache_size = {runtime.cache_size}"
     yield f"pipeline = ov_genai.{'VLMPipeline' if in_parts else 'LLMPipeline'}("
-    yield f"    {copy.target.path!r}, {runtime.device!r}, scheduler_config=scheduler{given},"
+    yield f"    {copy.target.path!r}, {runtime.device!r}, scheduler_config=scheduler{target_options},"
     yield f"    {source},"
     yield ")"
     yield "config = pipeline.get_generation_config()"
@@ -164,7 +166,7 @@ _BOTH: tuple[Format, ...] = ("transformers", "gguf")
 
 FLAVOURS: dict[str, Software] = {
     "genai": Software("OpenVINO GenAI", lambda strategy: strategy.genai(), _IR, _IR, _genai, _HEADS),
-    "ovms": Software("OpenVINO Model Server", lambda one: one.genai(), _IR, _IR, _ovms, _HEADS),
+    "ovms": Software("OpenVINO Model Server", lambda strategy: strategy.genai(), _IR, _IR, _ovms, _HEADS),
     "vllm": Software("vLLM", lambda strategy: strategy.vllm(), _BOTH, ("transformers",), _vllm),
     "llama.cpp": Software("llama.cpp", lambda strategy: strategy.llama_cpp(), ("gguf",), ("gguf",), _llama_cpp),
 }
@@ -186,9 +188,9 @@ def _json(value: Any) -> str:
 
 def command(arguments: Sequence[str]) -> Iterator[str]:
     """Also, as a comment, PowerShell's line if it differs. SettingsError: a name or path has invisible characters."""
-    for each in arguments:
-        if not each.isprintable():
-            raise SettingsError(f"{quoted(each)} has characters that no command line should hold; rename it.")
+    for argument in arguments:
+        if not argument.isprintable():
+            raise SettingsError(f"{quoted(argument)} has characters that no command line should hold; rename it.")
     line, other = shlex.join(arguments), powershell(arguments)
     yield line
     if other != line:
@@ -199,19 +201,19 @@ def powershell(arguments: Sequence[str]) -> str:
     """Typographic quotes end a string in PowerShell, too."""
     plain = re.compile(r"[\w./:=+\\-]+", re.ASCII)
     return " ".join(
-        each if plain.fullmatch(each) else "'" + re.sub("(['‘’‚‛])", r"\1\1", each) + "'" for each in arguments
+        word if plain.fullmatch(word) else "'" + re.sub("(['‘’‚‛])", r"\1\1", word) + "'" for word in arguments
     )
 
 
 def _post(prefix: str, copy: _Copy, request: dict[str, Any]) -> Iterator[str]:
     """Send a request to the server that the lines before start."""
-    path, asked = "/completions", dict[str, Any](prompt=copy.request.prompt)
+    path, body = "/completions", dict[str, Any](prompt=copy.request.prompt)
     if copy.chat:
-        path, asked = "/chat/completions", {"messages": copy.request.messages}
+        path, body = "/chat/completions", {"messages": copy.request.messages}
         if not copy.request.enable_thinking:
-            asked["chat_template_kwargs"] = {"enable_thinking": False}
+            body["chat_template_kwargs"] = {"enable_thinking": False}
     url, kind = f"http://localhost:{_PORT}{prefix}{path}", "application/json"
-    data = _json({"model": copy.pair.target.name, **asked, **request})
+    data = _json({"model": copy.pair.target.name, **body, **request})
     yield ""
     yield shlex.join(["curl", url, "-H", f"Content-Type: {kind}", "-d", data])
     flags = ["-Method", "Post", "-Uri", url, "-ContentType", f"{kind}; charset=utf-8", "-Body", data]

@@ -41,13 +41,13 @@ def _animation(comparison: Comparison) -> bytes:
 
 
 def replay(comparison: Comparison) -> bytes:
-    said = summarise(comparison)
+    summary = summarise(comparison)
     environment = [(name.replace("_", " "), value) for name, value in comparison.environment if value is not None]
     models = [("target", comparison.pair.target), ("draft", comparison.pair.draft)]
     return filled(
         text_of("replay.html"),
-        title=f"{said.headline}: {comparison.pair.name}",
-        made_by=said.made_by,
+        title=f"{summary.headline}: {comparison.pair.name}",
+        made_by=summary.made_by,
         styles=Markup("\n".join(map(text_of, STYLES))),
         race=Markup(text_of("race.html")),
         script=Markup(_bare(text_of("replay.js"))),
@@ -92,5 +92,5 @@ FILE_BYTES = 10 * 2**20  # of a run as JSON; 2,048 tokens a side take about 5 MB
 
 
 def make_file(kind: str, record: str) -> bytes:
-    """Make it from a run as sent by the page. FileError: it is not a run, or too large."""
+    """Make a file from a run that the page sent. FileError: it is not a run, or too large."""
     return FILE_KINDS[kind].make(unpack(record, FILE_BYTES))

@@ -161,7 +161,9 @@ def _lookahead(comparison: Comparison) -> Figure:
     chosen = [None if step.proposed is None else len(step.proposed) for step in rounds]
     traces = [line("this run", "plain", numbers, chosen, line={"shape": "hvh"})]
     if oracle is not None:
-        traces.append(line("oracle", "own", numbers, oracle, mode="markers", marker={"symbol": "diamond"}))
+        traces.append(
+            line("oracle", "own", numbers, oracle, mode="markers", marker={"symbol": "diamond"}, cliponaxis=False)
+        )
     return figure("round", "tokens proposed", *traces, xaxis=_ROUND)
 
 

@@ -12,52 +12,24 @@ from typing import Any, Literal, NamedTuple
 import gradio as gr
 from markupsafe import Markup
 
-from specdemo.capabilities import EngineName
 from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
 from specdemo.exports.code import FLAVOURS, code
 from specdemo.exports.html import FILE_KINDS, make_file
 from specdemo.exports.schema import from_text
 from specdemo.files import is_text
-from specdemo.models.catalogue import bundled_prompts, default_drafter
+from specdemo.models.catalogue import bundled_prompts
 from specdemo.models.checks import with_tokenizers_compared
 from specdemo.records import MOST_TURNS, ModelPair, Turn
 from specdemo.results.words import SAMPLING_CAVEAT, is_chat
-from specdemo.settings import GenerationSettings, choices
+from specdemo.settings import GenerationSettings
 from specdemo.strategies import parameters
-from specdemo.ui.controls import (
-    AT_HAND,
-    FIELDS,
-    NAMES,
-    Control,
-    annotation,
-    classes,
-    control,
-    default_values,
-    drafters,
-    engines_for,
-    explanation,
-    first_policy,
-    initially,
-    lookahead_info,
-    policies,
-    settings_from,
-    start_values,
-    visibility,
-)
+from specdemo.ui import controls as widgets
+from specdemo.ui.controls import AT_HAND, FIELDS, NAMES, Control, default_values
 from specdemo.ui.feed import end_event
-from specdemo.ui.parts import alert, code_html, examples_html, notice
+from specdemo.ui.parts import alert, examples_html, html, notice
+from specdemo.ui.registry import Shared
 from specdemo.ui.server import sent
-from specdemo.ui.session import (
-    ENGINE,
-    FILES,
-    PRIVATE,
-    QUIET,
-    FinishedRun,
-    Sessions,
-    Stop,
-    check_session,
-    in_child,
-)
+from specdemo.ui.session import ENGINE, FILES, PRIVATE, QUIET, FinishedRun, Sessions, check_session, in_child
 from specdemo.ui.views import script, view
 
 
@@ -140,7 +112,7 @@ class CompareCallbacks:
             lines = code(flavour, with_tokenizers_compared(pair), settings, prompt, local=self._local)
         except SpecdemoError as error:
             return [alert(error), ""]
-        return [code_html(lines), lines]
+        return [html("code", lines), lines]
 
     def open(self, data: bytes) -> Iterator[list[Any]]:
         """Yield updates of race view and message."""
@@ -168,7 +140,7 @@ class CompareCallbacks:
 
         text = inspect.Parameter("prompt", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=str)
         options = [
-            inspect.Parameter(name, text.kind, annotation=annotation(name), default=value)
+            inspect.Parameter(name, text.kind, annotation=widgets.annotation(name), default=value)
             for name, value in default_values(pair).items()
         ]
         vars(compare)["__signature__"] = inspect.Signature([text, *options], return_annotation=dict[str, Any])
@@ -177,7 +149,7 @@ class CompareCallbacks:
 
 
 def _settings(pair: ModelPair, values: Sequence[Any]) -> GenerationSettings:
-    return settings_from(pair, dict(zip(NAMES, values, strict=True)))
+    return widgets.settings_from(pair, dict(zip(NAMES, values, strict=True)))
 
 
 def api_description() -> str:
@@ -196,35 +168,6 @@ def buttons(state: Literal["idle", "waiting", "running"]) -> list[dict[str, Any]
 
 def cancel_run() -> list[Any]:
     return [notice("Cancelled."), *buttons("idle")]
-
-
-def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> list[Any]:
-    """Return updates of the controls, ordered as by `visibility`, and a message on choices that are not available."""
-    values: dict[str, Any] = {}
-    if len(engines_for(pair)) == 1:
-        values["engine"] = engine = engines_for(pair)[0]
-    chosen = {"drafter": drafter, "policy": policy}
-    if drafter not in drafters(pair, engine):
-        values["drafter"] = drafter = default_drafter(pair)
-    allowed = policies(pair, engine, drafter)
-    if policy not in allowed and len(allowed) > 1:  # a hidden control keeps its value, for the drafter that shows it
-        values["policy"] = policy = first_policy(allowed)
-    updates: dict[str, dict[str, Any]] = {
-        name: {"visible": shown} for name, shown in visibility(pair, engine, drafter, policy).items()
-    }
-    for name, value in values.items():
-        updates[name]["value"] = value
-    updates["policy"]["info"] = explanation(pair, engine, drafter, policy)
-    updates["num_assistant_tokens"]["info"] = lookahead_info(pair, engine)
-    for name, marks in classes(pair, engine, drafter, policy).items():
-        updates[name]["elem_classes"] = marks
-    replaced = " ".join(_replaced(name, chosen[name], values[name]) for name in chosen.keys() & values.keys())
-    return [*(gr.update(**update) for update in updates.values()), notice(replaced) if replaced else gr.skip()]
-
-
-def _replaced(name: str, was: str, now: str) -> str:
-    field, labels = FIELDS[name], choices(FIELDS[name]) or {}
-    return f"{field.title}: {labels[now]}, because {labels[was].lower()} is not available here."
 
 
 def chat_so_far(turns: tuple[Turn, ...], prompt: str) -> tuple[Turn, ...]:
@@ -250,8 +193,8 @@ _MAIN = ("drafter", "max_ngram_size", "max_new_tokens")
 
 
 class CompareTab(NamedTuple):
-    """`run` is disabled until the page is restored, so that nobody runs a pair other than the link's; `prepare` makes
-    an event be followed by preparing the engine.
+    """`run` is disabled until the page is restored, so that nobody runs a pair other than the link's. `prepare` gets
+    the engine ready after an event.
     """
 
     prompt: gr.Textbox
@@ -282,10 +225,9 @@ OWN_RUNS = (
 )
 
 
-def compare_tab(
-    callbacks: CompareCallbacks, session_open: gr.State, pair: gr.State, first: ModelPair, stop: Stop
-) -> CompareTab:
-    """Build both tabs for the visitor's pair, initially `first`."""
+def compare_tab(callbacks: CompareCallbacks, shared: Shared) -> CompareTab:
+    """Build both tabs."""
+    session_open, pair, first = shared.session_open, shared.pair, shared.registry.default
     with gr.Tab("Compare", id=COMPARE, elem_id="compare"), gr.Row(elem_id="first", equal_height=False):
         with gr.Column(elem_id="rail", scale=0, min_width=300):
             example = bundled_prompts(first.target.prompts)[0]
@@ -333,7 +275,7 @@ def compare_tab(
         trigger_mode="multiple",
     )
     repeated.then(None, js=script("main.js", "setRepeating", "false"))
-    stop_button.click(stop, **PRIVATE)
+    stop_button.click(shared.sessions.stop("run"), **PRIVATE)
     stop_button.click(None, js=script("main.js", "skipPlayback"))
     cancel_button.click(cancel_run, outputs=[message, *buttons_of_run], cancels=started, **PRIVATE)
     run.click(None, js=script("main.js", "setRequested", "true"))
@@ -346,9 +288,9 @@ def compare_tab(
     reading = [prompt.focus, *(controls[name].change for name in DECODING)]
     gr.on(reading, callbacks.prepare, prepared, trigger_mode="always_last", **PRIVATE)
     choosers = [controls["engine"], controls["drafter"], controls["policy"]]
-    dependent = [controls[name] for name in initially(first)]
-    valid = [*dependent, message]
-    gr.on([pair.change, *(chooser.change for chooser in choosers)], show_valid, [pair, *choosers], valid, **PRIVATE)
+    valid = [*(controls[name] for name in _initially(first)), message]
+    changed = [pair.change, *(chooser.change for chooser in choosers)]
+    gr.on(changed, widgets.show_valid, [pair, *choosers], valid, **PRIVATE)
     names = ["drafter", "policy", *sorted(parameters())]
     of_drafter = [controls[name] for name in names]
     recalled = script("settings.js", "recallDrafter", json.dumps(names))
@@ -365,20 +307,21 @@ def compare_tab(
     return CompareTab(prompt, message, controls, race, find, run, prepare)
 
 
+def _initially(pair: ModelPair) -> dict[str, dict[str, Any]]:
+    start = widgets.start_values(pair)
+    return widgets.appearance(pair, start["engine"], start["drafter"], start["policy"])
+
+
 def _controls(
     callbacks: CompareCallbacks, pair: gr.State, first: ModelPair, prompt: gr.Textbox, message: gr.HTML
 ) -> tuple[dict[str, Control], FindButtons]:
     """The common controls, then the others in a panel that opens."""
     controls: dict[str, Control] = {}
-    shown, start = initially(first), start_values(first)
-    chosen = classes(first, start["engine"], start["drafter"], start["policy"])
+    start, options = widgets.start_values(first), _initially(first)
 
     def add(*names: str) -> None:
         for name in names:
-            visible = shown.get(name, True)
-            controls[name] = control(
-                name, value=start[name], visible=visible, min_width=120, elem_classes=chosen.get(name)
-            )
+            controls[name] = widgets.control(name, value=start[name], min_width=120, **options.get(name, {}))
 
     with gr.Column(elem_id="at-hand", elem_classes="controls"):
         add(*AT_HAND)
@@ -404,8 +347,6 @@ def _controls(
             )
             copy = gr.Button("Copy as code", elem_id="copy-code", size="sm", min_width=120)
             lines = gr.Textbox(visible=False)
-    controls["policy"].info = explanation(first, start["engine"], start["drafter"], start["policy"])
-    controls["num_assistant_tokens"].info = lookahead_info(first, start["engine"])
     copied = copy.click(callbacks.code, [flavour, pair, prompt, *ordered.values()], [message, lines], **PRIVATE)
     copied.then(None, lines, js=script("settings.js", "copyCode"))
     return ordered, FindButtons(start_button, stop_button, effort, hint)

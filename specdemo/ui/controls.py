@@ -16,6 +16,7 @@ from specdemo.settings import GenerationSettings, RuntimeSettings, choices
 from specdemo.strategies import drafters as all_drafters
 from specdemo.strategies import parameters
 from specdemo.strategies import policies as all_policies
+from specdemo.ui.parts import notice
 
 HIDDEN_CHOICE = '.no-{0} label:has(input[value="{0}"]) {{ display: none; }}'  # a label holds an input
 FIELDS = GenerationSettings.model_fields
@@ -62,7 +63,7 @@ def _limits(field: FieldInfo) -> tuple[float, float]:
 
 
 def visibility(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> dict[str, bool]:
-    """Which controls have an effect here."""
+    """Say of each control whether it has an effect."""
     able = [*strategies(engine, pair.draft_kind, drafter)]
     allowed = {strategy.policy.name for strategy in able}
     chosen = policy if policy in allowed else first_policy(allowed)  # a hidden control keeps its value
@@ -79,24 +80,60 @@ def visibility(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
     }
 
 
-def explanation(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> str | None:
-    chosen = strategies(engine, pair.draft_kind, drafter, policy)
-    return next((strategy.explanation() for strategy in chosen), FIELDS["policy"].description)
+def appearance(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> dict[str, dict[str, Any]]:
+    """Options of the controls that depend on these: visibility, and perhaps info and CSS classes, which hide
+    unavailable choices and mark what a run follows live.
+    """
+    options: dict[str, dict[str, Any]] = {
+        name: {"visible": shown} for name, shown in visibility(pair, engine, drafter, policy).items()
+    }
+    able = [*strategies(engine, pair.draft_kind, drafter, policy)]
+    info = next((strategy.explanation() for strategy in able), FIELDS["policy"].description)
+    options["drafter"] |= {"elem_classes": _no(all_drafters(), drafters(pair, engine))}
+    options["policy"] |= {"elem_classes": _no(all_policies(), policies(pair, engine, drafter)), "info": info}
+    options["num_assistant_tokens"] |= {"info": lookahead_info(pair, engine)}
+    live = any(strategy.name in ENGINES[engine].live for strategy in able)
+    for name in AT_HAND:
+        options[name] |= {"elem_classes": ["moves"] if live else []}
+    return options
 
 
 def lookahead_info(pair: ModelPair, engine: EngineName) -> str | None:
-    """Which one suits this machine by known step costs and the draft's agreement, else its description."""
-    found = predicted(pair, engine)
-    if found is None:
+    """Name the lookahead that suits this machine; without step costs, return the setting's description."""
+    best = predicted(pair, engine)
+    if best is None:
         return FIELDS["num_assistant_tokens"].description
-    return f"{found.lookahead} suits this machine" if found.lookahead else "plain decoding is faster here"
+    return f"{best.lookahead} suits this machine" if best.lookahead else "plain decoding is faster here"
+
+
+def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> list[Any]:
+    """Return updates of the controls, ordered as by `visibility`, and a message on choices that are not available."""
+    values: dict[str, Any] = {}
+    if len(engines_for(pair)) == 1:
+        values["engine"] = engine = engines_for(pair)[0]
+    chosen = {"drafter": drafter, "policy": policy}
+    if drafter not in drafters(pair, engine):
+        values["drafter"] = drafter = default_drafter(pair)
+    allowed = policies(pair, engine, drafter)
+    if policy not in allowed and len(allowed) > 1:  # a hidden control keeps its value, for the drafter that shows it
+        values["policy"] = policy = first_policy(allowed)
+    updates = appearance(pair, engine, drafter, policy)
+    for name, value in values.items():
+        updates[name]["value"] = value
+    replaced = " ".join(_replaced(name, chosen[name], values[name]) for name in chosen.keys() & values.keys())
+    return [*(gr.update(**update) for update in updates.values()), notice(replaced) if replaced else gr.skip()]
+
+
+def _replaced(name: str, was: str, now: str) -> str:
+    field, labels = FIELDS[name], choices(FIELDS[name]) or {}
+    return f"{field.title}: {labels[now]}, because {labels[was].lower()} is not available here."
 
 
 AT_HAND = LiveSettings._fields  # what visitors can change during a run
 
 
 def engines_for(pair: ModelPair) -> tuple[EngineName, ...]:
-    """Those that can load the pair; all local ones for a target alone."""
+    """Return the engines that can load the pair; for a target alone, all local ones."""
     return DRAFT_KINDS[pair.draft_kind or "model"].engines
 
 
@@ -116,24 +153,8 @@ def choices_css() -> str:
     return "\n".join(HIDDEN_CHOICE.format(value) for value in values)
 
 
-def classes(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> dict[str, list[str]]:
-    """CSS classes by control, to hide unavailable choices and mark what a run follows live."""
-    able = strategies(engine, pair.draft_kind, drafter, policy)
-    moves = ["moves"] if any(strategy.name in ENGINES[engine].live for strategy in able) else []
-    return {
-        "drafter": _no(all_drafters(), drafters(pair, engine)),
-        "policy": _no(all_policies(), policies(pair, engine, drafter)),
-        **dict.fromkeys(AT_HAND, moves),
-    }
-
-
 def _no(all_: Iterable[str], able: Collection[str]) -> list[str]:
     return [f"no-{value}" for value in all_ if value not in able]
-
-
-def initially(pair: ModelPair) -> dict[str, bool]:
-    start = start_values(pair)
-    return visibility(pair, start["engine"], start["drafter"], start["policy"])
 
 
 def start_values(pair: ModelPair) -> dict[str, Any]:
@@ -141,7 +162,7 @@ def start_values(pair: ModelPair) -> dict[str, Any]:
 
 
 def default_values(pair: ModelPair) -> dict[str, Any]:
-    """From these, links list the differences."""
+    """Links list what differs from these."""
     return pair_settings(pair).model_dump()
 
 

@@ -1,4 +1,4 @@
-"""What a run sends to the page: numbered events, one line of JSON each.
+"""The events that a run sends to the page: numbered, one line of JSON each.
 
 An update carries the events since the second-to-last one, as a busy browser may miss one; its cost does not grow with
 the run. The last event holds the whole record, so that a browser that missed more lacks nothing.
@@ -26,8 +26,7 @@ class Feed:
         self._phase = ""
         self._lines: list[str] = []
         self._sent = (0, 0)  # numbers of events at the last two updates
-        record = {"pair": pair, "settings": settings}
-        dumped: dict[str, Any] = {name: value.model_dump(mode="json") for name, value in record.items()}
+        dumped = {"pair": pair.model_dump(mode="json"), "settings": settings.model_dump(mode="json")}
         self._append("start", record={"prompt": prompt, "history": [turn.model_dump() for turn in history], **dumped})
 
     def news(self) -> str:
@@ -61,7 +60,7 @@ class Feed:
 
 
 def end_event(comparison: Comparison, run: str | None = None, at: int = 0) -> str:
-    """The last event of a run, sent again after its repeats; without `run`, the only event of a saved run."""
+    """Return a run's last event, sent again after its repeats; without `run`, a saved run's only event."""
     event = {"record": to_json(comparison), "anatomy": anatomy(comparison)}
     return _line(run or uuid4().hex, at, "end", event)
 

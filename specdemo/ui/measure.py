@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,13 +26,13 @@ from specdemo.text import counted, printable
 from specdemo.ui.compare import APPLIED, FIND, FIND_HELP, QUICK, THOROUGH, CompareTab, apply_setting
 from specdemo.ui.controls import NAMES, settings_from
 from specdemo.ui.parts import alert, notice
+from specdemo.ui.registry import Shared
 from specdemo.ui.session import (
     FILES,
     PRIVATE,
     QUIET,
     WAITING,
     Sessions,
-    Stop,
     check_session,
     in_child,
     job_buttons,
@@ -39,11 +40,11 @@ from specdemo.ui.session import (
     on_engine,
     with_chat_cache,
 )
-from specdemo.ui.views import heading, script, view
+from specdemo.ui.views import script, view
 
 _LINE = Markup("<p>{}</p>")
 _FILES = [".txt", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".gz"]
-_OFFERED = {preset.title: name for name, preset in PRESETS.items() if name != "measure"}
+_BY_TITLE = {preset.title: name for name, preset in PRESETS.items() if name != "measure"}
 START = "Measure"
 EMPTY = "[]"
 
@@ -52,31 +53,31 @@ def board(progress: Progress[Result]) -> str:
     """Update the board: parts, each shown on a card of its own by `board.js`."""
     if not progress.result.measured:
         return EMPTY
-    made = report(progress.result)
+    content = report(progress.result)
     parts = [
-        {"title": "Conclusion", "paragraphs": made.opening},
-        *(chart._asdict() | {"figure": as_data(chart.figure)} for chart in made.charts.values()),
-        *(table._asdict() for table in made.tables.values()),
-        {"title": "About these figures", "paragraphs": made.notes},
+        {"title": "Conclusion", "paragraphs": content.opening},
+        *(chart._asdict() | {"figure": as_data(chart.figure)} for chart in content.charts.values()),
+        *(table._asdict() for table in content.tables.values()),
+        {"title": "About these figures", "paragraphs": content.notes},
     ]
     return json.dumps(parts, ensure_ascii=False)
 
 
-def offered(preset: str, pair: ModelPair, values: Sequence[Any]) -> dict[str, Any]:
-    """The variants to tick; all that the pair supports are ticked."""
+def variant_choices(preset: str, pair: ModelPair, *values: Any) -> dict[str, Any]:
+    """Return an update of the variants: all that the pair supports, ticked."""
     try:
         plan = _plan(preset, pair, [Task(name="", task="", prompt="")], 64, values)
     except SpecdemoError as error:
         return gr.update(choices=[], value=[], info=str(error))
-    variants, info = [*plan.variants], capitalised(PRESETS[_OFFERED[preset]].help)
+    variants, info = [*plan.variants], capitalised(PRESETS[_BY_TITLE[preset]].help)
     return gr.update(choices=variants, value=variants, info=info)
 
 
 def _plan(
     preset: str, pair: ModelPair, tasks: Sequence[Task], tokens: int, values: Sequence[Any], **options: Any
 ) -> Plan:
-    """Finding the fastest setting keeps Compare's settings otherwise."""
-    chosen = PRESETS[_OFFERED[preset]]
+    """The search for the fastest setting keeps Compare's other settings."""
+    chosen = PRESETS[_BY_TITLE[preset]]
     if chosen.name == "tune":
         settings = settings_from(pair, dict(zip(NAMES, values, strict=True)) | {"max_new_tokens": tokens})
     else:
@@ -106,33 +107,33 @@ class MeasureCallbacks:
         """Yield updates of message, board, files, the fastest setting and its button, and both buttons."""
         check_session(session_open)
         idle, busy = job_buttons(START, busy=False), job_buttons(START, busy=True)
-        kept = [gr.skip()] * 4
+        unchanged = [gr.skip()] * 4
         typed = [line.strip() for line in text.splitlines() if line.strip()]
-        waiting = [notice("Reading the prompts …"), *kept, *busy]
+        waiting = [notice("Reading the prompts …"), *unchanged, *busy]
         reading: dict[str, Any] = {"waiting": waiting, **_UNREADABLE}
         try:
             tasks = typed_tasks(typed)
             if file is not None or not typed:
-                found = None if file is None else (yield from in_child(read_prompts, Path(file), **reading))
-                tasks = chosen_tasks(found, pair.target.prompts, int(limit), skip_bad=skip_bad)
+                prompts = None if file is None else (yield from in_child(read_prompts, Path(file), **reading))
+                tasks = chosen_tasks(prompts, pair.target.prompts, int(limit), skip_bad=skip_bad)
             plan = _plan(preset, pair, tasks, int(tokens), values, minutes=minutes)
             variants = {name: variant for name, variant in plan.variants.items() if name in ticked}
             if not variants:
                 raise SettingsError("Choose at least one variant.")
-            plan = Plan(**vars(plan) | {"variants": variants})
+            plan = replace(plan, variants=variants)
         except SpecdemoError as error:
-            yield [alert(error), *kept, *idle]
+            yield [alert(error), *unchanged, *idle]
             return
         what = f"{counted(len(variants), 'variant')}, {counted(len(tasks), 'prompt')}"
-        told = notice(f"{what}, about {minutes:g} min after loading. {WAITING}")
-        yield [told, EMPTY, gr.update(visible=False), None, gr.update(visible=False), *busy]
+        started = notice(f"{what}, about {minutes:g} min after loading. {WAITING}")
+        yield [started, EMPTY, gr.update(visible=False), None, gr.update(visible=False), *busy]
         job = partial(with_loader, pair=pair, work=partial(run, plan))
         state = None
         for update in job_updates(self._sessions, str(request.session_hash), "measure", job, board):
             state = update.state
-            yield [update.message, update.board, *kept[1:], *busy]
+            yield [update.message, update.board, *unchanged[1:], *busy]
         if state is None or not state.result.measured:
-            yield [gr.skip(), *kept, *idle]
+            yield [gr.skip(), *unchanged, *idle]
             return
         best = conclude(state.result).best
         use = gr.update(visible=best is not None, value=f"Use {best} in Compare")
@@ -158,12 +159,12 @@ class MeasureCallbacks:
             shorter = settings.model_copy(update={"max_new_tokens": min(settings.max_new_tokens, tokens)})
             tune = PRESETS["tune"]
             plan = tune.plan(pair, typed_tasks([prompt]), shorter, axes, minutes=minutes)
-            plan = Plan(**vars(plan) | {"variants": with_current(plan, shorter)})
+            plan = replace(plan, variants=with_current(plan, shorter))
         except SpecdemoError as error:
             yield [alert(error), "", *idle, *unchanged]
             return
-        told = notice(f"{len(plan.variants)} settings, about {60 * minutes:.0f} s. {WAITING}")
-        yield [told, "", *busy, *unchanged]
+        started = notice(f"{len(plan.variants)} settings, about {60 * minutes:.0f} s. {WAITING}")
+        yield [started, "", *busy, *unchanged]
         # loaded as for a run, so that neither this nor the next run has to load it again
         work = partial(_with_loaded, plan=plan)
         # known step costs must do where there is no time to measure them
@@ -177,8 +178,8 @@ class MeasureCallbacks:
         if state is None or not state.result.complete:  # stopped or failed, as the message says
             yield [gr.skip(), "", *idle, *unchanged]
             return
-        found = outcome(state.result, shorter)
-        yield [FIND_HELP, json.dumps([found.card], ensure_ascii=False), *idle, *apply_setting(found.settings)]
+        result = outcome(state.result, shorter)
+        yield [FIND_HELP, json.dumps([result.card], ensure_ascii=False), *idle, *apply_setting(result.settings)]
 
 
 # Minutes, tokens of each run at most, and what varies. Half a minute shall hold several runs of each setting, also on
@@ -211,33 +212,35 @@ class Outcome(NamedTuple):
     card: dict[str, Any]
 
 
-def outcome(found: Result, settings: GenerationSettings) -> Outcome:
-    conclusion, measured = conclude(found), points(found)
-    best = next((each for each in points(found, fresh=True) if each.variant == conclusion.best), None)
-    yours = next((p for p in measured if found.variants[p.variant].settings.strategy == settings.strategy), None)
+def outcome(result: Result, settings: GenerationSettings) -> Outcome:
+    conclusion, measured = conclude(result), points(result)
+    best = next((p for p in points(result, fresh=True) if p.variant == conclusion.best), None)
+    yours = next((p for p in measured if result.variants[p.variant].settings.strategy == settings.strategy), None)
     title, chosen = f"Kept: {settings.strategy.words}", None
     if best is None:
-        said = conclusion.sentence
+        sentence = conclusion.sentence
     elif yours is None:
-        said = "There was no time for this setting of yours."
+        sentence = "There was no time to measure your setting."
     elif yours.variant == best.variant:
-        said = "It is the best of those tried."
+        sentence = "It is the best of those tried."
     elif yours.speedup.high >= best.speedup.low:
-        said = f"{capitalised(best.variant)} is not clearly faster."
+        sentence = f"{capitalised(best.variant)} is not clearly faster."
     else:
-        title, chosen = f"Set: {best.variant}", found.variants[best.variant].settings
-        said = f"Decoding is now about {percent(best.speedup.middle / yours.speedup.middle - 1)} faster."
-    others = sorted((each for each in measured if each != yours), key=lambda each: -each.speedup.middle)
-    compared = {each.variant: each for each in (yours, best, *others) if each is not None}
+        title, chosen = f"Set: {best.variant}", result.variants[best.variant].settings
+        sentence = f"Decoding is now about {percent(best.speedup.middle / yours.speedup.middle - 1)} faster."
+    others = sorted((p for p in measured if p != yours), key=lambda p: -p.speedup.middle)
+    compared = {p.variant: p for p in (yours, best, *others) if p is not None}
     rows = [
-        [f"{name}, yours before" if each is yours else name, str(each.speedup), counted(each.runs, "run")]
-        for name, each in sorted([*compared.items()][:2], key=lambda pair: -pair[1].speedup.middle)
+        [f"{name}, yours before" if point is yours else name, str(point.speedup), counted(point.runs, "run")]
+        for name, point in sorted([*compared.items()][:2], key=lambda pair: -pair[1].speedup.middle)
     ]
-    missing = len(found.variants) - len({row.variant for row in found.rows})
-    rest = f" There was no time for {missing} of {len(found.variants)} settings." if missing else ""
+    missing = len(result.variants) - len({row.variant for row in result.rows})
+    rest = f" There was no time for {missing} of {len(result.variants)} settings." if missing else ""
     remark = f"Runs of at most {settings.max_new_tokens} tokens with this prompt.{rest}"
     columns = ["setting", "speedup", ""]
-    return Outcome(chosen, {"title": title, "paragraphs": [said], "columns": columns, "rows": rows, "remark": remark})
+    return Outcome(
+        chosen, {"title": title, "paragraphs": [sentence], "columns": columns, "rows": rows, "remark": remark}
+    )
 
 
 _BUNDLED = str(_LINE.format("Prompts from the bundled suite, unless you type some or choose a file."))
@@ -245,76 +248,69 @@ _UNREADABLE = {"what": "This file cannot be read", "otherwise": "choose one with
 
 
 def preview(path: str | None) -> Iterator[list[Any]]:
-    """Yield updates of the prompts as read from a file, and of the choice to skip those that cannot be."""
+    """Yield updates of the prompts read from a file, and of the choice to skip unusable entries."""
     try:
         waiting = [notice("Reading the prompts …"), gr.update(visible=False, value=False)]
         if path is None:
             yield [_BUNDLED, waiting[1]]
             return
-        found = yield from in_child(read_prompts, Path(path), waiting=waiting, **_UNREADABLE)
-        found.usable(skip_bad=True)
-        lines = (_LINE.format(printable(line, lines=True)) for line in (*found.about(), *found.first()))
-        yield [str(Markup("").join(lines)), gr.update(visible=bool(found.bad), value=False)]
+        prompts = yield from in_child(read_prompts, Path(path), waiting=waiting, **_UNREADABLE)
+        prompts.usable(skip_bad=True)
+        lines = (_LINE.format(printable(line, lines=True)) for line in (*prompts.about(), *prompts.first()))
+        yield [str(Markup("").join(lines)), gr.update(visible=bool(prompts.bad), value=False)]
     except SpecdemoError as error:
         yield [alert(error), waiting[1]]
 
 
-def measure_tab(
-    sessions: Sessions,
-    session_open: gr.State,
-    pair: gr.State,
-    first: ModelPair,
-    compare: CompareTab,
-    stop: Callable[[str], Stop],
-) -> None:
-    callbacks, controls = MeasureCallbacks(sessions), compare.controls
-    begin = offered(next(iter(_OFFERED)), first, [control.value for control in controls.values()])
+def measure_tab(shared: Shared, compare: CompareTab) -> None:
+    callbacks, controls = MeasureCallbacks(shared.sessions), compare.controls
+    session_open, pair, titles = shared.session_open, shared.pair, [*_BY_TITLE]
+    values = [control.value for control in controls.values()]
+    at_first = variant_choices(titles[0], shared.registry.default, *values)
     with gr.Tab("Measure", id="measure"):
         with gr.Column(elem_classes="sheet", elem_id="measure-form"):
-            heading("Measure", "Every speculative run stands between two plain runs, in random order.")
-            preset = gr.Radio([*_OFFERED], value=next(iter(_OFFERED)), label="What to vary", elem_id="measure-preset")
+            gr.HTML("<h2>Measure</h2><p>Each speculative run stands between two plain ones; the order is random.</p>")
+            preset = gr.Radio(titles, value=titles[0], label="What to vary", elem_id="measure-preset")
             ticked = gr.CheckboxGroup(
-                begin["choices"],
-                value=begin["value"],
-                info=begin["info"],
+                at_first["choices"],
+                value=at_first["value"],
+                info=at_first["info"],
                 label="Variants",
                 elem_id="measure-variants",
             )
             text = gr.Textbox(label="Prompts, one per line", lines=2, elem_id="measure-prompts")
             with gr.Row(elem_classes="controls"):
-                limit = gr.Slider(1, 80, 3, step=1, label="Prompts of a suite", elem_id="measure-limit")
-                tokens = gr.Slider(8, 512, 64, step=8, label="New tokens", elem_id="measure-tokens")
-                minutes = gr.Slider(1, 60, 2, step=1, label="Minutes", elem_id="measure-minutes")
+                limit = gr.Slider(1, 80, 3, step=1, label="Prompts of a suite", elem_id="measure-limit", buttons=[])
+                tokens = gr.Slider(8, 512, 64, step=8, label="New tokens", elem_id="measure-tokens", buttons=[])
+                minutes = gr.Slider(1, 60, 2, step=1, label="Minutes", elem_id="measure-minutes", buttons=[])
             with gr.Row(elem_classes="actions"):
                 start = gr.Button(START, variant="primary", elem_id="measure-start", scale=0, min_width=220)
-                halt = gr.Button("Stop", variant="stop", elem_id="measure-stop", visible=False, scale=0)
+                stop_button = gr.Button("Stop", variant="stop", elem_id="measure-stop", visible=False, scale=0)
                 use = gr.Button(elem_id="measure-use", visible=False, scale=0, min_width=260)
                 file = gr.UploadButton(
                     "Your own prompts", file_types=_FILES, elem_id="measure-suite", scale=0, min_width=220
                 )
             suite = gr.HTML(_BUNDLED, elem_id="measure-suite-name")
-            skip_bad = gr.Checkbox(label="Leave out what is no prompt", visible=False, elem_id="measure-skip-bad")
+            skip_bad = gr.Checkbox(label="Skip entries without a prompt", visible=False, elem_id="measure-skip-bad")
             message = gr.HTML(elem_id="measure-message", elem_classes="message")
         board = view("board", '<div class="board race"></div>', elem_id="measure-board")
         files = gr.File(
-            label="Reports: JSON, Markdown, and HTML that opens offline",
-            visible=False,
-            elem_id="measure-reports",
+            label="Reports: JSON, Markdown, and HTML that opens offline", visible=False, elem_id="measure-reports"
         )
         best, card = gr.State(None), gr.Textbox(visible=False)  # not beside tabs, where Gradio miscounts them
     inputs = [session_open, pair, file, skip_bad, preset, ticked, text, limit, tokens, minutes, *controls.values()]
-    on_engine(start, callbacks.measure, inputs, [message, board, files, best, use, start, halt])
-    halt.click(stop("measure"), **PRIVATE)
+    on_engine(start, callbacks.measure, inputs, [message, board, files, best, use, start, stop_button])
+    stop_button.click(shared.sessions.stop("measure"), **PRIVATE)
     file.upload(preview, file, [suite, skip_bad], **QUIET, **FILES)
     gr.on(
         [preset.change, pair.change, controls["engine"].change, controls["drafter"].change],
-        lambda name, used, *values: offered(name, used, values),
+        variant_choices,
         [preset, pair, *controls.values()],
         ticked,
         **PRIVATE,
     )
     use.click(apply_setting, best, [controls[name] for name in APPLIED], **PRIVATE).then(
-        None, js=script("main.js", "openCompare")
+        None, js=script("gradio.js", "openCompare")
     )
     find = compare.find
     on_engine(
@@ -323,4 +319,4 @@ def measure_tab(
         [session_open, pair, compare.prompt, find.effort, *controls.values()],
         [find.message, card, find.start, find.stop, *(controls[name] for name in APPLIED)],
     ).then(None, card, js=script("main.js", "showSearchResult"))
-    find.stop.click(stop("find"), **PRIVATE)
+    find.stop.click(shared.sessions.stop("find"), **PRIVATE)

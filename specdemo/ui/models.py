@@ -1,7 +1,7 @@
 """The Models tab: the catalogue, the models on this machine, and the pair to use with its runtime settings."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -18,9 +18,9 @@ from specdemo.records import Model, ModelPair
 from specdemo.ui.compare import CompareTab
 from specdemo.ui.controls import RUNTIME, STRATEGY, Control, control, engines_for, start_values
 from specdemo.ui.parts import alert, header_html, notice, report_html
-from specdemo.ui.registry import PAIR_NAMES, Names, Registry, values_of
+from specdemo.ui.registry import PAIR_NAMES, Registry, Shared, values_of
 from specdemo.ui.server import sent
-from specdemo.ui.session import ENGINE, PRIVATE, QUIET, WAITING, Sessions, Stop
+from specdemo.ui.session import ENGINE, PRIVATE, QUIET, WAITING
 from specdemo.ui.views import view
 
 Choices = list[tuple[str, str]]  # labels and values
@@ -45,22 +45,12 @@ _TYPED_ID = (
 class ModelsTab:
     """`controls` name a pair, in the order of `PAIR_NAMES`; `in_use`: the pair in use, and since when, as JSON."""
 
-    def __init__(
-        self,
-        sessions: Sessions,
-        registry: Registry,
-        pair: gr.State,
-        header: gr.HTML,
-        compare: CompareTab,
-        stop: Callable[[str], Stop],
-        *,
-        local: bool = False,
-    ) -> None:
-        """`local`: only this machine reaches the page, so its files may be added."""
-        self._sessions, self._registry, self._local = sessions, registry, local
-        self._pair, self._header, self._settings = pair, header, compare.controls
+    def __init__(self, shared: Shared, compare: CompareTab) -> None:
+        self._sessions, self._registry, self._local = shared.sessions, shared.registry, shared.local
+        self._pair, self._header, self._settings = shared.pair, shared.header, compare.controls
+        registry = shared.registry
         with gr.Tab("Models", id="models") as tab:
-            with gr.Column(elem_id="adding", elem_classes="sheet", visible=local):
+            with gr.Column(elem_id="adding", elem_classes="sheet", visible=shared.local):
                 gr.HTML("<h2>Add a model file</h2>")
                 with gr.Row(elem_classes="controls", equal_height=False):
                     place = gr.Textbox(
@@ -70,7 +60,6 @@ class ModelsTab:
                         elem_id="model-path",
                     )
                     add = gr.Button("Add", elem_id="add-model", scale=0, min_width=90)
-                self._added = gr.HTML(elem_id="add-message", elem_classes="message")
             with gr.Column(elem_id="pair"):
                 first = model_choices(registry.models(), registry.default.target.name)
                 self.controls = _pair_controls(registry, *first)
@@ -87,9 +76,9 @@ class ModelsTab:
             self._stop = gr.Button("Stop the download", elem_id="cancel-download", visible=False, size="sm")
             self._catalogue = view("catalogue", elem_id="catalogue")
             self.in_use = gr.Textbox(visible=False)
-        self._connect(tab, [add.click, place.submit], place, stop)
+        self._connect(tab, [add.click, place.submit], place)
 
-    def _connect(self, tab: gr.Tab, adding: list[Any], place: gr.Textbox, stop: Callable[[str], Stop]) -> None:
+    def _connect(self, tab: gr.Tab, adding: list[Any], place: gr.Textbox) -> None:
         target, draft, *_ = self.controls
         sent, lists = [target, self._listed], [target, draft, self._listed]
         progress = [self._message, self._use, self._cancel]
@@ -99,7 +88,7 @@ class ModelsTab:
         waiting = partial(self._loading, notice(WAITING), busy=True)
         gr.on([self._use.click, self._catalogue.select], waiting, outputs=progress, **PRIVATE)
         self._use.click(self.use, inputs, loaded, **QUIET, **ENGINE)
-        self._cancel.click(stop("load"), **PRIVATE)
+        self._cancel.click(self._sessions.stop("load"), **PRIVATE)
         self.list_after(self._catalogue.select(self.use_entry, inputs, loaded, **QUIET, **ENGINE))
         fetched = gr.on(
             [self._catalogue.download, self._offer.download],
@@ -110,12 +99,12 @@ class ModelsTab:
             concurrency_id="download",
             **QUIET,
         )
-        self._stop.click(stop("download"), **PRIVATE)
+        self._stop.click(self._sessions.stop("download"), **PRIVATE)
         tab.select(self.refresh, sent, [self._catalogue, *lists], **PRIVATE)
         fitted = [*self.controls, self._listed, self._message]
         if self._local:
-            read = gr.on(adding, partial(notice, "Reading the file …"), outputs=self._added, **PRIVATE)
-            read.then(self.add, [place, self._listed], [*fitted, self._added], **PRIVATE)
+            read = gr.on(adding, partial(notice, "Reading the file …"), outputs=self._message, **PRIVATE)
+            read.then(self.add, [place, self._listed], fitted, **PRIVATE)
         target.input(self.fit_to_target, sent, fitted, **PRIVATE)
         named = [target, draft, self.controls[PAIR_NAMES.index("cache_size")]]
         reported = [self._report, self._offer, self._use]
@@ -142,13 +131,12 @@ class ModelsTab:
         except SpecdemoError as error:
             yield self._loading(alert(error), busy=False)
             return
-        chosen = dict(zip(PAIR_NAMES, values, strict=True)) | names._asdict() | self._defaults(names.target)
+        chosen = dict(zip(PAIR_NAMES, values, strict=True)) | names | self._defaults(names["target"])
         yield from self._load(request, before, engine, chosen)
 
     def _load(self, request: gr.Request, before: ModelPair, engine: Any, chosen: dict[str, Any]) -> Iterator[Updates]:
         try:
-            runtime = {name: chosen[name] for name in RUNTIME}
-            pair = self._registry.choose(Names(chosen["target"] or "", chosen["draft"] or ""), runtime)
+            pair = self._registry.choose(chosen)
             message = ""
             for message in self._sessions.load(str(request.session_hash), engine_for(pair, before, engine), pair):
                 yield self._loading(message or gr.skip(), busy=True)
@@ -188,23 +176,18 @@ class ModelsTab:
         return news
 
     def fit_to_target(self, target: str | None, listed: Lists) -> Updates:
-        """The drafts that fit this target, and its default settings. A typed path is added as a model first."""
-        news: Updates = {}
+        """Offer the drafts that fit this target, and its default settings. A typed path is added as a model first."""
         target = target or ""  # an emptied list sends None
         typed = target.strip(" \"'")
         if self._local and (typed.startswith("~/") or Path(typed).is_absolute()):
-            try:
-                target = self._registry.add(target)
-                news[self._message] = notice(f"{target} is now among your models.")
-            except SpecdemoError as error:
-                return {self._message: alert(error)}
+            return self.add(typed, listed)
         models, controls = self._registry.models(), dict(zip(PAIR_NAMES, self.controls, strict=True))
         now = model_choices(models, target)
-        if now[0] != listed[0] or news:
-            news[controls["target"]] = gr.update(choices=now[0], value=target)
-        news |= {controls[name]: value for name, value in self._defaults(target).items()}
         draft = fitting_draft(models[target], models.values()) if target in models else None
+        news: Updates = {controls[name]: value for name, value in self._defaults(target).items()}
         news[controls["draft"]] = gr.update(choices=now[1], value=draft.name if draft is not None else "")
+        if now[0] != listed[0]:
+            news[controls["target"]] = gr.update(choices=now[0], value=target)
         return news | {self._listed: now}
 
     def add(self, place: str, listed: Lists) -> Updates:
@@ -214,14 +197,13 @@ class ModelsTab:
                 raise UsageError("Give the path of a GGUF file or of an OpenVINO folder.")
             name = self._registry.add(place)
         except SpecdemoError as error:
-            return {self._added: alert(error)}
-        return self.fit_to_target(name, listed) | {
-            self._added: notice(f"{name} is now among your models, and chosen as the target below."),
-            self.controls[0]: gr.update(choices=model_choices(self._registry.models(), name)[0], value=name),
-        }
+            return {self._message: alert(error)}
+        chosen = gr.update(choices=model_choices(self._registry.models(), name)[0], value=name)
+        added = notice(f"{name} is now among your models, and chosen as the target.")
+        return self.fit_to_target(name, listed) | {self.controls[0]: chosen, self._message: added}
 
     def report(self, target: str, draft: str, cache_size: int) -> Updates:
-        """Facts about a pair, without loading it. "Use this pair" is off if it cannot run."""
+        """Describe a pair without loading it. "Use this pair" is off if it cannot run."""
         models, fits = self._registry.models(), False
         facts = offer = ""
         try:

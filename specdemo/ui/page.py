@@ -4,7 +4,7 @@ import gc
 import json
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import sleep
@@ -23,7 +23,6 @@ from specdemo.racing.costs import start_settings
 from specdemo.racing.worker import EngineFactory, Prepare, Worker
 from specdemo.records import ModelPair, Prompts
 from specdemo.results.figures import script_name
-from specdemo.settings import RuntimeSettings
 from specdemo.ui.compare import ANATOMY, COMPARE, CompareCallbacks, CompareTab, api_description, compare_tab
 from specdemo.ui.controls import (
     NAMES,
@@ -38,7 +37,7 @@ from specdemo.ui.gate import only_here
 from specdemo.ui.measure import measure_tab
 from specdemo.ui.models import ModelsTab
 from specdemo.ui.parts import alert, header_html
-from specdemo.ui.registry import PAIR_NAMES, Names, Registry, values_of
+from specdemo.ui.registry import PAIR_NAMES, Registry, Shared, values_of
 from specdemo.ui.server import SESSIONS, Page, application, listening, visitors_files
 from specdemo.ui.session import ENGINE, PRIVATE, Sessions, Visitors, initial_pair
 from specdemo.ui.views import head, kit, plotly, script, theme
@@ -69,13 +68,7 @@ def serve(
         with visitors_files():
             page = build_page(worker, pair, models_dir=models_dir, downloads=allowed, local=local)
             app = application(
-                page,
-                routes(),
-                host=host,
-                allowed_hosts=allowed_hosts,
-                auth=auth,
-                sessions=sessions,
-                **look(),
+                page, routes(), host=host, allowed_hosts=allowed_hosts, auth=auth, sessions=sessions, **look()
             )
             gc.freeze()  # a full collection that scans long-lived objects would stall every visitor
             with listening(app, host, port) as url:
@@ -113,25 +106,19 @@ def build_page(
     sessions = Sessions(worker, visitors)
     registry = Registry(pair, visitors, directory=models_dir, downloads=downloads)
 
-    def stop(activity: str) -> Callable[[gr.Request], None]:
-        def stop_it(request: gr.Request) -> None:
-            visitors.stop(str(request.session_hash), activity)
-
-        return stop_it
-
     with Page(title="specdemo", analytics_enabled=False, fill_width=True, delete_cache=(60, 3600)) as page:  # seconds
         header = gr.HTML(header_html(pair), elem_id="header")
-        chosen_pair, session_open = gr.State(pair), gr.State(False)
+        shared = Shared(sessions, registry, header, session_open=gr.State(False), pair=gr.State(pair), local=local)
         callbacks = CompareCallbacks(sessions, local=local)
         with gr.Tabs() as tabs:
-            compare = compare_tab(callbacks, session_open, chosen_pair, pair, stop("run"))
-            measure_tab(sessions, session_open, chosen_pair, pair, compare, stop)
-            models = ModelsTab(sessions, registry, chosen_pair, header, compare, stop, local=local)
+            compare = compare_tab(callbacks, shared)
+            measure_tab(shared, compare)
+            models = ModelsTab(shared, compare)
         compare.race.select(lambda: gr.update(selected=ANATOMY), outputs=tabs, **PRIVATE)
         # changes only when a pair has just been loaded, which the visitor then wants to run
         models.in_use.change(lambda: gr.update(selected=COMPARE), outputs=tabs, **PRIVATE)
-        models.in_use.change(prompt_for, [chosen_pair, compare.prompt], compare.prompt, **PRIVATE)
-        _remember(page, registry, session_open, chosen_pair, header, compare, models)
+        models.in_use.change(prompt_for, [shared.pair, compare.prompt], compare.prompt, **PRIVATE)
+        _remember(page, shared, compare, models)
         gr.api(callbacks.api(pair), api_name="compare", api_description=api_description(), **ENGINE)
     return cast(gr.Blocks, page)
 
@@ -143,15 +130,8 @@ def prompt_for(pair: ModelPair, prompt: str) -> Any:
     return own[0] if prompt in examples.difference(own) else gr.skip()
 
 
-def _remember(
-    page: gr.Blocks,
-    registry: Registry,
-    session_open: gr.State,
-    chosen_pair: gr.State,
-    header: gr.HTML,
-    compare: CompareTab,
-    models: ModelsTab,
-) -> None:
+def _remember(page: gr.Blocks, shared: Shared, compare: CompareTab, models: ModelsTab) -> None:
+    registry = shared.registry
     remembered = {"prompt": compare.prompt, **compare.controls}
     start, default = start_values(registry.default), default_values(registry.default)
     # values set by measured step costs are always named, so that a link means the same everywhere; see `restore`
@@ -169,7 +149,8 @@ def _remember(
         return [*values, gr.update(interactive=True), True]
 
     saved = gr.Textbox(visible=False)
-    outputs = [*inputs, compare.message, chosen_pair, header, *models.controls, compare.run, session_open]
+    outputs: list[Any] = [*inputs, compare.message, shared.pair, shared.header]
+    outputs += [*models.controls, compare.run, shared.session_open]
     wanted = json.dumps([*remembered, *PAIR_NAMES])
     # queued, since only then does Gradio fire the state's change event, which updates everything about the pair
     queued = PRIVATE | {"queue": True}
@@ -177,9 +158,6 @@ def _remember(
     loaded.then(None, inputs, js=js)
     compare.prepare(loaded)
     models.list_after(loaded)
-
-
-_SAVED = TypeAdapter(dict[str, str])
 
 
 class StartValues(NamedTuple):
@@ -193,7 +171,10 @@ class StartValues(NamedTuple):
 
 def restore(registry: Registry, saved: str, built: dict[str, Any]) -> StartValues:
     """`saved`: a JSON object of strings; `built`: the controls' values, perhaps before step costs were measured."""
-    values = _read(saved)
+    try:
+        values = TypeAdapter(dict[str, str]).validate_json(saved or "{}")
+    except ValidationError:  # not sent by our script
+        values = {}
     pair, pair_error = _pair(registry, {name: values[name] for name in PAIR_NAMES if name in values})
     start = start_values(registry.default)
     named = {name: values[name] for name in NAMES if name in values}
@@ -215,23 +196,13 @@ def restore(registry: Registry, saved: str, built: dict[str, Any]) -> StartValue
     )
 
 
-def _read(saved: str) -> dict[str, str]:
-    """Empty if the client sent anything else."""
-    try:
-        return _SAVED.validate_json(saved or "{}")
-    except ValidationError:
-        return {}
-
-
 def _pair(registry: Registry, named: dict[str, str]) -> tuple[ModelPair, SpecdemoError | None]:
     if not named:
         return registry.default, None
     start = values_of(registry.default)
     if "target" in named:  # a link to another target lists only differences from that target's defaults
         start |= registry.default_runtime(named["target"]).model_dump() | {"draft": "", "draft_device": ""}
-    values = start | named
     try:
-        runtime = {name: values[name] for name in RuntimeSettings.model_fields}
-        return registry.choose(Names(values["target"], values["draft"]), runtime), None
+        return registry.choose(start | named), None
     except SpecdemoError as error:
         return registry.default, type(error)(f"The link's pair cannot be used. {error}")

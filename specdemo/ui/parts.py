@@ -1,4 +1,4 @@
-"""Parts of the page as HTML: what `assets/page/parts.html` shows, and in which words."""
+"""HTML for parts of the page; `assets/page/parts.html` holds the markup."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -29,12 +29,9 @@ PHASES = {
 _TEMPLATE = Environment(autoescape=True, undefined=StrictUndefined).from_string(text_of("parts.html")).module
 
 
-def _html(part: str, *values: Any) -> str:
+def html(part: str, *values: Any) -> str:
+    """A part of `parts.html`, with these values."""
     return str(getattr(_TEMPLATE, part)(*values))
-
-
-def describe(phase: Phase) -> str:
-    return notice(phase_words(phase))
 
 
 def phase_words(phase: Phase) -> str:
@@ -48,35 +45,31 @@ def progress_html(text: str, done: float, total: float, seconds_left: float | No
     if seconds_left is not None:
         minutes, seconds = divmod(round(seconds_left), 60)
         text += f", {f'{minutes} min ' if minutes else ''}{seconds} s left" if minutes or seconds else ", finishing"
-    return _html("progress", text, done, max(total, 1))
+    return html("progress", text, done, max(total, 1))
 
 
 def notice(text: str) -> str:
-    return _html("notice", text)
-
-
-def code_html(lines: str) -> str:
-    return _html("code", lines)
+    return html("notice", text)
 
 
 def alert(error: SpecdemoError) -> str:
     """Return an error as HTML, its cause folded and without the server's folders, and log it."""
     error.log()
-    return _html("alert", error, without_folders(error.cause) if error.cause else "")
+    return html("alert", error, without_folders(error.cause) if error.cause else "")
 
 
 def header_html(pair: ModelPair) -> str:
-    """The pair, its devices and precision; `glossary.js` shows the details."""
+    """Show the pair, its devices and precision; `glossary.js` shows the details."""
     if pair.target.server is not None:
         words = f"{pair.name} · remote engine: {SERVERS[pair.target.server]}"
-        return _html("header", words, words)
+        return html("header", words, words)
     device, draft_on = pair.runtime.device, draft_device(pair.runtime)
     draft = f"draft {_model(pair.draft)} on {draft_on}" if pair.draft else "no draft"
     devices = f"{device} + {draft_on}" if pair.draft and draft_on != device else device
     requested = pair.runtime.precision  # every run reports the one that its device uses
     precision = "default precision" if requested == "default" else f"precision {requested}"
     meaning = f"target {_model(pair.target)} on {device}, {draft}"
-    return _html("header", meaning, f"{pair.name} · {devices} · {precision}")
+    return html("header", meaning, f"{pair.name} · {devices} · {precision}")
 
 
 def _model(model: Model) -> str:
@@ -89,12 +82,11 @@ _EXPECTATIONS = ASSETS / "expectations.json"
 
 def examples_html(pair: ModelPair) -> str:
     prompts, (measured, machine) = bundled_prompts(pair.target.prompts), _measured(pair)
-    if not all(prompt in measured for prompt in prompts):
-        return _html("examples", [("", [(prompt, None) for prompt in prompts])], "")
-    groups: dict[str, list[tuple[str, float]]] = {title: [] for title in _GROUPS.values()}
+    groups: dict[str, list[tuple[str, float | None]]] = {title: [] for title in ("", *_GROUPS.values())}
     for prompt in prompts:
-        groups[_GROUPS[measured[prompt]["expect"]]].append((prompt, measured[prompt]["speedup"]))
-    return _html("examples", [group for group in groups.items() if group[1]], machine)
+        entry = measured.get(prompt, {})
+        groups[_GROUPS.get(entry.get("expect", ""), "")].append((prompt, entry.get("speedup")))
+    return html("examples", [group for group in groups.items() if group[1]], machine)
 
 
 def _measured(pair: ModelPair) -> tuple[Mapping[str, dict[str, Any]], str]:
@@ -105,11 +97,6 @@ def _measured(pair: ModelPair) -> tuple[Mapping[str, dict[str, Any]], str]:
     if expected.get("engine") != initial_settings(pair).engine:
         return {}, ""
     return {entry["prompt"]: entry for entry in expected.get("prompts", [])}, expected.get("measured_on", "")
-
-
-def cards_html(able: Sequence[dict[str, Any]], unable: Sequence[dict[str, Any]]) -> str:
-    """Those of pairs that cannot run on this machine are folded."""
-    return _html("cards", able, unable)
 
 
 def card(entry: Entry, here: Sequence[bool], *, downloads: bool, own_directory: bool = False) -> dict[str, Any]:
@@ -156,10 +143,6 @@ def _actions(
     return [("download", f"Download {part}{size}")], exports
 
 
-def offer_html(name: str) -> str:
-    return _html("offer", name)
-
-
 def download_html(repository: str, progress: Progress[Path | None]) -> str:
     text = f"{repository}: {in_units(progress.done)} of {in_units(progress.total)}"
     return progress_html(text, progress.done, progress.total, progress.seconds_left)
@@ -181,7 +164,7 @@ def report_html(report: PairReport) -> str:
         "chat template": ["yes" if model.chat_template else "no" for model in models],
     }
     remarks = [*_remarks(report), *([_NO_DRAFT] if report.draft is None else [])]
-    return _html("report", rows.items(), remarks)
+    return html("report", rows.items(), remarks)
 
 
 def _size(number: int | None) -> str:

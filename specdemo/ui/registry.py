@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gradio as gr
+
 from specdemo.errors import DeviceError, SpecdemoError, UnknownNameError, quoted
 from specdemo.models.catalogue import (
     catalogue,
@@ -20,17 +22,10 @@ from specdemo.models.hub import download, download_source
 from specdemo.models.library import add_model, library
 from specdemo.records import Model, ModelPair, Progress
 from specdemo.settings import RuntimeSettings
-from specdemo.ui.parts import alert, card, cards_html, download_html, notice, offer_html
-from specdemo.ui.session import Visitors
+from specdemo.ui.parts import alert, card, download_html, html, notice
+from specdemo.ui.session import Sessions, Visitors
 
 PAIR_NAMES = ("target", "draft", *RuntimeSettings.model_fields)  # of the controls and links that choose a pair
-
-
-class Names(NamedTuple):
-    """An empty draft means none."""
-
-    target: str
-    draft: str
 
 
 def values_of(pair: ModelPair) -> dict[str, Any]:
@@ -72,19 +67,21 @@ class Registry:
             return f"{missing}; look it up on the Hub in the Models tab."
         return f"{missing}; on this page's machine, run: specdemo models download {name}"
 
-    def choose(self, names: Names, runtime: dict[str, Any]) -> ModelPair:
-        models = self.models()
-        for name in (names.target, *filter(None, [names.draft])):
+    def choose(self, values: dict[str, Any]) -> ModelPair:
+        """The pair of these values of `PAIR_NAMES`; an empty draft means none."""
+        models, (target, draft) = self.models(), (values[role] or "" for role in ("target", "draft"))
+        for name in (target, *filter(None, [draft])):
             if name not in models:
                 raise UnknownNameError(self.elsewhere(name))
-        if names.target == self.default.target.name and self.default.servers is not None:
+        if target == self.default.target.name and self.default.servers is not None:
             return self.default
-        settings = RuntimeSettings.checked(**runtime | {"draft_device": runtime.get("draft_device") or None})
+        runtime = {name: values[name] for name in RuntimeSettings.model_fields}
+        settings = RuntimeSettings.checked(**runtime | {"draft_device": runtime["draft_device"] or None})
         offered = self.devices()
         unknown = next((name for name in (settings.device, draft_device(settings)) if name not in offered), None)
         if unknown is not None:
             raise DeviceError(f"This page offers no device {quoted(unknown)}; choose one of {', '.join(offered)}.")
-        return pair_of(models[names.target], models[names.draft] if names.draft else None, runtime=settings)
+        return pair_of(models[target], models[draft] if draft else None, runtime=settings)
 
     def devices(self) -> dict[str, str]:
         """Titles of those that visitors may choose: usable ones, and those of the default pair."""
@@ -96,14 +93,14 @@ class Registry:
         model = self.models().get(target)
         return initial_runtime(model) if model is not None else RuntimeSettings()
 
-    def names_of(self, entry_name: str) -> Names:
+    def names_of(self, entry_name: str) -> dict[str, str]:
+        """The names of a catalogue entry's target and draft."""
         entry = find(entry_name)
         by_path = {model.path: name for name, model in self.models().items()}
         names = [by_path.get(folder) for folder in entry_folders(entry, self._directory)]
         if None in names:
             raise UnknownNameError(f"{entry.title!r} is not on this machine yet; download or convert it first.")
-        target, *draft = (name or "" for name in names)
-        return Names(target, draft[0] if draft else "")
+        return dict(zip(("target", "draft"), [name or "" for name in (*names, "")], strict=False))
 
     def cards(self) -> str:
         able, unable = list[dict[str, Any]](), list[dict[str, Any]]()
@@ -112,11 +109,11 @@ class Registry:
             here = [local_folder(source, self._directory) is not None for source in entry.sources]
             own = self._directory is not None
             (able if runs else unable).append(card(entry, here, downloads=self.downloads, own_directory=own))
-        return cards_html(able, unable)
+        return html("cards", able, unable)  # the second are folded
 
     def offer(self, name: str) -> str:
         """HTML for a model not on this machine; empty if it cannot be downloaded."""
-        return offer_html(name) if self.downloads and is_hub_name(name) else ""
+        return html("offer", name) if self.downloads and is_hub_name(name) else ""
 
     def download(self, visitor: str, name: str) -> Iterator[str]:
         """Yield messages; a stopped download keeps its files."""
@@ -136,6 +133,19 @@ class Registry:
             yield notice(f"{name if is_hub_name(name) else find(name).title} is on this machine.")
         except SpecdemoError as error:
             yield alert(error)
+
+
+class Shared(NamedTuple):
+    """What the tabs share. `session_open` and `pair` hold a visitor's state; `local`: only this machine reaches the
+    page, which may then show its paths and add its files.
+    """
+
+    sessions: Sessions
+    registry: Registry
+    header: gr.HTML
+    session_open: gr.State
+    pair: gr.State
+    local: bool
 
 
 def _downloads(name: str, stop: Callable[[], bool]) -> Iterator[tuple[str, Iterator[Progress[Path | None]]]]:

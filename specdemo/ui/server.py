@@ -62,11 +62,9 @@ class Page(gr.Blocks):
                 raise refusal(f"{getattr(block, 'label', None) or 'A value'!r} has an unusable value")
         try:
             done: dict[str, Any] = await super().process_api(block_fn, inputs, *arguments, **options)
-        except gr.Error as error:
-            if error.print_exception:  # one of Gradio's own
-                raise refusal("A value is out of bounds, or a file no longer exists") from error
-            raise
-        except (InvalidPathError, FileNotFoundError) as error:
+        except (gr.Error, InvalidPathError, FileNotFoundError) as error:
+            if isinstance(error, gr.Error) and not error.print_exception:  # one of ours
+                raise
             raise refusal("A value is out of bounds, or a file no longer exists") from error
         except Exception as error:  # Gradio would send "error: null"
             _log.exception("an event failed")
@@ -101,7 +99,7 @@ def fits(block: Any, value: Any) -> bool:
 
 
 def sent(event: gr.EventData, name: str) -> Any:
-    """A value that a script of the page sent with an event, or None. Untrusted: anyone can send anything."""
+    """Return a value that the page's script sent with an event, or None. Anyone can send anything: check it."""
     try:
         return getattr(event, name)
     except (AttributeError, TypeError):
@@ -200,7 +198,7 @@ def application(
 
 @contextmanager
 def listening(app: ASGIApp, host: str | None = None, port: int | None = None) -> Iterator[str]:
-    """Serve in a thread and yield the address; no request checks it, which a proxy of the environment could get."""
+    """Serve in a thread and yield the address. No request tests it: a proxy set in the environment could get it."""
     host = host or default_host()
     listener = _bound(host, port)
     config = uvicorn.Config(

@@ -1,4 +1,4 @@
-"""Visitors' use of the engine: runs, repeats, loading, measurements, their files, and how to stop them."""
+"""What visitors do with the engine: runs, repeats, loading, measurements and files, and stopping each."""
 
 import json
 import zlib
@@ -27,7 +27,7 @@ from specdemo.results.words import is_chat
 from specdemo.settings import GenerationSettings
 from specdemo.text import counted
 from specdemo.ui.feed import Feed, end_event
-from specdemo.ui.parts import alert, describe, notice, phase_words, progress_html
+from specdemo.ui.parts import alert, notice, phase_words, progress_html
 
 
 class Visitors:
@@ -134,6 +134,14 @@ class Sessions:
             for _ in self._worker.run_idle(job if load else partial(if_loaded, job=job)):
                 pass
 
+    def stop(self, activity: str) -> Callable[[gr.Request], None]:
+        """Return a callback that stops a visitor's activity."""
+
+        def stop_it(request: gr.Request) -> None:
+            self._visitors.stop(str(request.session_hash), activity)
+
+        return stop_it
+
     def move(self, visitor: str, settings: GenerationSettings) -> None:
         live = LiveSettings(*(getattr(settings, name) for name in LiveSettings._fields))
         for event in self._visitors.events(visitor, "run"):
@@ -170,13 +178,13 @@ class Sessions:
         """Load a pair in place of the current one and yield messages; an empty last one means success."""
         with self._visitors.busy(visitor, "load") as cancelled:
             for phase in self._worker.run(Prepare(engine, initial_pair(pair)), cancelled):
-                yield describe(phase) if phase is not None else ""
+                yield notice(phase_words(phase)) if phase is not None else ""
             yield notice("Stopped; the previous pair is still in use.") if cancelled.is_set() else ""
 
     def waiting(self, visitor: str) -> str:
-        """What this visitor's next run waits for besides the queue; empty if nothing."""
-        loads = self._visitors.events(visitor, "load")
-        return notice("The other pair is still loading; the run starts when it is ready.") if loads else ""
+        """Say what, besides the queue, this visitor's next run waits for; empty if nothing."""
+        loading = self._visitors.events(visitor, "load")
+        return notice("The other pair is still loading; the run starts when it is ready.") if loading else ""
 
     def measure(self, visitor: str, activity: str, job: Job) -> Iterator[Any]:
         """Yield what `Worker.run` yields, until the job ends or this visitor stops it."""
@@ -233,7 +241,7 @@ FILE_LIMITS = Limits()
 def in_child(
     work: Callable[..., T], *arguments: Any, waiting: list[Any], what: str, otherwise: str
 ) -> Generator[list[Any], None, T]:
-    """Return the result of work on a visitor's file, done in a process of its own within limits.
+    """Run `work` on a visitor's file in a child process with limits, and return its result.
 
     Until then, yield copies of `waiting` (Gradio changes them), so that Gradio notices a visitor who leaves. Raises
     the work's SpecdemoError, or a FileError that begins with `what` and ends with `otherwise`.
@@ -249,7 +257,6 @@ def in_child(
         yield deepcopy(waiting)
 
 
-Stop = Callable[[gr.Request], None]  # stops one of a visitor's activities
 # Options of events: those that show their own progress, and those that run immediately, outside the queue.
 QUIET: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 PRIVATE: dict[str, Any] = {**QUIET, "queue": False}
@@ -284,26 +291,24 @@ def job_updates(
     activity: str,
     job: Job,
     show: Callable[[Any], str],
-    kept: str = "finished results are kept",
+    after_stop: str = "finished results are kept",
 ) -> Iterator[JobUpdate]:
     """Yield updates while a job runs. Finished results stay on the board even if the job fails."""
     state: Progress[Any] | None = None
     due = arrived = 0.0
     try:
         for progress in sessions.measure(visitor, activity, job):
-            if progress is None:
-                ticks = state is not None and monotonic() >= due
-                due = monotonic() + JOB_UPDATE_SECONDS if ticks else due
-                message = _progress(state, monotonic() - arrived) if state is not None and ticks else gr.skip()
-                yield JobUpdate(message, gr.skip(), state)
-                continue
             if isinstance(progress, Phase):
-                yield JobUpdate(describe(progress), gr.skip(), state)
+                yield JobUpdate(notice(phase_words(progress)), gr.skip(), state)
                 continue
-            state, arrived = progress, monotonic()
-            if monotonic() >= due:
+            if progress is not None:
+                state, arrived = progress, monotonic()
+            if state is not None and monotonic() >= due:
                 due = monotonic() + JOB_UPDATE_SECONDS
-                yield JobUpdate(_progress(state), show(state), state)
+                board = gr.skip() if progress is None else show(state)
+                yield JobUpdate(_progress(state, monotonic() - arrived), board, state)
+            elif progress is None:
+                yield JobUpdate(gr.skip(), gr.skip(), state)
     except Exception as error:  # whatever it is, the buttons change back
         message = alert(as_failure(error, "The measurement failed"))
         yield JobUpdate(message, show(state) if state is not None else gr.skip(), state)
@@ -312,11 +317,11 @@ def job_updates(
         yield JobUpdate(notice("Stopped before anything was measured."), gr.skip(), None)
         return
     stopped = state.done < state.total
-    message = notice(f"Stopped after {_done(state)}; {kept}.") if stopped else ""
+    message = notice(f"Stopped after {_done(state)}; {after_stop}.") if stopped else ""
     yield JobUpdate(message, show(state), state)
 
 
-def _progress(state: Progress[Any], ago: float = 0.0) -> str:
+def _progress(state: Progress[Any], ago: float) -> str:
     """`ago`: seconds since the state arrived. Within a time limit, the bar shows the time."""
     text, left = f"{state.doing.capitalize()}: {_done(state)}", state.seconds_left
     left = None if left is None else max(left - ago, 0.0)

@@ -60,7 +60,7 @@ _MODULE = 'import(new URL("specdemo/{}", document.baseURI))'
 
 
 def view(name: str, markup: str | None = None, *, value: str = "", **layout: Any) -> gr.HTML:
-    """A view of `main.js` by name; without `markup`, its HTML is in the file of this name."""
+    """Mount the view of this name in `main.js`; its HTML is `markup`, or the file of that name."""
     mount = f"""
         const widget = {{ element, trigger, props, watch }};
         {_MODULE.format("main.js")}.then(({{ mount }}) => mount("{name}", widget));
@@ -93,7 +93,3 @@ def plotly(_: Request) -> Response:
     """Its address names the version, so that a browser loads it once; every browser reads gzip."""
     headers = {"Cache-Control": "public, max-age=31536000, immutable", "Content-Encoding": "gzip"}
     return Response(figures.plotly_js(), media_type="text/javascript", headers=headers)
-
-
-def heading(title: str, explanation: str) -> gr.HTML:
-    return gr.HTML(f"<h2>{title}</h2><p>{explanation}</p>")

@@ -39,10 +39,7 @@ def written(flavour: str, pair: ModelPair = PAIR, **chosen: Any) -> str:
 @pytest.mark.openvino
 @pytest.mark.parametrize(
     "chosen",
-    [
-        {"policy": "confidence", "assistant_confidence_threshold": 0.3},
-        {"drafter": "lookup", "max_ngram_size": 2},
-    ],
+    [{"policy": "confidence", "assistant_confidence_threshold": 0.3}, {"drafter": "lookup", "max_ngram_size": 2}],
     ids=str,
 )
 def test_the_lines_for_genai_write_what_the_engine_writes(
@@ -223,10 +220,7 @@ def llama_cpp(command: list[str]) -> xllamacpp.Server:
 
 @pytest.mark.parametrize(
     "chosen",
-    [
-        {"policy": "confidence", "assistant_confidence_threshold": 0.3},
-        {"drafter": "lookup", "max_ngram_size": 2},
-    ],
+    [{"policy": "confidence", "assistant_confidence_threshold": 0.3}, {"drafter": "lookup", "max_ngram_size": 2}],
     ids=str,
 )
 def test_the_lines_for_llama_cpp_run_in_it(tiny: ModelPair, chosen: dict[str, Any]) -> None:

@@ -1,3 +1,4 @@
+import re
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -10,11 +11,10 @@ from playwright.sync_api import BrowserContext, expect
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.exports.gif import SIZE, moving_picture
 from specdemo.exports.html import replay
-from specdemo.racing.race import race
 from specdemo.records import SIDES, Comparison, Run, Turn
 from specdemo.results.summary import summarise
-from specdemo.settings import GenerationSettings
 from tests.support.charts import assert_drawn
+from tests.support.proposals import compared
 
 NASTY = "</script><script>document.title = 'caught'</script><img src=https://example.org/x.png>"
 COPY = "window.copied = []; navigator.clipboard.writeText = async text => { copied.push(text); }"
@@ -22,9 +22,7 @@ COPY = "window.copied = []; navigator.clipboard.writeText = async text => { copi
 
 def compare(prompt: str = "Say", **settings: Any) -> Comparison:
     engine = ScriptedEngine(words=300 * (*ScriptedEngine.words, NASTY, "\n"), wrong=range(5, 2000, 7))
-    *_, comparison = race(engine, prompt, GenerationSettings(**settings))
-    assert isinstance(comparison, Comparison)
-    return comparison
+    return compared(engine, prompt, **settings)
 
 
 def raced(comparison: Comparison) -> Comparison:
@@ -55,12 +53,7 @@ def test_a_replay_plays_every_kind_of_run_and_asks_for_nothing(
     page, complaints = browser.new_page(), list[str]()
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on(
-        "request",
-        lambda request: (
-            complaints.append(request.url) if not request.url.startswith(("file:", "data:", "blob:")) else None
-        ),
-    )
+    page.route(re.compile("^(?!file:|data:|blob:)"), lambda route: complaints.append(route.request.url))
     page.add_init_script(COPY)
     page.goto(file.as_uri())
     page.wait_for_selector(".race:is([data-state=playing], [data-state=done])")

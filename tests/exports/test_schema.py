@@ -13,13 +13,8 @@ from specdemo.racing.race import race
 from specdemo.records import Comparison, Slice
 from specdemo.settings import GenerationSettings
 from specdemo.ui.feed import Feed, end_event
+from tests.support.proposals import compared
 from tests.support.random_records import comparisons
-
-
-def compared(**settings: Any) -> Comparison:
-    *_, comparison = race(ScriptedEngine(wrong=(4, 7)), "Say", GenerationSettings(**settings))
-    assert isinstance(comparison, Comparison)
-    return comparison
 
 
 @given(comparisons)

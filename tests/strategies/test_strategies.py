@@ -25,7 +25,6 @@ from specdemo.results.words import shared_words
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import CONSTANT, STRATEGIES, Drafter, Fields, Parameters, Strategy, parameters
 from specdemo.ui import controls
-from specdemo.ui.compare import show_valid
 
 PAIR = ScriptedEngine().pair
 PARROT = Drafter("parrot", "Parrot", "the parrot")
@@ -77,10 +76,11 @@ def test_the_page_offers_it_with_its_settings() -> None:
     assert '.no-parrot label:has(input[value="parrot"])' in controls.choices_css()
     shown = controls.visibility(PAIR, "traced", "parrot", "constant")
     assert (shown["num_assistant_tokens"], shown["max_ngram_size"], shown["policy"]) == (True, False, False)
-    assert controls.classes(PAIR, "genai", "model", "constant")["drafter"] == ["no-suffix", "no-parrot"]
-    assert controls.classes(PAIR, "traced", "parrot", "constant")["num_assistant_tokens"] == ["moves"]
-    updates = dict(zip(controls.initially(PAIR), show_valid(PAIR, "traced", "parrot", "constant"), strict=False))
-    assert updates["policy"]["info"] == "Repeats the last token."
+    genai = controls.appearance(PAIR, "genai", "model", "constant")
+    assert genai["drafter"]["elem_classes"] == ["no-suffix", "no-parrot"]
+    traced = controls.appearance(PAIR, "traced", "parrot", "constant")
+    assert traced["num_assistant_tokens"]["elem_classes"] == ["moves"]
+    assert traced["policy"]["info"] == "Repeats the last token."
     start = controls.start_values(PAIR)
     assert controls.settings_from(PAIR, start | CHOSEN).strategy == Parrot(3)
 

@@ -71,11 +71,7 @@ def started(folder: Path, *arguments: str | Path, log: Path | None = None, **env
     }
     said = None if log is None else log.open("wb")
     process = subprocess.Popen(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=os.environ | variables | environment,
-        stdout=said,
-        stderr=said,
+        [sys.executable, *arguments], cwd=folder, env=os.environ | variables | environment, stdout=said, stderr=said
     )
     app = App(f"http://127.0.0.1:{port}", process, outbound)
     deadline = monotonic() + 90

@@ -1,6 +1,18 @@
-from specdemo.records import DraftToken, Round
+from typing import Any
+
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.racing.race import race
+from specdemo.records import Comparison, DraftToken, Round
+from specdemo.settings import GenerationSettings
 
 
 def proposals(step: Round) -> tuple[DraftToken, ...]:
     assert step.proposed is not None
     return step.proposed
+
+
+def compared(engine: ScriptedEngine | None = None, prompt: str = "Say", **settings: Any) -> Comparison:
+    """A race of scripted engines, by default with wrong proposals at the fourth and seventh token."""
+    *_, comparison = race(engine or ScriptedEngine(wrong=(4, 7)), prompt, GenerationSettings(**settings))
+    assert isinstance(comparison, Comparison)
+    return comparison

@@ -1,9 +1,11 @@
 """Visitors that are no browsers: they speak the page's protocol, and may say anything."""
 
+import asyncio
 import json
-from collections.abc import Generator
+from collections.abc import Coroutine, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import httpx
@@ -11,6 +13,15 @@ import httpx
 from specdemo.settings import GenerationSettings
 
 API = "/gradio_api"
+
+
+T = TypeVar("T")
+
+
+def apart(work: Coroutine[Any, Any, T]) -> T:
+    """Run it in another thread: in this one a browser's event loop may be running."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
 
 
 class Visitor:

@@ -1,24 +1,15 @@
 import json
 from time import process_time
-from typing import Any
 
 from hypothesis import given
 
-from specdemo.engines.scripted import ScriptedEngine
-from specdemo.racing.race import race
 from specdemo.records import MOST, Comparison, Outcome, Round, Run, Token
 from specdemo.results import metrics
 from specdemo.results.figures import CHARTS, chart
 from specdemo.settings import GenerationSettings
 from specdemo.ui.feed import anatomy
-from tests.support.proposals import proposals
+from tests.support.proposals import compared, proposals
 from tests.support.random_records import comparisons
-
-
-def compared(**settings: Any) -> Comparison:
-    *_, comparison = race(ScriptedEngine(wrong=(4, 7)), "Say", GenerationSettings(**settings))
-    assert isinstance(comparison, Comparison)
-    return comparison
 
 
 @given(comparisons)

@@ -1,4 +1,3 @@
-import asyncio
 import json
 import os
 import socket
@@ -28,8 +27,8 @@ from specdemo.ui import gate, server
 from specdemo.ui.gate import BODY_BYTES, FILE_BYTES, TEXT_CHARACTERS, Gate, only_here
 from specdemo.ui.page import build_page, look, routes
 from specdemo.ui.server import application, listening, visitors_files
+from tests.support.visitors import API, apart
 
-API = "/gradio_api"
 JOIN, UPLOAD = f"{API}/queue/join", f"{API}/upload"
 EVIL = "https://evil.example"
 SESSION = {"session_hash": "mine", "fn_index": 1}
@@ -224,12 +223,6 @@ def test_where_too_much_is_waiting_the_longest_unfetched_makes_room(monkeypatch:
 
 
 # The page behind it
-
-
-def apart(work: Any) -> Any:
-    """In this thread a browser's event loop may be running."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(lambda: asyncio.run(work)).result()
 
 
 async def built(**options: Any) -> tuple[gr.Blocks, Starlette]:  # without a loop, Gradio makes one and leaves it

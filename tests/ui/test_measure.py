@@ -17,7 +17,7 @@ from specdemo.records import Phase, Progress
 from specdemo.settings import GenerationSettings
 from specdemo.ui.compare import QUICK
 from specdemo.ui.controls import start_values
-from specdemo.ui.measure import EMPTY, START, MeasureCallbacks, offered, outcome, with_current
+from specdemo.ui.measure import EMPTY, START, MeasureCallbacks, outcome, variant_choices, with_current
 from specdemo.ui.session import job_updates, with_chat_cache
 
 ENGINE = ScriptedEngine(wrong=(20, 30), draft=0.001)
@@ -63,7 +63,7 @@ def test_a_measurement_says_how_long_it_takes_shows_what_it_measures_and_offers_
 
 @pytest.mark.parametrize("preset", [preset.title for name, preset in PRESETS.items() if name != "measure"])
 def test_every_choice_offers_its_variants_and_measures_them(preset: str) -> None:
-    update = offered(preset, ENGINE.pair, VALUES)
+    update = variant_choices(preset, ENGINE.pair, *VALUES)
     assert update["value"] == update["choices"]
     *_, last = measured(update["value"][:2], preset=preset)
     assert last[2]["visible"]
@@ -72,7 +72,7 @@ def test_every_choice_offers_its_variants_and_measures_them(preset: str) -> None
 def test_what_cannot_be_measured_is_a_sentence() -> None:
     assert "Choose at least one variant" in measured([])[0][0]
     alone = ENGINE.pair.model_copy(update={"target": ENGINE.pair.target.model_copy(update={"server": "llama.cpp"})})
-    assert "A server chose its precision" in offered("Precision", alone, VALUES)["info"]
+    assert "A server chose its precision" in variant_choices("Precision", alone, *VALUES)["info"]
 
 
 def tuned(now: GenerationSettings, lookaheads: tuple[int, ...]) -> tuple[Plan, Result]:

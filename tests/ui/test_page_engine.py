@@ -9,17 +9,7 @@ from playwright.sync_api import Page, expect
 
 from specdemo.models.catalogue import find
 from specdemo.records import SIDES, Outcome
-from tests.support.browser import (
-    App,
-    Visit,
-    card,
-    choose,
-    downloaded,
-    models_tab,
-    open_tab,
-    run,
-    started,
-)
+from tests.support.browser import App, Visit, card, choose, downloaded, models_tab, open_tab, run, started
 from tests.support.folders import FIXTURES
 from tests.support.hub import Hub
 from tests.support.proposals import proposals

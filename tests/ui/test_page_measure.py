@@ -39,7 +39,7 @@ def test_prompts_from_a_file_are_shown_and_measured(visit: Visit, tmp_path: Path
     path.write_text("\n".join([*map(json.dumps, lines), "{"]))
     page = visit("/#engine=traced&max_new_tokens=16&ignore_eos=true")
     open_tab(page, "Measure")
-    skip = page.get_by_label("Leave out what is no prompt")
+    skip = page.get_by_label("Skip entries without a prompt")
     expect(skip).to_be_hidden()
     with page.expect_file_chooser() as chooser:
         page.click("#measure-suite")

@@ -16,12 +16,13 @@ from specdemo.exports.schema import to_json
 from specdemo.models.catalogue import bundled_pair
 from specdemo.racing.race import race
 from specdemo.racing.worker import Prepare, WithEngine
-from specdemo.records import Comparison, ModelPair, Slice, Turn
+from specdemo.records import ModelPair, Slice, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui import session
 from specdemo.ui.compare import CompareCallbacks
 from specdemo.ui.controls import start_values
 from specdemo.ui.session import Sessions, Update, Visitors, in_child
+from tests.support.proposals import compared
 
 
 def failing(error: Exception) -> Iterator[Any]:
@@ -127,28 +128,20 @@ def test_a_stop_ends_all_that_a_visitor_does_of_that_name_and_nothing_else() -> 
 WORDS = {"what": "This run cannot be drawn", "otherwise": "share it as JSON"}
 
 
-def saved() -> dict[str, Any]:
-    *_, comparison = race(ScriptedEngine(wrong=(4, 7)), "Say", GenerationSettings(num_assistant_tokens=3))
-    assert isinstance(comparison, Comparison)
-    return to_json(comparison)
-
-
-def packed(comparison: dict[str, Any]) -> str:
-    return b64encode(gzip.compress(json.dumps(comparison).encode())).decode()
-
-
-LONG = {"prompt": "\n" * 2**22}
+def packed(**changed: Any) -> str:
+    return b64encode(gzip.compress(json.dumps(to_json(compared()) | changed).encode())).decode()
 
 
 def test_a_run_is_drawn_in_a_process_of_its_own_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = in_child(make_file, "gif", packed(saved()), waiting=[{"value": "Wait"}], **WORDS)
+    made = in_child(make_file, "gif", packed(), waiting=[{"value": "Wait"}], **WORDS)
     assert next(made)[0].pop("value") == "Wait"  # as Gradio does when it sends an update
     assert next(made)[0].pop("value") == "Wait"
     assert result_of(made).startswith(b"GIF8")
     monkeypatch.setattr(session, "FILE_LIMITS", Limits(seconds=1))
-    assert len(packed(saved() | LONG)) < 50_000
+    long = packed(prompt="\n" * 2**22)
+    assert len(long) < 50_000
     with pytest.raises(FileError, match="cannot be drawn: it took longer than 1 s; share it as JSON"):
-        result_of(in_child(make_file, "gif", packed(saved() | LONG), waiting=[], **WORDS))
+        result_of(in_child(make_file, "gif", long, waiting=[], **WORDS))
 
 
 def test_the_page_shows_why_a_file_is_refused() -> None:

@@ -1,19 +1,31 @@
-from typing import Any
+from inspect import signature
+from typing import Any, cast
 
 import gradio as gr
 import pytest
 
+from specdemo.cli.commands import build_parser
+from specdemo.cli.options import chosen_pair, raced_settings
 from specdemo.errors import SettingsError
-from specdemo.models.catalogue import bundled_pair, bundled_prompts
+from specdemo.models.catalogue import Defaults, bundled_pair, bundled_prompts, find
+from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
-from specdemo.ui.compare import api_description, show_valid
-from specdemo.ui.controls import NAMES, control, settings_from, settings_from_link, start_values, visibility
+from specdemo.ui.compare import CompareCallbacks, api_description
+from specdemo.ui.controls import (
+    NAMES,
+    control,
+    settings_from,
+    settings_from_link,
+    show_valid,
+    start_values,
+    visibility,
+)
 from specdemo.ui.page import StartValues, prompt_for, restore
 from specdemo.ui.registry import PAIR_NAMES, Registry
-from specdemo.ui.session import Visitors
+from specdemo.ui.session import Sessions, Visitors
 
 PAIR = bundled_pair()
-SHELF, START = Registry(PAIR, Visitors()), start_values(PAIR)
+REGISTRY, START = Registry(PAIR, Visitors()), start_values(PAIR)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -48,7 +60,7 @@ def test_settings_travel_in_a_link() -> None:
 
 def restored(saved: str) -> tuple[StartValues, dict[str, Any]]:
     """And which controls it changes besides the lookahead, whose line is renewed."""
-    start = restore(SHELF, saved, start_values(SHELF.default))
+    start = restore(REGISTRY, saved, start_values(REGISTRY.default))
     changed = {name: value for name, value in zip(NAMES, start.controls, strict=True) if value != gr.skip()}
     assert "tokens" in changed.pop("num_assistant_tokens")["info"]
     return start, changed
@@ -104,3 +116,30 @@ def test_another_kind_of_models_example_gives_way_to_the_new_pairs_and_a_typed_p
 def test_the_endpoint_explains_every_parameter() -> None:
     for name, field in GenerationSettings.model_fields.items():
         assert f"{name}: {field.description}" in api_description()
+
+
+CHOSEN = {"repetition_penalty": 1.3, "num_assistant_tokens": 7}
+
+
+@pytest.fixture
+def pair(monkeypatch: pytest.MonkeyPatch) -> ModelPair:
+    """One whose entry in the catalogue has initial settings of its own."""
+    entry = find("story-pair")
+    entry = entry.model_copy(update={"begin": Defaults(generation=CHOSEN, runtime=entry.begin.runtime)})
+    monkeypatch.setattr("specdemo.models.catalogue.catalogue", lambda: (entry,))
+    return bundled_pair()
+
+
+def test_page_links_terminal_and_endpoint_start_with_a_pairs_own_settings(pair: ModelPair) -> None:
+    start = start_values(pair)
+    assert start == GenerationSettings().model_dump() | CHOSEN
+    assert settings_from(pair, start | {"repetition_penalty": 1.0}).repetition_penalty == 1
+    assert settings_from_link(pair, {}, start) == (GenerationSettings(**CHOSEN), None)
+    settings, wrong = settings_from_link(pair, {"repetition_penalty": "1.0", "seed": "none"}, start)
+    assert settings == GenerationSettings(**CHOSEN | {"repetition_penalty": 1.0})
+    assert "Seed" in str(wrong)
+    for options, changed in (((), {}), (("--repetition-penalty", "1"), {"repetition_penalty": 1.0})):
+        parsed = build_parser().parse_args(["compare", "Say", *options])
+        assert raced_settings(parsed, chosen_pair(parsed)) == GenerationSettings(**CHOSEN | changed)
+    endpoint = signature(CompareCallbacks(cast(Sessions, None)).api(pair)).parameters
+    assert {name: endpoint[name].default for name in CHOSEN} == CHOSEN

@@ -1,10 +1,8 @@
 """Every event of the page refuses, with a sentence, values that no widget could have sent."""
 
-import asyncio
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import gradio as gr
 import pytest
@@ -20,6 +18,7 @@ from specdemo.ui.page import build_page, restore
 from specdemo.ui.registry import Registry
 from specdemo.ui.server import fits
 from specdemo.ui.session import Sessions, Visitors
+from tests.support.visitors import apart
 
 FORGED: dict[type[gr.components.Component], tuple[Any, ...]] = {
     gr.Textbox: (None, 1, ["a"], {"a": 1}, "\ud800"),
@@ -33,15 +32,6 @@ FORGED: dict[type[gr.components.Component], tuple[Any, ...]] = {
 }
 
 
-T = TypeVar("T")
-
-
-def run_apart(work: Coroutine[Any, Any, T]) -> T:
-    """In this thread the browser's event loop may be running."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(lambda: asyncio.run(work)).result()
-
-
 @pytest.fixture(scope="module")
 def page() -> Iterator[gr.Blocks]:
     with pytest.MonkeyPatch.context() as patch:
@@ -50,7 +40,7 @@ def page() -> Iterator[gr.Blocks]:
         async def built() -> gr.Blocks:  # Gradio makes an event loop, and leaves it, unless there is one
             return build_page(cast(Worker, SimpleNamespace()), bundled_pair())
 
-        yield run_apart(built())
+        yield apart(built())
 
 
 Take = Callable[[BlockFunction, list[Any]], Coroutine[Any, Any, object]]
@@ -100,7 +90,7 @@ def test_every_event_refuses_what_its_widgets_could_not_have_sent(page: gr.Block
                     await check(fn, index, forged)
                 seen.add(block)
 
-    run_apart(check_all())
+    apart(check_all())
     assert tried == set(FORGED)
 
 
@@ -122,7 +112,7 @@ def test_too_few_values_are_refused_and_so_is_what_only_the_browser_handles(page
                 with pytest.raises(gr.Error, match="received something unexpected"):
                     await taken(fn, [])
 
-    run_apart(check())
+    apart(check())
 
 
 @pytest.mark.parametrize("data", [None, 1, "name", ["name"], {}, {"name": ["a"]}, {"_data": 1}], ids=str)
