@@ -61,8 +61,8 @@ class Pair:
 
     def costs(self) -> Costs | None:
         """In seconds, in the default engine; None if they cannot be measured."""
-        *_, found = self.work(WithEngine(self.settings().engine, self.models, _costs))
-        return found if isinstance(found, Costs) else None
+        *_, costs = self.work(WithEngine(self.settings().engine, self.models, _costs))
+        return costs if isinstance(costs, Costs) else None
 
     def work(self, job: Job) -> Iterator[Any]:
         """Run a job in the pair's process and yield its events; closing the iterator ends it."""
@@ -256,10 +256,10 @@ def experiment(
             if on_progress is not None:
                 on_progress(progress)
     assert last is not None, "an experiment begins with a state"
-    found = report(last.result)
+    finished = report(last.result)
     if path is not None:
-        write(found, Path(path))
-    return found
+        write(finished, Path(path))
+    return finished
 
 
 def _costs(engine: Engine, *, stop: Callable[[], bool], costs: Costs | None) -> Iterator[Costs | None]:

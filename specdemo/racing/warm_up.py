@@ -2,9 +2,9 @@
 
 In a fresh process kernels are compiled per pass length and memory is touched for the first time, so the beginning of
 a run is repeated until it gets no faster; after a fixed number of rounds, the first race understated speculation by
-up to a third. In an engine's first race, a small model's steps get a few per cent faster for about a second, which
-noise hides, so there each side takes at least that long. A side steady less than a minute ago needs one short
-repetition.
+up to a third. In an engine's first race each side takes at least 0.6 s, since noise can hide that steps still
+get faster; with 1.5 s, the speedups of eight first races were the same within their noise (1.20 and 1.21 on average).
+A side steady less than a minute ago needs one short repetition.
 """
 
 import math
