@@ -286,8 +286,8 @@ class _State:
         plain, row = found[""], partial(Row, task="", prompt="", repeat=group.repeat, fresh=group.fresh)
         for name in group.order:
             block = found[name]
-            times = {"ttft": (plain.ttft, block.ttft), "tpot": (plain.tpot, block.tpot)}
-            yield row(variant=name, trial=block.against(plain), **times)
+            ttft, tpot = (plain.ttft, block.ttft), (plain.tpot, block.tpot)
+            yield row(variant=name, trial=block.against(plain), ttft=ttft, tpot=tpot)
 
     @property
     def seconds(self) -> float:
