@@ -61,8 +61,8 @@ class Pair:
 
     def costs(self) -> Costs | None:
         """In seconds, in the default engine; None if they cannot be measured."""
-        *_, found = self.work(WithEngine(self.settings().engine, self.models, _costs))
-        return found if isinstance(found, Costs) else None
+        *_, costs = self.work(WithEngine(self.settings().engine, self.models, _costs))
+        return costs if isinstance(costs, Costs) else None
 
     def work(self, job: Job) -> Iterator[Any]:
         """Run a job in the pair's process and yield its events; closing the iterator ends it."""
@@ -231,10 +231,10 @@ def experiment(
 ) -> Report:
     """Measure prompts × settings × repeats, as `specdemo measure` does, or a preset such as "tune" or "bench".
 
-    `prompts` are texts, a `Path` to a file of prompts, or by default the bundled suite, of which at most `limit` are
-    used; `skip_bad` leaves out what is no prompt in a file.
-    `chosen` are settings, and what varies, such as `lookaheads=[2, 4]`. `path` is a .json file to write, with an HTML
-    report next to it. `on_progress` is called after every run.
+    `prompts` are texts, a `Path` to a file of prompts, or by default the bundled suite. At most `limit` of them are
+    measured, and of a file never more than 10,000, from all its categories in turn; `skip_bad` leaves out what is no
+    prompt in a file. `chosen` are settings, and what varies, such as `lookaheads=[2, 4]`. `path` is a .json file to
+    write, with an HTML report next to it. `on_progress` is called after every run.
     """
     if preset not in PRESETS:
         raise UsageError(f"There is no preset {quoted(preset)}; {suggestion(preset, [*PRESETS])}.")
@@ -256,10 +256,10 @@ def experiment(
             if on_progress is not None:
                 on_progress(progress)
     assert last is not None, "an experiment begins with a state"
-    found = report(last.result)
+    finished = report(last.result)
     if path is not None:
-        write(found, Path(path))
-    return found
+        write(finished, Path(path))
+    return finished
 
 
 def _costs(engine: Engine, *, stop: Callable[[], bool], costs: Costs | None) -> Iterator[Costs | None]:

@@ -146,10 +146,9 @@ def writable(folder: Path, what: str, advice: str = "set XDG_CACHE_HOME to a wri
 
 
 def is_writable(folder: Path) -> bool:
-    try:
+    with suppress(SpecdemoError):
         return writable(folder, "Files") == folder
-    except SpecdemoError:
-        return False
+    return False
 
 
 def link_or_copy(source: Path, link: Path) -> None:

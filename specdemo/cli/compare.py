@@ -104,13 +104,13 @@ def _compare(options: argparse.Namespace) -> None:
 
 
 def _task(options: argparse.Namespace) -> Task:
-    """The typed prompt, or the first of a file, in which a text is one prompt."""
+    """Return the typed prompt, or the first one of a file; a text file is one prompt."""
     file = prompt_file(options, [] if options.prompt is None else [options.prompt])
     if file is not None:
-        found = read_prompts(file, whole=True)
-        tasks = found.usable(skip_bad=options.skip_bad)
+        prompts = read_prompts(file, whole=True)
+        tasks = prompts.usable(skip_bad=options.skip_bad)
         if len(tasks) > 1 and not options.quiet:
-            rest = f"the first of {len(tasks):,} prompts in {found.name}; bench measures all of them"
+            rest = f"the first of {len(tasks):,} prompts in {prompts.name}; bench measures all of them"
             print(f"specdemo: {printable(rest)}", file=sys.stderr)
         return tasks[0]
     if options.prompt is None:

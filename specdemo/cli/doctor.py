@@ -1,4 +1,4 @@
-"""`doctor`: this machine, installed software, and the possible gain from speculation, as one block for a report."""
+"""`doctor`: machine, software and what speculation can gain here, as one block for a bug report."""
 
 import argparse
 import os
@@ -10,10 +10,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
-from rich.console import Console
 
 from specdemo.api import Pair
 from specdemo.cli.options import Commands, add_pair, chosen_pair
+from specdemo.cli.terminal import progress
 from specdemo.errors import SpecdemoError
 from specdemo.files import nearest_folder, own_cache
 from specdemo.models.catalogue import hub_cache, models_dir
@@ -43,8 +43,7 @@ def add_to(commands: Commands) -> None:
 
 def _doctor(options: argparse.Namespace) -> None:
     pair = chosen_pair(options)
-    lines = [*machine(), *folders(options.models_dir)]
-    lines += [] if options.no_measure else measured(pair)
+    lines = [*machine(), *folders(options.models_dir), *(() if options.no_measure else measured(pair))]
     print("\n".join(map(printable, ["```text", *lines, "```"])))
 
 
@@ -85,7 +84,7 @@ def _without_user(path: Path) -> str:
 def measured(pair: ModelPair) -> Iterator[str]:
     """Yield the pair's step costs and the speedups they permit, or why they could not be measured."""
     try:
-        with Pair(pair) as opened, Console(stderr=True).status("measuring step costs"):
+        with Pair(pair) as opened, progress("measuring step costs"):
             engine, load = opened.settings().engine, OtherLoad(least_seconds=1)
             costs = opened.costs()
             warning = disturbed(load.share())
@@ -100,10 +99,9 @@ def measured(pair: ModelPair) -> Iterator[str]:
 
 def allowed(costs: Costs, name: str) -> Iterator[str]:
     """Yield, per lookahead γ, v(γ + 1) and the speedup with every proposal accepted."""
-    free = costs.draft_step is None
     draft = "" if costs.draft_step is None else f", draft step {costs.draft_step * 1000:.2f} ms"
     yield f"{name}: plain step {costs.plain_step * 1000:.2f} ms{draft}"
-    best = perfect(costs, free=free)
+    best = perfect(costs, free=costs.draft_step is None)
     yield "lookahead  cost of verifying  at most (predicted from these step costs)"
     for lookahead in _LOOKAHEADS:
         if lookahead <= len(best):

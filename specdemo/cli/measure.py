@@ -24,7 +24,7 @@ from specdemo.cli.terminal import interruptible, print_report, progress, show_co
 from specdemo.errors import UsageError, quoted
 from specdemo.experiments.plan import PRESETS, Axes, Plan, Preset
 from specdemo.experiments.report import joined, read_result, report, write
-from specdemo.experiments.rows import Result, points, rounded_speedup, run
+from specdemo.experiments.rows import Result, fastest, points, run
 from specdemo.experiments.suites import chosen_tasks, read_prompts, typed_tasks
 from specdemo.files import write_json
 from specdemo.models.converted import convert_pair
@@ -86,8 +86,7 @@ def _measure(options: argparse.Namespace, preset: Preset) -> None:
         with interruptible() as stop, progress("starting", quiet=options.quiet) as show:
             for state in run(plan, options.load_engine, stop=stop):
                 result = state.result
-                if result.measured and monotonic() > due:
-                    point = max(points(result), key=rounded_speedup)
+                if monotonic() > due and (point := fastest(points(result))) is not None:
                     best = f", best so far: {point.variant} {point.speedup.middle:.2f}×"
                     due = monotonic() + _BEST_SECONDS
                 show(state.doing, *_done(state, best))
@@ -147,10 +146,10 @@ def _places(axis: str, text: str) -> list[Any]:
 
 def _report(result: Result, path: str | None) -> None:
     """Print the report, or everything as JSON; write its files, if there is a path."""
-    made = report(result)
+    measured = report(result)
     if path == "-":
-        write_json(made.data(), "-", indent=None)
+        write_json(measured.data(), "-", indent=None)
         return
-    print_report(made)
+    print_report(measured)
     if path is not None:
-        write(made, Path(path))
+        write(measured, Path(path))

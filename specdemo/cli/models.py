@@ -5,14 +5,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rich.box import SIMPLE
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-from specdemo import records
 from specdemo.capabilities import DRAFT_KINDS
 from specdemo.cli.options import Commands, add_json, add_models_dir, check_file
-from specdemo.cli.terminal import safe_console, show_conversion
+from specdemo.cli.terminal import progress, safe_console, show_conversion
 from specdemo.errors import FetchError, PairError, UsageError
 from specdemo.files import write_json
 from specdemo.models.catalogue import Entry, catalogue, entry_folders, exported_folder, find, hub_cache, models_dir
@@ -21,7 +18,7 @@ from specdemo.models.converted import convert_models, stored_form
 from specdemo.models.devices import in_units
 from specdemo.models.hub import download, download_source
 from specdemo.models.library import library, resolve
-from specdemo.records import Model
+from specdemo.records import Model, Progress
 from specdemo.results.summary import parameters
 from specdemo.text import printable
 
@@ -184,11 +181,10 @@ def _download(options: argparse.Namespace) -> None:
         raise FetchError(f"The rest of this pair must be exported with optimum-intel; run: {' && '.join(missing)}")
 
 
-def _show_download(name: str, progress_of: Iterator[records.Progress[Path | None]]) -> None:
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, TextColumn("{task.fields[left]}"), console=Console(stderr=True)) as bar:
-        task = bar.add_task(name, total=None, left="")
-        for progress in progress_of:
-            left = "" if progress.seconds_left is None else f"{progress.seconds_left:.0f} s left"
-            bar.update(task, completed=progress.done, total=progress.total, left=left)
+def _show_download(name: str, states: Iterator[Progress[Path | None]]) -> None:
+    with progress(f"downloading {name}") as show:
+        for state in states:
+            left = "" if state.seconds_left is None else f", {state.seconds_left:.0f} s left"
+            sizes = f", {in_units(state.done)} of {in_units(state.total)}{left}"
+            show(f"downloading {name}", sizes, state.done, state.total)
     print(f"{name} is on this machine; name it with --target or --draft.")

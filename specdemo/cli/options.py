@@ -1,4 +1,4 @@
-"""Options shared by commands. Whatever is wrong with them is a `SpecdemoError`, before anything is started."""
+"""Options that commands share. Mistakes raise a `SpecdemoError` before anything starts."""
 
 import argparse
 import os
@@ -49,7 +49,7 @@ def add_settings(parser: argparse.ArgumentParser, settings: type[GenerationSetti
 
 
 def add_defaults(parser: argparse.ArgumentParser, initial: Callable[[ModelPair], GenerationSettings]) -> None:
-    """Complete the help with the defaults of the pair that is used without options, and say what pairs decide."""
+    """Add defaults to the help: those of the default pair, marked where each pair has its own."""
     pair = default_pair()
     values = dict(initial(pair)) | dict(pair.runtime)
     begins = [entry.begin for entry in catalogue()]
@@ -165,13 +165,13 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
 
 
 def raced_settings(options: argparse.Namespace, pair: ModelPair) -> GenerationSettings:
-    """Return the settings of a race; a target alone uses prompt lookup unless told otherwise, and is told so."""
-    asked = hasattr(options, "drafter")
-    usual = {} if asked else {"drafter": default_drafter(pair)}
+    """Return the settings of a race. Without a draft, prompt lookup proposes, which standard error says."""
+    named = hasattr(options, "drafter")
+    usual = {} if named else {"drafter": default_drafter(pair)}
     settings = initial_settings(pair, **usual | chosen(options, GenerationSettings))
     if pair.draft is None and settings.strategy.drafter.model:
         raise UsageError("A target alone has no draft model; give one with --draft, or choose --drafter lookup.")
-    if pair.draft is None and not asked:
+    if pair.draft is None and not named:
         name = printable(pair.target.name)
         print(f"{name} has no draft here: prompt lookup proposes. --draft names one.", file=sys.stderr)
     return settings

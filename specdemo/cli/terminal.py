@@ -40,7 +40,7 @@ _MORE = "--explain says why, with formulas."
 
 
 class _Printable:
-    """Whatever it holds, with control characters and reordering marks of foreign text as escapes after layout."""
+    """Shows control characters and reordering marks in foreign text as escapes, after layout."""
 
     def __init__(self, content: RenderableType) -> None:
         self._content = content
@@ -56,17 +56,17 @@ class _Hook(RenderHook):
 
 
 def safe_console(*, stderr: bool = False) -> Console:
-    """Return a console that shows text as it is: neither markup such as [red], nor :emoji:, nor escape sequences."""
-    made = Console(stderr=stderr, markup=False, emoji=False, highlight=False)
-    made.push_render_hook(_Hook())
-    return made
+    """Return a console that shows text as it is: no markup such as [red], no :emoji:, no escape sequences."""
+    console = Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+    console.push_render_hook(_Hook())
+    return console
 
 
 @contextmanager
 def racing(prompt: str, *, printed: bool, quiet: bool) -> Iterator[Callable[[RaceEvent], None]]:
-    """Show a race as it is decoded, then its headline, which repeats refine; into a pipe, plain text after the race.
+    """Show a race as it is decoded, then its headline, which repeats refine. In a pipe, print text after the race.
 
-    It is drawn between slices and repeats only, never in a thread of its own: drawing would take time on the clocks.
+    Drawing happens between slices and repeats, never in a thread of its own, which would cost time on the clocks.
     """
     console, raced = safe_console(), False
     streams = printed and not quiet and console.is_terminal
@@ -102,7 +102,7 @@ def racing(prompt: str, *, printed: bool, quiet: bool) -> Iterator[Callable[[Rac
 
 
 def sides(console: Console, texts: Mapping[Side, Text]) -> RenderableType:
-    """Both texts: next to each other on a wide terminal; without frames if it is none."""
+    """Lay out both texts: side by side on a wide terminal, without frames in a pipe."""
     if not console.is_terminal:
         return Group(*(Text.assemble(f"{side}: ", text) for side, text in texts.items()))
     panels = [Panel(text, title=side, title_align="left") for side, text in texts.items()]
@@ -120,18 +120,16 @@ def print_race(console: Console, comparison: Comparison) -> None:
 
 
 def print_figures(console: Console, comparison: Comparison, *, explained: bool = False) -> None:
-    found = summarise(comparison)
-    console.print(Text(found.line, style="bold"), Text(found.sentence))
-    for sentence in filter(None, (found.certain, found.apart)):
+    summary = summarise(comparison)
+    console.print(Text(summary.line, style="bold"), Text(summary.sentence))
+    for sentence in filter(None, (summary.certain, summary.apart, f"{summary.agreement.capitalize()}.")):
         console.print(Text(sentence))
-    console.print(Text(f"{found.agreement.capitalize()}."))
-    console.print(table(found.figures, formulas=explained))
-    if explained:
-        for paragraph in found.why:
-            console.print(Text(paragraph))
-    elif found.warnings:
-        console.print(Text(found.warnings[0].reason, "dark_orange"))
-    for note in (found.made_by, *(found.notes if explained else [_MORE])):
+    console.print(table(summary.figures, formulas=explained))
+    for paragraph in summary.why if explained else ():
+        console.print(Text(paragraph))
+    if summary.warnings and not explained:
+        console.print(Text(summary.warnings[0].reason, "dark_orange"))
+    for note in (summary.made_by, *(summary.notes if explained else [_MORE])):
         console.print(Text(note, "dim"))
 
 
@@ -164,7 +162,7 @@ def print_report(report: Report) -> None:
 
 
 def _table(listed: Listed) -> Table:
-    """Return a table whose title states once what all intervals are, since terminals are narrow."""
+    """Return a table that says once, in its title, what brackets mean: terminals are narrow."""
     columns = [Column(name, overflow="fold") for name in listed.columns]
     intervals = any(_INTERVAL in cell for row in listed.rows for cell in row)
     title = f"{listed.title} ({_INTERVAL}s in brackets)" if intervals else listed.title
@@ -185,15 +183,15 @@ def table(figures: Sequence[Figure], *, formulas: bool) -> Table:
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
     """Yield a function that checks if Ctrl+C was pressed. The first press asks to stop; the second stops at once."""
-    asked = Event()
+    pressed = Event()
 
-    def ask(*_: Any) -> None:
+    def stop(*_: Any) -> None:
         on_interrupt(before)
-        asked.set()
+        pressed.set()
 
-    before = on_interrupt(ask)
+    before = on_interrupt(stop)
     try:
-        yield asked.is_set
+        yield pressed.is_set
     finally:
         on_interrupt(before)
 
@@ -237,7 +235,7 @@ def _lines() -> Show:
 
 
 def show_conversion(converting: Iterator[tuple[Model, float]], *, quiet: bool = False) -> None:
-    for model, _ in converting:
-        with progress(f"converting {model.name}, once", quiet=quiet) as show:
+    for first, _ in converting:
+        with progress(f"converting {first.name}, once", quiet=quiet) as show:
             for model, _ in converting:
                 show(f"converting {model.name}, once")

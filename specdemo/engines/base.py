@@ -41,7 +41,7 @@ PREFILL_CHUNK = 512  # prompt tokens at once; larger chunks were no faster and m
 class Thoroughness:
     repetition_seconds: float = 0.15  # of a warm-up repetition, on the side's own clock
     steady: int = 2  # consecutive repetitions without a notable gain before a side counts as steady
-    cold_seconds: float = 1.5  # least warm-up before an engine's first race, on each side's own clock
+    cold_seconds: float = 0.6  # least warm-up before an engine's first race, on each side's own clock
     warm_seconds: float = 60  # that a side stays warm after it was steady
     repeats: int = 20  # most repeats of a race if no number is given; more would hardly narrow the interval
     fixed_lengths: bool = True  # the traced engine compiles passes by length, which takes seconds and memory

@@ -60,26 +60,34 @@ class LanguageModel:
     ) -> None:
         """Load a model. If activations are quantized, choose the first of `layouts` that repeats bits here, or None.
 
-        Passes of the lengths `early` are compiled beside the model, since OpenVINO compiles each on one core.
+        A single layout is taken without a trial. Passes of the lengths `early` are compiled beside the model, since
+        OpenVINO compiles each on one core.
         """
         self.paged = paged and device.startswith("CPU")  # other devices have other block sizes and layouts
-        self._device, self._properties = device, properties
         self._fixed = dict[int, Future[openvino.CompiledModel]]()
         weights = folder / "openvino_model.bin"
         self._small = weights.is_file() and weights.stat().st_size <= _FIXED_BYTES
+        # without OpenVINO's cache: reading a small model's compiled form takes longer than compiling it
+        kept = ("CACHE_",) if self._small else ()
+        self._device = device
+        self._properties = {name: value for name, value in properties.items() if not name.startswith(kept)}
         quantized = properties.get("DYNAMIC_QUANTIZATION_GROUP_SIZE", "0") != "0"
         self.layout: Layout | None = layouts[0] if layouts and quantized else "joined"
-        assumed = self.layout
         self._model: openvino.Model | None = None  # kept to compile passes of fixed length
         try:
             self._compiled = self._compile(folder, adapt, early)
         except OPENVINO_FAILURES as error:
             what = f"OpenVINO cannot load {folder.name!r} on {device}"
             raise LoadError.of(error, what, "export it again") from error
-        self.layout = "joined"
-        if layouts and self.paged and self._quantizes:
-            self.layout = next((layout for layout in layouts if self.repeats_bits(layout)), None)
-        if self.layout != assumed:
+        if not (layouts and self.paged and self._quantizes):
+            self.use_layout("joined")
+        elif len(layouts) > 1:
+            self.use_layout(next((layout for layout in layouts if self.repeats_bits(layout)), None))
+
+    def use_layout(self, layout: Layout | None) -> None:
+        """Lay out passes like this; those compiled for another layout are dropped."""
+        if layout != self.layout:
+            self.layout = layout
             self._fixed.clear()
 
     @property
@@ -121,10 +129,7 @@ class LanguageModel:
         return core.compile_model(model, self._device, self._properties)
 
     def compile_lengths(self, lengths: Iterable[int]) -> None:
-        """Compile passes of these lengths with fixed shapes, if the model is small: same bits, a tenth less time.
-
-        They are not cached on disk, since reading a compiled model takes as long as compiling it.
-        """
+        """Compile passes of these lengths with fixed shapes, if the model is small: same bits, a tenth less time."""
         self._start(lengths)
         wait(self._fixed.values())
 
@@ -145,8 +150,7 @@ class LanguageModel:
             "block_indices_begins": [sequences + 1],
         }
         model.reshape({name: openvino.PartialShape(shapes[name]) for name in shapes.keys() & inputs.keys()})
-        options = {name: value for name, value in self._properties.items() if not name.startswith("CACHE_")}
-        return openvino.Core().compile_model(model, self._device, options)
+        return openvino.Core().compile_model(model, self._device, self._properties)
 
     def sequence(self, capacity: int, *, kv_cache: bool = True) -> CachedSequence:
         """Return a new, empty sequence with room for `capacity` tokens; it grows if needed."""
@@ -220,10 +224,17 @@ def add_states_output(model: openvino.Model) -> None:
 
 
 class HeadModel:
-    def __init__(self, folder: Path, device: str, properties: dict[str, str], vocabulary: int) -> None:
-        self._vocabulary = vocabulary
-        self.tokens: Tokens | None = None
-        self.model = LanguageModel(folder, device, properties, adapt=self._cut)
+    """`tokens` holds the target's id of each of the head's tokens."""
+
+    def __init__(
+        self,
+        folder: Path,
+        device: str,
+        properties: dict[str, str],
+        layouts: Sequence[Layout] = (),
+        early: Iterable[int] = (),
+    ) -> None:
+        self.model = LanguageModel(folder, device, properties, layouts=layouts, adapt=self._cut, early=early)
         self._joined = openvino.Core().compile_model(self._fc, device, properties)
 
     def sequence(self, target: ModelSequence, capacity: int, *, kv_cache: bool = True) -> "HeadSequence":
@@ -249,8 +260,7 @@ class HeadModel:
         map_ = model.output("d2t").get_node()
         differences = np.array(map_.input_value(0).get_node().data, np.int64)
         model.remove_result(map_)
-        if len(differences) != self._vocabulary or differences.any():
-            self.tokens = np.arange(len(differences)) + differences
+        self.tokens: Tokens = np.arange(len(differences)) + differences
         model.add_results([ops.result(ends[-1])])
 
 

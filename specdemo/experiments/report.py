@@ -8,12 +8,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
-
 from specdemo.capabilities import effective
 from specdemo.errors import FileError, capitalised, listed, quoted
 from specdemo.experiments.plan import CONDITIONS, Variant
-from specdemo.experiments.rows import Point, Result, Row, points, rounded_speedup
+from specdemo.experiments.rows import Point, Result, Row, fastest, points
 from specdemo.exports.html import PLOTTING, filled, in_script, plotting
 from specdemo.files import ASSETS, colours, json_file, json_value, read_bytes, write_each
 from specdemo.results import metrics
@@ -48,14 +46,14 @@ def conclude(result: Result) -> Conclusion:
         values = result.variants[point.variant].values
         places.setdefault(tuple(values.get(axis) for axis in CONDITIONS), []).append(point)
     if len(places) > 1:
-        return Conclusion(None, _where([max(each, key=rounded_speedup) for each in places.values()]))
-    best = max(found, key=rounded_speedup).variant
-    return _choose(found, next((each for each in points(result, fresh=True) if each.variant == best), None))
+        return Conclusion(None, _where([*filter(None, map(fastest, places.values()))]))
+    return _choose(found, next(iter(points(result, fresh=True)), None))
 
 
 def _choose(found: Sequence[Point], fresh: Point | None) -> Conclusion:
     """Recommend the fastest setting if it beats plain decoding; others may be as good."""
-    best = fresh or max(found, key=rounded_speedup)
+    best = fresh or fastest(found)
+    assert best is not None, "something was measured"
     name, speedup = best.variant, best.speedup
     evidence = f"{speedup} in {counted(best.runs, 'fresh run' if fresh else 'run')}"
     outputs = "outputs identical" if best.identical else f"outputs identical in {best.identical_runs} of {best.runs}"
@@ -229,8 +227,8 @@ def _notes(result: Result, found: Sequence[Point], best: str | None) -> Iterator
 def options_of(result: Result, name: str) -> str:
     settings = result.variants[name].settings
     names = ("engine", "drafter", "policy", *sorted(effective(type(settings.strategy), settings.engine)))
-    given = ((each, getattr(settings, each)) for each in names)
-    return " ".join(f"--{each.replace('_', '-')} {value}" for each, value in given if value is not None)
+    values = {name: getattr(settings, name) for name in names}
+    return " ".join(f"--{each.replace('_', '-')} {value}" for each, value in values.items() if value is not None)
 
 
 def _charts(result: Result, found: Sequence[Point]) -> dict[str, Chart]:
@@ -250,11 +248,15 @@ def _charts(result: Result, found: Sequence[Point]) -> dict[str, Chart]:
     charts: dict[str, Chart] = {}
     remark, formula = "Error bars: 95 % intervals.", f"{capitalised(metrics.FORMULAS['mean_acceptance_length'])}."
     if lines:
-        placed = {name or "speedup": [(values[each.variant][axis], each) for each in lines[name]] for name in lines}
-        gains = {name: [_gain(*each) for each in mine] for name, mine in placed.items()}
-        accepted = {name: [_length(*each) for each in mine] for name, mine in placed.items()}
+        gains, lengths = (
+            {
+                name or "speedup": [spot(values[each.variant][axis], each) for each in mine]
+                for name, mine in lines.items()
+            }
+            for spot in (_gain, _length)
+        )
         charts["speedup"] = Chart(f"Speedup by {axis}", compared(axis, "speedup", gains), remark)
-        charts["length"] = Chart("Mean acceptance length τ", compared(axis, "τ", accepted), formula)
+        charts["length"] = Chart("Mean acceptance length τ", compared(axis, "τ", lengths), formula)
     along = {point.variant for mine in lines.values() for point in mine}
     others = [point for point in points(result, part=lambda row: row.task) if point.variant not in along]
     if others:
@@ -284,9 +286,8 @@ def _length(place: Any, point: Point) -> Spot:
 def read_result(path: Path) -> Result:
     """Read the JSON of a report, or raise a FileError."""
     try:
-        value: Any = json_value(read_bytes(path, _MOST_BYTES, "a measurement").decode())
-        return Result.model_validate(value)
-    except (ValueError, ValidationError) as error:
+        return Result.model_validate(json_value(read_bytes(path, _MOST_BYTES, "a measurement")))
+    except ValueError as error:  # of pydantic, too
         advice = f"{quoted(path.name)} is not a measurement; choose a file that `specdemo measure --json` wrote."
         raise FileError(advice) from error
 

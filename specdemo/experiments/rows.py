@@ -4,7 +4,7 @@ A row is a trial: a speculative run between two plain runs of the same prompt. A
 neighbours almost equally, so they are compared, never distant runs. With several requests at once, it is two blocks.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from functools import partial
@@ -111,18 +111,17 @@ def points(result: Result, *, fresh: bool = False, part: Callable[[Row], str] = 
     for row in result.rows:
         if row.trial is not None and row.fresh == fresh:
             grouped.setdefault((row.variant, part(row)), []).append((row, row.trial))
-    parts = dict.fromkeys(each for _, each in grouped)
-    asked = [(name, each) for name in result.variants for each in parts if (name, each) in grouped]
-    return [_point(name, each, grouped[name, each]) for name, each in asked]
+    order = [*result.variants]
+    keys = sorted(grouped, key=lambda key: order.index(key[0]))
+    return [_point(name, each, grouped[name, each]) for name, each in keys]
 
 
 def _point(name: str, part: str, done: Sequence[tuple[Row, Trial]]) -> Point:
     rows, trials = zip(*done, strict=True)
     prompts: list[Hashable] = [row.prompt for row in rows]
     tokens = sum(trial.tokens for trial in trials)
-    accepted, proposed, rounds = (
-        _total([getattr(trial, kind) for trial in trials]) for kind in ("accepted", "proposed", "rounds")
-    )
+    counts = ([getattr(trial, kind) for trial in trials] for kind in ("accepted", "proposed", "rounds"))
+    accepted, proposed, rounds = (None if None in each else sum(each) for each in counts)
     return Point(
         variant=name,
         part=part,
@@ -138,25 +137,14 @@ def _point(name: str, part: str, done: Sequence[tuple[Row, Trial]]) -> Point:
     )
 
 
-def _total(counts: Sequence[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
-
-
 def _means(pairs: Sequence[tuple[float, float] | None]) -> tuple[float, float] | None:
     known = [pair for pair in pairs if pair is not None]
     return (fmean(plain for plain, _ in known), fmean(other for _, other in known)) if known else None
 
 
-def rounded_speedup(point: Point) -> float:
-    """For comparing points, so that the first of near-equal ones is the best."""
-    return round(point.speedup.middle, 3)
-
-
-def fastest(result: Result) -> str | None:
-    """The fastest so far, the first among equals; None if nothing was timed."""
-    best = max(points(result), key=rounded_speedup, default=None)
-    return None if best is None else best.variant
+def fastest(candidates: Iterable[Point]) -> Point | None:
+    """Return the point with the greatest speedup, the first of near-equal ones; None if there is none."""
+    return max(candidates, key=lambda point: round(point.speedup.middle, 3), default=None)
 
 
 class Loaded(NamedTuple):
@@ -173,8 +161,10 @@ def run(
     loaded: Loaded | None = None,
     stop: Stop = lambda: False,
 ) -> Iterator[Progress[Result]]:
-    """Measure; yield progress first and after every row, until `stop` returns True. Engines from `load` are closed
-    afterwards, one in `loaded` is not. SpecdemoError: an engine failed, or nothing could be measured.
+    """Measure, yielding progress at the start and after every row, until `stop` returns True.
+
+    Closes engines that `load` returned, but not the one in `loaded`. SpecdemoError: an engine failed, or nothing
+    could be measured.
     """
     state, session = _State(plan, stop), ""
     yield state.progress("starting")
@@ -225,9 +215,9 @@ class _State:
             if self.stop():
                 return
             yield stage
-        best = fastest(self.result()) if self.plan.confirm else None
+        best = fastest(points(self.result())) if self.plan.confirm else None
         if best is not None and not self.stop():
-            yield self.plan.confirming(best)
+            yield self.plan.confirming(best.variant)
 
     def measure(self, stage: Stage, engine: Engine, costs: Costs | None) -> Iterator[Row]:
         self.began = self.began or perf_counter()
@@ -239,8 +229,8 @@ class _State:
         kind = stage.session, self.plan.variants[stage.groups[0].order[0]].settings.drafter
         if stage.groups[0].task is not None and kind != self.warm:
             self.warm = kind
-            able = [self.plan.variants[name].settings for name in sorted(stage.groups[0].order)]
-            able = [settings for settings in able if can_run(engine.pair, settings, costs)]
+            every = (self.plan.variants[name].settings for name in sorted(stage.groups[0].order))
+            able = [settings for settings in every if can_run(engine.pair, settings, costs)]
             rehearse(engine, WARM_UP_PROMPT, able, costs, lambda: self.stop() or self.over(stage.until))
         for group in stage.groups:
             if over():
@@ -293,19 +283,11 @@ class _State:
         found = blocks(engine, requests, self.plan.tasks, level, f"{group.repeat} {level}", stop)
         if found is None:
             return
-        plain = found[""]
+        plain, row = found[""], partial(Row, task="", prompt="", repeat=group.repeat, fresh=group.fresh)
         for name in group.order:
             block = found[name]
-            yield Row(
-                variant=name,
-                task="",
-                prompt="",
-                repeat=group.repeat,
-                fresh=group.fresh,
-                trial=block.against(plain),
-                ttft=(plain.ttft, block.ttft),
-                tpot=(plain.tpot, block.tpot),
-            )
+            ttft, tpot = (plain.ttft, block.ttft), (plain.tpot, block.tpot)
+            yield row(variant=name, trial=block.against(plain), ttft=ttft, tpot=tpot)
 
     @property
     def seconds(self) -> float:
@@ -328,9 +310,9 @@ class _State:
 
     def progress(self, doing: str) -> Progress[Result]:
         done, total, left = len(self.rows), self.plan.total, None
-        limit = None if self.plan.minutes is None else self.plan.minutes * 60
-        if limit is not None:
-            left = None if self.began is None else max(limit - self.seconds, 0.0)
+        limit = self.plan.minutes and self.plan.minutes * 60
+        if limit and self.began is not None:
+            left = max(limit - self.seconds, 0.0)
         elif done:
             left = self.seconds / done * max(total - done, 0)
         return Progress(done, max(total, done), left, self.result(), doing, limit)

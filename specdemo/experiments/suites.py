@@ -11,44 +11,52 @@ import json
 import re
 import sys
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BytesIO, StringIO
 from itertools import chain, count
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
 from specdemo.errors import FileError, listed, quoted
-from specdemo.files import ASSETS, is_text, read_bytes
+from specdemo.files import ASSETS, read_bytes
 from specdemo.records import Prompts, Record
 from specdemo.text import counted
 
 # The table of formats: fields in any letter case, the preferred one first.
 TEXTS = (
     "prompt", "instruction", "question", "problem", "problem_statement", "query", "input", "inputs", "article",
-    "document", "text", "context",
+    "document", "question_content", "text", "context", "ctx", "dialogue",
 )  # fmt: skip
-# texts that stand around it: SQuAD and LongBench, Alpaca, Dolly
+# texts before and after it: SQuAD and LongBench, Alpaca, Dolly
 _AROUND = dict.fromkeys(("question", "query", "input"), ("context", "")) | {"instruction": ("", "input", "context")}
 # turns of a chat: texts, or objects with role and content; `data` (UltraChat) alternates between both speakers
 CHATS = ("messages", "conversations", "conversation", "turns", "dialogue", "contents", "data")
-_SYSTEMS = ("system_prompt", "system", "system_message", "instructions")
+_SYSTEMS = ("system_prompt", "system", "system_message", "systeminstruction", "instructions")
 _CATEGORIES = ("category", "task", "subject", "dataset", "source")
-_NAMES = ("task_id", "question_id", "custom_id", "prompt_id", "conversation_id", "conversation_hash", "id", "_id")
-_WRAPPERS = ("row", "body", "params")  # of the datasets server, of batches for OpenAI and for Anthropic
+_NAMES = (
+    "task_id", "question_id", "custom_id", "prompt_id", "conversation_id", "conversation_hash", "instance_id",
+    "unique_id", "session_id", "recordid", "uid", "id", "_id",
+)  # fmt: skip
+# objects around a record: of the datasets server; batches for OpenAI, Anthropic, Gemini, Bedrock; tests of promptfoo
+_WRAPPERS = ("row", "body", "params", "request", "modelinput", "vars", "item", "inputs")
+_NESTED = ("paragraphs", "qas", "payloads")  # records within a record: of SQuAD, of AIPerf's inputs
 _ARRAYS = ("rows", "prompts", "data", "examples", "questions")  # where an object holds several arrays
 _JUDGED = {"conversation_a", "conversation_b", "chosen", "rejected"}
 _ROLES, _CONTENTS = ("role", "from"), ("content", "value", "text", "parts")
 _SPEAKERS = dict.fromkeys(("user", "human", "prompter"), "user") | dict.fromkeys(("system", "developer"), "system")
 _LINES = (".jsonl", ".ndjson")
+_NO_TEXT = (".yaml", ".yml", ".toml", ".xml", ".html")  # their lines are not prompts
 
 MOST_BYTES = 128 * 2**20  # unpacked
 MOST_PROMPTS = 10_000  # measured of a longer file, from all categories in turn
 MOST_CHARACTERS = 2**20  # of a prompt: SPEED-Bench has some of 32,000 tokens
 _MOST_LETTERS = 200  # of a name or category, and of a prompt in a preview
 _LISTED = 12  # bad records and categories that are named
+_NO_USER = "none of its messages is a user's"
 _FIELDS = f"a prompt stands in {', '.join(TEXTS)}; a chat in {', '.join(CHATS)}"
 
 
@@ -63,7 +71,7 @@ class Task(Record):
 
 
 class PromptFile(NamedTuple):
-    """`bad` holds the unusable records by reason."""
+    """`bad` holds the places of unusable records by reason."""
 
     name: str
     tasks: Sequence[Task]
@@ -125,16 +133,10 @@ def chosen_tasks(
 
 
 def limited(tasks: Sequence[Task], limit: int | None) -> list[Task]:
-    """Taken from the categories in turn, so that each stays represented."""
-    seen: Counter[str] = Counter()
-    ranks = []
-    for index, task in enumerate(tasks):
-        ranks.append((seen[task.task], index))
-        seen[task.task] += 1
-    return [
-        tasks[index]
-        for index in sorted(index for _, index in sorted(ranks)[: min(limit or MOST_PROMPTS, MOST_PROMPTS)])
-    ]
+    """Take prompts from all categories in turn, and keep their order."""
+    ranks = defaultdict[str, Iterator[int]](count)
+    ranked = sorted(range(len(tasks)), key=lambda index: next(ranks[tasks[index].task]))
+    return [tasks[index] for index in sorted(ranked[: min(limit or MOST_PROMPTS, MOST_PROMPTS)])]
 
 
 def read_prompts(path: Path, *, whole: bool = False) -> PromptFile:
@@ -143,17 +145,17 @@ def read_prompts(path: Path, *, whole: bool = False) -> PromptFile:
     Names used again are numbered. FileError: the file is missing, too large, or of another kind.
     """
     name = "standard input" if str(path) == "-" else path.name or str(path)
-    bad, tasks, seen = dict[str, list[str]](), dict[str, Task](), Counter[str]()
+    bad, tasks = defaultdict[str, list[str]](list), dict[str, Task]()
+    copies = defaultdict[str, Iterator[int]](lambda: count(2))
     for place, value in _records(path, name, whole=whole):
         try:
             for task in [*_tasks(value, place.split()[1], name.split(".")[0][:_MOST_LETTERS])]:
                 unique = task.name
                 while unique in tasks:  # concatenated suites use names again
-                    seen[task.name] += 1
-                    unique = f"{task.name} ({seen[task.name] + 1})"
+                    unique = f"{task.name} ({next(copies[task.name])})"
                 tasks[unique] = task.model_copy(update={"name": unique})
         except ValueError as error:
-            bad.setdefault(str(error), []).append(place)
+            bad[str(error)].append(place)
     return PromptFile(name, [*tasks.values()], bad)
 
 
@@ -161,9 +163,16 @@ def read_prompts(path: Path, *, whole: bool = False) -> PromptFile:
 _Records = Iterable[tuple[str, Any]]
 
 
+def _numbered(what: str, values: Iterable[Any]) -> _Records:
+    return ((f"{what} {number}", value) for number, value in enumerate(values, 1))
+
+
 def _records(path: Path, name: str, *, whole: bool) -> _Records:
     if path.is_dir():
         return _columnar(path, name, "datasets")
+    kind = Path(name.lower().removesuffix(".gz")).suffix
+    if kind in _NO_TEXT:
+        raise FileError(f"Cannot read prompts from {kind[1:].upper()}; save {quoted(name)} as text, CSV or JSON.")
     data = sys.stdin.buffer.read(MOST_BYTES + 1) if str(path) == "-" else read_bytes(path, MOST_BYTES, "a text file")
     try:
         if data.startswith(b"\x1f\x8b"):
@@ -182,17 +191,16 @@ def _records(path: Path, name: str, *, whole: bool) -> _Records:
     except ValueError as error:
         raise FileError(f"Cannot read {quoted(name)} as text; save it as text, CSV or JSON, in UTF-8.") from error
     text = re.sub(r"\r\n?", "\n", text)
-    kind, heading = Path(name.lower().removesuffix(".gz")).suffix, text.split("\n", 1)[0]
-    if kind in (".csv", ".tsv") or ("\t" in heading and _known(heading.split("\t"))):
+    if kind in (".csv", ".tsv") or ("\t" in (heading := text.split("\n", 1)[0]) and _known(heading.split("\t"))):
         return _table(text)
     if kind in (".json", *_LINES) or text.lstrip().startswith(("{", "[")):
-        found = _json(text, rather_lines=kind in _LINES)
-        if kind not in ("", ".txt") or not any(isinstance(value, ValueError) for _, value in found):
-            return found
+        records = [*_json(text, rather_lines=kind in _LINES)]
+        if kind not in ("", ".txt") or not any(isinstance(value, ValueError) for _, value in records):
+            return records
     # blank lines separate prompts of several lines; without any, each line is a prompt
     parts = [text] if whole else re.split(r"\n(?:[^\S\n]*\n)+", text.strip())
     parts = text.split("\n") if len(parts) == 1 and not whole else parts
-    return [(f"prompt {number}", part.strip()) for number, part in enumerate(filter(str.strip, parts), 1)]
+    return _numbered("prompt", filter(None, map(str.strip, parts)))
 
 
 def _columnar(source: Path | BytesIO, name: str, package: str) -> _Records:
@@ -201,18 +209,16 @@ def _columnar(source: Path | BytesIO, name: str, package: str) -> _Records:
         if isinstance(source, Path):
             from datasets import load_from_disk
 
-            found = load_from_disk(str(source))
-            rows = chain.from_iterable(found.values() if isinstance(found, dict) else [found])
-        else:
-            from pyarrow.parquet import read_table
+            splits = load_from_disk(str(source))
+            return _numbered("row", chain.from_iterable(splits.values() if isinstance(splits, dict) else [splits]))
+        from pyarrow.parquet import read_table
 
-            rows = read_table(source).to_pylist()
+        return _numbered("row", read_table(source).to_pylist())
     except ImportError as error:
         what = f"{quoted(name)} needs the package {package}"
         raise FileError(f"{what}; install it, or save the prompts as text, CSV or JSON.") from error
     except (OSError, ValueError, RuntimeError) as error:
         raise FileError(f"{quoted(name)} is damaged, or no saved dataset; choose another file.") from error
-    return ((f"row {number}", row) for number, row in enumerate(rows, 1))
 
 
 def _known(names: Iterable[str]) -> bool:
@@ -242,14 +248,14 @@ def _table(text: str) -> _Records:
             yield f"row {number}", row
 
 
-def _json(text: str, *, rather_lines: bool) -> Sequence[tuple[str, Any]]:
+def _json(text: str, *, rather_lines: bool) -> _Records:
     """One value, or a value a line: `rather_lines` if the first line is a value of its own."""
-    whole = _parsed(text)
+    value = _parsed(text)
     # not `splitlines`: JSON strings may contain other line separators
     lines = [(f"line {number}", _parsed(line)) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    if isinstance(whole, ValueError) or (rather_lines and lines and not isinstance(lines[0][1], ValueError)):
+    if isinstance(value, ValueError) or (rather_lines and lines and not isinstance(lines[0][1], ValueError)):
         return lines
-    return [(f"item {number}", value) for number, value in enumerate(_items(whole), 1)]
+    return _numbered("item", _items(value))
 
 
 def _parsed(text: str) -> Any:
@@ -260,17 +266,15 @@ def _parsed(text: str) -> Any:
 
 
 def _items(value: Any) -> list[Any]:
-    """An array, an array in an object, columns, named objects, or a single one."""
+    """An array, an array in an object, pandas' columns, or a single object."""
     if isinstance(value, list):
         return [value] if value and all(_text(_lowered(each), *_ROLES) for each in value) else value
     fields = _lowered(value)
     arrays = {name: each for name, each in fields.items() if isinstance(each, list) and each}
     if any(isinstance(fields.get(name), str) for name in TEXTS) or {"prompt", "input", *CHATS[:-1]} & arrays.keys():
         return [value]
-    if fields and all(isinstance(each, dict) for each in fields.values()):
-        if _known(fields):  # pandas writes columns
-            return [{name: column.get(row) for name, column in value.items()} for row in next(iter(value.values()))]
-        return [{"id": name, **each} for name, each in value.items()]
+    if _known(fields) and all(isinstance(each, dict) for each in fields.values()):
+        return [{name: column.get(row) for name, column in value.items()} for row in next(iter(value.values()))]
     return next((arrays[name] for name in (*_ARRAYS, *arrays) if name in arrays), [value])
 
 
@@ -284,9 +288,14 @@ def _tasks(value: Any, number: str, stem: str) -> Iterator[Task]:
     fields = _lowered(value)
     for name in _WRAPPERS:
         fields |= _lowered(fields.get(name))
+    for name in _NESTED:
+        if isinstance(inner := fields.pop(name, None), list):
+            for index, each in enumerate(inner, 1):
+                yield from _tasks(fields | _lowered(each), f"{number}.{index}", stem)
+            return
     system, turns = _prompts(fields) if fields else _turns(value)
-    system = system or _text(fields, *_SYSTEMS)
-    if not all(turn.strip() and is_text(turn) for turn in turns):
+    system = system or next((_content(fields[name]) for name in _SYSTEMS if fields.get(name)), "")
+    if not all(map(str.strip, turns)):
         raise ValueError("its prompt is empty")
     if max(map(len, [system, *turns])) > MOST_CHARACTERS:
         raise ValueError(f"it is longer than {MOST_CHARACTERS:,} characters")
@@ -308,32 +317,54 @@ def _text(fields: Mapping[str, Any], *names: str) -> str:
 
 def _prompts(fields: Mapping[str, Any]) -> tuple[str, list[str]]:
     """A record's system message and the user's turns."""
+    answer = _text(fields, "role") == "assistant"  # in a tree of messages, such as OpenAssistant's
     for name in (*CHATS, *TEXTS):
         value, text = fields.get(name), _text(fields, name)
         if name in CHATS and text.startswith("["):  # in a cell of a table
             value = _parsed(text)
         if isinstance(value, list) and value:
             return _turns(value[::2] if name == "data" and isinstance(value[0], str) else value)
-        if name in TEXTS and text:
+        if name in TEXTS and text and not answer:
             before, *after = _AROUND.get(name, ("",))
-            return "", ["\n\n".join(filter(None, (_text(fields, each) for each in (before, name, *after))))]
+            parts = (_text(fields, each) for each in (before, name, *after))
+            return "", ["\n\n".join(filter(None, (*parts, _choices(fields))))]
     if _JUDGED & fields.keys():
         raise ValueError("it holds answers to be judged (conversation_a, chosen …), not prompts")
+    if answer:
+        raise ValueError(_NO_USER)
     raise ValueError("its prompt is empty" if _known(fields) else f"unknown fields ({_some([*map(quoted, fields)])})")
+
+
+def _choices(fields: Mapping[str, Any]) -> str:
+    """The answers to choose from; those of ARC are in an object."""
+    given = fields.get("choices") or fields.get("options")
+    texts = _lowered(given).get("text", given)
+    lettered = zip(ascii_uppercase, texts if isinstance(texts, list) else (), strict=False)
+    return "\n".join(f"{letter}. {text}" for letter, text in lettered)
+
+
+def _content(value: Any) -> str:
+    """The text of a message's content: a text, or parts with texts. ValueError: there is something else."""
+    fields = _lowered(value)
+    value = next((fields[name] for name in _CONTENTS if fields.get(name) is not None), None if fields else value)
+    texts: list[Any] = [_lowered(part).get("text", part) for part in (value if isinstance(value, list) else [value])]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("it holds an image or something else that is not text")
+    return "\n".join(texts)
 
 
 def _turns(value: Any) -> tuple[str, list[str]]:
     """The same of a text, turns or messages; answers of assistants and tools are left out."""
     said: dict[str, list[str]] = {"system": [], "user": []}
-    for item in value if isinstance(value, list) else [value]:
-        fields = _lowered(item) or {"content": item}
-        speaker = _SPEAKERS.get((_text(fields, *_ROLES) or "user").casefold())
+    for item in _flat(value):
+        speaker = _SPEAKERS.get((_text(_lowered(item), *_ROLES) or "user").casefold())
         if speaker is not None:
-            parts = next((fields[name] for name in _CONTENTS if fields.get(name) is not None), None)
-            texts = [_lowered(part).get("text", part) for part in (parts if isinstance(parts, list) else [parts])]
-            if not all(isinstance(text, str) for text in texts):
-                raise ValueError("it holds an image or something else that is no text")
-            said[speaker].append("\n".join(map(str, texts)))
+            said[speaker].append(_content(item))
     if not said["user"]:
-        raise ValueError("none of its messages is a user's")
+        raise ValueError(_NO_USER)
     return "\n\n".join(filter(str.strip, said["system"])), said["user"]
+
+
+def _flat(value: Any) -> list[Any]:
+    """The messages of a chat; BFCL puts those of each turn into a list."""
+    return [*chain.from_iterable(map(_flat, value))] if isinstance(value, list) else [value]

@@ -2,8 +2,9 @@
 
 In a fresh process kernels are compiled per pass length, and memory is touched for the first time. The beginning of a
 run is therefore repeated until it gets no faster; a fixed number of rounds understated speculation by up to a third.
-In an engine's first race, a small model's steps get a few per cent faster for about a second, which noise hides, so
-each side then takes at least that long. A side that was steady less than a minute ago needs one short repetition.
+In an engine's first race each side takes at least 0.6 s, since noise can hide that steps still get faster; with
+1.5 s, the speedups of eight first races were the same within their noise (1.20 and 1.21 on average). A side that was
+steady less than a minute ago needs one short repetition.
 """
 
 import math

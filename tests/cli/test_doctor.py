@@ -2,12 +2,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
 from specdemo.cli import doctor, main
 from specdemo.models.catalogue import bundled_pair
-from specdemo.records import Costs
 from tests.support.step_costs import costs_of
 
 COSTS = costs_of(draft=0.002, verify=tuple(0.010 + 0.001 * n for n in range(6)))
@@ -24,31 +24,12 @@ def test_the_block_says_what_a_bug_report_needs(capsys: pytest.CaptureFixture[st
     assert f"{Path.home()}/" not in out or str(Path.home()) == "/"
 
 
-class Measured:
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
-
-    def __enter__(self) -> "Measured":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def settings(self) -> "Measured":
-        return self
-
-    engine = "genai"
-
-    def costs(self) -> Costs:
-        return COSTS
-
-    def share(self) -> float:
-        return 0.5
-
-
 def test_it_says_what_this_machine_allows_and_warns_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "Pair", Measured)
-    monkeypatch.setattr(doctor, "OtherLoad", Measured)
+    opened = MagicMock()
+    opened.return_value.__enter__.return_value.costs.return_value = COSTS
+    opened.return_value.__enter__.return_value.settings.return_value.engine = "genai"
+    monkeypatch.setattr(doctor, "Pair", opened)
+    monkeypatch.setattr(doctor, "OtherLoad", lambda **_: MagicMock(share=lambda: 0.5))
     first, head, *rows, warning = doctor.measured(bundled_pair())
     assert first == "pair story-pair, genai engine: plain step 10.00 ms, draft step 2.00 ms"
     assert head.startswith("lookahead")

@@ -14,7 +14,7 @@ from specdemo.experiments.suites import CHATS, TEXTS, Task, bundled_tasks, chose
 from specdemo.records import Prompts
 
 DOCS = (Path(__file__).parents[2] / "docs" / "measuring.md").read_text()
-CHAT = [
+CHAT: list[dict[str, Any]] = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Hi"},
     {"role": "assistant", "content": "Hello"},
@@ -47,6 +47,16 @@ def written(folder: Path, name: str, content: str | bytes) -> Path:
     [
         ("some.jsonl", lines({"task_id": "HumanEval/0", "prompt": "def f():"}), [task("def f():", "HumanEval/0")]),
         ("some.jsonl", lines({"text": "Write f.", "code": "def f", "task_id": 601}), [task("Write f.", "601")]),
+        ("some.jsonl", lines({"question": "Q", "choices": ["0", "4"]}), [task("Q\n\nA. 0\nB. 4")]),
+        ("some.jsonl", lines({"question": "Q", "choices": {"text": ["x"], "label": ["1"]}}), [task("Q\n\nA. x")]),
+        ("some.jsonl", lines({"question": [CHAT[:2], CHAT[3:]]}), chat()),
+        ("some.jsonl", lines({"params": {"system": CHAT[3]["content"], "turns": ["Q"]}}), [task("Q", system="A\nB")]),
+        (
+            "some.json",
+            lines({"data": [{"paragraphs": [{"context": "C", "qas": [{"id": "5", "question": "Q"}]}]}]}),
+            [task("C\n\nQ", "5")],
+        ),
+        ("some.json", lines({"data": [{"session_id": "a", "payloads": [{"messages": CHAT}]}]}), chat("a")),
         ("some.jsonl.gz", lines({"question": "How many?", "answer": "#### 3"}), [task("How many?")]),
         (
             "some.jsonl",
@@ -134,13 +144,14 @@ def test_what_windows_writes_is_read_and_only_a_line_feed_ends_a_line(encoding: 
 BAD = {
     "{": "not JSON",
     lines({"turns": [" "]}): "its prompt is empty",
-    lines({"prompt": ["x", 3]}): "holds an image or something else that is no text",
+    lines({"prompt": ["x", 3]}): "holds an image or something else that is not text",
     '{"prompt": "\\ud800"}': "not JSON",
     lines({"name": "Ann", "age": 3}): "unknown fields ('name' and 'age')",
     lines({"conversation_a": CHAT, "conversation_b": CHAT}): "answers to be judged",
     lines({"messages": CHAT[2:3]}): "none of its messages is a user's",
     lines({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}): "no text",
-    "3": "something else that is no text",
+    "3": "something else that is not text",
+    lines({"role": "assistant", "text": "Hello"}): "none of its messages is a user's",
 }
 
 
@@ -188,7 +199,13 @@ def test_names_used_again_are_numbered(tmp_path: Path) -> None:
 def test_files_without_prompts(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="holds no prompts"):
         read_prompts(written(tmp_path, "some.jsonl", "")).usable(skip_bad=True)
-    for name, data in (("nothing", None), ("binary", b"\xff\xfe\x00"), ("some.xlsx", b"PK\x03\x04x"), ("a.gz", None)):
+    for name, data in (
+        ("nothing", None),
+        ("binary", b"\xff\xfe\x00"),
+        ("some.xlsx", b"PK\x03\x04x"),
+        ("a.gz", None),
+        ("a.yaml", b"prompts:"),
+    ):
         path = tmp_path / name if data is None else written(tmp_path, name, data)
         if name == "a.gz":
             path.write_bytes(b"\x1f\x8bno")

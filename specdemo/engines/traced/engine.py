@@ -6,6 +6,8 @@ from functools import partial
 from time import perf_counter
 from typing import Literal
 
+import numpy as np
+
 from specdemo.decoding.indexes import index_of
 from specdemo.decoding.lookahead import Estimates, policy_for
 from specdemo.decoding.verification import Uniform, distribution
@@ -54,32 +56,23 @@ class TracedEngine(Engine):
         tokenizers = IN_BACKGROUND.submit(_tokenizers, pair)
         default = pair_settings(pair).strategy  # most requests use it
         early = {1, *_lengths(default)} if thoroughness.fixed_lengths else ()
+        draft = IN_BACKGROUND.submit(_load_draft, pair, runtime, early=bool(early))
         self._target: LanguageModel | None = _load_target(pair, runtime, early)
         if self._target.layout is None and pair.runtime.dynamic_quantization == "auto":
             self._target = None  # freed first
             runtime = pair.runtime  # off
+            draft = IN_BACKGROUND.submit(_load_draft, pair, runtime, early=bool(early))
             self._target = _load_target(pair, runtime, early)
         self._tokenizer, self._draft_tokenizer = tokenizers.result()
-        self._draft: LanguageModel | None = None
-        self._own_tokens: Tokens | None = None
-        self._head: HeadModel | None = None
+        self._draft, self._own_tokens, self._head = draft.result()
         self._estimates = Estimates()  # of the automatic lookahead
         self._sequences: dict[_Role, list[CachedSequence]] = {}
-        if pair.draft is not None:
-            folder, device = folder_of(pair.draft), draft_device(runtime)
-            # the draft quantizes activations if its target does: its steps take a fifth less time
-            draft_settings = draft_runtime(runtime if device == runtime.device else pair.runtime)
-            options = properties(draft_settings, device, group=_DRAFT_GROUP)
-            if pair.eagle3:
-                self._head = HeadModel(folder, device, options, self._target.vocabulary)
-                self._draft, self._own_tokens = self._head.model, self._head.tokens
-            else:
-                adapted = OwnTokens()
-                self._draft = LanguageModel(folder, device, options, adapt=adapted)
-                self._own_tokens = adapted.tokens
-                self.pair = pair.model_copy(update={"translated": self._draft_tokenizer is not None})
-            # `draft_agreement` repeats the draft's choices in passes over many tokens
-            self._draft.layout = self._target.layout
+        if self._head is not None and np.array_equal(self._head.tokens, np.arange(self._target.vocabulary)):
+            self._own_tokens = None  # the same as the target's
+        elif self._draft is not None and self._head is None:
+            self.pair = pair.model_copy(update={"translated": self._draft_tokenizer is not None})
+        if self._draft is not None:  # `draft_agreement` repeats its choices in passes over many tokens
+            self._draft.use_layout(self._target.layout)
         self.environment = describe_environment(pair, runtime)
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
@@ -101,8 +94,7 @@ class TracedEngine(Engine):
         """Compile the passes of a strategy's rounds, for both sides, before the clock starts."""
         self._model("plain").compile_lengths(_lengths(strategy))
         if self._draft is not None and strategy.drafter.model:
-            # a draft reads one token, or two after a fully accepted round; a head reads all committed ones
-            self._draft.compile_lengths(_FIXED_LENGTHS if self._head is not None else (1, 2))
+            self._draft.compile_lengths(_draft_lengths(self.pair))
 
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
         if self.thoroughness.fixed_lengths:
@@ -183,12 +175,42 @@ def _lengths(strategy: Strategy) -> Sequence[int]:
     return (1, lookahead + 1) if lookahead and strategy.drafter.model else _FIXED_LENGTHS
 
 
+def _draft_lengths(pair: ModelPair) -> Sequence[int]:
+    """A draft reads one token, or two after a fully accepted round; a head every committed one."""
+    return _FIXED_LENGTHS if pair.eagle3 else (1, 2)
+
+
+def _layouts(pair: ModelPair) -> tuple[Layout, ...]:
+    """Activations are quantized only where weights are compressed."""
+    return () if pair.target.weights.lower().startswith(("f", "bf")) else _EXACT_LAYOUTS
+
+
 def _load_target(pair: ModelPair, runtime: RuntimeSettings, early: Iterable[int]) -> LanguageModel:
     states: Adapt = add_states_output if pair.eagle3 else lambda model: None
     options = properties(runtime, runtime.device)
-    # activations are quantized only where weights are compressed
-    layouts = () if pair.target.weights.lower().startswith(("f", "bf")) else _EXACT_LAYOUTS
-    return LanguageModel(folder_of(pair.target), runtime.device, options, layouts=layouts, adapt=states, early=early)
+    return LanguageModel(
+        folder_of(pair.target), runtime.device, options, layouts=_layouts(pair), adapt=states, early=early
+    )
+
+
+def _load_draft(
+    pair: ModelPair, runtime: RuntimeSettings, *, early: bool
+) -> tuple[LanguageModel | None, Tokens | None, HeadModel | None]:
+    """The draft, its own tokens if they differ from the target's, and its head if it is one. With `early`, passes are
+    compiled in the layout that the target will probably have.
+    """
+    if pair.draft is None:
+        return None, None, None
+    folder, device = folder_of(pair.draft), draft_device(runtime)
+    # a draft quantizes activations where its target does: its steps take a fifth less time
+    own = draft_runtime(runtime if device == runtime.device else pair.runtime)
+    options = properties(own, device, group=_DRAFT_GROUP)
+    layouts, lengths = _layouts(pair)[:1], _draft_lengths(pair) if early else ()
+    if pair.eagle3:
+        head = HeadModel(folder, device, options, layouts, lengths)
+        return head.model, head.tokens, head
+    adapted = OwnTokens()
+    return LanguageModel(folder, device, options, layouts=layouts, adapt=adapted, early=lengths), adapted.tokens, None
 
 
 def _tokenizers(pair: ModelPair) -> tuple[Tokenizer, Tokenizer | None]:
