@@ -43,7 +43,7 @@ def test_importing_specdemo_changes_nothing_in_the_process() -> None:
 
 def test_modules_load_what_they_need() -> None:
     heavy = {"openvino", "openvino_genai", "gradio", "plotly"}
-    modules = ", ".join(f"specdemo.{each}" for each in ("engines.scripted", "racing.worker", "api", "cli.commands"))
+    modules = ", ".join(f"specdemo.{each}" for each in ("racing.worker", "api", "cli.commands"))
     assert fresh(f"import sys, {modules}; print({heavy} & set(sys.modules))") == "set()\n"
     page = "from specdemo.ui.page import look, routes; routes(), look()"  # what the first answer needs
     assert fresh(f"import sys; {page}; print({{'openvino', 'plotly'}} & set(sys.modules))") == "set()\n"

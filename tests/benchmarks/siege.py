@@ -35,7 +35,6 @@ import psutil
 from specdemo.capabilities import EngineName
 from specdemo.engines import load_engine
 from specdemo.engines.base import PREFILL_CHUNK
-from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
 from specdemo.exports import schema
 from specdemo.models.catalogue import bundled_pair
@@ -45,6 +44,7 @@ from specdemo.racing.worker import Worker
 from specdemo.records import MOST_TURNS, Comparison, ModelPair, Phase, Slice
 from specdemo.settings import GenerationSettings
 from tests.support.browser import App, started
+from tests.support.scripted import ScriptedEngine
 from tests.support.visitors import API, Visitor
 
 COUNTS = {"clients": 50, "requests": 2000, "floods": 200, "dropped": 50, "kills": 3, "runs": 500}

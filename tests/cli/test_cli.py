@@ -12,13 +12,13 @@ from specdemo.cli import main
 from specdemo.cli.commands import build_parser
 from specdemo.cli.options import chosen_pair, raced_settings
 from specdemo.cli.terminal import progress
-from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import UsageError
 from specdemo.exports import schema
 from specdemo.models.catalogue import BUNDLED, PAIR_VARIABLE
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from tests.conftest import PROMPTS
 from tests.support.failing import failing_engine
+from tests.support.scripted import ScriptedEngine
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests" / "fixtures"

@@ -9,11 +9,11 @@ import pytest
 
 from specdemo.cli import main, terminal
 from specdemo.engines.base import Decoder, Prefilling
-from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import LoadError, ServerError
 from specdemo.records import Costs, Request, Round
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Plain
+from tests.support.scripted import ScriptedEngine
 
 REFUSED = "The server at http://127.0.0.1:9 refused; start it."
 

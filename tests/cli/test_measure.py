@@ -8,10 +8,10 @@ import pytest
 
 from specdemo.capabilities import EngineName
 from specdemo.cli import main
-from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
 from specdemo.experiments.rows import Result, run
 from specdemo.records import ModelPair, Progress
+from tests.support.scripted import ScriptedEngine
 
 FEW = ["--repeats", "1", "--max-new-tokens", "8"]
 TUNE = ["tune", "Say", "--lookaheads", "2,4", "--thresholds", "none", "--policies", "none", *FEW]

@@ -3,12 +3,12 @@ from typing import Any
 
 import pytest
 
-from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError
 from specdemo.experiments.plan import FRESH, MOST_VARIANTS, PRESETS, Axes, Plan, available, grid
 from specdemo.experiments.suites import Task
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
+from tests.support.scripted import ScriptedEngine
 
 PAIR = ScriptedEngine().pair
 SETTINGS = GenerationSettings(engine="traced", ignore_eos=True, max_new_tokens=61)

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from playwright.sync_api import BrowserContext, expect
 
-from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import FileError
 from specdemo.experiments.plan import Axes, Plan, grid
 from specdemo.experiments.report import (
@@ -26,6 +25,7 @@ from specdemo.experiments.rows import Point, Result, points, run
 from specdemo.experiments.suites import Task
 from specdemo.results.estimate import Interval
 from specdemo.settings import GenerationSettings
+from tests.support.scripted import ScriptedEngine
 
 PAIR = ScriptedEngine().pair
 SETTINGS = GenerationSettings(engine="traced", ignore_eos=True, max_new_tokens=61)

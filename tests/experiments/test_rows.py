@@ -7,7 +7,6 @@ import pytest
 
 from specdemo.capabilities import EngineName
 from specdemo.engines.base import Decoder
-from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import PromptError, RunError
 from specdemo.experiments.plan import FRESH, PRESETS, Axes, Plan, grid
 from specdemo.experiments.report import report
@@ -17,6 +16,7 @@ from specdemo.racing.costs import measure_costs
 from specdemo.records import Costs, ModelPair, Request
 from specdemo.results.metrics import perfect
 from specdemo.settings import GenerationSettings
+from tests.support.scripted import ScriptedEngine
 
 PAIR = ScriptedEngine().pair
 SETTINGS = GenerationSettings(engine="traced", ignore_eos=True, max_new_tokens=61)

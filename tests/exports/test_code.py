@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from specdemo.engines.base import BRIEF
 from specdemo.engines.genai.engine import GenAIEngine
-from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError
 from specdemo.exports.code import FLAVOURS, code, command, powershell
 from specdemo.models.catalogue import BUNDLED, bundled_models, bundled_pair, find, initial_settings, pair_of
@@ -25,6 +24,7 @@ from specdemo.racing.race import run_alone
 from specdemo.records import ModelPair, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from tests.support import llama
+from tests.support.scripted import ScriptedEngine
 
 PAIR = ScriptedEngine().pair
 FIXTURES = Path(__file__).parents[1] / "fixtures"

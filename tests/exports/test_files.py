@@ -8,13 +8,13 @@ import pytest
 from PIL import Image, ImageSequence
 from playwright.sync_api import BrowserContext, expect
 
-from specdemo.engines.scripted import ScriptedEngine
 from specdemo.exports.gif import SIZE, moving_picture
 from specdemo.exports.html import replay
 from specdemo.records import SIDES, Comparison, Run, Turn
 from specdemo.results.summary import summarise
 from tests.support.charts import assert_drawn
 from tests.support.proposals import compared
+from tests.support.scripted import ScriptedEngine
 
 NASTY = "</script><script>document.title = 'caught'</script><img src=https://example.org/x.png>"
 COPY = "window.copied = []; navigator.clipboard.writeText = async text => { copied.push(text); }"

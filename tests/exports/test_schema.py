@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import FileError
 from specdemo.exports import schema
 from specdemo.racing.race import race
@@ -15,6 +14,7 @@ from specdemo.settings import GenerationSettings
 from specdemo.ui.feed import Feed, end_event
 from tests.support.proposals import compared
 from tests.support.random_records import comparisons
+from tests.support.scripted import ScriptedEngine
 
 
 @given(comparisons)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import specdemo.racing.costs as step_costs
 from specdemo.engines.base import THOROUGH
-from specdemo.engines.scripted import ScriptedEngine
 from specdemo.models.catalogue import bundled_pair, pair_settings
 from specdemo.racing.costs import (
     Sample,
@@ -31,6 +30,7 @@ from specdemo.racing.warm_up import OtherLoad
 from specdemo.records import Comparison
 from specdemo.results import estimate
 from specdemo.settings import GenerationSettings
+from tests.support.scripted import ScriptedEngine
 from tests.support.step_costs import costs_of
 
 COSTS = costs_of((0.01, 0.011), 0.002, samples=(20, 20), other_load=0.02)

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from specdemo.engines.genai.engine import GenAIEngine
-from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import EngineError
 from specdemo.exports import schema
@@ -16,6 +15,7 @@ from specdemo.results.summary import summarise
 from specdemo.results.words import divergence_reason
 from specdemo.settings import GenerationSettings, Sampling
 from tests.conftest import PROMPTS
+from tests.support.scripted import ScriptedEngine
 
 
 def compared(engine: ScriptedEngine, **settings: object) -> Comparison:

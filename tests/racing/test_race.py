@@ -4,7 +4,6 @@ from functools import partial
 import pytest
 
 from specdemo.engines.base import THOROUGH
-from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
 from specdemo.exports import schema
 from specdemo.racing.costs import LONGER, USUAL, measure_costs
@@ -15,6 +14,7 @@ from specdemo.results import metrics
 from specdemo.results.summary import summarise
 from specdemo.settings import GenerationSettings
 from specdemo.ui.feed import end_event
+from tests.support.scripted import ScriptedEngine
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=120)
 

@@ -1,7 +1,6 @@
 import pytest
 
 from specdemo.engines.base import Decoder
-from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
 from specdemo.racing.race import race
 from specdemo.racing.trials import refined, trials
@@ -11,6 +10,7 @@ from specdemo.settings import GenerationSettings
 from specdemo.strategies import Plain
 from tests.support.failing import failing_engine
 from tests.support.machines import ratio_of_seconds
+from tests.support.scripted import ScriptedEngine
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=41)
 

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from specdemo.engines.base import THOROUGH, Decoder, Thoroughness
-from specdemo.engines.scripted import ScriptedEngine
 from specdemo.racing.warm_up import warm_up
 from specdemo.records import Costs, Phase, Request, Side, WarmUp
 from specdemo.settings import GenerationSettings
+from tests.support.scripted import ScriptedEngine
 
 WARM = Thoroughness(cold_seconds=0)
 REQUEST = Request.of("Say", GenerationSettings(ignore_eos=True, max_new_tokens=400))

@@ -14,7 +14,6 @@ import pytest
 
 from specdemo.capabilities import EngineName
 from specdemo.engines.base import THOROUGH, Decoder
-from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, LoadError, PromptError
 from specdemo.racing import worker as module
 from specdemo.racing.race import race
@@ -22,6 +21,7 @@ from specdemo.racing.warm_up import steady_before
 from specdemo.racing.worker import Prepare, WithEngine, Worker, if_loaded
 from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Slice
 from specdemo.settings import GenerationSettings
+from tests.support.scripted import ScriptedEngine
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=2000)
 SHORT = GenerationSettings(max_new_tokens=8)

@@ -7,7 +7,6 @@ from functools import cache
 import numpy as np
 import pytest
 
-from specdemo.engines.scripted import ScriptedEngine
 from specdemo.racing.race import race
 from specdemo.racing.trials import repeats
 from specdemo.records import Comparison, Trial
@@ -15,6 +14,7 @@ from specdemo.results import estimate, metrics
 from specdemo.results.estimate import Interval, Speedup, of_comparison, of_trials
 from specdemo.settings import GenerationSettings
 from tests.support.machines import MACHINES, ratio_of_seconds, simulated
+from tests.support.scripted import ScriptedEngine
 from tests.support.step_costs import costs_of
 
 TRUTHS = (0.7, 0.97, 1.03, 1.5, 1.8)

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.engines.scripted import ScriptedEngine
 from specdemo.racing.race import race
 from specdemo.records import Comparison, Costs, DraftToken, Outcome, Round, Run, Token
 from specdemo.results import metrics
@@ -13,6 +12,7 @@ from specdemo.settings import GenerationSettings
 from tests.support.machines import ratio_of_seconds
 from tests.support.proposals import proposals
 from tests.support.random_records import comparisons, runs
+from tests.support.scripted import ScriptedEngine
 from tests.support.step_costs import costs_of
 
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from rich.console import Console
 
 from specdemo.cli.terminal import print_figures
-from specdemo.engines.scripted import ScriptedEngine
 from specdemo.exports import schema
 from specdemo.racing.race import race
 from specdemo.records import NOT_USED, Comparison, Move, WarmUp
@@ -21,6 +20,7 @@ from specdemo.results.words import run_words, shared_words
 from specdemo.settings import GenerationSettings
 from tests.support.machines import MACHINES, simulated
 from tests.support.random_records import comparisons
+from tests.support.scripted import ScriptedEngine
 from tests.support.step_costs import costs_of
 
 LONG = {"ignore_eos": True, "max_new_tokens": 65}

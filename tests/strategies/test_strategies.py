@@ -14,7 +14,6 @@ from specdemo.cli import main
 from specdemo.cli.options import check_effect
 from specdemo.decoding.indexes import Match, TextIndex, index_of
 from specdemo.engines import load_engine
-from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError, UsageError
 from specdemo.experiments.plan import Axes, available, grid
 from specdemo.models.catalogue import bundled_pair
@@ -25,6 +24,7 @@ from specdemo.results.words import shared_words
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import CONSTANT, STRATEGIES, Drafter, Fields, Parameters, Strategy, parameters
 from specdemo.ui import controls
+from tests.support.scripted import ScriptedEngine
 
 PAIR = ScriptedEngine().pair
 PARROT = Drafter("parrot", "Parrot", "the parrot")

@@ -1,6 +1,6 @@
 from specdemo.engines.base import Decoder
-from specdemo.engines.scripted import ScriptedEngine
 from specdemo.records import Costs, Request
+from tests.support.scripted import ScriptedEngine
 
 
 def failing_engine(error: type[BaseException], number: int) -> ScriptedEngine:

@@ -10,7 +10,6 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from specdemo.engines.scripted import ScriptedEngine
 from specdemo.racing.race import SLICE_SECONDS, race
 from specdemo.records import (
     SIDES,
@@ -25,6 +24,7 @@ from specdemo.records import (
 )
 from specdemo.results import metrics
 from specdemo.settings import GenerationSettings
+from tests.support.scripted import ScriptedEngine
 
 
 def ratio_of_seconds(comparison: Comparison) -> float:

@@ -1,9 +1,9 @@
 from typing import Any
 
-from specdemo.engines.scripted import ScriptedEngine
 from specdemo.racing.race import race
 from specdemo.records import Comparison, DraftToken, Round
 from specdemo.settings import GenerationSettings
+from tests.support.scripted import ScriptedEngine
 
 
 def proposals(step: Round) -> tuple[DraftToken, ...]:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from specdemo.capabilities import EngineName
 from specdemo.engines.base import BRIEF, Decoder
-from specdemo.engines.scripted import ScriptedEngine
 from specdemo.models.catalogue import bundled_pair
 from specdemo.records import Costs, ModelPair, Request, Side
 from specdemo.strategies import Auto
+from tests.support.scripted import ScriptedEngine
 
 THOROUGHNESS = replace(BRIEF, repeats=6)
 WRONG = range(20, 4000, 7)

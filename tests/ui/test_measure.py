@@ -7,7 +7,6 @@ from typing import Any
 import gradio as gr
 import pytest
 
-from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
 from specdemo.experiments.plan import PRESETS, Axes, Plan, grid
 from specdemo.experiments.rows import Loaded, Result, run
@@ -19,6 +18,7 @@ from specdemo.ui.compare import QUICK
 from specdemo.ui.controls import start_values
 from specdemo.ui.measure import EMPTY, START, MeasureCallbacks, outcome, variant_choices, with_current
 from specdemo.ui.session import job_updates, with_chat_cache
+from tests.support.scripted import ScriptedEngine
 
 ENGINE = ScriptedEngine(wrong=(20, 30), draft=0.001)
 SETTINGS = GenerationSettings(engine="traced", max_new_tokens=40, ignore_eos=True)

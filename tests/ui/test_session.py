@@ -9,7 +9,6 @@ import gradio as gr
 import pytest
 
 from specdemo.child import Limits, result_of
-from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, FileError, LoadError
 from specdemo.exports.html import make_file
 from specdemo.exports.schema import to_json
@@ -23,6 +22,7 @@ from specdemo.ui.compare import CompareCallbacks
 from specdemo.ui.controls import start_values
 from specdemo.ui.session import Sessions, Update, Visitors, in_child
 from tests.support.proposals import compared
+from tests.support.scripted import ScriptedEngine
 
 
 def failing(error: Exception) -> Iterator[Any]:
