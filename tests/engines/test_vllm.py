@@ -104,9 +104,15 @@ def without(event: int, name: str) -> Events:
     return events
 
 
+def none_accepted() -> Events:
+    report = {"num_accepted_draft_tokens": 0, "acceptance_histogram": [14], "per_step_accepted": [0] * 14}
+    return [*recorded("plain")[:-1], *changed(**report)[-1:]]
+
+
 SUMMARY: dict[str, Any] = {"per_step_accepted": [], "per_step_drafted": []}
 BECOMES: dict[str, tuple[Events, str, float | None, float | None, bool]] = {
     "summary": (changed(**SUMMARY), "reported", 12 / 42, 47 / 35, True),
+    "none accepted, in detail": (none_accepted(), "reported", 0, 1, False),
     "no metrics": (without(-1, "metrics"), "reported", None, 47 / 35, True),
     "metrics of another form": (changed(num_spec_steps="many"), "reported", None, 47 / 35, True),
     "a chunk that ends inside a character": (within_a_character(), "reported", 12 / 42, 47 / 35, False),
