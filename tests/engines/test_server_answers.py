@@ -81,7 +81,6 @@ COMPLETE: dict[str, tuple[Any, ...]] = {
     "error null": tuple({**event, "error": None} for event in EVENTS),
     "no objects": frames("null", "[]", "[1, 2]", "3", "ping", "", b"data\n\n", b": ping\n\n"),
     "no choices": frames({}, {"choices": None}, {"choices": []}, {"choices": [{}]}, b"event: ping\ndata: {}\n\n"),
-    "NaN": tuple(json.dumps(event)[:-1] + ', "logprob": NaN, "mean": -Infinity}' for event in EVENTS),
     "one write": (b"".join(b"data:" + json.dumps(event).encode() + b"\r\n\r\n" for event in EVENTS),),
     "finish reason empty": tuple(json.loads(json.dumps(each).replace("null", '""')) for each in EVENTS),
     "messages instead of deltas": tuple(json.loads(json.dumps(each).replace("delta", "message")) for each in EVENTS),
@@ -227,8 +226,6 @@ def test_a_server_is_found_from_what_people_paste() -> None:
 UNLISTED: dict[str, tuple[Answer | None, str]] = {
     "unknown path": (None, "knows no such model or address; check both, and --model (404: no such path)"),
     "no models": (Answer({"data": []}), "does not list its models; name one with --model"),
-    "a page": (Answer("<html>"), "sent no JSON object (a web page)"),
-    "elsewhere": (Answer("", 307, headers={"Location": "/ui"}), "redirects to another address"),
     "other types": (Answer({"data": [3]}), "unknown format"),
 }
 
@@ -252,7 +249,6 @@ PROPS = Answer({"default_generation_settings": {"n_ctx": 512}, "chat_template": 
 END = {"content": "", "stop": True, "stop_type": "limit", "tokens_predicted": 2, "timings": {"predicted_ms": 2}}
 TWO = (completion(), completion(content="!", tokens_predicted=2, timings={"predicted_ms": 2}), END)
 IMITATIONS: dict[str, dict[str, Answer]] = {
-    "LM Studio": {"/props": Answer({"error": "Unexpected endpoint or method. (GET /props)"})},
     "a JSON object for every path": {"/props": Answer({"version": "1"}), "/version": Answer({"version": "1"})},
     "no counts": {"/props": PROPS, "/completion": Answer(stream=({"content": "Hi", "stop": False}, END))},
     "no tokens": {"/props": PROPS, "/completion": Answer(stream=(completion(tokens_predicted=0), END))},

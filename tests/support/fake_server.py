@@ -34,7 +34,6 @@ Answers = Mapping[str, Answer]
 @dataclass
 class FakeServer:
     url: str
-    answers: Answers
     bodies: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     keys: list[str | None] = field(default_factory=list)
 
@@ -57,7 +56,7 @@ def fake(answers: Answers | Callable[[str, dict[str, Any]], Answer | None]) -> I
 
         def _answer(self, body: dict[str, Any]) -> None:
             server.keys.append(self.headers.get("Authorization"))
-            found = answers(self.path, body) if callable(answers) else server.answers.get(self.path)
+            found = answers(self.path, body) if callable(answers) else answers.get(self.path)
             answer = found or Answer({"error": "no such path"}, 404)
             self.close_connection = True
             with suppress(OSError):  # the client has left
@@ -68,35 +67,24 @@ def fake(answers: Answers | Callable[[str, dict[str, Any]], Answer | None]) -> I
                 for name, value in answer.headers.items():
                     self.send_header(name, value)
                 self.send_header("Connection", "close")
-                self._write(answer)
-
-        def _write(self, answer: Answer) -> None:
-            if answer.stream is None:
-                body = answer.body if isinstance(answer.body, str) else json.dumps(answer.body)
-                self.send_header("Content-Length", str(len(body.encode())))
+                self.send_header("Transfer-Encoding", "chunked")
                 self.end_headers()
+                for event in [_text(answer.body).encode()] if answer.stream is None else answer.stream:
+                    data = event if isinstance(event, bytes) else f"data: {_text(event)}\n\n".encode()
+                    if data:
+                        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
                 answer.waits()
-                self.wfile.write(body.encode())
-                return
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            for event in answer.stream:
-                text = event if isinstance(event, str) else None if isinstance(event, bytes) else json.dumps(event)
-                data = event if text is None else f"data: {text}\n\n".encode()
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
-            answer.waits()
-            if not answer.broken:
-                self.wfile.write(b"0\r\n\r\n")
+                if not answer.broken:
+                    self.wfile.write(b"0\r\n\r\n")
 
         def log_message(self, *_: Any) -> None:
             pass
 
     class Busy(ThreadingHTTPServer):
         request_queue_size = 256  # many connect at once
-        daemon_threads = True
 
     with Busy(("127.0.0.1", 0), Handler) as http:
-        server = FakeServer(f"http://127.0.0.1:{http.server_port}", {} if callable(answers) else answers)
+        server = FakeServer(f"http://127.0.0.1:{http.server_port}")
         thread = Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
@@ -105,6 +93,10 @@ def fake(answers: Answers | Callable[[str, dict[str, Any]], Answer | None]) -> I
             over.set()
             http.shutdown()
             thread.join()
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def chat(text: Any = None, *, usage: int | None = None, reason: str | None = None, **delta: Any) -> dict[str, Any]:

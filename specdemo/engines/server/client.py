@@ -1,8 +1,8 @@
 """HTTP requests to one server and its streamed answers, with its failures as messages.
 
 Everything runs on one event loop in its own thread, so events carry their true arrival times however busy their
-reader is. No server is trusted to stop sending: every answer has a byte limit, uncompressed, and a deadline, and so
-has each event of a stream. An error in any form that servers use ends the answer in its words.
+reader is. No server is trusted to stop sending: every answer has a byte limit and every event a deadline. An error in
+any form that servers use ends the answer in its words.
 """
 
 import asyncio
@@ -33,7 +33,6 @@ _CONNECT_SECONDS = 5.0  # a reachable host accepts in well under one; more only 
 _OBJECT_BYTES = 8 * 2**20  # for an answer read whole; a list of a thousand models takes 0.5 MB
 _STREAM_BYTES = 32 * 2**20  # for a stream; llama.cpp takes 1.5 kB per event, and a run has at most 2,048 tokens
 _STREAM_EVENTS = 50_000  # in a stream; the smallest ones would still fill the memory
-_STREAM_SECONDS = 3600.0  # for a stream, however busy the server
 _KEPT_BYTES = 2**16  # of an answer's beginning, to quote from if it is no stream of events
 _OPTIONAL = ("stream_options", "return_token_ids")  # ask for counts and ids; some servers refuse them
 _QUOTED = 300  # characters quoted of a server's own words
@@ -175,7 +174,7 @@ class Client:
         A server that sends only the finish reason may also close the connection or fall silent.
         """
         now, count, finished = asyncio.get_running_loop().time, 0, False
-        last, body = now() + _STREAM_SECONDS, {name: body[name] for name in body if name not in self._omitted}
+        body = {name: body[name] for name in body if name not in self._omitted}
         try:
             async with self._answer("POST", path, _STREAM_BYTES, body) as (response, received, deadline):
                 if not response.is_success:
@@ -197,7 +196,7 @@ class Client:
                         data = self._checked(text, failed=frame.event == "error")
                         if data is None:
                             continue
-                        deadline.reschedule(min(now() + self._silence, last))
+                        deadline.reschedule(now() + self._silence)
                         yield Event(at, data)
                         finished = finished or _is_finished(data)
                         if data.get("stop") is True or (finished and data.get("usage")):

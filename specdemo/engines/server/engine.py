@@ -45,6 +45,7 @@ from specdemo.records import (
     Server,
     Servers,
     Side,
+    TraceSource,
 )
 from specdemo.settings import Sampling
 from specdemo.strategies import Plain, Strategy
@@ -81,8 +82,7 @@ class RemoteEngine(Engine):
         return self._connections[side]
 
     def count_tokens(self, text: str) -> int:
-        _, dialect = next(iter(self._connections.values()))
-        return dialect.count_tokens(text)
+        return next(iter(self._connections.values()))[1].count_tokens(text)
 
     def close(self) -> None:
         for client, _ in self._connections.values():
@@ -139,11 +139,11 @@ def dialect(client: Client, server: Server) -> Dialect:
 
 
 class RemoteDecoder(Decoder):
+    trace_source: TraceSource = "reported"
+
     def __init__(self, client: Client, dialect: Dialect, request: Request) -> None:
         self._client, self._dialect, self._request = client, dialect, request
         self._reader: Reader | None = None
-        self._metrics = ""
-        self.trace_source = "reported"
 
     def rounds(self) -> Generator[Prefilling | Round]:
         check_prompt(self._request)

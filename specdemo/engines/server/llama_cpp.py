@@ -31,9 +31,8 @@ class LlamaCpp:
             self._model = choose(client, listed.get("data") or [{"id": "llama.cpp"}], model)
             self._name = str(self._model["id"])
             self._routed = self._props.get("role") == "router"
-        if self._routed:
-            self._props = {**self._props, **client.fetch(f"/props?model={quote(self._name, safe='')}")}
-        with client.understanding():
+            if self._routed:
+                self._props = {**self._props, **client.fetch(f"/props?model={quote(self._name, safe='')}")}
             self._context: int | None = (self._props.get("default_generation_settings") or {}).get("n_ctx") or None
 
     @classmethod

@@ -89,13 +89,8 @@ class OpenAI:
         return f"vLLM {version}" if version else SERVERS["openai"].removeprefix("an ")
 
     def ask(self, request: Request) -> HttpRequest:
-        body: dict[str, Any] = {
-            "model": self._name,
-            **request.openai(neutral=False),
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "return_token_ids": True,
-        }
+        body: dict[str, Any] = {"model": self._name, **request.openai(neutral=False)}
+        body |= {"stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
         if not request.apply_chat_template:
             return f"{self._prefix}/completions", {**body, "prompt": request.prompt}, self._reader
         if not request.enable_thinking:
