@@ -48,12 +48,16 @@ def said(engine: RemoteEngine, **chosen: Any) -> Run:
     return run_alone(engine.decoder(Request.of("Say", initial_settings(engine.pair, **chosen))))
 
 
-def compare(plain: Answers | None, speculative: Answers | None, **server: Any) -> Comparison:
-    with engine_of(plain, speculative, **server) as engine:
-        *_, comparison = race(engine, "Say", initial_settings(engine.pair))
-        assert isinstance(comparison, Comparison)
-        assert schema.from_json(schema.to_json(comparison)).model_dump() == comparison.model_dump()
-        return comparison
+def raced(engine: RemoteEngine, prompt: str = "Say", **chosen: Any) -> Comparison:
+    *_, comparison = race(engine, prompt, initial_settings(engine.pair, **chosen))
+    assert isinstance(comparison, Comparison)
+    assert schema.from_json(schema.to_json(comparison)).model_dump() == comparison.model_dump()
+    return comparison
+
+
+def compare(plain: Any, speculative: Any, **chosen: Any) -> Comparison:
+    with engine_of(plain, speculative) as engine:
+        return raced(engine, **chosen)
 
 
 def pair_at(url: str, **server: Any) -> str:
@@ -81,7 +85,6 @@ COMPLETE: dict[str, tuple[Any, ...]] = {
     "error null": tuple({**event, "error": None} for event in EVENTS),
     "no objects": frames("null", "[]", "[1, 2]", "3", "ping", "", b"data\n\n", b": ping\n\n"),
     "no choices": frames({}, {"choices": None}, {"choices": []}, {"choices": [{}]}, b"event: ping\ndata: {}\n\n"),
-    "one write": (b"".join(b"data:" + json.dumps(event).encode() + b"\r\n\r\n" for event in EVENTS),),
     "finish reason empty": tuple(json.loads(json.dumps(each).replace("null", '""')) for each in EVENTS),
     "messages instead of deltas": tuple(json.loads(json.dumps(each).replace("delta", "message")) for each in EVENTS),
     "content as parts": (chat([{"type": "text", "text": "The cat"}, {"text": " sat on"}]), *EVENTS[3:]),
@@ -95,7 +98,6 @@ COMPLETE: dict[str, tuple[Any, ...]] = {
 def test_a_complete_answer_is_read_whatever_is_in_between(what: str) -> None:
     found = run(answers(*COMPLETE[what]))
     assert (found.text, found.finish_reason) == (TEXT, "length")
-    assert found.prompt_tokens in (9, None)
 
 
 def test_a_server_that_falls_silent_after_its_end_is_complete() -> None:
@@ -113,8 +115,8 @@ def test_half_a_character_is_replaced() -> None:
 def test_thinking_that_arrives_apart_is_there_once_and_apart(names: tuple[str, ...]) -> None:
     thinking: list[Any] = [{"choices": [{"delta": dict.fromkeys(names, text)}]} for text in ("Let me", " think.")]
     assert run(answers(*thinking, chat("Hi"), "[DONE]")).text == "<think>Let me think.</think>Hi"
-    part = {"type": "thinking", "thinking": [{"type": "text", "text": "Let me think."}]}
-    assert run(answers(chat([part]), chat([{"text": "Hi"}]), "[DONE]")).text == "<think>Let me think.</think>Hi"
+    part = chat([{"type": "thinking", "thinking": [{"type": "text", "text": "Let me think."}]}])
+    assert run(answers(part, chat([{"text": "Hi"}]), "[DONE]")).text == "<think>Let me think.</think>Hi"
 
 
 FAILED: dict[str, tuple[Answer, str]] = {
@@ -143,7 +145,7 @@ FAILED: dict[str, tuple[Answer, str]] = {
     "deep": (Answer(stream=("[" * 100_000, '{"a":' * 100_000)), "sent an event that is no JSON"),
     "broken off": (Answer(stream=EVENTS[:3], broken=True), "broke its answer off"),
     "no text": (Answer(stream=("[DONE]",)), "ended its answer before any text"),
-    "nonsense": (Answer(stream=(*EVENTS[:2], {"choices": 3})), "unknown format"),
+    "other types": (Answer(stream=(*EVENTS[:2], {"choices": 3})), "unknown format"),
 }
 
 
@@ -167,7 +169,6 @@ def test_a_failure_keeps_the_text_and_the_other_side() -> None:
     assert comparison.failures["speculative"].endswith("evicted")
     assert (comparison.plain.text, comparison.speculative.text) == (TEXT, "The")
     assert comparison.speculative.finish_reason == "failed"
-    assert "127.0.0" not in comparison.model_dump_json()
 
 
 @pytest.mark.parametrize("mode", MISBEHAVING)
@@ -226,7 +227,6 @@ def test_a_server_is_found_from_what_people_paste() -> None:
 UNLISTED: dict[str, tuple[Answer | None, str]] = {
     "unknown path": (None, "knows no such model or address; check both, and --model (404: no such path)"),
     "no models": (Answer({"data": []}), "does not list its models; name one with --model"),
-    "other types": (Answer({"data": [3]}), "unknown format"),
 }
 
 
@@ -310,14 +310,14 @@ def test_a_missing_key_is_named_by_the_variable_of_its_side() -> None:
     closed = {"/v1/models": Answer({"error": "no key"}, 401)}
     with fake(closed) as one, fake(closed) as other:
         here, elsewhere = Server(url=one.url), Server(url=other.url)
-        for plain, speculative, own, variable in (
-            (None, here, "", "SPECDEMO_API_KEY"),
-            (here, here, "", "SPECDEMO_API_KEY"),
-            (here, here, "own", "SPECDEMO_PLAIN_API_KEY"),
-            (here, elsewhere, "", "SPECDEMO_PLAIN_API_KEY"),
+        for plain, speculative, own, name in (
+            (None, here, "", ""),
+            (here, here, "", ""),
+            (here, here, "own", "PLAIN_"),
+            (here, elsewhere, "", "PLAIN_"),
         ):
             keys = {"SPECDEMO_API_KEY": "secret", "SPECDEMO_PLAIN_API_KEY": own}
-            with mock.patch.dict(os.environ, keys), pytest.raises(ServerError, match=f"set {variable} "):
+            with mock.patch.dict(os.environ, keys), pytest.raises(ServerError, match=f"set SPECDEMO_{name}API_KEY "):
                 remote_pair(Servers(plain=plain, speculative=speculative))
     for key in ("sëcret", "se\ncret"):
         with mock.patch.dict(os.environ, {"SPECDEMO_API_KEY": key}), pytest.raises(UsageError) as error:

@@ -24,10 +24,11 @@ from specdemo.experiments.rows import Loaded, points, run
 from specdemo.experiments.suites import typed_tasks
 from specdemo.models.catalogue import initial_settings
 from specdemo.racing.costs import measure_costs
-from specdemo.racing.race import race, run_alone
-from specdemo.records import Comparison, Request, Server, Servers
+from specdemo.racing.race import run_alone
+from specdemo.records import Request, Server, Servers
 from specdemo.results import metrics
 from specdemo.strategies import Constant
+from tests.engines.test_server_answers import raced
 from tests.support import gguf_files
 from tests.support.fake_server import Answer, fake
 from tests.support.hurried import load_briefly
@@ -42,16 +43,13 @@ def served(llama_servers: Servers) -> Iterator[RemoteEngine]:
         yield engine
 
 
+def urls(servers: Servers) -> list[str]:
+    return [server.url for server in (servers.plain, servers.speculative) if server is not None]
+
+
 def counted(servers: Servers) -> Counter[str]:
-    """The server's own counters."""
-    assert servers.speculative is not None
-    return counters(httpx.get(f"{servers.speculative.url}/metrics").text)
-
-
-def raced(engine: RemoteEngine, prompt: str = PROMPT, **chosen: object) -> Comparison:
-    *_, comparison = race(engine, prompt, initial_settings(engine.pair, **chosen))
-    assert isinstance(comparison, Comparison)
-    return comparison
+    """The speculative server's own counters."""
+    return counters(httpx.get(f"{urls(servers)[1]}/metrics").text)
 
 
 def test_rounds_add_up_to_what_the_server_counts(served: RemoteEngine, llama_servers: Servers) -> None:
@@ -115,9 +113,7 @@ def test_what_the_server_was_started_with_cannot_be_asked_for(served: RemoteEngi
 
 def test_a_router_finds_each_side_by_its_models_name(llama_servers: Servers) -> None:
     """llama.cpp's router before two of its servers, as its documentation and source have it; no wheel contains it."""
-    assert llama_servers.plain is not None
-    assert llama_servers.speculative is not None
-    behind = {"base": llama_servers.plain.url, "fast": llama_servers.speculative.url}
+    behind = dict(zip(("base", "fast"), urls(llama_servers), strict=True))
     router = {"role": "router", "model_path": "none", "default_generation_settings": {"params": {}, "n_ctx": 0}}
 
     def route(path: str, body: dict[str, Any]) -> Answer:
@@ -141,7 +137,7 @@ def test_a_router_finds_each_side_by_its_models_name(llama_servers: Servers) -> 
         plain, speculative = (Server(url=server.url, model=name) for name in ("my base", "fast"))
         pair = remote_pair(Servers(plain=plain, speculative=speculative))
         with closing(RemoteEngine(pair, thoroughness=BRIEF)) as engine:
-            comparison = raced(engine, max_new_tokens=12, ignore_eos=True)
+            comparison = raced(engine, PROMPT, max_new_tokens=12, ignore_eos=True)
         assert all("model" in body for path in server.bodies for body in server.bodies[path])
         assert {body["model"] for body in server.bodies["/apply-template"]} == set(behind)
         prompts = [body["prompt"] for body in server.bodies["/completion"] if PROMPT in body["prompt"]]
@@ -168,12 +164,10 @@ def test_characters_of_several_tokens_hide_some(tmp_path: Path) -> None:
 def test_the_terminal(
     llama_servers: Servers, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, speculative = llama_servers.plain, llama_servers.speculative
-    assert plain is not None
-    assert speculative is not None
-    monkeypatch.setenv("SPECDEMO_PLAIN_URL", plain.url)
+    plain, speculative = urls(llama_servers)
+    monkeypatch.setenv("SPECDEMO_PLAIN_URL", plain)
     chosen = ["--max-new-tokens", "8", "--ignore-eos", "--repeats", "0", "--json", "-"]
-    assert main(["compare", PROMPT, "--url", speculative.url, *chosen], load=load_briefly) == 0
+    assert main(["compare", PROMPT, "--url", speculative, *chosen], load=load_briefly) == 0
     written = json.loads(capfd.readouterr().out)
     assert (written["trace_source"], written["summary"]["identical"]) == ("reported", True)
     assert main(["compare", PROMPT, "--engine", "server", "--target", "story-pair/target"]) == 2

@@ -14,11 +14,11 @@ from specdemo.engines.base import rounds_of
 from specdemo.errors import ServerError
 from specdemo.experiments.concurrent import serve
 from specdemo.models.catalogue import initial_settings
-from specdemo.racing.race import race, run_alone
+from specdemo.racing.race import run_alone
 from specdemo.records import Comparison, DraftCounts, Request
 from specdemo.results import metrics
 from specdemo.results.summary import summarise
-from tests.engines.test_server_answers import engine_of
+from tests.engines.test_server_answers import compare, engine_of
 from tests.support.fake_server import CHAT, Answer
 
 FOLDER = Path(__file__).parents[1] / "fixtures/vllm"
@@ -50,10 +50,7 @@ def vllm(events: Events, counters: Any = ()) -> Callable[[str, dict[str, Any]], 
 
 
 def raced(events: Events, **chosen: Any) -> Comparison:
-    with engine_of(vllm(recorded("plain")), vllm(events)) as engine:
-        *_, comparison = race(engine, "Say", initial_settings(engine.pair, **chosen))
-    assert isinstance(comparison, Comparison)
-    return comparison
+    return compare(vllm(recorded("plain")), vllm(events), **chosen)
 
 
 def test_a_chunk_with_token_ids_is_a_round() -> None:

@@ -149,13 +149,11 @@ def _sent(start: bytes, piece: bytes = b"", pause: float = 0.0) -> Callable[[Sen
 
 
 MISBEHAVING: dict[str, Callable[[Send, Wait], None]] = {
-    "nothing": _sent(_head()),
     "silence": _sent(b"", pause=60),
     "head and silence": _sent(_head(), pause=60),
     "no HTTP": _sent(b"SSH-2.0-OpenSSH_9.9\r\n"),
     "endless head": _sent(b"HTTP/1.1 200 OK\r\n", b"X-Header: x\r\n" * 100),
     "endless line": _sent(_head() + b"data: ", _PIECE),
-    "endless comments": _sent(_head(), b": still here\n" * 1000),
     "dripped null": _sent(_head(), b"data: null\n\n", 0.1),
     "endless empty events": _sent(_head(), b"data: {}\n\n" * 1000),
     "endless events": _sent(_head(), _EVENT * 100),

@@ -29,11 +29,8 @@ def write_pair(folder: Path) -> tuple[Path, Path]:
         name: array + random.normal(0, _NOISE, array.shape).astype(np.float32) * (array.ndim > 1) * (array != 0)
         for name, array in target.items()
     }
-    files = {name: folder / f"tiny-{name}.gguf" for name in ("target", "draft")}
-    return (
-        gguf_files.write(files["target"], arrays=target),
-        gguf_files.write(files["draft"], arrays={name: array.astype(np.float32) for name, array in draft.items()}),
-    )
+    one, other = folder / "tiny-target.gguf", folder / "tiny-draft.gguf"
+    return gguf_files.write(one, arrays=target), gguf_files.write(other, arrays=draft)
 
 
 @contextmanager
