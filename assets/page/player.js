@@ -86,7 +86,7 @@ export class Player {
 
   /** Milliseconds that the longer side will take at its pace so far; null before it has one. */
   expected() {
-    const all = Object.values(this.sides), begun = all.find((side) => side.rounds.length);
+    const all = Object.values(this.sides), begun = all.find((side) => side.rounds.at(-1)?.ms); // the plain one may have failed
     const sides = !this.sequential ? all : [begun ?? this.sides.plain]; // one after the other, or one alone
     const estimates = sides.map((side) => {
       const last = side.rounds.at(-1);

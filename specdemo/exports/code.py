@@ -142,7 +142,7 @@ def _vllm(copy: _Copy) -> Iterator[str]:
     if copy.draft is not None:
         form = {"method": "eagle3" if copy.pair.eagle3 else "draft_model", "model": copy.draft.path, **form}
     if copy.target.path.endswith(".gguf"):
-        yield "# vLLM's support of GGUF files is experimental; add --tokenizer with the original repository"
+        yield "# vLLM 0.32 no longer reads GGUF files; replace this one by the repository of the original weights"
     flags = ["--port", _PORT, "--served-model-name", copy.pair.target.name, "--speculative-config", _json(form)]
     yield from command(["vllm", "serve", copy.target.path, *flags])
     yield from _post("/v1", copy, copy.request.openai())

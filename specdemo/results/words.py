@@ -31,14 +31,18 @@ def notes(comparison: Comparison) -> Iterator[str]:
     pair, settings = comparison.pair, comparison.settings
     yield _SOURCES[comparison.trace_source]
     run, source = comparison.speculative, comparison.trace_source
-    if run.draft_counts is not None and run.draft_counts.of_server:
+    counts = run.draft_counts
+    if counts is not None and counts.of_server:
         yield "Its counts of proposals are those of the whole server while this ran."
     if source == "bursts" and run.token_ids:
         yield "Some chunks hold tokens of several rounds, joined by a busy server or a proxy; the tokens are exact."
     elif (
         source == "reported"
-        and "vLLM" in comparison.environment.device
+        and "vLLM" in comparison.environment.draft_device
+        and run.rounds
         and all(step.proposed is None for step in run.rounds)
+        # if nothing was accepted, a detailed report may leave open which rounds had proposals
+        and (counts is None or counts.of_server or counts.accepted)
     ):
         yield "Started with --per-request-spec-decode-metrics detailed, vLLM reports each round's proposals, too."
     if pair.translated and settings.strategy.drafter.model:

@@ -108,7 +108,7 @@ def prompts_of(options: argparse.Namespace, kind: Prompts) -> list[str]:
 
 @contextmanager
 def llama_cpp(model: Path, threads: int) -> Iterator[httpx.Client]:
-    command = [sys.executable, "-m", "tests.support.llama_server", str(model), "", str(threads)]
+    command = [sys.executable, "-m", "tests.support.llama", str(model), "", str(threads)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as server:
         assert server.stdout is not None

@@ -6,6 +6,7 @@ import re
 import socket
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from itertools import repeat
 from threading import Event
 from time import monotonic
@@ -25,19 +26,7 @@ from specdemo.models.catalogue import initial_settings
 from specdemo.racing.race import race, run_alone
 from specdemo.records import Comparison, Request, Run, Server, Servers
 from specdemo.strategies import ServerDefault
-from tests.support.fake_server import (
-    CHAT,
-    EVENTS,
-    MISBEHAVING,
-    TEXT,
-    Answer,
-    Answers,
-    answers,
-    chat,
-    fake,
-    misbehaving,
-    models,
-)
+from tests.support.fake_server import CHAT, EVENTS, MISBEHAVING, TEXT, Answer, Answers, answers, chat, fake, models
 
 
 @contextmanager
@@ -51,21 +40,24 @@ def engine_of(plain: Any, speculative: Any, **server: Any) -> Iterator[RemoteEng
 
 
 def run(found: Answers, **chosen: Any) -> Run:
-    with fake(found) as server:
-        return answered(Servers(speculative=Server(url=server.url, **{"silence_seconds": 1.0, **chosen})))
+    with engine_of(None, found, **{"silence_seconds": 1.0, **chosen}) as engine:
+        return said(engine)
 
 
-def answered(servers: Servers) -> Run:
-    with closing(RemoteEngine(remote_pair(servers))) as engine:
-        return run_alone(engine.decoder(Request.of("Say", initial_settings(engine.pair))))
+def said(engine: RemoteEngine, **chosen: Any) -> Run:
+    return run_alone(engine.decoder(Request.of("Say", initial_settings(engine.pair, **chosen))))
 
 
-def compare(plain: Answers | None, speculative: Answers | None, **server: Any) -> Comparison:
-    with engine_of(plain, speculative, **server) as engine:
-        *_, comparison = race(engine, "Say", initial_settings(engine.pair))
-        assert isinstance(comparison, Comparison)
-        assert schema.from_json(schema.to_json(comparison)).model_dump() == comparison.model_dump()
-        return comparison
+def raced(engine: RemoteEngine, prompt: str = "Say", **chosen: Any) -> Comparison:
+    *_, comparison = race(engine, prompt, initial_settings(engine.pair, **chosen))
+    assert isinstance(comparison, Comparison)
+    assert schema.from_json(schema.to_json(comparison)).model_dump() == comparison.model_dump()
+    return comparison
+
+
+def compare(plain: Any, speculative: Any, **chosen: Any) -> Comparison:
+    with engine_of(plain, speculative) as engine:
+        return raced(engine, **chosen)
 
 
 def pair_at(url: str, **server: Any) -> str:
@@ -91,24 +83,12 @@ COMPLETE: dict[str, tuple[Any, ...]] = {
     "without usage or [DONE]": EVENTS[:5],
     "[DONE] without an end of line": (*EVENTS, b"data: [DONE]"),
     "error null": tuple({**event, "error": None} for event in EVENTS),
-    "null": frames("null"),
-    "a list": frames("[]", "[1, 2]", "3"),
-    "no choices": frames({}, {"choices": None}, {"choices": []}, {"choices": [{}]}),
-    "nothing": frames("", b"data:\n\n", b"data\n\n"),
-    "pings": frames(b": ping\n\n", b"event: ping\ndata: {}\n\n", "ping"),
-    "NaN": tuple(json.dumps(event)[:-1] + ', "logprob": NaN, "mean": -Infinity}' for event in EVENTS),
-    "lone CR": tuple(b"data: " + json.dumps(event).encode() + b"\r\r" for event in EVENTS),
-    "CRLF": tuple(b"data: " + json.dumps(event).encode() + b"\r\n\r\n" for event in EVENTS),
-    "single newlines": (b"".join(b"data: " + json.dumps(event).encode() + b"\n" for event in EVENTS),),
-    "one write": (b"".join(b"data:" + json.dumps(event).encode() + b"\n\n" for event in EVENTS),),
-    "BOM and names": (b"event: message\nid: 3\nretry: 9\n" + f"data: {json.dumps(EVENTS[0])}\n\n".encode(), *EVENTS),
-    "finish reason empty": tuple(
-        {"choices": [], **json.loads(json.dumps(each).replace("null", '""'))} for each in EVENTS
-    ),
+    "no objects": frames("null", "[]", "[1, 2]", "3", "ping", "", b"data\n\n", b": ping\n\n"),
+    "no choices": frames({}, {"choices": None}, {"choices": []}, {"choices": [{}]}, b"event: ping\ndata: {}\n\n"),
+    "finish reason empty": tuple(json.loads(json.dumps(each).replace("null", '""')) for each in EVENTS),
     "messages instead of deltas": tuple(json.loads(json.dumps(each).replace("delta", "message")) for each in EVENTS),
     "content as parts": (chat([{"type": "text", "text": "The cat"}, {"text": " sat on"}]), *EVENTS[3:]),
     "a count that is none": (*EVENTS[:5], {"usage": {"completion_tokens": "many"}}, "[DONE]"),
-    "an infinite count": (*EVENTS[:5], '{"usage": {"completion_tokens": 1e999}}', "[DONE]"),
     "usage in every event": tuple({**event, "usage": {"completion_tokens": 3}} for event in EVENTS),
     "an error after the end": (*EVENTS[:5], {"error": {"message": "cannot log"}}),
 }
@@ -118,7 +98,6 @@ COMPLETE: dict[str, tuple[Any, ...]] = {
 def test_a_complete_answer_is_read_whatever_is_in_between(what: str) -> None:
     found = run(answers(*COMPLETE[what]))
     assert (found.text, found.finish_reason) == (TEXT, "length")
-    assert found.prompt_tokens in (9, None)
 
 
 def test_a_server_that_falls_silent_after_its_end_is_complete() -> None:
@@ -128,45 +107,34 @@ def test_a_server_that_falls_silent_after_its_end_is_complete() -> None:
     assert found.text == TEXT
 
 
-def test_halves_of_a_character_are_joined_and_a_lone_one_replaced() -> None:
-    stream = '{"choices":[{"delta":{"content":"a\\ud83d"}}]}', '{"choices":[{"delta":{"content":"\\ude00b\\udc00"}}]}'
-    assert run(answers(*stream, "[DONE]")).text == "a😀b\N{REPLACEMENT CHARACTER}"
+def test_half_a_character_is_replaced() -> None:
+    assert run(answers(chat("a😀b\udc00"), "[DONE]")).text == "a😀b\N{REPLACEMENT CHARACTER}"
 
 
 @pytest.mark.parametrize("names", [("reasoning",), ("reasoning_content",), ("reasoning", "reasoning_content")])
 def test_thinking_that_arrives_apart_is_there_once_and_apart(names: tuple[str, ...]) -> None:
     thinking: list[Any] = [{"choices": [{"delta": dict.fromkeys(names, text)}]} for text in ("Let me", " think.")]
     assert run(answers(*thinking, chat("Hi"), "[DONE]")).text == "<think>Let me think.</think>Hi"
-    part = {"type": "thinking", "thinking": [{"type": "text", "text": "Let me think."}]}
-    assert run(answers(chat([part]), chat([{"text": "Hi"}]), "[DONE]")).text == "<think>Let me think.</think>Hi"
+    part = chat([{"type": "thinking", "thinking": [{"type": "text", "text": "Let me think."}]}])
+    assert run(answers(part, chat([{"text": "Hi"}]), "[DONE]")).text == "<think>Let me think.</think>Hi"
 
 
 FAILED: dict[str, tuple[Answer, str]] = {
     "401": (Answer({"error": {"message": "no key"}}, 401), "a valid API key; set SPECDEMO_API_KEY (401: no key)."),
     "404": (Answer({"error": {"message": "no model tiny"}}, 404), "(404: no model tiny)"),
     "429": (Answer({"error": "slow down"}, 429), "too many requests; run again later, or raise its limit (429: slow"),
-    "503": (
-        Answer({"error": {"message": "Loading model"}}, 503),
-        "perhaps still loading; run again later (503: Load",
-    ),
+    "503": (Answer({"error": {"message": "Loading"}}, 503), "perhaps still loading; run again later (503: Loading)"),
     "500": (Answer({"object": "error", "message": "out of memory"}, 500), "an error (500: out of memory)"),
     "502": (Answer("<html><TITLE>502 Bad Gateway</TITLE>", 502), "(502: a web page, '502 Bad Gateway')"),
-    "302": (
-        Answer("", 302, headers={"Location": "http://192.0.2.1/"}),
-        "redirects to another address; give that one",
-    ),
+    "302": (Answer("", 302, headers={"Location": "http://192.0.2.1/"}), "redirects to another address; give that"),
     "addresses": (Answer({"error": "http://10.0.0.7/v1, 10.0.0.8:80, 10.0.0.9"}, 500), "(500: …, …, …)"),
     "escapes": (Answer({"error": "\x1b[31mred\n\x00"}, 500), "(500: [31mred)"),
     "undecodable": (Answer({}, headers={"Content-Encoding": "gzip"}), "switch its compression off"),
-    "error": (
-        Answer(stream=frames({"error": {"message": "evicted"}})),
-        "failed in the middle of its answer: evicted",
-    ),
+    "error": (Answer(stream=frames({"error": {"message": "evicted"}})), "in the middle of its answer: evicted"),
     "error field": (Answer(stream=(*EVENTS[:2], b'error: {"message":"evicted"}\n\n')), "answer: evicted"),
     "error line": (Answer(stream=(*EVENTS[:2], b'{"error": {"message": "evicted"}}\n')), "answer: evicted"),
     "error text at the end": (Answer(stream=(*EVENTS[:2], "evicted")), "answer: evicted"),
     "error event": (Answer(stream=frames(b"event: error\ndata: evicted\n\n")), "answer: evicted"),
-    "error object": (Answer(stream=frames({"object": "error", "message": "evicted"})), "answer: evicted"),
     "choices null": (Answer(stream=frames({"choices": None, "message": "evicted"})), "answer: evicted"),
     "in a choice": (Answer(stream=frames({"choices": [{"error": {"message": "evicted"}}]})), "answer: evicted"),
     "200 with an error": (Answer({"error": {"message": "no slots"}}), "answered with an error: no slots"),
@@ -177,7 +145,7 @@ FAILED: dict[str, tuple[Answer, str]] = {
     "deep": (Answer(stream=("[" * 100_000, '{"a":' * 100_000)), "sent an event that is no JSON"),
     "broken off": (Answer(stream=EVENTS[:3], broken=True), "broke its answer off"),
     "no text": (Answer(stream=("[DONE]",)), "ended its answer before any text"),
-    "nonsense": (Answer(stream=(*EVENTS[:2], {"choices": 3})), "unknown format"),
+    "other types": (Answer(stream=(*EVENTS[:2], {"choices": 3})), "unknown format"),
 }
 
 
@@ -190,27 +158,27 @@ def test_a_failure_is_the_servers_own_reason(what: str) -> None:
     assert not re.search(r"127\.0\.0|10\.0\.0", str(error.value))
 
 
+def no_warm_up(*_: Any) -> Generator[Any, None, dict[Any, Any]]:
+    yield from ()
+    return {}
+
+
 def test_a_failure_keeps_the_text_and_the_other_side() -> None:
     with mock.patch("specdemo.racing.race.warm_up_sides", no_warm_up):
         comparison = compare(answers(), {**answers(), CHAT: FAILED["error"][0]})
     assert comparison.failures["speculative"].endswith("evicted")
     assert (comparison.plain.text, comparison.speculative.text) == (TEXT, "The")
     assert comparison.speculative.finish_reason == "failed"
-    assert "127.0.0" not in comparison.model_dump_json()
 
 
 @pytest.mark.parametrize("mode", MISBEHAVING)
 def test_a_server_that_misbehaves_ends_in_a_sentence_soon_and_takes_little_memory(mode: str) -> None:
     before, began = psutil.Process().memory_info().rss, monotonic()
-    with misbehaving(mode) as url, pytest.raises(ServerError, match=r"^The speculative server .*\.$"):
-        answered(Servers(speculative=Server(url=url, kind="openai", silence_seconds=0.5)))
+    path = "/v1/models" if "list" in mode else CHAT
+    with pytest.raises(ServerError, match=r"^The speculative server .*\.$"):
+        run({**answers(), path: Answer(raw=MISBEHAVING[mode])}, kind="openai", silence_seconds=0.5)
     assert monotonic() - began < 30
     assert psutil.Process().memory_info().rss - before < 400 * 2**20
-
-
-def no_warm_up(*_: Any) -> Generator[Any, None, dict[Any, Any]]:
-    yield from ()
-    return {}
 
 
 def test_whatever_goes_wrong_while_an_answer_is_read_is_told_and_logged(
@@ -225,17 +193,15 @@ def test_whatever_goes_wrong_while_an_answer_is_read_is_told_and_logged(
 @pytest.mark.parametrize("option", ["stream_options", "return_token_ids"])
 def test_a_server_that_refuses_an_option_is_asked_without(option: str) -> None:
     refusal = Answer({"detail": [{"loc": ["body", option], "msg": "Extra inputs are not permitted"}]}, 422)
+    refused = list[str]()
 
     def answer(path: str, body: dict[str, Any]) -> Answer | None:
+        refused.extend([path] * (option in body))
         return refusal if option in body else answers(*EVENTS[:5], "[DONE]").get(path)
 
-    with fake(answer) as server:
-        servers = Servers(speculative=Server(url=server.url))
-        with closing(RemoteEngine(remote_pair(servers))) as engine:
-            for _ in range(2):
-                decoder = engine.decoder(Request.of("Say", initial_settings(engine.pair)))
-                assert run_alone(decoder).text == TEXT
-    assert [option in body for body in server.bodies[CHAT]] == [True, False, False]
+    with engine_of(None, answer) as engine:
+        assert [said(engine).text for _ in range(2)] == [TEXT] * 2
+    assert refused == [CHAT], "once"
 
 
 def test_one_server_runs_alone() -> None:
@@ -261,9 +227,6 @@ def test_a_server_is_found_from_what_people_paste() -> None:
 UNLISTED: dict[str, tuple[Answer | None, str]] = {
     "unknown path": (None, "knows no such model or address; check both, and --model (404: no such path)"),
     "no models": (Answer({"data": []}), "does not list its models; name one with --model"),
-    "a page": (Answer("<html>"), "sent no JSON object (a web page)"),
-    "elsewhere": (Answer("", 307, headers={"Location": "/ui"}), "redirects to another address"),
-    "other types": (Answer({"data": [3]}), "unknown format"),
 }
 
 
@@ -271,37 +234,24 @@ UNLISTED: dict[str, tuple[Answer | None, str]] = {
 def test_a_server_that_does_not_list_its_models_says_what_it_is(what: str) -> None:
     answer, words = UNLISTED[what]
     found = {**answers(), "/v1/models": answer} if answer else {CHAT: answers()[CHAT]}
-    with fake(found) as server:
-        with pytest.raises(ServerError, match=re.escape(words)):
-            pair_at(server.url)
-        if answer is None or answer.body == {"data": []}:
-            named = Servers(speculative=Server(url=server.url, model="tiny"))
-            assert answered(named).text == TEXT
+    with pytest.raises(ServerError, match=re.escape(words)):
+        run(found)
+    if answer is None or answer.body == {"data": []}:
+        assert run(found, model="tiny").text == TEXT
 
 
 def completion(**more: Any) -> dict[str, Any]:
-    return {
-        "content": "Hi",
-        "stop": False,
-        "tokens": [1],
-        "tokens_predicted": 1,
-        "timings": {"predicted_ms": 1},
-        **more,
-    }
+    counts = {"tokens": [1], "tokens_predicted": 1, "timings": {"predicted_ms": 1}}
+    return {"content": "Hi", "stop": False, **counts, **more}
 
 
 PROPS = Answer({"default_generation_settings": {"n_ctx": 512}, "chat_template": "{{ messages }}", "build_info": "b1"})
 END = {"content": "", "stop": True, "stop_type": "limit", "tokens_predicted": 2, "timings": {"predicted_ms": 2}}
 TWO = (completion(), completion(content="!", tokens_predicted=2, timings={"predicted_ms": 2}), END)
 IMITATIONS: dict[str, dict[str, Answer]] = {
-    "LM Studio": {"/props": Answer({"error": "Unexpected endpoint or method. (GET /props)"})},
     "a JSON object for every path": {"/props": Answer({"version": "1"}), "/version": Answer({"version": "1"})},
     "no counts": {"/props": PROPS, "/completion": Answer(stream=({"content": "Hi", "stop": False}, END))},
-    "a count that stands still": {
-        "/props": PROPS,
-        "/completion": Answer(stream=(completion(tokens_predicted=0), END)),
-    },
-    "no such path": {"/props": PROPS},
+    "no tokens": {"/props": PROPS, "/completion": Answer(stream=(completion(tokens_predicted=0), END))},
     "an error": {"/props": PROPS, "/completion": Answer(stream=({"error": "not supported"},))},
     "no stream": {"/props": PROPS, "/completion": Answer({"content": "Hi"})},
 }
@@ -311,8 +261,7 @@ IMITATIONS: dict[str, dict[str, Answer]] = {
 def test_what_only_resembles_llama_cpp_is_asked_in_openais_protocol(what: str) -> None:
     with engine_of(None, {**answers(), **IMITATIONS[what]}) as engine:
         assert engine.pair.target.server == "openai"
-        found = run_alone(engine.decoder(Request.of("Say", initial_settings(engine.pair))))
-    assert (found.text, found.passes_known) == (TEXT, False)
+        assert (said(engine).text, said(engine).passes_known) == (TEXT, False)
 
 
 def test_counts_are_believed_only_as_far_as_they_are_complete() -> None:
@@ -321,7 +270,7 @@ def test_counts_are_believed_only_as_far_as_they_are_complete() -> None:
         with pytest.raises(ServerError, match="unknown format; name its kind with --server"):
             run({**found, "/completion": Answer(stream=stream)}, kind="llama.cpp")
     assert run({"/props": PROPS, CHAT: answers()[CHAT]}, model="tiny").text == TEXT, "what lists no models"
-    busy = Answer(stream=TWO, begins=lambda: Event().wait(2))
+    busy = Answer(waits=lambda: Event().wait(2))
     with pytest.raises(ServerError, match="has sent nothing"):
         run({**answers(), **found, "/completion": busy})
     with pytest.raises(ServerError, match="perhaps still loading"):
@@ -336,23 +285,18 @@ def test_a_model_with_a_template_is_asked_through_it_unless_told_otherwise() -> 
         pair = remote_pair(Servers(speculative=Server(url=f"{server.url}/v1/chat/completions")))
         assert (pair.target.server, pair.target.chat_template) == ("llama.cpp", True)
         with closing(RemoteEngine(pair)) as engine:
-            for chosen in ({}, {"apply_chat_template": False}):
-                run_alone(engine.decoder(Request.of("Say", initial_settings(pair, **chosen))))
+            said(engine)
+            said(engine, apply_chat_template=False)
     assert [body["prompt"] for body in server.bodies["/completion"]][-2:] == ["<user>Say<assistant>", "Say"]
 
 
 def test_what_is_sent() -> None:
-    with (
-        fake(answers()) as plain,
-        fake(answers()) as other,
-        mock.patch.dict(os.environ, SPECDEMO_API_KEY="secret\r\n"),
-    ):
+    keys = {"SPECDEMO_API_KEY": "secret\r\n"}
+    with fake(answers()) as plain, fake(answers()) as other, mock.patch.dict(os.environ, keys):
         servers = Servers(plain=Server(url=plain.url), speculative=Server(url=other.url))
         with closing(RemoteEngine(remote_pair(servers))) as engine:
-            sampled = Request.of("Say", initial_settings(engine.pair, do_sample=True, top_k=7, seed=5))
-            greedy = Request.of("Say", initial_settings(engine.pair, enable_thinking=False))
-            for one in (sampled, greedy.plain):
-                run_alone(engine.decoder(one))
+            said(engine, do_sample=True, top_k=7, seed=5)
+            run_alone(engine.decoder(Request.of("Say", initial_settings(engine.pair, enable_thinking=False)).plain))
     assert set(other.keys) == {"Bearer secret"}
     assert set(plain.keys) == {None}, "a key for one host is not sent to another"
     (sent,), (bare,) = other.bodies[CHAT], plain.bodies[CHAT]
@@ -366,14 +310,14 @@ def test_a_missing_key_is_named_by_the_variable_of_its_side() -> None:
     closed = {"/v1/models": Answer({"error": "no key"}, 401)}
     with fake(closed) as one, fake(closed) as other:
         here, elsewhere = Server(url=one.url), Server(url=other.url)
-        for plain, speculative, own, variable in (
-            (None, here, "", "SPECDEMO_API_KEY"),
-            (here, here, "", "SPECDEMO_API_KEY"),
-            (here, here, "own", "SPECDEMO_PLAIN_API_KEY"),
-            (here, elsewhere, "", "SPECDEMO_PLAIN_API_KEY"),
+        for plain, speculative, own, name in (
+            (None, here, "", ""),
+            (here, here, "", ""),
+            (here, here, "own", "PLAIN_"),
+            (here, elsewhere, "", "PLAIN_"),
         ):
             keys = {"SPECDEMO_API_KEY": "secret", "SPECDEMO_PLAIN_API_KEY": own}
-            with mock.patch.dict(os.environ, keys), pytest.raises(ServerError, match=f"set {variable} "):
+            with mock.patch.dict(os.environ, keys), pytest.raises(ServerError, match=f"set SPECDEMO_{name}API_KEY "):
                 remote_pair(Servers(plain=plain, speculative=speculative))
     for key in ("sëcret", "se\ncret"):
         with mock.patch.dict(os.environ, {"SPECDEMO_API_KEY": key}), pytest.raises(UsageError) as error:
@@ -382,43 +326,32 @@ def test_a_missing_key_is_named_by_the_variable_of_its_side() -> None:
         assert error.value.__cause__ is None
 
 
-def test_proxies_are_for_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
+def test_proxies_are_for_other_machines() -> None:
+    def found(url: str, **environment: str) -> str:
+        with mock.patch.dict(os.environ, environment, clear=True):
+            return pair_at(url)
+
     with fake(answers()) as server, fake(lambda path, body: models("proxied")) as proxy:
         for variable in ("http_proxy", "ALL_PROXY"):
-            with monkeypatch.context() as here:
-                here.setenv(variable, proxy.url)
-                assert pair_at(server.url) == pair_at(server.url.replace("127.0.0.1", "localhost")) == "tiny"
-                assert pair_at("http://model.invalid") == "proxied"
-                here.setenv("NO_PROXY", "model.invalid")
-                with pytest.raises(ServerError, match="cannot be reached"):
-                    pair_at("http://model.invalid")
-        monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
-        assert pair_at(server.url) == "tiny"
-        with mock.patch.dict("sys.modules", socksio=None), pytest.raises(UsageError, match=r"httpx\[socks\]"):
-            pair_at("http://model.invalid")
-        monkeypatch.setenv("ALL_PROXY", "gopher://127.0.0.1:9")
-        with pytest.raises(UsageError, match="a proxy that cannot be used"):
-            pair_at("http://model.invalid")
-    with socket.socket() as deaf:  # has a port that nobody else gets, and does not listen
-        deaf.bind(("127.0.0.1", 0))
+            for here in (server.url, server.url.replace("127.0.0.1", "localhost")):
+                assert found(here, **{variable: proxy.url}) == "tiny"
+            assert found("http://model.invalid", **{variable: proxy.url}) == "proxied"
+            with pytest.raises(ServerError, match="cannot be reached"):
+                found("http://model.invalid", NO_PROXY="model.invalid", **{variable: proxy.url})
+        assert found(server.url, ALL_PROXY="socks5://127.0.0.1:9") == "tiny"
+    with mock.patch.dict("sys.modules", socksio=None), pytest.raises(UsageError, match=r"used .*httpx\[socks\]"):
+        found("http://model.invalid", ALL_PROXY="socks5://127.0.0.1:9")
+    with socket.socket() as unheard:  # has a port that nobody else gets, and does not listen
+        unheard.bind(("127.0.0.1", 0))
         with pytest.raises(ServerError, match=r"The speculative server cannot be reached \(All connection attempts"):
-            pair_at(f"http://127.0.0.1:{deaf.getsockname()[1]}")
+            found(f"http://127.0.0.1:{unheard.getsockname()[1]}")
 
 
-def test_a_prompt_that_cannot_be_sent_is_refused() -> None:
-    with engine_of(None, answers()) as engine:
-        request = Request.of("Say \ud800", initial_settings(engine.pair))
-        with pytest.raises(PromptError, match="not text"):
-            run_alone(engine.decoder(request))
-        with closing(engine.batch(ServerDefault())) as batch, pytest.raises(PromptError, match="not text"):
-            batch.submit(0, request)
-
-
-def test_a_batch_fails_with_its_server() -> None:
+def test_a_batch_refuses_a_prompt_and_fails_with_its_server() -> None:
     with engine_of(None, {**answers(), CHAT: FAILED["429"][0]}) as engine:
         request = Request.of("Say", initial_settings(engine.pair))
-        with closing(engine.batch(ServerDefault())) as batch, pytest.raises(ServerError, match="too many"):
-            serve(batch, repeat(request), 1, 1)
+        with closing(engine.batch(ServerDefault())) as batch:
+            with pytest.raises(PromptError, match="not text"):
+                batch.submit(0, replace(request, prompt="Say \ud800"))
+            with pytest.raises(ServerError, match="too many"):
+                serve(batch, repeat(request), 1, 1)

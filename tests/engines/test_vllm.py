@@ -14,11 +14,11 @@ from specdemo.engines.base import rounds_of
 from specdemo.errors import ServerError
 from specdemo.experiments.concurrent import serve
 from specdemo.models.catalogue import initial_settings
-from specdemo.racing.race import race, run_alone
+from specdemo.racing.race import run_alone
 from specdemo.records import Comparison, DraftCounts, Request
 from specdemo.results import metrics
 from specdemo.results.summary import summarise
-from tests.engines.test_server_answers import engine_of
+from tests.engines.test_server_answers import compare, engine_of
 from tests.support.fake_server import CHAT, Answer
 
 FOLDER = Path(__file__).parents[1] / "fixtures/vllm"
@@ -50,10 +50,7 @@ def vllm(events: Events, counters: Any = ()) -> Callable[[str, dict[str, Any]], 
 
 
 def raced(events: Events, **chosen: Any) -> Comparison:
-    with engine_of(vllm(recorded("plain")), vllm(events)) as engine:
-        *_, comparison = race(engine, "Say", initial_settings(engine.pair, **chosen))
-    assert isinstance(comparison, Comparison)
-    return comparison
+    return compare(vllm(recorded("plain")), vllm(events), **chosen)
 
 
 def test_a_chunk_with_token_ids_is_a_round() -> None:
@@ -104,9 +101,15 @@ def without(event: int, name: str) -> Events:
     return events
 
 
+def none_accepted() -> Events:
+    report = {"num_accepted_draft_tokens": 0, "acceptance_histogram": [14], "per_step_accepted": [0] * 14}
+    return [*recorded("plain")[:-1], *changed(**report)[-1:]]
+
+
 SUMMARY: dict[str, Any] = {"per_step_accepted": [], "per_step_drafted": []}
 BECOMES: dict[str, tuple[Events, str, float | None, float | None, bool]] = {
     "summary": (changed(**SUMMARY), "reported", 12 / 42, 47 / 35, True),
+    "none accepted, in detail": (none_accepted(), "reported", 0, 1, False),
     "no metrics": (without(-1, "metrics"), "reported", None, 47 / 35, True),
     "metrics of another form": (changed(num_spec_steps="many"), "reported", None, 47 / 35, True),
     "a chunk that ends inside a character": (within_a_character(), "reported", 12 / 42, 47 / 35, False),

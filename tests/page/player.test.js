@@ -68,14 +68,17 @@ test("one after the other and live, the speculative clock follows the plain one"
   player.halt();
 });
 
-test("a side alone plays while it is written", () => {
-  const { player } = playing();
-  player.reset({ limit: 100, sequential: true });
-  player.add("speculative", rounds(0, 5000), false);
-  player.received(false);
-  assert.equal(player.live, true);
-  assert.equal(player.expected(), 250000);
-  player.halt();
+test("a side plays while it is written if it is alone, or the other failed after its first token", () => {
+  for (const before of [[], [0]]) {
+    const { player } = playing();
+    player.reset({ limit: 100, sequential: true });
+    player.add("plain", rounds(...before), before.length > 0);
+    player.add("speculative", rounds(0, 5000), false);
+    player.received(false);
+    assert.equal(player.live, true);
+    assert.equal(player.expected(), 250000);
+    player.halt();
+  }
 });
 
 test("the final record adds what was missed, and replaces what a server revised", () => {

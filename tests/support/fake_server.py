@@ -24,7 +24,6 @@ class Answer:
     stream: Iterable[Any] | None = None
     broken: bool = False  # the connection is cut instead of ended
     headers: Mapping[str, str] = field(default_factory=dict)
-    begins: Callable[[], object] = lambda: None
     waits: Callable[[], object] = lambda: None
     raw: Callable[[Send, Wait], object] | None = None
 
@@ -35,7 +34,6 @@ Answers = Mapping[str, Answer]
 @dataclass
 class FakeServer:
     url: str
-    answers: Answers
     bodies: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     keys: list[str | None] = field(default_factory=list)
 
@@ -58,7 +56,7 @@ def fake(answers: Answers | Callable[[str, dict[str, Any]], Answer | None]) -> I
 
         def _answer(self, body: dict[str, Any]) -> None:
             server.keys.append(self.headers.get("Authorization"))
-            found = answers(self.path, body) if callable(answers) else server.answers.get(self.path)
+            found = answers(self.path, body) if callable(answers) else answers.get(self.path)
             answer = found or Answer({"error": "no such path"}, 404)
             self.close_connection = True
             with suppress(OSError):  # the client has left
@@ -69,36 +67,24 @@ def fake(answers: Answers | Callable[[str, dict[str, Any]], Answer | None]) -> I
                 for name, value in answer.headers.items():
                     self.send_header(name, value)
                 self.send_header("Connection", "close")
-                self._write(answer)
-
-        def _write(self, answer: Answer) -> None:
-            if answer.stream is None:
-                body = answer.body if isinstance(answer.body, str) else json.dumps(answer.body)
-                self.send_header("Content-Length", str(len(body.encode())))
+                self.send_header("Transfer-Encoding", "chunked")
                 self.end_headers()
+                for event in [_text(answer.body).encode()] if answer.stream is None else answer.stream:
+                    data = event if isinstance(event, bytes) else f"data: {_text(event)}\n\n".encode()
+                    if data:
+                        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
                 answer.waits()
-                self.wfile.write(body.encode())
-                return
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            answer.begins()
-            for event in answer.stream:
-                text = event if isinstance(event, str) else None if isinstance(event, bytes) else json.dumps(event)
-                data = event if text is None else f"data: {text}\n\n".encode()
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
-            answer.waits()
-            if not answer.broken:
-                self.wfile.write(b"0\r\n\r\n")
+                if not answer.broken:
+                    self.wfile.write(b"0\r\n\r\n")
 
         def log_message(self, *_: Any) -> None:
             pass
 
     class Busy(ThreadingHTTPServer):
         request_queue_size = 256  # many connect at once
-        daemon_threads = True
 
     with Busy(("127.0.0.1", 0), Handler) as http:
-        server = FakeServer(f"http://127.0.0.1:{http.server_port}", {} if callable(answers) else answers)
+        server = FakeServer(f"http://127.0.0.1:{http.server_port}")
         thread = Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
@@ -107,6 +93,10 @@ def fake(answers: Answers | Callable[[str, dict[str, Any]], Answer | None]) -> I
             over.set()
             http.shutdown()
             thread.join()
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def chat(text: Any = None, *, usage: int | None = None, reason: str | None = None, **delta: Any) -> dict[str, Any]:
@@ -135,7 +125,6 @@ def answers(*stream: Any, **more: Any) -> dict[str, Answer]:
     return {"/v1/models": models("tiny"), CHAT: Answer(stream=stream or (*EVENTS, "[DONE]"), **more)}
 
 
-_SECONDS = 60.0  # for which an endless one goes on
 _PIECE = b"x" * 2**16
 _EVENT = f"data: {json.dumps(chat('word '))}\n\n".encode()
 _BOMB = gzip.compress(bytes(2**26))
@@ -146,54 +135,30 @@ def _head(kind: str = "text/event-stream", status: str = "200 OK", *headers: str
     return "\r\n".join(lines).encode()
 
 
-def _endless(start: bytes, piece: bytes, pause: float = 0.0) -> Callable[[Send, Wait], None]:
+def _sent(start: bytes, piece: bytes = b"", pause: float = 0.0) -> Callable[[Send, Wait], None]:
+    """Send a start, then pieces for a minute, if there are any, with pauses."""
+
     def raw(send: Send, wait: Wait) -> None:
         send(start)
-        until = monotonic() + _SECONDS
-        while monotonic() < until:
+        until = monotonic() + 60
+        while (piece or pause) and monotonic() < until:
             send(piece)
-            if pause:
-                wait(pause)
-
-    return raw
-
-
-def _once(data: bytes, silence: float = 0.0) -> Callable[[Send, Wait], None]:
-    def raw(send: Send, wait: Wait) -> None:
-        send(data)
-        wait(silence)
+            wait(pause)
 
     return raw
 
 
 MISBEHAVING: dict[str, Callable[[Send, Wait], None]] = {
-    "nothing": _once(_head()),
-    "silence": _once(b"", _SECONDS),
-    "head and silence": _once(_head(), _SECONDS),
-    "no HTTP": _once(b"SSH-2.0-OpenSSH_9.9\r\n"),
-    "endless head": _endless(b"HTTP/1.1 200 OK\r\n", b"X-Header: x\r\n" * 100),
-    "endless line": _endless(_head() + b"data: ", _PIECE),
-    "endless comments": _endless(_head(), b": still here\n" * 1000),
-    "dripped null": _endless(_head(), b"data: null\n\n", 0.1),
-    "endless empty events": _endless(_head(), b"data: {}\n\n" * 1000),
-    "endless events": _endless(_head(), _EVENT * 100),
-    "endless text": _endless(_head(), _EVENT.replace(b"word", b"x" * 2**18)),
-    "endless error": _endless(_head("text/plain", "500 Internal Server Error"), _PIECE),
-    "gzip bomb": _once(_head("text/event-stream", "200 OK", "Content-Encoding: gzip") + _BOMB),
-    "endless list": _endless(_head("application/json") + b'{"data": ["', _PIECE),
-    "dripped list": _endless(_head("application/json"), b" ", 0.1),
-    "million models": _once(_head("application/json") + json.dumps({"data": [{"id": "x" * 50}] * 200_000}).encode()),
+    "silence": _sent(b"", pause=60),
+    "head and silence": _sent(_head(), pause=60),
+    "no HTTP": _sent(b"SSH-2.0-OpenSSH_9.9\r\n"),
+    "endless head": _sent(b"HTTP/1.1 200 OK\r\n", b"X-Header: x\r\n" * 100),
+    "endless line": _sent(_head() + b"data: ", _PIECE),
+    "dripped null": _sent(_head(), b"data: null\n\n", 0.1),
+    "endless empty events": _sent(_head(), b"data: {}\n\n" * 1000),
+    "endless events": _sent(_head(), _EVENT * 100),
+    "endless error": _sent(_head("text/plain", "500 Internal Server Error"), _PIECE),
+    "gzip bomb": _sent(_head("text/event-stream", "200 OK", "Content-Encoding: gzip") + _BOMB),
+    "endless list": _sent(_head("application/json") + b'{"data": ["', _PIECE),
+    "dripped list": _sent(_head("application/json"), b" ", 0.1),
 }
-
-
-@contextmanager
-def misbehaving(mode: str) -> Iterator[str]:
-    lists = "list" in mode or "models" in mode
-
-    def answer(path: str, body: dict[str, Any]) -> Answer | None:
-        if path.endswith("/models" if lists else "/completions"):
-            return Answer(raw=MISBEHAVING[mode])
-        return models("tiny") if path == "/v1/models" else None
-
-    with fake(answer) as server:
-        yield server.url

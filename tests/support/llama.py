@@ -1,4 +1,7 @@
-"""A tiny target and a draft for it that guesses some of its tokens, as GGUF files; both write ASCII."""
+"""llama.cpp's own server, and a tiny target with a draft for it that guesses some of its tokens; both write ASCII.
+
+python -m tests.support.llama TARGET [DRAFT [THREADS]]
+"""
 
 import subprocess
 import sys
@@ -7,9 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import xllamacpp
 
 from tests.support import gguf_files
 
+LOOKAHEAD = 4
 _NOISE = 0.008  # of the draft's weights, whose deviation is 0.06: it is right now and then
 
 
@@ -24,16 +29,13 @@ def write_pair(folder: Path) -> tuple[Path, Path]:
         name: array + random.normal(0, _NOISE, array.shape).astype(np.float32) * (array.ndim > 1) * (array != 0)
         for name, array in target.items()
     }
-    files = {name: folder / f"tiny-{name}.gguf" for name in ("target", "draft")}
-    return (
-        gguf_files.write(files["target"], arrays=target),
-        gguf_files.write(files["draft"], arrays={name: array.astype(np.float32) for name, array in draft.items()}),
-    )
+    one, other = folder / "tiny-target.gguf", folder / "tiny-draft.gguf"
+    return gguf_files.write(one, arrays=target), gguf_files.write(other, arrays=draft)
 
 
 @contextmanager
 def started(*files: Path) -> Iterator[str]:
-    command = [sys.executable, "-m", "tests.support.llama_server", *map(str, files)]
+    command = [sys.executable, "-m", "tests.support.llama", *map(str, files)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
@@ -43,3 +45,27 @@ def started(*files: Path) -> Iterator[str]:
             yield address
         finally:
             process.kill()
+
+
+def main(target: str, draft: str = "", threads: str = "1") -> None:
+    """Print the server's address, on a free port; serve until standard input closes, as whoever started it ends."""
+    params = xllamacpp.CommonParams()
+    params.model.path = target
+    params.model_alias = {Path(target).stem}
+    params.port = 0
+    params.n_parallel, params.n_ctx = 4, 2048  # tokens of all four together
+    params.endpoint_metrics = True
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = int(threads)
+    if draft:
+        speculative = params.speculative.draft
+        params.speculative.types = [xllamacpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
+        speculative.mparams.path = draft
+        speculative.n_max = LOOKAHEAD
+        speculative.cpuparams.n_threads = speculative.cpuparams_batch.n_threads = 1
+    server = xllamacpp.Server(params)
+    print(server.listening_address, flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

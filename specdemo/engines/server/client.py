@@ -1,14 +1,14 @@
 """HTTP requests to one server and its streamed answers, with its failures as messages.
 
 Everything runs on one event loop in its own thread, so events carry their true arrival times however busy their
-reader is. No server is trusted to stop sending: every answer has a byte limit, uncompressed, and a deadline, and so
-has each event of a stream. An error in any form that servers use ends the answer in its words.
+reader is. No server is trusted to stop sending: every answer has a byte limit and every event a deadline. An error in
+any form that servers use ends the answer in its words.
 """
 
 import asyncio
-import ipaddress
 import json
 import logging
+import os
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Generator, Iterator
 from concurrent.futures import Future
@@ -33,12 +33,12 @@ _CONNECT_SECONDS = 5.0  # a reachable host accepts in well under one; more only 
 _OBJECT_BYTES = 8 * 2**20  # for an answer read whole; a list of a thousand models takes 0.5 MB
 _STREAM_BYTES = 32 * 2**20  # for a stream; llama.cpp takes 1.5 kB per event, and a run has at most 2,048 tokens
 _STREAM_EVENTS = 50_000  # in a stream; the smallest ones would still fill the memory
-_STREAM_SECONDS = 3600.0  # for a stream, however busy the server
 _KEPT_BYTES = 2**16  # of an answer's beginning, to quote from if it is no stream of events
 _OPTIONAL = ("stream_options", "return_token_ids")  # ask for counts and ids; some servers refuse them
 _QUOTED = 300  # characters quoted of a server's own words
 _ADDRESSES = r"\w+://[^\s\"'<>,;]+|\b\d+(?:\.\d+){3}(?::\d+)?\b"
 _PASTED = r"(?P<root>.*?)(?P<version>/v\d\w*(/.*?)?)?(/(chat/)?completions?|/models|/responses|/props|/health)?/*"
+_HERE = "localhost", "127.0.0.1", "::1", "0.0.0.0"
 _REFUSALS = 301, 302, 303, 307, 308, 401, 403, 429, 503  # by these a server says more than that a path is unknown
 _SENTENCES = {
     401: "requires a valid API key; set {variable}",
@@ -49,13 +49,6 @@ _SENTENCES = {
     503: "is not ready, perhaps still loading; run again later",
     504: "is behind a gateway that gave up waiting; see its log",
 }
-
-
-class Key(NamedTuple):
-    """An API key and the environment variable it comes from, or would come from."""
-
-    variable: str
-    value: str = ""
 
 
 class SilentError(ServerError): ...
@@ -71,21 +64,16 @@ class Event(NamedTuple):
 OnEvent = Callable[[Event | ServerError | None], object]
 
 
-class Sending(NamedTuple):
-    """A request sent at time `at` by `perf_counter`, and a function that cancels it."""
-
-    at: float
-    cancel: Callable[[], object]
-
-
 class Client:
-    def __init__(self, server: Server, side: Side, key: Key) -> None:
-        self.side, self.key = side, key
+    """`key_variable` is the environment variable with the API key, if the server needs one."""
+
+    def __init__(self, server: Server, side: Side, key_variable: str) -> None:
+        self.side, self._key_variable = side, key_variable
         self._url, self._silence = server.url, server.silence_seconds
         self._omitted = set[str]()  # fields that the server refuses
-        value = key.value.strip()  # Windows line endings leave a \r
-        if not (value.isascii() and value.isprintable()):
-            raise UsageError(f"The API key contains an invalid character; set {key.variable} again.")
+        self.key = os.environ.get(key_variable, "").strip()  # Windows line endings leave a \r
+        if not (self.key.isascii() and self.key.isprintable()):
+            raise UsageError(f"The API key contains an invalid character; set {key_variable} again.")
         try:
             url = httpx.URL(server.url)
             fits = url.scheme in ("http", "https") and url.host and not url.userinfo
@@ -100,7 +88,7 @@ class Client:
             base_url=base,
             transport=_transport(base),
             timeout=httpx.Timeout(self._silence, connect=min(_CONNECT_SECONDS, self._silence)),
-            headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {value}"} if value else {}),
+            headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {}),
         )
 
     def find(self, path: str, *, refusals: Collection[int] = _REFUSALS) -> dict[str, Any] | None:
@@ -126,19 +114,21 @@ class Client:
     def stream(self, path: str, body: dict[str, Any]) -> Generator[Event]:
         """Send on the first `next`, which yields an empty event; then yield each. Closing cancels the request."""
         events: SimpleQueue[Event | ServerError | None] = SimpleQueue()
-        sending = self.send(path, body, events.put)
+        sent, cancel = self.send(path, body, events.put)
         try:
-            yield Event(sending.at, {})
+            yield Event(sent, {})
             while (event := events.get()) is not None:
                 if isinstance(event, ServerError):
                     raise event
                 yield event
         finally:
-            sending.cancel()
+            cancel()
 
-    def send(self, path: str, body: dict[str, Any], on_event: OnEvent) -> Sending:
-        """Send the request at once. `on_event` gets each event in another thread, then None or an error."""
-        return Sending(perf_counter(), _start(self._report(path, body, on_event)).cancel)
+    def send(self, path: str, body: dict[str, Any], on_event: OnEvent) -> tuple[float, Callable[[], object]]:
+        """Send the request at once; return its time by `perf_counter`, and a function that cancels it. `on_event`
+        gets each event in another thread, then None or an error.
+        """
+        return perf_counter(), _start(self._report(path, body, on_event)).cancel
 
     def close(self) -> None:
         _wait(self._http.aclose())
@@ -184,7 +174,7 @@ class Client:
         A server that sends only the finish reason may also close the connection or fall silent.
         """
         now, count, finished = asyncio.get_running_loop().time, 0, False
-        last, body = now() + _STREAM_SECONDS, {name: body[name] for name in body if name not in self._omitted}
+        body = {name: body[name] for name in body if name not in self._omitted}
         try:
             async with self._answer("POST", path, _STREAM_BYTES, body) as (response, received, deadline):
                 if not response.is_success:
@@ -198,21 +188,19 @@ class Client:
                 response.headers["content-type"] = "text/event-stream"  # some servers call it plain text
                 async with aclosing(EventSource(response).aiter_sse()) as frames:
                     async for frame in frames:
-                        at = perf_counter()
-                        for text in _objects(frame.data):
-                            if text == "[DONE]":
-                                return
-                            count += 1
-                            if count > _STREAM_EVENTS:
-                                raise self._too_long()
-                            data = self._checked(text, failed=frame.event == "error")
-                            if data is None:
-                                continue
-                            deadline.reschedule(min(now() + self._silence, last))
-                            yield Event(at, data)
-                            finished = finished or _is_finished(data)
-                            if data.get("stop") is True or (finished and data.get("usage")):
-                                return
+                        at, text, count = perf_counter(), frame.data.strip(), count + 1
+                        if text == "[DONE]":
+                            return
+                        if count > _STREAM_EVENTS:
+                            raise self._too_long()
+                        data = self._checked(text, failed=frame.event == "error")
+                        if data is None:
+                            continue
+                        deadline.reschedule(now() + self._silence)
+                        yield Event(at, data)
+                        finished = finished or _is_finished(data)
+                        if data.get("stop") is True or (finished and data.get("usage")):
+                            return
                 if not finished:
                     raise self._unusable(response.status_code, received.text(), streamed=True)
         except ServerError:
@@ -233,7 +221,7 @@ class Client:
         said = self.words(found or text)
         if not 200 <= status < 300:
             sentence = "redirects to another address; give that one" if status < 400 else "answered with an error"
-            sentence = _SENTENCES.get(status, sentence).format(variable=self.key.variable)
+            sentence = _SENTENCES.get(status, sentence).format(variable=self._key_variable)
             return self.error(f"{sentence} ({status}{': ' if said else ''}{said}).")
         if streamed and (not text.strip() or re.search(r"^(data|event|id|retry|error)?:", text, re.MULTILINE)):
             reason = _last_words(text)
@@ -306,12 +294,6 @@ class _Bounded(httpx.AsyncByteStream):
         return (bytes(self._kept) + last).decode(errors="replace")
 
 
-def _objects(data: str) -> list[str]:
-    """Return the texts of a frame: one, unless a server separates its events by single newlines."""
-    lines = data.split("\n")
-    return lines if len(lines) > 1 and _parsed(data) is None else [data.strip()]
-
-
 def _parsed(text: str) -> Any:
     """Parse JSON, also with NaN or half a surrogate pair, which servers write; None if it is not."""
     try:
@@ -339,13 +321,11 @@ def _error_in(data: object) -> object | None:
 
 
 def _last_words(text: str) -> object | None:
-    line = next((line for line in reversed(text.splitlines()) if line.strip()), "")
-    name, colon, value = line.partition(":")
-    value = value.strip() if colon and name in ("data", "error") else line.strip()
-    found = _parsed(value)
-    if name == "error" or (found is None and name not in ("", "event", "id", "retry")):
-        return found or value or None
-    return _error_in(found)
+    """Return what the last line of a stream says of an error, or None."""
+    lines = re.findall(r"^(?!event:|id:|retry:|:)(?:data:|(error:))? *(.*\S)", text, re.MULTILINE)
+    field, said = lines[-1] if lines else ("", "{}")
+    found = _parsed(said)
+    return found or said if field or found is None else _error_in(found)
 
 
 def _is_finished(data: dict[str, Any]) -> bool:
@@ -357,28 +337,16 @@ def _transport(url: httpx.URL) -> httpx.AsyncHTTPTransport:
     """Return a direct connection to this machine; elsewhere, through the environment's proxy, if it has one."""
     proxies = getproxies()
     proxy = proxies.get(url.scheme) or proxies.get("all")
-    if not proxy or _is_here(url.host) or proxy_bypass(url.netloc.decode()):
+    if not proxy or url.host in _HERE or proxy_bypass(url.netloc.decode()):
         proxy = None
     elif "://" not in proxy:
         proxy = f"http://{proxy}"
-    advice = "or name the server's host in NO_PROXY."
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)  # a load test sets its own
     try:
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)  # a load test sets its own
         return httpx.AsyncHTTPTransport(proxy=proxy, limits=limits)
-    except ImportError:
-        raise UsageError(
-            f"The environment names a SOCKS proxy, which needs a package: pip install 'httpx[socks]', {advice}"
-        ) from None
-    except (httpx.InvalidURL, ValueError) as error:
-        raise UsageError(f"The environment names a proxy that cannot be used; correct ALL_PROXY, {advice}") from error
-
-
-def _is_here(host: str) -> bool:
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
-    return address.is_loopback or address.is_unspecified
+    except (ImportError, httpx.InvalidURL, ValueError) as error:  # SOCKS needs a package, as the error says
+        what = f"The environment names a proxy that cannot be used ({error})"
+        raise UsageError(f"{what}; correct it, or name the server's host in NO_PROXY.") from error
 
 
 @cache

@@ -7,7 +7,7 @@ undercount rounds that commit several, and so the speculative side only.
 
 import os
 import platform
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -25,7 +25,7 @@ from specdemo.engines.base import (
     Thoroughness,
     check_prompt,
 )
-from specdemo.engines.server.client import Client, Event, Key, Sending
+from specdemo.engines.server.client import Client, Event
 from specdemo.engines.server.llama_cpp import LlamaCpp
 from specdemo.engines.server.openai import OpenAI, Reader
 from specdemo.engines.server.vllm import counted_between
@@ -45,6 +45,7 @@ from specdemo.records import (
     Server,
     Servers,
     Side,
+    TraceSource,
 )
 from specdemo.settings import Sampling
 from specdemo.strategies import Plain, Strategy
@@ -81,8 +82,7 @@ class RemoteEngine(Engine):
         return self._connections[side]
 
     def count_tokens(self, text: str) -> int:
-        _, dialect = next(iter(self._connections.values()))
-        return dialect.count_tokens(text)
+        return next(iter(self._connections.values()))[1].count_tokens(text)
 
     def close(self) -> None:
         for client, _ in self._connections.values():
@@ -106,7 +106,7 @@ def _connections(servers: Servers) -> dict[Side, tuple[Client, Dialect]]:
         for side in SIDES:
             server: Server | None = getattr(servers, side)
             if server is not None:
-                client = opened.enter_context(closing(Client(server, side, _key(servers, side))))
+                client = opened.enter_context(closing(Client(server, side, _key_variable(servers, side))))
                 found[side] = client, dialect(client, server)
         opened.pop_all()  # all of them answered
     if not found:
@@ -114,22 +114,20 @@ def _connections(servers: Servers) -> dict[Side, tuple[Client, Dialect]]:
     return found
 
 
-def _key(servers: Servers, side: Side) -> Key:
-    """Return a side's API key. A key given for one host and port is never sent to another."""
-    common = Key(KEY_VARIABLE, os.environ.get(KEY_VARIABLE, ""))
+def _key_variable(servers: Servers, side: Side) -> str:
+    """Return the variable with a side's API key. A key given for one host and port is never sent to another."""
     if side == "speculative" or servers.plain is None:
-        return common
-    own = Key(PLAIN_KEY_VARIABLE, os.environ.get(PLAIN_KEY_VARIABLE, ""))
+        return KEY_VARIABLE
     hosts = {urlsplit(server.url).netloc for server in (servers.plain, servers.speculative) if server is not None}
-    return own if own.value or len(hosts) > 1 else common
+    return PLAIN_KEY_VARIABLE if os.environ.get(PLAIN_KEY_VARIABLE) or len(hosts) > 1 else KEY_VARIABLE
 
 
 def _environment(dialects: list[Dialect]) -> Environment:
     names = list(dict.fromkeys(dialect.version() for dialect in dialects))
+    known = {"device": " and ".join(names), "draft_device": names[-1], "python": platform.python_version()}
     unused = dict.fromkeys(("openvino", "openvino_genai", "openvino_tokenizers"), NOT_USED)
     unknown = dict.fromkeys(("inference_precision", "kv_cache_precision"), "unknown")
-    here = {"specdemo": __version__, "python": platform.python_version()}
-    return Environment(device=" and ".join(names), draft_device=names[-1], threads=None, **here, **unused, **unknown)
+    return Environment(specdemo=__version__, threads=None, **known, **unused, **unknown)
 
 
 def dialect(client: Client, server: Server) -> Dialect:
@@ -141,11 +139,11 @@ def dialect(client: Client, server: Server) -> Dialect:
 
 
 class RemoteDecoder(Decoder):
+    trace_source: TraceSource = "reported"
+
     def __init__(self, client: Client, dialect: Dialect, request: Request) -> None:
         self._client, self._dialect, self._request = client, dialect, request
         self._reader: Reader | None = None
-        self._metrics = ""
-        self.trace_source = "reported"
 
     def rounds(self) -> Generator[Prefilling | Round]:
         check_prompt(self._request)
@@ -209,7 +207,7 @@ class _Flight:
     """A request under way: its rounds so far, the end of the last, and what was counted of its text."""
 
     reader: Reader
-    sending: Sending
+    cancel: Callable[[], object]
     at: float
     rounds: list[Round] = field(default_factory=list)
     tokens: int = 0
@@ -230,9 +228,9 @@ class RemoteBatch(Batch):
 
     def submit(self, number: int, request: Request) -> None:
         check_prompt(request)
-        asked = self._dialect.ask(request)
-        sending = self._client.send(asked.path, asked.body, lambda event: self._news.put((number, event)))
-        self._flying[number] = _Flight(asked.reader(sending.at), sending, sending.at)
+        path, body, reader = self._dialect.ask(request)
+        sent, cancel = self._client.send(path, body, lambda event: self._news.put((number, event)))
+        self._flying[number] = _Flight(reader(sent), cancel, sent)
 
     def receive(self) -> list[Arrival]:
         try:
@@ -248,15 +246,12 @@ class RemoteBatch(Batch):
 
     def close(self) -> None:
         for flight in self._flying.values():
-            flight.sending.cancel()
-        self._flying = {}
+            flight.cancel()
 
     def _arrived(self, number: int, flight: _Flight, news: Iterator[Prefilling | Round]) -> list[Arrival]:
         found = []
         with self._client.understanding():
-            for step in news:
-                if isinstance(step, Prefilling):
-                    continue
+            for step in (one for one in news if isinstance(one, Round)):
                 flight.at += step.seconds
                 flight.rounds.append(step)
                 text = "".join(token.text for token in step.committed)

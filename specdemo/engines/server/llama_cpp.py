@@ -31,41 +31,34 @@ class LlamaCpp:
             self._model = choose(client, listed.get("data") or [{"id": "llama.cpp"}], model)
             self._name = str(self._model["id"])
             self._routed = self._props.get("role") == "router"
-        if self._routed:
-            self._props = {**self._props, **client.fetch(f"/props?model={quote(self._name, safe='')}")}
-        with client.understanding():
+            if self._routed:
+                self._props = {**self._props, **client.fetch(f"/props?model={quote(self._name, safe='')}")}
             self._context: int | None = (self._props.get("default_generation_settings") or {}).get("n_ctx") or None
 
     @classmethod
     def found(cls, client: Client, model: str | None) -> Self | None:
         """Return the server's model; None if it is another kind of server, so that its errors are of no interest."""
-        props = client.find("/props", refusals=(503,) if client.key.value else (401, 403, 503)) or {}
+        props = client.find("/props", refusals=(503,) if client.key else (401, 403, 503)) or {}
         if not isinstance(props.get("default_generation_settings"), dict):
             return None
         try:
             found = cls(client, model)
-        except ServerError:
-            if props.get("role") == "router":
-                raise
-            return None
-        try:
             body = {**found._body("a", 1), "ignore_eos": True}
             with closing(client.stream("/completion", body)) as events, client.understanding():
                 reader = LlamaCppReader(next(events).at)
                 news = [one for event in events for one in reader.on_event(event)] + [*reader.end()]
-        except SilentError:  # it is busy
-            raise
-        except ServerError:
+        except ServerError as error:
+            if isinstance(error, SilentError) or props.get("role") == "router":  # it is busy, or certainly llama.cpp
+                raise
             return None
         return found if any(isinstance(one, Round) for one in news) else None
 
     def describe(self) -> Model:
         with self._client.understanding():
             meta = self._model.get("meta") or {}
+            path = self._name.endswith(".gguf")
             return Model(
-                name=re.split(r"[/\\]", self._name)[-1]
-                if self._name.endswith(".gguf")
-                else self._name,  # a path here
+                name=re.split(r"[/\\]", self._name)[-1] if path else self._name,
                 architecture="server",
                 parameters=meta.get("n_params", 0),
                 weights=str(meta.get("ftype", "unknown")),
@@ -87,7 +80,7 @@ class LlamaCpp:
             chat = {"model": self._name, "messages": request.messages, "chat_template_kwargs": thinking}
             prompt = str(self._client.fetch("/apply-template", chat).get("prompt"))
         body = self._body(prompt, request.max_new_tokens) | request.llama_cpp(self._context or _WINDOW)
-        return HttpRequest("/completion", body, LlamaCppReader)
+        return "/completion", body, LlamaCppReader
 
     def count_tokens(self, text: str) -> int:
         return len(self._client.fetch("/tokenize", {"model": self._name, "content": text}).get("tokens") or ())

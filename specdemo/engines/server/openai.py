@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from specdemo.capabilities import SERVERS
 from specdemo.engines.base import Prefilling, counted_drafts
@@ -20,7 +20,6 @@ from specdemo.records import MOST, TICK, DraftCounts, FinishReason, Model, Reque
 _LETTERS_PER_TOKEN = 4  # of English, for texts whose length in tokens is only estimated
 _PREFIXES = ("/v1", "/v3", "")  # where servers have the protocol; OpenVINO Model Server: v3
 _MOST_COUNTED = 2**31  # tokens; more is nonsense
-_SURROGATES = "\ud800", "\udbff"  # the first half of a character beyond 16 bits, which some servers split
 
 
 class Reader(ABC):
@@ -52,10 +51,7 @@ class Reader(ABC):
         return rounds
 
 
-class HttpRequest(NamedTuple):
-    path: str
-    body: dict[str, Any]
-    reader: Callable[[float], Reader]
+HttpRequest = tuple[str, dict[str, Any], Callable[[float], Reader]]  # a path, a body and the reader of the answer
 
 
 class OpenAI:
@@ -93,18 +89,13 @@ class OpenAI:
         return f"vLLM {version}" if version else SERVERS["openai"].removeprefix("an ")
 
     def ask(self, request: Request) -> HttpRequest:
-        body: dict[str, Any] = {
-            "model": self._name,
-            **request.openai(neutral=False),
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "return_token_ids": True,
-        }
+        body: dict[str, Any] = {"model": self._name, **request.openai(neutral=False)}
+        body |= {"stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
         if not request.apply_chat_template:
-            return HttpRequest(f"{self._prefix}/completions", {**body, "prompt": request.prompt}, self._reader)
+            return f"{self._prefix}/completions", {**body, "prompt": request.prompt}, self._reader
         if not request.enable_thinking:
             body["chat_template_kwargs"] = {"enable_thinking": False}
-        return HttpRequest(f"{self._prefix}/chat/completions", {**body, "messages": request.messages}, self._reader)
+        return f"{self._prefix}/chat/completions", {**body, "messages": request.messages}, self._reader
 
     def _text_of(self, token: int) -> str:
         return str(self._client.fetch("/detokenize", {"model": self._name, "tokens": [token]}).get("prompt"))
@@ -138,7 +129,6 @@ class OpenAIReader(Reader):
         super().__init__(began)
         self._at, self._text_of = began, text_of
         self._report: vllm.Report | None = None
-        self._half = ""  # of a character
         self._thinks = False
 
     def on_event(self, event: Event) -> Iterator[Prefilling | Round]:
@@ -153,7 +143,7 @@ class OpenAIReader(Reader):
             raise ValueError("several answers at once")
         if reason := choice.get("finish_reason"):
             self.finish_reason = "length" if reason == "length" else "stop"
-        text, ids = self._whole(self._text(choice)), choice.get("token_ids") or ()
+        text, ids = self._text(choice), choice.get("token_ids") or ()
         if text or ids:
             first = self._at == self.began
             if first or not ids:
@@ -174,14 +164,7 @@ class OpenAIReader(Reader):
         self._thinks = self._thinks or bool(thought)
         if self._thinks and said:
             self._thinks, text = False, f"{text}</think>"
-        return text + said
-
-    def _whole(self, text: str) -> str:
-        """Return a text in whole characters, keeping half of one for the next event."""
-        text, self._half = self._half + text, ""
-        if text and _SURROGATES[0] <= text[-1] <= _SURROGATES[1]:
-            text, self._half = text[:-1], text[-1]
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return (text + said).encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # without lone surrogates
 
     def spelled(self, step: Round) -> Round:
         text, committed = "".join(token.text for token in step.committed), list[Token]()

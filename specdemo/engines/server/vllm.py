@@ -73,7 +73,7 @@ def _steps_before(steps: Sequence[int], accepted: Sequence[int]) -> list[int]:
     return before
 
 
-def _counters(text: str) -> Counter[str]:
+def counters(text: str) -> Counter[str]:
     """Read the counters, by name and position, from Prometheus' format; sums over engines and models."""
     found = Counter[str]()
     for name, position, value in _COUNTER.findall(text):
@@ -83,8 +83,8 @@ def _counters(text: str) -> Counter[str]:
 
 def counted_between(before: str, after: str, tokens: int) -> DraftCounts | None:
     """Return what `/metrics` counted during a request of so many tokens; None if another ended, too."""
-    change = _counters(after)
-    change.subtract(_counters(before))
+    change = counters(after)
+    change.subtract(counters(before))
     if change["request_success"] != 1 or change["generation_tokens"] != tokens:
         return None
     return DraftCounts(
