@@ -94,7 +94,7 @@ class TracedEngine(Engine):
         """Compile the passes of a strategy's rounds, for both sides, before the clock starts."""
         self._model("plain").compile_lengths(_lengths(strategy))
         if self._draft is not None and strategy.drafter.model:
-            self._draft.compile_lengths(_draft_lengths(self.pair))
+            self._draft.compile_lengths(_draft_lengths(self.pair, strategy))
 
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
         if self.thoroughness.fixed_lengths:
@@ -175,9 +175,9 @@ def _lengths(strategy: Strategy) -> Sequence[int]:
     return (1, lookahead + 1) if lookahead and strategy.drafter.model else _FIXED_LENGTHS
 
 
-def _draft_lengths(pair: ModelPair) -> Sequence[int]:
+def _draft_lengths(pair: ModelPair, strategy: Strategy) -> Sequence[int]:
     """A draft reads one token, or two after a fully accepted round; a head every committed one."""
-    return _FIXED_LENGTHS if pair.eagle3 else (1, 2)
+    return range(1, max(_lengths(strategy)) + 1) if pair.eagle3 else (1, 2)
 
 
 def _layouts(pair: ModelPair) -> tuple[Layout, ...]:
@@ -205,7 +205,7 @@ def _load_draft(
     # a draft quantizes activations where its target does: its steps take a fifth less time
     own = draft_runtime(runtime if device == runtime.device else pair.runtime)
     options = properties(own, device, group=_DRAFT_GROUP)
-    layouts, lengths = _layouts(pair)[:1], _draft_lengths(pair) if early else ()
+    layouts, lengths = _layouts(pair)[:1], _draft_lengths(pair, pair_settings(pair).strategy) if early else ()
     if pair.eagle3:
         head = HeadModel(folder, device, options, layouts, lengths)
         return head.model, head.tokens, head
