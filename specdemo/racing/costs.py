@@ -198,6 +198,8 @@ def merged(costs: Costs | None, samples: Sequence[Sample]) -> Costs:
         rows += [
             Sample(n, min(rounds, _MEMORY), step, d / step, v / step) for n, (rounds, d, v) in table if n and rounds
         ]
+    if costs is not None and not rows:  # a kept file whose samples say nothing
+        return costs
     means = []
     for lookahead in sorted({row.lookahead for row in rows}):
         same = np.array([row[1:] for row in rows if row.lookahead == lookahead])

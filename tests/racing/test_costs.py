@@ -120,6 +120,11 @@ def test_ratios_are_averaged_by_rounds_whatever_the_pace() -> None:
     assert many.round_cost(1) == pytest.approx(0.2 + 1.15)  # a long past weighs no more than 200 rounds
 
 
+def test_a_table_without_samples_stays_as_it_is() -> None:
+    empty = costs_of((0.01,), None, samples=())
+    assert merged(empty, []) == empty
+
+
 def test_no_longer_round_costs_less_than_a_shorter_one() -> None:
     costs = merged(None, [Sample(1, 10, 1.0, 0.1, 0.8), Sample(2, 10, 1.0, 0.3, 1.4), Sample(3, 30, 1.0, 0.2, 1.2)])
     assert costs.verify == pytest.approx((1.0, 1.0, 1.25, 1.25))
