@@ -66,7 +66,7 @@ def test_what_a_quiet_moment_showed_is_kept_and_not_measured_again(load: list[fl
 
 
 def test_rounds_of_lookaheads_between_are_interpolated() -> None:
-    costs = measure_costs(engine(extra=0.0))
+    costs = measure_costs(engine())
     assert costs is not None
     assert [lookahead for lookahead, rounds in enumerate(costs.samples) if rounds] == [
         0,
@@ -74,7 +74,7 @@ def test_rounds_of_lookaheads_between_are_interpolated() -> None:
         *step_costs.LONGER,
     ]
     assert costs.drafting == pytest.approx([0.002 * lookahead for lookahead in range(17)])
-    assert costs.verify == pytest.approx([0.01] * 17)
+    assert costs.verify == pytest.approx([0.01 + 0.001 * lookahead for lookahead in range(17)])
 
 
 def test_a_target_alone_is_timed_by_its_passes() -> None:

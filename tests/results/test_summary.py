@@ -15,7 +15,8 @@ from specdemo.racing.race import race
 from specdemo.records import NOT_USED, Comparison, Move, WarmUp
 from specdemo.results import metrics
 from specdemo.results.estimate import Interval
-from specdemo.results.summary import Summary, between, call, summarise, times, warnings
+from specdemo.results.summary import Summary, between, call, summarise, times
+from specdemo.results.warnings import warnings
 from specdemo.results.words import run_words, shared_words
 from specdemo.settings import GenerationSettings
 from tests.support.machines import MACHINES, simulated
