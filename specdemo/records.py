@@ -1,7 +1,7 @@
 """Immutable values that engines produce and everything else reads: requests, models, runs, measurements.
 
 A run is a prefill followed by rounds; plain decoding proposes nothing, so one counter and one clock serve both sides.
-Anyone may have written a file: bounds are far beyond any real run, yet no sum or ratio overflows a float.
+Files are untrusted: limits exceed any real run but keep every sum and ratio finite.
 """
 
 from dataclasses import dataclass, field, replace

@@ -22,7 +22,7 @@ from specdemo.models.library import library
 from specdemo.racing.warm_up import OtherLoad
 from specdemo.records import Costs, ModelPair
 from specdemo.results.metrics import perfect
-from specdemo.results.summary import disturbed
+from specdemo.results.warnings import disturbed
 from specdemo.text import printable
 from specdemo.version import __version__
 

@@ -104,7 +104,7 @@ class DiscountedMean:
 
 
 class Calibration:
-    """The discounted share of right proposals among those stated about alike."""
+    """Discounted acceptance rate, binned by the draft's stated probability."""
 
     def __init__(self, least: float, most: float) -> None:
         """Begin with the chances `least` at a stated probability of 0 and `most` at 1."""
@@ -174,9 +174,8 @@ class AutoPolicy(LookaheadPolicy):
     def _reckon(self) -> None:
         """Compute, for each number of proposals, the reach above which more pay off; above 1, they never do."""
         accepted = self.estimates.accepted.value
-        gains = np.cumsum(
-            accepted ** np.arange(1, self.cap + 1)
-        )  # of 1, 2, … more proposals, if all before are right
+        # expected tokens of 1, 2, … more proposals, if all before are accepted
+        gains = np.cumsum(accepted ** np.arange(1, self.cap + 1))
         total = self._drafts[: self.cap + 1] + self._passes[: self.cap + 1]
         pays = bool(((1 + gains) / total[1:]).max() > 1)
         rate = max(self.estimates.earned.value, 1.0)

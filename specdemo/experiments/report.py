@@ -17,8 +17,7 @@ from specdemo.files import ASSETS, colours, json_file, json_value, read_bytes, w
 from specdemo.results import metrics
 from specdemo.results.estimate import INTERVAL, TRIALS_FORMULA
 from specdemo.results.figures import Figure, Spot, as_data, compared
-from specdemo.results.summary import milliseconds, number, percent
-from specdemo.results.words import shared_words
+from specdemo.results.words import milliseconds, number, percent, shared_words
 from specdemo.text import cell_markdown, counted
 
 _MOST_BYTES = 256 * 2**20  # of a report to compare with; 10,000 rows take about 100 MB

@@ -25,14 +25,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from specdemo.capabilities import ENGINES, LOCAL, EngineName
-from specdemo.decoding.lookahead import best_lookahead
+from specdemo.capabilities import ENGINES, EngineName
 from specdemo.engines.base import Engine
 from specdemo.errors import PromptError, SpecdemoError
 from specdemo.files import own_cache, read_bytes, writable, write_json
 from specdemo.models.catalogue import pair_settings
 from specdemo.models.devices import PROPERTIES_VARIABLE, instruction_sets, processor
-from specdemo.models.folder import agreement_per_step
 from specdemo.racing.race import SLICE_SECONDS, LiveSettings, race
 from specdemo.racing.warm_up import WARM_UP_PROMPT, OtherLoad
 from specdemo.records import Comparison, Costs, ModelPair, Run
@@ -52,7 +50,6 @@ _MEMORY = 200  # rounds: the latest races count more than older ones, since the 
 _CHECKS = 20  # latest races whose predictions are compared
 _FORMAT = "rounds"  # of the kept file
 _MOST_BYTES = 2**20
-_CLEARLY = 0.85  # of the time a token; two moments of one machine gave plain steps of 10 and 14 ms
 
 Floats = npt.NDArray[np.float64]
 
@@ -116,27 +113,35 @@ def _timed(
     engine: Engine, text: str, lookaheads: Sequence[int], stop: Callable[[], bool]
 ) -> tuple[list[Timed], list[Timed]]:
     """Return plain steps, and rounds with as many proposals, or passes of that length without a draft."""
-    plain, rounds, longest = list[Timed](), list[Timed](), max(lookaheads)
-    if _drafts(engine):
-        if len(lookaheads) > 1:
-            next(engine.pass_seconds(text, 1))  # compiles the usual lengths
-        chosen = {"policy": "constant", "num_assistant_tokens": longest, "ignore_eos": True}
-        settings = pair_settings(engine.pair, engine=engine.name, max_new_tokens=_TOKENS * len(lookaheads), **chosen)
-        turns = cycle(LiveSettings(lookahead, 0.0) for lookahead in lookaheads)
-        *_, comparison = race(engine, text, settings, stop=stop, live_settings=lambda: next(turns))
-        if isinstance(comparison, Comparison):
-            plain, rounds = timings(comparison.plain), timings(comparison.speculative)
-            rounds = [each for each in rounds if each.lookahead in lookaheads]
+    plain, rounds = _raced(engine, text, lookaheads, stop) if _drafts(engine) else ([], [])
     if rounds and all(each.drafting is not None for each in rounds):
         return plain, rounds
+    # GenAI does not split its rounds, and a target alone has none: time passes of either length
+    longest = max(lookaheads)
     before, longer, after = (_passes(engine, text, tokens) for tokens in (1, longest + 1, 1))
     if not before or not longer:
         return [], []
+    single = [*before, *after]
     if not rounds:
-        plain = [Timed(0, 0.0, seconds) for seconds in (*before, *after)]
-        return plain, [Timed(longest, 0.0, seconds) for seconds in longer]
-    rest = median(each.rest for each in plain) * median(longer) / median([*before, *after])
-    return plain, [Timed(longest, max(each.rest - rest, 0.0), rest) for each in rounds]
+        return [Timed(0, 0.0, seconds) for seconds in single], [Timed(longest, 0.0, seconds) for seconds in longer]
+    verify = median(longer) / median(single) * median(each.rest for each in plain)  # at the pace of the race
+    return plain, [Timed(longest, max(each.rest - verify, 0.0), verify) for each in rounds]
+
+
+def _raced(
+    engine: Engine, text: str, lookaheads: Sequence[int], stop: Callable[[], bool]
+) -> tuple[list[Timed], list[Timed]]:
+    """Race with these lookaheads in turns; return plain steps and the rounds with as many proposals."""
+    if len(lookaheads) > 1:
+        next(engine.pass_seconds(text, 1))  # compiles the usual lengths
+    chosen = {"policy": "constant", "num_assistant_tokens": max(lookaheads), "ignore_eos": True}
+    settings = pair_settings(engine.pair, engine=engine.name, max_new_tokens=_TOKENS * len(lookaheads), **chosen)
+    turns = cycle(LiveSettings(lookahead, 0.0) for lookahead in lookaheads)
+    *_, comparison = race(engine, text, settings, stop=stop, live_settings=lambda: next(turns))
+    if not isinstance(comparison, Comparison):
+        return [], []
+    rounds = [each for each in timings(comparison.speculative) if each.lookahead in lookaheads]
+    return timings(comparison.plain), rounds
 
 
 def timings(run: Run) -> list[Timed]:
@@ -198,6 +203,8 @@ def merged(costs: Costs | None, samples: Sequence[Sample]) -> Costs:
         rows += [
             Sample(n, min(rounds, _MEMORY), step, d / step, v / step) for n, (rounds, d, v) in table if n and rounds
         ]
+    if costs is not None and not rows:  # a kept file whose samples say nothing
+        return costs
     means = []
     for lookahead in sorted({row.lookahead for row in rows}):
         same = np.array([row[1:] for row in rows if row.lookahead == lookahead])
@@ -234,10 +241,10 @@ def learn(engine: Engine, comparison: Comparison) -> None:
     speedup = estimate.of_comparison(comparison)
     if known is None or speedup is None or not loads or max(loads) > _QUIET:
         return
-    predicted_, measured = estimate.predicted(comparison, known), speedup.measured
+    expected, measured = estimate.expected_speedup(comparison, known), speedup.measured
     checks = known.checks
-    if predicted_ is not None and measured is not None:
-        checks = (*checks, math.log(predicted_ / measured))[-_CHECKS:]
+    if expected is not None and measured is not None:
+        checks = (*checks, math.log(expected / measured))[-_CHECKS:]
     table = known
     if comparison.settings.strategy.drafter.model:
         plain, rounds = timings(comparison.plain), timings(comparison.speculative)
@@ -269,44 +276,3 @@ def _place(engine: EngineName, pair: ModelPair) -> Path:
         [engine, pair.model_dump(mode="json", exclude={"translated"}), software, machine], sort_keys=True
     )
     return own_cache() / "costs" / f"{sha256(key.encode()).hexdigest()[:24]}.json"
-
-
-class Prediction(NamedTuple):
-    """The lookahead that should be fastest (0: plain decoding is), its speedup, and its seconds a token."""
-
-    lookahead: int
-    speedup: float
-    token_seconds: float
-
-
-def predicted(pair: ModelPair, engine: EngineName) -> Prediction | None:
-    """Predict from step costs of a quiet moment and the agreement that the draft's folder states; None if unknown."""
-    costs = recall(engine, pair)
-    if costs is None or pair.draft is None or pair.draft.path is None:
-        return None
-    agreement = agreement_per_step(pair.draft.path)
-    if not agreement:
-        return None
-    lookahead, speedup = best_lookahead(agreement, costs)
-    return Prediction(lookahead, speedup, costs.plain_step / speedup)
-
-
-def fastest_engine(pair: ModelPair) -> EngineName | None:
-    """Return the engine whose tokens should take least time: the pair's own, unless another should be clearly faster;
-    None until step costs of two are known.
-    """
-    found = {name: known.token_seconds for name in LOCAL if (known := predicted(pair, name)) is not None}
-    if len(found) < 2:
-        return None
-    best, own = min(found, key=found.__getitem__), pair_settings(pair).engine
-    return best if found[best] < _CLEARLY * found.get(own, math.inf) else own
-
-
-def start_settings(pair: ModelPair, engine: EngineName | None = None) -> GenerationSettings:
-    """Return the settings that the page starts with: the pair's defaults, with the engine and lookahead best here."""
-    chosen = engine or fastest_engine(pair)
-    settings = pair_settings(pair, **({} if chosen is None else {"engine": chosen}))
-    found = predicted(pair, settings.engine)
-    if found is None or not isinstance(settings.strategy, Constant):
-        return settings
-    return settings.model_copy(update={"num_assistant_tokens": max(found.lookahead, 1)})

@@ -151,8 +151,9 @@ def refined(
     number: int | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Comparison]:
-    """Add step costs and repeats to a finished race; yield each comparison. A failure ends the repeats and keeps the
-    race, whose own step costs are learned.
+    """Add step costs and repeats to a finished race, yield each comparison, and learn the race's own step costs.
+
+    No failure from here on costs the finished race.
     """
     if comparison.costs is None and costs is not None:
         comparison = comparison.model_copy(update={"costs": costs})
@@ -163,7 +164,8 @@ def refined(
                 comparison = repeated
                 yield comparison
     if comparison.costs is not None:
-        learn(engine, comparison)
+        with suppress(SpecdemoError, ValueError, ArithmeticError):  # kept step costs are outside input
+            learn(engine, comparison)
 
 
 def measured_race(

@@ -27,8 +27,9 @@ from specdemo.engines.base import Engine
 from specdemo.errors import ENGINE_FAILED, EngineError, SettingsError, SpecdemoError
 from specdemo.models.checks import check_strategy
 from specdemo.models.converted import convert_pair
-from specdemo.racing.costs import measure_costs, needs_costs, recall, start_settings
+from specdemo.racing.costs import measure_costs, needs_costs, recall
 from specdemo.racing.race import LiveSettings, RaceEvent, race
+from specdemo.racing.recommend import start_settings
 from specdemo.racing.warm_up import prepare
 from specdemo.records import Costs, ModelPair, Phase, Turn
 from specdemo.settings import GenerationSettings

@@ -116,8 +116,17 @@ class Speedup(Interval):
     counts_expected: bool = False
 
     @property
+    def most(self) -> float:
+        return _most(self.tokens_per_round)
+
+    @property
     def plain_steps_per_round(self) -> float | None:
         return None if self.tokens_per_round is None else self.tokens_per_round / self.middle
+
+
+def _most(tokens_per_round: float | None) -> float:
+    """Return the speedup above which a measurement is impossible."""
+    return math.inf if tokens_per_round is None else ABOVE * tokens_per_round
 
 
 def _error_of_sums(above: _Floats, below: _Floats) -> float:
@@ -199,7 +208,7 @@ def of_comparison(comparison: Comparison) -> Speedup | None:
         [speculative, *speculatives],
         loads(comparison),
         passes=comparison.speculative.passes_known,
-        expected=predicted(comparison, comparison.costs) if comparison.costs is not None else None,
+        expected=expected_speedup(comparison, comparison.costs) if comparison.costs is not None else None,
         error_of_expected=_error_of_predictions(comparison),
     )
 
@@ -242,7 +251,7 @@ def _runs(trials: Sequence[Trial], prompts: Sequence[Hashable]) -> tuple[list[_R
     return plains, speculatives
 
 
-def predicted(comparison: Comparison, costs: Costs) -> float | None:
+def expected_speedup(comparison: Comparison, costs: Costs) -> float | None:
     """Return the speedup of a race's own rounds at these step costs; None if those of a round are unknown."""
     settings, run = comparison.settings, comparison.speculative
     # step costs are measured with a KV cache
@@ -305,21 +314,21 @@ def _speedup(
 ) -> Speedup:
     if not passes:
         plains, speculatives = ([run.merged() for run in runs] for runs in (plains, speculatives))
-    sides = plain, speculative = _Side(plains), _Side(speculatives)
+    plain, speculative = _Side(plains), _Side(speculatives)
     prompts = dict.fromkeys(run.prompt for run in speculatives)
     rounds, tokens = (np.array(each) for each in zip(*map(speculative.sums, prompts), strict=True))
     alone = np.array([seconds / number for seconds, number in map(plain.sums, prompts)]) * tokens
     ratio, plain_step = float(alone.sum() / rounds.sum()), float(alone.sum() / tokens.sum())
-    error = math.hypot(sides[0].error, sides[1].error)
+    error = math.hypot(plain.error, speculative.error)
     if len(rounds) >= ENOUGH:
         error = _error_of_sums(alone, rounds)
     load = sum(loads) / len(loads) if loads else 0.0
     state = _STATE + _STATE_SECONDS / plain_step
     error = math.hypot(error, state, (_LOAD + _LOAD_SECONDS / plain_step) * load)
     length = float(speculative.tokens.mean()) if passes else None
-    limit = math.inf if length is None else ABOVE * length
+    limit = _most(length)
     estimates = [(math.log(ratio), error)] if ratio <= limit else []
-    if counts := expected is not None and error_of_expected is not None:
+    if expected is not None and error_of_expected is not None:
         estimates.append((math.log(expected), error_of_expected))
     if estimates:
         found = _averaged(estimates)
@@ -332,7 +341,7 @@ def _speedup(
         tokens_per_round=length,
         measured=ratio if ratio <= limit else None,
         expected=expected,
-        counts_expected=counts,
+        counts_expected=expected is not None and error_of_expected is not None,
         plain_step=plain_step,
     )
 

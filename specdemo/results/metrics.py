@@ -33,7 +33,7 @@ FORMULAS = {
     "speedup": "plain seconds / speculative seconds for the same number of new tokens, prefill excluded",
     "acceptance_rate": "accepted / proposed, over rounds whose proposals are known",
     "mean_acceptance_length": "committed tokens / target passes (plain decoding: 1)",
-    "per_position": "rounds that accepted at least i drafts / rounds",
+    "per_position": "rounds that accepted at least i proposals / rounds",
     "prefill": "seconds from the request to its first token",
     "tokens_per_second": "tokens after the first / decode seconds",
     "time_per_token": "decode seconds / tokens after the first",
@@ -116,7 +116,7 @@ def mean_acceptance_length(run: Run) -> float | None:
 
 
 def per_position_acceptance(run: Run) -> list[float]:
-    """For i = 1, 2, …: rounds that accepted at least i drafts / rounds."""
+    """For i = 1, 2, …: rounds that accepted at least i proposals / rounds."""
     if not run.passes_known:
         counts = run.draft_counts
         return [accepted / counts.rounds for accepted in counts.by_position] if counts and counts.rounds else []

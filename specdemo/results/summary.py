@@ -8,27 +8,18 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from specdemo.errors import capitalised, listed
-from specdemo.records import SIDES, Comparison, Outcome, Run, Side
+from specdemo.records import SIDES, Comparison, Run, Side
 from specdemo.results import estimate, metrics
 from specdemo.results.estimate import Direction, Interval, Speedup, Strength
 from specdemo.results.metrics import FORMULAS
-from specdemo.results.words import agreement, divergence_reason, fault, notes, run_words
+from specdemo.results.warnings import RunWarning, ceiling, warnings
+from specdemo.results.words import agreement, divergence_reason, milliseconds, notes, number, percent, run_words
 from specdemo.text import counted
 
 _EXACT = 1.2  # within this factor of 1×, a second decimal matters
-_APART = 1.1  # headline over the ratio of the race's clocks; hand-set: from here on a reader asks why
-_SLOW = 0.3  # plain steps; hand-set: a faster draft step is not the reason for a lack of gain
+_APART = 1.1  # typical steps over the race's clocks; hand-set: from here on a reader asks why
 _SOURCES = {True: "in this run", False: "measured separately"}
 _POSITIONS = 4  # listed in "acceptance by position"; the chart has all
-
-
-@dataclass(frozen=True)
-class RunWarning:
-    """`chip` is the `reason` in a few words."""
-
-    kind: str
-    reason: str
-    chip: str
 
 
 @dataclass(frozen=True)
@@ -100,7 +91,7 @@ def summarise(comparison: Comparison) -> Summary:
         certain=_certain(comparison, strength),
         speedup=speedup,
         seconds=seconds,
-        apart=_apart(comparison, speedup),
+        apart=_apart(comparison, speedup, seconds),
         figures=tuple(figures(comparison, speedup)),
         warnings=warned,
         why=tuple(filter(None, _why(comparison, speedup, warned))),
@@ -113,12 +104,14 @@ def summarise(comparison: Comparison) -> Summary:
 
 def _values(comparison: Comparison, speedup: Speedup | None) -> dict[str, Any]:
     run = comparison.speculative
-    factors = speedup.model_dump(exclude={"middle", "low", "high"}) if speedup is not None else {}
-    return {
-        "speedup": speedup and speedup.middle,
-        "speedup_interval": speedup and [speedup.low, speedup.high],
-        **factors,
-        "plain_steps_per_round": speedup and speedup.plain_steps_per_round,
+    values: dict[str, Any] = {"speedup": None, "speedup_interval": None, "plain_steps_per_round": None}
+    if speedup is not None:
+        values |= speedup.model_dump(exclude={"middle", "low", "high"}) | {
+            "speedup": speedup.middle,
+            "speedup_interval": [speedup.low, speedup.high],
+            "plain_steps_per_round": speedup.plain_steps_per_round,
+        }
+    return values | {
         "acceptance_rate": metrics.acceptance_rate(run),
         "mean_acceptance_length": metrics.mean_acceptance_length(run),
         "identical": metrics.identical(comparison) if comparison.both else None,
@@ -142,8 +135,8 @@ def call(speedup: Interval) -> str:
         case "probable":
             return f"Probably {speedup.direction}, about {factor}"
     if 1 / (1 + estimate.LITTLE) < speedup.middle < 1 + estimate.LITTLE:
-        return f"About {speedup.middle:.2f}×, not certain"
-    return f"About {factor} {_faster(speedup.middle)}, not certain"
+        return f"Not certain: about {speedup.middle:.2f}×"
+    return f"Not certain: perhaps {factor} {_faster(speedup.middle)}"
 
 
 def _faster(speedup: float) -> str:
@@ -185,7 +178,7 @@ def _sentence(comparison: Comparison, speedup: Speedup | None, seconds: dict[Sid
     if speedup.strength == "noisy":
         return f"Each round writes {length:.1f} tokens; how long it takes could not be measured."
     conjunction = "and" if steps <= length else "but"
-    noun = "normal step" if f"{steps:.2f}" == "1.00" else "normal steps"
+    noun = "plain step" if f"{steps:.2f}" == "1.00" else "plain steps"
     return f"Each round writes {length:.2f} tokens {conjunction} takes as long as {steps:.2f} {noun}."
 
 
@@ -203,8 +196,8 @@ def _certain(comparison: Comparison, strength: str) -> str:
     busy = load > estimate.BUSY
     if passes is None or not (comparison.environment.remote or busy or strength == "uncertain"):
         return ""
-    counts = f"the target ran {passes[1]} times instead of {passes[0]}."
-    return f"Other programs took {percent(load)} of the processor. Certain: {counts}" if busy else capitalised(counts)
+    counts = f"Independent of timing, the target ran {passes[1]} times instead of {passes[0]}."
+    return f"Other programs took {percent(load)} of the processor. {counts}" if busy else counts
 
 
 def _seconds(comparison: Comparison, speedup: Speedup | None) -> dict[Side, float]:
@@ -222,27 +215,24 @@ def _clocks(comparison: Comparison) -> dict[Side, float]:
     return {side: metrics.seconds_to(comparison.side(side), tokens) for side in SIDES}
 
 
-def _apart(comparison: Comparison, speedup: Speedup | None) -> str:
+def _apart(comparison: Comparison, speedup: Speedup | None, seconds: dict[Side, float]) -> str:
     """Explain why the headline and the bars differ from the race's own clocks, if they do."""
     if speedup is None or speedup.strength == "noisy":
         return ""
-    plain, speculative = _clocks(comparison).values()
-    ratio = plain / speculative
-    if 1 / _APART < ratio / speedup.middle < _APART:
+    clocks = _clocks(comparison)
+    ratio = clocks["plain"] / clocks["speculative"]
+    differences = [ratio / speedup.middle, *(clocks[side] / seconds[side] for side in SIDES)]
+    if all(1 / _APART < difference < _APART for difference in differences):
         return ""
+    raced = f"On the race's own clock: plain {clocks['plain']:.2f} s, speculative {clocks['speculative']:.2f} s"
+    if ratio > speedup.most:
+        raced += ", which is impossible: other programs interfered"
+    else:
+        raced += f", so {times(ratio)} {_faster(ratio)}"
     basis = ["typical steps"]
     basis += [counted(len(comparison.repeats), "repeat")] if comparison.repeats else []
     basis += ["step costs"] if speedup.counts_expected else []
-    rest = f"The headline and the bars rest on {listed(basis)}, which vary less."
-    return f"By the clocks of this race alone, speculation was {times(ratio)} {_faster(ratio)}. {rest}"
-
-
-def _ceiling(comparison: Comparison) -> tuple[float, int] | None:
-    """A perfect draft's speedup and lookahead here; None if step costs are unknown or spoiled."""
-    costs, settings = comparison.costs, comparison.settings
-    if costs is None or settings.kv_cache == "off" or (costs.other_load or 0.0) > estimate.BUSY:
-        return None
-    return metrics.ceiling(costs, free=not settings.strategy.drafter.model)
+    return f"{raced}. Headline and bars rest on {listed(basis)}, which vary less."
 
 
 # Why?
@@ -252,11 +242,11 @@ def _why(comparison: Comparison, speedup: Speedup | None, warned: Sequence[RunWa
     if speedup is not None:
         yield _evidence(comparison, speedup, disturbed=any(warning.kind == "disturbed" for warning in warned))
         yield _makeup(comparison, speedup)
-        ceiling, longest = _ceiling(comparison), len(comparison.costs.verify) - 1 if comparison.costs else 0
-        if ceiling is not None and ceiling[0] > 1 and longest >= (comparison.settings.strategy.fixed_lookahead or 0):
+        best, longest = ceiling(comparison), len(comparison.costs.verify) - 1 if comparison.costs else 0
+        if best is not None and best[0] > 1 and longest >= (comparison.settings.strategy.fixed_lookahead or 0):
             yield (
                 "On this machine a perfect draft, one whose proposals are all accepted, would reach "
-                f"{ceiling[0]:.1f}× by proposing {counted(ceiling[1], 'token')} a round (up to {longest} were "
+                f"{best[0]:.1f}× by proposing {counted(best[1], 'token')} a round (up to {longest} were "
                 "measured). Up to that speedup the draft is the limit, beyond it the machine."
             )
     for warning in warned:
@@ -287,7 +277,7 @@ def _makeup(comparison: Comparison, speedup: Speedup) -> str:
     if (costs := estimate.round_costs(comparison, speedup)) is not None:
         lookahead = _lookahead(comparison)
         if costs.draft_step is not None:
-            parts.append(f"a proposal costs {percent(costs.draft_step)} of a normal step")
+            parts.append(f"a proposal costs {percent(costs.draft_step)} of a plain step")
         if costs.verify is not None and lookahead is not None:
             steps = "about one step" if costs.verify < 1.1 else f"{costs.verify:.1f} steps"
             parts.append(f"checking {counted(lookahead + 1, 'token')} costs {steps}")
@@ -341,96 +331,3 @@ def _positions(run: Run) -> str:
     if len(shown) < len(rates):
         shown.append(f"{'0 %' if not rates[len(shown)] else '…'} from {len(shown) + 1} on")
     return " · ".join(shown) or "–"
-
-
-def number(value: float | None, unit: str = "") -> str:
-    return "–" if value is None else f"{value:.2f}{unit}"
-
-
-def percent(share: float) -> str:
-    return f"{share * 100:.0f} %"
-
-
-def parameters(count: int) -> str:
-    """Such as 1.1M or 7.0B."""
-    return f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.1f}M"
-
-
-def milliseconds(seconds: float | None) -> str:
-    return "–" if seconds is None else f"{seconds * 1000:.2f} ms"
-
-
-# Warnings, the gravest first
-
-
-def warnings(comparison: Comparison, speedup: Speedup | None = None) -> Iterator[RunWarning]:
-    if reason := fault(comparison):
-        yield RunWarning("fault", reason, "outputs differ: a fault")
-    impossible = speedup is not None and speedup.measured is None
-    if reason := disturbed(max(estimate.loads(comparison), default=None), spoiled=impossible):
-        yield RunWarning("disturbed", reason, "other programs interfered")
-    unsteady = [side for side, warm_up in (comparison.warm_up or {}).items() if not warm_up.steady]
-    if unsteady:
-        reason = (
-            f"{' and '.join(unsteady).capitalize()} decoding was still getting faster when the warm-up ended, so it "
-            "may look slower than it is. Run again."
-        )
-        yield RunWarning("warming up", reason, "still warming up")
-    if reason := _refused(comparison):
-        yield RunWarning("nothing accepted", reason, "no proposal accepted")
-    ceiling = _ceiling(comparison)
-    if ceiling is not None and ceiling[0] <= 1:
-        yield RunWarning("no gain possible", _too_slow(comparison), "no draft pays off here")
-    tokens = [token.text if token.id is None else token.id for token in comparison.speculative.tokens]
-    if (loop := metrics.loop(tokens)) is not None:
-        repeated = (len(tokens) - loop.start) // loop.period
-        what = "token" if loop.period == 1 else f"{loop.period} tokens"
-        reason = (
-            f"From token {loop.start + 1} on, the output repeats the same {what}, {repeated} times in all. "
-            "Repetition is easy to predict, so this speedup says little about other texts."
-        )
-        yield RunWarning("loop", reason, "the answer repeats itself")
-
-
-def disturbed(share: float | None, *, spoiled: bool = False) -> str:
-    """Warn if other programs took much of the processor, or a measurement is impossible."""
-    sentences = []
-    if share is not None and share > estimate.BUSY:
-        sentences.append(
-            f"Other programs, including any browser on this machine, took {percent(share)} of the processor, which "
-            "slows down both sides, but not necessarily equally."
-        )
-    if spoiled:
-        sentences.append(
-            "Other programs spoiled this measurement: its speedup exceeds what the tokens of a round allow, which is "
-            "impossible."
-        )
-    return " ".join([*sentences, "Close what you can and run again."]) if sentences else ""
-
-
-def _refused(comparison: Comparison) -> str:
-    """Name the likely reason if a draft model's proposals were judged often and never accepted."""
-    rounds, remote = comparison.speculative.rounds, comparison.environment.remote
-    judged = sum(any(draft.verdict is not Outcome.DISCARDED for draft in step.proposed or ()) for step in rounds)
-    by_model = comparison.settings.strategy.drafter.model
-    if not by_model or judged < metrics.ROUNDS_TO_JUDGE or any(step.accepted for step in rounds):
-        return ""
-    why = "The draft was probably made for another target, or is damaged; try another one."
-    if remote:
-        why = "Check which draft the server was started with."
-    elif comparison.settings.engine == "genai":
-        why += " A faulty load is possible, too (openvino.genai issue 4425): restart specdemo and compare."
-    return f"No proposal was accepted in {judged} rounds, which is rare even for a poor draft. {why}"
-
-
-def _too_slow(comparison: Comparison) -> str:
-    costs = comparison.costs
-    assert costs is not None, "the ceiling is known"
-    free, cost, tokens = metrics.ceiling(costs, free=True), metrics.draft_cost(costs), len(costs.verify)
-    if comparison.settings.strategy.drafter.model and free and free[0] > 1 and cost is not None and cost > _SLOW:
-        what, advice = f"a draft step takes {cost:.2f}", "Choose a much smaller draft or a faster device for it."
-    else:
-        what = f"a pass over {tokens} tokens takes {metrics.verify_cost(costs, tokens) or 0:.1f}"
-        advice = "More threads or another device may change that."
-    slower = "Even if every proposal were accepted, plain decoding would be faster"
-    return f"{slower}: {what} times as long as a plain step. {advice}"

@@ -1,4 +1,4 @@
-"""Outputs and settings in words, and text as pieces to print; none of it needs an estimate."""
+"""Outputs, settings and numbers in words, and text as pieces to print; none of it needs an estimate."""
 
 import math
 from collections.abc import Iterator
@@ -194,3 +194,20 @@ def pieces(step: Round, side: Side = "speculative") -> Iterator[Piece]:
             yield Piece(draft.text.replace("\n", "↵"), "rejected")
     for token in step.committed[step.accepted :]:
         yield Piece(token.text, "plain" if side == "plain" else "own")
+
+
+def number(value: float | None, unit: str = "") -> str:
+    return "–" if value is None else f"{value:.2f}{unit}"
+
+
+def percent(share: float) -> str:
+    return f"{share * 100:.0f} %"
+
+
+def parameters(count: int) -> str:
+    """Such as 1.1M or 7.0B."""
+    return f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.1f}M"
+
+
+def milliseconds(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{seconds * 1000:.2f} ms"

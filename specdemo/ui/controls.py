@@ -9,8 +9,8 @@ from pydantic.fields import FieldInfo
 from specdemo.capabilities import DRAFT_KINDS, ENGINES, LOCAL, PARTIAL, EngineName, effective, strategies, supports
 from specdemo.errors import SettingsError
 from specdemo.models.catalogue import default_drafter, initial_settings, pair_settings
-from specdemo.racing.costs import predicted, start_settings
 from specdemo.racing.race import LiveSettings
+from specdemo.racing.recommend import recommended, start_settings
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings, choices
 from specdemo.strategies import drafters as all_drafters
@@ -100,7 +100,7 @@ def appearance(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
 
 def lookahead_info(pair: ModelPair, engine: EngineName) -> str | None:
     """Name the lookahead that suits this machine; without step costs, return the setting's description."""
-    best = predicted(pair, engine)
+    best = recommended(pair, engine)
     if best is None:
         return FIELDS["num_assistant_tokens"].description
     return f"{best.lookahead} suits this machine" if best.lookahead else "plain decoding is faster here"

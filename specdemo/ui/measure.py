@@ -20,7 +20,7 @@ from specdemo.experiments.suites import Task, chosen_tasks, read_prompts, typed_
 from specdemo.racing.worker import WithEngine, with_loader
 from specdemo.records import Costs, ModelPair, Progress
 from specdemo.results.figures import as_data
-from specdemo.results.summary import percent
+from specdemo.results.words import percent
 from specdemo.settings import GenerationSettings
 from specdemo.text import counted, printable
 from specdemo.ui.compare import APPLIED, FIND, FIND_HELP, QUICK, THOROUGH, CompareTab, apply_setting

@@ -19,7 +19,7 @@ from specdemo.engines import load_engine
 from specdemo.errors import SpecdemoError
 from specdemo.exports.html import PAGE
 from specdemo.models.catalogue import bundled_prompts
-from specdemo.racing.costs import start_settings
+from specdemo.racing.recommend import start_settings
 from specdemo.racing.worker import EngineFactory, Prepare, Worker
 from specdemo.records import ModelPair, Prompts
 from specdemo.results.figures import script_name

@@ -16,7 +16,7 @@ from specdemo.models.checks import PairReport
 from specdemo.models.converted import stored_form
 from specdemo.models.devices import draft_device, in_units
 from specdemo.records import Model, ModelPair, Phase, Progress
-from specdemo.results.summary import parameters
+from specdemo.results.words import parameters
 from specdemo.text import without_folders
 
 PHASES = {

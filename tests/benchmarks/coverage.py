@@ -1,4 +1,4 @@
-"""How often a short race's interval holds the true speedup and its headline names the right side.
+"""How often a short race's interval holds the true speedup, and how often each kind of headline is right.
 
     python -m tests.benchmarks.coverage [--minutes 15] [--pairs story-pair smollm2] [--engine traced]
 
@@ -8,6 +8,7 @@ in all, up to the same number of tokens, which needs no estimate. Run it on a ma
 """
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -27,7 +28,7 @@ from specdemo.racing.race import race
 from specdemo.racing.trials import repeats
 from specdemo.records import Comparison
 from specdemo.results import metrics
-from specdemo.results.estimate import of_comparison
+from specdemo.results.estimate import EVEN, LITTLE, Interval, of_comparison
 from specdemo.settings import GenerationSettings
 
 LOADS = {"0 %": 0.0, "25 %": 0.25, "50 %": 0.5, "90 %": 0.9}  # of every core, asked for by other programs
@@ -141,9 +142,10 @@ def table(races: Sequence[Raced]) -> Iterator[str]:
     """Every load of every pair, then of all."""
     yield (
         "| pair | load by other programs | races | true speedups | interval holds the truth (goal 90 %) "
-        "| wrong “faster” or “slower” (2 %) | wrong “probably” (10 %) | answers (95 %) | half-width |"
+        "| wrong “faster” or “slower” (2 %) | wrong “probably” (10 %) | wrong “about even”: truth beyond 1.15 (5 %) "
+        "| wrong “not certain”: the other side (50 %) | answers (95 %) | half-width |"
     )
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "|" + "---|" * 11
     pairs = list(dict.fromkeys(each.pair for each in races))
     groups = {pair: [each for each in races if each.pair == pair] for pair in pairs} | {"all": races}
     for name, members in groups.items():
@@ -153,18 +155,24 @@ def table(races: Sequence[Raced]) -> Iterator[str]:
                 yield f"| {name} | {load} | {line(mine)} |"
 
 
+def is_right(speedup: Interval, truth: float) -> bool | None:
+    """Whether the headline is right: its side, or the nearness that it claims; None if it names no side."""
+    if speedup.strength == "even":
+        return 1 / EVEN <= truth <= EVEN
+    if speedup.strength == "uncertain" and abs(math.log(speedup.middle)) < math.log(1 + LITTLE):
+        return None
+    return (speedup.middle > 1) == (truth > 1)
+
+
 def line(races: Sequence[Raced]) -> str:
     pairs = [(each.truth, of_comparison(each.comparison)) for each in races]
     found = [(truth, speedup) for truth, speedup in pairs if speedup is not None]
     hits = sum(speedup.low <= truth <= speedup.high for truth, speedup in found)
     wrong = []
-    for strength in ("clear", "probable"):
-        said = [
-            speedup.direction == ("faster" if truth > 1 else "slower")
-            for truth, speedup in found
-            if speedup.strength == strength
-        ]
-        wrong.append(f"{said.count(False)} of {len(said)}")
+    for strength in ("clear", "probable", "even", "uncertain"):
+        said = [is_right(speedup, truth) for truth, speedup in found if speedup.strength == strength]
+        known = [right for right in said if right is not None]
+        wrong.append(f"{known.count(False)} of {len(known)}")
     answers = sum(speedup.strength != "noisy" for _, speedup in found)
     width = median((speedup.high / speedup.low) ** 0.5 - 1 for _, speedup in found)
     truths = [truth for truth, _ in found]

@@ -12,18 +12,15 @@ from hypothesis import strategies as st
 
 import specdemo.racing.costs as step_costs
 from specdemo.engines.base import THOROUGH
-from specdemo.models.catalogue import bundled_pair, pair_settings
 from specdemo.racing.costs import (
     Sample,
     known_costs,
     learn,
     measure_costs,
     merged,
-    predicted,
     recall,
     remember,
     rising,
-    start_settings,
 )
 from specdemo.racing.race import race
 from specdemo.racing.warm_up import OtherLoad
@@ -69,7 +66,7 @@ def test_what_a_quiet_moment_showed_is_kept_and_not_measured_again(load: list[fl
 
 
 def test_rounds_of_lookaheads_between_are_interpolated() -> None:
-    costs = measure_costs(engine(extra=0.0))
+    costs = measure_costs(engine())
     assert costs is not None
     assert [lookahead for lookahead, rounds in enumerate(costs.samples) if rounds] == [
         0,
@@ -77,7 +74,7 @@ def test_rounds_of_lookaheads_between_are_interpolated() -> None:
         *step_costs.LONGER,
     ]
     assert costs.drafting == pytest.approx([0.002 * lookahead for lookahead in range(17)])
-    assert costs.verify == pytest.approx([0.01] * 17)
+    assert costs.verify == pytest.approx([0.01 + 0.001 * lookahead for lookahead in range(17)])
 
 
 def test_a_target_alone_is_timed_by_its_passes() -> None:
@@ -120,6 +117,11 @@ def test_ratios_are_averaged_by_rounds_whatever_the_pace() -> None:
     assert many.round_cost(1) == pytest.approx(0.2 + 1.15)  # a long past weighs no more than 200 rounds
 
 
+def test_a_table_without_samples_stays_as_it_is() -> None:
+    empty = costs_of((0.01,), None, samples=())
+    assert merged(empty, []) == empty
+
+
 def test_no_longer_round_costs_less_than_a_shorter_one() -> None:
     costs = merged(None, [Sample(1, 10, 1.0, 0.1, 0.8), Sample(2, 10, 1.0, 0.3, 1.4), Sample(3, 30, 1.0, 0.2, 1.2)])
     assert costs.verify == pytest.approx((1.0, 1.0, 1.25, 1.25))
@@ -144,39 +146,6 @@ def test_a_damaged_file_or_folder_is_no_obstacle(load: list[float], tmp_path: Pa
     (tmp_path / "costs").write_text("a file")
     remember(engine(), COSTS)
     assert recall("traced", engine().pair) is None
-
-
-@pytest.mark.parametrize(("agreement", "speedup", "best"), [(0.9, 4.095 / 2.2, 4), (0.5, 1.5 / 1.3, 1), (0.1, 1, 0)])
-def test_the_page_starts_at_the_lookahead_that_costs_and_agreement_predict(
-    load: list[float], monkeypatch: pytest.MonkeyPatch, agreement: float, speedup: float, best: int
-) -> None:
-    pair = bundled_pair()
-    assert start_settings(pair, "traced") == pair_settings(pair, engine="traced")
-    monkeypatch.setattr(step_costs, "agreement_per_step", lambda _: (agreement,) * 8)
-    known = engine()
-    known.pair = pair
-    assert measure_costs(known) is not None
-    found = predicted(pair, "traced")  # τ / (0.2 γ + 1 + 0.1 γ); lookahead 5 would be less than 1 % faster than 4
-    assert found is not None
-    assert found.lookahead == best
-    assert found.speedup == pytest.approx(speedup, rel=1e-3)
-    assert start_settings(pair, "traced").num_assistant_tokens == max(best, 1)
-    assert predicted(pair, "genai") is None
-
-
-def test_the_page_starts_in_the_engine_that_should_be_faster_once_both_are_known(
-    load: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(step_costs, "agreement_per_step", lambda _: (0.5,) * 8)
-    known = engine()
-    known.pair = pair = bundled_pair()
-    remember(known, COSTS)
-    assert start_settings(pair) == pair_settings(pair)
-    for factor, fastest in ((0.9, "genai"), (2, "traced")):
-        known.name = "genai"
-        paced = (each * factor for each in COSTS.verify)
-        remember(known, costs_of(tuple(paced), 0.002 * factor, samples=COSTS.samples))
-        assert start_settings(pair).engine == fastest
 
 
 def test_predictions_count_only_beside_other_programs_and_by_their_record() -> None:

@@ -3,14 +3,12 @@ from functools import partial
 
 import pytest
 
-from specdemo.engines.base import THOROUGH
 from specdemo.errors import EngineError
 from specdemo.exports import schema
-from specdemo.racing.costs import LONGER, USUAL, measure_costs
+from specdemo.racing.costs import USUAL, measure_costs
 from specdemo.racing.race import LiveSettings, RaceEvent, race, run_alone
 from specdemo.racing.trials import repeats
 from specdemo.records import Comparison, Request, Round, Slice
-from specdemo.results import metrics
 from specdemo.results.summary import summarise
 from specdemo.settings import GenerationSettings
 from specdemo.ui.feed import end_event
@@ -95,15 +93,6 @@ def test_leaving_a_race_frees_both_requests() -> None:
     assert engine.requests > 0
     progress.close()
     assert engine.requests == 0
-
-
-def test_step_costs_of_a_known_engine_are_measured_exactly() -> None:
-    engine = ScriptedEngine(step=0.010, draft=0.002, extra=0.001, thoroughness=THOROUGH)
-    costs = measure_costs(engine)
-    assert costs is not None
-    assert metrics.draft_cost(costs) == pytest.approx(0.2)
-    passes = [metrics.verify_cost(costs, n) for n in range(1, LONGER[-1] + 2)]
-    assert passes == pytest.approx([1 + (n - 1) * 0.1 for n in range(1, LONGER[-1] + 2)])
 
 
 def test_a_failing_afterthought_does_not_cost_the_result(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,10 +171,10 @@ def test_the_parts_of_a_round_make_up_the_speedup() -> None:
 def test_step_costs_that_do_not_apply_are_not_used() -> None:
     costs = costs_of((0.01, 0.011, 0.012, 0.012, 0.013), 0.002)
     comparison = compared(ScriptedEngine(), **LONG)
-    assert estimate.predicted(comparison, costs) is not None
-    assert estimate.predicted(comparison, costs_of(costs.verify[:2], 0.002)) is None  # no longer ones
+    assert estimate.expected_speedup(comparison, costs) is not None
+    assert estimate.expected_speedup(comparison, costs_of(costs.verify[:2], 0.002)) is None  # no longer ones
     without = comparison.settings.model_copy(update={"kv_cache": "off"})
-    assert estimate.predicted(comparison.model_copy(update={"settings": without}), costs) is None
+    assert estimate.expected_speedup(comparison.model_copy(update={"settings": without}), costs) is None
 
 
 def test_what_cannot_be_is_left_out() -> None:

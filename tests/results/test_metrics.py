@@ -97,11 +97,6 @@ def test_a_draft_step_costs_what_those_of_a_round_take_together() -> None:
     assert Costs(verify=(1.0,)).draft_step is None
 
 
-def test_no_speedup_exceeds_what_a_round_writes() -> None:
-    noisy = costs_of(draft=0.0001, verify=(1.0, 0.3, 0.5, 0.4))  # beside other programs
-    assert all(each <= lookahead + 1 for lookahead, each in enumerate(perfect(noisy), 1))
-
-
 @pytest.mark.parametrize(
     ("ids", "found"),
     [

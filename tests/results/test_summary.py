@@ -15,7 +15,8 @@ from specdemo.racing.race import race
 from specdemo.records import NOT_USED, Comparison, Move, WarmUp
 from specdemo.results import metrics
 from specdemo.results.estimate import Interval
-from specdemo.results.summary import Summary, between, call, summarise, times, warnings
+from specdemo.results.summary import Summary, between, call, summarise, times
+from specdemo.results.warnings import warnings
 from specdemo.results.words import run_words, shared_words
 from specdemo.settings import GenerationSettings
 from tests.support.machines import MACHINES, simulated
@@ -50,9 +51,9 @@ def kinds(comparison: Comparison, **changed: Any) -> list[str]:
         ((1.41, 0.9, 2.2), "Probably faster, about 1.4×", "between 1.11× slower and 2.2× faster"),
         ((0.8, 0.6, 1.07), "Probably slower, about 1.2×", "between 1.7× slower and 1.07× faster"),
         ((1.02, 0.9, 1.15), "About even", "between 1.11× slower and 1.15× faster"),
-        ((1.3, 0.5, 3.3), "About 1.3× faster, not certain", "between 2.0× slower and 3.3× faster"),
-        ((0.9, 0.7, 1.2), "About 1.11× slower, not certain", "between 1.4× slower and 1.2× faster"),
-        ((1.02, 0.8, 1.3), "About 1.02×, not certain", "between 1.2× slower and 1.3× faster"),
+        ((1.3, 0.5, 3.3), "Not certain: perhaps 1.3× faster", "between 2.0× slower and 3.3× faster"),
+        ((0.9, 0.7, 1.2), "Not certain: perhaps 1.11× slower", "between 1.4× slower and 1.2× faster"),
+        ((1.02, 0.8, 1.3), "Not certain: about 1.02×", "between 1.2× slower and 1.3× faster"),
         ((2.0, 0.001, 2.0), "Too noisy to call", "at most 2.0× faster"),
     ],
 )
@@ -76,7 +77,7 @@ def test_figures_sentence_bars_and_headline_agree_to_the_last_digit() -> None:
     assert found.speedup is not None
     length, steps = found.speedup.tokens_per_round or 0, found.speedup.plain_steps_per_round or 0
     assert found.headline == f"{found.speedup.middle:.1f}× faster"
-    assert found.sentence == f"Each round writes {length:.2f} tokens and takes as long as {steps:.2f} normal steps."
+    assert found.sentence == f"Each round writes {length:.2f} tokens and takes as long as {steps:.2f} plain steps."
     plain, speculative = (metrics.decode_seconds(comparison.side(side)) for side in ("plain", "speculative"))
     assert found.seconds == pytest.approx({"plain": plain, "speculative": speculative})
     assert found.apart == ""
@@ -103,20 +104,37 @@ def test_a_headline_that_counts_more_than_the_seconds_says_so() -> None:
     comparison = simulated(MACHINES["bursts, most of it"], 1.5, seed=6, repeats=2)
     found = said(comparison, costs=COSTS)
     assert found.refined == "refined by 2 repeats"
-    why = "The headline and the bars rest on typical steps and 2 repeats, which vary less."
-    assert found.apart == f"By the clocks of this race alone, speculation was 1.5× faster. {why}"
+    why = "Headline and bars rest on typical steps and 2 repeats, which vary less."
+    assert found.apart.startswith("On the race's own clock: plain 2.29 s, speculative 1.45 s, ")
+    assert found.apart.endswith(f"so 1.6× faster. {why}")
     checked = said(comparison, costs=COSTS.model_copy(update={"checks": (0.1, -0.1, 0.1)}))
     assert "2 repeats and step costs, which" in checked.apart
+
+
+@pytest.mark.parametrize(("side", "factor"), [("both", 1.3), ("plain", 9.0)])
+def test_seconds_that_differ_from_the_race_are_explained(side: str, factor: float) -> None:
+    """A few slow steps change the race's clock, not its typical steps."""
+    comparison = compare(ScriptedEngine(wrong=(4, 11)), **LONG)
+    changed = {}
+    for name in ("plain", "speculative"):
+        run = comparison.side(name)
+        slow = 1 + (factor - 1) * len(run.rounds) / 3 if side in ("both", name) else 1.0
+        rounds = [each.model_copy(update={"seconds": each.seconds * slow}) for each in run.rounds[:3]]
+        changed[name] = run.model_copy(update={"rounds": (*rounds, *run.rounds[3:])})
+    found = said(comparison, **changed)
+    assert found.apart.endswith("Headline and bars rest on typical steps, which vary less.")
+    assert ("impossible: other programs" in found.apart) == (factor > 5)
 
 
 def test_beside_other_programs_what_is_certain_is_said_and_advice_is_given_once() -> None:
     comparison = compare(ScriptedEngine(wrong=(5,)), num_assistant_tokens=2)
     found = said(comparison, other_load=0.6, costs=COSTS)
-    assert found.certain == "Other programs took 60 % of the processor. Certain: the target ran 3 times instead of 8."
+    counts = "Independent of timing, the target ran 3 times instead of 8."
+    assert found.certain == f"Other programs took 60 % of the processor. {counts}"
     assert [each.kind for each in found.warnings] == ["disturbed"]
     assert " ".join([*found.why, found.sentence]).count("Close what you can") == 1
     assert found.strength != "noisy"  # nine tokens say little, counts and step costs enough
-    assert summarise(comparison).certain == "The target ran 3 times instead of 8."  # nine tokens
+    assert summarise(comparison).certain == counts  # nine tokens
     assert summarise(compare(ScriptedEngine(), **LONG)).certain == ""
 
 

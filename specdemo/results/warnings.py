@@ -1,0 +1,101 @@
+"""Warnings about a comparison, the gravest first: why its speedup cannot be trusted, or what holds it back."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from specdemo.records import Comparison, Outcome
+from specdemo.results import estimate, metrics
+from specdemo.results.estimate import Speedup
+from specdemo.results.words import fault, percent
+
+_SLOW = 0.3  # plain steps; hand-set: a faster draft step is not the reason for a lack of gain
+
+
+@dataclass(frozen=True)
+class RunWarning:
+    """`chip` is the `reason` in a few words."""
+
+    kind: str
+    reason: str
+    chip: str
+
+
+def warnings(comparison: Comparison, speedup: Speedup | None = None) -> Iterator[RunWarning]:
+    if reason := fault(comparison):
+        yield RunWarning("fault", reason, "outputs differ: a fault")
+    impossible = speedup is not None and speedup.measured is None
+    if reason := disturbed(max(estimate.loads(comparison), default=None), spoiled=impossible):
+        yield RunWarning("disturbed", reason, "other programs interfered")
+    unsteady = [side for side, warm_up in (comparison.warm_up or {}).items() if not warm_up.steady]
+    if unsteady:
+        reason = (
+            f"{' and '.join(unsteady).capitalize()} decoding was still getting faster when the warm-up ended, so it "
+            "may look slower than it is. Run again."
+        )
+        yield RunWarning("warming up", reason, "still warming up")
+    if reason := _refused(comparison):
+        yield RunWarning("nothing accepted", reason, "no proposal accepted")
+    best = ceiling(comparison)
+    if best is not None and best[0] <= 1:
+        yield RunWarning("no gain possible", _too_slow(comparison), "no draft pays off here")
+    tokens = [token.text if token.id is None else token.id for token in comparison.speculative.tokens]
+    if (loop := metrics.loop(tokens)) is not None:
+        repeated = (len(tokens) - loop.start) // loop.period
+        what = "token" if loop.period == 1 else f"{loop.period} tokens"
+        reason = (
+            f"From token {loop.start + 1} on, the output repeats the same {what}, {repeated} times in all. "
+            "Repetition is easy to predict, so this speedup says little about other texts."
+        )
+        yield RunWarning("loop", reason, "the answer repeats itself")
+
+
+def disturbed(share: float | None, *, spoiled: bool = False) -> str:
+    """Warn if other programs took much of the processor, or a measurement is impossible."""
+    sentences = []
+    if share is not None and share > estimate.BUSY:
+        sentences.append(
+            f"Other programs, including any browser on this machine, took {percent(share)} of the processor, which "
+            "slows down both sides, but not necessarily equally."
+        )
+    if spoiled:
+        sentences.append(
+            "Other programs spoiled this measurement: its speedup exceeds what the tokens of a round allow, which is "
+            "impossible."
+        )
+    return " ".join([*sentences, "Close what you can and run again."]) if sentences else ""
+
+
+def _refused(comparison: Comparison) -> str:
+    """Name the likely reason if a draft model's proposals were judged often and never accepted."""
+    rounds, remote = comparison.speculative.rounds, comparison.environment.remote
+    judged = sum(any(draft.verdict is not Outcome.DISCARDED for draft in step.proposed or ()) for step in rounds)
+    by_model = comparison.settings.strategy.drafter.model
+    if not by_model or judged < metrics.ROUNDS_TO_JUDGE or any(step.accepted for step in rounds):
+        return ""
+    why = "The draft was probably made for another target, or is damaged; try another one."
+    if remote:
+        why = "Check which draft the server was started with."
+    elif comparison.settings.engine == "genai":
+        why += " A faulty load is possible, too (openvino.genai issue 4425): restart specdemo and compare."
+    return f"No proposal was accepted in {judged} rounds, which is rare even for a poor draft. {why}"
+
+
+def _too_slow(comparison: Comparison) -> str:
+    costs = comparison.costs
+    assert costs is not None, "the ceiling is known"
+    free, cost, tokens = metrics.ceiling(costs, free=True), metrics.draft_cost(costs), len(costs.verify)
+    if comparison.settings.strategy.drafter.model and free and free[0] > 1 and cost is not None and cost > _SLOW:
+        what, advice = f"a draft step takes {cost:.2f}", "Choose a much smaller draft or a faster device for it."
+    else:
+        what = f"a pass over {tokens} tokens takes {metrics.verify_cost(costs, tokens) or 0:.1f}"
+        advice = "More threads or another device may change that."
+    slower = "Even if every proposal were accepted, plain decoding would be faster"
+    return f"{slower}: {what} times as long as a plain step. {advice}"
+
+
+def ceiling(comparison: Comparison) -> tuple[float, int] | None:
+    """A perfect draft's speedup and lookahead here; None if step costs are unknown or spoiled."""
+    costs, settings = comparison.costs, comparison.settings
+    if costs is None or settings.kv_cache == "off" or (costs.other_load or 0.0) > estimate.BUSY:
+        return None
+    return metrics.ceiling(costs, free=not settings.strategy.drafter.model)
