@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 import openvino_genai
 
 from specdemo.engines.base import check_prompt
-from specdemo.errors import OPENVINO_FAILURES, LoadError, PromptError
-from specdemo.models.checks import check_tokenizers
+from specdemo.errors import PromptError
+from specdemo.models.checks import check_tokenizers, load_tokenizer
 from specdemo.models.converted import folder_of
 from specdemo.records import Model, Request
 
@@ -65,12 +65,7 @@ _MARK = "\ue000"  # marks cuts while a chat template is applied
 
 class Tokenizer:
     def __init__(self, model: Model) -> None:
-        self._model = model
-        try:
-            self._tokenizer = openvino_genai.Tokenizer(folder_of(model))
-        except OPENVINO_FAILURES as error:
-            what = f"OpenVINO cannot load the tokenizer of {model.name!r}"
-            raise LoadError.of(error, what, "export it again") from error
+        self._model, self._tokenizer = model, load_tokenizer(model)
 
     def encode_prompt(self, request: Request) -> list[int]:
         """Return a prompt's ids; a `PromptError` unless it is text, not empty, and leaves room for the new tokens."""

@@ -208,7 +208,7 @@ def with_tokenizers_compared(pair: ModelPair) -> ModelPair:
 @lru_cache(maxsize=64)
 def _difference(target: Model, draft: Model) -> str | None:
     try:
-        check_tokenizers(_tokenizer(target), _tokenizer(draft))
+        check_tokenizers(load_tokenizer(target), load_tokenizer(draft))
     except PairError as error:
         return str(error)
     return None
@@ -251,7 +251,7 @@ def _special_ids(folder: Path) -> dict[str, str]:
     return {}
 
 
-def _tokenizer(model: Model) -> "openvino_genai.Tokenizer":
+def load_tokenizer(model: Model) -> "openvino_genai.Tokenizer":
     import openvino_genai
 
     try:

@@ -125,7 +125,11 @@ def generation_config(header: Header) -> dict[str, Any]:
 
 def write_with_f16(path: Path, header: Header, copy: Path) -> bool:
     """Write a copy with matrices in F16 and vectors in F32, as the reader requires; return False if not needed."""
-    tensors = [tensor._replace(type=_type_for_reader(tensor)) for tensor in header.tensors]
+    matrices = {"F32": "F16", "BF16": "F16"}
+    tensors = [
+        tensor._replace(type=matrices.get(tensor.type, tensor.type) if len(tensor.shape) > 1 else "F32")
+        for tensor in header.tensors
+    ]
     if tensors == list(header.tensors):
         return False
     with copy.open("wb") as file:
@@ -138,10 +142,9 @@ def write_with_f16(path: Path, header: Header, copy: Path) -> bool:
             offset += -(-tensor.bytes // header.alignment) * header.alignment
         for source, tensor in zip(header.tensors, tensors, strict=True):
             file.write(bytes(-file.tell() % header.alignment))
-            weights = _bytes_of(path, header, source)
+            weights, same = _bytes_of(path, header, source), tensor.type == source.type
             for place in range(0, len(weights), _BYTES_AT_ONCE):
                 part = weights[place : place + _BYTES_AT_ONCE]
-                same = tensor.type == source.type
                 file.write((part if same else _floats(part, source).astype(_NUMPY[tensor.type])).tobytes())
         file.write(bytes(-file.tell() % header.alignment))
     return True
@@ -150,12 +153,6 @@ def write_with_f16(path: Path, header: Header, copy: Path) -> bool:
 def _bytes_of(file: Path, header: Header, tensor: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
     begin = header.data + tensor.offset
     return np.memmap(file, np.uint8, "r")[begin : begin + tensor.bytes]
-
-
-def _type_for_reader(tensor: Tensor) -> str:
-    if len(tensor.shape) > 1:
-        return "F16" if tensor.type in ("F32", "BF16") else tensor.type
-    return "F32"
 
 
 def _floats(raw: np.ndarray[Any, np.dtype[np.uint8]], tensor: Tensor) -> np.ndarray[Any, Any]:

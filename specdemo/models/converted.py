@@ -56,9 +56,9 @@ def traced_runtime(pair: ModelPair) -> RuntimeSettings:
 def stored_form(model: Model) -> str | None:
     if model.path is None or not model.path.is_file():
         return None
-    words = {"exact": "exact weights", "int8": "int8 in groups of 64"}[form_of(model)]
+    label = {"exact": "exact weights", "int8": "int8 in groups of 64"}[form_of(model)]
     able = "multiplies int8" if multiplies_int8() else "does not multiply int8"
-    return f"{words} ({'as set' if model.form != 'auto' else f'this processor {able}'})"
+    return f"{label} ({'as set' if model.form != 'auto' else f'this processor {able}'})"
 
 
 def is_converted(model: Model) -> bool:

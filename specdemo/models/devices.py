@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 import psutil
+from rich import filesize
 
 from specdemo.capabilities import ENGINES, EngineName
 from specdemo.errors import DeviceError, UsageError, quoted
@@ -49,7 +50,7 @@ def instruction_sets() -> list[str]:
     flags = {word for line in _cpuinfo() if line.startswith(("flags", "Feat")) for word in line.split()}
     extensions = np.show_config(mode="dicts")["SIMD Extensions"]
     flags |= {_NUMPY[name] for name in (*extensions["baseline"], *extensions["found"]) if name in _NUMPY}
-    return [name for name, words in INSTRUCTION_SETS.items() if flags & {*words.split()}]
+    return [name for name, names in INSTRUCTION_SETS.items() if flags & {*names.split()}]
 
 
 def processor() -> str:
@@ -76,11 +77,7 @@ def memory_free() -> int:
 
 
 def in_units(amount: float) -> str:
-    for unit in ("bytes", "kB", "MB"):
-        if amount < 1000:
-            return f"{amount:.0f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} GB"
+    return filesize.decimal(round(amount), precision=int(amount >= 1e9))
 
 
 _NPU = (
@@ -119,8 +116,11 @@ def devices() -> list[Device]:
     return [*present, Device("AUTO", "OpenVINO chooses")]
 
 
-def check_devices(runtime: RuntimeSettings) -> None:
+def check_devices(runtime: RuntimeSettings, *, head: bool = False) -> None:
     import openvino
+
+    if head and runtime.device == "AUTO":  # GenAI queries properties that only real devices have
+        raise DeviceError("The target of an EAGLE-3 head cannot run on AUTO; choose a device, such as CPU.")
 
     available = openvino.Core().available_devices
     known = {*available, *(name.partition(".")[0] for name in available), "AUTO"}  # GPU is another name of GPU.0
@@ -132,12 +132,6 @@ def check_devices(runtime: RuntimeSettings) -> None:
             )
         if bare.startswith("NPU"):
             raise DeviceError(f"{_NPU}; choose CPU or GPU.")
-
-
-def check_head_device(device: str) -> None:
-    """Refuse AUTO for the target of an EAGLE-3 head: GenAI queries properties that only real devices have."""
-    if device == "AUTO":
-        raise DeviceError("The target of an EAGLE-3 head cannot run on AUTO; choose a device, such as CPU.")
 
 
 def draft_device(runtime: RuntimeSettings) -> str:

@@ -17,14 +17,11 @@ A, R, D = Outcome.ACCEPTED, Outcome.REJECTED, Outcome.DISCARDED
 small_ids = st.lists(st.integers(0, 2), max_size=6)
 
 
-def test_examples() -> None:
+def test_a_round_explains_its_proposals_and_may_end_on_an_accepted_one() -> None:
     assert judge([1, 2, 3], [1, 2, 9]) == [A, A, R]
     assert judge([1, 2, 3], [9]) == [R, D, D]
     assert judge([1, 2], [1, 2, 9]) == [A, A]
     assert judge([], [9]) == []
-
-
-def test_a_run_can_end_on_an_accepted_token() -> None:
     assert judge([1, 0, 3], [1, 0], ended=True) == [A, A, D]
     assert judge([1, 0, 3], [1, 0], ended=False) is None
 

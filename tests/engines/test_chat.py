@@ -39,13 +39,10 @@ def test_a_prompt_is_a_message_where_the_model_has_a_template(tmp_path: Path) ->
     assert encoded(pair, "And?", HISTORY) == "<user>Who is there?\n<assistant>A fox.\n<user>And?\n<assistant>"
 
 
-def test_earlier_turns_need_a_template(tmp_path: Path) -> None:
-    with pytest.raises(PromptError, match="need the chat template; switch it on, or start a new"):
-        encoded(chat_pair(tmp_path), "And?", HISTORY, apply_chat_template=False)
-
-
-def test_a_template_that_refuses_is_told(tmp_path: Path) -> None:
+def test_earlier_turns_need_a_template_that_takes_them(tmp_path: Path) -> None:
     pair = chat_pair(tmp_path)
+    with pytest.raises(PromptError, match="need the chat template; switch it on, or start a new"):
+        encoded(pair, "And?", HISTORY, apply_chat_template=False)
     assert pair.target.path is not None
     (pair.target.path / "chat_template.jinja").write_text("{{ raise_exception('no') }}")
     with pytest.raises(PromptError, match="refuses this chat; switch the template off"):

@@ -88,7 +88,7 @@ def test_probabilities_are_told_where_genai_computes_them(engine: GenAIEngine) -
     assert all(token.probability is None for token in speculate(engine).tokens)
 
 
-def test_sampling_knows_counts_only(engine: GenAIEngine) -> None:
+def test_sampling_knows_counts_only_and_with_a_threshold_not_even_these(engine: GenAIEngine) -> None:
     decoder = engine.decoder(request(engine, do_sample=True, seed=4))
     run = run_alone(decoder)
     assert decoder.trace_source == "counts only"
@@ -96,9 +96,6 @@ def test_sampling_knows_counts_only(engine: GenAIEngine) -> None:
     refused = [d for step in run.rounds for d in proposals(step) if d.verdict is not Outcome.ACCEPTED]
     assert refused
     assert all(draft.id is None for draft in refused)
-
-
-def test_sampling_with_a_threshold_does_not_even_know_counts(engine: GenAIEngine) -> None:
     run = speculate(engine, do_sample=True, policy="confidence")
     assert all(step.proposed is None for step in run.rounds)
     assert metrics.acceptance_rate(run) is None
@@ -217,12 +214,3 @@ def test_a_model_openvino_refuses(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace('type="MatMul"', 'type="MadMul"'))
     with pytest.raises(LoadError, match="OpenVINO cannot load 'target' on CPU; export it again"):
         GenAIEngine(pair_from_folders(target, None, F32))
-
-
-def test_a_pair_without_a_draft_looks_up(engine: GenAIEngine) -> None:
-    alone = GenAIEngine(pair_from_folders(BUNDLED / "target", None, F32), thoroughness=BRIEF)
-    with pytest.raises(PairError, match="no draft model; add one, or choose prompt lookup"):
-        alone.decoder(Request.of("Once", GenerationSettings()))
-    run = speculate(alone, drafter="lookup")
-    assert run.token_ids == plain(engine).token_ids
-    alone.close()

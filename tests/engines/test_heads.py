@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from specdemo.capabilities import EngineName
 from specdemo.engines.base import BRIEF
 from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.errors import FolderError, PairError, PromptError, SettingsError
@@ -18,7 +19,7 @@ from specdemo.models.library import library
 from specdemo.racing.race import race, run_alone
 from specdemo.records import Comparison, ModelPair, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling
-from specdemo.strategies import Auto, Confidence, Constant, Lookup, Plain
+from specdemo.strategies import Confidence, Constant, Lookup, Plain, Strategy
 from tests.support import dflash
 from tests.support.folders import FIXTURES
 
@@ -40,7 +41,7 @@ def pair_with(draft: Path, **runtime: object) -> ModelPair:
     return pair_of(*models, runtime=RuntimeSettings.checked(**EXACT | runtime))
 
 
-def test_a_dflash_draft_is_known_by_its_runtime_information(draft: Path, tmp_path: Path) -> None:
+def test_a_dflash_draft_is_known_by_its_runtime_information_or_its_configuration(draft: Path, tmp_path: Path) -> None:
     model = inspect_folder(draft)
     assert (model.head, model.detokenizer, model.chat_template) == ("dflash", False, False)
     with pytest.raises(PairError, match=r"'block-draft' is a DFlash draft, which cannot generate text on its own"):
@@ -48,13 +49,10 @@ def test_a_dflash_draft_is_known_by_its_runtime_information(draft: Path, tmp_pat
     bare = Path(shutil.copytree(draft, tmp_path / "bare"))
     (bare / "config.json").unlink()
     assert inspect_folder(bare).head == "dflash", "no configuration is needed"
-
-
-def test_a_dflash_draft_is_known_by_its_configuration(draft: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(draft, tmp_path / "other"))
-    network = folder / "openvino_model.xml"
+    shutil.copy(draft / "config.json", bare)
+    network = bare / "openvino_model.xml"
     network.write_text(network.read_text().replace("dflash_mode", "another_mode"))
-    assert inspect_folder(folder).head == "dflash"
+    assert inspect_folder(bare).head == "dflash"
 
 
 @pytest.fixture(scope="module")
@@ -92,21 +90,6 @@ def test_what_else_runs_beside_a_dflash_draft(dflash_engine: GenAIEngine) -> Non
     assert plain.token_ids == copied.token_ids
     with pytest.raises(SettingsError, match="decodes one request at a time"):
         dflash_engine.batch(Constant(4))
-
-
-def test_what_a_dflash_draft_cannot_is_refused_before_loading(draft: Path) -> None:
-    pair = pair_with(draft)
-    check_strategy(pair, "genai", Constant(4), Sampling())
-    for engine, strategy, sampling, reason in (
-        ("genai", Constant(4), Sampling(do_sample=True), "works in greedy decoding only; switch sampling off"),
-        ("genai", Confidence(0.4), Sampling(), "proposes a constant number of tokens"),
-        ("traced", Constant(4), Sampling(), "runs in the genai engine only; choose it"),
-        ("traced", Auto(8), Sampling(), "runs in the genai engine only; choose it"),
-    ):
-        with pytest.raises((PairError, SettingsError), match=reason):
-            check_strategy(pair, engine, strategy, sampling)  # type: ignore[arg-type]
-    with pytest.raises(SettingsError, match="without prefix caching; switch prefix caching off"):
-        check_engine(pair_with(draft, enable_prefix_caching=True), "genai")
 
 
 def mtp_pair(**runtime: object) -> ModelPair:
@@ -168,24 +151,33 @@ def test_a_typed_special_token_is_refused_where_genai_takes_texts(mtp_engine: Ge
         run_alone(mtp_engine.decoder(Request("a", Constant(2), max_new_tokens=4, apply_chat_template=False)))
 
 
-def test_what_a_multi_token_prediction_head_cannot_is_refused_before_loading() -> None:
-    pair = mtp_pair()
-    check_strategy(pair, "genai", Constant(4), Sampling())
-    check_strategy(pair, "genai", Plain(), Sampling(do_sample=True))
-    for engine, strategy, sampling, reason in (
-        ("genai", Constant(4), Sampling(do_sample=True), "works in greedy decoding only; switch sampling off"),
-        ("genai", Confidence(0.4), Sampling(), "needs a constant lookahead for a target with linear attention"),
-        ("genai", Lookup(3, 3), Sampling(), "no prompt lookup for a model exported in parts"),
-        ("traced", Constant(4), Sampling(), "choose the genai engine and that head as the draft"),
-    ):
+GREEDY, SAMPLED = Sampling(), Sampling(do_sample=True)
+
+
+def test_what_a_head_cannot_is_refused_before_loading(draft: Path) -> None:
+    block, mtp, greedy_only = pair_with(draft), mtp_pair(), "works in greedy decoding only; switch sampling off"
+    for able in (block, mtp):
+        check_strategy(able, "genai", Constant(4), GREEDY)
+    check_strategy(mtp, "genai", Plain(), SAMPLED)
+    refused: list[tuple[ModelPair, EngineName, Strategy, Sampling, str]] = [
+        (block, "genai", Constant(4), SAMPLED, greedy_only),
+        (block, "genai", Confidence(0.4), GREEDY, "proposes a constant number of tokens"),
+        (block, "traced", Constant(4), GREEDY, "runs in the genai engine only; choose it"),
+        (mtp, "genai", Constant(4), SAMPLED, greedy_only),
+        (mtp, "genai", Confidence(0.4), GREEDY, "needs a constant lookahead for a target with linear attention"),
+        (mtp, "genai", Lookup(3, 3), GREEDY, "no prompt lookup for a model exported in parts"),
+        (mtp, "traced", Constant(4), GREEDY, "choose the genai engine and that head as the draft"),
+    ]
+    for pair, engine, strategy, sampling, reason in refused:
         with pytest.raises((PairError, SettingsError), match=reason):
-            check_strategy(pair, engine, strategy, sampling)  # type: ignore[arg-type]
-    with pytest.raises(SettingsError, match="without prefix caching; switch prefix caching off"):
-        check_strategy(mtp_pair(enable_prefix_caching=True), "genai", Constant(4), Sampling())
-    engines = GenAIEngine(pair, lazy=True, thoroughness=BRIEF)
+            check_strategy(pair, engine, strategy, sampling)
+    for pair in (pair_with(draft, enable_prefix_caching=True), mtp_pair(enable_prefix_caching=True)):
+        with pytest.raises(SettingsError, match="without prefix caching; switch prefix caching off"):
+            check_engine(pair, "genai")
+    lazy = GenAIEngine(mtp, lazy=True, thoroughness=BRIEF)
     for each in (Constant(4), Plain()):
         with pytest.raises(SettingsError, match="head decodes one request at a time"):
-            engines.batch(each)
+            lazy.batch(each)
 
 
 def test_a_head_drafts_only_for_its_own_model() -> None:
@@ -207,11 +199,3 @@ def test_an_export_that_lacks_a_part_says_which(tmp_path: Path) -> None:
     (folder / "openvino_mtp_model.xml").unlink()
     with pytest.raises(FolderError, match="export its language model alone"):
         inspect_folder(folder)
-
-
-def test_linear_attention_is_known_by_the_configuration(tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(TARGET, tmp_path / "target"))
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"layer_types": ["linear_attention", "full_attention"]}))
-    assert inspect_folder(folder).linear_attention
-    assert not inspect_folder(TARGET).linear_attention

@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from itertools import repeat
 from threading import Event
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 from unittest import mock
 
@@ -202,6 +202,43 @@ def test_a_server_that_refuses_an_option_is_asked_without(option: str) -> None:
     with engine_of(None, answer) as engine:
         assert [said(engine).text for _ in range(2)] == [TEXT] * 2
     assert refused == [CHAT], "once"
+
+
+def test_a_server_that_refuses_an_option_may_then_stream_for_longer_than_it_may_be_silent() -> None:
+    def slowly() -> Iterator[Any]:
+        for event in EVENTS:
+            sleep(0.4)
+            yield event
+
+    def answer(path: str, body: dict[str, Any]) -> Answer | None:
+        refused = "stream_options" in body
+        return (
+            Answer({"error": "stream_options"}, 400)
+            if refused
+            else {**answers(), CHAT: Answer(stream=slowly())}.get(path)
+        )
+
+    with engine_of(None, answer, silence_seconds=1.5, kind="openai") as engine:
+        assert said(engine).text == TEXT
+
+
+@pytest.mark.parametrize("version", [None, Answer({"version": "0.32.0"})])
+def test_counters_are_asked_of_vllm_only_and_may_be_missing(
+    version: Answer | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specdemo.engines.server.openai._METRICS_SECONDS", 0.2)
+    asked, silent = list[str](), Event()
+
+    def answer(path: str, body: dict[str, Any]) -> Answer | None:
+        asked.append(path)
+        if path == "/metrics":
+            return Answer(waits=lambda: silent.wait(20))
+        return version if path == "/version" else answers().get(path)
+
+    with engine_of(None, answer) as engine:
+        assert said(engine).text == TEXT
+        silent.set()
+    assert asked.count("/metrics") == (version is not None)
 
 
 def test_one_server_runs_alone() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from specdemo.errors import DeviceError, UsageError
 from specdemo.models import devices
-from specdemo.models.devices import PROPERTIES_VARIABLE, check_devices, check_head_device, properties
+from specdemo.models.devices import PROPERTIES_VARIABLE, check_devices, properties
 from specdemo.settings import RuntimeSettings
 
 
@@ -71,9 +71,9 @@ def test_gpus_are_accepted_by_any_of_their_names_and_npus_are_not(monkeypatch: p
         check_devices(RuntimeSettings(device="GPU.2"))
     with pytest.raises(DeviceError, match=r"cannot be stepped.*; choose CPU or GPU"):
         check_devices(RuntimeSettings(device="NPU"))
-    check_head_device("GPU")
+    check_devices(RuntimeSettings(device="GPU"), head=True)
     with pytest.raises(DeviceError, match=r"cannot run on AUTO; choose a device, such as CPU"):
-        check_head_device("AUTO")
+        check_devices(RuntimeSettings(device="AUTO"), head=True)
 
 
 def test_instruction_sets_are_those_that_the_system_reports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

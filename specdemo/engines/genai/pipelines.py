@@ -21,7 +21,7 @@ from specdemo.errors import OPENVINO_FAILURES, CacheError, EngineError, LoadErro
 from specdemo.files import json_value
 from specdemo.models.catalogue import require_draft
 from specdemo.models.converted import folder_of
-from specdemo.models.devices import check_devices, check_head_device, draft_device, draft_runtime, properties
+from specdemo.models.devices import check_devices, draft_device, draft_runtime, properties
 from specdemo.records import FinishReason, ModelPair, Request
 from specdemo.strategies import HeadName, Plain, Strategy
 
@@ -63,9 +63,7 @@ _REASONS: dict[openvino_genai.GenerationFinishReason, FinishReason] = {
 class Pipelines:
     def __init__(self, pair: ModelPair, *, lazy: bool = False) -> None:
         self.pair = pair
-        check_devices(pair.runtime)
-        if pair.head is not None:
-            check_head_device(pair.runtime.device)
+        check_devices(pair.runtime, head=pair.head is not None)
         self._device, self._draft_device = pair.runtime.device, draft_device(pair.runtime)
         self._loaded: dict[PipelineKind, openvino_genai.ContinuousBatchingPipeline] = {}
         self._draft_model: LanguageModel | None = None

@@ -91,9 +91,9 @@ class Tracer:
         accepted = step.committed[: outcomes.count(Outcome.ACCEPTED)]
         context = self._text + [token.id for token in accepted if token.id is not None]
         rejected = token_texts(self._decode, context, [token for token, _ in proposals[len(accepted) :]])
-        words = [token.text for token in accepted] + rejected
+        texts = [token.text for token in accepted] + rejected
         reported = [token.probability for token in accepted] + [None] * len(rejected)
         return tuple(
             DraftToken(id=id_, text=text, verdict=outcome, draft_probability=probability, target_probability=target)
-            for (id_, probability), text, outcome, target in zip(proposals, words, outcomes, reported, strict=True)
+            for (id_, probability), text, outcome, target in zip(proposals, texts, outcomes, reported, strict=True)
         )

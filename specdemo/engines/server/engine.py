@@ -27,7 +27,8 @@ from specdemo.engines.base import (
 )
 from specdemo.engines.server.client import Client, Event
 from specdemo.engines.server.llama_cpp import LlamaCpp
-from specdemo.engines.server.openai import OpenAI, Reader
+from specdemo.engines.server.openai import OpenAI
+from specdemo.engines.server.protocol import Dialect, Reader
 from specdemo.engines.server.vllm import counted_between
 from specdemo.errors import ServerError, UsageError
 from specdemo.models.checks import check_strategy
@@ -53,8 +54,6 @@ from specdemo.version import __version__
 
 KEY_VARIABLE = "SPECDEMO_API_KEY"
 PLAIN_KEY_VARIABLE = "SPECDEMO_PLAIN_API_KEY"
-
-Dialect = OpenAI | LlamaCpp
 
 
 class RemoteEngine(Engine):
@@ -107,7 +106,7 @@ def _connections(servers: Servers) -> dict[Side, tuple[Client, Dialect]]:
             server: Server | None = getattr(servers, side)
             if server is not None:
                 client = opened.enter_context(closing(Client(server, side, _key_variable(servers, side))))
-                found[side] = client, dialect(client, server)
+                found[side] = client, dialect_of(client, server)
         opened.pop_all()  # all of them answered
     if not found:
         raise UsageError("The remote engine needs the address of a server; give --url and --plain-url.")
@@ -130,7 +129,7 @@ def _environment(dialects: list[Dialect]) -> Environment:
     return Environment(specdemo=__version__, threads=None, **known, **unused, **unknown)
 
 
-def dialect(client: Client, server: Server) -> Dialect:
+def dialect_of(client: Client, server: Server) -> Dialect:
     """Return the protocol to use with a server: OpenAI's, unless it proves to be llama.cpp."""
     if server.kind == "llama.cpp":
         return LlamaCpp(client, server.model)
@@ -148,7 +147,7 @@ class RemoteDecoder(Decoder):
     def rounds(self) -> Generator[Prefilling | Round]:
         check_prompt(self._request)
         path, body, reader = self._dialect.ask(self._request)
-        self._metrics = self._client.text("/metrics")
+        self._counters = self._dialect.counters()
         with closing(self._client.stream(path, body)) as events:
             self._reader = reader(next(events).at)
             yield Prefilling(0, 0)  # the request is under way
@@ -188,9 +187,10 @@ class RemoteDecoder(Decoder):
         reader, rounds = self._reader, (run.prefill, *run.rounds)
         if run.finish_reason != "failed":  # otherwise its server may not answer again
             with suppress(ServerError):
-                if reader.draft_counts is None and reader.total:
-                    reader.draft_counts = counted_between(self._metrics, self._client.text("/metrics"), reader.total)
-                rounds = tuple(map(reader.spelled, rounds))
+                if reader.draft_counts is None and reader.total and self._counters:
+                    after = self._dialect.counters()
+                    reader.draft_counts = counted_between(self._counters, after, reader.total)
+                rounds = tuple(map(reader.with_token_texts, rounds))
             with self._client.understanding():
                 rounds = reader.finalized(rounds)
         self.trace_source = reader.trace_source

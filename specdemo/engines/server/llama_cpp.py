@@ -15,14 +15,14 @@ from urllib.parse import quote
 
 from specdemo.engines.base import Prefilling, counted_drafts
 from specdemo.engines.server.client import Client, Event, SilentError
-from specdemo.engines.server.openai import HttpRequest, Reader, choose
+from specdemo.engines.server.protocol import Dialect, HttpRequest, Reader, choose
 from specdemo.errors import ServerError
 from specdemo.records import MOST, TICK, Model, Request, Round, Token
 
 _WINDOW = 64  # last tokens for a repetition penalty, if the context length is unknown; llama.cpp's own default
 
 
-class LlamaCpp:
+class LlamaCpp(Dialect):
     def __init__(self, client: Client, model: str | None) -> None:
         self._client = client
         self._props = client.fetch("/props")

@@ -1,13 +1,12 @@
-"""OpenAI's protocol, which nearly every server speaks, and what all protocols have in common.
+"""OpenAI's protocol, which nearly every server speaks.
 
 A chunk that arrives at once is a round, though it need not be a target pass. The number of tokens is reported at the
 end, if at all, and divided among the chunks by text length. Where chunks have token ids, as vLLM's can, each is a
 target pass, which the counts at the end confirm or refute.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Iterator
+from functools import cache, cached_property, partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -15,46 +14,16 @@ from specdemo.capabilities import SERVERS
 from specdemo.engines.base import Prefilling, counted_drafts
 from specdemo.engines.server import vllm
 from specdemo.engines.server.client import Client, Event
-from specdemo.records import MOST, TICK, DraftCounts, FinishReason, Model, Request, Round, Token, TraceSource
+from specdemo.engines.server.protocol import Dialect, HttpRequest, Reader, choose
+from specdemo.records import MOST, TICK, Model, Request, Round, Token, TraceSource
 
 _LETTERS_PER_TOKEN = 4  # of English, for texts whose length in tokens is only estimated
 _PREFIXES = ("/v1", "/v3", "")  # where servers have the protocol; OpenVINO Model Server: v3
 _MOST_COUNTED = 2**31  # tokens; more is nonsense
+_METRICS_SECONDS = 2.0  # to wait for `/metrics`, without which only the counts are missing
 
 
-class Reader(ABC):
-    """Reads one answer that was asked for at time `began`, by `perf_counter`."""
-
-    trace_source: TraceSource = "reported"
-
-    def __init__(self, began: float) -> None:
-        self.began = began
-        self.finish_reason: FinishReason | None = None
-        self.prompt_tokens: int | None = None
-        self.total: int | None = None  # tokens of the answer, once they are reported
-        self.draft_counts: DraftCounts | None = None
-
-    @abstractmethod
-    def on_event(self, event: Event) -> Iterator[Prefilling | Round]: ...
-
-    def spelled(self, step: Round) -> Round:
-        """Give each token its own text, unless they do not make up the round's, as parts of a character do not."""
-        return step
-
-    def end(self) -> Iterator[Round]:
-        """Yield the remaining rounds; the finish reason is set then."""
-        self.finish_reason = self.finish_reason or "stop"
-        yield from ()
-
-    def finalized(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
-        """Return the rounds, prefill first, with what the server reported only at the end."""
-        return rounds
-
-
-HttpRequest = tuple[str, dict[str, Any], Callable[[float], Reader]]  # a path, a body and the reader of the answer
-
-
-class OpenAI:
+class OpenAI(Dialect):
     def __init__(self, client: Client, model: str | None) -> None:
         self._client = client
         prefixes = [*dict.fromkeys((client.version, *_PREFIXES) if client.version else _PREFIXES)]
@@ -85,8 +54,15 @@ class OpenAI:
             )
 
     def version(self) -> str:
-        version = (self._client.find("/version", refusals=()) or {}).get("version")
-        return f"vLLM {version}" if version else SERVERS["openai"].removeprefix("an ")
+        return f"vLLM {self._vllm}" if self._vllm else SERVERS["openai"].removeprefix("an ")
+
+    @cached_property
+    def _vllm(self) -> str | None:
+        """The version of vLLM, the only server that has one at this path."""
+        return (self._client.find("/version", refusals=()) or {}).get("version")
+
+    def counters(self) -> str:
+        return self._client.text("/metrics", _METRICS_SECONDS) if self._vllm else ""
 
     def ask(self, request: Request) -> HttpRequest:
         body: dict[str, Any] = {"model": self._name, **request.openai(neutral=False)}
@@ -103,21 +79,6 @@ class OpenAI:
     def count_tokens(self, text: str) -> int:
         """Return a rough number of tokens: not every server can be asked."""
         return max(len(text) // _LETTERS_PER_TOKEN, 1)
-
-
-def choose(client: Client, listed: Sequence[dict[str, Any]], name: str | None) -> dict[str, Any]:
-    """Return the listed model of a name, or the only one; otherwise, the error lists them."""
-    option, names = "--plain-model" if client.side == "plain" else "--model", [str(one["id"]) for one in listed]
-    known = client.words(", ".join(names))
-    if name is None:
-        if len(listed) == 1:
-            return listed[0]
-        what = f"has several models ({known})" if listed else "does not list its models"
-        raise client.error(f"{what}; name one with {option}.")
-    fits = [one for one in listed if name == one["id"] or name in (one.get("aliases") or ())]
-    if listed and not fits:
-        raise client.error(f"has no model {name!r}, but {known}; name one of them with {option}.")
-    return fits[0] if fits else {"id": name}
 
 
 class OpenAIReader(Reader):
@@ -166,7 +127,7 @@ class OpenAIReader(Reader):
             self._thinks, text = False, f"{text}</think>"
         return (text + said).encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # without lone surrogates
 
-    def spelled(self, step: Round) -> Round:
+    def with_token_texts(self, step: Round) -> Round:
         text, committed = "".join(token.text for token in step.committed), list[Token]()
         for token in step.ids if len(step.ids) > 1 else ():
             own = self._text_of(token)
@@ -210,9 +171,9 @@ def _count(value: object) -> int | None:
 def _joined(content: object) -> str:
     if isinstance(content, dict):
         content = content.get("text") or content.get("content")
-    return (
-        "".join(map(_joined, content)) if isinstance(content, list) else content if isinstance(content, str) else ""
-    )
+    if isinstance(content, list):
+        return "".join(map(_joined, content))
+    return content if isinstance(content, str) else ""
 
 
 def _split(text: str, count: int) -> list[str]:

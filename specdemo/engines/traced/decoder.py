@@ -159,12 +159,12 @@ class TracedDecoder(Decoder):
         return committed
 
     def _committed(self, ids: Sequence[int], targets: Sequence[Probabilities]) -> tuple[Token, ...]:
-        words = [self._incremental.push(token) for token in ids]
+        texts = [self._incremental.push(token) for token in ids]
         if self.finish_reason is not None:
-            words[-1] += self._incremental.flush()
+            texts[-1] += self._incremental.flush()
         return tuple(
             Token(id=token, text=text, probability=float(target[token]), entropy=entropy(target))
-            for token, text, target in zip(ids, words, targets, strict=False)
+            for token, text, target in zip(ids, texts, targets, strict=False)
         )
 
     def _draft_tokens(
