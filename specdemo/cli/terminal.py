@@ -1,5 +1,6 @@
 """Output of commands: results in the page's colours, races as they are decoded, and progress on standard error."""
 
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -15,7 +16,7 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from specdemo.cli.signals import on_interrupt
+from specdemo.cli.signals import on_signal
 from specdemo.experiments.report import Report
 from specdemo.experiments.report import Table as Listed
 from specdemo.files import colours
@@ -64,26 +65,28 @@ def safe_console(*, stderr: bool = False) -> Console:
 
 @contextmanager
 def racing(prompt: str, *, printed: bool, quiet: bool) -> Iterator[Callable[[RaceEvent], None]]:
-    """Show a race as it is decoded, then its headline, which repeats refine. In a pipe, print text after the race.
+    """Show a race as it is decoded, then its headline, which repeats refine, and print the last one at the end.
+    In a pipe, print text and headline after the race, and the headline again if it changed.
 
     Drawing happens between slices and repeats, never in a thread of its own, which would cost time on the clocks.
     """
-    console, raced = safe_console(), False
+    console, raced, headline, shown = safe_console(), False, "", ""
     streams = printed and not quiet and console.is_terminal
     texts = {side: Text(prompt, "dim") for side in SIDES}
     log: Show = (lambda *_: None) if quiet or streams else _lines()
 
     def show(event: RaceEvent) -> None:
-        nonlocal raced
+        nonlocal raced, headline, shown
         if isinstance(event, Comparison):
-            drawn, repeats = Text(summarise(event).line, "bold"), f"{counted(len(event.repeats), 'repeat')} so far"
+            headline, repeats = summarise(event).line, f"{counted(len(event.repeats), 'repeat')} so far"
             if printed and not raced:
                 print_race(console, event)
                 if not streams:
-                    console.print("One race:", drawn, soft_wrap=True)
+                    shown = headline
+                    console.print("One race:", Text(shown, "bold"), soft_wrap=True)
             raced = True
             if streams:
-                draw(drawn, f"{repeats}; Ctrl+C keeps what there is")
+                draw(Text(headline, "bold"), f"{repeats}; Ctrl+C keeps what there is")
             elif event.repeats:
                 log("repeating", f", {repeats}")
         elif not raced:
@@ -97,8 +100,12 @@ def racing(prompt: str, *, printed: bool, quiet: bool) -> Iterator[Callable[[Rac
         live.update(_Printable(Group(above, Text(below, "dim"))), refresh=True)
 
     live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
-    with live if streams else nullcontext():
-        yield show
+    try:
+        with live if streams else nullcontext():
+            yield show
+    finally:
+        if printed and headline != shown:
+            console.print(Text(headline, "bold"), soft_wrap=True)
 
 
 def sides(console: Console, texts: Mapping[Side, Text]) -> RenderableType:
@@ -120,9 +127,11 @@ def print_race(console: Console, comparison: Comparison) -> None:
 
 
 def print_figures(console: Console, comparison: Comparison, *, explained: bool = False) -> None:
+    """Print everything but the headline."""
     summary = summarise(comparison)
-    console.print(Text(summary.line, style="bold"), Text(summary.sentence))
-    for sentence in filter(None, (summary.certain, summary.apart, f"{summary.agreement.capitalize()}.")):
+    for sentence in filter(
+        None, (summary.sentence, summary.certain, summary.apart, f"{summary.agreement.capitalize()}.")
+    ):
         console.print(Text(sentence))
     console.print(table(summary.figures, formulas=explained))
     for paragraph in summary.why if explained else ():
@@ -182,18 +191,23 @@ def table(figures: Sequence[Figure], *, formulas: bool) -> Table:
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Yield a function that checks if Ctrl+C was pressed. The first press asks to stop; the second stops at once."""
-    pressed = Event()
+    """Yield a function that checks for Ctrl+C or SIGTERM. The first asks to stop; the second stops at once."""
+    received, before = Event(), dict[signal.Signals, Any]()
+
+    def restore() -> None:
+        for number, handler in before.items():
+            on_signal(number, handler)
 
     def stop(*_: Any) -> None:
-        on_interrupt(before)
-        pressed.set()
+        restore()
+        received.set()
 
-    before = on_interrupt(stop)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        before[number] = on_signal(number, stop)
     try:
-        yield pressed.is_set
+        yield received.is_set
     finally:
-        on_interrupt(before)
+        restore()
 
 
 class Show(Protocol):

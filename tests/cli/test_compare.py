@@ -75,8 +75,9 @@ def test_a_prompt_comes_from_a_file_with_its_system_message(
     assert main(["compare", "-", "--repeats", "0", "--quiet", "--json", str(out)], load=load) == 0
     assert json.loads(out.read_text())["prompt"] == "One\n\ntwo"
     assert capsys.readouterr().err == ""
-    for words, message in ((["compare", str(path)], "is the name of a file; read it with"), (["compare"], "Give a")):
-        assert main(words, load=load) == 2
+    refused = {(str(path),): "is the name of a file; read it with", ("",): "The prompt is empty", (): "Give a"}
+    for prompt, message in refused.items():
+        assert main(["compare", *prompt], load=lambda *_: pytest.fail("nothing is loaded")) == 2
         assert message in capsys.readouterr().err
 
 
