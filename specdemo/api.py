@@ -14,9 +14,9 @@ from specdemo.engines import load_engine
 from specdemo.engines.base import Engine, check_prompt
 from specdemo.errors import UnknownNameError, UsageError, quoted
 from specdemo.experiments.plan import PRESETS, Axes
+from specdemo.experiments.prompts import chosen_tasks, read_prompts, typed_tasks
 from specdemo.experiments.report import Report, report, write
 from specdemo.experiments.rows import run as measure
-from specdemo.experiments.suites import chosen_tasks, read_prompts, typed_tasks
 from specdemo.exports import schema
 from specdemo.exports.html import FILE_KINDS
 from specdemo.files import json_file, read_bytes, write_bytes

@@ -30,7 +30,7 @@ from specdemo.cli.terminal import (
 )
 from specdemo.engines.base import check_prompt
 from specdemo.errors import ServerError, UsageError
-from specdemo.experiments.suites import Task, read_prompts, typed_tasks
+from specdemo.experiments.prompts import Task, read_prompts, typed_tasks
 from specdemo.exports import html, schema
 from specdemo.exports.code import FLAVOURS, code
 from specdemo.files import json_file, write_each, write_json

@@ -23,9 +23,9 @@ from specdemo.cli.options import (
 from specdemo.cli.terminal import interruptible, print_report, progress, show_conversion
 from specdemo.errors import UsageError, quoted
 from specdemo.experiments.plan import PRESETS, Axes, Plan, Preset
+from specdemo.experiments.prompts import chosen_tasks, read_prompts, typed_tasks
 from specdemo.experiments.report import joined, read_result, report, write
 from specdemo.experiments.rows import Result, fastest, points, run
-from specdemo.experiments.suites import chosen_tasks, read_prompts, typed_tasks
 from specdemo.files import write_json
 from specdemo.models.converted import convert_pair
 from specdemo.records import MOST, Progress

@@ -13,7 +13,7 @@ from statistics import median
 from typing import NamedTuple
 
 from specdemo.engines.base import THOROUGH, Arrival, Batch, Engine, Thoroughness
-from specdemo.experiments.suites import Task
+from specdemo.experiments.prompts import Task
 from specdemo.racing.warm_up import OtherLoad
 from specdemo.records import Request, Trial
 

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from specdemo.capabilities import CONCURRENT, ENGINES, EngineName, strategies, supports
 from specdemo.errors import PairError, SettingsError, SpecdemoError, listed, quoted
-from specdemo.experiments.suites import Task
+from specdemo.experiments.prompts import Task
 from specdemo.models.catalogue import pair_settings
 from specdemo.models.checks import check_concurrent, check_strategy, with_tokenizers_compared
 from specdemo.records import MOST_IN_FLIGHT, ModelPair, Record
@@ -404,6 +404,6 @@ PRESETS = {
             Axes(precisions=("as loaded", "target f32", "target bf16", "cache u8")),
             limit=8,
         ),
-        Preset("measure", "Nothing", "measure prompts × settings × repeats: give what varies"),
+        Preset("measure", "Nothing", "measure a grid; options with several values are its axes"),
     )
 }

@@ -17,7 +17,7 @@ from specdemo.engines.base import Engine
 from specdemo.errors import PromptError, RunError
 from specdemo.experiments.concurrent import blocks
 from specdemo.experiments.plan import Group, Plan, Stage, Variant
-from specdemo.experiments.suites import Task
+from specdemo.experiments.prompts import Task
 from specdemo.racing.costs import known_costs
 from specdemo.racing.race import run_alone
 from specdemo.racing.trials import can_run, rehearse, trials

@@ -9,9 +9,9 @@ from specdemo.capabilities import EngineName
 from specdemo.engines.base import Decoder
 from specdemo.errors import PromptError, RunError
 from specdemo.experiments.plan import FRESH, PRESETS, Axes, Plan, grid
+from specdemo.experiments.prompts import Task
 from specdemo.experiments.report import report
 from specdemo.experiments.rows import Loaded, Result, fastest, points, run
-from specdemo.experiments.suites import Task
 from specdemo.racing.costs import measure_costs
 from specdemo.records import Costs, ModelPair, Request
 from specdemo.results.metrics import perfect
