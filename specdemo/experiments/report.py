@@ -210,11 +210,8 @@ def _notes(result: Result, found: Sequence[Point], best: str | None) -> Iterator
     if True in together:
         yield f"Speedup of several requests at once: {formulas['load_speedup']}; {INTERVAL}."
     yield f"α: {formulas['acceptance_rate']}. τ: {formulas['mean_acceptance_length']}."
-    problems: dict[str, dict[str, None]] = {}
-    for row in result.rows:
-        if row.problem is not None:
-            problems.setdefault(row.problem, {})[row.variant] = None
-    for problem, names in problems.items():
+    for problem in dict.fromkeys(row.problem for row in result.rows if row.problem is not None):
+        names = dict.fromkeys(row.variant for row in result.rows if row.problem == problem)
         yield f"Left out for {', '.join(names)}: {problem}"
     for name, facts in result.engines.items():
         if (costs := facts.costs) is not None:
@@ -341,16 +338,12 @@ def to_html(report: Report) -> str:
 
 
 def write(report: Report, path: Path) -> list[Path]:
-    """Write the JSON to this path and the other files `beside` it, also after one failed; return all paths."""
+    """Write the JSON to this path and the other files next to it, also after one failed; return all paths."""
+    base = str(path).removesuffix(".json")  # no other ending, so that `run.v1` and `run.v2` do not share a file
     files: dict[str | Path, Callable[[], bytes]] = {
         path: lambda: json_file(report.data(), indent=1),
-        beside(path, ".md"): lambda: to_markdown(report).encode(),
-        beside(path, ".html"): lambda: to_html(report).encode(),
+        f"{base}.md": lambda: to_markdown(report).encode(),
+        f"{base}.html": lambda: to_html(report).encode(),
     }
     write_each(files)
     return [Path(each) for each in files]
-
-
-def beside(path: Path, ending: str) -> Path:
-    """Only `.json` is replaced, so that `run.v1` and `run.v2` do not share a file."""
-    return path.with_name(path.name.removesuffix(".json") + ending)

@@ -45,12 +45,7 @@ def test_json_on_standard_output_is_one_object_and_nothing_else(tmp_path: Path) 
     assert data["schema"] == 2
     assert len(data["plain"]["token_ids"]) == len(data["speculative"]["token_ids"]) == 48
     assert data["summary"]["identical"] is True
-    assert data["summary"]["first_divergence"] is None
-    assert data["trace_source"] == "replayed"
     assert schema.from_json(data).prompt == PROMPTS[0]
-    steps = data["plain"]["rounds"]
-    assert data["plain"]["decode_seconds"] == pytest.approx(sum(step["seconds"] for step in steps))
-    assert all(step["seconds"] > 0 for step in steps)
 
 
 def test_repeats_are_counted_where_the_speedup_is_quoted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from specdemo.errors import FileError
 from specdemo.experiments import prompts
-from specdemo.experiments.prompts import CHATS, TEXTS, Task, bundled_tasks, chosen_tasks, limited, read_prompts
+from specdemo.experiments.prompts import CHATS, TEXTS, Task, bundled_tasks, chosen_tasks, read_prompts
 from specdemo.records import Prompts
 
 DOCS = (Path(__file__).parents[2] / "docs" / "measuring.md").read_text()
@@ -240,6 +240,6 @@ def test_the_bundled_suites_have_several_kinds_of_tasks(kind: Prompts) -> None:
 def test_a_limit_takes_from_every_kind() -> None:
     tasks = bundled_tasks("base")
     kinds = {task.task for task in tasks}
-    assert {task.task for task in limited(tasks, len(kinds))} == kinds
-    assert limited(tasks, 1) == tasks[:1]
-    assert limited(tasks, None) == limited(tasks, 999) == tasks
+    assert {task.task for task in chosen_tasks(None, "base", len(kinds))} == kinds
+    assert chosen_tasks(None, "base", 1) == tasks[:1]
+    assert chosen_tasks(None, "base", None) == chosen_tasks(None, "base", 999) == tasks

@@ -46,7 +46,6 @@ def test_every_variant_runs_on_every_prompt_in_every_repeat() -> None:
         (name, task.name, repeat) for name in STRATEGIES for task in TASKS for repeat in range(3)
     }
     assert (states[-1].done, states[-1].total, states[-1].seconds_left) == (36, 36, 0)
-    assert [state.done for state in states] == sorted(state.done for state in states)
     assert set(result.engines) == {"genai", "traced"}
     assert all(row.trial is not None and row.trial.identical for row in result.rows)
     assert Result.model_validate_json(result.model_dump_json()) == result
