@@ -134,10 +134,10 @@ def test_progress_into_a_pipe_is_a_line_for_each_thing(capsys: pytest.CaptureFix
 def test_who_serves_names_hosts_and_a_password(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: dict[str, Any] = {}
-    monkeypatch.setattr("specdemo.ui.page.serve", lambda pair, **given: asked.update(given))
+    options: dict[str, Any] = {}
+    monkeypatch.setattr("specdemo.ui.page.serve", lambda pair, **given: options.update(given))
     assert main(["serve", "--allowed-host", "demo.example.org", "--allowed-host", "*.lan"]) == 0
-    assert asked["allowed_hosts"] == ["demo.example.org", "*.lan"]
+    assert options["allowed_hosts"] == ["demo.example.org", "*.lan"]
     for name in ("https://demo.example.org", "demo:80", "a.*", ""):
         with pytest.raises(SystemExit):
             main(["serve", "--allowed-host", name])

@@ -122,20 +122,20 @@ def test_what_cannot_run_is_left_out_with_the_reason_and_nothing_at_all_is_an_er
 
 
 def test_later_turns_of_a_chat_follow_the_targets_own_answers() -> None:
-    asked: list[Request] = []
+    requests: list[Request] = []
 
     class Chat(ScriptedEngine):
         def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-            asked.append(request)
+            requests.append(request)
             return super().decoder(request, costs)
 
     later = Task(name="2", task="chat", prompt="And then?", before=("Tell me.",))
     finished(Plan(**vars(plan(repeats=2)) | {"tasks": [later]}), lambda *_: Chat())
-    told = [request for request in asked if request.prompt == "And then?"]
-    assert told
-    assert {request.history[0].prompt for request in told} == {"Tell me."}
-    assert all(request.history[0].answer for request in told)
-    assert sum(request.prompt == "Tell me." for request in asked) == 1, "it is answered once"
+    later_requests = [request for request in requests if request.prompt == "And then?"]
+    assert later_requests
+    assert {request.history[0].prompt for request in later_requests} == {"Tell me."}
+    assert all(request.history[0].answer for request in later_requests)
+    assert sum(request.prompt == "Tell me." for request in requests) == 1, "it is answered once"
 
 
 def test_several_requests_at_once_gain_less_and_are_compared_with_plain_ones_of_the_same_concurrency() -> None:
