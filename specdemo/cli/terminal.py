@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from threading import Event
 from time import monotonic
@@ -21,8 +21,8 @@ from specdemo.experiments.report import Report
 from specdemo.experiments.report import Table as Listed
 from specdemo.files import colours
 from specdemo.racing.race import RaceEvent
-from specdemo.records import SIDES, Comparison, Model, Phase, Run, Side, Slice
-from specdemo.results.summary import Figure, summarise
+from specdemo.records import SIDES, Comparison, Model, Phase, Side, Slice
+from specdemo.results.summary import summarise
 from specdemo.results.words import Piece, PieceKind, pieces, prompt_of
 from specdemo.text import counted, printable
 
@@ -121,9 +121,18 @@ def sides(console: Console, texts: Mapping[Side, Text]) -> RenderableType:
 
 
 def print_race(console: Console, comparison: Comparison) -> None:
-    texts = {side: Text(prompt_of(comparison), "dim") + coloured(comparison.side(side), side) for side in SIDES}
+    """Print both texts, each token in the style of its outcome, including rejected proposals."""
+    texts = {side: Text(prompt_of(comparison), "dim") for side in SIDES}
+    for side, run in ((side, comparison.side(side)) for side in SIDES):
+        texts[side] += Text().join(
+            _piece(piece) for step in (run.prefill, *run.rounds) for piece in pieces(step, side)
+        )
     console.print(sides(console, texts), soft_wrap=not console.is_terminal)
-    console.print(legend(comparison))
+    legend = Text.assemble(
+        ("accepted proposal", STYLES["accepted"]), "  ", ("correction or bonus", STYLES["own"]), "  ",
+        ("~rejected proposal~", STYLES["rejected"]), (f"  (proposals: {comparison.trace_source})", "dim"),
+    )  # fmt: skip
+    console.print(legend)
 
 
 def print_figures(console: Console, comparison: Comparison, *, explained: bool = False) -> None:
@@ -133,7 +142,10 @@ def print_figures(console: Console, comparison: Comparison, *, explained: bool =
         None, (summary.sentence, summary.certain, summary.apart, f"{summary.agreement.capitalize()}.")
     ):
         console.print(Text(sentence))
-    console.print(table(summary.figures, formulas=explained))
+    table = Table("figure", "plain", "speculative", *["formula"] * explained, box=None, header_style="bold")
+    for figure in summary.figures:
+        table.add_row(figure.name, figure.plain, figure.speculative, *[Text(figure.formula, "dim")] * explained)
+    console.print(table)
     for paragraph in summary.why if explained else ():
         console.print(Text(paragraph))
     if summary.warnings and not explained:
@@ -142,22 +154,9 @@ def print_figures(console: Console, comparison: Comparison, *, explained: bool =
         console.print(Text(note, "dim"))
 
 
-def coloured(run: Run, side: Side = "speculative") -> Text:
-    """Return the run's text with each token in the style of its outcome, including rejected proposals."""
-    return Text().join(_piece(piece) for step in (run.prefill, *run.rounds) for piece in pieces(step, side))
-
-
 def _piece(piece: Piece) -> Text:
     crossed = piece.kind == "rejected"  # not every terminal can strike through
     return Text(f"~{piece.text}~" if crossed else piece.text, STYLES[piece.kind])
-
-
-def legend(comparison: Comparison) -> Text:
-    text = Text.assemble(
-        ("accepted proposal", STYLES["accepted"]), "  ", ("correction or bonus", STYLES["own"]), "  ",
-        ("~rejected proposal~", STYLES["rejected"]),
-    )  # fmt: skip
-    return text.append(f"  (proposals: {comparison.trace_source})", "dim")
 
 
 def print_report(report: Report) -> None:
@@ -179,14 +178,6 @@ def _table(listed: Listed) -> Table:
     for row in listed.rows:
         rows.add_row(*(Text(cell.replace(f"{_INTERVAL} ", "")) for cell in row))
     return rows
-
-
-def table(figures: Sequence[Figure], *, formulas: bool) -> Table:
-    result = Table("figure", "plain", "speculative", *["formula"] * formulas, box=None, header_style="bold")
-    for figure in figures:
-        row = (figure.name, figure.plain, figure.speculative)
-        result.add_row(*row, *[Text(figure.formula, "dim")] * formulas)
-    return result
 
 
 @contextmanager
