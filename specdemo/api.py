@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from specdemo.engines import load_engine
-from specdemo.engines.base import Engine
+from specdemo.engines.base import Engine, check_prompt
 from specdemo.errors import UnknownNameError, UsageError, quoted
 from specdemo.experiments.plan import PRESETS, Axes
+from specdemo.experiments.prompts import chosen_tasks, read_prompts, typed_tasks
 from specdemo.experiments.report import Report, report, write
 from specdemo.experiments.rows import run as measure
-from specdemo.experiments.suites import chosen_tasks, read_prompts, typed_tasks
 from specdemo.exports import schema
 from specdemo.exports.html import FILE_KINDS
 from specdemo.files import json_file, read_bytes, write_bytes
@@ -34,7 +34,7 @@ from specdemo.models.hub import download, download_source
 from specdemo.models.library import library, resolve
 from specdemo.racing.trials import measured_race
 from specdemo.racing.worker import EngineFactory, Job, WithEngine, Worker, with_loader
-from specdemo.records import Comparison, Costs, Model, ModelPair, Progress, Server, Servers, Turn
+from specdemo.records import Comparison, Costs, Model, ModelPair, Progress, Request, Server, Servers, Turn
 from specdemo.results import estimate, metrics
 from specdemo.results.estimate import Speedup
 from specdemo.results.figures import Figure, chart
@@ -206,6 +206,7 @@ def compare(
     after each repeat.
     """
     chosen = pair.settings(**settings)
+    check_prompt(Request.of(prompt, chosen, tuple(history)))  # before loading, which takes a while
     work = partial(measured_race, prompt=prompt, settings=chosen, history=tuple(history), number=repeats)
     last = None
     for event in pair.work(WithEngine(chosen.engine, pair.models, work, calibrate=False)):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specdemo.cli.commands import build_parser, commands_of
+from specdemo.cli.commands import build_parser
 from specdemo.results import metrics
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,7 +27,8 @@ def test_commands_are_understood(command: str) -> None:
 
 
 def test_every_command_is_documented() -> None:
-    assert {command.split()[0] for command in COMMANDS} == set(commands_of(build_parser()))
+    commands = re.findall(r"^    (\w+)", build_parser().format_help(), re.MULTILINE)
+    assert {command.split()[0] for command in COMMANDS} == set(commands)
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

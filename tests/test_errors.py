@@ -4,12 +4,11 @@ import logging
 import os
 import pickle
 import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
-from specdemo.errors import EngineError, FileError, LoadError, SpecdemoError
+from specdemo.errors import FileError, LoadError, SpecdemoError
+from tests.support.failing import limited
 
 
 def failed(error: BaseException) -> SpecdemoError:
@@ -31,18 +30,8 @@ def test_the_advice_follows_from_the_cause(error: BaseException, advice: str) ->
     assert advice in str(failed(error))
 
 
-@contextmanager
-def no_descriptors() -> Iterator[None]:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
 def test_a_library_that_does_not_say_why_a_file_cannot_be_opened_is_not_believed() -> None:
-    with no_descriptors():
+    with limited(resource.RLIMIT_NOFILE, 3):
         assert "can open no more files" in str(failed(RuntimeError("Cannot open file draft.bin")))
 
 
@@ -67,8 +56,3 @@ def test_the_cause_and_its_traceback_cross_the_border_of_a_process(caplog: pytes
     (logged,) = caplog.records
     assert "Traceback" in logged.message
     assert "model.bin" in logged.message
-
-
-def test_an_error_without_a_cause_has_none() -> None:
-    assert EngineError().cause == ""
-    assert pickle.loads(pickle.dumps(EngineError())).cause == ""

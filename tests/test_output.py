@@ -2,14 +2,13 @@
 
 import json
 import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from specdemo.errors import SpecdemoError
 from specdemo.files import SCHEMA, write_bytes, write_json
+from tests.support.failing import limited
 
 VALUE = {"τ": 1.5, "text": "“Where?”", "rows": [1, 2]}
 
@@ -25,23 +24,12 @@ def test_a_file_and_standard_output_hold_the_same(tmp_path: Path, capsys: pytest
     assert text.endswith("}\n")
 
 
-@contextmanager
-def full_disk(most: int) -> Iterator[None]:
-    """A process that can write no file above this size."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def test_a_file_is_replaced_only_by_a_complete_one(tmp_path: Path) -> None:
     path, link = tmp_path / "o.json", tmp_path / "link"
     path.write_text("before")
     path.chmod(0o600)
     link.symlink_to(path)
-    with full_disk(1000), pytest.raises(SpecdemoError, match=r"File too large"):
+    with limited(resource.RLIMIT_FSIZE, 1000), pytest.raises(SpecdemoError, match=r"File too large"):
         write_bytes(b"x" * 5000, link)
     assert path.read_text() == "before"
     assert {each.name for each in tmp_path.iterdir()} == {"o.json", "link"}

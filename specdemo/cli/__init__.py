@@ -1,4 +1,4 @@
-"""The terminal: one module per command. Exit codes: 0 success, 1 failed run, 2 bad usage, 130 Ctrl+C."""
+"""The terminal: one module per command. Exit codes: 0 success, 1 failed run, 2 bad usage, 130 Ctrl+C or SIGTERM."""
 
 import errno
 import io

@@ -1,6 +1,6 @@
 import argparse
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,33 +25,27 @@ def build_parser(load: EngineFactory = load_engine) -> argparse.ArgumentParser:
         usage=f"{called} COMMAND [OPTION …]",
         description="Does speculative decoding pay off here?",
         epilog="All options of one: COMMAND --help. Exit codes: 0 success, 1 a run or file failed, 2 bad usage, "
-        "130 Ctrl+C, after which results so far were printed and written.",
+        "130 Ctrl+C or SIGTERM, after which results so far were printed and written.",
     )
-    parser.set_defaults(load_engine=load)
+    parser.set_defaults(load_engine=load, log_level="warning")
     parser.add_argument("--version", action="version", version=f"specdemo {__version__}")
     commands = parser.add_subparsers(prog=called, required=True, metavar="COMMAND", title="commands")
     for command in (serve, compare, measure, models, doctor):
         command.add_to(commands)
-    for each in commands.choices.values():
-        _add_log_level(each)
     return parser
-
-
-def _add_log_level(parser: argparse.ArgumentParser) -> None:
-    subcommands = commands_of(parser)
-    for each in subcommands.values():
-        _add_log_level(each)
-    if not subcommands:
-        parser.add_argument(
-            "--log-level",
-            choices=("debug", "info", "warning", "error"),
-            default="warning",
-            help="what is logged to standard error; debug: also tracebacks of every error (default: warning)",
-        )
 
 
 class Parser(argparse.ArgumentParser):
     initial: Callable[[ModelPair], GenerationSettings] = staticmethod(pair_settings)
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.add_argument(
+            "--log-level",
+            choices=("debug", "info", "warning", "error"),
+            default=argparse.SUPPRESS,  # a command's default would replace what stands before the command
+            help="what is logged to standard error; debug: also tracebacks of every error (default: warning)",
+        )
 
     def print_help(self, file: Any = None) -> None:
         with suppress(SpecdemoError):  # of a default pair that cannot be used
@@ -65,9 +59,3 @@ class Parser(argparse.ArgumentParser):
         if short.endswith("required: PROMPT"):
             short = f'Give a prompt, such as: {self.prog} "Once upon a time"'
         self.exit(2, f"specdemo: {capitalised(short)}; {self.prog} --help lists all options.\n")
-
-
-def commands_of(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
-    """Return the parser of each command, or of each subcommand of a command; empty if there are none."""
-    found = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    return next((action.choices for action in found), {})

@@ -28,15 +28,16 @@ from specdemo.cli.terminal import (
     safe_console,
     show_conversion,
 )
+from specdemo.engines.base import check_prompt
 from specdemo.errors import ServerError, UsageError
-from specdemo.experiments.suites import Task, read_prompts, typed_tasks
+from specdemo.experiments.prompts import Task, read_prompts, typed_tasks
 from specdemo.exports import html, schema
 from specdemo.exports.code import FLAVOURS, code
 from specdemo.files import json_file, write_each, write_json
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.models.converted import convert_pair
 from specdemo.racing.trials import MOST_SECONDS, REPEAT_SECONDS, measured_race
-from specdemo.records import MOST, Comparison, ModelPair
+from specdemo.records import MOST, Comparison, ModelPair, Request
 from specdemo.results.estimate import ENOUGH
 from specdemo.results.words import is_chat
 from specdemo.settings import GenerationSettings
@@ -84,6 +85,7 @@ def _compare(options: argparse.Namespace) -> None:
     for name in ("json", *html.FILE_KINDS):
         check_file(getattr(options, name))
     check_strategy(pair, settings.engine, settings.strategy, settings.sampling)
+    check_prompt(Request.of(task.prompt, settings))
     show_conversion(convert_pair(pair), quiet=options.quiet)
     with progress("loading", quiet=options.quiet):
         engine = options.load_engine(settings.engine, pair)

@@ -23,9 +23,9 @@ from specdemo.cli.options import (
 from specdemo.cli.terminal import interruptible, print_report, progress, show_conversion
 from specdemo.errors import UsageError, quoted
 from specdemo.experiments.plan import PRESETS, Axes, Plan, Preset
+from specdemo.experiments.prompts import chosen_tasks, read_prompts, typed_tasks
 from specdemo.experiments.report import joined, read_result, report, write
 from specdemo.experiments.rows import Result, fastest, points, run
-from specdemo.experiments.suites import chosen_tasks, read_prompts, typed_tasks
 from specdemo.files import write_json
 from specdemo.models.converted import convert_pair
 from specdemo.records import MOST, Progress
@@ -103,8 +103,8 @@ def _done(state: Progress[Result], best: str) -> tuple[str, float, float]:
     runs = f", {state.done} runs" if limit else f", {state.done} of {state.total} runs"
     if left is None:
         return runs + best, state.done, state.total
-    words = f"{runs}, {left // 60:.0f}:{left % 60:02.0f} left{best}"
-    return (words, limit - left, limit) if limit else (words, state.done, state.total)
+    details = f"{runs}, {left // 60:.0f}:{left % 60:02.0f} left{best}"
+    return (details, limit - left, limit) if limit else (details, state.done, state.total)
 
 
 def _plan(options: argparse.Namespace, preset: Preset) -> Plan:
@@ -131,17 +131,17 @@ def _places(axis: str, text: str) -> list[Any]:
     kind, *_ = get_args(Axes.model_fields[axis].annotation)
     if kind is str:
         return [*filter(None, map(str.strip, text.split(",")))]
-    found: list[Any] = []
+    numbers: list[Any] = []
     try:
         for part in text.split(","):
             first, dash, last = part.partition("-")
             span = range(int(first), int(last) + 1) if dash else ()
             if dash and not 0 < len(span) <= MOST:
                 raise ValueError(part)
-            found += [kind(n) for n in span] if dash else [kind(part)]
+            numbers += [kind(n) for n in span] if dash else [kind(part)]
     except ValueError as error:
         raise UsageError(f"{quoted(text)} is not a list of numbers; write it like 1-4,8 or 0.2,0.4.") from error
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(numbers))
 
 
 def _report(result: Result, path: str | None) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rich.box import SIMPLE
-from rich.table import Table
+from rich.table import Column, Table
 
 from specdemo.capabilities import DRAFT_KINDS
 from specdemo.cli.options import Commands, add_json, add_models_dir, check_file
@@ -84,10 +84,8 @@ def _list(options: argparse.Namespace) -> None:
 
 def _table(title: str, *columns: str) -> Table:
     """Return a table whose names are never cut, even in 80 columns; last columns wrap."""
-    table = Table(title=title, box=SIMPLE, title_justify="left", padding=(0, 1, 0, 0), show_edge=False)
-    for column in columns:
-        table.add_column(column, no_wrap=column == "name", overflow="fold")
-    return table
+    wrapped = (Column(name, no_wrap=name == "name", overflow="fold") for name in columns)
+    return Table(*wrapped, title=title, box=SIMPLE, title_justify="left", padding=(0, 1, 0, 0), show_edge=False)
 
 
 def _state(entry: Entry, folders: tuple[Path | None, ...]) -> str:

@@ -1,7 +1,7 @@
-"""Ctrl+C together with OpenVINO.
+"""Ctrl+C and SIGTERM together with OpenVINO.
 
 On Linux, OpenVINO 2026.4's CPU plugin registers a stack for signal handlers that, with several plugins loaded, can
-stay registered after it is freed. Python runs its handlers on it, so Ctrl+C after an engine was freed would crash.
+stay registered after it is freed. Python runs its handlers on it, so a signal after an engine was freed would crash.
 """
 
 import ctypes
@@ -24,14 +24,14 @@ class _Action(ctypes.Structure):
     )
 
 
-def on_interrupt(handler: Any) -> Any:
-    """Handle Ctrl+C with this function, on the thread's own stack; return the previous handler."""
-    before = signal.signal(signal.SIGINT, handler)
+def on_signal(number: signal.Signals, handler: Any) -> Any:
+    """Handle a signal with this function, on the thread's own stack; return the previous handler."""
+    before = signal.signal(number, handler)
     if sys.platform == "linux":
         library, action = ctypes.CDLL(None), _Action()
-        if library.sigaction(signal.SIGINT, None, ctypes.byref(action)) == 0:
+        if library.sigaction(number, None, ctypes.byref(action)) == 0:
             action.flags &= ~_SA_ONSTACK
-            library.sigaction(signal.SIGINT, ctypes.byref(action), None)
+            library.sigaction(number, ctypes.byref(action), None)
     return before
 
 

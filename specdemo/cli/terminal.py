@@ -1,7 +1,8 @@
 """Output of commands: results in the page's colours, races as they are decoded, and progress on standard error."""
 
+import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from threading import Event
 from time import monotonic
@@ -15,13 +16,13 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from specdemo.cli.signals import on_interrupt
+from specdemo.cli.signals import on_signal
 from specdemo.experiments.report import Report
 from specdemo.experiments.report import Table as Listed
 from specdemo.files import colours
 from specdemo.racing.race import RaceEvent
-from specdemo.records import SIDES, Comparison, Model, Phase, Run, Side, Slice
-from specdemo.results.summary import Figure, summarise
+from specdemo.records import SIDES, Comparison, Model, Phase, Side, Slice
+from specdemo.results.summary import summarise
 from specdemo.results.words import Piece, PieceKind, pieces, prompt_of
 from specdemo.text import counted, printable
 
@@ -64,26 +65,28 @@ def safe_console(*, stderr: bool = False) -> Console:
 
 @contextmanager
 def racing(prompt: str, *, printed: bool, quiet: bool) -> Iterator[Callable[[RaceEvent], None]]:
-    """Show a race as it is decoded, then its headline, which repeats refine. In a pipe, print text after the race.
+    """Show a race as it is decoded, then its headline, which repeats refine, and print the last one at the end.
+    In a pipe, print text and headline after the race, and the headline again if it changed.
 
     Drawing happens between slices and repeats, never in a thread of its own, which would cost time on the clocks.
     """
-    console, raced = safe_console(), False
+    console, raced, headline, shown = safe_console(), False, "", ""
     streams = printed and not quiet and console.is_terminal
     texts = {side: Text(prompt, "dim") for side in SIDES}
     log: Show = (lambda *_: None) if quiet or streams else _lines()
 
     def show(event: RaceEvent) -> None:
-        nonlocal raced
+        nonlocal raced, headline, shown
         if isinstance(event, Comparison):
-            drawn, repeats = Text(summarise(event).line, "bold"), f"{counted(len(event.repeats), 'repeat')} so far"
+            headline, repeats = summarise(event).line, f"{counted(len(event.repeats), 'repeat')} so far"
             if printed and not raced:
                 print_race(console, event)
                 if not streams:
-                    console.print("One race:", drawn, soft_wrap=True)
+                    shown = headline
+                    console.print("One race:", Text(shown, "bold"), soft_wrap=True)
             raced = True
             if streams:
-                draw(drawn, f"{repeats}; Ctrl+C keeps what there is")
+                draw(Text(headline, "bold"), f"{repeats}; Ctrl+C keeps what there is")
             elif event.repeats:
                 log("repeating", f", {repeats}")
         elif not raced:
@@ -97,8 +100,12 @@ def racing(prompt: str, *, printed: bool, quiet: bool) -> Iterator[Callable[[Rac
         live.update(_Printable(Group(above, Text(below, "dim"))), refresh=True)
 
     live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
-    with live if streams else nullcontext():
-        yield show
+    try:
+        with live if streams else nullcontext():
+            yield show
+    finally:
+        if printed and headline != shown:
+            console.print(Text(headline, "bold"), soft_wrap=True)
 
 
 def sides(console: Console, texts: Mapping[Side, Text]) -> RenderableType:
@@ -114,17 +121,31 @@ def sides(console: Console, texts: Mapping[Side, Text]) -> RenderableType:
 
 
 def print_race(console: Console, comparison: Comparison) -> None:
-    texts = {side: Text(prompt_of(comparison), "dim") + coloured(comparison.side(side), side) for side in SIDES}
+    """Print both texts, each token in the style of its outcome, including rejected proposals."""
+    texts = {side: Text(prompt_of(comparison), "dim") for side in SIDES}
+    for side, run in ((side, comparison.side(side)) for side in SIDES):
+        texts[side] += Text().join(
+            _piece(piece) for step in (run.prefill, *run.rounds) for piece in pieces(step, side)
+        )
     console.print(sides(console, texts), soft_wrap=not console.is_terminal)
-    console.print(legend(comparison))
+    legend = Text.assemble(
+        ("accepted proposal", STYLES["accepted"]), "  ", ("correction or bonus", STYLES["own"]), "  ",
+        ("~rejected proposal~", STYLES["rejected"]), (f"  (proposals: {comparison.trace_source})", "dim"),
+    )  # fmt: skip
+    console.print(legend)
 
 
 def print_figures(console: Console, comparison: Comparison, *, explained: bool = False) -> None:
+    """Print everything but the headline."""
     summary = summarise(comparison)
-    console.print(Text(summary.line, style="bold"), Text(summary.sentence))
-    for sentence in filter(None, (summary.certain, summary.apart, f"{summary.agreement.capitalize()}.")):
+    for sentence in filter(
+        None, (summary.sentence, summary.certain, summary.apart, f"{summary.agreement.capitalize()}.")
+    ):
         console.print(Text(sentence))
-    console.print(table(summary.figures, formulas=explained))
+    table = Table("figure", "plain", "speculative", *["formula"] * explained, box=None, header_style="bold")
+    for figure in summary.figures:
+        table.add_row(figure.name, figure.plain, figure.speculative, *[Text(figure.formula, "dim")] * explained)
+    console.print(table)
     for paragraph in summary.why if explained else ():
         console.print(Text(paragraph))
     if summary.warnings and not explained:
@@ -133,22 +154,9 @@ def print_figures(console: Console, comparison: Comparison, *, explained: bool =
         console.print(Text(note, "dim"))
 
 
-def coloured(run: Run, side: Side = "speculative") -> Text:
-    """Return the run's text with each token in the style of its outcome, including rejected proposals."""
-    return Text().join(_piece(piece) for step in (run.prefill, *run.rounds) for piece in pieces(step, side))
-
-
 def _piece(piece: Piece) -> Text:
     crossed = piece.kind == "rejected"  # not every terminal can strike through
     return Text(f"~{piece.text}~" if crossed else piece.text, STYLES[piece.kind])
-
-
-def legend(comparison: Comparison) -> Text:
-    text = Text.assemble(
-        ("accepted proposal", STYLES["accepted"]), "  ", ("correction or bonus", STYLES["own"]), "  ",
-        ("~rejected proposal~", STYLES["rejected"]),
-    )  # fmt: skip
-    return text.append(f"  (proposals: {comparison.trace_source})", "dim")
 
 
 def print_report(report: Report) -> None:
@@ -172,28 +180,25 @@ def _table(listed: Listed) -> Table:
     return rows
 
 
-def table(figures: Sequence[Figure], *, formulas: bool) -> Table:
-    result = Table("figure", "plain", "speculative", *["formula"] * formulas, box=None, header_style="bold")
-    for figure in figures:
-        row = (figure.name, figure.plain, figure.speculative)
-        result.add_row(*row, *[Text(figure.formula, "dim")] * formulas)
-    return result
-
-
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Yield a function that checks if Ctrl+C was pressed. The first press asks to stop; the second stops at once."""
-    pressed = Event()
+    """Yield a function that checks for Ctrl+C or SIGTERM. The first asks to stop; the second stops at once."""
+    received, before = Event(), dict[signal.Signals, Any]()
+
+    def restore() -> None:
+        for number, handler in before.items():
+            on_signal(number, handler)
 
     def stop(*_: Any) -> None:
-        on_interrupt(before)
-        pressed.set()
+        restore()
+        received.set()
 
-    before = on_interrupt(stop)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        before[number] = on_signal(number, stop)
     try:
-        yield pressed.is_set
+        yield received.is_set
     finally:
-        on_interrupt(before)
+        restore()
 
 
 class Show(Protocol):

@@ -13,7 +13,7 @@ from statistics import median
 from typing import NamedTuple
 
 from specdemo.engines.base import THOROUGH, Arrival, Batch, Engine, Thoroughness
-from specdemo.experiments.suites import Task
+from specdemo.experiments.prompts import Task
 from specdemo.racing.warm_up import OtherLoad
 from specdemo.records import Request, Trial
 
@@ -69,17 +69,17 @@ class Block(NamedTuple):
 
     @property
     def outputs(self) -> set[tuple[str, str]]:
-        return {(each.prompt, each.output) for each in self.served}
+        return {(request.prompt, request.output) for request in self.served}
 
     @property
     def ttft(self) -> float:
         """Median seconds from submission to the first token."""
-        return median(each.first for each in self.served)
+        return median(request.first for request in self.served)
 
     @property
     def tpot(self) -> float:
         """Median seconds per token after the first."""
-        return median((each.last - each.first) / max(each.tokens - 1, 1) for each in self.served)
+        return median((request.last - request.first) / max(request.tokens - 1, 1) for request in self.served)
 
 
 def serve(
@@ -117,7 +117,7 @@ def serve(
             if arrival.rounds is None:
                 rounds = None
             elif rounds is not None:
-                rounds += [(each.proposed, each.accepted) for each in arrival.rounds]
+                rounds += [(counts.proposed, counts.accepted) for counts in arrival.rounds]
             if arrival.finish_reason is not None:
                 request = running.pop(arrival.number)
                 ended += 1
@@ -143,17 +143,17 @@ def blocks(
     stop: Callable[[], bool],
 ) -> dict[str, Block] | None:
     """One kind after the other, on the same prompts, at least twice as many as run at once; None if stopped."""
-    found: dict[str, Block] = {}
+    measured: dict[str, Block] = {}
     for name, request in requests.items():
         short = replace(request, max_new_tokens=min(_WARM_UP_TOKENS, request.max_new_tokens))
-        for each, number in ((short, concurrency), (request, max(len(tasks), 2 * concurrency))):  # warm up first
-            with closing(engine.batch(each.strategy)) as batch:
-                wanted = _endless(each, tasks, Random(seed))
-                block = serve(batch, wanted, concurrency, number, stop, thoroughness=engine.thoroughness)
+        for template, number in ((short, concurrency), (request, max(len(tasks), 2 * concurrency))):  # warm up first
+            with closing(engine.batch(template.strategy)) as batch:
+                stream = _endless(template, tasks, Random(seed))
+                block = serve(batch, stream, concurrency, number, stop, thoroughness=engine.thoroughness)
             if block is None:
                 return None
-            found[name] = block
-    return found
+            measured[name] = block
+    return measured
 
 
 def _endless(request: Request, tasks: Sequence[Task], random: Random) -> Iterator[Request]:

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from specdemo.capabilities import CONCURRENT, ENGINES, EngineName, strategies, supports
 from specdemo.errors import PairError, SettingsError, SpecdemoError, listed, quoted
-from specdemo.experiments.suites import Task
+from specdemo.experiments.prompts import Task
 from specdemo.models.catalogue import pair_settings
 from specdemo.models.checks import check_concurrent, check_strategy, with_tokenizers_compared
 from specdemo.records import MOST_IN_FLIGHT, ModelPair, Record
@@ -92,7 +92,7 @@ def grid(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> dict[str,
     lists = [
         _strategies(pair, settings, axes),
         _choices(pair, settings, axes),
-        [_temperature(value) for value in axes.temperatures],
+        [_Alternative("temperature", each, _sampling(each), f"temperature {each:g}") for each in axes.temperatures],
         [_Alternative("precision", name, _precision(name), name) for name in axes.precisions],
         [_Alternative("concurrency", number, {}, f"concurrency {number}") for number in axes.concurrency],
     ]
@@ -161,18 +161,18 @@ def _choices(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> list[
     unknown = next((name for name in axes.policies if name != ALL and name not in able), None)
     if unknown is not None:
         raise SettingsError(f"There is no policy {quoted(unknown)} here; choose from {listed([*able])}.")
-    numbers: dict[str, tuple[str, Sequence[float]]] = {
-        "num_assistant_tokens": ("lookahead", axes.lookaheads),
-        "assistant_confidence_threshold": ("threshold", axes.thresholds),
-    }
+    numbers: list[tuple[str, str, Sequence[float]]] = [
+        ("num_assistant_tokens", "lookahead", axes.lookaheads),
+        ("assistant_confidence_threshold", "threshold", axes.thresholds),
+    ]
     alternatives = list[_Alternative]()
     for policy, strategy in able.items():
-        numbered = [setting for setting in strategy.parameters() if setting in numbers]
-        for setting in numbered:
-            axis, values = numbers[setting]
-            for value in values:
-                changes, name = {"policy": policy, setting: value}, f"{axis} {value:g}"
-                alternatives.append(_Alternative(axis, value, changes, name, optional=len(able) > 1))
+        numbered = [entry for entry in numbers if entry[0] in strategy.parameters()]
+        alternatives += [
+            _Alternative(axis, value, {"policy": policy, setting: value}, f"{axis} {value:g}", len(able) > 1)
+            for setting, axis, values in numbered
+            for value in values
+        ]
         if policy in axes.policies or (ALL in axes.policies and not numbered):
             optional = policy not in axes.policies
             alternatives.append(_Alternative("policy", policy, {"policy": policy}, f"policy {policy}", optional))
@@ -208,9 +208,8 @@ def _strategies(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> li
     return [_Alternative("strategy", name, able[name], name, name not in axes.strategies) for name in chosen]
 
 
-def _temperature(value: float) -> _Alternative:
-    changes = {"do_sample": True, "temperature": value} if value else {"do_sample": False}
-    return _Alternative("temperature", value, changes, f"temperature {value:g}")
+def _sampling(temperature: float) -> dict[str, Any]:
+    return {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
 
 
 def _precision(name: str) -> dict[str, str]:
@@ -404,6 +403,6 @@ PRESETS = {
             Axes(precisions=("as loaded", "target f32", "target bf16", "cache u8")),
             limit=8,
         ),
-        Preset("measure", "Nothing", "measure prompts × settings × repeats: give what varies"),
+        Preset("measure", "Nothing", "measure a grid; options with several values are its axes"),
     )
 }

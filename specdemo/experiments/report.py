@@ -37,21 +37,21 @@ class Conclusion(NamedTuple):
 
 def conclude(result: Result) -> Conclusion:
     """The setting to choose or, under several conditions, where speculation pays."""
-    found = points(result)
-    if not found:
+    measured = points(result)
+    if not measured:
         return Conclusion(None, "Nothing has been measured yet.")
     places: dict[tuple[Any, ...], list[Point]] = {}
-    for point in found:
+    for point in measured:
         values = result.variants[point.variant].values
         places.setdefault(tuple(values.get(axis) for axis in CONDITIONS), []).append(point)
     if len(places) > 1:
         return Conclusion(None, _where([*filter(None, map(fastest, places.values()))]))
-    return _choose(found, next(iter(points(result, fresh=True)), None))
+    return _choose(measured, next(iter(points(result, fresh=True)), None))
 
 
-def _choose(found: Sequence[Point], fresh: Point | None) -> Conclusion:
+def _choose(measured: Sequence[Point], fresh: Point | None) -> Conclusion:
     """Recommend the fastest setting if it beats plain decoding; others may be as good."""
-    best = fresh or fastest(found)
+    best = fresh or fastest(measured)
     assert best is not None, "something was measured"
     name, speedup = best.variant, best.speedup
     evidence = f"{speedup} in {counted(best.runs, 'fresh run' if fresh else 'run')}"
@@ -64,7 +64,7 @@ def _choose(found: Sequence[Point], fresh: Point | None) -> Conclusion:
         sentence = f"No setting {clearly}beats plain decoding here: the best, {name}, reached {evidence}, {outputs}."
         return Conclusion(None, sentence)
     probably = "probably " if speedup.strength == "probable" else ""
-    others = [each for each in found if each.variant != name and each.speedup.high >= speedup.low]
+    others = [each for each in measured if each.variant != name and each.speedup.high >= speedup.low]
     equals = [each.variant for each in sorted(others, key=lambda each: -each.speedup.middle)]
     more = [f"{len(equals) - _NAMED} more"] if len(equals) > _NAMED else []
     as_fast = f" As fast, perhaps: {listed([*equals[:_NAMED], *more])}." if equals else ""
@@ -119,7 +119,7 @@ class Report:
     def rows(self) -> list[dict[str, Any]]:
         """Unrounded, of every variant, as rows of a data frame."""
         rows = [(point.model_dump(exclude={"part"}), point.speedup) for point in self.points]
-        return [row | {"speedup": found.middle, "low": found.low, "high": found.high} for row, found in rows]
+        return [row | {"speedup": speedup.middle, "low": speedup.low, "high": speedup.high} for row, speedup in rows]
 
     def data(self) -> dict[str, Any]:
         """Everything measured and derived, JSON-serialisable."""
@@ -132,16 +132,16 @@ class Report:
 
 
 def report(result: Result) -> Report:
-    found, conclusion = points(result), conclude(result)
+    measured, conclusion = points(result), conclude(result)
     return Report(
         result,
-        found,
+        measured,
         conclusion,
         title=f"Measurement of {result.pair.name}",
         opening=[conclusion.sentence, *_measured_on(result)],
-        charts=_charts(result, found),
-        tables=_tables(result, found),
-        notes=[*_notes(result, found, conclusion.best)],
+        charts=_charts(result, measured),
+        tables=_tables(result, measured),
+        notes=[*_notes(result, measured, conclusion.best)],
     )
 
 
@@ -165,8 +165,8 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def _tables(result: Result, found: Sequence[Point]) -> dict[str, Table]:
-    tables = {"table": _table("Every variant", ("variant",), [(point.variant, *_cells(point)) for point in found])}
+def _tables(result: Result, measured: Sequence[Point]) -> dict[str, Table]:
+    tables = {"table": _table("Every variant", ("variant",), [(point.variant, *_cells(point)) for point in measured])}
     split = points(result, part=lambda row: row.task)
     if len({point.part for point in split}) > 1:
         rows = [(point.variant, point.part, point.speedup.call, *_cells(point)) for point in split]
@@ -195,7 +195,7 @@ def _cells(point: Point) -> tuple[str, ...]:
     )
 
 
-def _notes(result: Result, found: Sequence[Point], best: str | None) -> Iterator[str]:
+def _notes(result: Result, measured: Sequence[Point], best: str | None) -> Iterator[str]:
     formulas = metrics.FORMULAS
     if not result.complete:
         yield f"Unfinished: {len(result.rows)} of {counted(result.total, 'run')}."
@@ -209,11 +209,8 @@ def _notes(result: Result, found: Sequence[Point], best: str | None) -> Iterator
     if True in together:
         yield f"Speedup of several requests at once: {formulas['load_speedup']}; {INTERVAL}."
     yield f"α: {formulas['acceptance_rate']}. τ: {formulas['mean_acceptance_length']}."
-    problems: dict[str, dict[str, None]] = {}
-    for row in result.rows:
-        if row.problem is not None:
-            problems.setdefault(row.problem, {})[row.variant] = None
-    for problem, names in problems.items():
+    for problem in dict.fromkeys(row.problem for row in result.rows if row.problem is not None):
+        names = dict.fromkeys(row.variant for row in result.rows if row.problem == problem)
         yield f"Left out for {', '.join(names)}: {problem}"
     for name, facts in result.engines.items():
         if (costs := facts.costs) is not None:
@@ -230,9 +227,9 @@ def options_of(result: Result, name: str) -> str:
     return " ".join(f"--{each.replace('_', '-')} {value}" for each, value in values.items() if value is not None)
 
 
-def _charts(result: Result, found: Sequence[Point]) -> dict[str, Chart]:
+def _charts(result: Result, measured: Sequence[Point]) -> dict[str, Chart]:
     """Speedups and τ along the axis with the most numbers; the other variants as bars."""
-    values = {point.variant: result.variants[point.variant].values for point in found}
+    values = {point.variant: result.variants[point.variant].values for point in measured}
     numbers: dict[str, set[float]] = {}
     for each in values.values():
         for name, value in each.items():
@@ -240,7 +237,7 @@ def _charts(result: Result, found: Sequence[Point]) -> dict[str, Chart]:
                 numbers.setdefault(name, set()).add(value)
     axis = max(numbers, key=lambda name: len(numbers[name]), default="")
     lines: dict[str, list[Point]] = {}  # by the places on all other axes
-    for point in found if axis and len(numbers[axis]) > 1 else ():
+    for point in measured if axis and len(numbers[axis]) > 1 else ():
         if axis in values[point.variant]:
             rest = ", ".join(f"{name} {value}" for name, value in values[point.variant].items() if name != axis)
             lines.setdefault(rest, []).append(point)
@@ -270,9 +267,9 @@ def _charts(result: Result, found: Sequence[Point]) -> dict[str, Chart]:
 
 
 def _gain(place: Any, point: Point) -> Spot:
-    found = point.speedup
-    words = f"{found}, outputs {'identical' if point.identical else 'differ'}"
-    return place, found.middle, found.low, found.high, words
+    speedup = point.speedup
+    label = f"{speedup}, outputs {'identical' if point.identical else 'differ'}"
+    return place, speedup.middle, speedup.low, speedup.high, label
 
 
 def _length(place: Any, point: Point) -> Spot:
@@ -340,16 +337,12 @@ def to_html(report: Report) -> str:
 
 
 def write(report: Report, path: Path) -> list[Path]:
-    """Write the JSON to this path and the other files `beside` it, also after one failed; return all paths."""
+    """Write the JSON to this path and the other files next to it, also after one failed; return all paths."""
+    base = str(path).removesuffix(".json")  # no other ending, so that `run.v1` and `run.v2` do not share a file
     files: dict[str | Path, Callable[[], bytes]] = {
         path: lambda: json_file(report.data(), indent=1),
-        beside(path, ".md"): lambda: to_markdown(report).encode(),
-        beside(path, ".html"): lambda: to_html(report).encode(),
+        f"{base}.md": lambda: to_markdown(report).encode(),
+        f"{base}.html": lambda: to_html(report).encode(),
     }
     write_each(files)
     return [Path(each) for each in files]
-
-
-def beside(path: Path, ending: str) -> Path:
-    """Only `.json` is replaced, so that `run.v1` and `run.v2` do not share a file."""
-    return path.with_name(path.name.removesuffix(".json") + ending)

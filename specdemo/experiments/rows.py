@@ -17,7 +17,7 @@ from specdemo.engines.base import Engine
 from specdemo.errors import PromptError, RunError
 from specdemo.experiments.concurrent import blocks
 from specdemo.experiments.plan import Group, Plan, Stage, Variant
-from specdemo.experiments.suites import Task
+from specdemo.experiments.prompts import Task
 from specdemo.racing.costs import known_costs
 from specdemo.racing.race import run_alone
 from specdemo.racing.trials import can_run, rehearse, trials
@@ -185,13 +185,13 @@ def run(
                 yield state.progress("measuring")
     if stop():
         return
-    found = state.result()
-    problem = next((row.problem for row in found.rows if row.problem is not None), None)
-    if problem is not None and not found.measured:
+    result = state.result()
+    problem = next((row.problem for row in result.rows if row.problem is not None), None)
+    if problem is not None and not result.measured:
         raise RunError(f"Nothing could be measured: {problem}")
-    if not found.complete:  # the time is over
-        found = found.model_copy(update={"total": len(found.rows)})
-    yield Progress(len(found.rows), found.total, 0.0, found, "finished", plan.minutes and plan.minutes * 60)
+    if not result.complete:  # the time is over
+        result = result.model_copy(update={"total": len(result.rows)})
+    yield Progress(len(result.rows), result.total, 0.0, result, "finished", plan.minutes and plan.minutes * 60)
 
 
 def _of_task(settings: GenerationSettings, task: Task) -> GenerationSettings:
@@ -267,8 +267,8 @@ class _State:
         for index, prompt in enumerate(task.before, 1):
             turns = (task.system_prompt, *task.before[:index])
             if turns not in self.answers:
-                said = run_alone(engine.decoder(Request.of(prompt, greedy, history).plain), stop=self.stop)
-                self.answers[turns] = answer(said.text)
+                response = run_alone(engine.decoder(Request.of(prompt, greedy, history).plain), stop=self.stop)
+                self.answers[turns] = answer(response.text)
             history = (*history, Turn(prompt=prompt, answer=self.answers[turns]))
         return history
 
@@ -280,12 +280,12 @@ class _State:
         requests |= {each.name: Request.of("", each.settings) for each in variants}
         if group.repeat % 2 == 0:
             requests = dict(reversed(requests.items()))
-        found = blocks(engine, requests, self.plan.tasks, level, f"{group.repeat} {level}", stop)
-        if found is None:
+        measured = blocks(engine, requests, self.plan.tasks, level, f"{group.repeat} {level}", stop)
+        if measured is None:
             return
-        plain, row = found[""], partial(Row, task="", prompt="", repeat=group.repeat, fresh=group.fresh)
+        plain, row = measured[""], partial(Row, task="", prompt="", repeat=group.repeat, fresh=group.fresh)
         for name in group.order:
-            block = found[name]
+            block = measured[name]
             ttft, tpot = (plain.ttft, block.ttft), (plain.tpot, block.tpot)
             yield row(variant=name, trial=block.against(plain), ttft=ttft, tpot=tpot)
 

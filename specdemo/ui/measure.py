@@ -14,9 +14,9 @@ from markupsafe import Markup
 from specdemo.engines.base import Engine
 from specdemo.errors import SettingsError, SpecdemoError, capitalised
 from specdemo.experiments.plan import PRESETS, Plan, Variant
+from specdemo.experiments.prompts import Task, chosen_tasks, read_prompts, typed_tasks
 from specdemo.experiments.report import conclude, report, write
 from specdemo.experiments.rows import Loaded, Result, points, run
-from specdemo.experiments.suites import Task, chosen_tasks, read_prompts, typed_tasks
 from specdemo.racing.worker import WithEngine, with_loader
 from specdemo.records import Costs, ModelPair, Progress
 from specdemo.results.figures import as_data

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from specdemo.engines import load_engine
 from specdemo.experiments.plan import PRESETS
+from specdemo.experiments.prompts import Task
 from specdemo.experiments.rows import Load, points, run
-from specdemo.experiments.suites import Task
 from specdemo.files import ASSETS
 from specdemo.models.catalogue import PAIR_VARIABLE, bundled_prompts, default_pair, initial_settings
 from specdemo.models.converted import convert_pair

@@ -24,7 +24,7 @@ import httpx
 
 from specdemo.decoding.lookahead import best_lookahead
 from specdemo.engines import load_engine
-from specdemo.experiments.suites import bundled_tasks
+from specdemo.experiments.prompts import bundled_tasks
 from specdemo.models.catalogue import default_pair, initial_runtime, pair_of, pair_settings
 from specdemo.models.converted import convert_pair
 from specdemo.models.folder import agreement_per_step

@@ -17,7 +17,6 @@ from specdemo.exports import schema
 from specdemo.models.catalogue import BUNDLED, PAIR_VARIABLE
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from tests.conftest import PROMPTS
-from tests.support.failing import failing_engine
 from tests.support.scripted import ScriptedEngine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,12 +44,7 @@ def test_json_on_standard_output_is_one_object_and_nothing_else(tmp_path: Path) 
     assert data["schema"] == 2
     assert len(data["plain"]["token_ids"]) == len(data["speculative"]["token_ids"]) == 48
     assert data["summary"]["identical"] is True
-    assert data["summary"]["first_divergence"] is None
-    assert data["trace_source"] == "replayed"
     assert schema.from_json(data).prompt == PROMPTS[0]
-    steps = data["plain"]["rounds"]
-    assert data["plain"]["decode_seconds"] == pytest.approx(sum(step["seconds"] for step in steps))
-    assert all(step["seconds"] > 0 for step in steps)
 
 
 def test_repeats_are_counted_where_the_speedup_is_quoted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,7 +67,10 @@ def test_repeats_are_counted_where_the_speedup_is_quoted(tmp_path: Path, capsys:
     low, high = summary["speedup_interval"]
     assert low < summary["speedup"] < high
     assert main(["compare", "Say", "--repeats", "0", "--explain"], load=lambda *_: ScriptedEngine(wrong=(4,))) == 0
-    assert "timed steps of one race" in capsys.readouterr().out
+    alone = capsys.readouterr().out
+    assert "timed steps of one race" in alone
+    (headline,) = (line.removeprefix("One race: ") for line in alone.splitlines() if line.startswith("One race: "))
+    assert alone.count(headline) == 1, "nothing changed it"
     assert main(["compare", "Say", "--gif", str(tmp_path)], load=lambda *_: ScriptedEngine(wrong=(4,))) == 2
 
 
@@ -136,10 +133,10 @@ def test_progress_into_a_pipe_is_a_line_for_each_thing(capsys: pytest.CaptureFix
 def test_who_serves_names_hosts_and_a_password(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: dict[str, Any] = {}
-    monkeypatch.setattr("specdemo.ui.page.serve", lambda pair, **given: asked.update(given))
+    options: dict[str, Any] = {}
+    monkeypatch.setattr("specdemo.ui.page.serve", lambda pair, **given: options.update(given))
     assert main(["serve", "--allowed-host", "demo.example.org", "--allowed-host", "*.lan"]) == 0
-    assert asked["allowed_hosts"] == ["demo.example.org", "*.lan"]
+    assert options["allowed_hosts"] == ["demo.example.org", "*.lan"]
     for name in ("https://demo.example.org", "demo:80", "a.*", ""):
         with pytest.raises(SystemExit):
             main(["serve", "--allowed-host", name])
@@ -211,10 +208,8 @@ def test_ctrl_c_at_the_start_ends_without_a_word() -> None:
     "arguments",
     [
         ("compare", "Say", "--engine", "n" * 5000),
-        ("compare", "Say", "--target", "n" * 5000),
         ("compare", "Say", f"--{'n' * 5000}"),
         ("tune", "Say", "--lookaheads", "n" * 5000),
-        ("bench", "--prompts", "a\0b"),
         ("models", "info", "a\0b"),
     ],
     ids=lambda arguments: " ".join(arguments)[:40],
@@ -247,10 +242,3 @@ def test_a_target_takes_the_draft_that_fits_unless_another_drafter_is_named() ->
     assert draft is not None
     assert draft.path == BUNDLED / "draft"
     assert chosen_pair(parse([*given, "--drafter", "lookup"])).draft is None
-
-
-def test_ctrl_c_after_a_race_keeps_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, engine = tmp_path / "run.json", failing_engine(KeyboardInterrupt, 7)
-    assert main(["compare", "Say", "--repeats", "9", "--json", str(path)], load=lambda *_: engine) == 130
-    assert "--explain says why" in " ".join(capsys.readouterr().out.split())
-    assert json.loads(path.read_text())["summary"]

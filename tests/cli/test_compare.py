@@ -13,6 +13,7 @@ from specdemo.errors import LoadError, ServerError
 from specdemo.records import Costs, Request, Round
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Plain
+from tests.support.failing import failing_engine
 from tests.support.scripted import ScriptedEngine
 
 REFUSED = "The server at http://127.0.0.1:9 refused; start it."
@@ -45,12 +46,17 @@ def refusing() -> Generator[Prefilling | Round]:
     raise ServerError(REFUSED)
 
 
-def test_ctrl_c_during_a_race_keeps_what_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("engine", "reason"), [(Interrupted(), "cancelled"), (failing_engine(KeyboardInterrupt, 7), "length")]
+)
+def test_ctrl_c_in_and_after_a_race_keeps_what_there_is(
+    engine: ScriptedEngine, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "run.json"
-    options = ["--json", str(path), "--ignore-eos", "--max-new-tokens", "2000"]
-    assert main(["compare", "Say", *options], load=lambda *_: Interrupted()) == 130
+    options = ["--json", str(path), "--ignore-eos", "--repeats", "9", "--max-new-tokens", "200"]
+    assert main(["compare", "Say", *options], load=lambda *_: engine) == 130
     data = json.loads(path.read_text())
-    assert {data[side]["finish_reason"] for side in ("plain", "speculative")} == {"cancelled"}
+    assert {data[side]["finish_reason"] for side in ("plain", "speculative")} == {reason}
     assert "the quick brown fox" in capsys.readouterr().out
 
 
@@ -75,8 +81,9 @@ def test_a_prompt_comes_from_a_file_with_its_system_message(
     assert main(["compare", "-", "--repeats", "0", "--quiet", "--json", str(out)], load=load) == 0
     assert json.loads(out.read_text())["prompt"] == "One\n\ntwo"
     assert capsys.readouterr().err == ""
-    for words, message in ((["compare", str(path)], "is the name of a file; read it with"), (["compare"], "Give a")):
-        assert main(words, load=load) == 2
+    refused = {(str(path),): "is the name of a file; read it with", ("",): "The prompt is empty", (): "Give a"}
+    for prompt, message in refused.items():
+        assert main(["compare", *prompt], load=lambda *_: pytest.fail("nothing is loaded")) == 2
         assert message in capsys.readouterr().err
 
 

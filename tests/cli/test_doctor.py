@@ -58,9 +58,9 @@ class Machine:
 
 def test_what_is_known_of_gpus_and_npus_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openvino.Core", Machine)
-    told = [line.removeprefix("device ") for line in doctor.machine() if line.startswith("device ")]
-    assert told[:1] == ["CPU: the CPU"]
-    assert "must be named GPU" in told[1]
-    assert "untried" in told[2]
-    assert "refused" in told[3]
-    assert "cannot be stepped" in told[3]
+    devices = [line.removeprefix("device ") for line in doctor.machine() if line.startswith("device ")]
+    assert devices[:1] == ["CPU: the CPU"]
+    assert "must be named GPU" in devices[1]
+    assert "untried" in devices[2]
+    assert "refused" in devices[3]
+    assert "cannot be stepped" in devices[3]

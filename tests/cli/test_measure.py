@@ -54,17 +54,21 @@ def test_it_says_what_it_will_do_before_it_loads_anything(capsys: pytest.Capture
     assert main([*TUNE[:-4], "--minutes", "3"], load=refuse) == 1
 
 
-@pytest.mark.parametrize("code", [130, 1])
-def test_what_is_finished_stays_after_ctrl_c_and_after_a_failure(
-    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (None, 1)])
+def test_what_is_finished_stays_after_ctrl_c_sigterm_and_a_failure(
+    sent: signal.Signals | None,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def breaking(*arguments: Any, **options: Any) -> Iterator[Progress[Result]]:
         for state in run(*arguments, **options):
             yield state
-            if state.done == 1 and code == 1:
+            if state.done == 1 and sent is None:
                 raise EngineError
-            if state.done == 1:
-                signal.raise_signal(signal.SIGINT)
+            if state.done == 1 and sent is not None:
+                signal.raise_signal(sent)
 
     out = tmp_path / "out.json"
     monkeypatch.setattr("specdemo.cli.measure.run", breaking)

@@ -20,8 +20,8 @@ from specdemo.engines.server.vllm import counters
 from specdemo.errors import PromptError, ServerError, SettingsError
 from specdemo.experiments.concurrent import serve
 from specdemo.experiments.plan import PRESETS, available
+from specdemo.experiments.prompts import typed_tasks
 from specdemo.experiments.rows import Loaded, points, run
-from specdemo.experiments.suites import typed_tasks
 from specdemo.models.catalogue import initial_settings
 from specdemo.racing.costs import measure_costs
 from specdemo.racing.race import run_alone

@@ -5,7 +5,7 @@ import pytest
 
 from specdemo.errors import SettingsError
 from specdemo.experiments.plan import FRESH, MOST_VARIANTS, PRESETS, Axes, Plan, available, grid
-from specdemo.experiments.suites import Task
+from specdemo.experiments.prompts import Task
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from tests.support.scripted import ScriptedEngine

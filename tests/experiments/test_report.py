@@ -8,6 +8,7 @@ from playwright.sync_api import BrowserContext, expect
 
 from specdemo.errors import FileError
 from specdemo.experiments.plan import Axes, Plan, grid
+from specdemo.experiments.prompts import Task
 from specdemo.experiments.report import (
     Table,
     _choose,
@@ -22,7 +23,6 @@ from specdemo.experiments.report import (
     write,
 )
 from specdemo.experiments.rows import Point, Result, points, run
-from specdemo.experiments.suites import Task
 from specdemo.results.estimate import Interval
 from specdemo.settings import GenerationSettings
 from tests.support.scripted import ScriptedEngine

@@ -223,7 +223,7 @@ def test_page_terminal_and_file_say_the_same() -> None:
     assert found.speedup is not None
     out = StringIO()
     print_figures(Console(file=out, width=300), disturbed, explained=True)
-    for words in (found.line, found.sentence, found.certain, str(found.speedup), *found.why):
+    for words in (found.sentence, found.certain, str(found.speedup), *found.why):
         assert words in out.getvalue()
     written = json.loads(json.dumps(schema.to_json(disturbed)))
     assert written["summary"] == json.loads(json.dumps(found.to_dict()))

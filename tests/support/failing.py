@@ -1,3 +1,7 @@
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from specdemo.engines.base import Decoder
 from specdemo.records import Costs, Request
 from tests.support.scripted import ScriptedEngine
@@ -16,3 +20,14 @@ def failing_engine(error: type[BaseException], number: int) -> ScriptedEngine:
             return super().decoder(request, costs)
 
     return Failing()
+
+
+@contextmanager
+def limited(kind: int, most: int) -> Iterator[None]:
+    """Limit one of this process's resources, such as `resource.RLIMIT_NOFILE`."""
+    before = resource.getrlimit(kind)
+    resource.setrlimit(kind, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(kind, before)

@@ -9,8 +9,8 @@ import pytest
 
 from specdemo.errors import EngineError
 from specdemo.experiments.plan import PRESETS, Axes, Plan, grid
+from specdemo.experiments.prompts import typed_tasks
 from specdemo.experiments.rows import Loaded, Result, run
-from specdemo.experiments.suites import typed_tasks
 from specdemo.racing.worker import Engines, Job
 from specdemo.records import Phase, Progress
 from specdemo.settings import GenerationSettings

@@ -9,8 +9,8 @@ from typing import Any, get_args
 import pytest
 
 from specdemo.errors import FileError
-from specdemo.experiments import suites
-from specdemo.experiments.suites import CHATS, TEXTS, Task, bundled_tasks, chosen_tasks, limited, read_prompts
+from specdemo.experiments import prompts
+from specdemo.experiments.prompts import CHATS, TEXTS, Task, bundled_tasks, chosen_tasks, read_prompts
 from specdemo.records import Prompts
 
 DOCS = (Path(__file__).parents[2] / "docs" / "measuring.md").read_text()
@@ -149,7 +149,7 @@ BAD = {
     lines({"name": "Ann", "age": 3}): "unknown fields ('name' and 'age')",
     lines({"conversation_a": CHAT, "conversation_b": CHAT}): "answers to be judged",
     lines({"messages": CHAT[2:3]}): "none of its messages is a user's",
-    lines({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}): "no text",
+    lines({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}): "is not text",
     "3": "something else that is not text",
     lines({"role": "assistant", "text": "Hello"}): "none of its messages is a user's",
 }
@@ -216,12 +216,12 @@ def test_files_without_prompts(tmp_path: Path) -> None:
 
 def test_a_file_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, "prompts.jsonl.gz", lines(*({"prompt": "x" * 50} for _ in range(5))))
-    monkeypatch.setattr(suites, "MOST_PROMPTS", 4)
+    monkeypatch.setattr(prompts, "MOST_PROMPTS", 4)
     assert len(chosen_tasks(read_prompts(path), "chat", None)) == 4
     assert "At most 4 of them are measured, from every category in turn." in read_prompts(path).about()
-    monkeypatch.setattr(suites, "MOST_CHARACTERS", 10)
+    monkeypatch.setattr(prompts, "MOST_CHARACTERS", 10)
     assert "it is longer than 10 characters" in read_prompts(path).bad
-    monkeypatch.setattr(suites, "MOST_BYTES", 200)
+    monkeypatch.setattr(prompts, "MOST_BYTES", 200)
     with pytest.raises(FileError, match="is larger than 0 MB; choose a smaller file"):
         read_prompts(path)
 
@@ -240,6 +240,6 @@ def test_the_bundled_suites_have_several_kinds_of_tasks(kind: Prompts) -> None:
 def test_a_limit_takes_from_every_kind() -> None:
     tasks = bundled_tasks("base")
     kinds = {task.task for task in tasks}
-    assert {task.task for task in limited(tasks, len(kinds))} == kinds
-    assert limited(tasks, 1) == tasks[:1]
-    assert limited(tasks, None) == limited(tasks, 999) == tasks
+    assert {task.task for task in chosen_tasks(None, "base", len(kinds))} == kinds
+    assert chosen_tasks(None, "base", 1) == tasks[:1]
+    assert chosen_tasks(None, "base", None) == chosen_tasks(None, "base", 999) == tasks

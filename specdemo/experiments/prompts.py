@@ -47,7 +47,7 @@ _NESTED = ("paragraphs", "qas", "payloads")  # records within a record: of SQuAD
 _ARRAYS = ("rows", "prompts", "data", "examples", "questions")  # where an object holds several arrays
 _JUDGED = {"conversation_a", "conversation_b", "chosen", "rejected"}
 _ROLES, _CONTENTS = ("role", "from"), ("content", "value", "text", "parts")
-_SPEAKERS = dict.fromkeys(("user", "human", "prompter"), "user") | dict.fromkeys(("system", "developer"), "system")
+_OF_USER, _OF_SYSTEM = ("user", "human", "prompter"), ("system", "developer")
 _LINES = (".jsonl", ".ndjson")
 _NO_TEXT = (".yaml", ".yml", ".toml", ".xml", ".html")  # their lines are not prompts
 
@@ -127,13 +127,11 @@ def typed_tasks(prompts: Sequence[str]) -> list[Task]:
 def chosen_tasks(
     file: PromptFile | None, prompts: Prompts, limit: int | None, *, skip_bad: bool = False
 ) -> list[Task]:
-    """Targets that are not chat models get no later turns. FileError: as `PromptFile.usable`."""
-    tasks = bundled_tasks(prompts) if file is None else file.usable(skip_bad=skip_bad)
-    return limited([task for task in tasks if prompts == "chat" or not task.before], limit)
-
-
-def limited(tasks: Sequence[Task], limit: int | None) -> list[Task]:
-    """Take prompts from all categories in turn, and keep their order."""
+    """Take prompts from all categories in turn, in their order, and later turns only for chat models. FileError: as
+    `PromptFile.usable`.
+    """
+    every = bundled_tasks(prompts) if file is None else file.usable(skip_bad=skip_bad)
+    tasks = [task for task in every if prompts == "chat" or not task.before]
     ranks = defaultdict[str, Iterator[int]](count)
     ranked = sorted(range(len(tasks)), key=lambda index: next(ranks[tasks[index].task]))
     return [tasks[index] for index in sorted(ranked[: min(limit or MOST_PROMPTS, MOST_PROMPTS)])]
@@ -355,14 +353,11 @@ def _content(value: Any) -> str:
 
 def _turns(value: Any) -> tuple[str, list[str]]:
     """The same of a text, turns or messages; answers of assistants and tools are left out."""
-    said: dict[str, list[str]] = {"system": [], "user": []}
-    for item in _flat(value):
-        speaker = _SPEAKERS.get((_text(_lowered(item), *_ROLES) or "user").casefold())
-        if speaker is not None:
-            said[speaker].append(_content(item))
-    if not said["user"]:
+    messages = [((_text(_lowered(item), *_ROLES) or "user").casefold(), item) for item in _flat(value)]
+    system, user = ([_content(item) for role, item in messages if role in roles] for roles in (_OF_SYSTEM, _OF_USER))
+    if not user:
         raise ValueError(_NO_USER)
-    return "\n\n".join(filter(str.strip, said["system"])), said["user"]
+    return "\n\n".join(filter(str.strip, system)), user
 
 
 def _flat(value: Any) -> list[Any]:
