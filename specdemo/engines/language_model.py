@@ -128,6 +128,10 @@ class LanguageModel:
                 adapt(model)
         return core.compile_model(model, self._device, self._properties)
 
+    @property
+    def compiles_lengths(self) -> bool:
+        return self._model is not None
+
     def compile_lengths(self, lengths: Iterable[int]) -> None:
         """Compile passes of these lengths with fixed shapes, if the model is small: same bits, a tenth less time."""
         self._start(lengths)

@@ -151,6 +151,9 @@ class TracedEngine(Engine):
         context = self.pair.draft.context_length if self.pair.draft is not None else None
         # not when sampling: a seed reproduces a run only if every run starts from the same estimates
         learns = strategy.needs_costs and not request.sampling.do_sample
+        if costs is not None and self._model("speculative").compiles_lengths:
+            longest = _FIXED_LENGTHS[-1]  # measured with compiled passes, but longer ones are compiled for no policy
+            costs = costs.model_copy(update={"verify": costs.verify[:longest], "drafting": costs.drafting[:longest]})
         policy = policy_for(strategy, costs, self._estimates if learns else None)
 
         def open_drafter(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Proposer:
