@@ -23,7 +23,7 @@ _COLOURS = 64  # of the palette: text stays sharp, and the file below a megabyte
 _FONTS = ("DejaVuSans.ttf", "Arial.ttf", "Helvetica.ttc", "LiberationSans-Regular.ttf", "NotoSans-Regular.ttf")
 _TEXT_COLOURS = {"rejected": "rejected", "prompt": "mute"}
 _TONES = {"faster": "accepted", "slower": "rejected"}
-_LEGEND = (("accepted", "accepted"), ("rejected", "rejected"), ("own", "the target's own"))
+_LEGEND = (("accepted", "accepted"), ("rejected", "rejected"), ("own", "correction or bonus"))
 
 PlacedWord = tuple[str, str, int, int]  # a word, its kind, and where it stands in its pane, in pixels
 
