@@ -31,7 +31,8 @@ export class Race {
     discarded.addEventListener("change", () => this.root.classList.toggle("with-discarded", discarded.checked));
     element.querySelector(".rounds")?.addEventListener("click", () => trigger("select", {}));
     if (element.querySelector(".share")) shares(find(".share"), find("#share-menu"), () => this.finished?.record, trigger);
-    this.run = this.first = ""; // `first`: the headline before repeats
+    this.run = "";
+    /** @type {Comparison | null} */ this.first = null; // the summary before repeats
     /** @type {Set<string>} */ this.startedRuns = new Set(); // runs, with this one
     this.read = -1; // number of the last event of the run
     /** @type {Comparison | null} */ this.request = null; // what is compared
@@ -82,7 +83,7 @@ export class Race {
     }
     if (event.kind === "end") {
       const { run, record, anatomy } = event;
-      this.first ||= record.summary.headline;
+      this.first ??= record.summary;
       this.finished = { run, record, anatomy }; // it comes again with the figures of repeats
       this.moves = record.moves;
       this.panes.speculative.source = record.trace_source;
@@ -120,7 +121,7 @@ export class Race {
   begin(run, request) {
     this.finished = this.failure = null;
     this.startedRuns.add(run);
-    Object.assign(this, { run, request, moves: [], read: -1, first: "" });
+    Object.assign(this, { run, request, moves: [], read: -1, first: null });
     const { settings, pair, recorded } = request;
     const remote = pair.target.server !== null;
     this.recorded = Boolean(recorded);
@@ -211,14 +212,12 @@ export class Race {
     this.root.dataset.live = "false";
     this.root.dataset.state = this.finished ? "done" : "failed";
     if (!this.finished) return this.say(this.failure ?? "");
-    const { record } = this.finished;
-    const { summary } = record;
+    const { record, record: { summary } } = this.finished;
     const stopped = SIDES.some((side) => record[side].finish_reason === "cancelled") && SIDES.map((side) => `${this.player.at(side).tokens} ${side}`).join(" and ");
-    this.root.dataset.tone = summary.direction;
-    this.root.dataset.strength = summary.strength;
+    Object.assign(this.root.dataset, { tone: summary.direction, strength: summary.strength });
     const reason = [stopped && `Stopped after ${stopped} tokens.`, summary.sentence, summary.certain].filter(Boolean).join(" ");
-    const same = this.first === summary.headline || this.first.endsWith("not certain"); // which promised to change
-    const was = same ? "" : ` (was ${this.first.toLowerCase()})`;
+    const same = this.first.headline === summary.headline || this.first.strength === "uncertain"; // which promised to change
+    const was = same ? "" : ` (was ${this.first.headline.toLowerCase()})`;
     const range = [summary.range, summary.refined || (was && "with step costs")].filter(Boolean).join(", ") + was;
     const warning = summary.warnings.find((/** @type {any} */ { kind }) => kind !== "disturbed" || !summary.certain); // which says so, too
     const texts = { headline: summary.headline, reason, range, apart: summary.apart, warning: warning?.chip, "made-by": summary.made_by };
@@ -228,10 +227,11 @@ export class Race {
     this.find(".agreement").dataset.identical = record.settings.do_sample ? "" : String(summary.identical); // draws may differ
     this.find(".grounds").replaceChildren(...paragraphs(summary.why));
     this.find(".figures").replaceChildren(tiles(summary.figures), ...paragraphs(summary.notes));
-    const longest = Math.max(...Object.values(summary.seconds));
+    const { plain, speculative } = summary.seconds, longest = Math.max(...Object.values(summary.seconds));
+    const typical = Math.abs(plain / speculative / summary.speedup - 1) < 1e-6; // else the race's clocks
     for (const side of SIDES) { // a side that failed has no time
       const time = summary.seconds[side];
-      if (time !== undefined) this.bar(side, longest ? time / longest : 0, duration(1000 * time), true);
+      if (time !== undefined) this.bar(side, longest ? time / longest : 0, `${duration(1000 * time)} ${typical ? "in typical steps" : "on the clock"}`, true);
     }
     if (this.marked === this.run) return;
     this.marked = this.run;

@@ -368,7 +368,7 @@ PRESETS = {
     for preset in (
         Preset(
             "tune",
-            "The fastest setting",
+            "Find the fastest setting",
             "find the fastest lookahead, confidence threshold or policy for your prompts",
             # eight lookaheads show the curve; more, between which it hardly changes, would leave each fewer runs
             Axes(lookaheads=(1, 2, 3, 4, 5, 6, 8, 10), thresholds=(0.3, 0.6), policies=(ALL,)),
@@ -377,11 +377,14 @@ PRESETS = {
             confirm=True,
         ),
         Preset(
-            "bench", "Every strategy", "measure every decoding strategy on suites of tasks", Axes(strategies=(ALL,))
+            "bench",
+            "Compare all strategies",
+            "measure every decoding strategy on suites of tasks",
+            Axes(strategies=(ALL,)),
         ),
         Preset(
             "load",
-            "Several requests at once",
+            "Test several requests at once",
             "measure how the speedup changes with several requests at once",
             Axes(concurrency=(1, 2, 4, 8, 16)),
             CONCURRENT[0],
@@ -390,7 +393,7 @@ PRESETS = {
         ),
         Preset(
             "temperature",
-            "Sampling temperature",
+            "Vary the sampling temperature",
             "measure how acceptance and speedup change with the sampling temperature",
             Axes(temperatures=(0.0, 0.4, 0.8, 1.2)),
             next(name for name, engine in ENGINES.items() if engine.samples_exactly),
@@ -398,7 +401,7 @@ PRESETS = {
         ),
         Preset(
             "precision",
-            "Precision",
+            "Vary the precision",
             "measure how acceptance and speedup change with the precision of target, draft and KV cache",
             Axes(precisions=("as loaded", "target f32", "target bf16", "cache u8")),
             limit=8,

@@ -1,9 +1,8 @@
 """Settings as a few lines for other software, which reproduce them without specdemo. Prompts, names and paths are
-other people's text, so each is quoted for where it stands: Python, JSON, bash, PowerShell, or a comment.
+other people's text, so each is quoted for where it stands: Python, JSON, bash, or a comment.
 """
 
 import json
-import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -128,9 +127,9 @@ def _ovms(copy: _Copy) -> Iterator[str]:
     flags = ["--rest_port", _PORT, "--model_name", name, "--model_path", copy.target.path]
     flags += ["--task", "text_generation", "--target_device", runtime.device, "--cache_size", str(runtime.cache_size)]
     if copy.draft is not None:
-        yield from command(["ovms", *flags, "--draft_source_model", copy.draft.path])
+        yield command(["ovms", *flags, "--draft_source_model", copy.draft.path])
     else:  # the graph needs prompt_lookup in its plugin_config
-        yield from command(["ovms", *flags, "--pipeline_type", "LM_CB"])
+        yield command(["ovms", *flags, "--pipeline_type", "LM_CB"])
         yield "# and in the model's graph.pbtxt: plugin_config: '{ \"prompt_lookup\": true }'"
     # without probabilities, GenAI does not apply a threshold in greedy decoding
     probabilities = {"logprobs": True} if copy.request.reports_probabilities else {}
@@ -144,7 +143,7 @@ def _vllm(copy: _Copy) -> Iterator[str]:
     if copy.target.path.endswith(".gguf"):
         yield "# vLLM 0.32 no longer reads GGUF files; replace this one by the repository of the original weights"
     flags = ["--port", _PORT, "--served-model-name", copy.pair.target.name, "--speculative-config", _json(form)]
-    yield from command(["vllm", "serve", copy.target.path, *flags])
+    yield command(["vllm", "serve", copy.target.path, *flags])
     yield from _post("/v1", copy, copy.request.openai())
 
 
@@ -155,7 +154,7 @@ def _llama_cpp(copy: _Copy) -> Iterator[str]:
         flags = ["--spec-type", kind, "--spec-draft-model", copy.draft.path, *flags]
     if "ngram-cache" in flags:
         yield "# llama.cpp's n-gram cache decides how much to propose by thresholds of its own"
-    yield from command(["llama-server", "--port", _PORT, "-m", copy.target.path, *flags])
+    yield command(["llama-server", "--port", _PORT, "-m", copy.target.path, *flags])
     sampling = copy.request.llama_cpp(copy.pair.target.context_length or _WINDOW)
     yield from _post("/v1", copy, {"max_tokens": copy.request.max_new_tokens, **sampling})
 
@@ -186,23 +185,12 @@ def _json(value: Any) -> str:
     return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in text)
 
 
-def command(arguments: Sequence[str]) -> Iterator[str]:
-    """Also, as a comment, PowerShell's line if it differs. SettingsError: a name or path has invisible characters."""
+def command(arguments: Sequence[str]) -> str:
+    """SettingsError: a name or path has invisible characters."""
     for argument in arguments:
         if not argument.isprintable():
             raise SettingsError(f"{quoted(argument)} has characters that no command line should hold; rename it.")
-    line, other = shlex.join(arguments), powershell(arguments)
-    yield line
-    if other != line:
-        yield f"# in PowerShell: {other}"
-
-
-def powershell(arguments: Sequence[str]) -> str:
-    """Typographic quotes end a string in PowerShell, too."""
-    plain = re.compile(r"[\w./:=+\\-]+", re.ASCII)
-    return " ".join(
-        word if plain.fullmatch(word) else "'" + re.sub("(['‘’‚‛])", r"\1\1", word) + "'" for word in arguments
-    )
+    return shlex.join(arguments)
 
 
 def _post(prefix: str, copy: _Copy, request: dict[str, Any]) -> Iterator[str]:
@@ -216,5 +204,3 @@ def _post(prefix: str, copy: _Copy, request: dict[str, Any]) -> Iterator[str]:
     data = _json({"model": copy.pair.target.name, **body, **request})
     yield ""
     yield shlex.join(["curl", url, "-H", f"Content-Type: {kind}", "-d", data])
-    flags = ["-Method", "Post", "-Uri", url, "-ContentType", f"{kind}; charset=utf-8", "-Body", data]
-    yield f"# in PowerShell: {powershell(['Invoke-RestMethod', *flags])}"

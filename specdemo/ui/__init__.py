@@ -1,1 +1,1 @@
-"""The page: one module per tab. Only `app.py` and the command `serve` import it, and no other package Gradio."""
+"""The page: one module per tab. Only the command `serve` imports it, and no other package imports Gradio."""

@@ -270,7 +270,7 @@ def measure_tab(shared: Shared, compare: CompareTab) -> None:
     with gr.Tab("Measure", id="measure"):
         with gr.Column(elem_classes="sheet", elem_id="measure-form"):
             gr.HTML("<h2>Measure</h2><p>Each speculative run stands between two plain ones; the order is random.</p>")
-            preset = gr.Radio(titles, value=titles[0], label="What to vary", elem_id="measure-preset")
+            preset = gr.Radio(titles, value=titles[0], label="Goal", elem_id="measure-preset")
             ticked = gr.CheckboxGroup(
                 at_first["choices"],
                 value=at_first["value"],
@@ -288,7 +288,7 @@ def measure_tab(shared: Shared, compare: CompareTab) -> None:
                 stop_button = gr.Button("Stop", variant="stop", elem_id="measure-stop", visible=False, scale=0)
                 use = gr.Button(elem_id="measure-use", visible=False, scale=0, min_width=260)
                 file = gr.UploadButton(
-                    "Your own prompts", file_types=_FILES, elem_id="measure-suite", scale=0, min_width=220
+                    "Upload prompts", file_types=_FILES, elem_id="measure-suite", scale=0, min_width=220
                 )
             suite = gr.HTML(_BUNDLED, elem_id="measure-suite-name")
             skip_bad = gr.Checkbox(label="Skip entries without a prompt", visible=False, elem_id="measure-skip-bad")

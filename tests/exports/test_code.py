@@ -1,6 +1,5 @@
 import ast
 import json
-import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -9,13 +8,11 @@ from typing import Any
 import httpx
 import pytest
 import xllamacpp
-from hypothesis import given
-from hypothesis import strategies as st
 
 from specdemo.engines.base import BRIEF
 from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.errors import SettingsError
-from specdemo.exports.code import FLAVOURS, code, command, powershell
+from specdemo.exports.code import FLAVOURS, code, command
 from specdemo.models.catalogue import BUNDLED, bundled_models, bundled_pair, find, initial_settings, pair_of
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import inspect_model
@@ -163,31 +160,11 @@ def test_no_prompt_name_path_or_note_is_obeyed(flavour: str, tmp_path: Path, mon
         body = json.loads(request[-1])
         assert (body["model"], body["prompt"]) == (name, text)
         assert not [*tmp_path.glob("*broken*")]
-        marked = [line.partition("# in PowerShell: ")[2] for line in lines.split("\n")]
-        *starts, asks = (read_by_powershell(line) for line in marked if line)
-        assert asks[-1] == request[-1]
-        assert all(start[1:] == started for start in starts), "none where bash's line is read alike"
 
 
 def test_a_name_that_cannot_be_seen_is_in_no_command_line() -> None:
     with pytest.raises(SettingsError, match=r"'a\\nb' has characters that no command line should hold; rename it"):
-        list(command(["vllm", "serve", "a\nb"]))
-
-
-@given(st.lists(st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z"))), min_size=1))
-def test_every_shell_reads_what_was_written(arguments: list[str]) -> None:
-    line, *_ = command(arguments)
-    assert shlex.split(line) == arguments
-    assert read_by_powershell(powershell(arguments)) == arguments
-
-
-def read_by_powershell(line: str) -> list[str]:
-    """Single quotes have several forms, and are text where they are doubled."""
-    found = list[str]()
-    for quoted, word in re.findall(r"['‘’‚‛]((?:[^'‘’‚‛]|['‘’‚‛]{2})*)['‘’‚‛](?: |$)|([\w./:=+\\-]+)(?: |$)", line):
-        found.append(word or re.sub("(['‘’‚‛])['‘’‚‛]", r"\1", quoted))
-    assert " ".join(powershell([each]) for each in found) == line, "all of it was read"
-    return found
+        command(["vllm", "serve", "a\nb"])
 
 
 @pytest.fixture(scope="module")

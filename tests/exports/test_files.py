@@ -12,6 +12,7 @@ from specdemo.exports.gif import SIZE, moving_picture
 from specdemo.exports.html import replay
 from specdemo.records import SIDES, Comparison, Run, Turn
 from specdemo.results.summary import summarise
+from tests.support.browser import skip
 from tests.support.charts import assert_drawn
 from tests.support.proposals import compared
 from tests.support.scripted import ScriptedEngine
@@ -83,8 +84,7 @@ def test_nothing_of_a_replay_is_wider_than_a_phone(browser: BrowserContext, tmp_
     page = browser.new_page()
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(file.as_uri())
-    page.click(".skip")
-    page.wait_for_selector(".race[data-state=done]")
+    skip(page)
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     end = page.locator(".charts").evaluate("charts => charts.getBoundingClientRect().bottom")
     assert end <= page.get_by_role("heading", name="Figures").evaluate("head => head.getBoundingClientRect().top")

@@ -25,7 +25,7 @@ test("bars show tokens of the limit while they race, and seconds at the finish",
   view.receive(end());
   view.player.skip();
   assert.deepEqual(widths(view), [100, 66.67]);
-  assert.equal(view.find(".track.speculative output").textContent, "2.00 s");
+  assert.equal(view.find(".track.speculative output").textContent, "2.00 s in typical steps");
 });
 
 test("a finished run is its record alone: text, conclusion, figures, and what explains them", () => {

@@ -101,12 +101,7 @@ def installed() -> str | None:
 
 
 def open_tab(page: Page, name: str) -> None:
-    tab = page.get_by_role("tab", name=name, exact=True).filter(visible=True)
-    if tab.count():
-        tab.first.click()
-    else:
-        page.get_by_role("button", name="More tabs").click()
-        page.locator(".overflow-dropdown").get_by_role("button", name=name, exact=True).click()
+    page.get_by_role("tab", name=name, exact=True).filter(visible=True).first.click()
 
 
 def run(page: Page) -> None:

@@ -43,7 +43,7 @@ class Sessions:
 
 
 def measured(
-    ticked: list[str], error: EngineError | None = None, *, preset: str = "Every strategy"
+    ticked: list[str], error: EngineError | None = None, *, preset: str = "Compare all strategies"
 ) -> list[list[Any]]:
     """Updates of message, board, files, best setting, its button, start and stop."""
     callbacks = MeasureCallbacks(Sessions(error))  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ def test_every_choice_offers_its_variants_and_measures_them(preset: str) -> None
 def test_what_cannot_be_measured_is_a_sentence() -> None:
     assert "Choose at least one variant" in measured([])[0][0]
     alone = ENGINE.pair.model_copy(update={"target": ENGINE.pair.target.model_copy(update={"server": "llama.cpp"})})
-    assert "A server chose its precision" in variant_choices("Precision", alone, *VALUES)["info"]
+    assert "A server chose its precision" in variant_choices("Vary the precision", alone, *VALUES)["info"]
 
 
 def tuned(now: GenerationSettings, lookaheads: tuple[int, ...]) -> tuple[Plan, Result]:

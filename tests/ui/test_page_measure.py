@@ -22,7 +22,7 @@ def test_a_measurement_in_the_browser(visit: Visit) -> None:
     expect(page.locator("#run")).to_be_visible()
 
     open_tab(page, "Measure")
-    page.get_by_label("Several requests at once").check()
+    page.get_by_label("Test several requests at once").check()
     expect(page.locator("#measure-variants")).to_contain_text("concurrency 8")
     set_slider(page, "measure-tokens", 400)
     page.click("#measure-start")
