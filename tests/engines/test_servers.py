@@ -154,7 +154,7 @@ def test_characters_of_several_tokens_hide_some(tmp_path: Path) -> None:
         started(file, file) as url,
         closing(RemoteEngine(remote_pair(Servers(speculative=Server(url=url))))) as engine,
     ):
-        settings = initial_settings(engine.pair, max_new_tokens=60, ignore_eos=True)
+        settings = initial_settings(engine.pair, max_new_tokens=60, ignore_eos=True, do_sample=True, temperature=2.0)
         run = run_alone(engine.decoder(Request.of(PROMPT, settings)))
     assert len(run.tokens) == 60 > len(run.token_ids)
     assert sum(len(step.committed) for step in run.rounds) == 59
