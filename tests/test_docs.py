@@ -60,14 +60,7 @@ def test_every_document_is_linked_from_the_readme() -> None:
 
 
 def test_formulas_are_those_of_the_figures() -> None:
-    for name in (
-        "speedup",
-        "acceptance_rate",
-        "mean_acceptance_length",
-        "per_position",
-        "draft_cost",
-        "verify_cost",
-    ):
+    for name in ("speedup", "acceptance_rate", "mean_acceptance_length", "per_position", "draft_cost", "verify_cost"):
         assert metrics.FORMULAS[name] in (ROOT / "docs" / "figures.md").read_text()
 
 

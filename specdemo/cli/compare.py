@@ -20,14 +20,7 @@ from specdemo.cli.options import (
     raced_settings,
     whole,
 )
-from specdemo.cli.terminal import (
-    interruptible,
-    print_figures,
-    progress,
-    racing,
-    safe_console,
-    show_conversion,
-)
+from specdemo.cli.terminal import interruptible, print_figures, progress, racing, safe_console, show_conversion
 from specdemo.engines.base import check_prompt
 from specdemo.errors import ServerError, UsageError
 from specdemo.experiments.prompts import Task, read_prompts, typed_tasks

@@ -64,8 +64,7 @@ class Axes(Checked):
     )
     temperatures: tuple[float, ...] = Field((), description="such as 0,0.4,0.8; 0 is greedy decoding")
     precisions: tuple[str, ...] = Field(
-        (),
-        description="such as 'as loaded,target bf16,cache u8', of target, draft and cache; join several with +",
+        (), description="such as 'as loaded,target bf16,cache u8', of target, draft and cache; join several with +"
     )
     concurrency: tuple[int, ...] = Field(
         (), max_length=MOST_IN_FLIGHT, description="numbers of requests at once, such as 1,2,4,8"

@@ -155,11 +155,7 @@ class Loaded(NamedTuple):
 
 
 def run(
-    plan: Plan,
-    load: Load | None = None,
-    *,
-    loaded: Loaded | None = None,
-    stop: Stop = lambda: False,
+    plan: Plan, load: Load | None = None, *, loaded: Loaded | None = None, stop: Stop = lambda: False
 ) -> Iterator[Progress[Result]]:
     """Measure, yielding progress at the start and after every row, until `stop` returns True.
 

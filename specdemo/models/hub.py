@@ -70,11 +70,7 @@ Plan = tuple[RemoteFile, ...]  # in the order of download
 
 
 def download(
-    repository: str,
-    *,
-    revision: str | None = None,
-    stop: Callable[[], bool] = lambda: False,
-    limits: Limits = LIMITS,
+    repository: str, *, revision: str | None = None, stop: Callable[[], bool] = lambda: False, limits: Limits = LIMITS
 ) -> Generator[Progress[Path | None], None, None]:
     """Download the files of a repository that OpenVINO GenAI needs; progress is in bytes and ends with the folder.
 

@@ -113,11 +113,7 @@ MOST_SECONDS = 15.0
 
 
 def repeats(
-    engine: Engine,
-    comparison: Comparison,
-    *,
-    number: int | None = None,
-    stop: Callable[[], bool] = lambda: False,
+    engine: Engine, comparison: Comparison, *, number: int | None = None, stop: Callable[[], bool] = lambda: False
 ) -> Iterator[Comparison]:
     """Repeat a finished race, alternating speculative and plain runs; yield the comparison after each repeat.
 

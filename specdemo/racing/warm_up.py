@@ -142,10 +142,7 @@ def warm_up(
 
 
 def prepare(
-    engine: Engine,
-    settings: GenerationSettings,
-    costs: Costs | None = None,
-    stop: Callable[[], bool] = lambda: False,
+    engine: Engine, settings: GenerationSettings, costs: Costs | None = None, stop: Callable[[], bool] = lambda: False
 ) -> Iterator[Phase]:
     """Warm up for a race with these settings in advance. Failures are ignored; the race will report them."""
     request = Request.of(WARM_UP_PROMPT, settings)

@@ -237,18 +237,14 @@ class Gate:
 
     async def _make_room(self, session: _Session) -> None:
         """Drop sessions that nobody has fetched for long and, if one more event does not fit, the oldest one."""
-        cutoff, full = (
-            monotonic() - UNREAD_SECONDS,
-            sum(other.events for other in self._sessions.values()) >= UNDER_WAY,
-        )
-        waiting = {
-            name: other for name, other in self._sessions.items() if not other.fetching and other is not session
-        }
-        if full and not waiting:
+        cutoff = monotonic() - UNREAD_SECONDS
+        full = sum(other.events for other in self._sessions.values()) >= UNDER_WAY
+        idle = {name: other for name, other in self._sessions.items() if not other.fetching and other is not session}
+        if full and not idle:
             raise Refused(503, "Too much is waiting already; try again in a minute.")
-        oldest = min(waiting, key=lambda name: waiting[name].since) if full else None
-        unwanted = [name for name, other in waiting.items() if name == oldest or other.since < cutoff]
-        await asyncio.gather(*(self._drop(name, waiting[name].scope) for name in unwanted))
+        oldest = min(idle, key=lambda name: idle[name].since) if full else None
+        unwanted = [name for name, other in idle.items() if name == oldest or other.since < cutoff]
+        await asyncio.gather(*(self._drop(name, idle[name].scope) for name in unwanted))
 
     async def _messages(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on the messages of a session's events, and count the events that end."""

@@ -204,9 +204,7 @@ def test_plain_decoding_where_nothing_pays() -> None:
 
 
 @given(
-    st.lists(st.floats(0, 1), max_size=8),
-    st.floats(1e-6, 10),
-    st.lists(st.floats(1e-6, 10), min_size=1, max_size=9),
+    st.lists(st.floats(0, 1), max_size=8), st.floats(1e-6, 10), st.lists(st.floats(1e-6, 10), min_size=1, max_size=9)
 )
 def test_a_speedup_is_never_above_the_tokens_of_a_round(
     agreement: list[float], draft: float, passes: list[float]

@@ -55,14 +55,7 @@ def test_without_config_json_the_vocabulary_is_the_number_of_logits(copy: Path) 
 
 @pytest.mark.parametrize(
     "content",
-    [
-        b"{",
-        b"\xff\xfe",
-        b"[" * 100_000,
-        b'{"architectures": 3, "vocab_size": -1}',
-        b'{"text_config": 3}',
-        None,
-    ],
+    [b"{", b"\xff\xfe", b"[" * 100_000, b'{"architectures": 3, "vocab_size": -1}', b'{"text_config": 3}', None],
     ids=lambda content: str(content)[:40],
 )
 def test_damaged_config(copy: Path, content: bytes | None) -> None:

@@ -12,16 +12,7 @@ from hypothesis import strategies as st
 
 import specdemo.racing.costs as step_costs
 from specdemo.engines.base import THOROUGH
-from specdemo.racing.costs import (
-    Sample,
-    known_costs,
-    learn,
-    measure_costs,
-    merged,
-    recall,
-    remember,
-    rising,
-)
+from specdemo.racing.costs import Sample, known_costs, learn, measure_costs, merged, recall, remember, rising
 from specdemo.racing.race import race
 from specdemo.racing.warm_up import OtherLoad
 from specdemo.records import Comparison

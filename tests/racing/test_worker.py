@@ -21,6 +21,7 @@ from specdemo.racing.warm_up import steady_before
 from specdemo.racing.worker import Prepare, WithEngine, Worker, if_loaded
 from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Slice
 from specdemo.settings import GenerationSettings
+from tests.support.failing import limited
 from tests.support.scripted import ScriptedEngine
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=2000)
@@ -189,13 +190,9 @@ def test_an_engine_that_waits_for_ever_is_replaced(worker: Worker, monkeypatch: 
 def test_a_process_that_cannot_be_started_is_an_error_with_its_cause_and_is_tried_again(worker: Worker) -> None:
     compare(worker)
     worker.close()
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
-    try:
-        with pytest.raises(EngineError, match="cannot be started: this process can open no more files") as refused:
-            compare(worker)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    cause = "cannot be started: this process can open no more files"
+    with limited(resource.RLIMIT_NOFILE, 3), pytest.raises(EngineError, match=cause) as refused:
+        compare(worker)
     assert "Too many open files" in refused.value.cause
     assert compare(worker).plain.finish_reason == "length"
 

@@ -11,17 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specdemo.racing.race import SLICE_SECONDS, race
-from specdemo.records import (
-    SIDES,
-    Comparison,
-    DraftToken,
-    Round,
-    Run,
-    Side,
-    Token,
-    Trial,
-    outcomes_from_counts,
-)
+from specdemo.records import SIDES, Comparison, DraftToken, Round, Run, Side, Token, Trial, outcomes_from_counts
 from specdemo.results import metrics
 from specdemo.settings import GenerationSettings
 from tests.support.scripted import ScriptedEngine

@@ -21,18 +21,7 @@ from specdemo.engines.base import (
     rounds_of,
 )
 from specdemo.errors import EngineError
-from specdemo.records import (
-    SIDES,
-    Costs,
-    DraftToken,
-    Environment,
-    Model,
-    ModelPair,
-    Request,
-    Round,
-    Side,
-    Token,
-)
+from specdemo.records import SIDES, Costs, DraftToken, Environment, Model, ModelPair, Request, Round, Side, Token
 from specdemo.strategies import Constant, Plain, Strategy
 
 WRONG = " um"
