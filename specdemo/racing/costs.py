@@ -100,9 +100,9 @@ class Timed(NamedTuple):
 
 def _races(engine: Engine) -> list[tuple[int, ...]]:
     """Lookaheads measured together."""
-    together = _drafts(engine) and Constant.name in ENGINES[engine.name].live
-    alone: list[tuple[int, ...]] = [(lookahead,) for lookahead in (*USUAL, *LONGER)]
-    return [USUAL, *alone[len(USUAL) :]] if together else alone
+    if _drafts(engine) and Constant.name in ENGINES[engine.name].live:
+        return [USUAL, *((lookahead,) for lookahead in LONGER)]
+    return [(lookahead,) for lookahead in (*USUAL, *LONGER)]
 
 
 def _drafts(engine: Engine) -> bool:
