@@ -9,13 +9,13 @@ from enum import StrEnum
 from itertools import accumulate
 from math import log
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from typing import Annotated, Generic, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, computed_field
 
 from specdemo.capabilities import ServerKind
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, Weights
-from specdemo.strategies import Confidence, DraftKindName, HeadName, Plain, Strategy
+from specdemo.strategies import DraftKindName, HeadName, Plain, Strategy
 
 MOST = 2048  # tokens of a run, and so rounds, and proposals per round
 MOST_TURNS = 256  # of a chat before its prompt
@@ -148,9 +148,6 @@ class Turn(Record):
     answer: str
 
 
-_NO_TOP_K = 2**63 - 1  # in GenAI
-
-
 @dataclass(frozen=True)
 class Request:
     prompt: str
@@ -189,58 +186,6 @@ class Request:
         for turn in self.history:
             parts += [("user", turn.prompt), ("assistant", turn.answer)]
         return [{"role": role, "content": text} for role, text in [*parts, ("user", self.prompt)]]
-
-    # Fields of other software, sent by engines and shown as code to copy. Every field is given, even defaults, since
-    # a model's own generation config may differ.
-
-    @property
-    def reports_probabilities(self) -> bool:
-        """Whether to ask GenAI for the target's probability of each committed token, which takes time. In greedy
-        decoding a confidence threshold needs it: otherwise GenAI's draft stops after one token.
-        """
-        return isinstance(self.strategy, Confidence) and not self.sampling.do_sample
-
-    def genai(self) -> dict[str, Any]:
-        sampling = self.sampling
-        fields: dict[str, Any] = {
-            "max_new_tokens": self.max_new_tokens,
-            "repetition_penalty": sampling.repetition_penalty,
-            "do_sample": sampling.do_sample,
-            "ignore_eos": self.ignore_eos,
-        }
-        if sampling.do_sample:
-            fields |= {"temperature": sampling.temperature, "top_p": sampling.top_p}
-            fields |= {"top_k": sampling.top_k or _NO_TOP_K, "rng_seed": sampling.seed}
-        if self.reports_probabilities:
-            fields["logprobs"] = 1
-        return fields | (self.strategy.genai() or {})
-
-    def openai(self, *, neutral: bool = True) -> dict[str, Any]:
-        """Fields of OpenAI's protocol and those that vLLM and others add. If not `neutral`, leave out additions that
-        change nothing, since some servers refuse fields that they do not know.
-        """
-        sampling = self.sampling
-        fields: dict[str, Any] = {"max_tokens": self.max_new_tokens, "temperature": 0}
-        added: dict[str, Any] = {"ignore_eos": self.ignore_eos, "repetition_penalty": sampling.repetition_penalty}
-        if sampling.do_sample:
-            fields |= {"temperature": sampling.temperature, "top_p": sampling.top_p, "seed": sampling.seed}
-            added["top_k"] = sampling.top_k or -1
-        defaults = {"ignore_eos": False, "repetition_penalty": 1, "top_k": -1}
-        return fields | {name: value for name, value in added.items() if neutral or value != defaults[name]}
-
-    def llama_cpp(self, window: int) -> dict[str, Any]:
-        """Fields of llama.cpp's server; a repetition penalty covers the last `window` tokens."""
-        sampling = self.sampling
-        return {
-            "temperature": sampling.temperature if sampling.do_sample else 0,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "min_p": 0,
-            "seed": sampling.seed,
-            "repeat_penalty": sampling.repetition_penalty,
-            "repeat_last_n": window,
-            "ignore_eos": self.ignore_eos,
-        }
 
 
 # Runs, and comparisons of two.

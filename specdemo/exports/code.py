@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, get_args
 
+from specdemo.engines import formats
 from specdemo.errors import SettingsError, quoted
 from specdemo.models.devices import draft_device, properties
 from specdemo.models.library import Format, Origin, origin
@@ -17,7 +18,6 @@ from specdemo.strategies import DRAFT_MODEL, HeadName, Lookup, ServerDefault, St
 from specdemo.text import printable
 
 _PORT = "8000"
-_WINDOW = 4096  # last tokens for llama.cpp to penalize, if the context length is unknown
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _genai(copy: _Copy) -> Iterator[str]:
     yield f"    {source},"
     yield ")"
     yield "config = pipeline.get_generation_config()"
-    for name, value in copy.request.genai().items():
+    for name, value in formats.genai(copy.request).items():
         why = "  # without it, GenAI does not apply a threshold in greedy decoding" if name == "logprobs" else ""
         yield f"config.{name} = {value!r}{why}"
     yield f"prompt = {copy.request.prompt!r}"
@@ -132,8 +132,8 @@ def _ovms(copy: _Copy) -> Iterator[str]:
         yield command(["ovms", *flags, "--pipeline_type", "LM_CB"])
         yield "# and in the model's graph.pbtxt: plugin_config: '{ \"prompt_lookup\": true }'"
     # without probabilities, GenAI does not apply a threshold in greedy decoding
-    probabilities = {"logprobs": True} if copy.request.reports_probabilities else {}
-    yield from _post("/v3", copy, copy.request.openai() | copy.form | probabilities)
+    probabilities = {"logprobs": True} if formats.reports_probabilities(copy.request) else {}
+    yield from _post("/v3", copy, formats.openai(copy.request) | copy.form | probabilities)
 
 
 def _vllm(copy: _Copy) -> Iterator[str]:
@@ -144,7 +144,7 @@ def _vllm(copy: _Copy) -> Iterator[str]:
         yield "# vLLM 0.32 no longer reads GGUF files; replace this one by the repository of the original weights"
     flags = ["--port", _PORT, "--served-model-name", copy.pair.target.name, "--speculative-config", _json(form)]
     yield command(["vllm", "serve", copy.target.path, *flags])
-    yield from _post("/v1", copy, copy.request.openai())
+    yield from _post("/v1", copy, formats.openai(copy.request))
 
 
 def _llama_cpp(copy: _Copy) -> Iterator[str]:
@@ -155,7 +155,7 @@ def _llama_cpp(copy: _Copy) -> Iterator[str]:
     if "ngram-cache" in flags:
         yield "# llama.cpp's n-gram cache decides how much to propose by thresholds of its own"
     yield command(["llama-server", "--port", _PORT, "-m", copy.target.path, *flags])
-    sampling = copy.request.llama_cpp(copy.pair.target.context_length or _WINDOW)
+    sampling = formats.llama_cpp(copy.request, copy.pair.target.context_length)
     yield from _post("/v1", copy, {"max_tokens": copy.request.max_new_tokens, **sampling})
 
 

@@ -28,6 +28,7 @@ from specdemo.engines.base import (
     counted_drafts,
     rounds_of,
 )
+from specdemo.engines.formats import reports_probabilities
 from specdemo.engines.genai.pipelines import Output, Pipelines, kind_of
 from specdemo.engines.genai.replay import Tracer
 from specdemo.engines.text import IncrementalText
@@ -143,7 +144,7 @@ class GenAIDecoder(Decoder):
         started = perf_counter()
         self._pipelines.step(self._kind)
         seconds = perf_counter() - started
-        output, reported = self._pipelines.read(self._handle), self._request.reports_probabilities
+        output, reported = self._pipelines.read(self._handle), reports_probabilities(self._request)
         self.finish_reason = output.finish_reason
         tokens = [
             Token(id=id_, text=self._text.push(id_), probability=math.exp(log_probability) if reported else None)

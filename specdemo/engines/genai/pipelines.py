@@ -14,6 +14,7 @@ import numpy as np
 import openvino
 import openvino_genai
 
+from specdemo.engines import formats
 from specdemo.engines.base import PREFILL_CHUNK
 from specdemo.engines.language_model import LanguageModel
 from specdemo.engines.text import Tokenizer
@@ -43,7 +44,7 @@ def generation_config(
     pipeline: openvino_genai.ContinuousBatchingPipeline, request: Request, **changes: Any
 ) -> openvino_genai.GenerationConfig:
     config = pipeline.get_config()
-    for name, value in {**request.genai(), **changes, "apply_chat_template": False}.items():
+    for name, value in {**formats.genai(request), **changes, "apply_chat_template": False}.items():
         setattr(config, name, value)
     return config  # the chat template is already in the prompt
 

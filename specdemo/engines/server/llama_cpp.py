@@ -13,13 +13,12 @@ from contextlib import closing
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
+from specdemo.engines import formats
 from specdemo.engines.base import Prefilling, counted_drafts
 from specdemo.engines.server.client import Client, Event, SilentError
 from specdemo.engines.server.protocol import Dialect, HttpRequest, Reader, choose
 from specdemo.errors import ServerError
 from specdemo.records import MOST, TICK, Model, Request, Round, Token
-
-_WINDOW = 64  # last tokens for a repetition penalty, if the context length is unknown; llama.cpp's own default
 
 
 class LlamaCpp(Dialect):
@@ -79,7 +78,7 @@ class LlamaCpp(Dialect):
             thinking = {"enable_thinking": request.enable_thinking}
             chat = {"model": self._name, "messages": request.messages, "chat_template_kwargs": thinking}
             prompt = str(self._client.fetch("/apply-template", chat).get("prompt"))
-        body = self._body(prompt, request.max_new_tokens) | request.llama_cpp(self._context or _WINDOW)
+        body = self._body(prompt, request.max_new_tokens) | formats.llama_cpp(request, self._context)
         return "/completion", body, LlamaCppReader
 
     def count_tokens(self, text: str) -> int:

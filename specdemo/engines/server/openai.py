@@ -11,6 +11,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from specdemo.capabilities import SERVERS
+from specdemo.engines import formats
 from specdemo.engines.base import Prefilling, counted_drafts
 from specdemo.engines.server import vllm
 from specdemo.engines.server.client import Client, Event
@@ -65,7 +66,7 @@ class OpenAI(Dialect):
         return self._client.text("/metrics", _METRICS_SECONDS) if self._vllm else ""
 
     def ask(self, request: Request) -> HttpRequest:
-        body: dict[str, Any] = {"model": self._name, **request.openai(neutral=False)}
+        body: dict[str, Any] = {"model": self._name, **formats.openai(request, neutral=False)}
         body |= {"stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
         if not request.apply_chat_template:
             return f"{self._prefix}/completions", {**body, "prompt": request.prompt}, self._reader
