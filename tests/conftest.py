@@ -12,10 +12,10 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-from specdemo.engines.base import BRIEF
 from specdemo.models.catalogue import PAIR_VARIABLE, bundled_pair
 from specdemo.models.devices import PROPERTIES_VARIABLE
 from specdemo.records import Server, Servers
+from tests.support import BRIEF
 
 if TYPE_CHECKING:  # fixtures import these, since they take two seconds that most tests need not wait for
     from playwright.sync_api import BrowserContext, Page

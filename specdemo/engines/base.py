@@ -5,7 +5,6 @@ stop within one round, and makes races possible: two generators, advanced altern
 process's, the arrival times of a server's chunks or, in tests, a simulated one.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from contextlib import closing
@@ -49,10 +48,6 @@ class Thoroughness:
 
 
 THOROUGH = Thoroughness()
-BRIEF = Thoroughness(
-    repetition_seconds=0, steady=1, cold_seconds=0, repeats=1, fixed_lengths=False, load_seconds=math.inf
-)
-"""One measurement of each kind: for simulated clocks, and for runs whose figures nobody reads."""
 
 
 class Prefilling(NamedTuple):

@@ -8,7 +8,7 @@ import pytest
 
 from specdemo.capabilities import EngineName
 from specdemo.engines import load_engine, sequences
-from specdemo.engines.base import BRIEF, Engine
+from specdemo.engines.base import Engine
 from specdemo.engines.genai import engine as genai_engine
 from specdemo.engines.genai import pipelines
 from specdemo.engines.text import Tokenizer, special_patterns
@@ -16,6 +16,7 @@ from specdemo.errors import PromptError
 from specdemo.racing.race import race
 from specdemo.records import Comparison, ModelPair, Phase, Request, Slice, Turn
 from specdemo.settings import GenerationSettings, RuntimeSettings
+from tests.support import BRIEF
 from tests.support.folders import chat_pair
 
 pytestmark = pytest.mark.openvino

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from specdemo.engines.base import BRIEF
 from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import FolderError, PairError, SettingsError
@@ -16,6 +15,7 @@ from specdemo.models.folder import inspect_folder
 from specdemo.racing.race import run_alone
 from specdemo.records import Outcome, Run
 from specdemo.settings import RuntimeSettings
+from tests.support import BRIEF
 from tests.support.folders import pair_from_folders
 from tests.support.proposals import proposals
 from tests.support.runs import check_counters, plain, request, speculate

@@ -8,7 +8,6 @@ from typing import Any
 import openvino_genai
 import pytest
 
-from specdemo.engines.base import BRIEF
 from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.engines.genai.pipelines import pool_blocks, scheduler_config
 from specdemo.engines.traced.engine import TracedEngine
@@ -22,6 +21,7 @@ from specdemo.results import metrics
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import Plain
 from tests.conftest import PROMPTS
+from tests.support import BRIEF
 from tests.support.folders import pair_from_folders
 from tests.support.proposals import proposals
 from tests.support.runs import TOKENS, check_counters, plain, request, speculate

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from specdemo.capabilities import EngineName
-from specdemo.engines.base import BRIEF
 from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.errors import FolderError, PairError, PromptError, SettingsError
 from specdemo.models.catalogue import bundled_models, check_target, pair_of
@@ -20,7 +19,7 @@ from specdemo.racing.race import race, run_alone
 from specdemo.records import Comparison, ModelPair, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling
 from specdemo.strategies import Confidence, Constant, Lookup, Plain, Strategy
-from tests.support import dflash
+from tests.support import BRIEF, dflash
 from tests.support.folders import FIXTURES
 
 TARGET = FIXTURES / "eagle3" / "target"

@@ -16,7 +16,6 @@ from unittest import mock
 import psutil
 import pytest
 
-from specdemo.engines.base import BRIEF
 from specdemo.engines.server.client import Client
 from specdemo.engines.server.engine import RemoteEngine, remote_pair
 from specdemo.errors import PromptError, ServerError, UsageError
@@ -26,6 +25,7 @@ from specdemo.models.catalogue import initial_settings
 from specdemo.racing.race import race, run_alone
 from specdemo.records import Comparison, Request, Run, Server, Servers
 from specdemo.strategies import ServerDefault
+from tests.support import BRIEF
 from tests.support.fake_server import CHAT, EVENTS, MISBEHAVING, TEXT, Answer, Answers, answers, chat, fake, models
 
 

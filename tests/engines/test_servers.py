@@ -14,7 +14,6 @@ import httpx
 import pytest
 
 from specdemo.cli import main
-from specdemo.engines.base import BRIEF
 from specdemo.engines.server.engine import RemoteEngine, remote_pair
 from specdemo.engines.server.vllm import counters
 from specdemo.errors import PromptError, ServerError, SettingsError
@@ -29,7 +28,7 @@ from specdemo.records import Request, Server, Servers
 from specdemo.results import metrics
 from specdemo.strategies import Constant
 from tests.engines.test_server_answers import raced
-from tests.support import gguf_files
+from tests.support import BRIEF, gguf_files
 from tests.support.fake_server import Answer, fake
 from tests.support.hurried import load_briefly
 from tests.support.llama import started

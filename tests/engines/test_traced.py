@@ -10,7 +10,7 @@ import pytest
 
 from specdemo.capabilities import ENGINES, strategies
 from specdemo.decoding.lookahead import ConstantPolicy
-from specdemo.engines.base import BRIEF, rounds_of
+from specdemo.engines.base import rounds_of
 from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.engines.sequences import Paged
 from specdemo.engines.text import Tokenizer
@@ -24,6 +24,7 @@ from specdemo.results.words import notes
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import Strategy
 from tests.conftest import PROMPTS
+from tests.support import BRIEF
 from tests.support.folders import pair_from_folders
 from tests.support.proposals import proposals
 from tests.support.runs import COSTS, plain, request, speculate

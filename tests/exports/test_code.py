@@ -9,7 +9,6 @@ import httpx
 import pytest
 import xllamacpp
 
-from specdemo.engines.base import BRIEF
 from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.errors import SettingsError
 from specdemo.exports.code import FLAVOURS, code, command
@@ -20,7 +19,7 @@ from specdemo.models.library import Origin
 from specdemo.racing.race import run_alone
 from specdemo.records import ModelPair, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from tests.support import llama
+from tests.support import BRIEF, llama
 from tests.support.scripted import ScriptedEngine
 
 PAIR = ScriptedEngine().pair

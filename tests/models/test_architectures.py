@@ -4,12 +4,12 @@ from contextlib import closing
 
 import pytest
 
-from specdemo.engines.base import BRIEF
 from specdemo.engines.traced.engine import TracedEngine
 from specdemo.racing.race import run_alone
 from specdemo.records import Request
 from specdemo.results import metrics
 from specdemo.settings import GenerationSettings, RuntimeSettings
+from tests.support import BRIEF
 from tests.support.folders import FIXTURES, pair_from_folders
 
 

@@ -5,7 +5,6 @@ import pytest
 
 from specdemo.capabilities import EngineName
 from specdemo.engines import load_engine
-from specdemo.engines.base import BRIEF
 from specdemo.errors import FolderError, PairError
 from specdemo.models import checks
 from specdemo.models.catalogue import BUNDLED, bundled_models, bundled_pair, pair_of
@@ -15,6 +14,7 @@ from specdemo.racing.race import run_alone
 from specdemo.records import Model, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.ui.parts import report_html
+from tests.support import BRIEF
 from tests.support.folders import FIXTURES
 
 F32 = RuntimeSettings(precision="f32")

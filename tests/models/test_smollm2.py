@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from specdemo.engines import load_engine
-from specdemo.engines.base import BRIEF, Engine
+from specdemo.engines.base import Engine
 from specdemo.models.catalogue import (
     PAIR_VARIABLE,
     default_pair,
@@ -24,6 +24,7 @@ from specdemo.racing.race import race
 from specdemo.records import Comparison, ModelPair
 from specdemo.results.words import notes
 from specdemo.settings import GenerationSettings
+from tests.support import BRIEF
 
 FILE = local_folder(find("smollm2").target)
 pytestmark = [

@@ -5,7 +5,7 @@ from functools import partial
 
 from specdemo.cli import main
 from specdemo.engines import load_engine
-from specdemo.engines.base import BRIEF
+from tests.support import BRIEF
 
 load_briefly = partial(load_engine, thoroughness=BRIEF)
 

@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from specdemo.capabilities import EngineName
-from specdemo.engines.base import BRIEF, Decoder
+from specdemo.engines.base import Decoder
 from specdemo.models.catalogue import bundled_pair
 from specdemo.records import Costs, ModelPair, Request, Side
 from specdemo.strategies import Auto
+from tests.support import BRIEF
 from tests.support.scripted import ScriptedEngine
 
 THOROUGHNESS = replace(BRIEF, repeats=6)
