@@ -1,7 +1,7 @@
 """Decodes a pair in specdemo's own loop. Both sides share one compiled target; each request has its own caches."""
 
 import math
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Literal
@@ -56,15 +56,14 @@ class TracedEngine(Engine):
         tokenizers = IN_BACKGROUND.submit(_tokenizers, pair)
         default = pair_settings(pair).strategy  # most requests use it
         early = {1, *_lengths(default)} if thoroughness.fixed_lengths else ()
-        draft = IN_BACKGROUND.submit(_load_draft, pair, runtime, early=bool(early))
-        self._target: LanguageModel | None = _load_target(pair, runtime, early)
-        if self._target.layout is None and pair.runtime.dynamic_quantization == "auto":
-            self._target = None  # freed first
-            runtime = pair.runtime  # off
-            draft = IN_BACKGROUND.submit(_load_draft, pair, runtime, early=bool(early))
-            self._target = _load_target(pair, runtime, early)
+        target, draft = _load_models(pair, runtime, early)
+        if target.layout is None and pair.runtime.dynamic_quantization == "auto":  # its passes do not repeat bits
+            del target, draft  # free their memory first
+            runtime = pair.runtime  # without quantization
+            target, draft = _load_models(pair, runtime, early)
+        self._target: LanguageModel | None = target
+        self._draft, self._own_tokens, self._head = draft
         self._tokenizer, self._draft_tokenizer = tokenizers.result()
-        self._draft, self._own_tokens, self._head = draft.result()
         self._estimates = Estimates()  # of the automatic lookahead
         self._sequences: dict[_Role, list[CachedSequence]] = {}
         if self._head is not None and np.array_equal(self._head.tokens, np.arange(self._target.vocabulary)):
@@ -188,17 +187,19 @@ def _layouts(pair: ModelPair) -> tuple[Layout, ...]:
     return () if pair.target.weights.lower().startswith(("f", "bf")) else _EXACT_LAYOUTS
 
 
-def _load_target(pair: ModelPair, runtime: RuntimeSettings, early: Iterable[int]) -> LanguageModel:
-    states: Adapt = add_states_output if pair.eagle3 else lambda model: None
-    options = properties(runtime, runtime.device)
-    return LanguageModel(
-        folder_of(pair.target), runtime.device, options, layouts=_layouts(pair), adapt=states, early=early
-    )
+_Draft = tuple[LanguageModel | None, Tokens | None, HeadModel | None]
 
 
-def _load_draft(
-    pair: ModelPair, runtime: RuntimeSettings, *, early: bool
-) -> tuple[LanguageModel | None, Tokens | None, HeadModel | None]:
+def _load_models(pair: ModelPair, runtime: RuntimeSettings, early: Collection[int]) -> tuple[LanguageModel, _Draft]:
+    """Load target and draft at the same time."""
+    draft = IN_BACKGROUND.submit(_load_draft, pair, runtime, early=bool(early))
+    folder, options = folder_of(pair.target), properties(runtime, runtime.device)
+    adapt: Adapt = add_states_output if pair.eagle3 else lambda model: None
+    target = LanguageModel(folder, runtime.device, options, layouts=_layouts(pair), adapt=adapt, early=early)
+    return target, draft.result()
+
+
+def _load_draft(pair: ModelPair, runtime: RuntimeSettings, *, early: bool) -> _Draft:
     """The draft, its own tokens if they differ from the target's, and its head if it is one. With `early`, passes are
     compiled in the layout that the target will probably have.
     """
