@@ -30,7 +30,7 @@ from specdemo.files import json_file, write_each, write_json
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.models.converted import convert_pair
 from specdemo.racing.trials import MOST_SECONDS, REPEAT_SECONDS, measured_race
-from specdemo.records import MOST, Comparison, ModelPair, Request
+from specdemo.records import MAX_TOKENS, Comparison, ModelPair, Request
 from specdemo.results.estimate import ENOUGH
 from specdemo.results.words import is_chat
 from specdemo.settings import GenerationSettings
@@ -44,7 +44,7 @@ def add_to(commands: Commands) -> None:
     add_prompts(compare)
     compare.add_argument(
         "--repeats",
-        type=whole(0, MOST),
+        type=whole(0, MAX_TOKENS),
         metavar="N",
         help="runs after the first, for an interval of the speedup (default: as many as fit into "
         f"{REPEAT_SECONDS:.0f} s, or {ENOUGH} if they fit into {MOST_SECONDS:.0f} s)",

@@ -28,7 +28,7 @@ from specdemo.experiments.report import joined, read_result, report, write
 from specdemo.experiments.rows import Result, fastest, points, run
 from specdemo.files import write_json
 from specdemo.models.converted import convert_pair
-from specdemo.records import MOST, Progress
+from specdemo.records import MAX_TOKENS, Progress
 from specdemo.settings import GenerationSettings
 from specdemo.text import counted, printable
 
@@ -136,7 +136,7 @@ def _places(axis: str, text: str) -> list[Any]:
         for part in text.split(","):
             first, dash, last = part.partition("-")
             span = range(int(first), int(last) + 1) if dash else ()
-            if dash and not 0 < len(span) <= MOST:
+            if dash and not 0 < len(span) <= MAX_TOKENS:
                 raise ValueError(part)
             numbers += [kind(n) for n in span] if dash else [kind(part)]
     except ValueError as error:

@@ -15,7 +15,7 @@ from specdemo.capabilities import ENGINES, EngineName
 from specdemo.errors import PromptError, SettingsError
 from specdemo.files import is_text
 from specdemo.records import (
-    MOST_TURNS,
+    MAX_TURNS,
     SIDES,
     Costs,
     DraftToken,
@@ -156,8 +156,8 @@ def check_prompt(request: Request) -> None:
     """Raise a `PromptError` unless there is a prompt, and it and the turns before it are text, and not too many."""
     if not request.prompt.strip():
         raise PromptError("The prompt is empty; type one first.")
-    if len(request.history) > MOST_TURNS:
-        raise PromptError(f"The chat has more than {MOST_TURNS} turns; start a new chat.")
+    if len(request.history) > MAX_TURNS:
+        raise PromptError(f"The chat has more than {MAX_TURNS} turns; start a new chat.")
     if request.system_prompt and not request.apply_chat_template:
         raise PromptError("A system prompt needs the chat template; switch it on, or leave the system prompt out.")
     if not all(is_text(message["content"]) for message in request.messages):

@@ -58,9 +58,10 @@ def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: st
         raise SettingsError("The server's own speculation settings are unknown; choose a pair on this machine.")
     if software.form(strategy) is None:
         if strategy.drafter is not DRAFT_MODEL:
-            what = strategy.drafter.label.lower()
-            raise SettingsError(f"{software.title} has no equivalent of {what}; choose another drafter.")
-        raise SettingsError(f"{software.title} cannot decode with {strategy.words}; choose a constant lookahead.")
+            drafter = strategy.drafter.label.lower()
+            raise SettingsError(f"{software.title} has no equivalent of {drafter}; choose another drafter.")
+        lookahead = strategy.description
+        raise SettingsError(f"{software.title} cannot decode with {lookahead}; choose a constant lookahead.")
 
     def origin_of(model: Any, formats: tuple[Format, ...]) -> Origin | None:
         return next(filter(None, (origin(model, format_, local=local) for format_ in formats)), None)

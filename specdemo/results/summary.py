@@ -69,13 +69,13 @@ class Summary:
 
 
 def summarise(comparison: Comparison) -> Summary:
-    speedup = estimate.of_comparison(comparison) if comparison.both else None
+    speedup = estimate.of_comparison(comparison) if comparison.both_ran else None
     warned = tuple(warnings(comparison, speedup))
     seconds = _seconds(comparison, speedup)
     strength: Strength | Literal["none"] = "none" if speedup is None else speedup.strength
     nothing = speedup is not None and not any(step.accepted for step in comparison.speculative.rounds)
     if speedup is None:
-        headline = "Too short to compare" if comparison.both else "Nothing to compare"
+        headline = "Too short to compare" if comparison.both_ran else "Nothing to compare"
     elif nothing and strength in ("uncertain", "noisy"):
         # a round that accepts nothing cannot be faster than a plain step, whatever the clocks say
         headline, strength = "Nothing gained", "even"
@@ -114,7 +114,7 @@ def _values(comparison: Comparison, speedup: Speedup | None) -> dict[str, Any]:
     return values | {
         "acceptance_rate": metrics.acceptance_rate(run),
         "mean_acceptance_length": metrics.mean_acceptance_length(run),
-        "identical": metrics.identical(comparison) if comparison.both else None,
+        "identical": metrics.identical(comparison) if comparison.both_ran else None,
         "first_divergence": metrics.first_divergence(comparison),
     }
 
@@ -251,7 +251,7 @@ def _why(comparison: Comparison, speedup: Speedup | None, warned: Sequence[RunWa
             )
     for warning in warned:
         yield warning.reason
-    if comparison.both:
+    if comparison.both_ran:
         yield f"{capitalised(agreement(comparison))}. {divergence_reason(comparison)}".strip()
 
 

@@ -19,7 +19,7 @@ from specdemo.exports.schema import from_text
 from specdemo.files import is_text
 from specdemo.models.catalogue import bundled_prompts
 from specdemo.models.checks import with_tokenizers_compared
-from specdemo.records import MOST_TURNS, ModelPair, Turn
+from specdemo.records import MAX_TURNS, ModelPair, Turn
 from specdemo.results.words import SAMPLING_CAVEAT, is_chat
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import parameters
@@ -173,7 +173,7 @@ def cancel_run() -> list[Any]:
 def chat_so_far(turns: tuple[Turn, ...], prompt: str) -> tuple[Turn, ...]:
     """Drop the last turn if this is the same message, so that it is answered again."""
     again = bool(turns) and turns[-1].prompt == prompt
-    return turns[:-1] if again else turns[-MOST_TURNS:]
+    return turns[:-1] if again else turns[-MAX_TURNS:]
 
 
 def _chat(turns: tuple[Turn, ...], **more: Any) -> list[Any]:

@@ -196,7 +196,7 @@ def settings_from_link(
     takes its value from `start`: the controls' initial values, or the pair's defaults.
     """
     chosen, wrong = dict(start), None
-    ablest = min(LOCAL, key=lambda engine: len(ENGINES[engine].lacks))  # it supports the most settings
+    ablest = min(LOCAL, key=lambda engine: len(ENGINES[engine].unsupported))  # it supports the most settings
     for name in values.keys() & chosen.keys():
         try:
             settings_from(pair, {**chosen, "engine": ablest, name: values[name]})

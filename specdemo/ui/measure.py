@@ -199,7 +199,7 @@ def _with_loaded(
 def with_current(plan: Plan, settings: GenerationSettings) -> dict[str, Variant]:
     variants = dict(plan.variants)
     if all(variant.settings.strategy != settings.strategy for variant in variants.values()):
-        name = settings.strategy.words
+        name = settings.strategy.description
         values = {"policy": name}
         variants[name] = Variant(name=name, values=values, settings=settings, runtime=plan.pair.runtime)
     return variants
@@ -216,7 +216,7 @@ def outcome(result: Result, settings: GenerationSettings) -> Outcome:
     conclusion, measured = conclude(result), points(result)
     best = next((p for p in points(result, fresh=True) if p.variant == conclusion.best), None)
     yours = next((p for p in measured if result.variants[p.variant].settings.strategy == settings.strategy), None)
-    title, chosen = f"Kept: {settings.strategy.words}", None
+    title, chosen = f"Kept: {settings.strategy.description}", None
     if best is None:
         sentence = conclusion.sentence
     elif yours is None:

@@ -41,7 +41,7 @@ from specdemo.models.catalogue import bundled_pair
 from specdemo.racing import worker as engine_process
 from specdemo.racing.race import race
 from specdemo.racing.worker import Worker
-from specdemo.records import MOST_TURNS, Comparison, ModelPair, Phase, Slice
+from specdemo.records import MAX_TURNS, Comparison, ModelPair, Phase, Slice
 from specdemo.settings import GenerationSettings
 from tests.support.browser import App, started
 from tests.support.scripted import ScriptedEngine
@@ -204,7 +204,7 @@ def too_long(visitor: Visitor, number: int) -> Tally:
 
 def opened(visitor: Visitor, number: int) -> Tally:
     """Very many turns, or as many as there may be, opened by somebody who leaves or stays."""
-    turns = (20_000, MOST_TURNS)[number // 2 % 2]
+    turns = (20_000, MAX_TURNS)[number // 2 % 2]
     saved = comparison() | {"history": [{"prompt": "a", "answer": "*b* " * 50}] * turns}
     sent = visitor.http.post(f"{API}/upload", files={"files": ("race.json", json.dumps(saved).encode())})
     if not sent.is_success:

@@ -26,7 +26,7 @@ def test_lookaheads_thresholds_and_policies_share_an_axis_and_others_are_combine
     assert one == ["lookahead 1", "lookahead 4", "policy heuristic", "threshold 0.3", "policy auto"]
     both = names(lookaheads=[1, 4], temperatures=[0, 0.8])
     assert both == [f"lookahead {n}, temperature {t}" for n in (1, 4) for t in ("0", "0.8")]
-    assert names() == [SETTINGS.strategy.words]
+    assert names() == [SETTINGS.strategy.description]
 
 
 def test_variants_have_the_settings_that_they_name() -> None:

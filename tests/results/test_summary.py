@@ -234,7 +234,7 @@ def test_page_terminal_and_file_say_the_same() -> None:
 
 def test_a_run_that_was_moved_is_not_labelled_with_its_first_value() -> None:
     run = compare(ScriptedEngine(), engine="traced", num_assistant_tokens=2)
-    assert run_words(run) == f"{run.settings.strategy.words}, {shared_words(run.settings)}"
+    assert run_words(run) == f"{run.settings.strategy.description}, {shared_words(run.settings)}"
     moves: tuple[Move, ...] = (Move(round=2, num_assistant_tokens=6), Move(round=4, num_assistant_tokens=3))
     moved = said(run, moves=moves)
     assert "lookahead 2 → lookahead 6 → lookahead 3, draft model, traced engine" in moved.made_by

@@ -60,7 +60,7 @@ SETTINGS = {"engine": "traced"}
 def test_settings_name_it_and_say_what_it_is() -> None:
     settings = GenerationSettings.checked(**CHOSEN)
     assert settings.strategy == Parrot(3)
-    assert f"{settings.strategy.words}, {shared_words(settings)}".startswith(
+    assert f"{settings.strategy.description}, {shared_words(settings)}".startswith(
         "3 repeats, parrot, traced engine, greedy"
     )
     with pytest.raises(SettingsError, match="The genai engine does not support drafter parrot; choose the traced"):

@@ -33,7 +33,7 @@ from specdemo.engines.server.vllm import counted_between
 from specdemo.errors import ServerError, UsageError
 from specdemo.models.checks import check_strategy
 from specdemo.records import (
-    MOST,
+    MAX_TOKENS,
     NOT_USED,
     SIDES,
     Costs,
@@ -176,7 +176,7 @@ class RemoteDecoder(Decoder):
                 for news in reader.on_event(event):
                     tokens += len(news.committed) if isinstance(news, Round) else 0
                     self.trace_source = reader.trace_source
-                    if tokens > MOST:  # more than any run may have
+                    if tokens > MAX_TOKENS:  # more than any run may have
                         raise self._client.error("sends more tokens than it was asked for; see its log.")
                     yield news
             yield from reader.end()

@@ -18,7 +18,7 @@ from specdemo.engines.base import Prefilling, counted_drafts
 from specdemo.engines.server.client import Client, Event, SilentError
 from specdemo.engines.server.protocol import Dialect, HttpRequest, Reader, choose
 from specdemo.errors import ServerError
-from specdemo.records import MOST, TICK, Model, Request, Round, Token
+from specdemo.records import MAX_TOKENS, TICK, Model, Request, Round, Token
 
 
 class LlamaCpp(Dialect):
@@ -143,7 +143,7 @@ class LlamaCppReader(Reader):
                     yield from self._close()
                 self._seen += 1
             self._last = now
-            self._tokens += [Token(id=None, text="")] * min(more - 1, MOST)
+            self._tokens += [Token(id=None, text="")] * min(more - 1, MAX_TOKENS)
             self._tokens.append(Token(id=(data.get("tokens") or [None])[-1], text=text))
         elif text:
             raise ValueError("a text without a token")
@@ -160,7 +160,7 @@ class LlamaCppReader(Reader):
         before, after = self._closed, self._last
         if after is before:
             return
-        passes = min(max(after.tokens - 1 - after.accepted - self._passes, self._seen), MOST)
+        passes = min(max(after.tokens - 1 - after.accepted - self._passes, self._seen), MAX_TOKENS)
         accepted, proposed = after.accepted - before.accepted, after.drafted - before.drafted
         seconds = max(after.at - before.at, TICK)
         if self._passes < 0 and passes > 1:  # the prefill proposes nothing, and takes nearly all the time

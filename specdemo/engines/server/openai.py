@@ -16,7 +16,7 @@ from specdemo.engines.base import Prefilling, counted_drafts
 from specdemo.engines.server import vllm
 from specdemo.engines.server.client import Client, Event
 from specdemo.engines.server.protocol import Dialect, HttpRequest, Reader, choose
-from specdemo.records import MOST, TICK, Model, Request, Round, Token, TraceSource
+from specdemo.records import MAX_TOKENS, TICK, Model, Request, Round, Token, TraceSource
 
 _LETTERS_PER_TOKEN = 4  # of English, for texts whose length in tokens is only estimated
 _PREFIXES = ("/v1", "/v3", "")  # where servers have the protocol; OpenVINO Model Server: v3
@@ -155,7 +155,7 @@ class OpenAIReader(Reader):
     def _divided(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
         """Divide the reported number of tokens among the rounds, at least one each, by their texts' lengths."""
         texts = ["".join(token.text for token in step.committed) for step in rounds]
-        spare = min(max((self.total or 0) - len(rounds), 0), MOST)
+        spare = min(max((self.total or 0) - len(rounds), 0), MAX_TOKENS)
         ends = [0, *accumulate(map(len, texts))]
         found = []
         for step, text, (start, end) in zip(rounds, texts, pairwise(ends), strict=True):

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError
 
-from specdemo.records import MOST, Count, DraftCounts, Record
+from specdemo.records import MAX_TOKENS, Count, DraftCounts, Record
 
 _Drafted = Annotated[int, Field(ge=0, le=256)]  # of a round; more is nonsense, and would fill the memory
 _COUNTER = re.compile(r'^\w+:(?:spec_decode_num_)?(\w+)_total(?:{(?:.*\bposition="(\d+)")?.*})? (\S+)$', re.MULTILINE)
@@ -25,9 +25,9 @@ class Report(Record):
     num_spec_steps: Count
     num_draft_tokens: Count
     num_accepted_draft_tokens: Count
-    acceptance_histogram: tuple[Count, ...] = Field(max_length=MOST)
-    per_step_drafted: tuple[_Drafted, ...] = Field((), max_length=MOST)
-    per_step_accepted: tuple[Count, ...] = Field((), max_length=MOST)
+    acceptance_histogram: tuple[Count, ...] = Field(max_length=MAX_TOKENS)
+    per_step_drafted: tuple[_Drafted, ...] = Field((), max_length=MAX_TOKENS)
+    per_step_accepted: tuple[Count, ...] = Field((), max_length=MAX_TOKENS)
 
     @classmethod
     def of(cls, chunk: dict[str, Any]) -> Self | None:
