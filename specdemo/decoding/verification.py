@@ -124,8 +124,8 @@ def judge(proposed: Sequence[int], committed: Sequence[int], *, ended: bool = Fa
     """Return the outcomes of a round's proposals, or None if they cannot have led to its committed tokens.
 
     A correction token differs from the rejected one: by definition in greedy decoding, and in sampling because
-    max(0, p − q) is 0 where a proposal can be rejected. A round that `ended` the run may commit none, as it stops after
-    an accepted end-of-text token.
+    max(0, p − q) is 0 where a proposal can be rejected. A round that `ended` the run may commit none, after an
+    accepted end-of-text token.
     """
     accepted = 0
     while accepted < min(len(proposed), len(committed)) and proposed[accepted] == committed[accepted]:

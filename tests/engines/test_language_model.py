@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from specdemo.decoding.verification import Ids, Logits, greedy_choice
-from specdemo.engines.language_model import LanguageModel, OwnTokens, draft_agreement
+from specdemo.engines.language_model import LanguageModel, ReducedVocabulary, draft_agreement
 from specdemo.engines.sequences import Layout, Paged
 from specdemo.files import ASSETS
 from specdemo.models.catalogue import BUNDLED
@@ -129,11 +129,11 @@ def test_a_model_agrees_with_its_own_greedy_text(model: LanguageModel) -> None:
 
 
 def test_a_drafts_own_tokens_have_the_logits_of_the_wide_output() -> None:
-    folder, own = ASSETS / "smollm2-draft", OwnTokens()
-    narrow, wide = LanguageModel(folder, "CPU", F32, adapt=own), LanguageModel(folder, "CPU", F32)
-    assert own.tokens is not None
-    assert (narrow.vocabulary, wide.vocabulary) == (len(own.tokens), 49152)
+    folder, reduced = ASSETS / "smollm2-draft", ReducedVocabulary()
+    narrow, wide = LanguageModel(folder, "CPU", F32, adapt=reduced), LanguageModel(folder, "CPU", F32)
+    assert reduced.tokens is not None
+    assert (narrow.vocabulary, wide.vocabulary) == (len(reduced.tokens), 49152)
     few, many = (model.sequence(16).logits([1, 2, 3])[0] for model in (narrow, wide))
-    np.testing.assert_array_equal(few, many[own.tokens])
-    others = np.delete(many, own.tokens)
+    np.testing.assert_array_equal(few, many[reduced.tokens])
+    others = np.delete(many, reduced.tokens)
     assert others.max() < few.min() or others.max() == -10000

@@ -107,7 +107,7 @@ class Tokenless:
     def decode(self, ids: Sequence[int]) -> str:
         return ""
 
-    def ends(self) -> frozenset[int]:
+    def eos_ids(self) -> frozenset[int]:
         return frozenset()
 
 

@@ -158,7 +158,7 @@ def test_draft_agreement_is_what_verification_found(traced: TracedEngine) -> Non
 def test_the_text_ends_at_its_end(traced: TracedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     long = plain(traced)
     end = long.token_ids[20]
-    monkeypatch.setattr(Tokenizer, "ends", lambda tokenizer: frozenset({end}))
+    monkeypatch.setattr(Tokenizer, "eos_ids", lambda tokenizer: frozenset({end}))
     for run in (speculate(traced, ignore_eos=False), plain(traced, ignore_eos=False)):
         assert run.finish_reason == "stop"
         assert run.token_ids == long.token_ids[: long.token_ids.index(end) + 1]
