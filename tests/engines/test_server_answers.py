@@ -143,7 +143,7 @@ FAILED: dict[str, tuple[Answer, str]] = {
     "text": (Answer("Ollama is running"), "no JSON object (Ollama is running)"),
     "half an event": (Answer(stream=(*EVENTS[:2], b'data: {"choices": [')), "sent an event that is no JSON"),
     "deep": (Answer(stream=("[" * 100_000, '{"a":' * 100_000)), "sent an event that is no JSON"),
-    "broken off": (Answer(stream=EVENTS[:3], broken=True), "broke its answer off"),
+    "broken off": (Answer(stream=EVENTS[:3], broken=True), "broke off its answer"),
     "no text": (Answer(stream=("[DONE]",)), "ended its answer before any text"),
     "other types": (Answer(stream=(*EVENTS[:2], {"choices": 3})), "unknown format"),
 }
@@ -184,7 +184,7 @@ def test_a_server_that_misbehaves_ends_in_a_sentence_soon_and_takes_little_memor
 def test_whatever_goes_wrong_while_an_answer_is_read_is_told_and_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(Client, "_checked", mock.Mock(side_effect=RecursionError))
+    monkeypatch.setattr(Client, "_parsed_event", mock.Mock(side_effect=RecursionError))
     with pytest.raises(ServerError, match="cannot be read"):
         run(answers())
     assert "RecursionError" in caplog.text

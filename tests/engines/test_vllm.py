@@ -167,7 +167,7 @@ def test_several_requests_at_once_have_the_same_sums() -> None:
 def test_an_answer_broken_off_keeps_its_rounds_and_one_of_several_is_refused() -> None:
     events, several, done = recorded("chat"), recorded("chat")[:3], list[list[int]]()
     several[1]["choices"][0]["index"] = 1
-    for streamed, words in ((events[:20], "broke its answer off"), (several, "unknown format")):
+    for streamed, words in ((events[:20], "broke off its answer"), (several, "unknown format")):
         with engine_of(None, vllm(streamed)) as engine:
             rounds = rounds_of(engine.decoder(Request.of("Say", initial_settings(engine.pair))))
             with pytest.raises(ServerError, match=words):
