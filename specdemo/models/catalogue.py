@@ -1,7 +1,7 @@
-"""The catalogue of recommended pairs, their models' places on this machine, and the default pair.
+"""The catalogue of recommended pairs, their models' locations on this machine, and the default pair.
 
-Sizes in `assets/catalogue.json` are estimates, and the speedups in its notes are their authors'. A model in the Hub's
-cache counts only if it is complete: it is inspected like any other, and its weights arrive last.
+Sizes in `assets/catalogue.json` are estimates, and the speedups in its notes are the models' authors'. A model in
+the Hub's cache counts only if it is complete: it is inspected like any other, and its weights arrive last.
 """
 
 import json
@@ -187,8 +187,8 @@ def local_folder(source: Source, directory: Path | None = None) -> Path | None:
         return _cached_folder(source.repository)
     if source.format == "gguf":
         assert source.file is not None
-        places = [*_packaged(source), *(folder / source.file for folder in snapshots(storage_of(source.repository)))]
-        return next((path for path in places if path.is_file() and _has_right_digest(source, path)), None)
+        paths = [*_packaged(source), *(folder / source.file for folder in snapshots(storage_of(source.repository)))]
+        return next((path for path in paths if path.is_file() and _has_right_digest(source, path)), None)
     return _first_complete([exported_folder(source, directory)])
 
 
@@ -281,12 +281,13 @@ def require_draft(pair: ModelPair) -> Model:
 
 
 def default_settings(target: Model) -> Defaults:
-    """Return a target's default settings, the catalogue's if it is listed there, wherever it is stored."""
+    """Return a target's default settings: the catalogue's if it is listed there, wherever it is stored."""
     if target.server is not None:
         return Defaults(generation={"engine": "server", "policy": "server"})
-    path = target.path
-    listed = (entry for entry in catalogue() if path is not None and _matches(path, entry.target))
-    return next((entry.begin for entry in listed), Defaults())
+    for entry in catalogue():
+        if target.path is not None and _matches(target.path, entry.target):
+            return entry.begin
+    return Defaults()
 
 
 def _matches(path: Path, source: Source) -> bool:
@@ -303,12 +304,12 @@ def initial_runtime(target: Model) -> RuntimeSettings:
 
 def initial_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
     """Return a pair's defaults updated with `chosen`; the traced engine is preferred where quantization helps it."""
-    begin = default_settings(pair.target).generation
+    defaults = default_settings(pair.target).generation
     traced = "traced" in DRAFT_KINDS[pair.draft_kind or "model"].engines and has_int8_weights(pair.target)
     if "engine" not in chosen and traced and int8_runtime(pair.runtime) != pair.runtime:
-        with suppress(SettingsError):  # the chosen settings need the other engine
-            return GenerationSettings.checked(**begin | {"engine": "traced"} | chosen)
-    return GenerationSettings.checked(**begin | chosen)
+        with suppress(SettingsError):  # if the chosen settings need the other engine
+            return GenerationSettings.checked(**defaults | {"engine": "traced"} | chosen)
+    return GenerationSettings.checked(**defaults | chosen)
 
 
 def pair_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
