@@ -189,15 +189,20 @@ class Paged(CachedSequence):
 
     def _feed(self, ids: Sequence[int], past: int) -> Logits:
         count = len(ids)
-        if past + count > self._capacity:
-            self._reserve(2 * (past + count))
-        step = self._pass(count)
+        # Padded to a compiled length, since dynamic passes of changing lengths take a quarter longer. Later passes
+        # overwrite what is cached for the padding.
+        length = min((fixed for fixed in self._fixed if count <= fixed <= 2 * count), default=count)
+        if past + length > self._capacity:
+            self._reserve(2 * (past + length))
+        step = self._pass(length)
         step.tokens.array[:count] = ids
-        step.positions.array[:count] = np.arange(past, past + count)
+        step.positions.array[:length] = np.arange(past, past + length)
         step.past.array[: step.sequences] = np.arange(past, past + step.sequences)
-        step.context.array[...] = past + count
+        step.context.array[...] = past + length
         if "hidden_states" in self._names:
-            self._read = np.ascontiguousarray(self.input_states(past, past + count)[:, None])
+            states = self.input_states(past, past + count)
+            self._read = np.zeros((length, 1, states.shape[1]), np.float32)
+            self._read[:count, 0] = states
             step.request.set_tensor("hidden_states", openvino.Tensor(self._read, shared_memory=True))
         step.request.infer(share_outputs=True)
         self._store_states(step.request, past, count)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from specdemo.capabilities import DRAFT_KINDS
+from specdemo.capabilities import DRAFT_KINDS, effective, strategies, supports
 from specdemo.errors import FolderError, ModelError, PairError, SettingsError, UnknownNameError, quoted
 from specdemo.files import ASSETS, expand_path, is_writable, list_folder, own_cache
 from specdemo.models.converted import conversions, file_digest, has_int8_weights, is_converted
@@ -26,7 +26,7 @@ from specdemo.models.folder import inspect_folder, own_head
 from specdemo.models.gguf import inspect_model
 from specdemo.records import Model, ModelPair, Prompts, Record
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.strategies import DraftKindName
+from specdemo.strategies import DraftKindName, parameters
 
 BUNDLED = ASSETS / "story-pair"
 MODELS_VARIABLE, PAIR_VARIABLE = "SPECDEMO_MODELS", "SPECDEMO_PAIR"
@@ -304,11 +304,22 @@ def initial_runtime(target: Model) -> RuntimeSettings:
 
 def initial_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
     """Return a pair's defaults updated with `chosen`; the traced engine is preferred where quantization helps it."""
-    defaults = default_settings(pair.target).generation
     traced = "traced" in DRAFT_KINDS[pair.draft_kind or "model"].engines and has_int8_weights(pair.target)
     if "engine" not in chosen and traced and int8_runtime(pair.runtime) != pair.runtime:
         with suppress(SettingsError):  # if the chosen settings need the other engine
-            return GenerationSettings.checked(**defaults | {"engine": "traced"} | chosen)
+            return _with_defaults(pair, {"engine": "traced"} | chosen)
+    return _with_defaults(pair, chosen)
+
+
+def _with_defaults(pair: ModelPair, chosen: dict[str, Any]) -> GenerationSettings:
+    """Leave out the default policy if the engine lacks it, or if it lacks a chosen parameter."""
+    defaults = default_settings(pair.target).generation
+    if pair.servers is None:
+        engine = (defaults | chosen).get("engine", GenerationSettings.model_fields["engine"].default)
+        able = strategies(engine, pair.draft_kind, chosen.get("drafter"), str(defaults.get("policy")))
+        fits = any(chosen.keys() & parameters() <= effective(strategy, engine) for strategy in able)
+        kept = (name for name in defaults if supports(engine, name) and (fits or name != "policy"))
+        defaults = {name: defaults[name] for name in kept}
     return GenerationSettings.checked(**defaults | chosen)
 
 

@@ -40,7 +40,7 @@ _CACHED_TEXTS = 2  # of the warm-up and of the chat
 # groups do not divide the rows of every model.
 _DRAFT_GROUP = 64
 _MIN_PROBABILITY = 1e-12  # keeps logarithms finite
-_FIXED_LENGTHS = range(1, 6)  # longer rounds rarely pay, and each compiled length takes memory
+_FIXED_LENGTHS = range(1, 6)  # of passes; longer rounds rarely pay, and each compiled length takes memory
 _EXACT_LAYOUTS: tuple[Layout, ...] = ("empty", "padded")  # may repeat bits at any length; the cheaper one first
 
 
@@ -175,8 +175,11 @@ def _lengths(strategy: Strategy) -> Sequence[int]:
     """Return the lengths of the target passes in a strategy's rounds, in tokens."""
     if isinstance(strategy, Plain):
         return (1,)
-    lookahead = strategy.fixed_lookahead
-    return (1, lookahead + 1) if lookahead and strategy.drafter.model else _FIXED_LENGTHS
+    if strategy.fixed_lookahead and strategy.drafter.model:
+        return (1, strategy.fixed_lookahead + 1)
+    longest = min((getattr(strategy, "max_assistant_tokens", None) or _FIXED_LENGTHS[-1]) + 1, _FIXED_LENGTHS[-1])
+    # a pass over three tokens is padded to four, which costs 2 % more; another length costs two seconds of a core
+    return [length for length in _FIXED_LENGTHS if length in (1, 2, 4, longest) and length <= longest]
 
 
 def _draft_lengths(pair: ModelPair, strategy: Strategy) -> Sequence[int]:
