@@ -245,10 +245,8 @@ def _ollama_files() -> Iterator[tuple[str, Path]]:
             digest = _ollama_digest(manifest)
             if digest is not None:
                 registry, *owner, model, tag = manifest.relative_to(folder / "manifests").parts
-                if registry != "registry.ollama.ai":
-                    owner = [registry, *owner]
-                elif owner == ["library"]:
-                    owner = []
+                is_default = registry == "registry.ollama.ai"
+                owner = [part for part in owner if part != "library"] if is_default else [registry, *owner]
                 yield "/".join([*owner, f"{model}:{tag}"]), folder / "blobs" / digest.replace(":", "-")
 
 

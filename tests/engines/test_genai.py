@@ -118,10 +118,9 @@ def sentence_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GenAIE
         content = (target / name).read_text().replace('"eos_token_id": 0', f'"eos_token_id": {full_stop}')
         (target / name).unlink()
         (target / name).write_text(content)
-    engine = GenAIEngine(pair_from_folders(target, BUNDLED / "draft", F32), thoroughness=BRIEF)
-    assert engine.pipelines.tokenizer.decode([full_stop]) == "."
-    yield engine
-    engine.close()
+    with closing(GenAIEngine(pair_from_folders(target, BUNDLED / "draft", F32), thoroughness=BRIEF)) as engine:
+        assert engine.pipelines.tokenizer.decode([full_stop]) == "."
+        yield engine
 
 
 @pytest.mark.parametrize("drafter", [DRAFTERS["constant 4"], DRAFTERS["lookup"]], ids=str)
@@ -173,12 +172,11 @@ def test_the_cache_has_room_for_the_longest_text_and_no_more(engine: GenAIEngine
 
 def test_a_cache_too_small_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specdemo.engines.genai.pipelines.pool_blocks", lambda pair: 3)  # 96 tokens
-    small = GenAIEngine(bundled_pair(), thoroughness=BRIEF)
-    for run in (plain, speculate):
-        with pytest.raises(CacheError, match="KV cache of 1 GB is too small for this run; shorten the prompt"):
-            run(small, max_new_tokens=200)
-        assert len(run(small, max_new_tokens=20).token_ids) == 20
-    small.close()
+    with closing(GenAIEngine(bundled_pair(), thoroughness=BRIEF)) as small:
+        for run in (plain, speculate):
+            with pytest.raises(CacheError, match="KV cache of 1 GB is too small for this run; shorten the prompt"):
+                run(small, max_new_tokens=200)
+            assert len(run(small, max_new_tokens=20).token_ids) == 20
 
 
 def test_a_cache_larger_than_memory() -> None:

@@ -22,11 +22,12 @@ from specdemo.errors import PromptError, ServerError, UsageError
 from specdemo.experiments.concurrent import serve
 from specdemo.exports import schema
 from specdemo.models.catalogue import initial_settings
-from specdemo.racing.race import race, run_alone
+from specdemo.racing.race import run_alone
 from specdemo.records import Comparison, Request, Run, Server, Servers
 from specdemo.strategies import ServerDefault
 from tests.support import BRIEF
 from tests.support.fake_server import CHAT, EVENTS, MISBEHAVING, TEXT, Answer, Answers, answers, chat, fake, models
+from tests.support.proposals import raced
 
 
 @contextmanager
@@ -48,16 +49,15 @@ def said(engine: RemoteEngine, **chosen: Any) -> Run:
     return run_alone(engine.decoder(Request.of("Say", initial_settings(engine.pair, **chosen))))
 
 
-def raced(engine: RemoteEngine, prompt: str = "Say", **chosen: Any) -> Comparison:
-    *_, comparison = race(engine, prompt, initial_settings(engine.pair, **chosen))
-    assert isinstance(comparison, Comparison)
+def saved_race(engine: RemoteEngine, prompt: str = "Say", **chosen: Any) -> Comparison:
+    comparison = raced(engine, prompt, initial_settings(engine.pair, **chosen))
     assert schema.from_json(schema.to_json(comparison)).model_dump() == comparison.model_dump()
     return comparison
 
 
 def compare(plain: Any, speculative: Any, **chosen: Any) -> Comparison:
     with engine_of(plain, speculative) as engine:
-        return raced(engine, **chosen)
+        return saved_race(engine, **chosen)
 
 
 def pair_at(url: str, **server: Any) -> str:

@@ -27,7 +27,7 @@ from specdemo.racing.race import run_alone
 from specdemo.records import Request, Server, Servers
 from specdemo.results import metrics
 from specdemo.strategies import Constant
-from tests.engines.test_server_answers import raced
+from tests.engines.test_server_answers import saved_race
 from tests.support import BRIEF, gguf_files
 from tests.support.fake_server import Answer, fake
 from tests.support.hurried import load_briefly
@@ -136,7 +136,7 @@ def test_a_router_finds_each_side_by_its_models_name(llama_servers: Servers) -> 
         plain, speculative = (Server(url=server.url, model=name) for name in ("my base", "fast"))
         pair = remote_pair(Servers(plain=plain, speculative=speculative))
         with closing(RemoteEngine(pair, thoroughness=BRIEF)) as engine:
-            comparison = raced(engine, PROMPT, max_new_tokens=12, ignore_eos=True)
+            comparison = saved_race(engine, PROMPT, max_new_tokens=12, ignore_eos=True)
         assert all("model" in body for path in server.bodies for body in server.bodies[path])
         assert {body["model"] for body in server.bodies["/apply-template"]} == set(behind)
         prompts = [body["prompt"] for body in server.bodies["/completion"] if PROMPT in body["prompt"]]

@@ -1,8 +1,8 @@
 """The traced engine on the bundled pair: everything is seen, nothing is changed."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,16 +17,15 @@ from specdemo.engines.text import Tokenizer
 from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import EngineError, PairError, SettingsError
 from specdemo.models.catalogue import BUNDLED
-from specdemo.racing.race import race
-from specdemo.records import Comparison, Outcome, Round, Run
+from specdemo.records import Outcome, Round, Run
 from specdemo.results import metrics
 from specdemo.results.words import notes
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import Strategy
 from tests.conftest import PROMPTS
 from tests.support import BRIEF
-from tests.support.folders import pair_from_folders
-from tests.support.proposals import proposals
+from tests.support.folders import FIXTURES, pair_from_folders
+from tests.support.proposals import proposals, raced
 from tests.support.runs import COSTS, plain, request, speculate
 
 pytestmark = pytest.mark.openvino
@@ -131,18 +130,15 @@ def test_sampling_is_reproducible_by_seed(traced: TracedEngine) -> None:
 
 
 def test_a_model_that_drafts_for_itself_is_always_right() -> None:
-    twin = TracedEngine(
-        pair_from_folders(BUNDLED / "draft", BUNDLED / "draft", RuntimeSettings(precision="f32")), thoroughness=BRIEF
-    )
-    for sample in (False, True):
-        run = speculate(twin, do_sample=sample, num_assistant_tokens=3)
-        assert {step.accepted for step in run.rounds[:-1]} == {3}
-    twin.close()
+    pair = pair_from_folders(BUNDLED / "draft", BUNDLED / "draft", RuntimeSettings(precision="f32"))
+    with closing(TracedEngine(pair, thoroughness=BRIEF)) as twin:
+        for sample in (False, True):
+            run = speculate(twin, do_sample=sample, num_assistant_tokens=3)
+            assert {step.accepted for step in run.rounds[:-1]} == {3}
 
 
 def test_draft_agreement_is_what_verification_found(traced: TracedEngine) -> None:
-    *_, comparison = race(traced, PROMPTS[0], GenerationSettings(engine="traced", ignore_eos=True, max_new_tokens=64))
-    assert isinstance(comparison, Comparison)
+    comparison = raced(traced, PROMPTS[0], GenerationSettings(engine="traced", ignore_eos=True, max_new_tokens=64))
     assert comparison.trace_source == "measured"
     assert metrics.identical(comparison)
     position = 0
@@ -174,12 +170,10 @@ def test_a_pair_without_a_draft_looks_up() -> None:
 @pytest.fixture(scope="module")
 def foreign() -> Iterator[TracedEngine]:
     """The draft has another tokenizer, of 512 tokens."""
-    draft = Path(__file__).parents[1] / "fixtures" / "llama" / "draft"
-    engine = TracedEngine(
-        pair_from_folders(BUNDLED / "target", draft, RuntimeSettings(precision="f32")), thoroughness=BRIEF
-    )
-    yield engine
-    engine.close()
+    runtime = RuntimeSettings(precision="f32")
+    pair = pair_from_folders(BUNDLED / "target", FIXTURES / "llama" / "draft", runtime)
+    with closing(TracedEngine(pair, thoroughness=BRIEF)) as engine:
+        yield engine
 
 
 @pytest.mark.parametrize(
@@ -203,8 +197,7 @@ def test_a_draft_with_another_tokenizer_is_translated(
 def test_what_another_tokenizer_does_not_allow(foreign: TracedEngine) -> None:
     with pytest.raises(SettingsError, match="works in greedy decoding only; switch sampling off"):
         speculate(foreign, do_sample=True)
-    *_, comparison = race(foreign, PROMPTS[0], GenerationSettings(engine="traced", max_new_tokens=8))
-    assert isinstance(comparison, Comparison)
+    comparison = raced(foreign, PROMPTS[0], GenerationSettings(engine="traced", max_new_tokens=8))
     assert "different tokenizers" in " ".join(notes(comparison))
 
 

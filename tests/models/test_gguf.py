@@ -39,11 +39,6 @@ TOKENS = [72, 105, 33, 10, 84, 104, 101, 32, 111, 108, 100, 32, 107, 105, 110, 1
 FAMILIES = ("llama", "qwen2", "qwen3")
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return gguf_files.write(tmp_path / "tiny.gguf", "llama", "Q8_0")
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_file_is_described_by_its_header(family: str, tmp_path: Path) -> None:
     model = inspect_gguf(gguf_files.write(tmp_path / "tiny.gguf", family, "Q8_0", chat=family != "qwen2"))

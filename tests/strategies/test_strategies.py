@@ -17,13 +17,12 @@ from specdemo.engines import load_engine
 from specdemo.errors import SettingsError, UsageError
 from specdemo.experiments.plan import Axes, available, grid
 from specdemo.models.catalogue import bundled_pair
-from specdemo.racing.race import race
-from specdemo.records import Comparison
 from specdemo.results.metrics import identical
 from specdemo.results.words import shared_words
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import CONSTANT, STRATEGIES, Drafter, Fields, Parameters, Strategy, parameters
 from specdemo.ui import controls
+from tests.support.proposals import raced
 from tests.support.scripted import ScriptedEngine
 
 PAIR = ScriptedEngine().pair
@@ -154,8 +153,7 @@ def _(strategy: Parrot) -> TextIndex:
 def test_it_decodes_with_the_proposer_that_is_registered_for_it() -> None:
     with closing(load_engine("traced", bundled_pair())) as engine:
         settings = GenerationSettings.checked(**CHOSEN, max_new_tokens=24)
-        *_, comparison = race(engine, "Once upon a time", settings)
-    assert isinstance(comparison, Comparison)
+        comparison = raced(engine, "Once upon a time", settings)
     assert identical(comparison)
     proposed = [draft.id for step in comparison.speculative.rounds for draft in step.proposed or ()]
     assert len(proposed) >= 24

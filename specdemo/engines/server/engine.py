@@ -252,9 +252,7 @@ class RemoteBatch(Batch):
     def _arrivals(self, number: int, active: _ActiveRequest, steps: Iterator[Prefilling | Round]) -> list[Arrival]:
         arrivals = []
         with self._client.checking_format():
-            for step in steps:
-                if isinstance(step, Prefilling):
-                    continue
+            for step in [step for step in steps if isinstance(step, Round)]:
                 active.at += step.seconds
                 active.rounds.append(step)
                 text = "".join(token.text for token in step.committed)
