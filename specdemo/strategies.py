@@ -279,8 +279,8 @@ class Suffix(Strategy):
 
 
 def drafters() -> dict[str, Drafter]:
-    known = (strategy.drafter for strategy in STRATEGIES.values())
-    return {drafter.name: drafter for drafter in known if drafter is not SERVER_DRAFTER}
+    all_drafters = (strategy.drafter for strategy in STRATEGIES.values())
+    return {drafter.name: drafter for drafter in all_drafters if drafter is not SERVER_DRAFTER}
 
 
 def policies() -> dict[str, Policy]:

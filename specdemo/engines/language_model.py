@@ -231,12 +231,7 @@ class HeadModel:
     """`tokens` holds the target's id of each of the head's tokens."""
 
     def __init__(
-        self,
-        folder: Path,
-        device: str,
-        properties: dict[str, str],
-        layouts: Sequence[Layout] = (),
-        lengths: Iterable[int] = (),
+        self, folder: Path, device: str, properties: dict[str, str], layouts: Sequence[Layout], lengths: Iterable[int]
     ) -> None:
         self.model = LanguageModel(folder, device, properties, layouts=layouts, adapt=self._cut, lengths=lengths)
         self._compiled_fc = openvino.Core().compile_model(self._fc, device, properties)

@@ -70,10 +70,10 @@ def test_the_tree_proposes_what_counting_anew_does(
 ) -> None:
     index = SuffixIndex(threshold, longest=longest)
     for end in range(1, len(text) + 1, step):
-        found = index.find(text[:end], limit)
+        match = index.find(text[:end], limit)
         reference = slowly(text[:end], longest, limit, threshold)
-        assert found.tokens == reference.tokens
-        assert found.chances == pytest.approx(reference.chances)
+        assert match.tokens == reference.tokens
+        assert match.chances == pytest.approx(reference.chances)
 
 
 def test_a_threshold_can_be_moved_during_a_request() -> None:

@@ -180,10 +180,10 @@ EVEN = costs_of(draft=0.1, verify=(1.0,) * 17)
 
 
 def test_one_request_begins_with_what_the_last_one_taught() -> None:
-    taught_ = AutoPolicy(EVEN, 16)
-    rate(taught_, independent(0.95), EVEN, 400)
-    later, fresh = AutoPolicy(EVEN, 16, taught_.estimates), AutoPolicy(EVEN, 16)
-    first = [next(n for n in count() if not one.proposes_more(n, lambda: 0.6)) for one in (later, fresh)]
+    trained = AutoPolicy(EVEN, 16)
+    rate(trained, independent(0.95), EVEN, 400)
+    later, fresh = AutoPolicy(EVEN, 16, trained.estimates), AutoPolicy(EVEN, 16)
+    first = [next(n for n in count() if not policy.proposes_more(n, lambda: 0.6)) for policy in (later, fresh)]
     assert first[0] > first[1]
 
 

@@ -86,7 +86,7 @@ def test_both_sides_of_both_engines_read_typed_special_tokens_alike(engine_name:
 
 
 def turn(engine: Engine, prompt: str, history: tuple[Turn, ...] = ()) -> tuple[Comparison, list[Phase]]:
-    settings = SETTINGS.model_copy(update={"engine": "traced" if "Traced" in type(engine).__name__ else "genai"})
+    settings = SETTINGS.model_copy(update={"engine": engine.name})
     progress = list(race(engine, prompt, settings, history=history))
     comparison = progress[-1]
     assert isinstance(comparison, Comparison)

@@ -198,7 +198,7 @@ def test_a_draft_with_another_end_token_runs_in_the_traced_engine_only(tmp_path:
     file = draft / "openvino_tokenizer.xml"
     file.write_text(file.read_text().replace('<eos_token_id value="0"', '<eos_token_id value="5"'))
     report = check_pair(inspect_folder(BUNDLED / "target"), inspect_folder(draft))
-    assert {each.engine: each.can_run for each in report.engines} == {"genai": False, "traced": True}
+    assert {engine.engine: engine.can_run for engine in report.engines} == {"genai": False, "traced": True}
     pair = pair_from_folders(BUNDLED / "target", draft, F32)
     with pytest.raises(PairError, match="but these are 5 and 0; choose the traced engine"):
         GenAIEngine(pair).decoder(Request.of("Once", GenerationSettings()))

@@ -155,8 +155,8 @@ GREEDY, SAMPLED = Sampling(), Sampling(do_sample=True)
 
 def test_what_a_head_cannot_is_refused_before_loading(draft: Path) -> None:
     block, mtp, greedy_only = pair_with(draft), mtp_pair(), "works in greedy decoding only; switch sampling off"
-    for able in (block, mtp):
-        check_strategy(able, "genai", Constant(4), GREEDY)
+    for pair in (block, mtp):
+        check_strategy(pair, "genai", Constant(4), GREEDY)
     check_strategy(mtp, "genai", Plain(), SAMPLED)
     refused: list[tuple[ModelPair, EngineName, Strategy, Sampling, str]] = [
         (block, "genai", Constant(4), SAMPLED, greedy_only),
@@ -174,9 +174,9 @@ def test_what_a_head_cannot_is_refused_before_loading(draft: Path) -> None:
         with pytest.raises(SettingsError, match="without prefix caching; switch prefix caching off"):
             check_engine(pair, "genai")
     lazy = GenAIEngine(mtp, lazy=True, thoroughness=BRIEF)
-    for each in (Constant(4), Plain()):
+    for strategy in (Constant(4), Plain()):
         with pytest.raises(SettingsError, match="head decodes one request at a time"):
-            lazy.batch(each)
+            lazy.batch(strategy)
 
 
 def test_a_head_drafts_only_for_its_own_model() -> None:

@@ -82,18 +82,18 @@ def test_several_requests_at_once(served: RemoteEngine, llama_servers: Servers) 
     settings = initial_settings(served.pair, max_new_tokens=24, ignore_eos=True)
     request, before = Request.of(PROMPT, settings), counted(llama_servers)
     blocks = []
-    for one in (request.plain, request):
-        with closing(served.batch(one.strategy)) as batch:
-            blocks.append(serve(batch, repeat(one), 3, 4))
+    for decoded in (request.plain, request):
+        with closing(served.batch(decoded.strategy)) as batch:
+            blocks.append(serve(batch, repeat(decoded), 3, 4))
     plain, speculative = blocks
     assert plain is not None
     assert speculative is not None
-    assert [one.tokens for one in speculative.served] == [24] * 4
-    assert {one.output for one in plain.served} == {one.output for one in speculative.served}
-    assert all(0 < one.first <= one.last for one in speculative.served)
+    assert [answer.tokens for answer in speculative.served] == [24] * 4
+    assert {answer.output for answer in plain.served} == {answer.output for answer in speculative.served}
+    assert all(0 < answer.first <= answer.last for answer in speculative.served)
     assert speculative.rounds
-    most = (counted(llama_servers) - before)["draft_tokens"]  # with requests that were broken off at the end
-    assert sum(proposed or 0 for proposed, _ in speculative.rounds) <= most
+    limit = (counted(llama_servers) - before)["draft_tokens"]  # with requests that were broken off at the end
+    assert sum(proposed or 0 for proposed, _ in speculative.rounds) <= limit
     with closing(served.batch(request.strategy)) as batch, pytest.raises(PromptError):
         batch.submit(0, replace(request, prompt=" "))
 

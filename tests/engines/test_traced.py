@@ -58,8 +58,8 @@ def test_greedy_outputs_are_identical(
 
 
 def test_without_a_cache_outputs_are_the_same(traced: TracedEngine) -> None:
-    for more in ({}, {"drafter": "lookup"}):
-        run = speculate(traced, kv_cache="off", max_new_tokens=16, **more)
+    for chosen in ({}, {"drafter": "lookup"}):
+        run = speculate(traced, kv_cache="off", max_new_tokens=16, **chosen)
         assert run.token_ids == greedy(traced).token_ids[:16]
 
 
@@ -85,15 +85,15 @@ def test_a_setting_moved_during_a_run_holds_from_the_next_round(traced: TracedEn
 @pytest.mark.parametrize("penalty", [1.0, 1.2])
 def test_both_engines_write_the_same(traced: TracedEngine, engine: GenAIEngine, penalty: float) -> None:
     for prompt in PROMPTS:
-        expected, ours = (plain(each, prompt, repetition_penalty=penalty) for each in (engine, traced))
+        expected, ours = (plain(either, prompt, repetition_penalty=penalty) for either in (engine, traced))
         assert (ours.token_ids, ours.text) == (expected.token_ids, expected.text)
         assert ours.prompt_tokens == expected.prompt_tokens == engine.count_tokens(prompt)
 
 
 def test_both_engines_see_the_same_proposals(traced: TracedEngine, engine: GenAIEngine) -> None:
     replayed, measured = speculate(engine), speculate(traced)
-    for one, other in zip(replayed.rounds, measured.rounds, strict=True):
-        for draft, same in zip(proposals(one), proposals(other), strict=True):
+    for steps in zip(replayed.rounds, measured.rounds, strict=True):
+        for draft, same in zip(*map(proposals, steps), strict=True):
             assert (draft.id, draft.text, draft.verdict) == (same.id, same.text, same.verdict)
             assert draft.draft_probability == pytest.approx(same.draft_probability, abs=1e-4)
 
@@ -224,18 +224,18 @@ def test_what_openvino_raises_becomes_a_sentence_and_the_next_run_works(
 
 
 def test_confidence_is_the_probability_that_is_shown(traced: TracedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a policy is told while the clock runs is computed faster, and in single precision."""
-    told: list[float] = []
+    """A policy gets a value that is computed faster, in single precision, since the clock runs."""
+    confidences: list[float] = []
 
     class Listening(ConstantPolicy):
         def proposes_more(self, proposed: int, confidence: Callable[[], float]) -> bool:
             if proposed:
-                told.append(confidence())
+                confidences.append(confidence())
             return super().proposes_more(proposed, confidence)
 
     monkeypatch.setattr("specdemo.engines.traced.engine.policy_for", lambda strategy, costs, estimates: Listening(3))
     shown = [draft.draft_probability for step in speculate(traced).rounds for draft in proposals(step)]
-    assert told[: len(shown)] == pytest.approx(shown[: len(told)], rel=1e-4)
+    assert confidences[: len(shown)] == pytest.approx(shown[: len(confidences)], rel=1e-4)
 
 
 @pytest.mark.parametrize("strategy", list(strategies("traced", "model")), ids=lambda strategy: strategy.name)

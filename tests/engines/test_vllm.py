@@ -39,11 +39,11 @@ def vllm(events: Events, counters: Any = ()) -> Callable[[str, dict[str, Any]], 
     listed = {"data": [{"id": "smollm2", "owned_by": "vllm", "max_model_len": 2048}]}
     fixed = {"/v1/models": Answer(listed), "/version": Answer({"version": "0.32.0"})}
     fixed |= {CHAT: Answer(stream=events, broken=True), "/v1/completions": Answer(stream=events)}
-    each = iter(counters)
+    metrics_ = iter(counters)
 
     def answer(path: str, body: dict[str, Any]) -> Answer | None:
         if path == "/metrics":
-            return next(each, None)
+            return next(metrics_, None)
         return Answer({"prompt": TEXTS[body["tokens"][0]]}) if path == "/detokenize" else fixed.get(path)
 
     return answer
@@ -83,8 +83,8 @@ def changed(**reported: Any) -> Events:
 
 def joined() -> Events:
     events = recorded("chat")
-    one, other = (event["choices"][0] for event in events[3:5])
-    other["token_ids"][:0] = one["token_ids"]
+    first, second = (event["choices"][0] for event in events[3:5])
+    second["token_ids"][:0] = first["token_ids"]
     return [*events[:3], *events[4:]]
 
 

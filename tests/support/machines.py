@@ -179,7 +179,7 @@ def _raced(works: dict[Side, Floats], clock: _Clock) -> dict[Side, list[float]]:
 def _alone(work: Floats, clock: _Clock) -> list[float]:
     seconds = clock.seconds(work)
     clock.now += seconds.sum()
-    return seconds.tolist()
+    return [float(step) for step in seconds]
 
 
 def _round(proposed: int, accepted: int, seconds: float) -> Round:
