@@ -90,10 +90,8 @@ def _inspect_all(candidates: Iterable[tuple[str, Path]]) -> tuple[list[Model], l
     models, unusable = [], []
     for name, path in candidates:
         if not is_text(name):
-            printable = name.encode(errors="replace").decode()
-            unusable.append(
-                Unusable(name=printable, reason=f"The name of {printable!r} is not valid text; rename it.")
-            )
+            text = name.encode(errors="replace").decode()
+            unusable.append(Unusable(name=text, reason=f"The name of {text!r} is not valid text; rename it."))
             continue
         try:
             models.append(inspect_model(path).model_copy(update={"name": name}))
