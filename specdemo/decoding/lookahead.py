@@ -197,7 +197,7 @@ def policy_for(strategy: Strategy, costs: Costs | None = None, estimates: Estima
             return HeuristicPolicy()
         case Auto(cap):
             if costs is None or costs.draft_step is None:
-                raise SettingsError("The cost of a draft step is unknown here; choose another policy or drafter.")
+                raise SettingsError("A draft step's cost is unknown for this pair; choose another policy or drafter.")
             return AutoPolicy(costs, cap, estimates or Estimates())
     raise TypeError(f"there is no policy for {strategy}")
 

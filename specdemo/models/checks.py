@@ -257,9 +257,8 @@ def load_tokenizer(model: Model) -> "openvino_genai.Tokenizer":
     try:
         return openvino_genai.Tokenizer(folder_of(model))
     except OPENVINO_FAILURES as error:
-        raise LoadError.of(
-            error, f"OpenVINO cannot load the tokenizer of {model.name!r}", "export it again"
-        ) from error
+        message = f"OpenVINO cannot load the tokenizer of {model.name!r}"
+        raise LoadError.of(error, message, "export it again") from error
 
 
 _EXAMPLE = (
