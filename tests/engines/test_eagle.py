@@ -104,7 +104,7 @@ def accepted_again(run: Run, agreement: tuple[bool, ...]) -> bool:
     return True
 
 
-def test_of_a_text_that_is_kept_the_states_are_kept_too(eagle: GenAIEngine, traced: TracedEngine) -> None:
+def test_prefix_caching_keeps_the_states_of_a_text(eagle: GenAIEngine, traced: TracedEngine) -> None:
     keeping = F32.model_copy(update={"enable_prefix_caching": True})
     with closing(TracedEngine(eagle.pair.model_copy(update={"runtime": keeping}), thoroughness=BRIEF)) as engine:
         for _ in range(4):  # more often than there are caches
@@ -131,7 +131,7 @@ def test_a_head_that_does_not_fit_is_refused_by_the_traced_engine(eagle: GenAIEn
             TracedEngine(pair)
 
 
-def test_a_head_needs_no_tokenizer_but_its_weights(tmp_path: Path, eagle: GenAIEngine) -> None:
+def test_a_head_needs_its_weights_but_no_tokenizer(tmp_path: Path, eagle: GenAIEngine) -> None:
     head = Path(shutil.copytree(FOLDER / "draft", tmp_path / "head"))
     for file in [*head.glob("*tokenizer*"), head / "generation_config.json"]:
         file.unlink()

@@ -153,7 +153,7 @@ def test_a_typed_special_token_is_refused_where_genai_takes_texts(mtp_engine: Ge
 GREEDY, SAMPLED = Sampling(), Sampling(do_sample=True)
 
 
-def test_what_a_head_cannot_is_refused_before_loading(draft: Path) -> None:
+def test_what_a_head_cannot_do_is_refused_before_loading(draft: Path) -> None:
     block, mtp, greedy_only = pair_with(draft), mtp_pair(), "works in greedy decoding only; switch sampling off"
     for pair in (block, mtp):
         check_strategy(pair, "genai", Constant(4), GREEDY)

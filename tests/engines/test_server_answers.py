@@ -181,7 +181,7 @@ def test_a_server_that_misbehaves_ends_in_a_sentence_soon_and_takes_little_memor
     assert psutil.Process().memory_info().rss - before < 400 * 2**20
 
 
-def test_whatever_goes_wrong_while_an_answer_is_read_is_told_and_logged(
+def test_any_failure_to_read_an_answer_is_reported_and_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(Client, "_parsed_event", mock.Mock(side_effect=RecursionError))
@@ -191,7 +191,7 @@ def test_whatever_goes_wrong_while_an_answer_is_read_is_told_and_logged(
 
 
 @pytest.mark.parametrize("option", ["stream_options", "return_token_ids"])
-def test_a_server_that_refuses_an_option_is_asked_without(option: str) -> None:
+def test_an_option_that_a_server_refuses_is_left_out(option: str) -> None:
     refusal = Answer({"detail": [{"loc": ["body", option], "msg": "Extra inputs are not permitted"}]}, 422)
     refused = list[str]()
 
@@ -313,7 +313,7 @@ def test_counts_are_believed_only_as_far_as_they_are_complete() -> None:
         run({**answers(), "/props": Answer({}, 401)})
 
 
-def test_a_model_with_a_template_is_asked_through_it_unless_told_otherwise() -> None:
+def test_a_server_applies_its_chat_template_unless_it_is_switched_off() -> None:
     found = {"/props": PROPS, "/v1/models": models("tiny"), "/completion": Answer(stream=TWO)}
     with fake({**found, "/apply-template": Answer({"prompt": "<user>Say<assistant>"})}) as server:
         pair = remote_pair(Servers(speculative=Server(url=f"{server.url}/v1/chat/completions")))

@@ -98,7 +98,7 @@ def test_several_requests_at_once(served: RemoteEngine, llama_servers: Servers) 
         batch.submit(0, replace(request, prompt=" "))
 
 
-def test_what_the_server_was_started_with_cannot_be_asked_for(served: RemoteEngine) -> None:
+def test_settings_fixed_at_a_servers_start_cannot_be_chosen(served: RemoteEngine) -> None:
     for chosen in ({"policy": "constant"}, {"drafter": "lookup", "policy": "constant"}):
         with pytest.raises(SettingsError, match="choose policy server"):
             initial_settings(served.pair, **chosen)

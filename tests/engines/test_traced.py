@@ -63,7 +63,7 @@ def test_without_a_cache_outputs_are_the_same(traced: TracedEngine) -> None:
         assert run.token_ids == greedy(traced).token_ids[:16]
 
 
-def test_a_setting_moved_during_a_run_holds_from_the_next_round(traced: TracedEngine) -> None:
+def test_a_setting_changed_during_a_run_applies_from_the_next_round(traced: TracedEngine) -> None:
     def moved(round_: int, before: dict[str, Any], after: dict[str, Any]) -> list[Round]:
         decoder, done = traced.decoder(request(traced, **before), COSTS), []
         for step in rounds_of(decoder):
@@ -208,7 +208,7 @@ def test_where_a_foreign_draft_proposes_nothing(foreign: TracedEngine) -> None:
     assert {step.proposed for step in run.rounds} == {()}
 
 
-def test_what_openvino_raises_becomes_a_sentence_and_the_next_run_works(
+def test_an_openvino_failure_becomes_a_sentence_and_the_next_run_works(
     traced: TracedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(sequence: Paged, ids: list[int], last: int = 1) -> np.ndarray:
@@ -239,7 +239,7 @@ def test_confidence_is_the_probability_that_is_shown(traced: TracedEngine, monke
 
 
 @pytest.mark.parametrize("strategy", list(strategies("traced", "model")), ids=lambda strategy: strategy.name)
-def test_a_strategy_follows_what_is_moved_if_it_says_so(traced: TracedEngine, strategy: type[Strategy]) -> None:
+def test_live_strategies_accept_changed_settings(traced: TracedEngine, strategy: type[Strategy]) -> None:
     chosen = request(traced, drafter=strategy.drafter.name, policy=strategy.policy.name)
     decoder = traced.decoder(chosen, COSTS)
     assert decoder.update_strategy(chosen.strategy) == (strategy.name in ENGINES["traced"].live)

@@ -145,7 +145,7 @@ def test_a_token_cut_within_a_character_has_no_text_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_counters_stand_in_unless_another_request_finished(others: int) -> None:
+def test_counters_replace_a_missing_report_unless_another_request_finished(others: int) -> None:
     after = (FOLDER / "metrics.txt").read_text()
     before = f"vllm:generation_tokens_total 169\nvllm:request_success_total {6 - others}.0\n"
     with engine_of(None, vllm(without(-1, "metrics"), map(Answer, (before, after)))) as engine:
