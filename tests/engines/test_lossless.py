@@ -43,9 +43,9 @@ def committed_first(rule: Rule, p: Probabilities, q: Probabilities) -> list[floa
     numbers = [(index + 0.5) / GRID for index in range(GRID)]
     result = np.zeros(3)
     for proposal in np.flatnonzero(q):
-        for one, other in product(numbers, numbers):
-            accepted, own = rule([proposal], [q], [p, p], Numbers(one, other))
-            result[proposal if accepted else own] += q[proposal] / GRID**2
+        for first, second in product(numbers, numbers):
+            accepted, token = rule([proposal], [q], [p, p], Numbers(first, second))
+            result[proposal if accepted else token] += q[proposal] / GRID**2
     return list(result)
 
 
@@ -76,7 +76,7 @@ def redraws_from_p(
     for index, (token, q) in enumerate(zip(proposed, drafts, strict=True)):
         p = next(remaining)
         if random.random() * q[token] >= p[token]:
-            return Verification(index, next(own for own in (draw(p, random.random()), 0, 1, 2) if own != token))
+            return Verification(index, next(other for other in (draw(p, random.random()), 0, 1, 2) if other != token))
     return Verification(len(proposed), draw(next(remaining), random.random()))
 
 
