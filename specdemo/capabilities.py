@@ -22,7 +22,7 @@ class EngineInfo:
     """`label` names the engine in a list of choices, `noun` in a sentence.
 
     It runs `strategies`, and those in `with_eagle3` also with an EAGLE-3 head. Settings of `live` strategies can be
-    changed during a run; `unsupported` settings have no effect. `concurrent`: it serves several requests at once.
+    changed during a run. `unsupported`: settings that it refuses. `concurrent`: it serves several requests at once.
     `local`: it loads models on this machine, `copies` of each. `samples_exactly`: whether sampling keeps the target's
     distribution; None if unknown.
     """
@@ -78,7 +78,7 @@ ENGINES: dict[EngineName, EngineInfo] = {
 LOCAL: tuple[EngineName, ...] = tuple(name for name, engine in ENGINES.items() if engine.local)
 CONCURRENT: tuple[EngineName, ...] = tuple(name for name, engine in ENGINES.items() if engine.concurrent)
 PARTIAL = frozenset[str]().union(*(engine.unsupported for engine in ENGINES.values()))
-"""Settings that some engine does not support."""
+"""Settings that some engine refuses."""
 
 
 def supports(engine: EngineName, setting: str) -> bool:
@@ -164,12 +164,7 @@ def refusal(strategy: Strategy, engine: EngineName, *, kv_cache: bool = True) ->
 
 
 def pair_refusal(
-    strategy: Strategy,
-    draft: DraftKindName | None,
-    engine: EngineName,
-    *,
-    sampling: bool = False,
-    penalty: bool = False,
+    strategy: Strategy, draft: DraftKindName | None, engine: EngineName, *, sampling: bool, penalty: bool
 ) -> str | None:
     """Return why a pair with this draft cannot be decoded this way, or None.
 

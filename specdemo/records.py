@@ -97,10 +97,6 @@ class ModelPair(Record):
     servers: Servers | None = Field(None, exclude=True, repr=False)  # addresses never leave this machine
 
     @property
-    def eagle3(self) -> bool:
-        return self.draft_kind == "eagle3"
-
-    @property
     def head(self) -> HeadName | None:
         return self.draft.head if self.draft is not None else None
 

@@ -1,7 +1,7 @@
 """Decoding strategies: which drafter proposes tokens, when it stops, and what other software calls the same.
 
-To add one, write its class here with `@register`, name it in the engines that run it (`capabilities.py`), and
-register its policy or index in `specdemo/decoding/`. A strategy is a frozen value, and its fields are settings:
+To add one, write its class here with `@register`, name it in the engines that run it (`capabilities.py`), and add its
+policy or register its index in `specdemo/decoding/`. A strategy is a frozen value, and its fields are settings:
 `--num-assistant-tokens 4` is the field `num_assistant_tokens` of `Constant`. Page, terminal, measurements, copied
 code and docs derive from the class.
 """
@@ -279,8 +279,8 @@ class Suffix(Strategy):
 
 
 def drafters() -> dict[str, Drafter]:
-    known = (strategy.drafter for strategy in STRATEGIES.values())
-    return {drafter.name: drafter for drafter in known if drafter is not SERVER_DRAFTER}
+    all_drafters = (strategy.drafter for strategy in STRATEGIES.values())
+    return {drafter.name: drafter for drafter in all_drafters if drafter is not SERVER_DRAFTER}
 
 
 def policies() -> dict[str, Policy]:

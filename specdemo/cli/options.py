@@ -160,8 +160,7 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
     if len(models) == 1 and getattr(options, "drafter", "model") == "model":
         fitting = fitting_draft(models[0], library(options.models_dir).models)
         models += [fitting] if fitting is not None else []
-    runtime = RuntimeSettings.checked(**initial_runtime(models[0]).model_dump() | chosen(options, RuntimeSettings))
-    return pair_of(*models, runtime=runtime)
+    return pair_of(*models, runtime=initial_runtime(models[0], **chosen(options, RuntimeSettings)))
 
 
 def raced_settings(options: argparse.Namespace, pair: ModelPair) -> GenerationSettings:

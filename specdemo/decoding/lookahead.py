@@ -15,7 +15,6 @@ from abc import ABC, abstractmethod
 from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import singledispatch
 from itertools import pairwise
 from typing import TypeVar
 
@@ -183,36 +182,24 @@ class AutoPolicy(LookaheadPolicy):
         self._thresholds = [0.0 if pays else np.inf, *(float(cost) * rate for cost in costs_per_token), np.inf]
 
 
-@singledispatch
 def policy_for(strategy: Strategy, costs: Costs | None = None, estimates: Estimates | None = None) -> LookaheadPolicy:
     """Return the policy for a new request; the automatic lookahead starts from the `estimates` and updates them.
 
     Raises:
         SettingsError: the strategy needs step costs, and the draft's were not measured.
     """
-    raise TypeError(f"no policy is registered for {strategy}")
-
-
-@policy_for.register
-def _(strategy: Constant, *_: object) -> LookaheadPolicy:
-    return ConstantPolicy(strategy.num_assistant_tokens)
-
-
-@policy_for.register
-def _(strategy: Confidence, *_: object) -> LookaheadPolicy:
-    return ConfidencePolicy(strategy.assistant_confidence_threshold, strategy.max_assistant_tokens)
-
-
-@policy_for.register
-def _(strategy: Heuristic, *_: object) -> LookaheadPolicy:
-    return HeuristicPolicy()
-
-
-@policy_for.register
-def _(strategy: Auto, costs: Costs | None = None, estimates: Estimates | None = None) -> LookaheadPolicy:
-    if costs is None or costs.draft_step is None:
-        raise SettingsError("The cost of a draft step is unknown for this pair; choose another policy or drafter.")
-    return AutoPolicy(costs, strategy.max_assistant_tokens, estimates or Estimates())
+    match strategy:
+        case Constant(lookahead):
+            return ConstantPolicy(lookahead)
+        case Confidence(threshold, cap):
+            return ConfidencePolicy(threshold, cap)
+        case Heuristic():
+            return HeuristicPolicy()
+        case Auto(cap):
+            if costs is None or costs.draft_step is None:
+                raise SettingsError("A draft step's cost is unknown for this pair; choose another policy or drafter.")
+            return AutoPolicy(costs, cap, estimates or Estimates())
+    raise TypeError(f"there is no policy for {strategy}")
 
 
 Proposed = TypeVar("Proposed")

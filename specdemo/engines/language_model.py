@@ -56,11 +56,11 @@ class LanguageModel:
         paged: bool = True,
         layouts: Sequence[Layout] = (),
         adapt: Adapt = lambda model: None,
-        early_lengths: Iterable[int] = (),
+        lengths: Iterable[int] = (),
     ) -> None:
         """Load a model. If activations are quantized, choose the first of `layouts` that repeats bits here, or None.
 
-        A single layout is taken without a trial. Passes of the `early_lengths` are compiled beside the model, since
+        A single layout is taken without a trial. Passes of these `lengths` are compiled beside the model, since
         OpenVINO compiles each on one core.
         """
         self.paged = paged and device.startswith("CPU")  # other devices have other block sizes and layouts
@@ -75,11 +75,10 @@ class LanguageModel:
         self.layout: Layout | None = layouts[0] if layouts and quantized else "joined"
         self._model: openvino.Model | None = None  # kept to compile passes of fixed length
         try:
-            self._compiled = self._compile(folder, adapt, early_lengths)
+            self._compiled = self._compile(folder, adapt, lengths)
         except OPENVINO_FAILURES as error:
-            raise LoadError.of(
-                error, f"OpenVINO cannot load {folder.name!r} on {device}", "export it again"
-            ) from error
+            message = f"OpenVINO cannot load {folder.name!r} on {device}"
+            raise LoadError.of(error, message, "export it again") from error
         if not (layouts and self.paged and self._quantizes):
             self.use_layout("joined")
         elif len(layouts) > 1:
@@ -113,7 +112,7 @@ class LanguageModel:
         sequence.truncate(_TRIAL_TOKENS)
         return np.array_equal(np.array(singly), sequence.logits(text, 3))
 
-    def _compile(self, folder: Path, adapt: Adapt, early_lengths: Iterable[int]) -> openvino.CompiledModel:
+    def _compile(self, folder: Path, adapt: Adapt, lengths: Iterable[int]) -> openvino.CompiledModel:
         core, file = openvino.Core(), folder / "openvino_model.xml"
         model = core.read_model(file)
         adapt(model)
@@ -121,7 +120,7 @@ class LanguageModel:
             try:
                 _offline_transformations.paged_attention_transformation(model)
                 self._model = model if self._small else None
-                self._start(early_lengths)
+                self._start(lengths)
                 return core.compile_model(model, self._device, self._properties)
             except RuntimeError:
                 self.paged, self._model = False, None
@@ -197,9 +196,7 @@ class ReducedVocabulary:
         result.input(0).replace_source_output(logits)
 
 
-_AGREEMENT_CHUNK = (
-    CHUNK // 2
-)  # tokens whose logits are computed at once; a whole chunk is one sequence in every layout
+_AGREEMENT_CHUNK = CHUNK // 2  # tokens per pass; a whole chunk would be one sequence in every layout
 
 
 Choose = Callable[[Logits, Ids], int]  # greedy, at one position, after a text with these tokens
@@ -234,16 +231,9 @@ class HeadModel:
     """`tokens` holds the target's id of each of the head's tokens."""
 
     def __init__(
-        self,
-        folder: Path,
-        device: str,
-        properties: dict[str, str],
-        layouts: Sequence[Layout] = (),
-        early_lengths: Iterable[int] = (),
+        self, folder: Path, device: str, properties: dict[str, str], layouts: Sequence[Layout], lengths: Iterable[int]
     ) -> None:
-        self.model = LanguageModel(
-            folder, device, properties, layouts=layouts, adapt=self._cut, early_lengths=early_lengths
-        )
+        self.model = LanguageModel(folder, device, properties, layouts=layouts, adapt=self._cut, lengths=lengths)
         self._compiled_fc = openvino.Core().compile_model(self._fc, device, properties)
 
     def sequence(self, target: ModelSequence, capacity: int, *, kv_cache: bool = True) -> "HeadSequence":

@@ -140,7 +140,7 @@ def _ovms(copy: _Copy) -> Iterator[str]:
 def _vllm(copy: _Copy) -> Iterator[str]:
     form = copy.form
     if copy.draft is not None:
-        form = {"method": "eagle3" if copy.pair.eagle3 else "draft_model", "model": copy.draft.path, **form}
+        form = {"method": "eagle3" if copy.pair.head == "eagle3" else "draft_model", "model": copy.draft.path, **form}
     if copy.target.path.endswith(".gguf"):
         yield "# vLLM 0.32 no longer reads GGUF files; replace this one by the repository of the original weights"
     flags = ["--port", _PORT, "--served-model-name", copy.pair.target.name, "--speculative-config", _json(form)]
@@ -151,7 +151,7 @@ def _vllm(copy: _Copy) -> Iterator[str]:
 def _llama_cpp(copy: _Copy) -> Iterator[str]:
     flags = copy.form
     if copy.draft is not None:
-        kind = "draft-eagle3" if copy.pair.eagle3 else "draft-simple"
+        kind = "draft-eagle3" if copy.pair.head == "eagle3" else "draft-simple"
         flags = ["--spec-type", kind, "--spec-draft-model", copy.draft.path, *flags]
     if "ngram-cache" in flags:
         yield "# llama.cpp's n-gram cache decides how much to propose by thresholds of its own"

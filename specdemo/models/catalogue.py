@@ -145,18 +145,14 @@ def models_dir(directory: Path | None = None) -> Path:
 
 def cached_folders() -> dict[str, Path]:
     """Return the newest complete folder of each model in the Hub's cache, by repository."""
-    repositories = (repository for repository, _ in repositories_in(hub_cache()))
-    return {name: folder for name in repositories if (folder := _cached_folder(name)) is not None}
+    newest = {name: _first_complete(snapshots(storage)) for name, storage in repositories_in(hub_cache())}
+    return {name: folder for name, folder in newest.items() if folder is not None}
 
 
 def repositories_in(cache: Path) -> list[tuple[str, Path]]:
     """Return the repositories in a cache with the Hub's layout, with their storage."""
     storages = [path for path in list_folder(cache) if path.name.startswith("models--")]
     return [(storage.name.removeprefix("models--").replace("--", "/"), storage) for storage in storages]
-
-
-def _cached_folder(repository: str) -> Path | None:
-    return _first_complete(snapshots(storage_of(repository)))
 
 
 def _first_complete(folders: Iterable[Path]) -> Path | None:
@@ -184,7 +180,7 @@ def local_folder(source: Source, directory: Path | None = None) -> Path | None:
         return ASSETS / source.path
     assert source.repository is not None, "a source has a repository or a path"
     if source.format == "openvino":
-        return _cached_folder(source.repository)
+        return _first_complete(snapshots(storage_of(source.repository)))
     if source.format == "gguf":
         assert source.file is not None
         paths = [*_packaged(source), *(folder / source.file for folder in snapshots(storage_of(source.repository)))]
@@ -215,7 +211,8 @@ def entry_folders(entry: Entry, directory: Path | None = None) -> tuple[Path | N
 
 def bundled_pair(**runtime: Any) -> ModelPair:
     """Return the bundled pair, by default in f32, in which both outputs are identical."""
-    return _initial_pair(*bundled_models(), runtime=runtime)
+    target, draft = bundled_models()
+    return pair_of(target, draft, runtime=initial_runtime(target, **runtime))
 
 
 def bundled_models() -> tuple[Model, Model]:
@@ -246,11 +243,7 @@ def default_pair(**runtime: Any) -> ModelPair:
     ]
     if not all(map(is_converted, models)) and not is_writable(conversions()):
         return bundled_pair(**runtime)
-    return _initial_pair(*models, runtime=runtime)
-
-
-def _initial_pair(target: Model, draft: Model | None = None, *, runtime: dict[str, Any]) -> ModelPair:
-    return pair_of(target, draft, runtime=RuntimeSettings.checked(**initial_runtime(target).model_dump() | runtime))
+    return pair_of(*models, runtime=initial_runtime(models[0], **runtime))
 
 
 def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettings) -> ModelPair:
@@ -298,8 +291,9 @@ def _matches(path: Path, source: Source) -> bool:
     return local_folder(source) == path
 
 
-def initial_runtime(target: Model) -> RuntimeSettings:
-    return default_settings(target).runtime
+def initial_runtime(target: Model, **chosen: Any) -> RuntimeSettings:
+    """Return a target's defaults updated with `chosen`."""
+    return RuntimeSettings.checked(**default_settings(target).runtime.model_dump() | chosen)
 
 
 def initial_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:

@@ -134,15 +134,11 @@ def is_recommended(draft: Model, target: Model) -> bool:
         return True
     if draft.head or draft.architecture != target.architecture:  # only the catalogue knows a head's target
         return False
-    if not _converted(target, draft) or 2 * (draft.weight_bytes or 0) > (target.weight_bytes or 0):
+    if not all(map(is_converted, (target, draft))) or 2 * (draft.weight_bytes or 0) > (target.weight_bytes or 0):
         return False
     with suppress(LoadError):
         return _difference(target, draft) is None
     return False
-
-
-def _converted(target: Model, draft: Model) -> bool:
-    return is_converted(target) and is_converted(draft)
 
 
 def fitting_draft(target: Model, models: Iterable[Model]) -> Model | None:
@@ -200,7 +196,7 @@ def check_concurrent(pair: ModelPair, engine: EngineName, strategy: Strategy, sa
 def with_tokenizers_compared(pair: ModelPair) -> ModelPair:
     """Return the pair with `translated` set by comparing its tokenizers; unchanged while a file is not converted."""
     target, draft = pair.target, pair.draft
-    if draft is None or draft.head or draft.path is None or not _converted(target, draft):
+    if draft is None or draft.head or draft.path is None or not all(map(is_converted, (target, draft))):
         return pair
     return pair.model_copy(update={"translated": _difference(target, draft) is not None})
 
@@ -232,7 +228,9 @@ def _refusal(engine: EngineName, target: Model, draft: Model | None, difference:
 
 def _special_token_refusal(target: Model, draft: Model | None) -> str | None:
     """Return why GenAI refuses two models with the same vocabulary: it also compares ids of special tokens."""
-    if draft is None or draft.head or draft.path is None or target.path is None or not _converted(target, draft):
+    if draft is None or draft.head or not all(map(is_converted, (target, draft))):
+        return None
+    if draft.path is None or target.path is None:
         return None
     ids, draft_ids = (_special_ids(folder_of(model)) for model in (target, draft))
     for name in ids.keys() & draft_ids.keys():
@@ -259,9 +257,8 @@ def load_tokenizer(model: Model) -> "openvino_genai.Tokenizer":
     try:
         return openvino_genai.Tokenizer(folder_of(model))
     except OPENVINO_FAILURES as error:
-        raise LoadError.of(
-            error, f"OpenVINO cannot load the tokenizer of {model.name!r}", "export it again"
-        ) from error
+        message = f"OpenVINO cannot load the tokenizer of {model.name!r}"
+        raise LoadError.of(error, message, "export it again") from error
 
 
 _EXAMPLE = (

@@ -151,8 +151,8 @@ def write_with_f16(path: Path, header: Header, copy: Path) -> bool:
 
 
 def _bytes_of(file: Path, header: Header, tensor: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    begin = header.data + tensor.offset
-    return np.memmap(file, np.uint8, "r")[begin : begin + tensor.bytes]
+    start = header.data + tensor.offset
+    return np.memmap(file, np.uint8, "r")[start : start + tensor.bytes]
 
 
 def _floats(raw: np.ndarray[Any, np.dtype[np.uint8]], tensor: Tensor) -> np.ndarray[Any, Any]:
@@ -278,8 +278,8 @@ def _as_int8(nodes: Sequence[Any]) -> Any:
     size = next((size for size in INT8_GROUPS if columns % size == 0), columns)
     steps, scales = [], []
     for node in nodes:
-        for begin in range(0, node.get_output_shape(0)[0], _ROWS_AT_ONCE):
-            groups = _values(node, slice(begin, begin + _ROWS_AT_ONCE)).reshape(-1, columns // size, size)
+        for start in range(0, node.get_output_shape(0)[0], _ROWS_AT_ONCE):
+            groups = _values(node, slice(start, start + _ROWS_AT_ONCE)).reshape(-1, columns // size, size)
             scale = (np.abs(groups).max(axis=-1, keepdims=True) / 127).astype(np.float16)
             scale[scale == 0] = 1
             steps.append(np.clip(np.rint(groups / scale.astype(np.float32)), -127, 127).astype(np.int8))
@@ -451,9 +451,9 @@ def _add_bos(model: openvino.Model, token: int) -> None:
     """Start each text with a token, added by the operation that GenAI looks for to switch special tokens off."""
     (dense,) = (node for node in model.get_ordered_ops() if node.get_type_name() == "RaggedToDense")
     length = dense.input_value(3).get_node().input_value(0).get_node()  # of each text: its end minus its beginning
-    begin = [opset.constant(np.array(values, np.int32)).output(0) for values in (0, 1, [token])]
+    first = [opset.constant(np.array(values, np.int32)).output(0) for values in (0, 1, [token])]
     segments = opset.constant(np.zeros(2, np.int32)).output(0)
-    outputs = _create("CombineSegments", [*begin, *(dense.input_value(index) for index in range(3)), segments], {})
+    outputs = _create("CombineSegments", [*first, *(dense.input_value(index) for index in range(3)), segments], {})
     for index in range(3):
         dense.input(index).replace_source_output(outputs[index])
     length.input(0).replace_source_output(outputs[1])

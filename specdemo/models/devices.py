@@ -123,10 +123,10 @@ def check_devices(runtime: RuntimeSettings, *, head: bool = False) -> None:
         raise DeviceError("The target of an EAGLE-3 head cannot run on AUTO; choose a device, such as CPU.")
 
     available = openvino.Core().available_devices
-    known = {*available, *(name.partition(".")[0] for name in available), "AUTO"}  # GPU is another name of GPU.0
+    accepted = {*available, *(name.partition(".")[0] for name in available), "AUTO"}  # GPU is another name of GPU.0
     for device in {runtime.device, draft_device(runtime)}:
         bare = device.removesuffix(".0")
-        if bare not in known:
+        if bare not in accepted:
             raise DeviceError(
                 f"This machine has no device {quoted(device)}; choose one of {', '.join([*available, 'AUTO'])}."
             )

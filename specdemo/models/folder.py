@@ -139,10 +139,7 @@ def own_head(model: Model) -> Model:
         update={
             "name": f"{model.name}/mtp",
             "head": "mtp",
-            "in_parts": False,
-            "linear_attention": False,
-            "chat_template": False,
-            "detokenizer": False,
+            **dict.fromkeys(("in_parts", "linear_attention", "chat_template", "detokenizer"), False),
             "parameters": sum(sizes.values()),
             "weights": _name_precision(sizes),
             "weight_bytes": (model.path / f"{_HEAD}.bin").stat().st_size,

@@ -228,9 +228,9 @@ class _Parser:
             raise self._damaged(f"rows of the tensor {quoted(name)} are no whole number of {kind} blocks")
         return Tensor(name, kind, shape, self._number(_U64))
 
-    def _check_count(self, what: str, count: int, maximum: int, least_bytes: int) -> None:
+    def _check_count(self, noun: str, count: int, maximum: int, least_bytes: int) -> None:
         if count > maximum:
-            raise self._damaged(f"it claims {count} {what}")
+            raise self._damaged(f"it claims {count} {noun}")
         if count * least_bytes > len(self._content) - self._offset:
             raise IndexError
 

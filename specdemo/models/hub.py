@@ -82,18 +82,18 @@ def download(
     failure = Failure(FetchError, "The download ended", "download again to resume")
     arguments = (repository, gguf or None, revision or "main", free)
     plan: Plan = ()
-    began, before = 0.0, 0
+    start, before = 0.0, 0
     with closing(run_child(fetch, *arguments, name="specdemo download", failure=failure, stop=stop)) as messages:
         for message in messages:
             if isinstance(message, tuple):
-                plan, began, before = message, perf_counter(), sum(file.present for file in message)
+                plan, start, before = message, perf_counter(), sum(file.present for file in message)
             total = sum(file.size for file in plan)
             if isinstance(message, Path):
                 for _ in _inspect(message, limits):
                     yield Progress(total, total, 0, None, plan[-1].name)
                 yield Progress(total, total, 0, message, plan[-1].name)
             elif plan:
-                done, seconds = sum(file.present for file in plan), perf_counter() - began
+                done, seconds = sum(file.present for file in plan), perf_counter() - start
                 seconds_left = (total - done) * seconds / (done - before) if done > before else None
                 current = next((file for file in plan if file.present < file.size), plan[-1])
                 yield Progress(done, total, seconds_left, None, current.name)

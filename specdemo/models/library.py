@@ -90,10 +90,8 @@ def _inspect_all(candidates: Iterable[tuple[str, Path]]) -> tuple[list[Model], l
     models, unusable = [], []
     for name, path in candidates:
         if not is_text(name):
-            printable = name.encode(errors="replace").decode()
-            unusable.append(
-                Unusable(name=printable, reason=f"The name of {printable!r} is not valid text; rename it.")
-            )
+            text = name.encode(errors="replace").decode()
+            unusable.append(Unusable(name=text, reason=f"The name of {text!r} is not valid text; rename it."))
             continue
         try:
             models.append(inspect_model(path).model_copy(update={"name": name}))
@@ -245,10 +243,8 @@ def _ollama_files() -> Iterator[tuple[str, Path]]:
             digest = _ollama_digest(manifest)
             if digest is not None:
                 registry, *owner, model, tag = manifest.relative_to(folder / "manifests").parts
-                if registry != "registry.ollama.ai":
-                    owner = [registry, *owner]
-                elif owner == ["library"]:
-                    owner = []
+                is_default = registry == "registry.ollama.ai"
+                owner = [part for part in owner if part != "library"] if is_default else [registry, *owner]
                 yield "/".join([*owner, f"{model}:{tag}"]), folder / "blobs" / digest.replace(":", "-")
 
 

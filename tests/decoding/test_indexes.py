@@ -43,7 +43,7 @@ def counted(text: Sequence[int], context: Sequence[int]) -> dict[int, tuple[int,
     return counts
 
 
-def slowly(text: Sequence[int], longest: int, limit: int, threshold: float) -> Match:
+def best_by_counting(text: Sequence[int], longest: int, limit: int, threshold: float) -> Match:
     """Find the best candidate by counting in the whole text again for each token."""
     matches = []
     for size in range(min(longest, len(text)), 0, -1):
@@ -70,13 +70,13 @@ def test_the_tree_proposes_what_counting_anew_does(
 ) -> None:
     index = SuffixIndex(threshold, longest=longest)
     for end in range(1, len(text) + 1, step):
-        found = index.find(text[:end], limit)
-        reference = slowly(text[:end], longest, limit, threshold)
-        assert found.tokens == reference.tokens
-        assert found.chances == pytest.approx(reference.chances)
+        match = index.find(text[:end], limit)
+        reference = best_by_counting(text[:end], longest, limit, threshold)
+        assert match.tokens == reference.tokens
+        assert match.chances == pytest.approx(reference.chances)
 
 
-def test_a_threshold_can_be_moved_during_a_request() -> None:
+def test_a_threshold_can_be_changed_during_a_request() -> None:
     index, text = SuffixIndex(0.9), [1, 2, 1, 3, 1]
     assert index.find(text, 8) == Match()
     assert index.update_strategy(Suffix(0.3, 8))

@@ -35,7 +35,7 @@ def test_a_constant_lookahead_is_constant() -> None:
         constant.learn(3, accepted)
 
 
-def test_a_policy_follows_to_another_way_of_its_own_type_only() -> None:
+def test_a_policy_accepts_settings_of_its_own_type_only() -> None:
     constant, confident = policy(num_assistant_tokens=3), policy(policy="confidence")
     lookahead = GenerationSettings(num_assistant_tokens=6).strategy
     threshold = GenerationSettings(engine="traced", policy="confidence", assistant_confidence_threshold=0.9).strategy
@@ -179,15 +179,15 @@ def test_it_needs_step_costs() -> None:
 EVEN = costs_of(draft=0.1, verify=(1.0,) * 17)
 
 
-def test_one_request_begins_with_what_the_last_one_taught() -> None:
-    taught_ = AutoPolicy(EVEN, 16)
-    rate(taught_, independent(0.95), EVEN, 400)
-    later, fresh = AutoPolicy(EVEN, 16, taught_.estimates), AutoPolicy(EVEN, 16)
-    first = [next(n for n in count() if not one.proposes_more(n, lambda: 0.6)) for one in (later, fresh)]
+def test_a_request_starts_from_the_estimates_of_the_last_one() -> None:
+    trained = AutoPolicy(EVEN, 16)
+    rate(trained, independent(0.95), EVEN, 400)
+    later, fresh = AutoPolicy(EVEN, 16, trained.estimates), AutoPolicy(EVEN, 16)
+    first = [next(n for n in count() if not policy.proposes_more(n, lambda: 0.6)) for policy in (later, fresh)]
     assert first[0] > first[1]
 
 
-def test_it_is_what_the_formula_gives() -> None:
+def test_the_best_lookahead_follows_the_formula() -> None:
     costs = costs_of(draft=0.1, verify=(1.0, 1.1, 1.1, 1.3))
     # τ 1.5, 1.75, 1.875 in 1.2, 1.3, 1.6 plain steps
     for steps, lookahead, speedup in ((6, 2, 1.75 / 1.3), (1, 1, 1.5 / 1.2)):

@@ -36,7 +36,7 @@ def test_greedy_verification_reproduces_its_own_rounds(proposed: list[int], targ
 
 
 @given(small_ids, st.lists(st.integers(0, 2), min_size=1, max_size=6))
-def test_impossible_rounds_are_told_apart(proposed: list[int], committed: list[int]) -> None:
+def test_impossible_rounds_are_recognised(proposed: list[int], committed: list[int]) -> None:
     outcomes = judge(proposed, committed)
     possible = proposed[: len(committed) - 1] == committed[:-1] and (
         len(proposed) < len(committed) or proposed[len(committed) - 1] != committed[-1]

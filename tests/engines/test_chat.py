@@ -1,5 +1,6 @@
 """Chats: templates, earlier turns, and what prefix caching saves, on the bundled pair with a chat template added."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from specdemo.engines.genai import pipelines
 from specdemo.engines.text import Tokenizer, special_patterns
 from specdemo.errors import PromptError
 from specdemo.racing.race import race
-from specdemo.records import Comparison, ModelPair, Phase, Request, Slice, Turn
+from specdemo.records import SIDES, Comparison, ModelPair, Phase, Request, Slice, Turn
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from tests.support import BRIEF
 from tests.support.folders import chat_pair
@@ -79,18 +80,17 @@ def test_special_tokens_that_somebody_typed_are_text_with_and_without_a_template
 
 @pytest.mark.parametrize("engine_name", ["genai", "traced"])
 def test_both_sides_of_both_engines_read_typed_special_tokens_alike(engine_name: EngineName, tmp_path: Path) -> None:
-    engine = load_engine(engine_name, chat_pair(tmp_path), thoroughness=BRIEF)
-    comparison, _ = turn(engine, TYPED)
-    engine.close()
+    with closing(load_engine(engine_name, chat_pair(tmp_path), thoroughness=BRIEF)) as engine:
+        comparison, _ = turn(engine, TYPED)
     assert comparison.plain.token_ids == comparison.speculative.token_ids
 
 
 def turn(engine: Engine, prompt: str, history: tuple[Turn, ...] = ()) -> tuple[Comparison, list[Phase]]:
-    settings = SETTINGS.model_copy(update={"engine": "traced" if "Traced" in type(engine).__name__ else "genai"})
+    settings = SETTINGS.model_copy(update={"engine": engine.name})
     progress = list(race(engine, prompt, settings, history=history))
     comparison = progress[-1]
     assert isinstance(comparison, Comparison)
-    assert [lap.side for lap in progress if isinstance(lap, Slice)][:2] == ["plain", "speculative"]
+    assert [event.side for event in progress if isinstance(event, Slice)][:2] == list(SIDES)
     return comparison, [phase for phase in progress if isinstance(phase, Phase) and phase.name == "prefilling"]
 
 
@@ -111,11 +111,9 @@ def test_a_long_prompt_is_read_in_parts_and_the_next_turn_reads_only_what_is_new
     assert second.history == history
     engine.close()
 
-    anew = load_engine(
-        engine_name, engine.pair.model_copy(update={"runtime": RuntimeSettings(precision="f32")}), thoroughness=BRIEF
-    )
-    again, parts = turn(anew, "And then?", history)
+    pair = engine.pair.model_copy(update={"runtime": RuntimeSettings(precision="f32")})
+    with closing(load_engine(engine_name, pair, thoroughness=BRIEF)) as uncached:
+        again, parts = turn(uncached, "And then?", history)
     assert len(parts) >= 2 * 2
-    for side in ("plain", "speculative"):
+    for side in SIDES:
         assert again.side(side).token_ids == second.side(side).token_ids, "a cache changes nothing"
-    anew.close()

@@ -53,16 +53,16 @@ def test_passes_of_fixed_length_have_the_bits_of_the_others(layout: Layout) -> N
     """Activations are quantized, in either layout, whatever the processor."""
     dynamic = LanguageModel(BUNDLED / "draft", "CPU", QUANTIZED)
     fixed = LanguageModel(BUNDLED / "draft", "CPU", QUANTIZED)
-    for one in (dynamic, fixed):
-        one.layout = layout
+    for model in (dynamic, fixed):
+        model.layout = layout
     fixed.compile_lengths((1, 3))
     text = list(range(1, 60))
-    sequences = [one.sequence(20) for one in (dynamic, fixed)]  # both grow
+    sequences = [model.sequence(20) for model in (dynamic, fixed)]  # both grow
     end = 4
     for count in (1, 3, 2, 1, 3, 3, 1, 5, 1) * 2:
         end += count
-        expected, found = (sequence.logits(text[:end], count) for sequence in sequences)
-        np.testing.assert_array_equal(found, expected)
+        expected, actual = (sequence.logits(text[:end], count) for sequence in sequences)
+        np.testing.assert_array_equal(actual, expected)
 
 
 def test_a_layout_is_used_if_passes_over_several_tokens_have_the_bits_of_plain_steps(
@@ -80,8 +80,8 @@ def test_a_layout_is_used_if_passes_over_several_tokens_have_the_bits_of_plain_s
         while end < len(text):
             count = min(int(random.integers(1, 7)), len(text) - end)
             wrong = [int(token) for token in random.integers(1, 4000, random.integers(0, 5))]
-            found = verifying.logits([*text[: end + count], *wrong], count + len(wrong))
-            for length, row in enumerate(found[:count], end + 1):
+            verified = verifying.logits([*text[: end + count], *wrong], count + len(wrong))
+            for length, row in enumerate(verified[:count], end + 1):
                 np.testing.assert_array_equal(row, rows[length])
             end += count
 

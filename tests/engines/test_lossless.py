@@ -30,7 +30,7 @@ GRID = lcm(*range(1, 7))  # divides every probability, ratio and residual of wei
 Rule = Callable[..., Verification]
 
 
-class Given:
+class Numbers:
     def __init__(self, *numbers: float) -> None:
         self._numbers = iter(numbers)
 
@@ -43,9 +43,9 @@ def committed_first(rule: Rule, p: Probabilities, q: Probabilities) -> list[floa
     numbers = [(index + 0.5) / GRID for index in range(GRID)]
     result = np.zeros(3)
     for proposal in np.flatnonzero(q):
-        for one, other in product(numbers, numbers):
-            accepted, own = rule([proposal], [q], [p, p], Given(one, other))
-            result[proposal if accepted else own] += q[proposal] / GRID**2
+        for first, second in product(numbers, numbers):
+            accepted, token = rule([proposal], [q], [p, p], Numbers(first, second))
+            result[proposal if accepted else token] += q[proposal] / GRID**2
     return list(result)
 
 
@@ -76,7 +76,7 @@ def redraws_from_p(
     for index, (token, q) in enumerate(zip(proposed, drafts, strict=True)):
         p = next(remaining)
         if random.random() * q[token] >= p[token]:
-            return Verification(index, next(own for own in (draw(p, random.random()), 0, 1, 2) if own != token))
+            return Verification(index, next(other for other in (draw(p, random.random()), 0, 1, 2) if other != token))
     return Verification(len(proposed), draw(next(remaining), random.random()))
 
 
@@ -158,7 +158,7 @@ def scripted_decoder(request: Request) -> TracedDecoder:
     return TracedDecoder(request, tokenless, lambda *_: Scripted(factor=1), None if plain else drafter)
 
 
-WAYS: dict[str, dict[str, Any]] = {
+STRATEGIES: dict[str, dict[str, Any]] = {
     "constant 1": {"num_assistant_tokens": 1},
     "constant 2": {"num_assistant_tokens": 2},
     "heuristic": {"policy": "heuristic"},
@@ -179,7 +179,7 @@ def halves(**values: Any) -> Request:
     return Request.of("", GenerationSettings(**settings))
 
 
-@pytest.mark.parametrize("strategy", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
 def test_four_tokens_have_exactly_the_joint_distribution_of_plain_sampling(strategy: dict[str, Any]) -> None:
     plain, speculative = joint(halves(**strategy).plain), joint(halves(**strategy))
     assert sum(plain.values()) == pytest.approx(1)

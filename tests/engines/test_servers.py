@@ -27,7 +27,7 @@ from specdemo.racing.race import run_alone
 from specdemo.records import Request, Server, Servers
 from specdemo.results import metrics
 from specdemo.strategies import Constant
-from tests.engines.test_server_answers import raced
+from tests.engines.test_server_answers import saved_race
 from tests.support import BRIEF, gguf_files
 from tests.support.fake_server import Answer, fake
 from tests.support.hurried import load_briefly
@@ -82,23 +82,23 @@ def test_several_requests_at_once(served: RemoteEngine, llama_servers: Servers) 
     settings = initial_settings(served.pair, max_new_tokens=24, ignore_eos=True)
     request, before = Request.of(PROMPT, settings), counted(llama_servers)
     blocks = []
-    for one in (request.plain, request):
-        with closing(served.batch(one.strategy)) as batch:
-            blocks.append(serve(batch, repeat(one), 3, 4))
+    for decoded in (request.plain, request):
+        with closing(served.batch(decoded.strategy)) as batch:
+            blocks.append(serve(batch, repeat(decoded), 3, 4))
     plain, speculative = blocks
     assert plain is not None
     assert speculative is not None
-    assert [one.tokens for one in speculative.served] == [24] * 4
-    assert {one.output for one in plain.served} == {one.output for one in speculative.served}
-    assert all(0 < one.first <= one.last for one in speculative.served)
+    assert [answer.tokens for answer in speculative.served] == [24] * 4
+    assert {answer.output for answer in plain.served} == {answer.output for answer in speculative.served}
+    assert all(0 < answer.first <= answer.last for answer in speculative.served)
     assert speculative.rounds
-    most = (counted(llama_servers) - before)["draft_tokens"]  # with requests that were broken off at the end
-    assert sum(proposed or 0 for proposed, _ in speculative.rounds) <= most
+    limit = (counted(llama_servers) - before)["draft_tokens"]  # with requests that were broken off at the end
+    assert sum(proposed or 0 for proposed, _ in speculative.rounds) <= limit
     with closing(served.batch(request.strategy)) as batch, pytest.raises(PromptError):
         batch.submit(0, replace(request, prompt=" "))
 
 
-def test_what_the_server_was_started_with_cannot_be_asked_for(served: RemoteEngine) -> None:
+def test_settings_fixed_at_a_servers_start_cannot_be_chosen(served: RemoteEngine) -> None:
     for chosen in ({"policy": "constant"}, {"drafter": "lookup", "policy": "constant"}):
         with pytest.raises(SettingsError, match="choose policy server"):
             initial_settings(served.pair, **chosen)
@@ -136,7 +136,7 @@ def test_a_router_finds_each_side_by_its_models_name(llama_servers: Servers) -> 
         plain, speculative = (Server(url=server.url, model=name) for name in ("my base", "fast"))
         pair = remote_pair(Servers(plain=plain, speculative=speculative))
         with closing(RemoteEngine(pair, thoroughness=BRIEF)) as engine:
-            comparison = raced(engine, PROMPT, max_new_tokens=12, ignore_eos=True)
+            comparison = saved_race(engine, PROMPT, max_new_tokens=12, ignore_eos=True)
         assert all("model" in body for path in server.bodies for body in server.bodies[path])
         assert {body["model"] for body in server.bodies["/apply-template"]} == set(behind)
         prompts = [body["prompt"] for body in server.bodies["/completion"] if PROMPT in body["prompt"]]

@@ -22,7 +22,7 @@ def test_nothing_is_lost_of_bytes_that_make_no_character(data: bytes) -> None:
     assert joined.replace(UNDECODED, "") == data.decode(errors="replace").replace(UNDECODED, "")
 
 
-def test_a_character_is_credited_to_the_token_that_completes_it() -> None:
+def test_a_character_belongs_to_the_token_that_completes_it() -> None:
     pieces = IncrementalText(decode)
     assert [pieces.push(token) for token in "ä🦊".encode()] == ["", "ä", "", "", "", "🦊"]
 

@@ -39,11 +39,11 @@ def vllm(events: Events, counters: Any = ()) -> Callable[[str, dict[str, Any]], 
     listed = {"data": [{"id": "smollm2", "owned_by": "vllm", "max_model_len": 2048}]}
     fixed = {"/v1/models": Answer(listed), "/version": Answer({"version": "0.32.0"})}
     fixed |= {CHAT: Answer(stream=events, broken=True), "/v1/completions": Answer(stream=events)}
-    each = iter(counters)
+    metrics_ = iter(counters)
 
     def answer(path: str, body: dict[str, Any]) -> Answer | None:
         if path == "/metrics":
-            return next(each, None)
+            return next(metrics_, None)
         return Answer({"prompt": TEXTS[body["tokens"][0]]}) if path == "/detokenize" else fixed.get(path)
 
     return answer
@@ -83,8 +83,8 @@ def changed(**reported: Any) -> Events:
 
 def joined() -> Events:
     events = recorded("chat")
-    one, other = (event["choices"][0] for event in events[3:5])
-    other["token_ids"][:0] = one["token_ids"]
+    first, second = (event["choices"][0] for event in events[3:5])
+    second["token_ids"][:0] = first["token_ids"]
     return [*events[:3], *events[4:]]
 
 
@@ -145,7 +145,7 @@ def test_a_token_cut_within_a_character_has_no_text_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_counters_stand_in_unless_another_request_finished(others: int) -> None:
+def test_counters_replace_a_missing_report_unless_another_request_finished(others: int) -> None:
     after = (FOLDER / "metrics.txt").read_text()
     before = f"vllm:generation_tokens_total 169\nvllm:request_success_total {6 - others}.0\n"
     with engine_of(None, vllm(without(-1, "metrics"), map(Answer, (before, after)))) as engine:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from specdemo.models.catalogue import catalogue
+from tests.support import gguf_files
 
 
 @pytest.fixture(autouse=True)
@@ -29,3 +30,8 @@ def nothing_of_the_users(request: pytest.FixtureRequest, tmp_path: Path, monkeyp
         return metadata.files(name)
 
     monkeypatch.setattr("specdemo.models.catalogue.files", files)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return gguf_files.write(tmp_path / "tiny.gguf", "llama", "Q8_0")

@@ -24,7 +24,7 @@ def test_greedy_speculation_writes_what_plain_decoding_writes(family: str) -> No
     recomputing = Request.of(request.prompt, settings.model_copy(update={"kv_cache": "off"}))
     with closing(TracedEngine(pair, thoroughness=BRIEF)) as engine:
         plain, speculative, recomputed = (
-            run_alone(engine.decoder(each)) for each in (request.plain, request, recomputing)
+            run_alone(engine.decoder(variant)) for variant in (request.plain, request, recomputing)
         )
     assert speculative.token_ids == plain.token_ids == recomputed.token_ids
     rate = metrics.acceptance_rate(speculative)

@@ -39,11 +39,6 @@ TOKENS = [72, 105, 33, 10, 84, 104, 101, 32, 111, 108, 100, 32, 107, 105, 110, 1
 FAMILIES = ("llama", "qwen2", "qwen3")
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return gguf_files.write(tmp_path / "tiny.gguf", "llama", "Q8_0")
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_file_is_described_by_its_header(family: str, tmp_path: Path) -> None:
     model = inspect_gguf(gguf_files.write(tmp_path / "tiny.gguf", family, "Q8_0", chat=family != "qwen2"))
@@ -178,8 +173,8 @@ def test_weights_are_stored_as_int8_and_products_of_one_input_become_one(columns
     alone = opset.matmul(opset.relu(x), opset.constant(whole[2]), False, True)
     model = openvino.Model([opset.result(node) for node in (*nodes, alone)], [x])
     compiled = openvino.Core().compile_model(model, "CPU", EXACT)
-    given = random.normal(size=(3, columns)).astype(np.float32)
-    expected = [np.array(each) for each in compiled([given]).values()]
+    inputs = random.normal(size=(3, columns)).astype(np.float32)
+    expected = [np.array(output) for output in compiled([inputs]).values()]
     store_as_int8(model)
     products = [node for node in model.get_ordered_ops() if node.get_type_name() == "MatMul"]
     stored = {
@@ -189,8 +184,8 @@ def test_weights_are_stored_as_int8_and_products_of_one_input_become_one(columns
     }
     assert len(products) == 3, "two were one, another has eight bits already, and one reads something else"
     assert stored == {(13, columns // size, size), (8, columns // size, size), (4, columns)}
-    found = openvino.Core().compile_model(model, "CPU", EXACT)([given]).values()
-    for ours, exact in zip(found, expected, strict=True):
+    outputs = openvino.Core().compile_model(model, "CPU", EXACT)([inputs]).values()
+    for ours, exact in zip(outputs, expected, strict=True):
         assert np.allclose(ours, exact, atol=0.02 * np.abs(exact).max())
 
 
@@ -254,10 +249,10 @@ def test_no_file_stops_a_listing(tmp_path: Path) -> None:
     (models / "good.gguf").write_bytes(mutants.header())
     (models / os.fsdecode(b"\xff.gguf")).write_bytes(mutants.header())
     (models / "dangling.gguf").symlink_to(tmp_path / "nothing")
-    found = library(models)
-    assert "good.gguf" in [model.name for model in found.models]
-    assert len(found.unusable) == len(mutants.SEEDS) + 2
-    assert json.loads(found.model_dump_json())
+    listed = library(models)
+    assert "good.gguf" in [model.name for model in listed.models]
+    assert len(listed.unusable) == len(mutants.SEEDS) + 2
+    assert json.loads(listed.model_dump_json())
 
 
 def test_a_bug_in_the_reader_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

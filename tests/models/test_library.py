@@ -12,7 +12,6 @@ from specdemo.files import writable
 from specdemo.models.catalogue import catalogue, entry_folders, find
 from specdemo.models.converted import file_digest
 from specdemo.models.library import Library, add_model, find_model, library, models_in, resolve
-from tests.support import gguf_files
 from tests.support.folders import FIXTURES
 
 BUNDLED_NAMES = ["story-pair/target", "story-pair/draft", "smollm2-head", "smollm2-draft"]
@@ -28,11 +27,6 @@ def directory(tmp_path: Path) -> Path:
     (directory / "half" / "openvino_model.bin").unlink()
     (directory / "notes.txt").touch()
     return directory
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return gguf_files.write(tmp_path / "tiny.gguf", "llama", "Q8_0")
 
 
 def cached(repository: str, source: Path, tmp_path: Path) -> Path:

@@ -2,7 +2,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,11 +19,10 @@ from specdemo.models.catalogue import (
 from specdemo.models.converted import convert_pair, traced_runtime
 from specdemo.models.devices import multiplies_int8
 from specdemo.models.gguf import inspect_gguf
-from specdemo.racing.race import race
-from specdemo.records import Comparison, ModelPair
+from specdemo.records import ModelPair
 from specdemo.results.words import notes
-from specdemo.settings import GenerationSettings
 from tests.support import BRIEF
+from tests.support.proposals import raced
 
 FILE = local_folder(find("smollm2").target)
 pytestmark = [
@@ -50,14 +48,9 @@ def engine(request: pytest.FixtureRequest, pair: ModelPair) -> Iterator[Engine]:
         yield engine
 
 
-def _settings(engine: Engine, **chosen: Any) -> GenerationSettings:
-    name = "genai" if type(engine).__name__ == "GenAIEngine" else "traced"
-    return initial_settings(engine.pair, engine=name, **chosen)
-
-
 def test_it_writes_code_and_both_sides_agree(engine: Engine) -> None:
-    settings = _settings(engine, max_new_tokens=64)
-    (comparison,) = (done for done in race(engine, PROMPT, settings) if isinstance(done, Comparison))
+    settings = initial_settings(engine.pair, engine=engine.name, max_new_tokens=64)
+    comparison = raced(engine, PROMPT, settings)
     assert "def " in comparison.plain.text
     assert 30 < (comparison.plain.prompt_tokens or 0) < 60, "those of the prompt, its frame and the system's message"
     assert "fib" in comparison.plain.text.lower()
@@ -77,9 +70,9 @@ def test_its_head_predicts_what_it_writes(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv(PAIR_VARIABLE, "smollm2-eagle3")
     pair = default_pair(weights="int8")
     with closing(load_engine("traced", pair, thoroughness=BRIEF)) as engine:
-        settings = _settings(engine, max_new_tokens=48)
-        (comparison,) = (done for done in race(engine, PROMPT, settings) if isinstance(done, Comparison))
-    assert pair.eagle3
+        settings = initial_settings(pair, engine="traced", max_new_tokens=48)
+        comparison = raced(engine, PROMPT, settings)
+    assert pair.head == "eagle3"
     assert comparison.plain.token_ids == comparison.speculative.token_ids
     rounds = comparison.speculative.rounds[:-1]
     proposed, accepted = sum(len(step.proposed or ()) for step in rounds), sum(step.accepted for step in rounds)

@@ -10,10 +10,10 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from specdemo.racing.race import SLICE_SECONDS, race
+from specdemo.racing.race import SLICE_SECONDS
 from specdemo.records import SIDES, Comparison, DraftToken, Round, Run, Side, Token, Trial, outcomes_from_counts
 from specdemo.results import metrics
-from specdemo.settings import GenerationSettings
+from tests.support.proposals import compared
 from tests.support.scripted import ScriptedEngine
 
 
@@ -96,9 +96,7 @@ TOKENS, LOOKAHEAD, ACCEPTANCE = 127, 3, 0.6  # decoded ones
 
 @cache
 def raced() -> Comparison:
-    *_, comparison = race(ScriptedEngine(), "Say", GenerationSettings())
-    assert isinstance(comparison, Comparison)
-    return comparison
+    return compared(ScriptedEngine())
 
 
 def simulated(machine: Machine, truth: float, *, seed: int, step: float = 0.010, repeats: int = 4) -> Comparison:
@@ -134,7 +132,9 @@ def simulated(machine: Machine, truth: float, *, seed: int, step: float = 0.010,
                 run_tokens=TOKENS,
                 other_load=machine.load,
                 plain_steps=(tuple(before), tuple(after)),
-                round_steps=tuple((count + 1, each, took) for (each, count), took in zip(accepted, run, strict=True)),
+                round_steps=tuple(
+                    (count + 1, proposed, seconds) for (proposed, count), seconds in zip(accepted, run, strict=True)
+                ),
             )
         )
         before = after
@@ -167,7 +167,7 @@ def _raced(works: dict[Side, Floats], clock: _Clock) -> dict[Side, list[float]]:
     done: dict[Side, list[float]] = {side: [] for side in works}
     clocks = dict.fromkeys(works, 0.0)
     while unfinished := [side for side in works if len(done[side]) < len(works[side])]:
-        side = min(unfinished, key=lambda each: clocks[each])
+        side = min(unfinished, key=lambda name: clocks[name])
         seconds = clock.seconds(works[side][len(done[side]) :])
         slice_ = seconds[: int(np.searchsorted(np.cumsum(seconds), SLICE_SECONDS)) + 1]
         done[side] += slice_.tolist()
@@ -179,7 +179,7 @@ def _raced(works: dict[Side, Floats], clock: _Clock) -> dict[Side, list[float]]:
 def _alone(work: Floats, clock: _Clock) -> list[float]:
     seconds = clock.seconds(work)
     clock.now += seconds.sum()
-    return [float(each) for each in seconds]
+    return [float(step) for step in seconds]
 
 
 def _round(proposed: int, accepted: int, seconds: float) -> Round:

@@ -94,9 +94,8 @@ class GenAIEngine(Engine):
             self.pipelines.step("plain")
             ids, log_probabilities, finish_reason = self.pipelines.read(handle)
             output = Output(output.ids + ids, output.log_probabilities + log_probabilities, finish_reason)
-        positions = (
-            slice(-len(tokens), None) if one_by_one else slice(-len(tokens) - 1, -1)
-        )  # a new token follows an echo
+        # a new token follows an echo
+        positions = slice(-len(tokens), None) if one_by_one else slice(-len(tokens) - 1, -1)
         return list(output.log_probabilities[positions]) if output.ids[positions] == tuple(tokens) else None
 
     def count_tokens(self, text: str) -> int:

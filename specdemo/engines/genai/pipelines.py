@@ -167,10 +167,10 @@ class Pipelines:
                     "choose a smaller cache size."
                 ) from error
             if kind == "model" and self.pair.head is not None:
-                what = f"The head {require_draft(self.pair).name!r} does not fit {target.name!r}"
-                raise PairError.of(error, what, _HEAD_ADVICE[self.pair.head]) from error
-            what = f"OpenVINO cannot load {target.name!r} on {device}"
-            raise LoadError.of(error, what, "export it again") from error
+                message = f"The head {require_draft(self.pair).name!r} does not fit {target.name!r}"
+                raise PairError.of(error, message, _HEAD_ADVICE[self.pair.head]) from error
+            message = f"OpenVINO cannot load {target.name!r} on {device}"
+            raise LoadError.of(error, message, "export it again") from error
 
 
 _request_ids = count(1)

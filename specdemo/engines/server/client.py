@@ -227,7 +227,9 @@ class Client:
                 self._http.stream(method, path, json=body) as response,
             ):
                 if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-                    raise self.error("compresses its answers unasked; switch its compression off.")
+                    raise self.error(
+                        "sends compressed answers, which the request excludes; switch its compression off."
+                    )
                 assert isinstance(response.stream, httpx.AsyncByteStream)
                 received = _LimitedStream(response.stream, limit, self._too_long() if response.is_success else None)
                 response.stream = received

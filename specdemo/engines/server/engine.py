@@ -252,9 +252,8 @@ class RemoteBatch(Batch):
     def _arrivals(self, number: int, active: _ActiveRequest, steps: Iterator[Prefilling | Round]) -> list[Arrival]:
         arrivals = []
         with self._client.checking_format():
-            for step in steps:
-                if isinstance(step, Prefilling):
-                    continue
+            rounds = [step for step in steps if isinstance(step, Round)]
+            for step in rounds:
                 active.at += step.seconds
                 active.rounds.append(step)
                 text = "".join(token.text for token in step.committed)
@@ -264,10 +263,10 @@ class RemoteBatch(Batch):
                 arrivals.append(Arrival(number, active.at, tokens, text, ()))
         return arrivals
 
-    def _estimated_tokens(self, active: _ActiveRequest, events: int) -> int:
-        """Return how many tokens arrived with a round of this many events; at least one with the first."""
+    def _estimated_tokens(self, active: _ActiveRequest, committed: int) -> int:
+        """Estimate a round's tokens from its text where only bursts are known; at least one with the first."""
         if active.reader.trace_source != "bursts" or not self._characters:
-            return events
+            return committed
         by_length = round(active.characters * self._tokens / self._characters) - active.tokens
         return max(by_length, 0 if active.tokens else 1)
 

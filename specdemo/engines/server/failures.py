@@ -18,7 +18,7 @@ _SENTENCES = {
 }
 
 
-def redacted(message: object, address: str) -> str:
+def redacted(message: Any, address: str) -> str:
     """Return a message of the server at an address, on one line and without addresses."""
     while isinstance(message, dict) or (isinstance(message, list) and message and isinstance(message[0], dict)):
         if isinstance(message, list):
@@ -89,6 +89,5 @@ def _error_at_end(text: str) -> object | None:
 
 def is_finished(data: dict[str, Any]) -> bool:
     choices = data.get("choices")
-    return isinstance(choices, list) and any(
-        isinstance(choice, dict) and choice.get("finish_reason") for choice in choices
-    )
+    choices = choices if isinstance(choices, list) else []
+    return any(isinstance(choice, dict) and choice.get("finish_reason") for choice in choices)

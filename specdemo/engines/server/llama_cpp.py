@@ -166,11 +166,11 @@ class LlamaCppReader(Reader):
         if self._passes < 0 and passes > 1:  # the prefill proposes nothing, and takes nearly all the time
             yield self._round(0, 0, seconds)
             seconds, remaining = TICK, passes - 1
-        known = remaining == 1 or (accepted == 0 and proposed % remaining == 0)
+        divides = remaining == 1 or (accepted == 0 and proposed % remaining == 0)
         for index in range(remaining):
             if self._tokens:
                 share = accepted // remaining + (index < accepted % remaining)
-                yield self._round(share, proposed // remaining if known else None, seconds / remaining)
+                yield self._round(share, proposed // remaining if divides else None, seconds / remaining)
         self._passes, self._seen = self._passes + passes, 0
         self._closed = after
 

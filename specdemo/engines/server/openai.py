@@ -126,9 +126,8 @@ class OpenAIReader(Reader):
         self._thinks = self._thinks or bool(thought)
         if self._thinks and answer:
             self._thinks, text = False, f"{text}</think>"
-        return (
-            (text + answer).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        )  # without lone surrogates
+        text += answer
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # without lone surrogates
 
     def with_token_texts(self, step: Round) -> Round:
         text, committed = "".join(token.text for token in step.committed), list[Token]()

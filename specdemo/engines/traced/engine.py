@@ -1,7 +1,7 @@
 """Decodes a pair in specdemo's own loop. Both sides share one compiled target; each request has its own caches."""
 
 import math
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Literal
@@ -54,13 +54,12 @@ class TracedEngine(Engine):
         self.thoroughness = thoroughness
         check_devices(runtime)
         tokenizers = IN_BACKGROUND.submit(_tokenizers, pair)
-        default = pair_settings(pair).strategy  # most requests use it
-        lengths = {1, *_lengths(default)} if thoroughness.fixed_lengths else ()
-        target, draft = _load_models(pair, runtime, lengths)
+        default = pair_settings(pair).strategy if thoroughness.fixed_lengths else None  # most requests use it
+        target, draft = _load_models(pair, runtime, default)
         if target.layout is None and pair.runtime.dynamic_quantization == "auto":  # its passes do not repeat bits
             del target, draft  # free their memory first
             runtime = pair.runtime  # without quantization
-            target, draft = _load_models(pair, runtime, lengths)
+            target, draft = _load_models(pair, runtime, default)
         self._target: LanguageModel | None = target
         self._draft, self._draft_tokens, self._head = draft
         self._tokenizer, self._draft_tokenizer = tokenizers.result()
@@ -184,7 +183,7 @@ def _lengths(strategy: Strategy) -> Sequence[int]:
 
 def _draft_lengths(pair: ModelPair, strategy: Strategy) -> Sequence[int]:
     """Return pass lengths of a draft, which reads one token or two; a head reads every committed one."""
-    return range(1, max(_lengths(strategy)) + 1) if pair.eagle3 else (1, 2)
+    return range(1, max(_lengths(strategy)) + 1) if pair.head == "eagle3" else (1, 2)
 
 
 def _layouts(pair: ModelPair) -> tuple[Layout, ...]:
@@ -195,41 +194,37 @@ def _layouts(pair: ModelPair) -> tuple[Layout, ...]:
 _Draft = tuple[LanguageModel | None, Tokens | None, HeadModel | None]
 
 
-def _load_models(pair: ModelPair, runtime: RuntimeSettings, lengths: Collection[int]) -> tuple[LanguageModel, _Draft]:
-    """Load target and draft at the same time; passes of these lengths are compiled in the background."""
-    draft = IN_BACKGROUND.submit(_load_draft, pair, runtime, compile_lengths=bool(lengths))
+def _load_models(pair: ModelPair, runtime: RuntimeSettings, default: Strategy | None) -> tuple[LanguageModel, _Draft]:
+    """Load target and draft at the same time, and start compiling the passes of the default strategy's rounds."""
+    lengths, draft_lengths = (_lengths(default), _draft_lengths(pair, default)) if default is not None else ((), ())
+    draft = IN_BACKGROUND.submit(_load_draft, pair, runtime, draft_lengths)
     folder, options = folder_of(pair.target), properties(runtime, runtime.device)
-    adapt: Adapt = add_states_output if pair.eagle3 else lambda model: None
-    target = LanguageModel(
-        folder, runtime.device, options, layouts=_layouts(pair), adapt=adapt, early_lengths=lengths
-    )
+    adapt: Adapt = add_states_output if pair.head == "eagle3" else lambda model: None
+    target = LanguageModel(folder, runtime.device, options, layouts=_layouts(pair), adapt=adapt, lengths=lengths)
     return target, draft.result()
 
 
-def _load_draft(pair: ModelPair, runtime: RuntimeSettings, *, compile_lengths: bool) -> _Draft:
-    """Load the draft. Return its model, its tokens if they differ from the target's, and its head if it is one.
-
-    `compile_lengths`: compile passes, too, in the layout that the target will probably have.
-    """
+def _load_draft(pair: ModelPair, runtime: RuntimeSettings, lengths: Sequence[int]) -> _Draft:
+    """Return the draft's model, its tokens if they differ from the target's, and its head if it is one."""
     if pair.draft is None:
         return None, None, None
     folder, device = folder_of(pair.draft), draft_device(runtime)
     # a draft quantizes activations where its target does: its steps take a fifth less time
     settings = draft_runtime(runtime if device == runtime.device else pair.runtime)
-    options, layouts = properties(settings, device, group=_DRAFT_GROUP), _layouts(pair)[:1]
-    lengths = _draft_lengths(pair, pair_settings(pair).strategy) if compile_lengths else ()
-    if pair.eagle3:
+    options = properties(settings, device, group=_DRAFT_GROUP)
+    layouts = _layouts(pair)[:1]  # the target's most likely one
+    if pair.head == "eagle3":
         head = HeadModel(folder, device, options, layouts, lengths)
         return head.model, head.tokens, head
     reduced = ReducedVocabulary()
-    model = LanguageModel(folder, device, options, layouts=layouts, adapt=reduced, early_lengths=lengths)
+    model = LanguageModel(folder, device, options, layouts=layouts, adapt=reduced, lengths=lengths)
     return model, reduced.tokens, None
 
 
 def _tokenizers(pair: ModelPair) -> tuple[Tokenizer, Tokenizer | None]:
     """Return the target's tokenizer, and the draft's if it is a different one."""
     target, draft = Tokenizer(pair.target), pair.draft
-    if draft is None or pair.eagle3:
+    if draft is None or pair.head == "eagle3":
         return target, None
     tokenizer = Tokenizer(draft)
     try:
