@@ -114,7 +114,7 @@ def test_pairs_are_found_by_name() -> None:
 def test_the_lines_of_the_readme_run_as_a_script_without_a_guard_of_its_main_part(tmp_path: Path) -> None:
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     script = tmp_path / "readme.py"
-    block = block.replace("SmolLM2-135M-Instruct", "story-pair")  # which every machine has
+    block = block.replace("SmolLM2-135M-Instruct", "story-pair")  # which needs no download
     script.write_text(block.replace("num_assistant_tokens=3", "num_assistant_tokens=3, repeats=0, max_new_tokens=16"))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), PAIR_VARIABLE: "story-pair"}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Child processes: what they say, how they end, and that none is left behind."""
+"""Child processes: their results and errors, how they end, and that none outlives its parent."""
 
 import os
 import signal

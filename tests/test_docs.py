@@ -1,4 +1,4 @@
-"""The README and the documents it leads to say what is so."""
+"""The README and docs/ match the code: commands, files, links, formulas."""
 
 import re
 import shlex

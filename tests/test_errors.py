@@ -1,4 +1,4 @@
-"""What an error carries: the sentence, the advice that fits its cause, and the words of what failed below."""
+"""Errors: their message, the advice that fits the cause, and the cause's own words."""
 
 import logging
 import os

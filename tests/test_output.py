@@ -1,4 +1,4 @@
-"""What is written: the same JSON for files and for standard output."""
+"""Written files: the same JSON as on standard output, replaced only by complete ones."""
 
 import json
 import resource

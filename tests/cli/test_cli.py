@@ -112,7 +112,7 @@ def test_bad_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
     assert stopped.value.code == 2
-    (sentence,) = capsys.readouterr().err.splitlines()  # and not all of the usage
+    (sentence,) = capsys.readouterr().err.splitlines()  # without the full usage
     assert sentence.startswith("specdemo: ")
     assert sentence.endswith("--help lists all options.")
 
@@ -126,7 +126,7 @@ def test_progress_into_a_pipe_is_a_line_for_each_thing(capsys: pytest.CaptureFix
     assert "specdemo: repeating, 1 repeat so far" in lines
     with progress("starting") as show:
         show("measuring", ", 1 of 40 runs", 1, 40)
-        show("measuring", ", 2 of 40 runs", 2, 40)  # too soon after the line before
+        show("measuring", ", 2 of 40 runs", 2, 40)  # too soon after the previous line
     assert capsys.readouterr().err.splitlines() == ["specdemo: starting", "specdemo: measuring, 1 of 40 runs"]
 
 
@@ -175,7 +175,7 @@ except KeyboardInterrupt:
 
 @pytest.mark.openvino
 def test_ctrl_c_works_after_an_engine_was_freed() -> None:
-    """In a process of its own, which would crash where OpenVINO left a stack behind for signal handlers."""
+    """Runs in a separate process, which would crash if OpenVINO left a stack behind for signal handlers."""
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "Interrupted.\n"), done.stderr
 
@@ -192,7 +192,7 @@ def test_an_output_that_cannot_be_written_is_named() -> None:
 def test_ctrl_c_at_the_start_ends_without_a_word() -> None:
     code = (
         "import signal, sys\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # which a background job ignores
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job ignores it
         "class Finder:\n"
         "    def find_spec(self, name, *_):\n"
         "        if name == 'numpy': signal.raise_signal(signal.SIGINT)\n"

@@ -1,4 +1,4 @@
-"""Indexes of text against slow references: prompt lookup, the suffix tree with its counts."""
+"""Prompt lookup and the suffix tree, compared with slow references."""
 
 from collections.abc import Sequence
 
@@ -35,7 +35,7 @@ def test_ngrams_of_a_growing_text_are_those_that_a_search_finds(text: list[int],
 
 
 def counted(text: Sequence[int], context: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """By following token: how often, and where last."""
+    """Return how often each token followed, and where last."""
     counts: dict[int, tuple[int, int]] = {}
     for end in range(len(context), len(text)):
         if text[end - len(context) : end] == context:
@@ -44,7 +44,7 @@ def counted(text: Sequence[int], context: Sequence[int]) -> dict[int, tuple[int,
 
 
 def slowly(text: Sequence[int], longest: int, limit: int, threshold: float) -> Match:
-    """Find the best candidate by counting in the whole text again for each token."""
+    """Find the best continuation by counting in the whole text for each token."""
     matches = []
     for size in range(min(longest, len(text)), 0, -1):
         tokens, chances, chance = list[int](), list[float](), 1.0

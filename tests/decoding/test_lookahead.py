@@ -1,4 +1,4 @@
-"""Lookahead policies by hand; the automatic one on simulated drafts: seeded, on step costs alone, without a clock."""
+"""Lookahead policies step by step; the automatic one on simulated drafts with given step costs, without a clock."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -55,7 +55,7 @@ def test_the_heuristic_grows_by_two_and_shrinks_by_one() -> None:
     for accepted in (5, 7, 2, 0):
         lookaheads.append(proposed(heuristic, [0.0] * 99))
         heuristic.learn(lookaheads[-1], accepted)
-        heuristic.learn(0, 0)  # the prefill, or a plain round at the end: no news
+        heuristic.learn(0, 0)  # the prefill, or a plain last round: nothing to learn
     assert lookaheads == [5, 7, 9, 8]
     for _ in range(20):
         heuristic.learn(9, 0)
@@ -80,7 +80,7 @@ def test_a_policy_that_needs_no_probability_asks_for_none() -> None:
 
 def test_the_oracle_ends_each_round_before_the_first_mismatch() -> None:
     agrees = [True, True, False, False, True, True, True]
-    assert oracle(agrees, 7) == (2, 0, 2)  # the last token of all is the target's in any case
+    assert oracle(agrees, 7) == (2, 0, 2)  # the last token is always the target's
     assert oracle(agrees, 99) == (2, 0, 3)
     assert oracle([], 9) == ()
 
@@ -98,14 +98,14 @@ CLIFF = costs_of(draft=DRAFT, verify=(*VERIFY[:4], *(2.5 * step for step in VERI
 
 
 def independent(acceptance: float, seed: int = 0) -> Iterator[tuple[bool, float]]:
-    """Right with one probability, about which the draft's own says nothing."""
+    """Right at a constant rate, regardless of the draft's probability."""
     random = np.random.default_rng(seed)
     while True:
         yield bool(random.random() < acceptance), 0.6
 
 
 def honest(seed: int = 0) -> Iterator[tuple[bool, float]]:
-    """Right as often as the draft's own probability says, sometimes hardly, sometimes nearly."""
+    """Right as often as its own probability says, which is sometimes low and sometimes high."""
     random = np.random.default_rng(seed)
     while True:
         sure = float(random.choice([0.15, 0.98]))
@@ -117,7 +117,7 @@ def _confidence(proposed: list[tuple[bool, float]]) -> float:
 
 
 def rate(policy: LookaheadPolicy, draft: Iterator[tuple[bool, float]], costs: Costs, tokens: int) -> float:
-    """Tokens committed in the time of one plain step."""
+    """Return the tokens committed in the time of a plain step."""
     assert costs.draft_step is not None
     committed, seconds = 0, 0.0
     while committed < tokens:

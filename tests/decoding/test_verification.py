@@ -1,4 +1,4 @@
-"""Verification and sampling: the distribution of outputs is the target's, and draws follow it."""
+"""Verification and sampling: outputs and draws follow the target's distribution."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,7 +28,7 @@ def test_a_round_explains_its_proposals_and_may_end_on_an_accepted_one() -> None
 
 @given(small_ids, small_ids)
 def test_greedy_verification_reproduces_its_own_rounds(proposed: list[int], target: list[int]) -> None:
-    """Whatever the target would choose, the round it commits explains the proposals."""
+    """A round's outcomes follow from its committed tokens, whatever the target chooses."""
     target = (target + [7] * len(proposed) + [7])[: len(proposed) + 1]
     accepted = next((i for i, (p, t) in enumerate(zip(proposed, target, strict=False)) if p != t), len(proposed))
     outcomes = judge(proposed, target[: accepted + 1])

@@ -20,7 +20,7 @@ from tests.support.folders import chat_pair
 
 pytestmark = pytest.mark.openvino
 SETTINGS = GenerationSettings(max_new_tokens=8, ignore_eos=True)
-CHUNK = 128  # tokens read at once, so that a prompt of a few hundred is long
+CHUNK = 128  # tokens per chunk, so that a prompt of a few hundred takes several
 HISTORY = (Turn(prompt="Who is there?", answer="A fox."),)
 
 

@@ -94,7 +94,7 @@ def test_the_traced_engine_runs_a_head_in_every_way(traced: TracedEngine, values
 
 
 def accepted_again(run: Run, agreement: tuple[bool, ...]) -> bool:
-    """The first proposal of every round was accepted exactly where the head agrees with the text."""
+    """Check that a round accepts its first proposal exactly where the head agrees with the text."""
     at = 0
     for step in run.rounds:
         judged = [draft.verdict is Outcome.ACCEPTED for draft in proposals(step)[:1]]
@@ -107,7 +107,7 @@ def accepted_again(run: Run, agreement: tuple[bool, ...]) -> bool:
 def test_of_a_text_that_is_kept_the_states_are_kept_too(eagle: GenAIEngine, traced: TracedEngine) -> None:
     keeping = F32.model_copy(update={"enable_prefix_caching": True})
     engine = TracedEngine(eagle.pair.model_copy(update={"runtime": keeping}), thoroughness=BRIEF)
-    for _ in range(4):  # more often than there are caches
+    for _ in range(4):  # more runs than there are caches
         assert committed(speculate(engine, PROMPT)) == committed(speculate(traced, PROMPT))
     engine.close()
 

@@ -1,4 +1,4 @@
-"""What servers answer: in OpenAI's protocol, in what resembles it or llama.cpp's, and in nothing of the kind."""
+"""Servers' answers: in OpenAI's protocol, in variants of it or of llama.cpp's, and malformed ones."""
 
 import json
 import os
@@ -31,7 +31,7 @@ from tests.support.fake_server import CHAT, EVENTS, MISBEHAVING, TEXT, Answer, A
 
 @contextmanager
 def engine_of(plain: Any, speculative: Any, **server: Any) -> Iterator[RemoteEngine]:
-    """Each by its answers, or a function that answers."""
+    """Start servers, each from its answers or a function that answers."""
     with ExitStack() as opened:
         urls = [found and opened.enter_context(fake(found)).url for found in (plain, speculative)]
         one, other = (Server(url=url, **server) if url else None for url in urls)
@@ -65,7 +65,7 @@ def pair_at(url: str, **server: Any) -> str:
 
 
 def frames(*streamed: Any) -> tuple[Any, ...]:
-    """The usual events, with others between the first and the second text."""
+    """Return the usual events, with others after the first text."""
     return (*EVENTS[:2], *streamed, *EVENTS[2:])
 
 
@@ -378,7 +378,7 @@ def test_proxies_are_for_other_machines() -> None:
         assert found(server.url, ALL_PROXY="socks5://127.0.0.1:9") == "tiny"
     with mock.patch.dict("sys.modules", socksio=None), pytest.raises(UsageError, match=r"used .*httpx\[socks\]"):
         found("http://model.invalid", ALL_PROXY="socks5://127.0.0.1:9")
-    with socket.socket() as unheard:  # has a port that nobody else gets, and does not listen
+    with socket.socket() as unheard:  # reserves a port without listening on it
         unheard.bind(("127.0.0.1", 0))
         with pytest.raises(ServerError, match=r"The speculative server cannot be reached \(All connection attempts"):
             found(f"http://127.0.0.1:{unheard.getsockname()[1]}")

@@ -48,7 +48,7 @@ def urls(servers: Servers) -> list[str]:
 
 
 def counted(servers: Servers) -> Counter[str]:
-    """The speculative server's own counters."""
+    """Read the speculative server's own counters."""
     return counters(httpx.get(f"{urls(servers)[1]}/metrics").text)
 
 
@@ -93,7 +93,7 @@ def test_several_requests_at_once(served: RemoteEngine, llama_servers: Servers) 
     assert {one.output for one in plain.served} == {one.output for one in speculative.served}
     assert all(0 < one.first <= one.last for one in speculative.served)
     assert speculative.rounds
-    most = (counted(llama_servers) - before)["draft_tokens"]  # with requests that were broken off at the end
+    most = (counted(llama_servers) - before)["draft_tokens"]  # with requests cancelled at the end
     assert sum(proposed or 0 for proposed, _ in speculative.rounds) <= most
     with closing(served.batch(request.strategy)) as batch, pytest.raises(PromptError):
         batch.submit(0, replace(request, prompt=" "))
@@ -112,7 +112,7 @@ def test_what_the_server_was_started_with_cannot_be_asked_for(served: RemoteEngi
 
 
 def test_a_router_finds_each_side_by_its_models_name(llama_servers: Servers) -> None:
-    """llama.cpp's router before two of its servers, as its documentation and source have it; no wheel contains it."""
+    """Imitates llama.cpp's router in front of two servers, by its documentation and source; no wheel contains it."""
     behind = dict(zip(("base", "fast"), urls(llama_servers), strict=True))
     router = {"role": "router", "model_path": "none", "default_generation_settings": {"params": {}, "n_ctx": 0}}
 
@@ -148,7 +148,7 @@ def test_a_router_finds_each_side_by_its_models_name(llama_servers: Servers) -> 
 
 
 def test_characters_of_several_tokens_hide_some(tmp_path: Path) -> None:
-    """Most tokens end within a character, for which llama.cpp sends no event."""
+    """Most tokens end within a character; llama.cpp sends no event for those."""
     file = gguf_files.write(tmp_path / "bytes.gguf")
     with (
         started(file, file) as url,

@@ -1,4 +1,4 @@
-"""The traced engine on the bundled pair: everything is seen, nothing is changed."""
+"""The traced engine on the bundled pair: it records everything and changes no output."""
 
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -68,7 +68,7 @@ def test_a_setting_moved_during_a_run_holds_from_the_next_round(traced: TracedEn
         decoder, done = traced.decoder(request(traced, **before), COSTS), []
         for step in rounds_of(decoder):
             done.append(step)
-            if len(done) == round_:  # of which one is the prefill
+            if len(done) == round_:  # the first one is the prefill's
                 assert decoder.update_strategy(request(traced, **before | after).strategy)
         assert [token.id for step in done for token in step.committed] == list(greedy(traced).token_ids)
         return done[1:]
@@ -230,7 +230,7 @@ def test_what_openvino_raises_becomes_a_sentence_and_the_next_run_works(
 
 
 def test_confidence_is_the_probability_that_is_shown(traced: TracedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a policy is told while the clock runs is computed faster, and in single precision."""
+    """Policies get the probability from a faster computation in single precision."""
     told: list[float] = []
 
     class Listening(ConstantPolicy):

@@ -1,4 +1,4 @@
-"""Streams recorded from vLLM 0.32 with n-gram speculation, and what may become of them."""
+"""Streams recorded from vLLM 0.32 with n-gram speculation, and damaged variants of them."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What the page's examples are said to do is what was measured."""
+"""Examples are grouped by measured speedups."""
 
 import pytest
 

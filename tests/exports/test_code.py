@@ -107,7 +107,7 @@ def test_what_settings_become() -> None:
     assert '"suffix_decoding_max_cached_requests": 0' in written("vllm", **suffix)
     assert '"method": "suffix"' in written("vllm", **suffix)
     assert '"method": "ngram", "prompt_lookup_min": 1' in written("vllm", drafter="lookup")
-    assert "--per-request-spec-decode-metrics" not in written("vllm")  # only recent versions have it
+    assert "--per-request-spec-decode-metrics" not in written("vllm")  # missing in older versions
     assert '"seed": 3' in written("vllm", do_sample=True, seed=3)
     assert '"prompt_lookup": true' in written("ovms", drafter="lookup")
 
@@ -137,7 +137,7 @@ HOSTILE = (
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_no_prompt_name_path_or_note_is_obeyed(flavour: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bash runs the lines, with programs that only print their arguments; Python parses them."""
+    """Run the lines in Bash, with programs that only print their arguments; parse Python."""
     for program in ("ovms", "vllm", "llama-server", "curl"):
         made = tmp_path / program
         made.write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"; printf '\\1'\n")

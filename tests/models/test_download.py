@@ -55,7 +55,7 @@ def test_a_model_is_fetched_once_with_what_it_needs_and_its_weights_last(hub: Hu
     served = hub.served.total()
     assert last(download(NAME)).result == folder
     assert hub.served.total() == served
-    newer = folder.with_name("f" * 40)  # being fetched: the older one will do
+    newer = folder.with_name("f" * 40)  # still downloading, so the older one counts
     newer.mkdir()
     shutil.copy(folder / "config.json", newer)
     assert local_folder(SOURCE) == folder

@@ -271,7 +271,7 @@ def test_a_bug_in_the_reader_is_a_refusal(tmp_path: Path, monkeypatch: pytest.Mo
         inspect_model(tmp_path / "good.gguf")
 
 
-# A file is read as llama.cpp reads it, or refused when it is listed.
+# A file is read as llama.cpp reads it, or refused.
 
 TEXT = "don't! I'LL pay 1234,5 aBc ABc ABC /\n\n  x  y!\n\nEnd of\r\n line?/\n 日本語 ñandú"
 MERGES = (
@@ -279,7 +279,7 @@ MERGES = (
     "Ċ Ċ", "Ġ Ġ", "? /", "?/ Ċ", "/ Ċ", "' L", "'L L", "I 'LL", "Ġ /", "x Ġ", "c Ġ", "č Ċ", "f č",
     "o u", "s e", "Ġ h", "Ġh ou", "h ou", "hou se", "Ġ house", "u s", "us e",
 )  # fmt: skip
-WHOLE = ("Ġhello", "hello", "Ġmoon")  # which no merges make
+WHOLE = ("Ġhello", "hello", "Ġmoon")  # no merges make these
 
 
 def tokenizer(file: Path) -> Tokenizer:
@@ -328,7 +328,7 @@ YARN: dict[str, float | str] = LINEAR | {"rope.scaling.type": "yarn", "rope.scal
 def test_positions_are_scaled_as_in_llama_cpp(more: dict[str, float | str], divided: bool, tmp_path: Path) -> None:
     arrays = gguf_files.weights("llama") | ({"rope_freqs.weight": FREQUENCIES} if divided else {})
     for token, text in enumerate(gguf_files.vocabulary()):
-        if not text.isascii():  # llama.cpp's server holds parts of characters back
+        if not text.isascii():  # llama.cpp's server withholds parts of characters
             arrays["token_embd.weight"][token] = 0
     settings = {f"llama.{key}": value for key, value in more.items()}
     file = gguf_files.write(tmp_path / "tiny.gguf", more=settings, arrays=arrays)

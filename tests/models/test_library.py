@@ -1,4 +1,4 @@
-"""The catalogue, the models on this machine, adding one's own, and folders that cannot be written."""
+"""The catalogue, the models on this machine, adding a model, and read-only folders."""
 
 import hashlib
 import shutil
@@ -20,7 +20,7 @@ BUNDLED_NAMES = ["story-pair/target", "story-pair/draft", "smollm2-head", "smoll
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """A model, another in an organisation's folder, half of one, and a conversion under way."""
+    """Holds a model, one in an organisation's folder, an incomplete one and an unfinished conversion."""
     directory = tmp_path / "models"
     shutil.copytree(FIXTURES / "gpt2" / "target", directory / "mine")
     for place in ("org/small", "half", ".converting-x/exported"):

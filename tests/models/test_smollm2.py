@@ -36,7 +36,7 @@ PROMPT = "Write a Python function that returns the n-th Fibonacci number."
 @pytest.fixture(scope="module")
 def pair() -> ModelPair:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(PAIR_VARIABLE, "smollm2")  # with the draft model, whose choices can be found again
+        patch.setenv(PAIR_VARIABLE, "smollm2")  # its draft model's choices can be recomputed
         pair = default_pair(weights="int8")
     for _ in convert_pair(pair):
         pass
@@ -66,7 +66,7 @@ def test_it_writes_code_and_both_sides_agree(engine: Engine) -> None:
     assert any(note.startswith("Activations are not quantized") for note in notes(comparison)) is not quantized
     agreement, position = comparison.draft_agreement or (), 0
     assert agreement
-    for step in comparison.speculative.rounds:  # where the draft quantizes its activations, too
+    for step in comparison.speculative.rounds:  # the draft quantizes its activations, too
         assert agreement[position : position + step.accepted] == (True,) * step.accepted
         position += len(step.committed)
 

@@ -1,4 +1,4 @@
-"""Why outputs part: both candidates with the target's probabilities, and whether rounding explains it."""
+"""Divergence of outputs: both candidates' probabilities, and whether rounding explains it."""
 
 import math
 from dataclasses import replace

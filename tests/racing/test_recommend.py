@@ -1,4 +1,4 @@
-"""The engine and lookahead that the page starts with, from kept step costs."""
+"""The page's initial engine and lookahead, from kept step costs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Warming up on scripted clocks: as long as it gains something, and not for ever."""
+"""Warm-up on simulated clocks: as long as steps get faster, but not for ever."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def warmed(engine: ScriptedEngine) -> tuple[list[Phase], dict[Side, WarmUp]]:
 
 
 class Cold(ScriptedEngine):
-    """Each request takes a share of what the one before took, down to a limit."""
+    """Each request takes a fraction of the previous one's time, down to a limit."""
 
     share, limit = 0.8, 0.01
 

@@ -1,4 +1,4 @@
-"""The engine's process. The scripted engine keeps these tests quick; the page's tests use the real one."""
+"""The engine's process, with the scripted engine; the page's tests use the real one."""
 
 import os
 import resource
@@ -34,7 +34,7 @@ OTHER, REFUSED, ENDLESS, HUNG, PUZZLED, SLOW = (
 
 
 class Hung(ScriptedEngine):
-    """An engine that never gets its first step done."""
+    """An engine that never finishes its first step."""
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
         sleep(3600)
@@ -42,7 +42,7 @@ class Hung(ScriptedEngine):
 
 
 class Puzzled(ScriptedEngine):
-    """An engine with a fault that nobody thought of."""
+    """An engine with an unexpected fault."""
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
         raise ZeroDivisionError
@@ -58,11 +58,11 @@ def load(name: EngineName, pair: ModelPair) -> ScriptedEngine:
     if pair == HUNG:
         return Hung()
     engine = Puzzled() if pair == PUZZLED else ScriptedEngine(step=STEP, prefill=STEP, real_time=True)
-    steady_before.setdefault(engine, {})  # its steps are as fast from the first
+    steady_before.setdefault(engine, {})  # needs no warm-up
     return engine
 
 
-TICK = 0.1  # seconds between reports that there is no news
+TICK = 0.1  # seconds between reports without news
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -169,7 +169,7 @@ def test_a_message_that_a_stopped_process_does_not_read_blocks_nobody(
     os.kill(worker.process_id, signal.SIGSTOP)
     began, ticks = perf_counter(), 0
     with pytest.raises(EngineError, match="no longer answered"):  # noqa: PT012
-        for item in worker.compare(PAIR, "word " * 90_000, SHORT):  # more than a pipe holds
+        for item in worker.compare(PAIR, "word " * 90_000, SHORT):  # exceeds a pipe's buffer
             assert item is None
             ticks += 1
             assert perf_counter() - began < 15
@@ -207,7 +207,7 @@ def test_shared_memory_that_is_not_writable_is_not_taken_for_the_port(monkeypatc
 
 
 def phases(worker: Worker, pair: ModelPair, engine: EngineName = "genai", policy: str = "constant") -> list[str]:
-    """The phases of a run, each once."""
+    """Return the phases of a run, each once."""
     settings = SHORT.model_copy(update={"engine": engine, "policy": policy})
     names = [item.name for item in worker.compare(pair, "Say", settings) if isinstance(item, Phase)]
     return list(dict.fromkeys(names))
@@ -229,7 +229,7 @@ def test_the_first_job_is_awaited_and_another_engine_or_pair_is_loaded_when_it_i
 
 def load_thorough(name: EngineName, pair: ModelPair) -> ScriptedEngine:
     engine = load(name, pair)
-    engine.thoroughness, engine.step = THOROUGH, STEP / 5  # measuring its step costs takes a while
+    engine.thoroughness, engine.step = THOROUGH, STEP / 5  # measuring step costs then takes a while
     return engine
 
 
@@ -240,7 +240,7 @@ def test_a_pair_that_is_prepared_unasked_is_loaded_to_the_end(worker: Worker) ->
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(phases, worker, SLOW)
         list(prepared)
-        assert asked.result() == ["loading", "warming up"]  # the first of which is the other's
+        assert asked.result() == ["loading", "warming up"]  # the first is the other's
 
 
 def test_loading_is_reported_and_can_be_broken_off(worker: Worker) -> None:
@@ -257,7 +257,7 @@ def test_loading_is_reported_and_can_be_broken_off(worker: Worker) -> None:
 
 
 def hanging(worker: Worker, cancelled: Event | None = None) -> Generator[Phase]:
-    """A run that got as far as the step that never ends."""
+    """Start a run and wait until it reaches the step that never ends."""
     job = WithEngine("genai", HUNG, partial(race, prompt="Say", settings=SHORT))
     running = worker.run(job, cancelled)
     assert isinstance(running, Generator)

@@ -23,7 +23,7 @@ def compare(engine: ScriptedEngine, **settings: Any) -> Comparison:
 
 
 def test_figures_of_a_known_run() -> None:
-    # Nine words: the prefill says the first, three rounds of two proposals the others; one proposal is wrong.
+    # Nine words: the first from the prefill, the others from three rounds of two proposals, one of them wrong.
     comparison = compare(ScriptedEngine(wrong=(5,), step=0.010, draft=0.002, extra=0.001), num_assistant_tokens=2)
     run = comparison.speculative
     assert [draft.text for draft in proposals(run.rounds[0])] == [" quick", " brown"]

@@ -1,4 +1,4 @@
-"""What is said about a comparison: headline, sentence, figures, warnings; and that every surface says the same."""
+"""A comparison's headline, sentence, figures and warnings, which are the same on every surface."""
 
 import json
 import re
@@ -133,7 +133,7 @@ def test_beside_other_programs_what_is_certain_is_said_and_advice_is_given_once(
     assert found.certain == f"Other programs took 60 % of the processor. {counts}"
     assert [each.kind for each in found.warnings] == ["disturbed"]
     assert " ".join([*found.why, found.sentence]).count("Close what you can") == 1
-    assert found.strength != "noisy"  # nine tokens say little, counts and step costs enough
+    assert found.strength != "noisy"  # nine tokens are few, but counts and step costs suffice
     assert summarise(comparison).certain == counts  # nine tokens
     assert summarise(compare(ScriptedEngine(), **LONG)).certain == ""
 
@@ -207,7 +207,7 @@ def test_the_gravest_warning_comes_first() -> None:
 
 @given(comparisons)
 def test_any_record_has_a_summary(comparison: Comparison) -> None:
-    """Anyone may have written a file."""
+    """Files are untrusted."""
     found = said(comparison, costs=COSTS)
     assert found.headline
     text = json.dumps(found.to_dict(), allow_nan=False)
@@ -215,7 +215,7 @@ def test_any_record_has_a_summary(comparison: Comparison) -> None:
 
 
 def test_page_terminal_and_file_say_the_same() -> None:
-    """Others disturb this race, so that totals, medians and the estimate all differ."""
+    """Other programs disturb this race, so totals, medians and the estimate all differ."""
     disturbed = simulated(MACHINES["bursts, a quarter"], 1.6, seed=3, repeats=4).model_copy(
         update={"other_load": 0.5}
     )

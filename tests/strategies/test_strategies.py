@@ -1,4 +1,4 @@
-"""A strategy declares itself: page, terminal, sweep, benchmark and copied code follow from its class."""
+"""A strategy declares itself: page, terminal, measurements and copied code follow from its class."""
 
 from argparse import Namespace
 from collections.abc import Sequence

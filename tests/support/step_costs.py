@@ -1,4 +1,4 @@
-"""Step costs by hand: every draft step takes as long as any other."""
+"""Step costs in which all draft steps take the same time."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -36,7 +36,7 @@ LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 async def everything(request: Request) -> Response:
-    """Events are queued under the next number."""
+    """Queue an event under the next number."""
     await request.body()
     if request.url.path.startswith(f"{API}/call/") and request.method == "POST":
         return JSONResponse({"event_id": "called"})
@@ -119,17 +119,17 @@ def test_the_page_itself_can_post(headers: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "logout",  # signs everyone out
-        "gradio_api/deep_link?session_hash=a",  # writes a file
-        "gradio_api/file=https://example.com/",  # fetches an address
+        "logout",  # would sign everyone out
+        "gradio_api/deep_link?session_hash=a",  # would write a file
+        "gradio_api/file=https://example.com/",  # would fetch an address
         "gradio_api/proxy=https://a.hf.space/",
-        "gradio_api/process_recording",  # starts a program
+        "gradio_api/process_recording",  # would start a program
         "gradio_api/vibe-edit/",
         "gradio_api/custom_component/a/client/component/b",
         "gradio_api/component_server",
         "gradio_api/heartbeat/abc",
         "gradio_api/upload_progress?upload_id=abc",
-        "pwa_icon/9999",  # draws a picture of that size
+        "pwa_icon/9999",  # would draw a picture of that size
         "gradio_api/openapi.json",
         "gradio_api/run/compare",
         "monitoring",
@@ -225,7 +225,7 @@ def test_where_too_much_is_waiting_the_longest_unfetched_makes_room(monkeypatch:
 # The page behind it
 
 
-async def built(**options: Any) -> tuple[gr.Blocks, Starlette]:  # without a loop, Gradio makes one and leaves it
+async def built(**options: Any) -> tuple[gr.Blocks, Starlette]:  # Gradio would make a loop and never close it
     page = build_page(cast(Worker, SimpleNamespace()), bundled_pair())
     return page, application(page, routes(), **options, **look())
 
@@ -259,7 +259,7 @@ def test_messages_that_nobody_fetches_are_thrown_away(
 ) -> None:
     page, http = served
     body, after = event(page, "code"), event(page, "cancel_run")
-    body["data"][2] = "\N{GRINNING FACE}" * 2**17  # the prompt, which comes back as code
+    body["data"][2] = "\N{GRINNING FACE}" * 2**17  # the prompt comes back as code
     http.post(JOIN, json=body).raise_for_status()
     monkeypatch.setattr(gate, "UNREAD_SECONDS", 0.0)
     http.post(JOIN, json=after).raise_for_status()

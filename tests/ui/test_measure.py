@@ -27,7 +27,7 @@ VISITOR: Any = SimpleNamespace(session_hash="visitor")
 
 
 class Sessions:
-    """They do the work with scripted engines here, and then perhaps fail."""
+    """Runs the job with scripted engines in this process, then perhaps fails."""
 
     jobs: list[Any]
 
@@ -45,7 +45,7 @@ class Sessions:
 def measured(
     ticked: list[str], error: EngineError | None = None, *, preset: str = "Compare all strategies"
 ) -> list[list[Any]]:
-    """Updates of message, board, files, best setting, its button, start and stop."""
+    """Yield updates of message, board, files, best setting, its button, start and stop."""
     callbacks = MeasureCallbacks(Sessions(error))  # type: ignore[arg-type]
     return list(callbacks.measure(VISITOR, True, ENGINE.pair, None, False, preset, ticked, "Say", 1, 40, 1, *VALUES))
 

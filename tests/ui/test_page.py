@@ -1,4 +1,4 @@
-"""The page as a visitor meets it, on scripted engines in headless Chromium: each behaviour once."""
+"""The page as visitors see it, on scripted engines in headless Chromium."""
 
 import json
 import re
@@ -34,9 +34,9 @@ LONG = "/?max_new_tokens=2000"
 CHAT = "/#target=chat/target&draft=chat/draft&max_new_tokens=48"
 PHONE = 390  # pixels; one side is shown at a time
 SIZES = ((1440, 900), (1280, 720), (1024, 768), (PHONE, 844))
-LINES = 7  # of text that a pane holds at any size
+LINES = 7  # of text visible in a pane at any size
 
-# of the selectors, those without an element that is wholly in view and uncovered
+# selectors without an element that is completely visible
 VISIBLE = """selectors => selectors.filter(selector => {
   const shown = element => {
     const box = element.getBoundingClientRect();
@@ -47,7 +47,7 @@ VISIBLE = """selectors => selectors.filter(selector => {
   return ![...document.querySelectorAll(selector)].some(shown);
 })"""
 
-# elements that the window cuts off, but for those that scroll
+# elements cut off by the window, except scrollable ones
 CUT = """() => [...document.querySelectorAll('main *')].filter(e => {
     const at = e.getBoundingClientRect();
     return at.width && (at.left < 0 || at.right > innerWidth) && !e.closest('.text, .charts, svg, .visually-hidden');
@@ -80,7 +80,7 @@ def test_everything_is_in_view_while_a_run_plays_and_at_its_end(visit: Visit) ->
     page.click("#prompt textarea")
     page.keyboard.press("Enter")
     grown(page, 3)
-    page.click(".toggle")  # so that it does not end before everything has been looked at
+    page.click(".toggle")  # long enough to check everything
     for over in (False, True):
         if over:
             skip(page)
@@ -156,7 +156,7 @@ def test_text_streams_on_both_sides_in_step(visit: Visit) -> None:
     for tokens in (4, 8, 12):
         grown(page, tokens)
         one, other = page.evaluate(clocks)
-        assert abs(one - other) < 60  # both at the same time of their own clocks, but for the round in progress
+        assert abs(one - other) < 60  # both at the same time on their clocks, up to the current round
     expect(page.locator(".reason")).to_contain_text("100× slower than it ran")
     page.click(".toggle")
     before = shown(page, "plain")
@@ -172,7 +172,7 @@ def test_text_streams_on_both_sides_in_step(visit: Visit) -> None:
     said = downloaded(page).plain.text
     assert "".join(page.locator(".pane.plain .text [data-index]").all_text_contents()) == said
     assert length_of_bar(page, "plain") == 1
-    page.select_option(".speed", "1")  # plays once more
+    page.select_option(".speed", "1")  # replays
     page.wait_for_selector(".race[data-state=playing]")
     page.wait_for_selector(".race[data-state=done]")
 
@@ -245,7 +245,7 @@ def test_controls_change_the_run_and_only_valid_ones_show(visit: Visit) -> None:
     assert (settings.drafter, settings.policy) == ("lookup", "constant")
     repeated(page)
     page.wait_for_function("location.hash.includes('lookup')")
-    page.reload()  # the hidden policy must not spoil what was remembered
+    page.reload()  # the hidden policy must not change the stored one
     expect(page.locator("#max_ngram_size")).to_be_visible()
     expect(page.locator("#message [role=alert]")).to_have_count(0)
 

@@ -1,4 +1,4 @@
-"""The page for everybody: axe-core's rules for WCAG AA, keyboards, and enlarged text."""
+"""Accessibility: axe-core's rules for WCAG AA, keyboards, and enlarged text."""
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -8,7 +8,7 @@ from tests.support.browser import BRIEF, TABS, Visit, open_tab, run
 
 pytestmark = pytest.mark.browser
 
-RULES = {  # a dark page differs by its colours
+RULES = {  # a dark page differs only in colours
     "light": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"],
     "dark": ["color-contrast"],
 }

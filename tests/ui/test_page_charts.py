@@ -1,4 +1,4 @@
-"""The race's charts: exact, growing while it runs, explorable, and light on memory."""
+"""The race's charts: they are exact, grow during a race, can be explored, and take little memory."""
 
 import httpx
 import pytest
@@ -37,7 +37,7 @@ def test_charts_grow_keep_a_zoom_and_end_exact_in_light_and_dark(visit: Visit) -
     comparison = downloaded(page)
     assert len(comparison.speculative.rounds) >= before
     assert_drawn(page, comparison)
-    page.click(".which label:has([value=tokens])")  # as a reader does: nothing may cover it
+    page.click(".which label:has([value=tokens])")  # by mouse, so nothing may cover it
     assert page.evaluate(f"{FULL}.xaxis.range") == zoomed
     assert page.evaluate(f"{FULL}.paper_bgcolor") == "#fff"
     page.evaluate("document.body.classList.add('dark')")

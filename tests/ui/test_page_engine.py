@@ -1,4 +1,4 @@
-"""The page with real models and a Hub on this machine: `serve`, in headless Chromium."""
+"""The page with real models and a local Hub: `serve`, in headless Chromium."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +23,7 @@ NAMES = [str(source.repository) for source in ENTRY.sources]
 
 @pytest.fixture(scope="module")
 def app(chromium: str, models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    """As on a Space, with models of a user's own, and tiny ones under the names of the entry's on a Hub."""
+    """As on a Space, with a user's own models, and a Hub with tiny models under the entry's names."""
     there = {name: FIXTURES / "qwen3" / role for name, role in zip(NAMES, ("target", "draft"), strict=True)}
     with Hub(there) as hub:
         places: dict[str, Any] = {"SPECDEMO_MODELS": str(models_dir), "HF_ENDPOINT": hub.url}

@@ -1,4 +1,4 @@
-"""Stop while a prompt is read, and in the plain half of a race of servers: what has started has a result."""
+"""Stop during the prefill, and in the plain half of a race of servers: a run that has started has a result."""
 
 from collections.abc import Iterator
 from time import sleep

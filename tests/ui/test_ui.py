@@ -59,7 +59,7 @@ def test_settings_travel_in_a_link() -> None:
 
 
 def restored(saved: str) -> tuple[StartValues, dict[str, Any]]:
-    """And which controls it changes besides the lookahead, whose line is renewed."""
+    """Return the changed controls, too, except the lookahead, which always changes."""
     start = restore(REGISTRY, saved, start_values(REGISTRY.default))
     changed = {name: value for name, value in zip(NAMES, start.controls, strict=True) if value != gr.skip()}
     assert "tokens" in changed.pop("num_assistant_tokens")["info"]
@@ -123,7 +123,7 @@ CHOSEN = {"repetition_penalty": 1.3, "num_assistant_tokens": 7}
 
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch) -> ModelPair:
-    """One whose entry in the catalogue has initial settings of its own."""
+    """Return a pair with its own initial settings in the catalogue."""
     entry = find("story-pair")
     entry = entry.model_copy(update={"begin": Defaults(generation=CHOSEN, runtime=entry.begin.runtime)})
     monkeypatch.setattr("specdemo.models.catalogue.catalogue", lambda: (entry,))

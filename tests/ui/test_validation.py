@@ -37,7 +37,7 @@ def page() -> Iterator[gr.Blocks]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_ANALYTICS_ENABLED", "False")
 
-        async def built() -> gr.Blocks:  # Gradio makes an event loop, and leaves it, unless there is one
+        async def built() -> gr.Blocks:  # Gradio would make a loop and never close it
             return build_page(cast(Worker, SimpleNamespace()), bundled_pair())
 
         yield apart(built())
@@ -83,7 +83,7 @@ def test_every_event_refuses_what_its_widgets_could_not_have_sent(page: gr.Block
         for fn in events(page):
             assert all(fits(block, value) for block, value in zip(fn.inputs, beginning(fn), strict=True))
             for index, block in enumerate(fn.inputs):
-                if isinstance(block, gr.State | gr.BrowserState):  # what a browser kept is checked where it is read
+                if isinstance(block, gr.State | gr.BrowserState):  # stored values are checked when they are read
                     continue
                 values = FORGED[cast(Any, type(block))]
                 for forged in values[:1] if block in seen else values:  # of a widget all, of every event each widget

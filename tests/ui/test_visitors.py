@@ -17,7 +17,7 @@ PROXY = "socks5://192.0.2.1:1080"
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    """With proxies in the environment, which the app must not ask for its own page."""
+    """Set proxies in the environment, which the app must not use for its own page."""
     folder = tmp_path_factory.mktemp("page")
     (folder / "models").mkdir()
     arguments = ("-m", "tests.support.scripted_app", folder / "models", str(SESSIONS))
