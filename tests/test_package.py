@@ -54,7 +54,7 @@ def test_openvino_starts_without_its_telemetry() -> None:
         assert fresh(f"import sys, {package}; print(sys.modules['openvino_telemetry'])") == "None\n"
 
 
-def test_what_is_bundled_has_its_licence_told() -> None:
+def test_notice_names_everything_bundled() -> None:
     notice = (ROOT / "NOTICE").read_text(encoding="utf-8")
     for folder in (path.parent.parent for path in ROOT.glob("assets/*/target/openvino_model.bin")):
         assert f"assets/{folder.name}" in notice

@@ -23,9 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests" / "fixtures"
 
 
-def test_the_file_that_a_space_starts_is_serve(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_spaces_app_file_runs_serve(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["app.py", "--help"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(ROOT / "app.py"), run_name="__main__")
@@ -47,7 +45,7 @@ def test_json_on_standard_output_is_one_object_and_nothing_else(tmp_path: Path) 
     assert schema.from_json(data).prompt == PROMPTS[0]
 
 
-def test_repeats_are_counted_where_the_speedup_is_quoted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_headline_counts_its_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.json"
     shared = [tmp_path / f"run.{kind}" for kind in ("html", "gif")]
     files = [part for file in shared for part in (f"--{file.suffix[1:]}", str(file))]
@@ -117,7 +115,7 @@ def test_bad_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixt
     assert sentence.endswith("--help lists all options.")
 
 
-def test_progress_into_a_pipe_is_a_line_for_each_thing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_into_a_pipe_is_one_line_per_step(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "Say", "--repeats", "1"], load=lambda *_: ScriptedEngine()) == 0
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "specdemo: loading"
@@ -130,7 +128,7 @@ def test_progress_into_a_pipe_is_a_line_for_each_thing(capsys: pytest.CaptureFix
     assert capsys.readouterr().err.splitlines() == ["specdemo: starting", "specdemo: measuring, 1 of 40 runs"]
 
 
-def test_who_serves_names_hosts_and_a_password(
+def test_serve_takes_hosts_and_a_password(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options: dict[str, Any] = {}
@@ -189,7 +187,7 @@ def test_an_output_that_cannot_be_written_is_named() -> None:
     assert ended.stderr == "specdemo: Cannot write the output (No space left on device); send it elsewhere.\n"
 
 
-def test_ctrl_c_at_the_start_ends_without_a_word() -> None:
+def test_ctrl_c_at_the_start_ends_silently() -> None:
     code = (
         "import signal, sys\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job ignores it
@@ -214,9 +212,7 @@ def test_ctrl_c_at_the_start_ends_without_a_word() -> None:
     ],
     ids=lambda arguments: " ".join(arguments)[:40],
 )
-def test_what_is_wrong_is_told_without_all_of_a_long_argument(
-    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_shorten_long_arguments(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with suppress(SystemExit):
         assert main(arguments) in (1, 2)
     message = capsys.readouterr().err

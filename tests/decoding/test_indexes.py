@@ -65,7 +65,7 @@ def slowly(text: Sequence[int], longest: int, limit: int, threshold: float) -> M
 
 @settings(max_examples=300)
 @given(texts, longest, limits, thresholds, st.integers(1, 7))
-def test_the_tree_proposes_what_counting_anew_does(
+def test_the_tree_proposes_the_same_as_counting(
     text: list[int], longest: int, limit: int, threshold: float, step: int
 ) -> None:
     index = SuffixIndex(threshold, longest=longest)

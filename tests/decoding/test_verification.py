@@ -36,7 +36,7 @@ def test_greedy_verification_reproduces_its_own_rounds(proposed: list[int], targ
 
 
 @given(small_ids, st.lists(st.integers(0, 2), min_size=1, max_size=6))
-def test_impossible_rounds_are_told_apart(proposed: list[int], committed: list[int]) -> None:
+def test_impossible_rounds_are_recognised(proposed: list[int], committed: list[int]) -> None:
     outcomes = judge(proposed, committed)
     possible = proposed[: len(committed) - 1] == committed[:-1] and (
         len(proposed) < len(committed) or proposed[len(committed) - 1] != committed[-1]
@@ -73,7 +73,7 @@ def test_a_penalty_makes_seen_tokens_less_likely() -> None:
 
 
 @given(logits, st.floats(0.05, 2), st.floats(0.01, 1), st.integers(0, 15), st.lists(st.integers(0, 11)))
-def test_a_distribution_is_one(
+def test_a_distribution_sums_to_one(
     raw: np.ndarray, temperature: float, top_p: float, top_k: int, seen: list[int]
 ) -> None:
     settings = Sampling(do_sample=True, temperature=temperature, top_p=top_p, top_k=top_k, repetition_penalty=1.3)

@@ -31,7 +31,7 @@ def encoded(pair: ModelPair, prompt: str, history: tuple[Turn, ...] = (), **valu
     )
 
 
-def test_a_prompt_is_a_message_where_the_model_has_a_template(tmp_path: Path) -> None:
+def test_a_prompt_is_a_message_if_the_model_has_a_template(tmp_path: Path) -> None:
     pair = chat_pair(tmp_path)
     assert encoded(pair, "Hello") == "<user>Hello\n<assistant>"
     assert encoded(pair, "Hello", apply_chat_template=False) == "Hello"
@@ -52,7 +52,7 @@ def test_earlier_turns_need_a_template_that_takes_them(tmp_path: Path) -> None:
 TYPED = "Once <|endoftext|> upon <|endoftext|><|endoftext|>"
 
 
-def test_special_tokens_that_somebody_typed_are_text_with_and_without_a_template(tmp_path: Path) -> None:
+def test_typed_special_tokens_are_text_with_and_without_a_template(tmp_path: Path) -> None:
     pair = chat_pair(tmp_path)
     assert pair.target.path is not None
     assert special_patterns(pair.target.path) == [r"(\<\|endoftext\|\>)"]

@@ -54,7 +54,7 @@ def test_rounds_agree_with_the_counters_of_genai(eagle: GenAIEngine) -> None:
     check_counters(eagle, PROMPT, **CHAIN)
 
 
-def test_what_does_not_go_together(eagle: GenAIEngine) -> None:
+def test_unsupported_combinations_are_refused(eagle: GenAIEngine) -> None:
     with pytest.raises(SettingsError, match="not support policy confidence; choose policy constant, or the traced"):
         speculate(eagle, PROMPT, policy="confidence")
     with pytest.raises(SettingsError, match="not support a repetition penalty; set repetition_penalty to 1, or"):
@@ -83,7 +83,7 @@ def test_in_the_traced_engine_rounds_are_those_of_genai(
     ],
     ids=["confidence", "heuristic", "penalty", "no cache", "one token", "long prompt"],
 )
-def test_the_traced_engine_runs_a_head_in_every_way(traced: TracedEngine, values: dict[str, Any]) -> None:
+def test_the_traced_engine_runs_a_head_with_every_policy(traced: TracedEngine, values: dict[str, Any]) -> None:
     values = {"prompt": PROMPT, "max_new_tokens": 24, **values}
     decoder = traced.decoder(request(traced, **values))
     run = run_alone(decoder)
@@ -104,7 +104,7 @@ def accepted_again(run: Run, agreement: tuple[bool, ...]) -> bool:
     return True
 
 
-def test_of_a_text_that_is_kept_the_states_are_kept_too(eagle: GenAIEngine, traced: TracedEngine) -> None:
+def test_prefix_caching_keeps_hidden_states_too(eagle: GenAIEngine, traced: TracedEngine) -> None:
     keeping = F32.model_copy(update={"enable_prefix_caching": True})
     engine = TracedEngine(eagle.pair.model_copy(update={"runtime": keeping}), thoroughness=BRIEF)
     for _ in range(4):  # more runs than there are caches
@@ -133,7 +133,7 @@ def test_a_head_that_does_not_fit_is_refused_by_the_traced_engine(eagle: GenAIEn
             TracedEngine(pair)
 
 
-def test_a_head_needs_no_tokenizer_but_its_weights(tmp_path: Path, eagle: GenAIEngine) -> None:
+def test_a_head_needs_weights_but_no_tokenizer(tmp_path: Path, eagle: GenAIEngine) -> None:
     head = Path(shutil.copytree(FOLDER / "draft", tmp_path / "head"))
     for file in [*head.glob("*tokenizer*"), head / "generation_config.json"]:
         file.unlink()

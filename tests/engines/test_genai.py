@@ -79,7 +79,7 @@ def test_counts_agree_with_the_counters_of_genai(engine: GenAIEngine, chosen: di
     check_counters(engine, **chosen)
 
 
-def test_probabilities_are_told_where_genai_computes_them(engine: GenAIEngine) -> None:
+def test_probabilities_are_recorded_where_genai_computes_them(engine: GenAIEngine) -> None:
     run = speculate(engine, policy="confidence", assistant_confidence_threshold=0.2)
     assert all(token.probability and 0 < token.probability <= 1 for token in run.tokens)
     accepted = [draft for step in run.rounds for draft in proposals(step) if draft.verdict is Outcome.ACCEPTED]
@@ -88,7 +88,7 @@ def test_probabilities_are_told_where_genai_computes_them(engine: GenAIEngine) -
     assert all(token.probability is None for token in speculate(engine).tokens)
 
 
-def test_sampling_knows_counts_only_and_with_a_threshold_not_even_these(engine: GenAIEngine) -> None:
+def test_sampling_has_counts_only_and_with_a_threshold_not_even_those(engine: GenAIEngine) -> None:
     decoder = engine.decoder(request(engine, do_sample=True, seed=4))
     run = run_alone(decoder)
     assert decoder.trace_source == "counts only"

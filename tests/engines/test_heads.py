@@ -82,7 +82,7 @@ def test_a_dflash_draft_decodes(dflash_engine: GenAIEngine, lookahead: int) -> N
 
 
 @pytest.mark.openvino
-def test_what_else_runs_beside_a_dflash_draft(dflash_engine: GenAIEngine) -> None:
+def test_prompt_lookup_with_a_dflash_draft(dflash_engine: GenAIEngine) -> None:
     plain, copied = (
         run_alone(dflash_engine.decoder(Request("abc abc abc", strategy, max_new_tokens=16, ignore_eos=True)))
         for strategy in (Plain(), Lookup(3, 3))
@@ -154,7 +154,7 @@ def test_a_typed_special_token_is_refused_where_genai_takes_texts(mtp_engine: Ge
 GREEDY, SAMPLED = Sampling(), Sampling(do_sample=True)
 
 
-def test_what_a_head_cannot_is_refused_before_loading(draft: Path) -> None:
+def test_settings_that_a_head_lacks_are_refused_before_loading(draft: Path) -> None:
     block, mtp, greedy_only = pair_with(draft), mtp_pair(), "works in greedy decoding only; switch sampling off"
     for able in (block, mtp):
         check_strategy(able, "genai", Constant(4), GREEDY)

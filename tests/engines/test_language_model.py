@@ -49,7 +49,7 @@ def test_a_cache_changes_nothing(model: LanguageModel) -> None:
 
 
 @pytest.mark.parametrize("layout", ["empty", "padded"])
-def test_passes_of_fixed_length_have_the_bits_of_the_others(layout: Layout) -> None:
+def test_passes_of_fixed_length_give_identical_results(layout: Layout) -> None:
     """Quantize activations in either layout on any processor."""
     dynamic = LanguageModel(BUNDLED / "draft", "CPU", QUANTIZED)
     fixed = LanguageModel(BUNDLED / "draft", "CPU", QUANTIZED)
@@ -65,7 +65,7 @@ def test_passes_of_fixed_length_have_the_bits_of_the_others(layout: Layout) -> N
         np.testing.assert_array_equal(found, expected)
 
 
-def test_a_layout_is_used_if_passes_over_several_tokens_have_the_bits_of_plain_steps(
+def test_a_layout_is_used_if_longer_passes_agree_with_plain_steps_to_the_bit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     chosen = LanguageModel(BUNDLED / "draft", "CPU", QUANTIZED, layouts=("empty", "padded"))

@@ -95,7 +95,7 @@ COMPLETE: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("what", COMPLETE)
-def test_a_complete_answer_is_read_whatever_is_in_between(what: str) -> None:
+def test_unknown_events_within_an_answer_are_skipped(what: str) -> None:
     found = run(answers(*COMPLETE[what]))
     assert (found.text, found.finish_reason) == (TEXT, "length")
 
@@ -112,7 +112,7 @@ def test_half_a_character_is_replaced() -> None:
 
 
 @pytest.mark.parametrize("names", [("reasoning",), ("reasoning_content",), ("reasoning", "reasoning_content")])
-def test_thinking_that_arrives_apart_is_there_once_and_apart(names: tuple[str, ...]) -> None:
+def test_separate_thinking_appears_once_in_think_tags(names: tuple[str, ...]) -> None:
     thinking: list[Any] = [{"choices": [{"delta": dict.fromkeys(names, text)}]} for text in ("Let me", " think.")]
     assert run(answers(*thinking, chat("Hi"), "[DONE]")).text == "<think>Let me think.</think>Hi"
     part = chat([{"type": "thinking", "thinking": [{"type": "text", "text": "Let me think."}]}])
@@ -172,7 +172,7 @@ def test_a_failure_keeps_the_text_and_the_other_side() -> None:
 
 
 @pytest.mark.parametrize("mode", MISBEHAVING)
-def test_a_server_that_misbehaves_ends_in_a_sentence_soon_and_takes_little_memory(mode: str) -> None:
+def test_a_misbehaving_server_fails_soon_with_a_reason_and_little_memory(mode: str) -> None:
     before, began = psutil.Process().memory_info().rss, monotonic()
     path = "/v1/models" if "list" in mode else CHAT
     with pytest.raises(ServerError, match=r"^The speculative server .*\.$"):
@@ -181,7 +181,7 @@ def test_a_server_that_misbehaves_ends_in_a_sentence_soon_and_takes_little_memor
     assert psutil.Process().memory_info().rss - before < 400 * 2**20
 
 
-def test_whatever_goes_wrong_while_an_answer_is_read_is_told_and_logged(
+def test_unexpected_errors_while_reading_are_reported_and_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(Client, "_checked", mock.Mock(side_effect=RecursionError))
@@ -191,7 +191,7 @@ def test_whatever_goes_wrong_while_an_answer_is_read_is_told_and_logged(
 
 
 @pytest.mark.parametrize("option", ["stream_options", "return_token_ids"])
-def test_a_server_that_refuses_an_option_is_asked_without(option: str) -> None:
+def test_a_refused_option_is_left_out(option: str) -> None:
     refusal = Answer({"detail": [{"loc": ["body", option], "msg": "Extra inputs are not permitted"}]}, 422)
     refused = list[str]()
 
@@ -204,7 +204,7 @@ def test_a_server_that_refuses_an_option_is_asked_without(option: str) -> None:
     assert refused == [CHAT], "once"
 
 
-def test_a_server_that_refuses_an_option_may_then_stream_for_longer_than_it_may_be_silent() -> None:
+def test_a_retry_without_a_refused_option_has_its_own_silence_limit() -> None:
     def slowly() -> Iterator[Any]:
         for event in EVENTS:
             sleep(0.4)
@@ -223,7 +223,7 @@ def test_a_server_that_refuses_an_option_may_then_stream_for_longer_than_it_may_
 
 
 @pytest.mark.parametrize("version", [None, Answer({"version": "0.32.0"})])
-def test_counters_are_asked_of_vllm_only_and_may_be_missing(
+def test_counters_are_read_from_vllm_only_and_may_be_missing(
     version: Answer | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("specdemo.engines.server.openai._METRICS_SECONDS", 0.2)
@@ -247,7 +247,7 @@ def test_one_server_runs_alone() -> None:
     assert compare(answers(), None).plain.text == TEXT
 
 
-def test_a_server_is_found_from_what_people_paste() -> None:
+def test_a_server_is_found_by_any_of_its_addresses() -> None:
     for prefix in ("/v1", "/v3", "", "/openai/v1", "/v1beta/openai"):
         with fake({f"{prefix}/models": models("tiny")}) as server:
             bases = [server.url + prefix] + ([server.url] if prefix in ("/v1", "/v3") else [])
@@ -295,13 +295,13 @@ IMITATIONS: dict[str, dict[str, Answer]] = {
 
 
 @pytest.mark.parametrize("what", IMITATIONS)
-def test_what_only_resembles_llama_cpp_is_asked_in_openais_protocol(what: str) -> None:
+def test_servers_that_resemble_llama_cpp_get_openais_protocol(what: str) -> None:
     with engine_of(None, {**answers(), **IMITATIONS[what]}) as engine:
         assert engine.pair.target.server == "openai"
         assert (said(engine).text, said(engine).passes_known) == (TEXT, False)
 
 
-def test_counts_are_believed_only_as_far_as_they_are_complete() -> None:
+def test_incomplete_counts_are_ignored() -> None:
     found = {"/props": PROPS, "/v1/models": models("tiny"), "/apply-template": Answer({"prompt": "Say"})}
     for stream in ((completion(), {"content": "!", "stop": False}, END), (completion(timings={}), END)):
         with pytest.raises(ServerError, match="unknown format; name its kind with --server"):
@@ -316,7 +316,7 @@ def test_counts_are_believed_only_as_far_as_they_are_complete() -> None:
         run({**answers(), "/props": Answer({}, 401)})
 
 
-def test_a_model_with_a_template_is_asked_through_it_unless_told_otherwise() -> None:
+def test_a_chat_model_gets_messages_unless_the_template_is_off() -> None:
     found = {"/props": PROPS, "/v1/models": models("tiny"), "/completion": Answer(stream=TWO)}
     with fake({**found, "/apply-template": Answer({"prompt": "<user>Say<assistant>"})}) as server:
         pair = remote_pair(Servers(speculative=Server(url=f"{server.url}/v1/chat/completions")))
@@ -327,7 +327,7 @@ def test_a_model_with_a_template_is_asked_through_it_unless_told_otherwise() -> 
     assert [body["prompt"] for body in server.bodies["/completion"]][-2:] == ["<user>Say<assistant>", "Say"]
 
 
-def test_what_is_sent() -> None:
+def test_request_bodies() -> None:
     keys = {"SPECDEMO_API_KEY": "secret\r\n"}
     with fake(answers()) as plain, fake(answers()) as other, mock.patch.dict(os.environ, keys):
         servers = Servers(plain=Server(url=plain.url), speculative=Server(url=other.url))

@@ -68,7 +68,7 @@ def test_rounds_add_up_to_what_the_server_counts(served: RemoteEngine, llama_ser
         assert len(step.committed) == step.accepted + 1
 
 
-def test_a_sweep_and_a_benchmark_try_what_the_server_can_do(served: RemoteEngine) -> None:
+def test_a_sweep_and_a_benchmark_try_what_the_server_supports(served: RemoteEngine) -> None:
     settings = initial_settings(served.pair, max_new_tokens=8, ignore_eos=True)
     plan = PRESETS["tune"].plan(served.pair, typed_tasks([PROMPT]), settings, repeats=1)
     *_, last = run(plan, loaded=Loaded(served, None))
@@ -99,7 +99,7 @@ def test_several_requests_at_once(served: RemoteEngine, llama_servers: Servers) 
         batch.submit(0, replace(request, prompt=" "))
 
 
-def test_what_the_server_was_started_with_cannot_be_asked_for(served: RemoteEngine) -> None:
+def test_start_up_settings_of_a_server_cannot_be_requested(served: RemoteEngine) -> None:
     for chosen in ({"policy": "constant"}, {"drafter": "lookup", "policy": "constant"}):
         with pytest.raises(SettingsError, match="choose policy server"):
             initial_settings(served.pair, **chosen)

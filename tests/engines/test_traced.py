@@ -63,7 +63,7 @@ def test_without_a_cache_outputs_are_the_same(traced: TracedEngine) -> None:
         assert run.token_ids == greedy(traced).token_ids[:16]
 
 
-def test_a_setting_moved_during_a_run_holds_from_the_next_round(traced: TracedEngine) -> None:
+def test_a_setting_moved_during_a_run_takes_effect_in_the_next_round(traced: TracedEngine) -> None:
     def moved(round_: int, before: dict[str, Any], after: dict[str, Any]) -> list[Round]:
         decoder, done = traced.decoder(request(traced, **before), COSTS), []
         for step in rounds_of(decoder):
@@ -100,7 +100,7 @@ def test_both_engines_see_the_same_proposals(traced: TracedEngine, engine: GenAI
 
 @pytest.mark.parametrize("sample", [False, True])
 @pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
-def test_everything_about_every_token_is_known(traced: TracedEngine, drafter: dict[str, Any], sample: bool) -> None:
+def test_every_token_has_all_its_figures(traced: TracedEngine, drafter: dict[str, Any], sample: bool) -> None:
     run = speculate(traced, do_sample=sample, **drafter)
     for step in run.rounds:
         assert len(step.committed) == step.accepted + 1
@@ -154,7 +154,7 @@ def test_draft_agreement_is_what_verification_found(traced: TracedEngine) -> Non
         position += len(step.committed)
 
 
-def test_the_text_ends_at_its_end(traced: TracedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_of_text_stops_unless_ignored(traced: TracedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     long = plain(traced)
     end = long.token_ids[20]
     monkeypatch.setattr(Tokenizer, "ends", lambda tokenizer: frozenset({end}))
@@ -163,7 +163,7 @@ def test_the_text_ends_at_its_end(traced: TracedEngine, monkeypatch: pytest.Monk
         assert run.token_ids == long.token_ids[: long.token_ids.index(end) + 1]
 
 
-def test_a_pair_without_a_draft_looks_up() -> None:
+def test_a_pair_without_a_draft_uses_prompt_lookup() -> None:
     alone = TracedEngine(pair_from_folders(BUNDLED / "target", None, RuntimeSettings()), thoroughness=BRIEF)
     with pytest.raises(PairError, match="no draft model"):
         speculate(alone)
@@ -199,7 +199,7 @@ def test_a_draft_with_another_tokenizer_is_translated(
     assert any(step.proposed for step in run.rounds)
 
 
-def test_what_another_tokenizer_does_not_allow(foreign: TracedEngine) -> None:
+def test_settings_that_another_tokenizer_excludes(foreign: TracedEngine) -> None:
     with pytest.raises(SettingsError, match="works in greedy decoding only; switch sampling off"):
         speculate(foreign, do_sample=True)
     *_, comparison = race(foreign, PROMPTS[0], GenerationSettings(engine="traced", max_new_tokens=8))
@@ -214,7 +214,7 @@ def test_where_a_foreign_draft_proposes_nothing(foreign: TracedEngine) -> None:
     assert {step.proposed for step in run.rounds} == {()}
 
 
-def test_what_openvino_raises_becomes_a_sentence_and_the_next_run_works(
+def test_an_openvino_error_has_a_reason_and_the_next_run_works(
     traced: TracedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(sequence: Paged, ids: list[int], last: int = 1) -> np.ndarray:
@@ -245,7 +245,7 @@ def test_confidence_is_the_probability_that_is_shown(traced: TracedEngine, monke
 
 
 @pytest.mark.parametrize("strategy", list(strategies("traced", "model")), ids=lambda strategy: strategy.name)
-def test_a_strategy_follows_what_is_moved_if_it_says_so(traced: TracedEngine, strategy: type[Strategy]) -> None:
+def test_live_strategies_follow_moved_settings(traced: TracedEngine, strategy: type[Strategy]) -> None:
     chosen = request(traced, drafter=strategy.drafter.name, policy=strategy.policy.name)
     decoder = traced.decoder(chosen, COSTS)
     assert decoder.update_strategy(chosen.strategy) == (strategy.name in ENGINES["traced"].live)

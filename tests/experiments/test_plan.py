@@ -74,7 +74,7 @@ def test_strategies_are_all_that_the_pair_supports() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_measured_is_refused(settings: GenerationSettings, axes: dict[str, Any], message: str) -> None:
+def test_impossible_plans_are_refused(settings: GenerationSettings, axes: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         names(settings, **axes)
 
@@ -117,6 +117,6 @@ def test_every_preset_is_a_plan_whose_total_counts_its_rows(preset: str) -> None
 @pytest.mark.parametrize(
     "options", [{"repeats": 0}, {"repeats": 10**22}, {"minutes": 0}, {"minutes": float("nan")}, {"minutes": 1e9}]
 )
-def test_lengths_have_limits(options: dict[str, Any]) -> None:
+def test_minutes_and_repeats_have_limits(options: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match="are from"):
         plan(**options)

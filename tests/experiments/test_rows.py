@@ -106,7 +106,7 @@ def test_a_measurement_ends_with_its_time_and_names_what_it_did_not_reach(monkey
     assert len(finished(together).rows) == 1
 
 
-def test_what_cannot_run_is_left_out_with_the_reason_and_nothing_at_all_is_an_error() -> None:
+def test_impossible_runs_are_left_out_with_the_reason_and_none_at_all_is_an_error() -> None:
     class Picky(ScriptedEngine):
         def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
             if "2" in request.prompt:

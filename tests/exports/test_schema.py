@@ -18,7 +18,7 @@ from tests.support.scripted import ScriptedEngine
 
 
 @given(comparisons)
-def test_what_is_written_is_what_is_read(comparison: Comparison) -> None:
+def test_written_objects_are_read_back_unchanged(comparison: Comparison) -> None:
     assert schema.from_json(json.loads(json.dumps(schema.to_json(comparison)))) == comparison
 
 
@@ -88,7 +88,7 @@ SAVED = schema.to_json(compared())  # as Share writes it
     ],
     ids=lambda value: str(value)[:50],
 )
-def test_a_record_of_absurd_figures_is_refused(place: tuple[str | int, ...] | str, value: object) -> None:
+def test_a_record_with_absurd_figures_is_refused(place: tuple[str | int, ...] | str, value: object) -> None:
     changed = json.loads(json.dumps(SAVED))
     *path, last = (place,) if isinstance(place, str) else place
     part = changed
@@ -100,19 +100,19 @@ def test_a_record_of_absurd_figures_is_refused(place: tuple[str | int, ...] | st
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b"\xff", b'{"schema": 2}', b"[" * 100_000], ids=repr)
-def test_another_file_is_refused(data: bytes) -> None:
+def test_other_files_are_refused(data: bytes) -> None:
     with pytest.raises(FileError, match="not a comparison of schema 2; open one saved with Share"):
         schema.from_text(data, "open one saved with Share")
 
 
 @pytest.mark.parametrize("number", ["NaN", "1e999"])
-def test_a_number_that_is_none_is_refused(number: str) -> None:
+def test_non_finite_numbers_are_refused(number: str) -> None:
     text = json.dumps(SAVED | {"other_load": 0.123}).replace("0.123", number)
     with pytest.raises(FileError, match="not a comparison of schema 2"):
         schema.from_text(text, "open one saved with Share")
 
 
-def test_what_the_page_sends_is_unpacked_within_a_limit() -> None:
+def test_shared_records_are_unpacked_within_a_limit() -> None:
     packed = b64encode(gzip.compress(json.dumps(SAVED).encode())).decode()
     assert schema.unpack(packed, 2**20) == compared()
     for damaged, most, said in ((packed[:50], 2**20, "arrived damaged"), (packed, 100, "more than 100 bytes")):

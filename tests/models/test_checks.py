@@ -61,7 +61,7 @@ def test_a_draft_without_detokenizer_is_compared_by_example_and_drafts(
         load_engine(engine_name, pair_of(target, draft, runtime=F32))
 
 
-def test_a_pair_that_is_too_large_is_warned_of_and_a_target_alone_is_shown_how_to_get_a_draft(
+def test_too_large_a_pair_gets_a_warning_and_a_target_alone_advice_on_drafts(
     target: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "memory_free", lambda: 2**30)

@@ -106,7 +106,7 @@ def test_a_gguf_file_is_a_model_wherever_one_is_named(file: Path, directory: Pat
         resolve("bad.gguf", directory)
 
 
-def test_a_pair_of_the_catalogue_is_ready_once_both_are_here(tmp_path: Path) -> None:
+def test_a_catalogue_pair_is_ready_once_both_models_are_here(tmp_path: Path) -> None:
     entry, converted = find("dolly-v2-7b"), find("opt-6.7b")
     assert entry_folders(entry) == (None, None)
     cached("OpenVINO/dolly-v2-7b-int8-ov", FIXTURES / "llama" / "target", tmp_path)
@@ -156,7 +156,7 @@ def test_models_that_cannot_be_added_are_refused_with_the_reason(file: Path, tmp
         add_model(str(file), file / "models")
 
 
-def test_without_a_cache_digests_are_computed_and_models_listed(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_are_listed_without_a_writable_cache(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     with monkeypatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(file))

@@ -92,7 +92,7 @@ def test_a_copy_of_its_file_has_the_same_defaults(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["smollm2", "smollm2-eagle3"])
-def test_it_starts_in_the_traced_engine_where_that_quantizes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_starts_in_the_traced_engine_if_that_quantizes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PAIR_VARIABLE, name)
     for fast, engine, runtime in (
         (True, "traced", {"weights": "int8"}),

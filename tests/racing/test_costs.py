@@ -43,7 +43,7 @@ def raced(engine: ScriptedEngine, **chosen: Any) -> Comparison:
     return comparison
 
 
-def test_what_a_quiet_moment_showed_is_kept_and_not_measured_again(load: list[float]) -> None:
+def test_quiet_step_costs_are_kept_and_not_measured_again(load: list[float]) -> None:
     assert recall("traced", engine().pair) is None
     load[:] = [0.6]
     busy = known_costs(engine())
@@ -77,7 +77,7 @@ def test_a_target_alone_is_timed_by_its_passes() -> None:
     assert costs.verify == pytest.approx([0.01 + 0.001 * lookahead for lookahead in range(17)])
 
 
-def test_a_quiet_race_adds_its_rounds_and_how_far_its_prediction_was_off(load: list[float]) -> None:
+def test_a_quiet_race_adds_its_rounds_and_its_prediction_error(load: list[float]) -> None:
     remember(engine(), COSTS)
     dearer = engine(extra=0.005)
     comparison = raced(dearer, num_assistant_tokens=3, max_new_tokens=100)
@@ -108,7 +108,7 @@ def test_ratios_are_averaged_by_rounds_whatever_the_pace() -> None:
     assert many.round_cost(1) == pytest.approx(0.2 + 1.15)  # earlier races weigh at most 200 rounds
 
 
-def test_a_table_without_samples_stays_as_it_is() -> None:
+def test_a_table_without_samples_stays_unchanged() -> None:
     empty = costs_of((0.01,), None, samples=())
     assert merged(empty, []) == empty
 

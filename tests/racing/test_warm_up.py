@@ -47,7 +47,7 @@ def test_a_steady_engine_repeats_until_that_is_certain() -> None:
     assert found["speculative"].steady
 
 
-def test_a_cold_engine_warms_up_until_nothing_is_gained() -> None:
+def test_a_cold_engine_warms_up_until_it_gets_no_faster() -> None:
     engine = Cold(step=0.05, thoroughness=WARM)
     _, found = warmed(engine)
     assert engine.step == 0.01
@@ -55,7 +55,7 @@ def test_a_cold_engine_warms_up_until_nothing_is_gained() -> None:
     assert found["speculative"].steady
 
 
-def test_warming_up_ends_even_if_there_is_always_something_to_gain() -> None:
+def test_warm_up_ends_even_if_steps_keep_getting_faster() -> None:
     engine = Cold(step=1, thoroughness=WARM)
     engine.limit = 0
     engine.share = 0.96
@@ -65,7 +65,7 @@ def test_warming_up_ends_even_if_there_is_always_something_to_gain() -> None:
     assert engine.requests == 0
 
 
-def test_what_was_steady_a_moment_ago_is_only_looked_at() -> None:
+def test_a_recently_steady_side_is_only_checked() -> None:
     engine = ScriptedEngine(thoroughness=WARM)
     full = warmed(engine)[1]
     phases, found = warmed(engine)

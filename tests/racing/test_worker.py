@@ -109,7 +109,7 @@ def test_cancelling_ends_within_a_round(worker: Worker) -> None:
     assert compare(worker).plain.finish_reason == "length"
 
 
-def test_idle_work_gives_way_to_whoever_needs_the_engine(worker: Worker) -> None:
+def test_idle_work_yields_to_other_jobs(worker: Worker) -> None:
     compare(worker)
     endless = WithEngine("genai", PAIR, partial(race, prompt="Say", settings=LONG))
     idle = worker.run_idle(partial(if_loaded, job=endless))
@@ -144,7 +144,7 @@ def test_an_error_in_the_child_is_raised_here_and_the_next_run_works(worker: Wor
     assert worker.process_id == before
 
 
-def test_a_child_that_dies_is_reported_with_its_signal_and_started_anew(worker: Worker) -> None:
+def test_a_dead_child_is_reported_with_its_signal_and_restarted(worker: Worker) -> None:
     with pytest.raises(EngineError, match=r"ended by SIGFPE \(.*division by zero.*\); run again"):  # noqa: PT012
         for item in worker.compare(PAIR, "Say", LONG):
             if isinstance(item, Slice):
@@ -161,9 +161,7 @@ def test_a_child_that_dies_between_two_jobs_costs_at_most_one_run(worker: Worker
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="has no such signal")
-def test_a_message_that_a_stopped_process_does_not_read_blocks_nobody(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_message_to_a_stopped_process_blocks_nobody(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PATIENCE", 1)
     compare(worker)
     os.kill(worker.process_id, signal.SIGSTOP)
@@ -177,7 +175,7 @@ def test_a_message_that_a_stopped_process_does_not_read_blocks_nobody(
     assert compare(worker).plain.finish_reason == "length"
 
 
-def test_an_engine_that_waits_for_ever_is_replaced(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_hangs_is_replaced(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SILENCE", 2)
     compare(worker)
     began = perf_counter()
@@ -187,7 +185,7 @@ def test_an_engine_that_waits_for_ever_is_replaced(worker: Worker, monkeypatch: 
     assert compare(worker).plain.finish_reason == "length"
 
 
-def test_a_process_that_cannot_be_started_is_an_error_with_its_cause_and_is_tried_again(worker: Worker) -> None:
+def test_a_process_that_cannot_start_is_an_error_with_its_cause_and_is_retried(worker: Worker) -> None:
     compare(worker)
     worker.close()
     cause = "cannot be started: this process can open no more files"
@@ -213,7 +211,7 @@ def phases(worker: Worker, pair: ModelPair, engine: EngineName = "genai", policy
     return list(dict.fromkeys(names))
 
 
-def test_the_first_job_is_awaited_and_another_engine_or_pair_is_loaded_when_it_is_asked_for() -> None:
+def test_another_engine_or_pair_is_loaded_on_request_after_the_first_job() -> None:
     worker = Worker(load_thorough, Prepare("genai", SLOW))
     assert phases(worker, SLOW)[0] == "loading"  # the first job's
     *_, comparison = worker.compare(SLOW, "Say", SHORT)
@@ -233,7 +231,7 @@ def load_thorough(name: EngineName, pair: ModelPair) -> ScriptedEngine:
     return engine
 
 
-def test_a_pair_that_is_prepared_unasked_is_loaded_to_the_end(worker: Worker) -> None:
+def test_loading_in_advance_is_finished_for_the_run_that_needs_it(worker: Worker) -> None:
     compare(worker, OTHER)
     prepared = worker.run_idle(Prepare("genai", SLOW))
     assert next(prepared).name == "loading"
@@ -243,7 +241,7 @@ def test_a_pair_that_is_prepared_unasked_is_loaded_to_the_end(worker: Worker) ->
         assert asked.result() == ["loading", "warming up"]  # the first is the other's
 
 
-def test_loading_is_reported_and_can_be_broken_off(worker: Worker) -> None:
+def test_loading_is_reported_and_can_be_cancelled(worker: Worker) -> None:
     compare(worker)
     cancelled = Event()
     seen = []
@@ -266,7 +264,7 @@ def hanging(worker: Worker, cancelled: Event | None = None) -> Generator[Phase]:
     return running
 
 
-def test_an_engine_that_hangs_is_ended_after_a_stop_or_when_its_visitor_leaves(
+def test_a_hanging_engine_is_ended_after_a_stop_or_when_its_visitor_leaves(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "GRACE", 0.5)

@@ -177,7 +177,7 @@ def test_step_costs_that_do_not_apply_are_not_used() -> None:
     assert estimate.expected_speedup(comparison.model_copy(update={"settings": without}), costs) is None
 
 
-def test_what_cannot_be_is_left_out() -> None:
+def test_impossible_times_are_left_out() -> None:
     impossible = simulated(MACHINES["quiet"], 5, seed=0).model_copy(update={"other_load": 0.5})
     alone, both = map(estimated, (impossible, with_costs(impossible, 1.5, 0.01, 0)))
     assert (alone.measured, alone.strength) == (None, "noisy")
@@ -193,7 +193,7 @@ def test_a_side_with_a_handful_of_rounds_is_uncertain_by_itself() -> None:
     assert of_comparison(compared(ScriptedEngine(words=(" a",)))) is None
 
 
-def test_many_prompts_are_taken_for_a_sample() -> None:
+def test_many_prompts_count_as_a_sample() -> None:
     of_prompts = [simulated(MACHINES["quiet"], truth, seed=n, repeats=1) for n, truth in enumerate((1.1, 1.9) * 4)]
     done = [each.repeats[0] for each in of_prompts]
     fixed, sampled = of_trials(done), of_trials(done, prompts=range(len(done)))
@@ -201,7 +201,7 @@ def test_many_prompts_are_taken_for_a_sample() -> None:
     assert half_width(sampled) > 1.5 * half_width(fixed)
 
 
-def test_totals_alone_are_steps_of_their_own() -> None:
+def test_totals_count_as_single_steps() -> None:
     values = {"tokens": 8, "seconds": 1, "identical": True, "rounds": None, "run_tokens": 8}
     totals = [Trial.model_validate({**values, "plain_seconds": each}) for each in (2.0, 2.1, 2.2)]
     few, many = of_trials(totals), of_trials(totals * 4)

@@ -57,7 +57,7 @@ CHOSEN = {"engine": "traced", "drafter": "parrot", "num_assistant_tokens": 3}
 SETTINGS = {"engine": "traced"}
 
 
-def test_settings_name_it_and_say_what_it_is() -> None:
+def test_settings_select_and_explain_it() -> None:
     settings = GenerationSettings.checked(**CHOSEN)
     assert settings.strategy == Parrot(3)
     assert f"{settings.strategy.words}, {shared_words(settings)}".startswith(
@@ -85,7 +85,7 @@ def test_the_page_offers_it_with_its_settings() -> None:
     assert controls.settings_from(PAIR, start | CHOSEN).strategy == Parrot(3)
 
 
-def test_the_terminal_takes_it_and_code_has_its_form(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_terminal_accepts_it_and_code_reproduces_it(capfd: pytest.CaptureFixture[str]) -> None:
     options = ["--engine", "traced", "--drafter", "parrot", "--num-assistant-tokens", "2"]
     assert main(["code", "Say", *options]) == 0
     assert "config.parrot = 2" in capfd.readouterr().out
@@ -99,7 +99,7 @@ def test_the_terminal_takes_it_and_code_has_its_form(capfd: pytest.CaptureFixtur
     assert "parrot" in capfd.readouterr().out
 
 
-def test_measurements_try_it() -> None:
+def test_measurements_include_it() -> None:
     tried = grid(PAIR, GenerationSettings.checked(**CHOSEN), Axes(lookaheads=(1, 4)))
     assert [variant.settings.strategy for variant in tried.values()] == [Parrot(1), Parrot(4)]
     found = available(PAIR, GenerationSettings.checked(**SETTINGS))
@@ -108,7 +108,7 @@ def test_measurements_try_it() -> None:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_every_strategy_is_named_by_settings_and_by_these_only(name: str) -> None:
+def test_settings_select_every_strategy_uniquely(name: str) -> None:
     strategy = STRATEGIES[name]
     chosen = {"engine": engines_of(strategy)[0], "drafter": strategy.drafter.name, "policy": strategy.policy.name}
     assert type(GenerationSettings.checked(**chosen).strategy) is strategy
@@ -151,7 +151,7 @@ def _(strategy: Parrot) -> TextIndex:
 
 
 @pytest.mark.openvino
-def test_it_decodes_with_the_proposer_that_is_registered_for_it() -> None:
+def test_it_decodes_with_its_registered_proposer() -> None:
     with closing(load_engine("traced", bundled_pair())) as engine:
         settings = GenerationSettings.checked(**CHOSEN, max_new_tokens=24)
         *_, comparison = race(engine, "Once upon a time", settings)

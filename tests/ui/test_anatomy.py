@@ -34,7 +34,7 @@ def test_passes_of_the_run_and_of_the_oracle() -> None:
     assert [row[:3] for row in rows] == [["this run", "3", "9"], ["oracle", "3", "6"]]
 
 
-def test_acceptance_by_confidence_leaves_out_what_was_not_judged() -> None:
+def test_acceptance_by_confidence_leaves_out_discarded_proposals() -> None:
     run = compared().speculative
     assert metrics.acceptance_by_confidence(run) == {}  # the scripted draft has no probabilities
     sure = [
@@ -49,7 +49,7 @@ def test_acceptance_by_confidence_leaves_out_what_was_not_judged() -> None:
     assert (accepted, judged) == (outcomes.count(Outcome.ACCEPTED), len(outcomes) - outcomes.count(Outcome.DISCARDED))
 
 
-def test_the_longest_run_is_shown_without_going_over_it_for_each_of_its_rounds() -> None:
+def test_the_longest_run_is_shown_in_linear_time() -> None:
     steps = tuple(Round(committed=(Token(id=1, text="a"),), seconds=0.001) for _ in range(MOST - 1))
     run = Run(prefill=steps[0], rounds=steps, finish_reason="length")
     settings = GenerationSettings(max_new_tokens=MOST)

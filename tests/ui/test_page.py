@@ -147,7 +147,7 @@ def test_a_recorded_race_is_shown_until_something_is_typed_or_run(visit: Visit) 
             expect(page.locator(".past li")).to_have_count(1)
 
 
-def test_text_streams_on_both_sides_in_step(visit: Visit) -> None:
+def test_text_streams_on_both_sides_at_once(visit: Visit) -> None:
     page = visit()
     page.locator(".speed").evaluate("e => { e.value = '100'; e.dispatchEvent(new Event('change')); }")
     start(page)
@@ -250,7 +250,7 @@ def test_controls_change_the_run_and_only_valid_ones_show(visit: Visit) -> None:
     expect(page.locator("#message [role=alert]")).to_have_count(0)
 
 
-def test_markup_is_shown_and_never_run_and_differing_outputs_are_marked(visit: Visit) -> None:
+def test_markup_is_shown_as_text_and_differing_outputs_are_marked(visit: Visit) -> None:
     evil = '<img src=x onerror=alert(1)><script>alert(2)</script>"&'
     page = visit(f"/?prompt={quote(evil)}&do_sample=true&seed=3&max_new_tokens=48")
     run(page)
@@ -261,7 +261,7 @@ def test_markup_is_shown_and_never_run_and_differing_outputs_are_marked(visit: V
     assert page.locator(".race img, .race script").count() == 0
 
 
-def test_stop_keeps_what_there_is_and_enter_and_a_reload_say_what_happens(visit: Visit) -> None:
+def test_stop_keeps_the_partial_run_and_enter_and_a_reload_are_explained(visit: Visit) -> None:
     page = visit(LONG)
     page.click("#run")
     expect(page.locator("#run")).to_have_text("Running …", timeout=WAIT)
@@ -284,7 +284,7 @@ def test_stop_keeps_what_there_is_and_enter_and_a_reload_say_what_happens(visit:
     expect(page.locator("#run")).to_be_enabled(timeout=WAIT)
 
 
-def test_a_lookahead_moved_while_it_runs_is_followed(visit: Visit) -> None:
+def test_a_lookahead_moved_during_a_run_takes_effect(visit: Visit) -> None:
     page = visit("/#engine=traced&max_new_tokens=2000")
     start(page)
     page.wait_for_selector(".race[data-state=playing] .pane.speculative .text .token.accepted")
@@ -302,7 +302,7 @@ def test_a_lookahead_moved_while_it_runs_is_followed(visit: Visit) -> None:
     expect(page.locator("#at-hand .moves")).to_have_count(0)
 
 
-def test_runs_become_files_are_kept_and_compared_by_lookahead(visit: Visit) -> None:
+def test_runs_are_saved_listed_and_compared_by_lookahead(visit: Visit) -> None:
     page = visit(BRIEF)
     kept, rows = page.locator(".past li"), page.locator("#own-runs tbody tr")
     run(page)
@@ -336,7 +336,7 @@ def test_runs_become_files_are_kept_and_compared_by_lookahead(visit: Visit) -> N
     expect(page.locator(".past")).to_be_hidden()
 
 
-def test_the_best_setting_is_found_applied_and_told(visit: Visit) -> None:
+def test_the_best_setting_is_found_set_and_shown(visit: Visit) -> None:
     page = visit("/#engine=traced&max_new_tokens=16&ignore_eos=true&num_assistant_tokens=1")
     expect(page.locator("#find")).to_be_hidden()
     page.click("#open-finding button")
@@ -381,7 +381,7 @@ def test_the_anatomy_of_the_last_run_and_of_a_saved_one(visit: Visit, tmp_path: 
     assert downloaded(page).prompt == "Saved"
 
 
-def test_each_run_starts_afresh_unless_the_chat_is_continued(visit: Visit) -> None:
+def test_each_run_starts_a_new_chat_unless_the_chat_is_continued(visit: Visit) -> None:
     page = visit(CHAT)
     expect(page.locator("#continue-chat input")).to_be_disabled()
     page.fill("#prompt textarea", "Who is there?")

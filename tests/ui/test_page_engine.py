@@ -60,7 +60,7 @@ def kinds(page: Page, kind: str) -> list[str]:
     return page.locator(f".pane.speculative .text .token.{kind}").all_text_contents()
 
 
-def test_a_pair_of_the_catalogue_is_fetched_and_used_and_one_that_fails_leaves_it_in_use(visit: Visit) -> None:
+def test_a_catalogue_pair_is_downloaded_and_used_and_a_failing_one_does_not_replace_it(visit: Visit) -> None:
     page, name = models_tab(visit("/?max_new_tokens=32")), " + ".join(NAMES)
     button = card(page, ENTRY.name).locator("button")
     button.click()

@@ -52,7 +52,7 @@ def test_each_tab_of_the_browser_keeps_its_own_prompt(visit: Visit) -> None:
     expect(mine.locator(PROMPT)).to_have_value("Mine")
 
 
-def test_what_the_style_sheet_names_is_in_gradios_page(visit: Visit) -> None:
+def test_the_style_sheets_selectors_exist_in_gradios_page(visit: Visit) -> None:
     page = visit(BRIEF)
     missing = page.evaluate("names => names.filter(name => !document.querySelector(name))", STYLED)
     assert missing == []

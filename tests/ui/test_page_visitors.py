@@ -11,7 +11,7 @@ pytestmark = pytest.mark.browser
 LONG = "/?max_new_tokens=2000"
 
 
-def test_a_second_visitor_waits_in_a_visible_queue_and_may_leave(visit: Visit) -> None:
+def test_a_second_visitor_waits_in_a_visible_queue_and_can_leave(visit: Visit) -> None:
     first, second = visit(LONG), visit(BRIEF)
     first.click("#run")
     first.wait_for_selector(".race[data-state=playing]")
