@@ -49,13 +49,8 @@ def test_the_headline_counts_its_repeats(tmp_path: Path, capsys: pytest.CaptureF
     path = tmp_path / "run.json"
     shared = [tmp_path / f"run.{kind}" for kind in ("html", "gif")]
     files = [part for file in shared for part in (f"--{file.suffix[1:]}", str(file))]
-    assert (
-        main(
-            ["compare", "Say", "--repeats", "6", "--json", str(path), *files],
-            load=lambda *_: ScriptedEngine(wrong=(4,)),
-        )
-        == 0
-    )
+    arguments = ["compare", "Say", "--repeats", "6", "--json", str(path), *files]
+    assert main(arguments, load=lambda *_: ScriptedEngine(wrong=(4,))) == 0
     assert [file.read_bytes()[:4] for file in shared] == [b"<!do", b"GIF8"]
     printed = " ".join(capsys.readouterr().out.split())
     assert "1.82× (95 % interval" in printed
@@ -97,18 +92,11 @@ def test_errors_are_one_sentence_and_an_exit_code(
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["code"],
-        ["compare", "x", "--policy", "hope"],
-        ["serve", "--port", "70000"],
-        ["compare", "x", "--repeats", "-1"],
-    ],
+    "arguments", ["", "code", "compare x --policy hope", "serve --port 70000", "compare x --repeats -1"]
 )
-def test_bad_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_usage_exits_with_2(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
-        main(arguments)
+        main(arguments.split())
     assert stopped.value.code == 2
     (sentence,) = capsys.readouterr().err.splitlines()  # without the full usage
     assert sentence.startswith("specdemo: ")
@@ -151,6 +139,7 @@ def test_every_setting_is_an_option_with_its_explanation(capsys: pytest.CaptureF
     help_ = " ".join(capsys.readouterr().out.split())
     for name, field in {**GenerationSettings.model_fields, **RuntimeSettings.model_fields}.items():
         assert f"--{name.replace('_', '-')}" in help_
+        assert field.title
         assert str(field.description) in help_
 
 

@@ -82,7 +82,7 @@ def test_a_dflash_draft_decodes(dflash_engine: GenAIEngine, lookahead: int) -> N
 
 
 @pytest.mark.openvino
-def test_prompt_lookup_with_a_dflash_draft(dflash_engine: GenAIEngine) -> None:
+def test_a_dflash_pair_supports_prompt_lookup_but_no_batch(dflash_engine: GenAIEngine) -> None:
     plain, copied = (
         run_alone(dflash_engine.decoder(Request("abc abc abc", strategy, max_new_tokens=16, ignore_eos=True)))
         for strategy in (Plain(), Lookup(3, 3))

@@ -1,4 +1,3 @@
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -47,10 +46,6 @@ def test_strategies_are_all_that_the_pair_supports() -> None:
     varied = set(names(strategies=["all"], lookaheads=[2, 4]))
     assert {"genai constant, lookahead 2", "traced constant, lookahead 4"} <= varied
     assert not any("auto" in name for name in varied), "it has no constant lookahead"
-    assert names(strategies=["traced constant"], lookaheads=[2, 3]) == [
-        "traced constant, lookahead 2",
-        "traced constant, lookahead 3",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -93,9 +88,7 @@ def test_drafters_and_engines_have_stages_of_their_own_that_share_the_time() -> 
         ("traced", ["traced lookup"]),
         ("genai", ["genai constant"]),
     ]
-    shares = [stage.until for stage in stages]
-    assert shares == [0.5, 0.75, 1]
-    assert all(before < after for before, after in pairwise(shares))
+    assert [stage.until for stage in stages] == [0.5, 0.75, 1]
 
 
 def test_sampling_draws_anew_in_each_repeat() -> None:

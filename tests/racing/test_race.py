@@ -149,10 +149,8 @@ def test_a_started_race_has_a_result_whenever_it_is_stopped(name: str) -> None:
         comparison = seen[-1]
         assert isinstance(comparison, Comparison)
         for side in ("plain", "speculative"):
-            run, rounds = (
-                comparison.side(side),
-                [each for lap in laps(seen) if lap.side == side for each in lap.rounds],
-            )
+            run = comparison.side(side)
+            rounds = [step for lap in laps(seen) if lap.side == side for step in lap.rounds]
             assert [run.prefill, *run.rounds][: len(rounds)] == rounds
             assert bool(run.tokens) == (side in started)
             assert run.finish_reason == ("length" if len(run.tokens) == 120 else "cancelled")

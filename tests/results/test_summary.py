@@ -166,13 +166,6 @@ def test_the_speedup_of_a_perfect_draft() -> None:
     assert "perfect draft" not in " ".join(said(comparison, costs=spoiled).why)
 
 
-def test_an_unfinished_warm_up_is_named() -> None:
-    comparison = compare(ScriptedEngine())
-    assert kinds(comparison) == []
-    unsteady = {"speculative": WarmUp(rounds=9, seconds=3, steady=False)}
-    assert kinds(comparison, warm_up=unsteady) == ["warming up"]
-
-
 def test_many_rounds_without_an_accepted_proposal_cause_a_warning() -> None:
     wrong = compare(ScriptedEngine(wrong=range(99)), ignore_eos=True, max_new_tokens=20)
     (warning,) = warnings(wrong)
@@ -201,8 +194,9 @@ def test_the_obstacle_to_any_gain_is_named() -> None:
 
 def test_the_gravest_warning_comes_first() -> None:
     comparison = compare(ScriptedEngine(words=(" a", " raven")), ignore_eos=True, max_new_tokens=60)
-    slow = costs_of(draft=0.95, verify=(1.0, 1.1, 1.2))
-    assert kinds(comparison, other_load=0.9, costs=slow) == ["disturbed", "no gain possible", "loop"]
+    slow, unsteady = costs_of((1.0, 1.1, 1.2), 0.95), {"plain": WarmUp(rounds=9, seconds=3, steady=False)}
+    expected = ["disturbed", "warming up", "no gain possible", "loop"]
+    assert kinds(comparison, other_load=0.9, costs=slow, warm_up=unsteady) == expected
 
 
 @given(comparisons)
