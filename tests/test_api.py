@@ -16,6 +16,7 @@ from specdemo.errors import SettingsError, UsageError
 from specdemo.models.catalogue import PAIR_VARIABLE, bundled_pair
 from specdemo.records import Phase, Progress, Slice
 from tests.support import scripted_app
+from tests.support.step_costs import remember_costs
 
 ROOT = Path(__file__).resolve().parents[1]
 PROMPT = "Once upon a time"
@@ -117,6 +118,7 @@ def test_the_readmes_python_code_runs_as_a_script(tmp_path: Path) -> None:
     block = block.replace("SmolLM2-135M-Instruct", "story-pair")  # which needs no download
     script.write_text(block.replace("num_assistant_tokens=3", "num_assistant_tokens=3, repeats=0, max_new_tokens=16"))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), PAIR_VARIABLE: "story-pair"}
+    remember_costs(specdemo.load("story-pair").models)
     done = subprocess.run(
         [sys.executable, script], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
     )

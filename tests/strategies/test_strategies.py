@@ -2,7 +2,6 @@
 
 from argparse import Namespace
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,10 +12,9 @@ from specdemo.capabilities import ENGINES, engines_of
 from specdemo.cli import main
 from specdemo.cli.options import check_effect
 from specdemo.decoding.indexes import Match, TextIndex, index_of
-from specdemo.engines import load_engine
+from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import SettingsError, UsageError
 from specdemo.experiments.plan import Axes, available, grid
-from specdemo.models.catalogue import bundled_pair
 from specdemo.racing.race import race
 from specdemo.records import Comparison
 from specdemo.results.metrics import identical
@@ -151,10 +149,8 @@ def _(strategy: Parrot) -> TextIndex:
 
 
 @pytest.mark.openvino
-def test_it_decodes_with_its_registered_proposer() -> None:
-    with closing(load_engine("traced", bundled_pair())) as engine:
-        settings = GenerationSettings.checked(**CHOSEN, max_new_tokens=24)
-        *_, comparison = race(engine, "Once upon a time", settings)
+def test_it_decodes_with_its_registered_proposer(traced: TracedEngine) -> None:
+    *_, comparison = race(traced, "Once upon a time", GenerationSettings.checked(**CHOSEN, max_new_tokens=24))
     assert isinstance(comparison, Comparison)
     assert identical(comparison)
     proposed = [draft.id for step in comparison.speculative.rounds for draft in step.proposed or ()]

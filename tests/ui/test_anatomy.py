@@ -1,7 +1,7 @@
 import json
 from time import process_time
 
-from hypothesis import given
+from hypothesis import given, settings
 
 from specdemo.records import MOST, Comparison, Outcome, Round, Run, Token
 from specdemo.results import metrics
@@ -12,6 +12,7 @@ from tests.support.proposals import compared, proposals
 from tests.support.random_records import comparisons
 
 
+@settings(max_examples=10)  # each draws seven charts
 @given(comparisons)
 def test_any_comparison_has_an_anatomy(comparison: Comparison) -> None:
     view = anatomy(comparison)

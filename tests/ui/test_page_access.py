@@ -17,9 +17,8 @@ STILL = "*, ::before, ::after { animation: none !important; transition: none !im
 
 
 def faults(page: Page, rules: list[str]) -> list[str]:
-    found = page.evaluate("options => axe.run(options)", {"runOnly": rules, "resultTypes": ["violations"]})[
-        "violations"
-    ]
+    options = {"runOnly": rules, "resultTypes": ["violations"]}
+    found = page.evaluate("options => axe.run(options)", options)["violations"]
     return [f"{one['id']} ({one['impact']}), {len(one['nodes'])} times: {one['nodes'][0]['html']}" for one in found]
 
 
