@@ -28,17 +28,12 @@ def proposed(policy: LookaheadPolicy, probabilities: list[float]) -> int:
     return next(n for n in count() if not policy.proposes_more(n, partial(probabilities.__getitem__, n - 1)))
 
 
-def test_a_constant_lookahead_is_constant() -> None:
-    constant = policy(num_assistant_tokens=3)
-    for accepted in (0, 3, 1):
-        assert proposed(constant, [0.0] * 9) == 3
-        constant.learn(3, accepted)
-
-
 def test_a_policy_updates_to_strategies_of_its_own_type_only() -> None:
     constant, confident = policy(num_assistant_tokens=3), policy(policy="confidence")
     lookahead = GenerationSettings(num_assistant_tokens=6).strategy
     threshold = GenerationSettings(engine="traced", policy="confidence", assistant_confidence_threshold=0.9).strategy
+    constant.learn(3, 0)
+    assert proposed(constant, [0.0] * 9) == 3
     assert constant.update_strategy(lookahead)
     assert not constant.update_strategy(threshold)
     assert proposed(constant, [0.0] * 9) == 6

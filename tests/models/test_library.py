@@ -11,7 +11,7 @@ from specdemo.errors import FolderError, ModelError, SpecdemoError, UnknownNameE
 from specdemo.files import writable
 from specdemo.models.catalogue import catalogue, entry_folders, find
 from specdemo.models.converted import file_digest
-from specdemo.models.library import Library, add_model, find_model, library, models_in, resolve
+from specdemo.models.library import Library, add_model, find_model, library, resolve
 from tests.support import gguf_files
 from tests.support.folders import FIXTURES
 
@@ -48,14 +48,6 @@ def test_the_catalogue_says_why_a_pair_is_not_supported() -> None:
     for entry in entries:
         assert entry.memory_bytes > entry.disk_bytes
     assert "none is published" in (find("qwen3.5-2b-mtp").reason or "")
-
-
-def test_models_of_a_directory(directory: Path) -> None:
-    models, unusable = models_in(directory)
-    assert [(model.name, model.architecture) for model in models] == [("mine", "gpt2"), ("org/small", "qwen3")]
-    assert [(folder.name, folder.reason) for folder in unusable] == [
-        ("half", "The folder 'half' lacks openvino_model.bin; copy the whole folder again.")
-    ]
 
 
 def test_the_library_has_everything_once(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,6 +93,7 @@ def test_a_gguf_file_is_a_model_wherever_one_is_named(file: Path, directory: Pat
     found = library(directory)
     assert {"mine.gguf", "org/repository/tiny.gguf"} < {model.name for model in found.models}
     assert [unusable.name for unusable in found.unusable] == ["half", "bad.gguf"]
+    assert found.unusable[0].reason == "The folder 'half' lacks openvino_model.bin; copy the whole folder again."
     assert resolve("mine.gguf", directory).path == directory / "mine.gguf"
     with pytest.raises(UnknownNameError, match=r"'bad.gguf' cannot be used: 'bad.gguf' is incomplete"):
         resolve("bad.gguf", directory)
