@@ -1,4 +1,4 @@
-"""Indexes of text against slow references: prompt lookup, the suffix tree with its counts."""
+"""Prompt lookup and the suffix tree, compared with slow references."""
 
 from collections.abc import Sequence
 
@@ -35,7 +35,7 @@ def test_ngrams_of_a_growing_text_are_those_that_a_search_finds(text: list[int],
 
 
 def counted(text: Sequence[int], context: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """By following token: how often, and where last."""
+    """Return how often each token followed, and where last."""
     counts: dict[int, tuple[int, int]] = {}
     for end in range(len(context), len(text)):
         if text[end - len(context) : end] == context:
@@ -65,7 +65,7 @@ def best_by_counting(text: Sequence[int], longest: int, limit: int, threshold: f
 
 @settings(max_examples=300)
 @given(texts, longest, limits, thresholds, st.integers(1, 7))
-def test_the_tree_proposes_what_counting_anew_does(
+def test_the_tree_proposes_the_same_as_counting(
     text: list[int], longest: int, limit: int, threshold: float, step: int
 ) -> None:
     index = SuffixIndex(threshold, longest=longest)

@@ -22,7 +22,7 @@ from tests.support.folders import chat_pair
 
 pytestmark = pytest.mark.openvino
 SETTINGS = GenerationSettings(max_new_tokens=8, ignore_eos=True)
-CHUNK = 128  # tokens read at once, so that a prompt of a few hundred is long
+CHUNK = 128  # tokens per chunk, so that a prompt of a few hundred takes several
 HISTORY = (Turn(prompt="Who is there?", answer="A fox."),)
 
 
@@ -33,7 +33,7 @@ def encoded(pair: ModelPair, prompt: str, history: tuple[Turn, ...] = (), **valu
     )
 
 
-def test_a_prompt_is_a_message_where_the_model_has_a_template(tmp_path: Path) -> None:
+def test_a_prompt_is_a_message_if_the_model_has_a_template(tmp_path: Path) -> None:
     pair = chat_pair(tmp_path)
     assert encoded(pair, "Hello") == "<user>Hello\n<assistant>"
     assert encoded(pair, "Hello", apply_chat_template=False) == "Hello"
@@ -54,7 +54,7 @@ def test_earlier_turns_need_a_template_that_takes_them(tmp_path: Path) -> None:
 TYPED = "Once <|endoftext|> upon <|endoftext|><|endoftext|>"
 
 
-def test_special_tokens_that_somebody_typed_are_text_with_and_without_a_template(tmp_path: Path) -> None:
+def test_typed_special_tokens_are_text_with_and_without_a_template(tmp_path: Path) -> None:
     pair = chat_pair(tmp_path)
     assert pair.target.path is not None
     assert special_patterns(pair.target.path) == [r"(\<\|endoftext\|\>)"]

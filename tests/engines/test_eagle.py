@@ -54,7 +54,7 @@ def test_rounds_agree_with_the_counters_of_genai(eagle: GenAIEngine) -> None:
     check_counters(eagle, PROMPT, **CHAIN)
 
 
-def test_what_does_not_go_together(eagle: GenAIEngine) -> None:
+def test_unsupported_combinations_are_refused(eagle: GenAIEngine) -> None:
     with pytest.raises(SettingsError, match="not support policy confidence; choose policy constant, or the traced"):
         speculate(eagle, PROMPT, policy="confidence")
     with pytest.raises(SettingsError, match="not support a repetition penalty; set repetition_penalty to 1, or"):
@@ -83,7 +83,7 @@ def test_in_the_traced_engine_rounds_are_those_of_genai(
     ],
     ids=["confidence", "heuristic", "penalty", "no cache", "one token", "long prompt"],
 )
-def test_the_traced_engine_runs_a_head_in_every_way(traced: TracedEngine, values: dict[str, Any]) -> None:
+def test_the_traced_engine_runs_a_head_with_every_policy(traced: TracedEngine, values: dict[str, Any]) -> None:
     values = {"prompt": PROMPT, "max_new_tokens": 24, **values}
     decoder = traced.decoder(request(traced, **values))
     run = run_alone(decoder)
@@ -94,7 +94,7 @@ def test_the_traced_engine_runs_a_head_in_every_way(traced: TracedEngine, values
 
 
 def accepted_again(run: Run, agreement: tuple[bool, ...]) -> bool:
-    """The first proposal of every round was accepted exactly where the head agrees with the text."""
+    """Check that a round accepts its first proposal exactly where the head agrees with the text."""
     at = 0
     for step in run.rounds:
         judged = [draft.verdict is Outcome.ACCEPTED for draft in proposals(step)[:1]]

@@ -109,7 +109,7 @@ def test_sampling_with_prompt_lookup_equals_plain_and_is_replayed(engine: GenAIE
 
 @pytest.fixture(scope="module")
 def sentence_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GenAIEngine]:
-    """With the full stop for an end-of-text token, since the real one is rare."""
+    """The end-of-text token is the full stop, since the real one is rare."""
     full_stop = 14
     target = tmp_path_factory.mktemp("sentence")
     for file in (BUNDLED / "target").iterdir():

@@ -1,4 +1,4 @@
-"""DFlash drafts and multi-token-prediction heads: recognised by what their networks say; run or refused."""
+"""DFlash drafts and multi-token-prediction heads: recognised by their networks, then run or refused."""
 
 import json
 import shutil
@@ -81,7 +81,7 @@ def test_a_dflash_draft_decodes(dflash_engine: GenAIEngine, lookahead: int) -> N
 
 
 @pytest.mark.openvino
-def test_what_else_runs_beside_a_dflash_draft(dflash_engine: GenAIEngine) -> None:
+def test_a_dflash_pair_supports_prompt_lookup_but_no_batch(dflash_engine: GenAIEngine) -> None:
     plain, copied = (
         run_alone(dflash_engine.decoder(Request("abc abc abc", strategy, max_new_tokens=16, ignore_eos=True)))
         for strategy in (Plain(), Lookup(3, 3))
@@ -133,7 +133,7 @@ def test_a_multi_token_prediction_head_decodes(mtp_engine: GenAIEngine, lookahea
 
 @pytest.mark.openvino
 def test_prompts_in_parts_are_prefilled_whole_and_alike(mtp_engine: GenAIEngine) -> None:
-    """A long prompt in chunks would part the head's states from its tokens."""
+    """Chunks of a long prompt would separate the head's states from its tokens."""
     long = " ".join(["abc def"] * 60)
     plain, speculative = (
         run_alone(mtp_engine.decoder(Request(long, strategy, max_new_tokens=24, ignore_eos=True)))

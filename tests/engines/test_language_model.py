@@ -1,4 +1,4 @@
-"""Logits of the bundled models are those of a pass over the whole text, with either kind of cache.
+"""Logits of the bundled models equal those of a pass over the whole text, with either kind of cache.
 
 Only the target's: the draft's int8 weights meet activations quantized on the fly, where the least difference may
 round to another step. There, a verification must have the very bits of plain steps.
@@ -35,10 +35,10 @@ def model(request: pytest.FixtureRequest) -> LanguageModel:
 
 def test_a_cache_changes_nothing(model: LanguageModel) -> None:
     random = np.random.default_rng(0)
-    cached = [model.sequence(700), model.sequence(40)]  # the second grows, and is built anew
+    cached = [model.sequence(700), model.sequence(40)]  # the second grows and is rebuilt
     whole = model.sequence(700, kv_cache=False)
     text = [int(token) for token in random.integers(1, 4000, 20)]
-    for _ in range(25):  # keep some, add some, ask for the last few: what rounds of speculation do
+    for _ in range(25):  # keep some tokens, add some, ask for the last few, as speculative rounds do
         text = text[: max(len(text) - int(random.integers(0, 9)), 1)]
         text += [int(token) for token in random.integers(1, 4000, random.integers(1, 17))]
         last = int(random.integers(1, min(len(text), 17)))
@@ -49,8 +49,8 @@ def test_a_cache_changes_nothing(model: LanguageModel) -> None:
 
 
 @pytest.mark.parametrize("layout", ["empty", "padded"])
-def test_passes_of_fixed_length_have_the_bits_of_the_others(layout: Layout) -> None:
-    """Activations are quantized, in either layout, whatever the processor."""
+def test_passes_of_fixed_length_give_identical_results(layout: Layout) -> None:
+    """Quantize activations in either layout on any processor."""
     dynamic = LanguageModel(BUNDLED / "draft", "CPU", QUANTIZED)
     fixed = LanguageModel(BUNDLED / "draft", "CPU", QUANTIZED)
     for model in (dynamic, fixed):
@@ -65,17 +65,17 @@ def test_passes_of_fixed_length_have_the_bits_of_the_others(layout: Layout) -> N
         np.testing.assert_array_equal(actual, expected)
 
 
-def test_a_layout_is_used_if_passes_over_several_tokens_have_the_bits_of_plain_steps(
+def test_a_layout_is_used_if_longer_passes_agree_with_plain_steps_to_the_bit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     chosen = LanguageModel(BUNDLED / "draft", "CPU", QUANTIZED, layouts=("empty", "padded"))
     assert chosen.layout in ("empty", "padded", None)
-    if chosen.layout is not None:  # so on every processor seen: longer texts and other lengths than the trial's
+    if chosen.layout is not None:  # true on every processor so far; longer texts and other lengths than in the trial
         random = np.random.default_rng(0)
         text, end = [int(token) for token in random.integers(1, 4000, 120)], 20
         plain, verifying = chosen.sequence(200), chosen.sequence(40)
         rows = {length: plain.logits(text[:length])[-1].copy() for length in range(end, len(text) + 1)}
-        verifying.logits(text[: end // 2])  # however the prompt is split
+        verifying.logits(text[: end // 2])  # for any split of the prompt
         verifying.logits(text[:end])
         while end < len(text):
             count = min(int(random.integers(1, 7)), len(text) - end)
@@ -99,7 +99,7 @@ def test_a_layout_is_used_if_passes_over_several_tokens_have_the_bits_of_plain_s
 
 
 def test_the_trial_finds_passes_that_round_differently_or_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attention rounds differently over several tokens, and quantization makes logits of that."""
+    """Attention over several tokens rounds differently, and quantization amplifies that."""
     model = LanguageModel(BUNDLED / "draft", "CPU", QUANTIZED)
     assert not model.repeats_bits("joined")
     monkeypatch.setattr(Paged, "logits", Mock(side_effect=RuntimeError("no kernel")))

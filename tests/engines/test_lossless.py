@@ -1,4 +1,4 @@
-"""Speculative sampling keeps the target's distribution: exactly, and in draws on the bundled pair."""
+"""Speculative sampling keeps the target's distribution: by exact enumeration, and in draws on the bundled pair."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ from specdemo.strategies import Plain
 from tests.support.step_costs import costs_of
 
 SIX = [weights for weights in product(range(7), repeat=3) if sum(weights) == 6]
-GRID = lcm(*range(1, 7))  # divides every probability, ratio and residual of weights that sum to 6
+GRID = lcm(*range(1, 7))  # a multiple of all denominators for weights that sum to 6
 
 Rule = Callable[..., Verification]
 
@@ -39,7 +39,7 @@ class Numbers:
 
 
 def committed_first(rule: Rule, p: Probabilities, q: Probabilities) -> list[float]:
-    """Exact, by enumerating proposals and random numbers."""
+    """Return the exact distribution, by enumerating proposals and random numbers."""
     numbers = [(index + 0.5) / GRID for index in range(GRID)]
     result = np.zeros(3)
     for proposal in np.flatnonzero(q):
@@ -71,7 +71,7 @@ def too_lenient(
 def redraws_from_p(
     proposed: list[int], drafts: list[Probabilities], targets: list[Probabilities], random: Uniform
 ) -> Verification:
-    """The likeliest mistake: replace a refused token by a draw from p, not from what p has more than q."""
+    """The likeliest mistake: replace a rejected token by a draw from p instead of max(p − q, 0)."""
     remaining = iter(targets)
     for index, (token, q) in enumerate(zip(proposed, drafts, strict=True)):
         p = next(remaining)
@@ -81,7 +81,7 @@ def redraws_from_p(
 
 
 class Scripted:
-    """Three tokens, whose probabilities are halves that depend on the text."""
+    """Three tokens with probabilities of halves that depend on the text."""
 
     CHOICES = ((1, 0, 0), (0, 0.5, 0.5), (0.5, 0.5, 0), (0.5, 0, 0.5), (0, 1, 0))
 
@@ -112,7 +112,7 @@ class Tokenless:
 
 
 class Coins:
-    """Random numbers 1/4 or 3/4, by turns through all sequences: exact where all odds are halves."""
+    """Enumerates all sequences of random numbers 1/4 and 3/4: exact if all probabilities are halves."""
 
     def __init__(self) -> None:
         self.sides: list[int] = []
@@ -125,7 +125,7 @@ class Coins:
         return 0.25 + 0.5 * self.sides[self.used - 1]
 
     def next(self) -> bool:
-        """False after the last sequence."""
+        """Advance; False after the last sequence."""
         del self.sides[self.used :]
         self.used = 0
         while self.sides and self.sides[-1]:
@@ -136,7 +136,7 @@ class Coins:
 
 
 def joint(request: Request) -> dict[tuple[int, ...], float]:
-    """The exact distribution of what a decoder writes."""
+    """Return the exact distribution of a decoder's output."""
     coins, result = Coins(), defaultdict[tuple[int, ...], float](float)
     while True:
         with mock.patch("numpy.random.default_rng", return_value=coins):

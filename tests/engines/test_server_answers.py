@@ -1,4 +1,4 @@
-"""What servers answer: in OpenAI's protocol, in what resembles it or llama.cpp's, and in nothing of the kind."""
+"""Servers' answers: in OpenAI's protocol, in variants of it or of llama.cpp's, and malformed ones."""
 
 import json
 import os
@@ -32,7 +32,7 @@ from tests.support.proposals import raced
 
 @contextmanager
 def engine_of(plain: Any, speculative: Any, **server: Any) -> Iterator[RemoteEngine]:
-    """Each by its answers, or a function that answers."""
+    """Start servers, each from its answers or a function that answers."""
     with ExitStack() as opened:
         urls = [content and opened.enter_context(fake(content)).url for content in (plain, speculative)]
         servers = [Server(url=url, **server) if url else None for url in urls]
@@ -65,7 +65,7 @@ def pair_at(url: str, **server: Any) -> str:
 
 
 def frames(*streamed: Any) -> tuple[Any, ...]:
-    """The usual events, with others between the first and the second text."""
+    """Return the usual events, with others after the first text."""
     return (*EVENTS[:2], *streamed, *EVENTS[2:])
 
 
@@ -112,7 +112,7 @@ def test_half_a_character_is_replaced() -> None:
 
 
 @pytest.mark.parametrize("names", [("reasoning",), ("reasoning_content",), ("reasoning", "reasoning_content")])
-def test_thinking_that_arrives_apart_is_there_once_and_apart(names: tuple[str, ...]) -> None:
+def test_separate_thinking_appears_once_in_think_tags(names: tuple[str, ...]) -> None:
     thinking: list[Any] = [{"choices": [{"delta": dict.fromkeys(names, text)}]} for text in ("Let me", " think.")]
     assert run(answers(*thinking, chat("Hi"), "[DONE]")).text == "<think>Let me think.</think>Hi"
     part = chat([{"type": "thinking", "thinking": [{"type": "text", "text": "Let me think."}]}])
@@ -172,7 +172,7 @@ def test_a_failure_keeps_the_text_and_the_other_side() -> None:
 
 
 @pytest.mark.parametrize("mode", MISBEHAVING)
-def test_a_server_that_misbehaves_ends_in_a_sentence_soon_and_takes_little_memory(mode: str) -> None:
+def test_a_misbehaving_server_fails_soon_with_a_reason_and_little_memory(mode: str) -> None:
     before, began = psutil.Process().memory_info().rss, monotonic()
     path = "/v1/models" if "list" in mode else CHAT
     with pytest.raises(ServerError, match=r"^The speculative server .*\.$"):
@@ -204,7 +204,7 @@ def test_an_option_that_a_server_refuses_is_left_out(option: str) -> None:
     assert refused == [CHAT], "once"
 
 
-def test_a_server_that_refuses_an_option_may_then_stream_for_longer_than_it_may_be_silent() -> None:
+def test_a_retry_without_a_refused_option_has_its_own_silence_limit() -> None:
     def slowly() -> Iterator[Any]:
         for event in EVENTS:
             sleep(0.4)
@@ -220,7 +220,7 @@ def test_a_server_that_refuses_an_option_may_then_stream_for_longer_than_it_may_
 
 
 @pytest.mark.parametrize("version", [None, Answer({"version": "0.32.0"})])
-def test_counters_are_asked_of_vllm_only_and_may_be_missing(
+def test_counters_are_read_from_vllm_only_and_may_be_missing(
     version: Answer | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("specdemo.engines.server.openai._METRICS_SECONDS", 0.2)
@@ -244,7 +244,7 @@ def test_one_server_runs_alone() -> None:
     assert compare(answers(), None).plain.text == TEXT
 
 
-def test_a_server_is_found_from_what_people_paste() -> None:
+def test_a_server_is_found_by_any_of_its_addresses() -> None:
     for prefix in ("/v1", "/v3", "", "/openai/v1", "/v1beta/openai"):
         with fake({f"{prefix}/models": models("tiny")}) as server:
             bases = [server.url + prefix] + ([server.url] if prefix in ("/v1", "/v3") else [])
@@ -258,20 +258,15 @@ def test_a_server_is_found_from_what_people_paste() -> None:
         remote_pair(Servers())
 
 
-UNLISTED: dict[str, tuple[Answer | None, str]] = {
-    "unknown path": (None, "knows no such model or address; check both, and --model (404: no such path)"),
-    "no models": (Answer({"data": []}), "does not list its models; name one with --model"),
-}
-
-
-@pytest.mark.parametrize("what", UNLISTED)
-def test_a_server_that_does_not_list_its_models_says_what_it_is(what: str) -> None:
-    answer, words = UNLISTED[what]
-    content = {**answers(), "/v1/models": answer} if answer else {CHAT: answers()[CHAT]}
-    with pytest.raises(ServerError, match=re.escape(words)):
-        run(content)
-    if answer is None or answer.body == {"data": []}:
-        assert run(content, model="tiny").text == TEXT
+def test_a_server_that_does_not_list_its_models_needs_a_name() -> None:
+    unlisted = "knows no such model or address; check both, and --model (404: no such path)"
+    for found, words in (
+        ({CHAT: answers()[CHAT]}, unlisted),
+        ({**answers(), "/v1/models": Answer({"data": []})}, "does not list its models; name one with --model"),
+    ):
+        with pytest.raises(ServerError, match=re.escape(words)):
+            run(found)
+        assert run(found, model="tiny").text == TEXT
 
 
 def completion(**changed: Any) -> dict[str, Any]:
@@ -292,13 +287,13 @@ IMITATIONS: dict[str, dict[str, Answer]] = {
 
 
 @pytest.mark.parametrize("what", IMITATIONS)
-def test_what_only_resembles_llama_cpp_is_asked_in_openais_protocol(what: str) -> None:
+def test_servers_that_resemble_llama_cpp_get_openais_protocol(what: str) -> None:
     with engine_of(None, {**answers(), **IMITATIONS[what]}) as engine:
         assert engine.pair.target.server == "openai"
         assert (answered(engine).text, answered(engine).passes_known) == (TEXT, False)
 
 
-def test_counts_are_believed_only_as_far_as_they_are_complete() -> None:
+def test_incomplete_counts_are_ignored() -> None:
     found = {"/props": PROPS, "/v1/models": models("tiny"), "/apply-template": Answer({"prompt": "Say"})}
     for stream in ((completion(), {"content": "!", "stop": False}, END), (completion(timings={}), END)):
         with pytest.raises(ServerError, match="unknown format; name its kind with --server"):
@@ -324,7 +319,7 @@ def test_a_server_applies_its_chat_template_unless_it_is_switched_off() -> None:
     assert [body["prompt"] for body in server.bodies["/completion"]][-2:] == ["<user>Say<assistant>", "Say"]
 
 
-def test_what_is_sent() -> None:
+def test_request_bodies() -> None:
     keys = {"SPECDEMO_API_KEY": "secret\r\n"}
     with fake(answers()) as plain, fake(answers()) as other, mock.patch.dict(os.environ, keys):
         servers = Servers(plain=Server(url=plain.url), speculative=Server(url=other.url))
@@ -375,7 +370,7 @@ def test_proxies_are_for_other_machines() -> None:
         assert found(server.url, ALL_PROXY="socks5://127.0.0.1:9") == "tiny"
     with mock.patch.dict("sys.modules", socksio=None), pytest.raises(UsageError, match=r"used .*httpx\[socks\]"):
         found("http://model.invalid", ALL_PROXY="socks5://127.0.0.1:9")
-    with socket.socket() as unheard:  # has a port that nobody else gets, and does not listen
+    with socket.socket() as unheard:  # reserves a port without listening on it
         unheard.bind(("127.0.0.1", 0))
         with pytest.raises(ServerError, match=r"The speculative server cannot be reached \(All connection attempts"):
             found(f"http://127.0.0.1:{unheard.getsockname()[1]}")

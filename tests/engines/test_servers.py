@@ -47,7 +47,7 @@ def urls(servers: Servers) -> list[str]:
 
 
 def counted(servers: Servers) -> Counter[str]:
-    """The speculative server's own counters."""
+    """Read the speculative server's own counters."""
     return counters(httpx.get(f"{urls(servers)[1]}/metrics").text)
 
 
@@ -67,7 +67,7 @@ def test_rounds_add_up_to_what_the_server_counts(served: RemoteEngine, llama_ser
         assert len(step.committed) == step.accepted + 1
 
 
-def test_a_sweep_and_a_benchmark_try_what_the_server_can_do(served: RemoteEngine) -> None:
+def test_a_sweep_and_a_benchmark_try_what_the_server_supports(served: RemoteEngine) -> None:
     settings = initial_settings(served.pair, max_new_tokens=8, ignore_eos=True)
     plan = PRESETS["tune"].plan(served.pair, typed_tasks([PROMPT]), settings, repeats=1)
     *_, last = run(plan, loaded=Loaded(served, None))
@@ -111,7 +111,7 @@ def test_settings_fixed_at_a_servers_start_cannot_be_chosen(served: RemoteEngine
 
 
 def test_a_router_finds_each_side_by_its_models_name(llama_servers: Servers) -> None:
-    """llama.cpp's router before two of its servers, as its documentation and source have it; no wheel contains it."""
+    """Imitates llama.cpp's router in front of two servers, by its documentation and source; no wheel contains it."""
     behind = dict(zip(("base", "fast"), urls(llama_servers), strict=True))
     router = {"role": "router", "model_path": "none", "default_generation_settings": {"params": {}, "n_ctx": 0}}
 
@@ -147,7 +147,7 @@ def test_a_router_finds_each_side_by_its_models_name(llama_servers: Servers) -> 
 
 
 def test_characters_of_several_tokens_hide_some(tmp_path: Path) -> None:
-    """Most tokens end within a character, for which llama.cpp sends no event."""
+    """Most tokens end within a character; llama.cpp sends no event for those."""
     file = gguf_files.write(tmp_path / "bytes.gguf")
     with (
         started(file, file) as url,

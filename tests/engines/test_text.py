@@ -16,7 +16,7 @@ def test_texts_of_tokens_join_to_the_text(prompt: str, text: str) -> None:
 
 
 @given(st.binary())
-def test_nothing_is_lost_of_bytes_that_make_no_character(data: bytes) -> None:
+def test_invalid_bytes_are_kept(data: bytes) -> None:
     pieces = IncrementalText(decode)
     joined = "".join([*(pieces.push(token) for token in data), pieces.flush()])
     assert joined.replace(UNDECODED, "") == data.decode(errors="replace").replace(UNDECODED, "")

@@ -1,4 +1,4 @@
-"""The traced engine on the bundled pair: everything is seen, nothing is changed."""
+"""The traced engine on the bundled pair: it records everything and changes no output."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -68,7 +68,7 @@ def test_a_setting_changed_during_a_run_applies_from_the_next_round(traced: Trac
         decoder, done = traced.decoder(request(traced, **before), COSTS), []
         for step in rounds_of(decoder):
             done.append(step)
-            if len(done) == round_:  # of which one is the prefill
+            if len(done) == round_:  # the first one is the prefill's
                 assert decoder.update_strategy(request(traced, **before | after).strategy)
         assert [token.id for step in done for token in step.committed] == list(greedy(traced).token_ids)
         return done[1:]
@@ -100,7 +100,7 @@ def test_both_engines_see_the_same_proposals(traced: TracedEngine, engine: GenAI
 
 @pytest.mark.parametrize("sample", [False, True])
 @pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
-def test_everything_about_every_token_is_known(traced: TracedEngine, drafter: dict[str, Any], sample: bool) -> None:
+def test_every_token_has_all_its_figures(traced: TracedEngine, drafter: dict[str, Any], sample: bool) -> None:
     run = speculate(traced, do_sample=sample, **drafter)
     for step in run.rounds:
         assert len(step.committed) == step.accepted + 1
@@ -151,7 +151,7 @@ def test_draft_agreement_is_what_verification_found(traced: TracedEngine) -> Non
         position += len(step.committed)
 
 
-def test_the_text_ends_at_its_end(traced: TracedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_of_text_stops_unless_ignored(traced: TracedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     long = plain(traced)
     end = long.token_ids[20]
     monkeypatch.setattr(Tokenizer, "eos_ids", lambda tokenizer: frozenset({end}))
@@ -160,7 +160,7 @@ def test_the_text_ends_at_its_end(traced: TracedEngine, monkeypatch: pytest.Monk
         assert run.token_ids == long.token_ids[: long.token_ids.index(end) + 1]
 
 
-def test_a_pair_without_a_draft_looks_up() -> None:
+def test_a_pair_without_a_draft_uses_prompt_lookup() -> None:
     alone = TracedEngine(pair_from_folders(BUNDLED / "target", None, RuntimeSettings()), thoroughness=BRIEF)
     with pytest.raises(PairError, match="no draft model"):
         speculate(alone)
@@ -194,7 +194,7 @@ def test_a_draft_with_another_tokenizer_is_translated(
     assert any(step.proposed for step in run.rounds)
 
 
-def test_what_another_tokenizer_does_not_allow(foreign: TracedEngine) -> None:
+def test_settings_that_another_tokenizer_excludes(foreign: TracedEngine) -> None:
     with pytest.raises(SettingsError, match="works in greedy decoding only; switch sampling off"):
         speculate(foreign, do_sample=True)
     comparison = raced(foreign, PROMPTS[0], GenerationSettings(engine="traced", max_new_tokens=8))

@@ -1,4 +1,4 @@
-"""Streams recorded from vLLM 0.32 with n-gram speculation, and what may become of them."""
+"""Streams recorded from vLLM 0.32 with n-gram speculation, and damaged variants of them."""
 
 import json
 from collections.abc import Callable
@@ -69,7 +69,7 @@ def test_a_chunk_with_token_ids_is_a_round() -> None:
     assert metrics.first_divergence(comparison) == 36
 
 
-def test_steps_without_proposals_are_placed_where_the_counts_leave_one_place() -> None:
+def test_steps_without_proposals_are_placed_if_counts_leave_one_place() -> None:
     run = raced(recorded("completion"), apply_chat_template=False).speculative
     assert [len(step.proposed or ()) for step in run.rounds] == [0, *[3] * 8]
     assert [step.accepted for step in run.rounds] == [0, 1, *[3] * 7]
@@ -121,7 +121,7 @@ BECOMES: dict[str, tuple[Events, str, float | None, float | None, bool]] = {
 
 
 @pytest.mark.parametrize("what", BECOMES)
-def test_counts_are_believed_as_far_as_they_agree(what: str) -> None:
+def test_contradictory_counts_are_ignored(what: str) -> None:
     events, source, rate, length, hint = BECOMES[what]
     comparison = raced(events)
     run = comparison.speculative
@@ -164,7 +164,7 @@ def test_several_requests_at_once_have_the_same_sums() -> None:
     assert (trial.proposed, trial.accepted, trial.rounds, trial.run_tokens) == (2 * 42, 2 * 12, 2 * 35, 2 * 47)
 
 
-def test_an_answer_broken_off_keeps_its_rounds_and_one_of_several_is_refused() -> None:
+def test_a_broken_answer_keeps_its_rounds_but_is_refused_in_a_batch() -> None:
     events, several, done = recorded("chat"), recorded("chat")[:3], list[list[int]]()
     several[1]["choices"][0]["index"] = 1
     for streamed, words in ((events[:20], "broke off its answer"), (several, "unknown format")):

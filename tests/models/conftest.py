@@ -10,7 +10,7 @@ from tests.support import gguf_files
 
 @pytest.fixture(autouse=True)
 def nothing_of_the_users(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests begin with an empty home and cache, without a network, except those of an installed model."""
+    """Start each test with an empty home and cache and without a network, except those of an installed model."""
     if request.path.stem == "test_smollm2":
         return
     for name in ("SPECDEMO_MODELS", "LLAMA_CACHE", "OLLAMA_MODELS", "HF_HOME", "HF_TOKEN", "HF_HUB_OFFLINE"):

@@ -1,4 +1,4 @@
-"""The traced engine on a tiny random-weight pair of each model family; `fixtures/make.py` made them."""
+"""The traced engine on tiny pairs of each model family with random weights, from `fixtures/make.py`."""
 
 from contextlib import closing
 

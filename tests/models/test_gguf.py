@@ -115,8 +115,9 @@ def test_a_failure_of_the_reader_is_one_sentence(file: Path) -> None:
 @pytest.mark.openvino
 @pytest.mark.parametrize(("family", "engine"), [("llama", "genai"), ("qwen2", "traced"), ("qwen3", "genai")])
 def test_every_family_is_compared(
-    family: str, engine: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    family: str, engine: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("specdemo.racing.trials.known_costs", lambda *_, **__: None)  # measuring takes seconds
     file = gguf_files.write(tmp_path / "tiny.gguf", family, "Q8_0")
     options = ["--drafter", "lookup", "--engine", engine, "--max-new-tokens", "8", "--ignore-eos", "--json", "-"]
     assert main(["compare", "Hi", "--target", str(file), *options], load=load_briefly) == 0
@@ -234,13 +235,6 @@ def test_a_refusal_is_cached_until_the_file_changes(tmp_path: Path, monkeypatch:
     assert inspect_gguf(file).vocabulary == 4
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
-def test_a_pipe_is_refused(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.gguf")
-    with pytest.raises(GGUFError, match="not a readable GGUF file"):
-        read_header(tmp_path / "pipe.gguf")
-
-
 def test_no_file_stops_a_listing(tmp_path: Path) -> None:
     models = tmp_path / "models"
     models.mkdir()
@@ -249,10 +243,11 @@ def test_no_file_stops_a_listing(tmp_path: Path) -> None:
     (models / "good.gguf").write_bytes(mutants.header())
     (models / os.fsdecode(b"\xff.gguf")).write_bytes(mutants.header())
     (models / "dangling.gguf").symlink_to(tmp_path / "nothing")
-    listed = library(models)
-    assert "good.gguf" in [model.name for model in listed.models]
-    assert len(listed.unusable) == len(mutants.SEEDS) + 2
-    assert json.loads(listed.model_dump_json())
+    os.mkfifo(models / "pipe.gguf")
+    found = library(models)
+    assert "good.gguf" in [model.name for model in found.models]
+    assert len(found.unusable) == len(mutants.SEEDS) + 3
+    assert json.loads(found.model_dump_json())
 
 
 def test_a_bug_in_the_reader_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +261,7 @@ def test_a_bug_in_the_reader_is_a_refusal(tmp_path: Path, monkeypatch: pytest.Mo
         inspect_model(tmp_path / "good.gguf")
 
 
-# A file is read as llama.cpp reads it, or refused when it is listed.
+# A file is read as llama.cpp reads it, or refused.
 
 TEXT = "don't! I'LL pay 1234,5 aBc ABc ABC /\n\n  x  y!\n\nEnd of\r\n line?/\n 日本語 ñandú"
 MERGES = (
@@ -274,7 +269,7 @@ MERGES = (
     "Ċ Ċ", "Ġ Ġ", "? /", "?/ Ċ", "/ Ċ", "' L", "'L L", "I 'LL", "Ġ /", "x Ġ", "c Ġ", "č Ċ", "f č",
     "o u", "s e", "Ġ h", "Ġh ou", "h ou", "hou se", "Ġ house", "u s", "us e",
 )  # fmt: skip
-WHOLE = ("Ġhello", "hello", "Ġmoon")  # which no merges make
+WHOLE = ("Ġhello", "hello", "Ġmoon")  # no merges make these
 
 
 def tokenizer(file: Path) -> Tokenizer:
@@ -323,7 +318,7 @@ YARN: dict[str, float | str] = LINEAR | {"rope.scaling.type": "yarn", "rope.scal
 def test_positions_are_scaled_as_in_llama_cpp(more: dict[str, float | str], divided: bool, tmp_path: Path) -> None:
     arrays = gguf_files.weights("llama") | ({"rope_freqs.weight": FREQUENCIES} if divided else {})
     for token, text in enumerate(gguf_files.vocabulary()):
-        if not text.isascii():  # llama.cpp's server holds parts of characters back
+        if not text.isascii():  # llama.cpp's server withholds parts of characters
             arrays["token_embd.weight"][token] = 0
     settings = {f"llama.{key}": value for key, value in more.items()}
     file = gguf_files.write(tmp_path / "tiny.gguf", more=settings, arrays=arrays)

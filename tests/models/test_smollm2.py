@@ -35,7 +35,7 @@ PROMPT = "Write a Python function that returns the n-th Fibonacci number."
 @pytest.fixture(scope="module")
 def pair() -> ModelPair:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(PAIR_VARIABLE, "smollm2")  # with the draft model, whose choices can be found again
+        patch.setenv(PAIR_VARIABLE, "smollm2")  # its draft model's choices can be recomputed
         pair = default_pair(weights="int8")
     for _ in convert_pair(pair):
         pass
@@ -60,7 +60,7 @@ def test_it_writes_code_and_both_sides_agree(engine: Engine) -> None:
     assert any(note.startswith("Activations are not quantized") for note in notes(comparison)) is not quantized
     agreement, position = comparison.draft_agreement or (), 0
     assert agreement
-    for step in comparison.speculative.rounds:  # where the draft quantizes its activations, too
+    for step in comparison.speculative.rounds:  # the draft quantizes its activations, too
         assert agreement[position : position + step.accepted] == (True,) * step.accepted
         position += len(step.committed)
 
@@ -86,7 +86,7 @@ def test_a_copy_of_its_file_has_the_same_defaults(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["smollm2", "smollm2-eagle3"])
-def test_it_starts_in_the_traced_engine_where_that_quantizes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_starts_in_the_traced_engine_if_that_quantizes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PAIR_VARIABLE, name)
     for fast, engine, runtime in (
         (True, "traced", {"weights": "int8"}),

@@ -12,7 +12,7 @@ function playing() {
   return { player, calls };
 }
 
-test("a finished run is slowed so that it takes about four seconds", () => {
+test("a finished run plays in about four seconds", () => {
   const { player } = playing();
   player.reset({ limit: 3 });
   player.add("plain", rounds(0, 50, 100), true);
@@ -23,7 +23,7 @@ test("a finished run is slowed so that it takes about four seconds", () => {
   player.halt();
 });
 
-test("playback never passes what both sides have reached", () => {
+test("playback never overtakes the slower side's data", () => {
   const { player } = playing();
   player.reset({ limit: 10 });
   player.add("plain", rounds(0, 1000, 2000), false);
@@ -45,7 +45,7 @@ test("a side's rounds appear when their clock is reached, each once", () => {
   assert.equal(player.at("plain").finished, true);
 });
 
-test("skip shows the end at once, and playing again begins anew", () => {
+test("skip shows the end at once, and replay starts from the beginning", () => {
   const { player, calls } = playing();
   player.reset({ limit: 2 });
   for (const side of ["plain", "speculative"]) player.add(side, rounds(0, 10), true);
@@ -68,7 +68,7 @@ test("one after the other and live, the speculative clock follows the plain one"
   player.halt();
 });
 
-test("a side plays while it is written if it is alone, or the other failed after its first token", () => {
+test("a side plays live if it is alone or the other one failed after its first token", () => {
   for (const before of [[], [0]]) {
     const { player } = playing();
     player.reset({ limit: 100, sequential: true });
@@ -81,7 +81,7 @@ test("a side plays while it is written if it is alone, or the other failed after
   }
 });
 
-test("the final record adds what was missed, and replaces what a server revised", () => {
+test("the final record adds missed rounds and replaces rounds that a server revised", () => {
   const { player, calls } = playing();
   const all = rounds(0, 10, 20);
   player.add("plain", all.slice(0, 2), false);

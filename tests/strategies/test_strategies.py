@@ -1,8 +1,7 @@
-"""A strategy declares itself: page, terminal, sweep, benchmark and copied code follow from its class."""
+"""A strategy declares itself: page, terminal, measurements and copied code follow from its class."""
 
 from argparse import Namespace
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,10 +12,9 @@ from specdemo.capabilities import ENGINES, engines_of
 from specdemo.cli import main
 from specdemo.cli.options import check_effect
 from specdemo.decoding.indexes import Match, TextIndex, index_of
-from specdemo.engines import load_engine
+from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import SettingsError, UsageError
 from specdemo.experiments.plan import Axes, available, grid
-from specdemo.models.catalogue import bundled_pair
 from specdemo.results.metrics import identical
 from specdemo.results.words import shared_words
 from specdemo.settings import GenerationSettings
@@ -56,7 +54,7 @@ CHOSEN = {"engine": "traced", "drafter": "parrot", "num_assistant_tokens": 3}
 SETTINGS = {"engine": "traced"}
 
 
-def test_settings_name_it_and_say_what_it_is() -> None:
+def test_settings_select_and_explain_it() -> None:
     settings = GenerationSettings.checked(**CHOSEN)
     assert settings.strategy == Parrot(3)
     assert f"{settings.strategy.description}, {shared_words(settings)}".startswith(
@@ -84,7 +82,7 @@ def test_the_page_offers_it_with_its_settings() -> None:
     assert controls.settings_from(PAIR, start | CHOSEN).strategy == Parrot(3)
 
 
-def test_the_terminal_takes_it_and_code_has_its_form(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_terminal_accepts_it_and_code_reproduces_it(capfd: pytest.CaptureFixture[str]) -> None:
     options = ["--engine", "traced", "--drafter", "parrot", "--num-assistant-tokens", "2"]
     assert main(["code", "Say", *options]) == 0
     assert "config.parrot = 2" in capfd.readouterr().out
@@ -107,7 +105,7 @@ def test_measurements_try_it() -> None:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_every_strategy_is_named_by_settings_and_by_these_only(name: str) -> None:
+def test_settings_select_every_strategy_uniquely(name: str) -> None:
     strategy = STRATEGIES[name]
     chosen = {"engine": engines_of(strategy)[0], "drafter": strategy.drafter.name, "policy": strategy.policy.name}
     assert type(GenerationSettings.checked(**chosen).strategy) is strategy
@@ -150,10 +148,8 @@ def _(strategy: Parrot) -> TextIndex:
 
 
 @pytest.mark.openvino
-def test_it_decodes_with_the_proposer_that_is_registered_for_it() -> None:
-    with closing(load_engine("traced", bundled_pair())) as engine:
-        settings = GenerationSettings.checked(**CHOSEN, max_new_tokens=24)
-        comparison = raced(engine, "Once upon a time", settings)
+def test_it_decodes_with_its_registered_proposer(traced: TracedEngine) -> None:
+    comparison = raced(traced, "Once upon a time", GenerationSettings.checked(**CHOSEN, max_new_tokens=24))
     assert identical(comparison)
     proposed = [draft.id for step in comparison.speculative.rounds for draft in step.proposed or ()]
     assert len(proposed) >= 24

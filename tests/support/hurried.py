@@ -1,4 +1,4 @@
-"""`specdemo` on real engines, whose figures nobody reads: python -m tests.support.hurried COMMAND ..."""
+"""`specdemo` on real engines, measured as briefly as possible: python -m tests.support.hurried COMMAND ..."""
 
 import sys
 from functools import partial

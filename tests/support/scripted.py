@@ -1,4 +1,4 @@
-"""An engine without weights, for exact tests: it generates given words, one per token, on a simulated clock."""
+"""An engine without weights, for exact tests: it generates given words as tokens, on a simulated clock."""
 
 import math
 from collections.abc import Generator, Sequence

@@ -29,7 +29,7 @@ class Engine(ScriptedEngine):
         long = request.max_new_tokens > LONG
         changed = replace(
             self,
-            step=4 * self.step if long else self.step,  # so that no visitor is too slow to see them
+            step=4 * self.step if long else self.step,  # slow enough for visitors to see them
             prefill=self.prefill * (1 + len(request.prompt.split()) // 32),
             draft=draft,
             diverges_at=30 if request.sampling.do_sample else None,
@@ -39,7 +39,7 @@ class Engine(ScriptedEngine):
 
 
 def load(name: EngineName, pair: ModelPair, side: Side | None = None) -> Engine:
-    words = 300 * tuple(Engine.words)  # more than anyone asks for
+    words = 300 * tuple(Engine.words)  # more than any request
     engine = Engine(words, WRONG, step=2**-9, draft=2**-11, extra=2**-12, prefill=2**-7, thoroughness=THOROUGHNESS)
     engine.pair = pair
     return engine

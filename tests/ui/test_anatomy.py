@@ -1,7 +1,7 @@
 import json
 from time import process_time
 
-from hypothesis import given
+from hypothesis import given, settings
 
 from specdemo.records import MAX_TOKENS, Comparison, Outcome, Round, Run, Token
 from specdemo.results import metrics
@@ -12,6 +12,7 @@ from tests.support.proposals import compared, proposals
 from tests.support.random_records import comparisons
 
 
+@settings(max_examples=10)  # each draws seven charts
 @given(comparisons)
 def test_any_comparison_has_an_anatomy(comparison: Comparison) -> None:
     view = anatomy(comparison)
@@ -34,7 +35,7 @@ def test_passes_of_the_run_and_of_the_oracle() -> None:
     assert [row[:3] for row in rows] == [["this run", "3", "9"], ["oracle", "3", "6"]]
 
 
-def test_acceptance_by_confidence_leaves_out_what_was_not_judged() -> None:
+def test_acceptance_by_confidence_leaves_out_discarded_proposals() -> None:
     run = compared().speculative
     assert metrics.acceptance_by_confidence(run) == {}  # the scripted draft has no probabilities
     sure = [

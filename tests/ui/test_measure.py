@@ -27,7 +27,7 @@ VISITOR: Any = SimpleNamespace(session_hash="visitor")
 
 
 class Sessions:
-    """They do the work with scripted engines here, and then perhaps fail."""
+    """Runs the job with scripted engines in this process, then perhaps fails."""
 
     jobs: list[Any]
 
@@ -45,7 +45,7 @@ class Sessions:
 def measured(
     ticked: list[str], error: EngineError | None = None, *, preset: str = "Compare all strategies"
 ) -> list[list[Any]]:
-    """Updates of message, board, files, best setting, its button, start and stop."""
+    """Yield updates of message, board, files, best setting, its button, start and stop."""
     callbacks = MeasureCallbacks(Sessions(error))  # type: ignore[arg-type]
     return list(callbacks.measure(VISITOR, True, ENGINE.pair, None, False, preset, ticked, "Say", 1, 40, 1, *VALUES))
 
@@ -69,7 +69,7 @@ def test_every_choice_offers_its_variants_and_measures_them(preset: str) -> None
     assert last[2]["visible"]
 
 
-def test_what_cannot_be_measured_is_a_sentence() -> None:
+def test_an_impossible_measurement_is_refused_with_a_reason() -> None:
     assert "Choose at least one variant" in measured([])[0][0]
     alone = ENGINE.pair.model_copy(update={"target": ENGINE.pair.target.model_copy(update={"server": "llama.cpp"})})
     assert "A server chose its precision" in variant_choices("Vary the precision", alone, *VALUES)["info"]
@@ -87,7 +87,7 @@ def lookahead(n: int) -> GenerationSettings:
     return SETTINGS.model_copy(update={"num_assistant_tokens": n})
 
 
-def test_a_faster_setting_is_set_and_one_as_good_is_not() -> None:
+def test_only_a_faster_setting_is_set() -> None:
     _, result = tuned(lookahead(1), (1, 8))
     better = outcome(result, lookahead(1))
     assert better.settings is not None
@@ -101,7 +101,7 @@ def test_a_faster_setting_is_set_and_one_as_good_is_not() -> None:
     assert (same.card["title"], len(same.card["rows"])) == ("Kept: lookahead 8", 2)
 
 
-def test_the_search_uses_the_prompt_in_view_and_the_pair_that_a_run_has_loaded() -> None:
+def test_the_search_uses_the_current_prompt_and_the_loaded_pair() -> None:
     sessions = Sessions()
     pair = ENGINE.pair
     chat = pair.model_copy(update={"target": pair.target.model_copy(update={"chat_template": True})})
@@ -124,7 +124,7 @@ def shown(sessions: Sessions) -> list[Any]:
     return list(job_updates(sessions, "visitor", "measure", nothing, lambda state: f"{state.done} done"))  # type: ignore[arg-type]
 
 
-def test_phases_and_progress_are_told_and_the_end_clears_them() -> None:
+def test_phases_and_progress_are_shown_until_the_end() -> None:
     half, whole = (Progress(done, 2, 61.0, None) for done in (1, 2))
     phase, first, last = shown(Sessions(None, Phase("loading"), half, whole))
     assert "Loading the models" in phase.message
@@ -132,7 +132,7 @@ def test_phases_and_progress_are_told_and_the_end_clears_them() -> None:
     assert (last.message, last.board, last.state) == ("", "2 done", whole)
 
 
-def test_what_is_finished_stays_after_a_stop() -> None:
+def test_finished_results_stay_after_a_stop() -> None:
     half = Progress(1, 2, None, None)
     assert "Stopped after 1 of 2; finished results are kept" in shown(Sessions(None, half))[-1].message
     for error in (EngineError(), ZeroDivisionError()):
