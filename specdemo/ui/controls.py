@@ -93,7 +93,7 @@ def appearance(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
     options["policy"] |= {"elem_classes": _no(all_policies(), policies(pair, engine, drafter)), "info": info}
     options["num_assistant_tokens"] |= {"info": lookahead_info(pair, engine)}
     live = any(strategy.name in ENGINES[engine].live for strategy in able)
-    for name in AT_HAND:
+    for name in LIVE_CONTROLS:
         options[name] |= {"elem_classes": ["moves"] if live else []}
     return options
 
@@ -129,7 +129,7 @@ def _replaced(name: str, was: str, now: str) -> str:
     return f"{field.title}: {labels[now]}, because {labels[was].lower()} is not available here."
 
 
-AT_HAND = LiveSettings._fields  # what visitors can change during a run
+LIVE_CONTROLS = LiveSettings._fields  # what visitors can change during a run
 
 
 def engines_for(pair: ModelPair) -> tuple[EngineName, ...]:

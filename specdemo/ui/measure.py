@@ -25,21 +25,21 @@ from specdemo.settings import GenerationSettings
 from specdemo.text import counted, printable
 from specdemo.ui.compare import APPLIED, FIND, FIND_HELP, QUICK, THOROUGH, CompareTab, apply_setting
 from specdemo.ui.controls import NAMES, settings_from
-from specdemo.ui.parts import alert, notice
-from specdemo.ui.registry import Shared
-from specdemo.ui.session import (
+from specdemo.ui.events import (
     FILES,
     PRIVATE,
     QUIET,
     WAITING,
-    Sessions,
     check_session,
-    in_child,
     job_buttons,
     job_updates,
-    on_engine,
-    with_chat_cache,
+    queue_for_engine,
+    run_in_child,
+    stop_on_click,
 )
+from specdemo.ui.parts import alert, notice
+from specdemo.ui.registry import Shared
+from specdemo.ui.session import Sessions, with_chat_cache
 from specdemo.ui.views import script, view
 
 _LINE = Markup("<p>{}</p>")
@@ -114,7 +114,7 @@ class MeasureCallbacks:
         try:
             tasks = typed_tasks(typed)
             if file is not None or not typed:
-                prompts = None if file is None else (yield from in_child(read_prompts, Path(file), **reading))
+                prompts = None if file is None else (yield from run_in_child(read_prompts, Path(file), **reading))
                 tasks = chosen_tasks(prompts, pair.target.prompts, int(limit), skip_bad=skip_bad)
             plan = _plan(preset, pair, tasks, int(tokens), values, minutes=minutes)
             variants = {name: variant for name, variant in plan.variants.items() if name in ticked}
@@ -254,7 +254,7 @@ def preview(path: str | None) -> Iterator[list[Any]]:
         if path is None:
             yield [_BUNDLED, waiting[1]]
             return
-        prompts = yield from in_child(read_prompts, Path(path), waiting=waiting, **_UNREADABLE)
+        prompts = yield from run_in_child(read_prompts, Path(path), waiting=waiting, **_UNREADABLE)
         prompts.usable(skip_bad=True)
         lines = (_LINE.format(printable(line, lines=True)) for line in (*prompts.about(), *prompts.first()))
         yield [str(Markup("").join(lines)), gr.update(visible=bool(prompts.bad), value=False)]
@@ -299,8 +299,8 @@ def measure_tab(shared: Shared, compare: CompareTab) -> None:
         )
         best, card = gr.State(None), gr.Textbox(visible=False)  # not beside tabs, where Gradio miscounts them
     inputs = [session_open, pair, file, skip_bad, preset, ticked, text, limit, tokens, minutes, *controls.values()]
-    on_engine(start, callbacks.measure, inputs, [message, board, files, best, use, start, stop_button])
-    stop_button.click(shared.sessions.stop("measure"), **PRIVATE)
+    queue_for_engine(start, callbacks.measure, inputs, [message, board, files, best, use, start, stop_button])
+    stop_on_click(stop_button, shared.sessions, "measure")
     file.upload(preview, file, [suite, skip_bad], **QUIET, **FILES)
     gr.on(
         [preset.change, pair.change, controls["engine"].change, controls["drafter"].change],
@@ -313,10 +313,10 @@ def measure_tab(shared: Shared, compare: CompareTab) -> None:
         None, js=script("gradio.js", "openCompare")
     )
     find = compare.find
-    on_engine(
+    queue_for_engine(
         find.start,
         callbacks.find,
         [session_open, pair, compare.prompt, find.effort, *controls.values()],
         [find.message, card, find.start, find.stop, *(controls[name] for name in APPLIED)],
     ).then(None, card, js=script("main.js", "showSearchResult"))
-    find.stop.click(shared.sessions.stop("find"), **PRIVATE)
+    stop_on_click(find.stop, shared.sessions, "find")

@@ -17,10 +17,10 @@ from specdemo.models.devices import devices
 from specdemo.records import Model, ModelPair
 from specdemo.ui.compare import CompareTab
 from specdemo.ui.controls import RUNTIME, STRATEGY, Control, control, engines_for, start_values
+from specdemo.ui.events import ENGINE, PRIVATE, QUIET, WAITING, stop_on_click
 from specdemo.ui.parts import alert, header_html, notice, report_html
 from specdemo.ui.registry import PAIR_NAMES, Registry, Shared, values_of
 from specdemo.ui.server import sent
-from specdemo.ui.session import ENGINE, PRIVATE, QUIET, WAITING
 from specdemo.ui.views import view
 
 Choices = list[tuple[str, str]]  # labels and values
@@ -88,7 +88,7 @@ class ModelsTab:
         waiting = partial(self._loading, notice(WAITING), busy=True)
         gr.on([self._use.click, self._catalogue.select], waiting, outputs=progress, **PRIVATE)
         self._use.click(self.use, inputs, loaded, **QUIET, **ENGINE)
-        self._cancel.click(self._sessions.stop("load"), **PRIVATE)
+        stop_on_click(self._cancel, self._sessions, "load")
         self.list_after(self._catalogue.select(self.use_entry, inputs, loaded, **QUIET, **ENGINE))
         fetched = gr.on(
             [self._catalogue.download, self._offer.download],
@@ -99,7 +99,7 @@ class ModelsTab:
             concurrency_id="download",
             **QUIET,
         )
-        self._stop.click(self._sessions.stop("download"), **PRIVATE)
+        stop_on_click(self._stop, self._sessions, "download")
         tab.select(self.refresh, sent, [self._catalogue, *lists], **PRIVATE)
         fitted = [*self.controls, self._listed, self._message]
         if self._local:

@@ -23,7 +23,8 @@ from specdemo.racing.recommend import start_settings
 from specdemo.racing.worker import EngineFactory, Prepare, Worker
 from specdemo.records import ModelPair, Prompts
 from specdemo.results.figures import script_name
-from specdemo.ui.compare import ANATOMY, COMPARE, CompareCallbacks, CompareTab, api_description, compare_tab
+from specdemo.ui.anatomy import ANATOMY, anatomy_tab
+from specdemo.ui.compare import COMPARE, CompareCallbacks, CompareTab, api_description
 from specdemo.ui.controls import (
     NAMES,
     STRATEGY,
@@ -33,13 +34,14 @@ from specdemo.ui.controls import (
     settings_from_link,
     start_values,
 )
+from specdemo.ui.events import ENGINE, PRIVATE
 from specdemo.ui.gate import only_here
 from specdemo.ui.measure import measure_tab
 from specdemo.ui.models import ModelsTab
 from specdemo.ui.parts import alert, header_html
 from specdemo.ui.registry import PAIR_NAMES, Registry, Shared, values_of
 from specdemo.ui.server import SESSIONS, Page, application, listening, visitors_files
-from specdemo.ui.session import ENGINE, PRIVATE, Sessions, Visitors, initial_pair
+from specdemo.ui.session import Sessions, Visitors, initial_pair
 from specdemo.ui.views import head, kit, plotly, script, theme
 
 
@@ -111,7 +113,8 @@ def build_page(
         shared = Shared(sessions, registry, header, session_open=gr.State(False), pair=gr.State(pair), local=local)
         callbacks = CompareCallbacks(sessions, local=local)
         with gr.Tabs() as tabs:
-            compare = compare_tab(callbacks, shared)
+            compare = CompareTab(callbacks, shared)
+            anatomy_tab(compare.race)
             measure_tab(shared, compare)
             models = ModelsTab(shared, compare)
         compare.race.select(lambda: gr.update(selected=ANATOMY), outputs=tabs, **PRIVATE)

@@ -2,32 +2,27 @@
 
 import json
 import zlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from copy import deepcopy
 from functools import partial
 from threading import Event
 from time import monotonic
-from typing import Any, NamedTuple, Self, TypeVar
-
-import gradio as gr
+from typing import Any, NamedTuple, Self
 
 from specdemo.capabilities import DRAFT_KINDS, EngineName
-from specdemo.child import Failure, Limits, run_limited
 from specdemo.engines.base import check_prompt
-from specdemo.errors import EngineError, FileError, ServerError, SpecdemoError
+from specdemo.errors import EngineError, ServerError, SpecdemoError
 from specdemo.exports import schema
 from specdemo.files import json_text
 from specdemo.racing.race import LiveSettings
 from specdemo.racing.trials import refined
 from specdemo.racing.worker import Job, Prepare, WithEngine, Worker, if_loaded
-from specdemo.records import Comparison, ModelPair, Phase, Progress, Request, Side, Turn
+from specdemo.records import Comparison, ModelPair, Phase, Request, Side, Turn
 from specdemo.results.metrics import answer
 from specdemo.results.words import is_chat
 from specdemo.settings import GenerationSettings
-from specdemo.text import counted
 from specdemo.ui.feed import Feed, end_event
-from specdemo.ui.parts import alert, notice, phase_words, progress_html
+from specdemo.ui.parts import alert, notice, phase_words
 
 
 class Visitors:
@@ -55,7 +50,6 @@ class Visitors:
 
 
 UPDATE_SECONDS = 0.35  # about a slice of both sides; each update of a race takes CPU time from the engine
-JOB_UPDATE_SECONDS = 1.0  # between updates of a measurement, which are larger
 
 
 class Update(NamedTuple):
@@ -134,13 +128,8 @@ class Sessions:
             for _ in self._worker.run_idle(job if load else partial(if_loaded, job=job)):
                 pass
 
-    def stop(self, activity: str) -> Callable[[gr.Request], None]:
-        """Return a callback that stops a visitor's activity."""
-
-        def stop_it(request: gr.Request) -> None:
-            self._visitors.stop(str(request.session_hash), activity)
-
-        return stop_it
+    def stop(self, visitor: str, activity: str) -> None:
+        self._visitors.stop(visitor, activity)
 
     def move(self, visitor: str, settings: GenerationSettings) -> None:
         live = LiveSettings(*(getattr(settings, name) for name in LiveSettings._fields))
@@ -232,107 +221,3 @@ def with_chat_cache(pair: ModelPair, settings: GenerationSettings) -> ModelPair:
         return pair
     runtime = pair.runtime.model_copy(update={"enable_prefix_caching": True})
     return pair.model_copy(update={"runtime": runtime})
-
-
-T = TypeVar("T")
-FILE_LIMITS = Limits()
-
-
-def in_child(
-    work: Callable[..., T], *arguments: Any, waiting: list[Any], what: str, otherwise: str
-) -> Generator[list[Any], None, T]:
-    """Run `work` on a visitor's file in a child process with limits, and return its result.
-
-    Until then, yield copies of `waiting` (Gradio changes them), so that Gradio notices a visitor who leaves. Raises
-    the work's SpecdemoError, or a FileError that begins with `what` and ends with `otherwise`.
-    """
-    failure = Failure(FileError, what, otherwise)
-    steps = run_limited(work, *arguments, name="specdemo file", failure=failure, limits=FILE_LIMITS)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        yield deepcopy(waiting)
-
-
-# Options of events: those that show their own progress, and those that run immediately, outside the queue.
-QUIET: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
-PRIVATE: dict[str, Any] = {**QUIET, "queue": False}
-# One job of the engine at a time: two would distort each other's clocks.
-ENGINE: dict[str, Any] = {"concurrency_id": "engine", "concurrency_limit": 1}
-# Reading and drawing, each in a process of its own, which ends when its visitor leaves.
-FILES: dict[str, Any] = {"concurrency_id": "files", "concurrency_limit": 2}
-WAITING = "Waiting for the machine …"
-
-
-def on_engine(button: gr.Button, callback: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
-    """The first output says that the job waits for others, until its turn."""
-    button.click(partial(notice, WAITING), outputs=outputs[0], **PRIVATE)
-    return button.click(callback, inputs, outputs, **QUIET, **ENGINE)
-
-
-def check_session(session_open: bool) -> None:
-    """The server keeps the state of its latest visitors only."""
-    if not session_open:
-        raise gr.Error("This session has expired. Reload the page.", print_exception=False)
-
-
-class JobUpdate(NamedTuple):
-    message: Any
-    board: Any
-    state: Any
-
-
-def job_updates(
-    sessions: Sessions,
-    visitor: str,
-    activity: str,
-    job: Job,
-    show: Callable[[Any], str],
-    after_stop: str = "finished results are kept",
-) -> Iterator[JobUpdate]:
-    """Yield updates while a job runs. Finished results stay on the board even if the job fails."""
-    state: Progress[Any] | None = None
-    due = arrived = 0.0
-    try:
-        for progress in sessions.measure(visitor, activity, job):
-            if isinstance(progress, Phase):
-                yield JobUpdate(notice(phase_words(progress)), gr.skip(), state)
-                continue
-            if progress is not None:
-                state, arrived = progress, monotonic()
-            if state is not None and monotonic() >= due:
-                due = monotonic() + JOB_UPDATE_SECONDS
-                board = gr.skip() if progress is None else show(state)
-                yield JobUpdate(_progress(state, monotonic() - arrived), board, state)
-            elif progress is None:
-                yield JobUpdate(gr.skip(), gr.skip(), state)
-    except Exception as error:  # whatever it is, the buttons change back
-        message = alert(as_failure(error, "The measurement failed"))
-        yield JobUpdate(message, show(state) if state is not None else gr.skip(), state)
-        return
-    if state is None:
-        yield JobUpdate(notice("Stopped before anything was measured."), gr.skip(), None)
-        return
-    stopped = state.done < state.total
-    message = notice(f"Stopped after {_done(state)}; {after_stop}.") if stopped else ""
-    yield JobUpdate(message, show(state), state)
-
-
-def _progress(state: Progress[Any], ago: float) -> str:
-    """`ago`: seconds since the state arrived. Within a time limit, the bar shows the time."""
-    text, left = f"{state.doing.capitalize()}: {_done(state)}", state.seconds_left
-    left = None if left is None else max(left - ago, 0.0)
-    if state.limit is None or left is None:
-        return progress_html(text, state.done, state.total, left)
-    return progress_html(text, state.limit - left, state.limit, left)
-
-
-def _done(state: Progress[Any]) -> str:
-    return f"{state.done} of {state.total}" if state.limit is None else counted(state.done, "run")
-
-
-def job_buttons(label: str, *, busy: bool) -> list[dict[str, Any]]:
-    return [gr.update(interactive=not busy, value="Working …" if busy else label), gr.update(visible=busy)]

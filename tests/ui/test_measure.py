@@ -16,8 +16,9 @@ from specdemo.records import Phase, Progress
 from specdemo.settings import GenerationSettings
 from specdemo.ui.compare import QUICK
 from specdemo.ui.controls import start_values
+from specdemo.ui.events import job_updates
 from specdemo.ui.measure import EMPTY, START, MeasureCallbacks, outcome, variant_choices, with_current
-from specdemo.ui.session import job_updates, with_chat_cache
+from specdemo.ui.session import with_chat_cache
 from tests.support.scripted import ScriptedEngine
 
 ENGINE = ScriptedEngine(wrong=(20, 30), draft=0.001)
