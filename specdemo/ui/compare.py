@@ -10,7 +10,6 @@ from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
 import gradio as gr
-from markupsafe import Markup
 
 from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
 from specdemo.exports.code import FLAVOURS, code
@@ -27,7 +26,7 @@ from specdemo.ui.controls import FIELDS, LIVE_CONTROLS, NAMES, Control, default_
 from specdemo.ui.events import ENGINE, FILES, PRIVATE, QUIET, check_session, run_in_child, stop_on_click
 from specdemo.ui.parts import alert, examples_html, html, notice
 from specdemo.ui.registry import Shared
-from specdemo.ui.server import sent
+from specdemo.ui.server import event_value
 from specdemo.ui.session import FinishedRun, Sessions
 from specdemo.ui.views import script, view
 
@@ -68,7 +67,7 @@ class CompareCallbacks:
 
     def wait(self, request: gr.Request) -> list[Any]:
         """Message and buttons; `gradio.js` adds the position in the queue."""
-        return [self._sessions.waiting(str(request.session_hash)), *buttons("waiting")]
+        return [self._sessions.waiting_notice(str(request.session_hash)), *buttons("waiting")]
 
     def move(self, request: gr.Request, pair: ModelPair, *values: Any) -> None:
         with suppress(SettingsError):
@@ -92,7 +91,7 @@ class CompareCallbacks:
 
     def share(self, event: gr.EventData) -> Iterator[list[Any]]:
         """Yield updates of message and file."""
-        kind, record = sent(event, "kind"), sent(event, "record")
+        kind, record = event_value(event, "kind"), event_value(event, "record")
         try:
             if not isinstance(kind, str) or kind not in FILE_KINDS or not isinstance(record, str):
                 raise FileError("The page sent something unexpected; reload it.")
@@ -174,9 +173,8 @@ DECODING = ("engine", "drafter", "policy", *sorted(parameters()))  # as opposed 
 APPLIED = (*DECODING, "kv_cache")  # they change when a measured setting is applied
 COMPARE = "compare"
 FIND, FIND_TITLE = "Start", "Find my best setting"
-FIND_HELP = "<p>Tries lookaheads and policies with this prompt, and sets the fastest.</p>"
+FIND_HELP = html("paragraph", "Tries lookaheads and policies with this prompt, and sets the fastest.")
 QUICK, THOROUGH = "30 seconds", "Thorough"
-_WHEN = '<p class="round">Takes effect in the next round.</p><p class="run">Takes effect on the next run.</p>'
 _MAIN = ("drafter", "max_ngram_size", "max_new_tokens")
 
 
@@ -185,18 +183,6 @@ class FindButtons(NamedTuple):
     stop: gr.Button
     effort: gr.Radio
     message: gr.HTML
-
-
-EXAMPLES = (
-    '<div class="examples"><button type="button" class="opens" popovertarget="example-list">Examples</button>'
-    '<div class="menu" id="example-list" popover></div></div>'
-)
-RUNS_TABLE = (
-    "<table><caption>Your runs of this prompt</caption><thead><tr><th>lookahead</th><th>accepted</th>"
-    "<th>tokens a round</th><th>speedup <small>(95 % interval)</small></th></tr></thead><tbody></tbody></table>"
-    "<div class='chart runs'></div>"
-    "<p>A longer lookahead writes more per round, but proposing and checking wrong tokens takes time.</p>"
-)
 
 
 class CompareTab:
@@ -232,7 +218,7 @@ class CompareTab:
         self.prompt = gr.Textbox(example, label="Prompt", show_label=False, lines=3, max_lines=3, elem_id="prompt")
         with gr.Row(elem_id="below-prompt"):
             gr.HTML("<p role='status'>Enter runs</p>", elem_id="keys")
-            self._examples = view("examples", EXAMPLES, value=examples_html(pair), elem_id="examples")
+            self._examples = view("examples", html("examples_menu"), value=examples_html(pair), elem_id="examples")
         with gr.Row(elem_id="actions"):
             self.run = gr.Button("Run", variant="primary", elem_id="run", interactive=False)
             self._stop = gr.Button("Stop", variant="stop", elem_id="stop", visible=False)
@@ -250,8 +236,8 @@ class CompareTab:
     def _add_main_controls(self) -> None:
         with gr.Column(elem_id="at-hand", elem_classes="controls"):
             self._add(*LIVE_CONTROLS)
-        gr.HTML(_WHEN, elem_id="when")
-        gr.HTML(RUNS_TABLE, elem_id="own-runs")
+        gr.HTML(html("takes_effect"), elem_id="when")
+        gr.HTML(html("own_runs"), elem_id="own-runs")
         with gr.Column(elem_id="main", elem_classes="controls"):
             self._add(*_MAIN)
 
@@ -259,7 +245,7 @@ class CompareTab:
         _panel("advanced", "More settings")
         with gr.Column(elem_id="advanced", elem_classes="controls panel"):
             self._add(*(name for name in NAMES if name not in self._controls))
-            gr.HTML(str(Markup("<p>{}</p>").format(SAMPLING_CAVEAT)), elem_id="caveat")
+            gr.HTML(html("paragraph", SAMPLING_CAVEAT), elem_id="caveat")
             with gr.Row(elem_id="as-code"):
                 self._flavour = gr.Dropdown(
                     [(software.title, name) for name, software in FLAVOURS.items()],

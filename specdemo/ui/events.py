@@ -13,7 +13,7 @@ from specdemo.errors import FileError
 from specdemo.racing.worker import Job
 from specdemo.records import Phase, Progress
 from specdemo.text import counted
-from specdemo.ui.parts import alert, notice, phase_words, progress_html
+from specdemo.ui.parts import alert, notice, phase_text, progress_html
 from specdemo.ui.session import Sessions, as_failure
 
 JOB_UPDATE_SECONDS = 1.0  # between updates of a measurement, which are larger than those of a race
@@ -72,7 +72,7 @@ def job_updates(
     try:
         for progress in sessions.measure(visitor, activity, job):
             if isinstance(progress, Phase):
-                yield JobUpdate(notice(phase_words(progress)), gr.skip(), state)
+                yield JobUpdate(notice(phase_text(progress)), gr.skip(), state)
                 continue
             if progress is not None:
                 state, arrived = progress, monotonic()

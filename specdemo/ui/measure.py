@@ -1,4 +1,4 @@
-"""The Measure tab: which prompts, what to vary, how long; and Compare's search for the best setting."""
+"""The Measure tab: prompts, variants and time; and the search for the best setting in the Compare tab."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import gradio as gr
-from markupsafe import Markup
 
 from specdemo.engines.base import Engine
 from specdemo.errors import SettingsError, SpecdemoError, capitalised
@@ -37,12 +36,11 @@ from specdemo.ui.events import (
     run_in_child,
     stop_on_click,
 )
-from specdemo.ui.parts import alert, notice
+from specdemo.ui.parts import alert, html, notice
 from specdemo.ui.registry import Shared
 from specdemo.ui.session import Sessions, with_chat_cache
 from specdemo.ui.views import script, view
 
-_LINE = Markup("<p>{}</p>")
 _FILES = [".txt", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".gz"]
 _BY_TITLE = {preset.title: name for name, preset in PRESETS.items() if name != "measure"}
 START = "Measure"
@@ -50,7 +48,7 @@ EMPTY = "[]"
 
 
 def board(progress: Progress[Result]) -> str:
-    """Update the board: parts, each shown on a card of its own by `board.js`."""
+    """Return the parts of the board as JSON; `board.js` shows each on a card."""
     if not progress.result.measured:
         return EMPTY
     content = report(progress.result)
@@ -64,7 +62,7 @@ def board(progress: Progress[Result]) -> str:
 
 
 def variant_choices(preset: str, pair: ModelPair, *values: Any) -> dict[str, Any]:
-    """Return an update of the variants: all that the pair supports, ticked."""
+    """Return an update of the variants: all that the pair supports, all ticked."""
     try:
         plan = _plan(preset, pair, [Task(name="", task="", prompt="")], 64, values)
     except SpecdemoError as error:
@@ -76,7 +74,7 @@ def variant_choices(preset: str, pair: ModelPair, *values: Any) -> dict[str, Any
 def _plan(
     preset: str, pair: ModelPair, tasks: Sequence[Task], tokens: int, values: Sequence[Any], **options: Any
 ) -> Plan:
-    """The search for the fastest setting keeps Compare's other settings."""
+    """Plan a measurement. The search for the fastest setting keeps the other settings of the Compare tab."""
     chosen = PRESETS[_BY_TITLE[preset]]
     if chosen.name == "tune":
         settings = settings_from(pair, dict(zip(NAMES, values, strict=True)) | {"max_new_tokens": tokens})
@@ -124,8 +122,8 @@ class MeasureCallbacks:
         except SpecdemoError as error:
             yield [alert(error), *unchanged, *idle]
             return
-        what = f"{counted(len(variants), 'variant')}, {counted(len(tasks), 'prompt')}"
-        started = notice(f"{what}, about {minutes:g} min after loading. {WAITING}")
+        size = f"{counted(len(variants), 'variant')}, {counted(len(tasks), 'prompt')}"
+        started = notice(f"{size}, about {minutes:g} min after loading. {WAITING}")
         yield [started, EMPTY, gr.update(visible=False), None, gr.update(visible=False), *busy]
         job = partial(with_loader, pair=pair, work=partial(run, plan))
         state = None
@@ -142,7 +140,14 @@ class MeasureCallbacks:
             with TemporaryDirectory() as folder:
                 paths = write(report(state.result), Path(folder) / "specdemo-measurement.json")
                 files = gr.update(value=list(map(str, paths)), visible=True)
-                yield [gr.skip(), gr.skip(), files, setting, use, *idle]  # Gradio copies them before it asks for more
+                yield [
+                    gr.skip(),
+                    gr.skip(),
+                    files,
+                    setting,
+                    use,
+                    *idle,
+                ]  # Gradio copies the files, then continues
         except SpecdemoError as error:
             yield [alert(error), gr.skip(), gr.skip(), setting, use, *idle]
 
@@ -165,14 +170,13 @@ class MeasureCallbacks:
             return
         started = notice(f"{len(plan.variants)} settings, about {60 * minutes:.0f} s. {WAITING}")
         yield [started, "", *busy, *unchanged]
-        # loaded as for a run, so that neither this nor the next run has to load it again
-        work = partial(_with_loaded, plan=plan)
-        # known step costs must do where there is no time to measure them
+        # load the pair as for a run, so that neither this search nor the next run loads it again
+        work = partial(_run_loaded, plan=plan)
+        # a quick search has no time to measure step costs, and uses them only if they are known
         job = WithEngine(settings.engine, with_chat_cache(pair, settings), work, calibrate=effort != QUICK)
         state = None
         visitor = str(request.session_hash)
-        updates = job_updates(self._sessions, visitor, "find", job, lambda progress: gr.skip(), "nothing was changed")
-        for update in updates:
+        for update in job_updates(self._sessions, visitor, "find", job, lambda _: gr.skip(), "nothing was changed"):
             state = update.state
             yield [update.message, "", *busy, *unchanged]
         if state is None or not state.result.complete:  # stopped or failed, as the message says
@@ -182,15 +186,15 @@ class MeasureCallbacks:
         yield [FIND_HELP, json.dumps([result.card], ensure_ascii=False), *idle, *apply_setting(result.settings)]
 
 
-# Minutes, tokens of each run at most, and what varies. Half a minute shall hold several runs of each setting, also on
-# a busy machine, and each length of a pass is warmed up first.
+# Minutes, the most tokens of a run, and what varies. Half a minute must hold several runs of each setting, even on a
+# busy machine, and a warm-up for each length of a pass.
 _EFFORTS: dict[str, tuple[float, int, dict[str, Any]]] = {
     QUICK: (0.5, 32, {"lookaheads": (1, 2, 3, 5), "thresholds": ()}),
     THOROUGH: (3.0, 64, {}),
 }
 
 
-def _with_loaded(
+def _run_loaded(
     engine: Engine, *, stop: Callable[[], bool], costs: Costs | None, plan: Plan
 ) -> Iterator[Progress[Result]]:
     yield from run(plan, loaded=Loaded(engine, costs), stop=stop)
@@ -214,36 +218,39 @@ class Outcome(NamedTuple):
 
 def outcome(result: Result, settings: GenerationSettings) -> Outcome:
     conclusion, measured = conclude(result), points(result)
-    best = next((p for p in points(result, fresh=True) if p.variant == conclusion.best), None)
-    yours = next((p for p in measured if result.variants[p.variant].settings.strategy == settings.strategy), None)
+    by_variant = {point.variant: point for point in points(result, fresh=True)}
+    best = by_variant.get(conclusion.best or "")
+    strategies = {point.variant: result.variants[point.variant].settings.strategy for point in measured}
+    current = next((point for point in measured if strategies[point.variant] == settings.strategy), None)
     title, chosen = f"Kept: {settings.strategy.words}", None
     if best is None:
         sentence = conclusion.sentence
-    elif yours is None:
+    elif current is None:
         sentence = "There was no time to measure your setting."
-    elif yours.variant == best.variant:
+    elif current.variant == best.variant:
         sentence = "It is the best of those tried."
-    elif yours.speedup.high >= best.speedup.low:
+    elif current.speedup.high >= best.speedup.low:
         sentence = f"{capitalised(best.variant)} is not clearly faster."
     else:
         title, chosen = f"Set: {best.variant}", result.variants[best.variant].settings
-        sentence = f"Decoding is now about {percent(best.speedup.middle / yours.speedup.middle - 1)} faster."
-    others = sorted((p for p in measured if p != yours), key=lambda p: -p.speedup.middle)
-    compared = {p.variant: p for p in (yours, best, *others) if p is not None}
+        sentence = f"Decoding is now about {percent(best.speedup.middle / current.speedup.middle - 1)} faster."
+    ranked = sorted(measured, key=lambda point: -point.speedup.middle)
+    compared = {point.variant: point for point in (current, best, *ranked) if point is not None}
     rows = [
-        [f"{name}, yours before" if point is yours else name, str(point.speedup), counted(point.runs, "run")]
-        for name, point in sorted([*compared.items()][:2], key=lambda pair: -pair[1].speedup.middle)
+        [f"{name}, yours before" if point is current else name, str(point.speedup), counted(point.runs, "run")]
+        for name, point in sorted([*compared.items()][:2], key=lambda item: -item[1].speedup.middle)
     ]
     missing = len(result.variants) - len({row.variant for row in result.rows})
-    rest = f" There was no time for {missing} of {len(result.variants)} settings." if missing else ""
-    remark = f"Runs of at most {settings.max_new_tokens} tokens with this prompt.{rest}"
+    remark = f"Runs of at most {settings.max_new_tokens} tokens with this prompt."
+    if missing:
+        remark += f" There was no time for {missing} of {len(result.variants)} settings."
     columns = ["setting", "speedup", ""]
     return Outcome(
         chosen, {"title": title, "paragraphs": [sentence], "columns": columns, "rows": rows, "remark": remark}
     )
 
 
-_BUNDLED = str(_LINE.format("Prompts from the bundled suite, unless you type some or choose a file."))
+_BUNDLED = html("paragraph", "Prompts from the bundled suite, unless you type some or choose a file.")
 _UNREADABLE = {"what": "This file cannot be read", "otherwise": "choose one with fewer prompts"}
 
 
@@ -256,8 +263,8 @@ def preview(path: str | None) -> Iterator[list[Any]]:
             return
         prompts = yield from run_in_child(read_prompts, Path(path), waiting=waiting, **_UNREADABLE)
         prompts.usable(skip_bad=True)
-        lines = (_LINE.format(printable(line, lines=True)) for line in (*prompts.about(), *prompts.first()))
-        yield [str(Markup("").join(lines)), gr.update(visible=bool(prompts.bad), value=False)]
+        lines = (html("paragraph", printable(line, lines=True)) for line in (*prompts.about(), *prompts.first()))
+        yield ["".join(lines), gr.update(visible=bool(prompts.bad), value=False)]
     except SpecdemoError as error:
         yield [alert(error), waiting[1]]
 

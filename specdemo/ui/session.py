@@ -1,4 +1,4 @@
-"""What visitors do with the engine: runs, repeats, loading, measurements and files, and stopping each."""
+"""Visitors' activities on the engine: runs, repeats, loading and measurements. A visitor can stop each of them."""
 
 import json
 import zlib
@@ -17,12 +17,12 @@ from specdemo.files import json_text
 from specdemo.racing.race import LiveSettings
 from specdemo.racing.trials import refined
 from specdemo.racing.worker import Job, Prepare, WithEngine, Worker, if_loaded
-from specdemo.records import Comparison, ModelPair, Phase, Request, Side, Turn
+from specdemo.records import Comparison, ModelPair, Phase, Request, Side, Slice, Turn
 from specdemo.results.metrics import answer
 from specdemo.results.words import is_chat
 from specdemo.settings import GenerationSettings
 from specdemo.ui.feed import Feed, end_event
-from specdemo.ui.parts import alert, notice, phase_words
+from specdemo.ui.parts import alert, notice, phase_text
 
 
 class Visitors:
@@ -33,7 +33,7 @@ class Visitors:
 
     @contextmanager
     def busy(self, visitor: str, activity: str) -> Iterator[Event]:
-        """The event is set when the visitor stops the activity."""
+        """Yield an event, which is set when the visitor stops the activity."""
         entry = visitor, activity, Event()
         self._busy.append(entry)
         try:
@@ -88,41 +88,42 @@ class Sessions:
         """Errors become messages; closing the iterator frees the engine."""
         chat = is_chat(pair, settings)
         pair = with_chat_cache(pair, settings)
-        feed, started, due, message, ended = Feed(pair, prompt, settings, history), set[Side](), 0.0, "", False
+        feed = Feed(pair, prompt, settings, history)
+        started, due = set[Side](), 0.0
+        message, ended = "", False
         try:
             check_prompt(Request.of(prompt, settings, tuple(history)))
             with self._visitors.busy(visitor, "run") as cancelled:
                 for progress in self._worker.compare(pair, prompt, settings, cancelled, history):
-                    if progress is None:
-                        yield Update(None, message)
-                        continue
-                    if isinstance(progress, Phase):
-                        feed.phase(phase_words(progress))
-                        yield Update(feed.news(), "")
-                        continue
-                    message = ""
-                    if isinstance(progress, Comparison):
-                        ended = True
-                        message = "".join(alert(ServerError(text)) for text in progress.failures.values())
-                        turn = _turn(prompt, progress) if chat else None
-                        finished = FinishedRun.of(feed.run, len(feed) + 1, progress)
-                        yield Update(end_event(progress, feed.run, len(feed)), message, turn, finished)
-                        continue
-                    feed.add(progress)
-                    if monotonic() >= due or progress.side not in started:  # show a first token at once
-                        started.add(progress.side)
-                        due = monotonic() + UPDATE_SECONDS
-                        yield Update(feed.news(), "")
+                    match progress:
+                        case None:
+                            yield Update(None, message)
+                        case Phase():
+                            feed.phase(phase_text(progress))
+                            yield Update(feed.next_update(), "")
+                        case Slice():
+                            feed.add(progress)
+                            if monotonic() >= due or progress.side not in started:  # show a first token at once
+                                started.add(progress.side)
+                                due = monotonic() + UPDATE_SECONDS
+                                yield Update(feed.next_update(), "")
+                        case Comparison():
+                            ended = True
+                            message = "".join(alert(ServerError(text)) for text in progress.failures.values())
+                            turn = _turn(prompt, progress) if chat else None
+                            finished = FinishedRun.of(feed.run, len(feed) + 1, progress)
+                            yield Update(end_event(progress, feed.run, len(feed)), message, turn, finished)
             if not ended:  # a run that has started ends with a comparison
-                feed.fail(words := "Stopped before the first token.")
-                yield Update(feed.news(), "") if feed.shown else Update(None, notice(words))
+                stopped = "Stopped before the first token."
+                feed.fail(stopped)
+                yield Update(feed.next_update(), "") if feed.shown else Update(None, notice(stopped))
         except Exception as error:  # whatever it is, the feed ends
             failure = as_failure(error, "The run failed")
             feed.fail(str(failure))
-            yield Update(feed.news(), alert(failure))
+            yield Update(feed.next_update(), alert(failure))
 
     def prepare(self, pair: ModelPair, settings: GenerationSettings, *, load: bool = False) -> None:
-        """Warm up for such a run while nobody else needs the engine; `load`: also in place of another pair."""
+        """Warm up for a run while nobody else needs the engine. `load`: even if that replaces another pair."""
         job = Prepare(settings.engine, with_chat_cache(pair, settings), settings)
         with suppress(SpecdemoError):  # the run reports it
             for _ in self._worker.run_idle(job if load else partial(if_loaded, job=job)):
@@ -139,19 +140,19 @@ class Sessions:
     def repeat(
         self, visitor: str, pair: ModelPair, finished: FinishedRun
     ) -> Iterator[tuple[str, FinishedRun] | None]:
-        """Repeat a finished race while nobody else needs the engine; yield None until its end and then, if there were
-        repeats, an event for the page and the updated run.
+        """Repeat a finished race while nobody else needs the engine. Yield None meanwhile and, if there were repeats,
+        finally an event for the page and the updated run.
         """
         before = last = finished.comparison
-        if before.repeats:  # a refused run leaves an earlier run in place, which is already repeated
+        if before.repeats:  # after a refused run, the earlier run is still in place
             return
         pair = with_chat_cache(pair, before.settings)
-        own, raced = (used.model_dump(exclude={"translated"}) for used in (pair, before.pair))  # known once loaded
-        if own != raced:  # the visitor has chosen another pair since
+        translated = before.pair.translated  # known once loaded
+        if pair.model_copy(update={"translated": translated}) != before.pair:  # the visitor has chosen another pair
             return
         engine = before.settings.engine
         with self._visitors.busy(visitor, "repeat") as cancelled, suppress(SpecdemoError):  # the race itself stands
-            # step costs last: measuring them cannot always be stopped, and the next run would have to wait
+            # step costs come last: measuring them cannot always be stopped, which would delay the next run
             for calibrate in (False, True):
                 job = WithEngine(engine, pair, partial(refined, comparison=last), calibrate=calibrate)
                 for progress in self._worker.run_idle(partial(if_loaded, job=job), cancelled):
@@ -160,18 +161,18 @@ class Sessions:
                 if cancelled.is_set() or last.costs is not None:
                     break
         if last is not before:
-            line = end_event(last, finished.run, finished.events)
-            yield line, FinishedRun.of(finished.run, finished.events + 1, last)
+            event = end_event(last, finished.run, finished.events)
+            yield event, FinishedRun.of(finished.run, finished.events + 1, last)
 
     def load(self, visitor: str, engine: EngineName, pair: ModelPair) -> Iterator[str]:
-        """Load a pair in place of the current one and yield messages; an empty last one means success."""
+        """Load a pair in place of the current one. Yield messages; if the last one is empty, the pair is loaded."""
         with self._visitors.busy(visitor, "load") as cancelled:
             for phase in self._worker.run(Prepare(engine, initial_pair(pair)), cancelled):
-                yield notice(phase_words(phase)) if phase is not None else ""
+                yield notice(phase_text(phase)) if phase is not None else ""
             yield notice("Stopped; the previous pair is still in use.") if cancelled.is_set() else ""
 
-    def waiting(self, visitor: str) -> str:
-        """Say what, besides the queue, this visitor's next run waits for; empty if nothing."""
+    def waiting_notice(self, visitor: str) -> str:
+        """Say why this visitor's next run waits, apart from the queue; empty if it does not."""
         loading = self._visitors.events(visitor, "load")
         return notice("The other pair is still loading; the run starts when it is ready.") if loading else ""
 
@@ -192,7 +193,7 @@ class Sessions:
 
 
 def as_failure(error: Exception, what: str) -> SpecdemoError:
-    """An error that is not specdemo's own becomes the cause of an EngineError."""
+    """Make any other error the cause of an EngineError."""
     if isinstance(error, SpecdemoError):
         return error
     failure = EngineError.of(error, what)
@@ -207,7 +208,7 @@ def _turn(prompt: str, comparison: Comparison) -> Turn | None:
 
 
 def initial_pair(pair: ModelPair) -> ModelPair:
-    """The pair as its first run needs it, so that it loads only once."""
+    """Return the pair as its first run will need it, so that it loads only once."""
     return with_chat_cache(pair, GenerationSettings())
 
 
