@@ -163,9 +163,7 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
     if len(models) == 1 and getattr(options, "drafter", "model") == "model":
         fitting = fitting_draft(models[0], library(options.models_dir).models)
         models += [fitting] if fitting is not None else []
-    runtime = RuntimeSettings.checked(
-        **initial_runtime(models[0]).model_dump() | given_settings(options, RuntimeSettings)
-    )
+    runtime = initial_runtime(models[0]).model_dump() | given_settings(options, RuntimeSettings)
     return pair_of(*models, runtime=RuntimeSettings.checked(**runtime))
 
 
@@ -220,10 +218,8 @@ def _kind(field: FieldInfo) -> dict[str, Any]:
     return {"type": annotation, "metavar": getattr(annotation, "__name__", "value").upper()}
 
 
-def given_settings(
-    options: argparse.Namespace, settings: type[GenerationSettings | RuntimeSettings]
-) -> dict[str, Any]:
-    return {name: value for name, value in vars(options).items() if name in settings.model_fields}
+def given_settings(options: argparse.Namespace, kind: type[GenerationSettings | RuntimeSettings]) -> dict[str, Any]:
+    return {name: value for name, value in vars(options).items() if name in kind.model_fields}
 
 
 def integer(least: int, most: int | None = None) -> Callable[[str], int]:

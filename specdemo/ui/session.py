@@ -147,8 +147,8 @@ class Sessions:
         if before.repeats:  # after a refused run, the earlier run is still in place
             return
         pair = with_chat_cache(pair, before.settings)
-        translated = before.pair.translated  # known once loaded
-        if pair.model_copy(update={"translated": translated}) != before.pair:  # the visitor has chosen another pair
+        chosen = pair.model_dump(exclude={"translated"})  # known once loaded
+        if chosen != before.pair.model_dump(exclude={"translated"}):  # the visitor has chosen another pair since
             return
         engine = before.settings.engine
         with self._visitors.busy(visitor, "repeat") as cancelled, suppress(SpecdemoError):  # the race itself stands
