@@ -13,15 +13,7 @@ from pydantic.fields import FieldInfo
 
 from specdemo.capabilities import ServerKind, effective
 from specdemo.errors import UsageError, quoted
-from specdemo.models.catalogue import (
-    MODELS_VARIABLE,
-    catalogue,
-    default_drafter,
-    default_pair,
-    initial_runtime,
-    initial_settings,
-    pair_of,
-)
+from specdemo.models import catalogue
 from specdemo.models.checks import fitting_draft
 from specdemo.models.library import library, resolve
 from specdemo.records import SILENCE_SECONDS, ModelPair, Server, Servers
@@ -50,10 +42,10 @@ def add_settings(parser: argparse.ArgumentParser, settings: type[GenerationSetti
 
 def add_defaults(parser: argparse.ArgumentParser, initial: Callable[[ModelPair], GenerationSettings]) -> None:
     """Add defaults to the help: those of the default pair, marked where each pair has its own."""
-    pair = default_pair()
+    pair = catalogue.default_pair()
     values = dict(initial(pair)) | dict(pair.runtime)
     by_pair = {"engine"}
-    for entry in catalogue():
+    for entry in catalogue.catalogue():
         by_pair |= entry.begin.generation.keys() | entry.begin.runtime.model_fields_set
     for action in parser._actions:
         value = values.get(action.dest)
@@ -86,7 +78,8 @@ def prompt_file(options: argparse.Namespace, typed: list[str]) -> Path | None:
             if Path(text).is_file():
                 advice = f"read it with --prompt-file {quoted(text)}, or pipe the text to the prompt -"
                 raise UsageError(f"The prompt {quoted(text)} is the name of a file; {advice}.")
-    return options.prompt_file
+    file: Path | None = options.prompt_file
+    return file
 
 
 def _topic(settings: type[GenerationSettings | RuntimeSettings], name: str) -> str:
@@ -138,7 +131,9 @@ def chosen_servers(options: argparse.Namespace) -> Servers | None:
 
 
 def add_models_dir(parser: argparse.ArgumentParser) -> None:
-    help_ = f"your own OpenVINO folders and GGUF files (default: ${MODELS_VARIABLE}, or a folder in your cache)"
+    help_ = (
+        f"your own OpenVINO folders and GGUF files (default: ${catalogue.MODELS_VARIABLE}, or a folder in your cache)"
+    )
     parser.add_argument("--models-dir", type=Path, metavar="DIR", help=help_)
 
 
@@ -157,21 +152,21 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
     if options.target is None:
         if options.draft is not None:
             raise UsageError("--draft needs --target; give both.")
-        return default_pair(**given_settings(options, RuntimeSettings))
+        return catalogue.default_pair(**given_settings(options, RuntimeSettings))
     names = [name for name in (options.target, options.draft) if name is not None]
     models = [resolve(name, options.models_dir) for name in names]
     if len(models) == 1 and getattr(options, "drafter", "model") == "model":
         fitting = fitting_draft(models[0], library(options.models_dir).models)
         models += [fitting] if fitting is not None else []
-    runtime = initial_runtime(models[0]).model_dump() | given_settings(options, RuntimeSettings)
-    return pair_of(*models, runtime=RuntimeSettings.checked(**runtime))
+    runtime = catalogue.initial_runtime(models[0]).model_dump() | given_settings(options, RuntimeSettings)
+    return catalogue.pair_of(*models, runtime=RuntimeSettings.checked(**runtime))
 
 
 def raced_settings(options: argparse.Namespace, pair: ModelPair) -> GenerationSettings:
     """Return the settings of a race. If prompt lookup proposes for want of a draft, say so on standard error."""
     explicit = hasattr(options, "drafter")
-    default = {} if explicit else {"drafter": default_drafter(pair)}
-    settings = initial_settings(pair, **default | given_settings(options, GenerationSettings))
+    default = {} if explicit else {"drafter": catalogue.default_drafter(pair)}
+    settings = catalogue.initial_settings(pair, **default | given_settings(options, GenerationSettings))
     if pair.draft is None and settings.strategy.drafter.model:
         raise UsageError("A target alone has no draft model; give one with --draft, or choose --drafter lookup.")
     if pair.draft is None and not explicit:

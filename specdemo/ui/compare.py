@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import zip_longest
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import gradio as gr
 
@@ -20,9 +20,8 @@ from specdemo.models.checks import with_tokenizers_compared
 from specdemo.records import MOST_TURNS, ModelPair, Turn
 from specdemo.results.words import SAMPLING_CAVEAT, is_chat
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import parameters
 from specdemo.ui import controls as widgets
-from specdemo.ui.controls import FIELDS, LIVE_CONTROLS, NAMES, Control, default_values
+from specdemo.ui.controls import FIELDS, LIVE_CONTROLS, NAMES, STRATEGY, Control, default_values
 from specdemo.ui.events import ENGINE, FILES, PRIVATE, QUIET, check_session, run_in_child, stop_on_click
 from specdemo.ui.parts import alert, examples_html, html, notice
 from specdemo.ui.registry import Shared
@@ -97,12 +96,14 @@ class CompareCallbacks:
                 raise FileError("The page sent something unexpected; reload it.")
             failure = {"what": "This run cannot be drawn", "otherwise": "share it as JSON"}
             content = yield from run_in_child(make_file, kind, record, waiting=[gr.skip(), ""], **failure)
+            shared_file = {
+                "content": b64encode(content).decode(),
+                "type": FILE_KINDS[kind].media_type,
+                "name": f"specdemo-race.{kind}",
+            }
+            yield ["", json.dumps(shared_file)]
         except FileError as error:
             yield [alert(error), ""]
-            return
-        name = f"specdemo-race.{kind}"
-        shared_file = {"content": b64encode(content).decode(), "type": FILE_KINDS[kind].media_type, "name": name}
-        yield ["", json.dumps(shared_file)]
 
     def code(self, flavour: str, pair: ModelPair, prompt: str, *values: Any) -> list[str]:
         try:
@@ -159,34 +160,26 @@ def cancel_run() -> list[Any]:
 
 
 def chat_so_far(turns: tuple[Turn, ...], prompt: str) -> tuple[Turn, ...]:
-    """Drop the last turn if this is the same message, so that it is answered again."""
+    """Drop the last turn if it has the same prompt, which is then answered again."""
     again = bool(turns) and turns[-1].prompt == prompt
     return turns[:-1] if again else turns[-MOST_TURNS:]
 
 
-def _chat(turns: tuple[Turn, ...], **more: Any) -> list[Any]:
-    """Return updates of the turns, and of the switch that continues the chat, disabled without any."""
-    return [turns, gr.update(interactive=True) if turns else gr.update(interactive=False, value=False, **more)]
+def _chat(turns: tuple[Turn, ...], **options: Any) -> list[Any]:
+    """Return updates of the turns and of the switch that continues the chat, which is disabled without turns."""
+    return [turns, gr.update(interactive=True) if turns else gr.update(interactive=False, value=False, **options)]
 
 
-DECODING = ("engine", "drafter", "policy", *sorted(parameters()))  # as opposed to prompt, length and sampling
-APPLIED = (*DECODING, "kv_cache")  # they change when a measured setting is applied
+APPLIED = (*STRATEGY, "kv_cache")  # they change when a measured setting is applied
 COMPARE = "compare"
-FIND, FIND_TITLE = "Start", "Find my best setting"
+FIND = "Start"
 FIND_HELP = html("paragraph", "Tries lookaheads and policies with this prompt, and sets the fastest.")
 QUICK, THOROUGH = "30 seconds", "Thorough"
 _MAIN = ("drafter", "max_ngram_size", "max_new_tokens")
 
 
-class FindButtons(NamedTuple):
-    start: gr.Button
-    stop: gr.Button
-    effort: gr.Radio
-    message: gr.HTML
-
-
 class CompareTab:
-    """`run` is disabled until the page is restored: until then, the pair may not be the link's."""
+    """`run` is disabled until the page is restored, because the pair may not be the link's yet."""
 
     def __init__(self, callbacks: CompareCallbacks, shared: Shared) -> None:
         self._callbacks, self._shared = callbacks, shared
@@ -196,21 +189,20 @@ class CompareTab:
             with gr.Column(elem_id="rail", scale=0, min_width=300):
                 self._add_prompt()
                 self._add_main_controls()
-                self.find = _find_panel()
+                self._add_search_panel()
                 self._add_settings_panel()
             with gr.Column(elem_id="stage", min_width=0):
                 self.race, self._shared_file = view("race"), gr.Textbox(visible=False)
                 self._finished = gr.State(None)
         self.controls = {name: self._controls[name] for name in NAMES}
-        self._settings = [shared.pair, *self.controls.values()]
-        self._connect_repeats(self._connect_run())
+        self._pair_and_settings = [shared.pair, *self.controls.values()]
+        self._connect_run()
         self._connect_controls()
-        self._connect_code()
-        self._connect_share()
+        self._connect_exports()
 
     def prepare(self, event: Any) -> None:
         """Get the engine ready after an event."""
-        event.then(self._callbacks.prepare, [self._shared.session_open, *self._settings], **PRIVATE)
+        event.then(self._callbacks.prepare, [self._shared.session_open, *self._pair_and_settings], **PRIVATE)
 
     def _add_prompt(self) -> None:
         pair = self._shared.registry.default
@@ -241,19 +233,27 @@ class CompareTab:
         with gr.Column(elem_id="main", elem_classes="controls"):
             self._add(*_MAIN)
 
+    def _add_search_panel(self) -> None:
+        _panel("finding", "Find my best setting")
+        with gr.Row(elem_id="finding", elem_classes="panel"):
+            self.find_message = gr.HTML(FIND_HELP, elem_id="find-message", elem_classes="message")
+            self.find_effort = gr.Radio(
+                [QUICK, THOROUGH], value=QUICK, container=False, show_label=False, elem_id="effort"
+            )
+            self.find_start = gr.Button(FIND, elem_id="find", size="sm", min_width=90)
+            self.find_stop = gr.Button(
+                "Stop", variant="stop", elem_id="stop-find", size="sm", visible=False, min_width=60
+            )
+
     def _add_settings_panel(self) -> None:
         _panel("advanced", "More settings")
         with gr.Column(elem_id="advanced", elem_classes="controls panel"):
             self._add(*(name for name in NAMES if name not in self._controls))
             gr.HTML(html("paragraph", SAMPLING_CAVEAT), elem_id="caveat")
             with gr.Row(elem_id="as-code"):
+                names = [(software.title, name) for name, software in FLAVOURS.items()]
                 self._flavour = gr.Dropdown(
-                    [(software.title, name) for name, software in FLAVOURS.items()],
-                    label="Software",
-                    container=False,
-                    filterable=False,
-                    elem_id="flavour",
-                    min_width=200,
+                    names, label="Software", container=False, filterable=False, elem_id="flavour", min_width=200
                 )
                 self._copy = gr.Button("Copy as code", elem_id="copy-code", size="sm", min_width=120)
                 self._code = gr.Textbox(visible=False)
@@ -264,8 +264,7 @@ class CompareTab:
         for name in names:
             self._controls[name] = widgets.control(name, value=values[name], min_width=120, **options.get(name, {}))
 
-    def _connect_run(self) -> Any:
-        """Return the event of a run, which repeats follow."""
+    def _connect_run(self) -> None:
         callbacks, buttons_of_run = self._callbacks, [self.run, self._stop, self._cancel]
         started = self.run.click(callbacks.wait, outputs=[self.message, *buttons_of_run], **PRIVATE).then(
             callbacks.run,
@@ -281,13 +280,10 @@ class CompareTab:
         self._stop.click(None, js=script("main.js", "skipPlayback"))
         self._cancel.click(cancel_run, outputs=[self.message, *buttons_of_run], cancels=started, **PRIVATE)
         self.run.click(None, js=script("main.js", "setRequested", "true"))
-        for over in (started.then, self._cancel.click):
-            over(None, js=script("main.js", "setRequested", "false"))
-        return started
-
-    def _connect_repeats(self, run: Any) -> None:
-        run.success(None, js=script("main.js", "setRepeating", "true"))
-        repeated = run.success(
+        for end in (started.then, self._cancel.click):
+            end(None, js=script("main.js", "setRequested", "false"))
+        started.success(None, js=script("main.js", "setRepeating", "true"))
+        repeated = started.success(
             self._callbacks.repeat,
             [self._shared.session_open, self._shared.pair, self._finished],
             [self.race, self._finished],
@@ -301,26 +297,24 @@ class CompareTab:
         controls, pair = self.controls, self._shared.pair
         latest: dict[str, Any] = {"trigger_mode": "always_last", **PRIVATE}
         moved = [controls[name].input for name in LIVE_CONTROLS]  # by the visitor, not by a pair that was just loaded
-        gr.on(moved, self._callbacks.move, self._settings, **latest)
-        reading = [self.prompt.focus, *(controls[name].change for name in DECODING)]
-        gr.on(reading, self._callbacks.prepare, [self._shared.session_open, *self._settings], **latest)
+        gr.on(moved, self._callbacks.move, self._pair_and_settings, **latest)
+        reading = [self.prompt.focus, *(controls[name].change for name in STRATEGY)]
+        gr.on(reading, self._callbacks.prepare, [self._shared.session_open, *self._pair_and_settings], **latest)
         choosers = [controls["engine"], controls["drafter"], controls["policy"]]
         valid = [*(controls[name] for name in _start_appearance(self._shared.registry.default)), self.message]
         changed = [pair.change, *(chooser.change for chooser in choosers)]
         gr.on(changed, widgets.show_valid, [pair, *choosers], valid, **PRIVATE)
-        names = ["drafter", "policy", *sorted(parameters())]
+        names = STRATEGY[1:]
         of_drafter = [controls[name] for name in names]
         recalled = script("settings.js", "recallDrafter", json.dumps(names))
         controls["drafter"].input(None, of_drafter, of_drafter, js=recalled)
         pair.change(lambda new: _chat((), visible=new.target.chat_template), pair, self._chat, **PRIVATE)
         pair.change(examples_html, pair, self._examples, **PRIVATE)
 
-    def _connect_code(self) -> None:
+    def _connect_exports(self) -> None:
         inputs = [self._flavour, self._shared.pair, self.prompt, *self.controls.values()]
         copied = self._copy.click(self._callbacks.code, inputs, [self.message, self._code], **PRIVATE)
         copied.then(None, self._code, js=script("settings.js", "copyCode"))
-
-    def _connect_share(self) -> None:
         drawn = self.race.download(self._callbacks.share, outputs=[self.message, self._shared_file], **QUIET, **FILES)
         drawn.then(None, self._shared_file, js=script("files.js", "saveSharedFile"))
 
@@ -328,16 +322,6 @@ class CompareTab:
 def _start_appearance(pair: ModelPair) -> dict[str, dict[str, Any]]:
     start = widgets.start_values(pair)
     return widgets.appearance(pair, start["engine"], start["drafter"], start["policy"])
-
-
-def _find_panel() -> FindButtons:
-    _panel("finding", FIND_TITLE)
-    with gr.Row(elem_id="finding", elem_classes="panel"):
-        message = gr.HTML(FIND_HELP, elem_id="find-message", elem_classes="message")
-        effort = gr.Radio([QUICK, THOROUGH], value=QUICK, container=False, show_label=False, elem_id="effort")
-        start = gr.Button(FIND, elem_id="find", size="sm", min_width=90)
-        stop = gr.Button("Stop", variant="stop", elem_id="stop-find", size="sm", visible=False, min_width=60)
-    return FindButtons(start, stop, effort, message)
 
 
 def _panel(name: str, title: str) -> None:

@@ -22,7 +22,7 @@ HIDDEN_CHOICE = '.no-{0} label:has(input[value="{0}"]) {{ display: none; }}'
 FIELDS = GenerationSettings.model_fields
 RUNTIME = RuntimeSettings.model_fields
 NAMES = tuple(FIELDS)
-STRATEGY = {"engine", "drafter", "policy", *parameters()}
+STRATEGY = ("engine", "drafter", "policy", *sorted(parameters()))
 LIVE_CONTROLS = LiveSettings._fields  # a visitor can change them during a run
 Control = gr.Checkbox | gr.Dropdown | gr.Radio | gr.Number | gr.Slider | gr.Textbox
 
@@ -73,9 +73,7 @@ def visibility(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
         "policy": len(allowed) > 1,
         **{name: name in used for name in NAMES if name in parameters()},
         **{name: supports(engine, name) for name in NAMES if name in PARTIAL and name not in parameters()},
-        "apply_chat_template": pair.target.chat_template,
-        "enable_thinking": pair.target.chat_template,
-        "system_prompt": pair.target.chat_template,
+        **dict.fromkeys(("apply_chat_template", "enable_thinking", "system_prompt"), pair.target.chat_template),
     }
 
 

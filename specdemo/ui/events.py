@@ -4,13 +4,12 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from copy import deepcopy
 from functools import partial
 from time import monotonic
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import gradio as gr
 
 from specdemo.child import Failure, Limits, run_limited
 from specdemo.errors import FileError
-from specdemo.racing.worker import Job
 from specdemo.records import Phase, Progress
 from specdemo.text import counted
 from specdemo.ui.parts import alert, notice, phase_text, progress_html
@@ -52,46 +51,39 @@ def check_session(session_open: bool) -> None:
         raise gr.Error("This session has expired. Reload the page.", print_exception=False)
 
 
-class JobUpdate(NamedTuple):
-    message: Any
-    board: Any
-    state: Any
-
-
 def job_updates(
-    sessions: Sessions,
-    visitor: str,
-    activity: str,
-    job: Job,
-    show: Callable[[Any], str],
+    steps: Iterator[Any],
+    update: Callable[[Any, Any], list[Any]],
+    show: Callable[[Any], Any] = lambda state: gr.skip(),
     after_stop: str = "finished results are kept",
-) -> Iterator[JobUpdate]:
-    """Yield updates while a job runs. Finished results stay on the board even if the job fails."""
+) -> Generator[list[Any], None, Progress[Any] | None]:
+    """Yield `update` of message and board for the steps of `Sessions.measure`, and return the last state. Finished
+    results stay on the board even if the job fails.
+    """
     state: Progress[Any] | None = None
     due = arrived = 0.0
     try:
-        for progress in sessions.measure(visitor, activity, job):
+        for progress in steps:
             if isinstance(progress, Phase):
-                yield JobUpdate(notice(phase_text(progress)), gr.skip(), state)
+                yield update(notice(phase_text(progress)), gr.skip())
                 continue
             if progress is not None:
                 state, arrived = progress, monotonic()
             if state is not None and monotonic() >= due:
                 due = monotonic() + JOB_UPDATE_SECONDS
                 board = gr.skip() if progress is None else show(state)
-                yield JobUpdate(_progress(state, monotonic() - arrived), board, state)
+                yield update(_progress(state, monotonic() - arrived), board)
             elif progress is None:
-                yield JobUpdate(gr.skip(), gr.skip(), state)
+                yield update(gr.skip(), gr.skip())
+        message = ""
+        if state is None:
+            message = notice("Stopped before anything was measured.")
+        elif state.done < state.total:
+            message = notice(f"Stopped after {_done(state)}; {after_stop}.")
     except Exception as error:  # whatever it is, the buttons change back
         message = alert(as_failure(error, "The measurement failed"))
-        yield JobUpdate(message, show(state) if state is not None else gr.skip(), state)
-        return
-    if state is None:
-        yield JobUpdate(notice("Stopped before anything was measured."), gr.skip(), None)
-        return
-    stopped = state.done < state.total
-    message = notice(f"Stopped after {_done(state)}; {after_stop}.") if stopped else ""
-    yield JobUpdate(message, show(state), state)
+    yield update(message, gr.skip() if state is None else show(state))
+    return state
 
 
 def _progress(state: Progress[Any], ago: float) -> str:

@@ -22,20 +22,9 @@ from specdemo.results.figures import as_data
 from specdemo.results.words import percent
 from specdemo.settings import GenerationSettings
 from specdemo.text import counted, printable
+from specdemo.ui import events
 from specdemo.ui.compare import APPLIED, FIND, FIND_HELP, QUICK, THOROUGH, CompareTab, apply_setting
 from specdemo.ui.controls import NAMES, settings_from
-from specdemo.ui.events import (
-    FILES,
-    PRIVATE,
-    QUIET,
-    WAITING,
-    check_session,
-    job_buttons,
-    job_updates,
-    queue_for_engine,
-    run_in_child,
-    stop_on_click,
-)
 from specdemo.ui.parts import alert, html, notice
 from specdemo.ui.registry import Shared
 from specdemo.ui.session import Sessions, with_chat_cache
@@ -103,8 +92,8 @@ class MeasureCallbacks:
         *values: Any,
     ) -> Iterator[list[Any]]:
         """Yield updates of message, board, files, the fastest setting and its button, and both buttons."""
-        check_session(session_open)
-        idle, busy = job_buttons(START, busy=False), job_buttons(START, busy=True)
+        events.check_session(session_open)
+        idle, busy = events.job_buttons(START, busy=False), events.job_buttons(START, busy=True)
         unchanged = [gr.skip()] * 4
         typed = [line.strip() for line in text.splitlines() if line.strip()]
         waiting = [notice("Reading the prompts …"), *unchanged, *busy]
@@ -112,7 +101,9 @@ class MeasureCallbacks:
         try:
             tasks = typed_tasks(typed)
             if file is not None or not typed:
-                prompts = None if file is None else (yield from run_in_child(read_prompts, Path(file), **reading))
+                prompts = None
+                if file is not None:
+                    prompts = yield from events.run_in_child(read_prompts, Path(file), **reading)
                 tasks = chosen_tasks(prompts, pair.target.prompts, int(limit), skip_bad=skip_bad)
             plan = _plan(preset, pair, tasks, int(tokens), values, minutes=minutes)
             variants = {name: variant for name, variant in plan.variants.items() if name in ticked}
@@ -123,13 +114,13 @@ class MeasureCallbacks:
             yield [alert(error), *unchanged, *idle]
             return
         size = f"{counted(len(variants), 'variant')}, {counted(len(tasks), 'prompt')}"
-        started = notice(f"{size}, about {minutes:g} min after loading. {WAITING}")
+        started = notice(f"{size}, about {minutes:g} min after loading. {events.WAITING}")
         yield [started, EMPTY, gr.update(visible=False), None, gr.update(visible=False), *busy]
         job = partial(with_loader, pair=pair, work=partial(run, plan))
-        state = None
-        for update in job_updates(self._sessions, str(request.session_hash), "measure", job, board):
-            state = update.state
-            yield [update.message, update.board, *unchanged[1:], *busy]
+        steps = self._sessions.measure(str(request.session_hash), "measure", job)
+        state = yield from events.job_updates(
+            steps, lambda message, parts: [message, parts, *unchanged[1:], *busy], board
+        )
         if state is None or not state.result.measured:
             yield [gr.skip(), *unchanged, *idle]
             return
@@ -155,8 +146,8 @@ class MeasureCallbacks:
         self, request: gr.Request, session_open: bool, pair: ModelPair, prompt: str, effort: str, *values: Any
     ) -> Iterator[list[Any]]:
         """Yield updates of message, result card, both buttons, and the controls."""
-        check_session(session_open)
-        idle, busy = job_buttons(FIND, busy=False), job_buttons(FIND, busy=True)
+        events.check_session(session_open)
+        idle, busy = events.job_buttons(FIND, busy=False), events.job_buttons(FIND, busy=True)
         unchanged = apply_setting(None)
         minutes, tokens, axes = _EFFORTS[effort]
         try:
@@ -168,17 +159,16 @@ class MeasureCallbacks:
         except SpecdemoError as error:
             yield [alert(error), "", *idle, *unchanged]
             return
-        started = notice(f"{len(plan.variants)} settings, about {60 * minutes:.0f} s. {WAITING}")
+        started = notice(f"{len(plan.variants)} settings, about {60 * minutes:.0f} s. {events.WAITING}")
         yield [started, "", *busy, *unchanged]
         # load the pair as for a run, so that neither this search nor the next run loads it again
         work = partial(_run_loaded, plan=plan)
         # a quick search has no time to measure step costs, and uses them only if they are known
         job = WithEngine(settings.engine, with_chat_cache(pair, settings), work, calibrate=effort != QUICK)
-        state = None
-        visitor = str(request.session_hash)
-        for update in job_updates(self._sessions, visitor, "find", job, lambda _: gr.skip(), "nothing was changed"):
-            state = update.state
-            yield [update.message, "", *busy, *unchanged]
+        steps = self._sessions.measure(str(request.session_hash), "find", job)
+        state = yield from events.job_updates(
+            steps, lambda message, _: [message, "", *busy, *unchanged], after_stop="nothing was changed"
+        )
         if state is None or not state.result.complete:  # stopped or failed, as the message says
             yield [gr.skip(), "", *idle, *unchanged]
             return
@@ -244,10 +234,8 @@ def outcome(result: Result, settings: GenerationSettings) -> Outcome:
     remark = f"Runs of at most {settings.max_new_tokens} tokens with this prompt."
     if missing:
         remark += f" There was no time for {missing} of {len(result.variants)} settings."
-    columns = ["setting", "speedup", ""]
-    return Outcome(
-        chosen, {"title": title, "paragraphs": [sentence], "columns": columns, "rows": rows, "remark": remark}
-    )
+    card = {"title": title, "paragraphs": [sentence], "rows": rows, "remark": remark}
+    return Outcome(chosen, card | {"columns": ["setting", "speedup", ""]})
 
 
 _BUNDLED = html("paragraph", "Prompts from the bundled suite, unless you type some or choose a file.")
@@ -261,7 +249,7 @@ def preview(path: str | None) -> Iterator[list[Any]]:
         if path is None:
             yield [_BUNDLED, waiting[1]]
             return
-        prompts = yield from run_in_child(read_prompts, Path(path), waiting=waiting, **_UNREADABLE)
+        prompts = yield from events.run_in_child(read_prompts, Path(path), waiting=waiting, **_UNREADABLE)
         prompts.usable(skip_bad=True)
         lines = (html("paragraph", printable(line, lines=True)) for line in (*prompts.about(), *prompts.first()))
         yield ["".join(lines), gr.update(visible=bool(prompts.bad), value=False)]
@@ -306,24 +294,23 @@ def measure_tab(shared: Shared, compare: CompareTab) -> None:
         )
         best, card = gr.State(None), gr.Textbox(visible=False)  # not beside tabs, where Gradio miscounts them
     inputs = [session_open, pair, file, skip_bad, preset, ticked, text, limit, tokens, minutes, *controls.values()]
-    queue_for_engine(start, callbacks.measure, inputs, [message, board, files, best, use, start, stop_button])
-    stop_on_click(stop_button, shared.sessions, "measure")
-    file.upload(preview, file, [suite, skip_bad], **QUIET, **FILES)
+    events.queue_for_engine(start, callbacks.measure, inputs, [message, board, files, best, use, start, stop_button])
+    events.stop_on_click(stop_button, shared.sessions, "measure")
+    file.upload(preview, file, [suite, skip_bad], **events.QUIET, **events.FILES)
     gr.on(
         [preset.change, pair.change, controls["engine"].change, controls["drafter"].change],
         variant_choices,
         [preset, pair, *controls.values()],
         ticked,
-        **PRIVATE,
+        **events.PRIVATE,
     )
-    use.click(apply_setting, best, [controls[name] for name in APPLIED], **PRIVATE).then(
-        None, js=script("gradio.js", "openCompare")
-    )
-    find = compare.find
-    queue_for_engine(
-        find.start,
+    applied = [controls[name] for name in APPLIED]
+    used = use.click(apply_setting, best, applied, **events.PRIVATE)
+    used.then(None, js=script("gradio.js", "openCompare"))
+    events.queue_for_engine(
+        compare.find_start,
         callbacks.find,
-        [session_open, pair, compare.prompt, find.effort, *controls.values()],
-        [find.message, card, find.start, find.stop, *(controls[name] for name in APPLIED)],
+        [session_open, pair, compare.prompt, compare.find_effort, *controls.values()],
+        [compare.find_message, card, compare.find_start, compare.find_stop, *applied],
     ).then(None, card, js=script("main.js", "showSearchResult"))
-    stop_on_click(find.stop, shared.sessions, "find")
+    events.stop_on_click(compare.find_stop, shared.sessions, "find")

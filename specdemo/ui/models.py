@@ -148,8 +148,8 @@ class ModelsTab:
         updates: Updates = {self._pair: pair, self._header: header_html(pair), self.in_use: in_use}
         start, previous = start_values(pair), start_values(before)
         changed = {name for name in start if start[name] != previous[name]}
-        if changed & STRATEGY:
-            changed |= STRATEGY
+        if changed.intersection(STRATEGY):
+            changed.update(STRATEGY)
         updates |= {control: start[name] for name, control in self._settings.items() if name in changed}
         return updates | dict(zip(self.controls, values.values(), strict=True))
 

@@ -8,15 +8,7 @@ from typing import Any, NamedTuple
 import gradio as gr
 
 from specdemo.errors import DeviceError, SpecdemoError, UnknownNameError, quoted
-from specdemo.models.catalogue import (
-    catalogue,
-    entry_folders,
-    find,
-    initial_runtime,
-    local_folder,
-    models_dir,
-    pair_of,
-)
+from specdemo.models import catalogue
 from specdemo.models.devices import devices, draft_device, memory_total
 from specdemo.models.hub import download, download_source
 from specdemo.models.library import add_model, library
@@ -54,7 +46,7 @@ class Registry:
 
     @property
     def folder(self) -> Path:
-        return models_dir(self._directory)
+        return catalogue.models_dir(self._directory)
 
     def add(self, place: str) -> str:
         return add_model(place, self._directory).name
@@ -82,7 +74,7 @@ class Registry:
         for name in (settings.device, draft_device(settings)):
             if name not in offered:
                 raise DeviceError(f"This page offers no device {quoted(name)}; choose one of {', '.join(offered)}.")
-        return pair_of(models[target], models[draft] if draft else None, runtime=settings)
+        return catalogue.pair_of(models[target], models[draft] if draft else None, runtime=settings)
 
     def devices(self) -> dict[str, str]:
         """Return the titles of the devices that visitors may choose: usable ones, and those of the default pair."""
@@ -92,22 +84,22 @@ class Registry:
 
     def default_runtime(self, target: str) -> RuntimeSettings:
         model = self.models().get(target)
-        return initial_runtime(model) if model is not None else RuntimeSettings()
+        return catalogue.initial_runtime(model) if model is not None else RuntimeSettings()
 
     def names_of(self, entry_name: str) -> dict[str, str]:
         """Return the names of a catalogue entry's target and draft."""
-        entry = find(entry_name)
+        entry = catalogue.find(entry_name)
         by_path = {model.path: name for name, model in self.models().items()}
-        names = [by_path[folder] for folder in entry_folders(entry, self._directory) if folder in by_path]
+        names = [by_path[folder] for folder in catalogue.entry_folders(entry, self._directory) if folder in by_path]
         if len(names) < len(entry.sources):
             raise UnknownNameError(f"{entry.title!r} is not on this machine yet; download or convert it first.")
         return {"target": names[0], "draft": names[1] if len(names) > 1 else ""}
 
     def cards(self) -> str:
         runnable, others = list[dict[str, Any]](), list[dict[str, Any]]()
-        for entry in catalogue():
+        for entry in catalogue.catalogue():
             runs = entry.supported and entry.disk_bytes < memory_total()  # larger weights would be swapped
-            present = [local_folder(source, self._directory) is not None for source in entry.sources]
+            present = [catalogue.local_folder(source, self._directory) is not None for source in entry.sources]
             own_directory = self._directory is not None
             cards = runnable if runs else others
             cards.append(card(entry, present, downloads=self.downloads, own_directory=own_directory))
@@ -132,7 +124,7 @@ class Registry:
                     if progress is None or progress.result is None:
                         yield notice("Stopped. Downloaded files are kept; download again to resume.")
                         return
-            yield notice(f"{name if is_hub_name(name) else find(name).title} is on this machine.")
+            yield notice(f"{name if is_hub_name(name) else catalogue.find(name).title} is on this machine.")
         except SpecdemoError as error:
             yield alert(error)
 
@@ -155,6 +147,6 @@ def _downloads(name: str, stop: Callable[[], bool]) -> Iterator[tuple[str, Itera
     if is_hub_name(name):
         yield name, download(name, stop=stop)
         return
-    for source in find(name).sources:
-        if source.repository is not None and source.format != "convert" and not local_folder(source):
+    for source in catalogue.find(name).sources:
+        if source.repository is not None and source.format != "convert" and not catalogue.local_folder(source):
             yield source.address, download_source(source, stop)

@@ -1,5 +1,5 @@
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,6 +7,7 @@ from typing import Any
 import gradio as gr
 import pytest
 
+from specdemo.child import result_of
 from specdemo.errors import EngineError
 from specdemo.experiments.plan import PRESETS, Axes, Plan, grid
 from specdemo.experiments.prompts import typed_tasks
@@ -121,24 +122,27 @@ def nothing(engines: Engines) -> Iterator[Any]:
     yield from ()
 
 
-def shown(sessions: Sessions) -> list[Any]:
-    return list(job_updates(sessions, "visitor", "measure", nothing, lambda state: f"{state.done} done"))  # type: ignore[arg-type]
+def updates(sessions: Sessions) -> Generator[list[Any], None, Any]:
+    steps = sessions.measure("visitor", "measure", nothing)
+    return job_updates(steps, lambda *update: [*update], lambda state: f"{state.done} done")
 
 
 def test_phases_and_progress_are_told_and_the_end_clears_them() -> None:
     half, whole = (Progress(done, 2, 61.0, None) for done in (1, 2))
-    phase, first, last = shown(Sessions(None, Phase("loading"), half, whole))
-    assert "Loading the models" in phase.message
-    assert "1 of 2, 1 min 1 s left" in first.message
-    assert (last.message, last.board, last.state) == ("", "2 done", whole)
+    phase, first, last = updates(Sessions(None, Phase("loading"), half, whole))
+    assert "Loading the models" in phase[0]
+    assert "1 of 2, 1 min 1 s left" in first[0]
+    assert last == ["", "2 done"]
+    assert result_of(updates(Sessions(None, half, whole))) == whole
 
 
 def test_what_is_finished_stays_after_a_stop() -> None:
     half = Progress(1, 2, None, None)
-    assert "Stopped after 1 of 2; finished results are kept" in shown(Sessions(None, half))[-1].message
+    assert "Stopped after 1 of 2; finished results are kept" in [*updates(Sessions(None, half))][-1][0]
     for error in (EngineError(), ZeroDivisionError()):
-        failed = shown(Sessions(error, half))[-1]
-        assert 'role="alert"' in failed.message
-        assert (failed.board, failed.state) == ("1 done", half)
-    assert shown(Sessions(EngineError()))[-1].board == gr.skip()
-    assert "before anything was measured" in shown(Sessions())[-1].message
+        *_, (message, board) = updates(Sessions(error, half))
+        assert 'role="alert"' in message
+        assert board == "1 done"
+        assert result_of(updates(Sessions(error, half))) == half
+    assert [*updates(Sessions(EngineError()))][-1][1] == gr.skip()
+    assert "before anything was measured" in [*updates(Sessions())][-1][0]
