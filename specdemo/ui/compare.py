@@ -175,7 +175,6 @@ COMPARE = "compare"
 FIND = "Start"
 FIND_HELP = html("paragraph", "Tries lookaheads and policies with this prompt, and sets the fastest.")
 QUICK, THOROUGH = "30 seconds", "Thorough"
-_MAIN = ("drafter", "max_ngram_size", "max_new_tokens")
 
 
 class CompareTab:
@@ -231,7 +230,7 @@ class CompareTab:
         gr.HTML(html("takes_effect"), elem_id="when")
         gr.HTML(html("own_runs"), elem_id="own-runs")
         with gr.Column(elem_id="main", elem_classes="controls"):
-            self._add(*_MAIN)
+            self._add("drafter", "max_ngram_size", "max_new_tokens")
 
     def _add_search_panel(self) -> None:
         _panel("finding", "Find my best setting")

@@ -18,7 +18,6 @@ from specdemo.strategies import parameters
 from specdemo.strategies import policies as all_policies
 from specdemo.ui.parts import notice
 
-HIDDEN_CHOICE = '.no-{0} label:has(input[value="{0}"]) {{ display: none; }}'
 FIELDS = GenerationSettings.model_fields
 RUNTIME = RuntimeSettings.model_fields
 NAMES = tuple(FIELDS)
@@ -143,8 +142,8 @@ def choices_css() -> str:
     """Hide unavailable drafters and policies by a class of the control, such as `no-auto`. They stay in the control,
     since Gradio refuses to restore a value that is not among its choices.
     """
-    values = (*all_drafters(), *all_policies())
-    return "\n".join(HIDDEN_CHOICE.format(value) for value in values)
+    rule = '.no-{0} label:has(input[value="{0}"]) {{ display: none; }}'
+    return "\n".join(rule.format(value) for value in (*all_drafters(), *all_policies()))
 
 
 def _hidden(values: Iterable[str], available: Collection[str]) -> list[str]:

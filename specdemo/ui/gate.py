@@ -40,7 +40,6 @@ FILE_BYTES = 10 * 2**20  # a comparison of 2,048 tokens a side takes about 5 MB
 SIGN_IN_SECONDS = 1.0  # per sign-in, one at a time, so that passwords cannot be guessed by trying
 
 _API = "/gradio_api"
-_SAFE = ("GET", "HEAD", "OPTIONS")
 _NAME = re.compile(r"[\w-]{1,64}", re.ASCII)
 # Open before signing in: the empty page, the sign-in itself, and what Gradio's scripts request at start.
 _FRONT = re.compile(
@@ -180,7 +179,7 @@ class Gate:
     def _foreign(self, method: str, headers: Headers) -> bool:
         """Whether a browser sends the request for another site, which could change something or read the answer."""
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-        if method in _SAFE and origin is None:  # a link or an image: the other site cannot read the answer
+        if method in ("GET", "HEAD", "OPTIONS") and origin is None:  # the other site cannot read the answer
             return False
         if any(_matches(_host_name(urlsplit(origin or "").netloc), pattern) for pattern in self._trusted):
             return False

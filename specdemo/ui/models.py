@@ -28,10 +28,8 @@ Lists = tuple[Choices, Choices]  # of targets and of drafts
 Updates = dict[Component, Any]  # other components stay as they are
 
 _NO_DRAFT = "None: prompt lookup only"
-_RECOMMENDED = " · recommended"
 _DEFAULTED = tuple(name for name in RUNTIME if name not in ("device", "draft_device"))
 _TYPED = ("cache_size", "inference_num_threads")
-_SAME = "Same as the target"
 
 
 class ModelsTab:
@@ -238,14 +236,15 @@ def model_choices(models: Mapping[str, Model], target: str) -> Lists:
     drafts = drafts_for(models[target], models.values())
     recommended = [draft.name for draft in drafts if is_recommended(draft, models[target])]
     others = [draft.name for draft in drafts if draft.name not in recommended]
-    labelled = [*((name + _RECOMMENDED, name) for name in recommended), *((name, name) for name in others)]
+    labelled = [*((f"{name} · recommended", name) for name in recommended), *((name, name) for name in others)]
     return targets, [*no_draft, *labelled]
 
 
 def _pair_controls(registry: Registry, targets: Choices, drafts: Choices) -> list[Control]:
     values = values_of(registry.default)
     usable = [(f"{name}: {title}", name) for name, title in registry.devices().items()]
-    choices = {"target": targets, "draft": drafts, "device": usable, "draft_device": [(_SAME, ""), *usable]}
+    draft_devices = [("Same as the target", ""), *usable]
+    choices = {"target": targets, "draft": drafts, "device": usable, "draft_device": draft_devices}
     titles = {
         "target": ("Target", "writes the text; choose one or type a path"),
         "draft": ("Draft", "proposes tokens"),

@@ -173,13 +173,11 @@ def application(
         root=urlsplit(root).path,
         auth=auth is not None,
     )
-
-    own_routes = [Route(f"{_API}/upload", upload, methods=["POST"]), *routes]
     page.max_threads, page.state_session_capacity = THREADS, sessions
     page.queue(max_size=EVENTS, api_open=False)  # nothing runs outside the queue
     # Gradio's routes raise these for names that it does not know
     handlers = dict.fromkeys((KeyError, TypeError, ValueError), _unreadable)
-    app = Starlette(routes=own_routes, middleware=[gate])
+    app = Starlette(routes=[Route(f"{_API}/upload", upload, methods=["POST"]), *routes], middleware=[gate])
     # run history would let visitors have this machine write to a bucket on the Hub
     gr.mount_gradio_app(
         cast(Any, app),
