@@ -131,14 +131,7 @@ class MeasureCallbacks:
             with TemporaryDirectory() as folder:
                 paths = write(report(state.result), Path(folder) / "specdemo-measurement.json")
                 files = gr.update(value=list(map(str, paths)), visible=True)
-                yield [
-                    gr.skip(),
-                    gr.skip(),
-                    files,
-                    setting,
-                    use,
-                    *idle,
-                ]  # Gradio copies the files, then continues
+                yield [gr.skip(), gr.skip(), files, setting, use, *idle]  # Gradio copies the files before it returns
         except SpecdemoError as error:
             yield [alert(error), gr.skip(), gr.skip(), setting, use, *idle]
 
