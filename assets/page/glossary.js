@@ -65,7 +65,7 @@ new MutationObserver(() => {
 /** Tooltips of elements without `data-meaning`, such as tokens; built only when shown. @type {WeakMap<Element, () => string>} */
 export const TIPS = new WeakMap();
 
-/** What the tooltip says about a token and its round. @param {Element} token */
+/** The tooltip's text about a token and its round. @param {Element} token */
 export const tipOf = (token) => [token, token.parentElement].map((element) => (element && TIPS.get(element))?.() ?? "").filter(Boolean).join("\n");
 
 /** The nearest element with an explanation: around the target, or in the label of its radio button. @param {EventTarget | null} target @returns {HTMLElement | null} */

@@ -45,7 +45,7 @@ export function note(text, ms = PATIENCE_MS) {
  */
 function oneStop({ target }) {
   if (!(target instanceof HTMLInputElement) || target.type !== "radio") return;
-  const group = target.closest("fieldset, .block"); // ours have no id, but a name of their own
+  const group = target.closest("fieldset, .block"); // our own radio buttons are in none with an id, and have a common name already
   if (group?.id) for (const radio of /** @type {NodeListOf<HTMLInputElement>} */ (group.querySelectorAll("input[type=radio]"))) radio.name = `${group.id}-choice`;
 }
 
@@ -110,7 +110,7 @@ console.error = (...values) => {
   else error(...values);
 };
 
-/** Put Gradio's queue status, such as "queue: 2/3 | 4.0/13.6s", into words; none for a visitor alone. */
+/** Reword Gradio's queue status, such as "queue: 2/3 | 4.0/13.6s"; empty for the first in the queue. */
 export function explainQueue() {
   const message = /** @type {HTMLElement} */ (find("#message"));
   new MutationObserver(() => {

@@ -8,7 +8,7 @@ import { isObject, isText, restore, store } from "./storage.js";
 
 /** @typedef {import("./race.js").Race} Race */
 /** @typedef {import("./race.js").Finished} Finished */
-/** What the table of a prompt's runs shows; the speedup with the ends of its interval. @typedef {{ group: string, setting: string, accepted: number | null, length: number | null, speedup: number | null, low?: number | null, high?: number | null, strength?: string }} Row */
+/** A row of the table of a prompt's runs; `low` and `high` are the ends of the speedup's interval. @typedef {{ group: string, setting: string, accepted: number | null, length: number | null, speedup: number | null, low?: number | null, high?: number | null, strength?: string }} Row */
 /** A stored run; the race opens `packed`. @typedef {{ run: string, when: number, prompt: string, headline: string, made_by: string, row: Row, packed: string }} StoredRun */
 
 const MOST_RUNS = 40; // browsers have room for 5 MB, and a long run takes about 100 kB

@@ -45,7 +45,7 @@ export class Chart {
     this.element = element;
     this.name = name;
     /** @type {Figure | null} */ this.figure = null;
-    this.run = ""; // whose zoom is kept
+    this.run = ""; // a chart keeps its zoom within a run
     this.busy = false; // an engine may compute
     this.drawingMs = 0; // duration of the last drawing
     this.xTitle = "";

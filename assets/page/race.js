@@ -35,7 +35,7 @@ export class Race {
     /** @type {Comparison | null} */ this.firstSummary = null; // before repeats
     /** @type {Set<string>} */ this.startedRuns = new Set(); // including this one
     this.lastEvent = -1; // its number in the run
-    /** @type {Comparison | null} */ this.request = null; // what is compared
+    /** @type {Comparison | null} */ this.request = null; // prompt, pair and settings
     /** @type {Finished | null} */ this.finished = null;
     /** @type {string | null} */ this.failure = null;
     /** @type {any[]} */ this.moves = []; // of settings
@@ -51,7 +51,7 @@ export class Race {
     const { finished } = this;
     for (const json of (text ?? "").split("\n").filter(Boolean)) {
       const event = JSON.parse(json);
-      // already read; or of an earlier run, whose repeats have ended; or of a run whose start was missed
+      // skip events already read, those of earlier runs, and those of a run whose start was missed
       if (event.run === this.run ? event.at <= this.lastEvent : this.startedRuns.has(event.run) || !event.record) continue;
       if (event.run !== this.run) this.begin(event.run, event.record);
       this.lastEvent = event.at;
@@ -171,7 +171,7 @@ export class Race {
     for (const chart of this.charts) chart.grow(shown, this.moves, this.run, !complete);
   }
 
-  /** Show the race on the bars, as tokens of the limit. @param {Player} player */
+  /** Show tokens, as a share of the limit, on the bars. @param {Player} player */
   drawBars(player) {
     const at = { plain: player.stateOf("plain"), speculative: player.stateOf("speculative") };
     for (const side of SIDES) {
@@ -248,7 +248,7 @@ const paragraphs = (texts) => texts.map((text) => make("p", text));
 /** Whether the prompt is a chat message. @param {Comparison | null} request */
 export const isChat = (request) => Boolean(request?.pair.target.chat_template && request.settings.apply_chat_template);
 
-/** The figures as tiles, whose names explain themselves. @param {{ name: string, plain: string, speculative: string, formula: string }[]} figures */
+/** The figures as tiles; their names show explanations. @param {{ name: string, plain: string, speculative: string, formula: string }[]} figures */
 function tiles(figures) {
   const list = make("dl");
   for (const { name, plain, speculative, formula } of figures) {

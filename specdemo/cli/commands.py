@@ -24,7 +24,7 @@ def build_parser(load: EngineFactory = load_engine) -> argparse.ArgumentParser:
         prog=program,
         usage=f"{program} COMMAND [OPTION …]",
         description="Does speculative decoding pay off here?",
-        epilog="All options of one: COMMAND --help. Exit codes: 0 success, 1 a run or file failed, 2 bad usage, "
+        epilog="COMMAND --help lists its options. Exit codes: 0 success, 1 a run or file failed, 2 bad usage, "
         "130 Ctrl+C or SIGTERM, after which results so far were printed and written.",
     )
     parser.set_defaults(load_engine=load, log_level="warning")

@@ -49,7 +49,9 @@ def add_to(commands: Commands) -> None:
         help="runs after the first, for an interval of the speedup (default: as many as fit into "
         f"{REPEAT_SECONDS:.0f} s, or {ENOUGH} if they fit into {MOST_SECONDS:.0f} s)",
     )
-    compare.add_argument("--explain", action="store_true", help="say why, with every figure's formula")
+    compare.add_argument(
+        "--explain", action="store_true", help="explain the result, with the formula of every figure"
+    )
     add_json(compare, "the comparison")
     for name, kind in html.FILE_KINDS.items():
         compare.add_argument(f"--{name}", metavar="PATH", help=f"write {kind.what}")

@@ -1,4 +1,4 @@
-"""`doctor`: machine, software and what speculation can gain here, as one block for a bug report."""
+"""`doctor`: the machine, its software and the speedups that it allows, as one block for a bug report."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""`specdemo measure`, and its presets under names of their own."""
+"""`measure`, and a command for each of its presets."""
 
 import argparse
 import sys
@@ -76,7 +76,7 @@ def _measure(options: argparse.Namespace, preset: Preset) -> None:
     plan = _plan(options, preset)
     check_effect(options, [variant.settings for variant in plan.variants.values()])
     against = None if options.against is None else read_result(options.against)
-    limit = "" if plan.minutes is None else f", for about {plan.minutes:g} min; --minutes M goes on longer"
+    limit = "" if plan.minutes is None else f", for about {plan.minutes:g} min; --minutes M changes that"
     size = f"{counted(len(plan.variants), 'variant')}, {counted(len(plan.tasks), 'prompt')}"
     if not options.quiet:
         print(f"specdemo: {size}, up to {counted(plan.total, 'run')}{limit}", file=sys.stderr)

@@ -41,7 +41,7 @@ def add_settings(parser: argparse.ArgumentParser, settings: type[GenerationSetti
 
 
 def add_defaults(parser: argparse.ArgumentParser, initial: Callable[[ModelPair], GenerationSettings]) -> None:
-    """Add defaults to the help: those of the default pair, marked where each pair has its own."""
+    """Add the default pair's values to the help, and mark those that depend on the pair."""
     pair = catalogue.default_pair()
     values = dict(initial(pair)) | dict(pair.runtime)
     by_pair = {"engine"}
@@ -63,7 +63,7 @@ def add_prompts(parser: argparse.ArgumentParser, *names: str) -> None:
         metavar="FILE",
         help="prompts as text, CSV, JSON, JSON Lines or Parquet, of any benchmark or chat; - for standard input",
     )
-    parser.add_argument("--skip-bad", action="store_true", help="leave out what is no prompt in the file")
+    parser.add_argument("--skip-bad", action="store_true", help="skip entries of the file that are not prompts")
     parser.add_argument("--quiet", action="store_true", help="show results only, no progress")
 
 
@@ -138,7 +138,7 @@ def add_models_dir(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_pair(options: argparse.Namespace) -> ModelPair:
-    """Return the pair given as options, perhaps not converted yet, or the default one."""
+    """Return the pair that options name, which may still need conversion, or the default one."""
     servers = chosen_servers(options)
     engine = getattr(options, "engine", "server" if servers is not None and options.target is None else None)
     if engine == "server":
@@ -163,7 +163,7 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
 
 
 def raced_settings(options: argparse.Namespace, pair: ModelPair) -> GenerationSettings:
-    """Return the settings of a race. If prompt lookup proposes for want of a draft, say so on standard error."""
+    """Return the settings of a race. Print to standard error if prompt lookup replaces a missing draft."""
     explicit = hasattr(options, "drafter")
     default = {} if explicit else {"drafter": catalogue.default_drafter(pair)}
     settings = catalogue.initial_settings(pair, **default | given_settings(options, GenerationSettings))
@@ -171,7 +171,7 @@ def raced_settings(options: argparse.Namespace, pair: ModelPair) -> GenerationSe
         raise UsageError("A target alone has no draft model; give one with --draft, or choose --drafter lookup.")
     if pair.draft is None and not explicit:
         name = printable(pair.target.name)
-        print(f"{name} has no draft here: prompt lookup proposes. --draft names one.", file=sys.stderr)
+        print(f"{name} has no draft here, so prompt lookup proposes; choose one with --draft.", file=sys.stderr)
     return settings
 
 

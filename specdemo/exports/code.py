@@ -190,7 +190,7 @@ def command(arguments: Sequence[str]) -> str:
     """Quote arguments for a shell. SettingsError: a name or path has invisible characters."""
     for argument in arguments:
         if not argument.isprintable():
-            raise SettingsError(f"{quoted(argument)} has characters that no command line should hold; rename it.")
+            raise SettingsError(f"{quoted(argument)} has invisible characters; rename it.")
     return shlex.join(arguments)
 
 

@@ -16,7 +16,7 @@ ANATOMY = "anatomy"
 
 
 def anatomy_tab(race: gr.HTML) -> None:
-    """`race` shows an opened run, too; `anatomy.js` follows what it shows."""
+    """`race` also shows an opened run; `anatomy.js` shows the rounds of the run in `race`."""
     with gr.Tab("Anatomy", id=ANATOMY):
         upload = gr.UploadButton("Open a JSON file", file_types=[".json"], type="binary", elem_id="open", size="sm")
         message = gr.HTML(elem_classes="message")

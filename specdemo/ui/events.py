@@ -1,4 +1,4 @@
-"""What events of several tabs need: options for Gradio, jobs of the engine with progress, and visitors' files."""
+"""Gradio events of several tabs: their options, the engine's jobs with their progress, and visitors' files."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from copy import deepcopy

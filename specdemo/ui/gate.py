@@ -41,7 +41,7 @@ SIGN_IN_SECONDS = 1.0  # per sign-in, one at a time, so that passwords cannot be
 
 _API = "/gradio_api"
 _NAME = re.compile(r"[\w-]{1,64}", re.ASCII)
-# Open before signing in: the empty page, the sign-in itself, and what Gradio's scripts request at start.
+# Open before signing in: the empty page, the sign-in, and the routes that Gradio's scripts request at start.
 _FRONT = re.compile(
     r"/|/(assets|static|svelte|specdemo)/.+|(/gradio_api)?/theme\.css|/favicon\.ico|/manifest\.json|/robots\.txt"
     r"|/pwa_icon|/gradio_api/(login_check|startup-events)/?"
@@ -333,7 +333,7 @@ def _parse_event(body: bytes) -> dict[str, Any]:
     if any(not isinstance(event[name], kind | None) for name, kind in _TYPES.items() if name in event):
         raise Refused(*UNREADABLE)
     if any(event.get(name) and not _NAME.fullmatch(event[name]) for name in ("session_hash", "event_id")):
-        raise Refused(400, "A session has a name of at most 64 letters and digits; reload the page.")
+        raise Refused(400, "The session's name is invalid; reload the page.")
     characters, count = _extent([value for name, value in event.items() if name != "event_data"])
     if count + _extent([event.get("event_data")])[1] > VALUES:  # its text may be long: a run to share
         raise Refused(413, f"The request has more than {VALUES:,} values; send fewer.")

@@ -1,4 +1,4 @@
-"""The page: callbacks read widgets into settings and pass results to renderers. Nothing is computed here."""
+"""The page: its tabs, how it starts from a link or the browser's storage, and its server."""
 
 import gc
 import json

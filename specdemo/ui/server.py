@@ -1,4 +1,4 @@
-"""The page's server: checks of what its events carry, visitors' files, and the page mounted behind its gate.
+"""The page's server: it checks the values of events, stores visitors' files, and mounts the page behind its gate.
 
 Of Gradio's undocumented names this uses two, `Blocks.process_api` and `Blocks.get_config_file`.
 """
@@ -37,7 +37,7 @@ from specdemo.errors import UsageError
 from specdemo.files import is_text
 from specdemo.ui.gate import EVENTS, UNREADABLE, Gate, Refused, default_host, is_loopback
 
-SESSIONS = 200  # visitors whose chat and pair are kept; a page with one engine is slow for ten at once
+SESSIONS = 200  # visitors whose chat and pair are stored; with one engine, the page is slow for ten at once
 FILES = 100
 FILE_SECONDS = 3600.0  # a suite is read when its benchmark starts, perhaps long after it was chosen
 CONNECTIONS = 1000
@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class Page(gr.Blocks):
-    """Blocks whose events accept only what their widgets can send, since anyone can send anything over HTTP."""
+    """Blocks that reject values which no widget can send: over HTTP, anyone can send anything."""
 
     def get_config_file(self) -> Any:
         # the heartbeat holds a connection per tab; a browser opens six to a host, so a seventh tab would stall all
@@ -95,7 +95,7 @@ def fits(block: Any, value: Any) -> bool:
             return value is None or number
         case gr.UploadButton() | gr.File():
             return value is None or (isinstance(value, dict) and is_text(value.get("path")))
-    return True  # states are never sent, and the endpoint checks its values itself
+    return True  # browsers never send states, and the API endpoint checks its own values
 
 
 def event_value(event: gr.EventData, name: str) -> Any:
@@ -128,7 +128,7 @@ async def upload(request: Request) -> Response:
         if old.stat().st_mtime < time() - FILE_SECONDS:
             shutil.rmtree(old, ignore_errors=True)
     if len([*folder.iterdir()]) >= FILES:
-        return Refused(429, "Visitors' files fill their space; try again in an hour.").response
+        return Refused(429, "The server's space for uploads is full; try again in an hour.").response
     try:
         async with request.form(max_files=1, max_fields=1) as form:
             [file] = [part for part in form.values() if isinstance(part, UploadFile)]

@@ -26,7 +26,7 @@ from specdemo.ui.parts import alert, notice, phase_text
 
 
 class Visitors:
-    """Each visitor's activities in progress. Two may share a name, such as the repeats of two runs."""
+    """Each visitor's activities in progress. Two may have the same name: the repeats of two runs, for example."""
 
     def __init__(self) -> None:
         self._busy: list[tuple[str, str, Event]] = []
@@ -151,7 +151,7 @@ class Sessions:
         if chosen != before.pair.model_dump(exclude={"translated"}):  # the visitor has chosen another pair since
             return
         engine = before.settings.engine
-        with self._visitors.busy(visitor, "repeat") as cancelled, suppress(SpecdemoError):  # the race itself stands
+        with self._visitors.busy(visitor, "repeat") as cancelled, suppress(SpecdemoError):  # the race is still valid
             # step costs come last: measuring them cannot always be stopped, which would delay the next run
             for calibrate in (False, True):
                 job = WithEngine(engine, pair, partial(refined, comparison=last), calibrate=calibrate)

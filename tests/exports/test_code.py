@@ -163,7 +163,7 @@ def test_no_prompt_name_path_or_note_is_obeyed(flavour: str, tmp_path: Path, mon
 
 
 def test_a_name_that_cannot_be_seen_is_in_no_command_line() -> None:
-    with pytest.raises(SettingsError, match=r"'a\\nb' has characters that no command line should hold; rename it"):
+    with pytest.raises(SettingsError, match=r"'a\\nb' has invisible characters; rename it"):
         command(["vllm", "serve", "a\nb"])
 
 

@@ -33,12 +33,11 @@ class Sessions:
 
     jobs: list[Any]
 
-    def __init__(self, error: Exception | None = None, *states: object) -> None:
-        self._error, self._states, self.jobs = error, states, []
+    def __init__(self, error: Exception | None = None) -> None:
+        self._error, self.jobs = error, []
 
     def measure(self, visitor: str, what: str, job: Job) -> Iterator[Any]:
         self.jobs.append(job)
-        yield from self._states
         yield from job(Engines(lambda name, pair: ENGINE, lambda: False))
         if self._error is not None:
             raise self._error
@@ -118,31 +117,30 @@ def test_the_search_uses_the_prompt_in_view_and_the_pair_that_a_run_has_loaded()
     assert [task.prompt for task in job.work.keywords["plan"].tasks] == ["What one sees"]
 
 
-def nothing(engines: Engines) -> Iterator[Any]:
-    yield from ()
+def updates(*states: object, error: Exception | None = None) -> Generator[list[Any], None, Any]:
+    def steps() -> Iterator[Any]:
+        yield from states
+        if error is not None:
+            raise error
+
+    return job_updates(steps(), lambda *update: [*update], lambda state: f"{state.done} done")
 
 
-def updates(sessions: Sessions) -> Generator[list[Any], None, Any]:
-    steps = sessions.measure("visitor", "measure", nothing)
-    return job_updates(steps, lambda *update: [*update], lambda state: f"{state.done} done")
-
-
-def test_phases_and_progress_are_told_and_the_end_clears_them() -> None:
-    half, whole = (Progress(done, 2, 61.0, None) for done in (1, 2))
-    phase, first, last = updates(Sessions(None, Phase("loading"), half, whole))
+def test_phases_and_progress_are_shown_and_the_end_clears_them() -> None:
+    half, full = (Progress(done, 2, 61.0, None) for done in (1, 2))
+    phase, first, last = updates(Phase("loading"), half, full)
     assert "Loading the models" in phase[0]
     assert "1 of 2, 1 min 1 s left" in first[0]
     assert last == ["", "2 done"]
-    assert result_of(updates(Sessions(None, half, whole))) == whole
+    assert result_of(updates(half, full)) == full
 
 
 def test_what_is_finished_stays_after_a_stop() -> None:
     half = Progress(1, 2, None, None)
-    assert "Stopped after 1 of 2; finished results are kept" in [*updates(Sessions(None, half))][-1][0]
+    assert "Stopped after 1 of 2; finished results are kept" in [*updates(half)][-1][0]
     for error in (EngineError(), ZeroDivisionError()):
-        *_, (message, board) = updates(Sessions(error, half))
-        assert 'role="alert"' in message
-        assert board == "1 done"
-        assert result_of(updates(Sessions(error, half))) == half
-    assert [*updates(Sessions(EngineError()))][-1][1] == gr.skip()
-    assert "before anything was measured" in [*updates(Sessions())][-1][0]
+        *_, (message, board) = updates(half, error=error)
+        assert ('role="alert"' in message, board) == (True, "1 done")
+        assert result_of(updates(half, error=error)) == half
+    assert [*updates(error=EngineError())][-1][1] == gr.skip()
+    assert "before anything was measured" in [*updates()][-1][0]

@@ -21,7 +21,6 @@ from specdemo.ui import events
 from specdemo.ui.anatomy import open_run
 from specdemo.ui.compare import CompareCallbacks
 from specdemo.ui.controls import start_values
-from specdemo.ui.events import run_in_child
 from specdemo.ui.session import Sessions, Update, Visitors
 from tests.support.proposals import compared
 from tests.support.scripted import ScriptedEngine
@@ -135,7 +134,7 @@ def packed(**changed: Any) -> str:
 
 
 def test_a_run_is_drawn_in_a_process_of_its_own_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = run_in_child(make_file, "gif", packed(), waiting=[{"value": "Wait"}], **WORDS)
+    made = events.run_in_child(make_file, "gif", packed(), waiting=[{"value": "Wait"}], **WORDS)
     assert next(made)[0].pop("value") == "Wait"  # as Gradio does when it sends an update
     assert next(made)[0].pop("value") == "Wait"
     assert result_of(made).startswith(b"GIF8")
@@ -143,7 +142,7 @@ def test_a_run_is_drawn_in_a_process_of_its_own_within_limits(monkeypatch: pytes
     long = packed(prompt="\n" * 2**22)
     assert len(long) < 50_000
     with pytest.raises(FileError, match="cannot be drawn: it took longer than 1 s; share it as JSON"):
-        result_of(run_in_child(make_file, "gif", long, waiting=[], **WORDS))
+        result_of(events.run_in_child(make_file, "gif", long, waiting=[], **WORDS))
 
 
 def test_the_page_shows_why_a_file_is_refused() -> None:
