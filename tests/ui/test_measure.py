@@ -29,25 +29,19 @@ VISITOR: Any = SimpleNamespace(session_hash="visitor")
 
 
 class Sessions:
-    """They do the work with scripted engines here, and then perhaps fail."""
+    """Its jobs run on scripted engines."""
 
-    jobs: list[Any]
-
-    def __init__(self, error: Exception | None = None) -> None:
-        self._error, self.jobs = error, []
+    def __init__(self) -> None:
+        self.jobs: list[Any] = []
 
     def measure(self, visitor: str, what: str, job: Job) -> Iterator[Any]:
         self.jobs.append(job)
         yield from job(Engines(lambda name, pair: ENGINE, lambda: False))
-        if self._error is not None:
-            raise self._error
 
 
-def measured(
-    ticked: list[str], error: EngineError | None = None, *, preset: str = "Compare all strategies"
-) -> list[list[Any]]:
+def measured(ticked: list[str], *, preset: str = "Compare all strategies") -> list[list[Any]]:
     """Updates of message, board, files, best setting, its button, start and stop."""
-    callbacks = MeasureCallbacks(Sessions(error))  # type: ignore[arg-type]
+    callbacks = MeasureCallbacks(Sessions())  # type: ignore[arg-type]
     return list(callbacks.measure(VISITOR, True, ENGINE.pair, None, False, preset, ticked, "Say", 1, 40, 1, *VALUES))
 
 
