@@ -50,7 +50,7 @@ VISIBLE = """selectors => selectors.filter(selector => {
 # elements that the window cuts off, but for those that scroll
 CUT = """() => [...document.querySelectorAll('main *')].filter(e => {
     const at = e.getBoundingClientRect();
-    return at.width && (at.left < 0 || at.right > innerWidth) && !e.closest('.text, .charts, svg, .visually-hidden');
+    return at.width && (at.left < 0 || at.right > innerWidth) && !e.closest('.text, .charts, .past .open, svg, .visually-hidden');
 }).map(e => e.outerHTML.slice(0, 80))"""
 
 CONTROLS = """() => [...document.querySelectorAll('button, input, select, textarea, summary')].filter(e => {
