@@ -219,7 +219,7 @@ def test_a_target_alone_is_raced_with_prompt_lookup_and_says_so(capsys: pytest.C
     options = parse(alone)
     pair = chosen_pair(options)
     assert raced_settings(options, pair).drafter == "lookup"
-    assert "has no draft here: prompt lookup proposes" in capsys.readouterr().err
+    assert "has no draft here, so prompt lookup proposes" in capsys.readouterr().err
     assert raced_settings(parse([*alone, "--drafter", "lookup"]), pair).drafter == "lookup"
     assert capsys.readouterr().err == ""
     with pytest.raises(UsageError, match="give one with --draft"):

@@ -164,7 +164,7 @@ def test_no_prompt_name_path_or_note_injects_code(
 
 
 def test_a_name_with_invisible_characters_is_in_no_command() -> None:
-    with pytest.raises(SettingsError, match=r"'a\\nb' has characters that no command line should hold; rename it"):
+    with pytest.raises(SettingsError, match=r"'a\\nb' has invisible characters; rename it"):
         command(["vllm", "serve", "a\nb"])
 
 

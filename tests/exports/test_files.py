@@ -8,7 +8,7 @@ import pytest
 from PIL import Image, ImageSequence
 from playwright.sync_api import BrowserContext, expect
 
-from specdemo.exports.gif import SIZE, moving_picture
+from specdemo.exports.gif import SIZE, animation
 from specdemo.exports.html import replay
 from specdemo.records import SIDES, Comparison, Run, Turn
 from specdemo.results.summary import summarise
@@ -96,7 +96,7 @@ def test_the_longest_run_stays_below_two_and_a_half_megabytes() -> None:
 
 
 def test_an_animation_ends_with_the_conclusion() -> None:
-    moving = Image.open(BytesIO(moving_picture(compare(max_new_tokens=40))))
+    moving = Image.open(BytesIO(animation(compare(max_new_tokens=40))))
     assert (moving.format, moving.size, moving.info["loop"]) == ("GIF", SIZE, 0)
     frames = [frame.convert("RGB") for frame in ImageSequence.Iterator(moving)]
     assert len(set(map(Image.Image.tobytes, frames))) > 10

@@ -57,8 +57,8 @@ def test_a_round_looks_the_same_in_a_message_and_in_the_file() -> None:
         if isinstance(item, Slice):
             feed.add(item)
         if isinstance(item, Comparison):
-            lines = feed.news() + end_event(item, feed.run, len(feed))
-    assert "<" not in lines  # user text must not become markup
+            lines = feed.next_update() + end_event(item, feed.run, len(feed))
+    assert "<" not in lines  # user text must not look like markup
     start, *events = (json.loads(line) for line in lines.splitlines())
     assert (start["kind"], start["record"]["prompt"], events[-1]["kind"]) == ("start", "<Say>", "end")
     assert [event["at"] for event in events] == list(range(1, len(events) + 1))

@@ -20,7 +20,7 @@ test("a finished run plays in about four seconds", () => {
   player.received(true);
   assert.equal(player.factor, 40);
   assert.equal(player.total(), 100);
-  player.halt();
+  player.stopTimer();
 });
 
 test("playback never overtakes the slower side's data", () => {
@@ -39,10 +39,10 @@ test("a side's rounds appear when their clock is reached, each once", () => {
   player.position = 10;
   assert.deepEqual(player.take("plain").map(({ ms }) => ms), [0, 10]);
   assert.deepEqual(player.take("plain"), []);
-  assert.deepEqual(player.at("plain"), { ms: 10, tokens: 2, finished: false });
+  assert.deepEqual(player.stateOf("plain"), { ms: 10, tokens: 2, finished: false });
   player.position = 20;
   assert.equal(player.take("plain").length, 1);
-  assert.equal(player.at("plain").finished, true);
+  assert.equal(player.stateOf("plain").finished, true);
 });
 
 test("skip shows the end at once, and replay starts from the beginning", () => {
@@ -65,7 +65,7 @@ test("one after the other and live, the speculative clock follows the plain one"
   player.received(false);
   assert.equal(player.live, true);
   assert.equal(player.offset("speculative"), 5000);
-  player.halt();
+  player.stopTimer();
 });
 
 test("a side plays live if it is alone or the other one failed after its first token", () => {
@@ -77,7 +77,7 @@ test("a side plays live if it is alone or the other one failed after its first t
     player.received(false);
     assert.equal(player.live, true);
     assert.equal(player.expected(), 250000);
-    player.halt();
+    player.stopTimer();
   }
 });
 

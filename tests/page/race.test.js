@@ -21,7 +21,7 @@ test("bars show tokens of the limit while they race, and seconds at the finish",
   view.player.advance(2500);
   assert.deepEqual(widths(view), [30, 40]);
   assert.equal(text(view, "headline"), "Speculative is 1 token ahead");
-  view.player.halt();
+  view.player.stopTimer();
   view.receive(end());
   view.player.skip();
   assert.deepEqual(widths(view), [100, 66.67]);
@@ -74,7 +74,7 @@ test("phases before the first token show in both panes, without the last run", (
   assert.deepEqual(phases(), ["Warming up (1 of 2) …", "Warming up (1 of 2) …"]);
   view.receive(slice("plain", [round(0.1, ["a"])], false));
   assert.deepEqual(phases(), [null, null]);
-  view.player.halt();
+  view.player.stopTimer();
 });
 
 test("a first token is shown as it arrives, before there is a pace to play at; an update may repeat events", () => {
@@ -88,7 +88,7 @@ test("a first token is shown as it arrives, before there is a pace to play at; a
   assert.deepEqual([view.root.dataset.state, ...tokens(view)], ["playing", 1, 0]);
   assert.equal(text(view, "headline"), ""); // no lead, before both have begun
   assert.equal(view.find(".track.plain output").textContent, "");
-  view.player.halt();
+  view.player.stopTimer();
 });
 
 test("a run that fails says why", () => {

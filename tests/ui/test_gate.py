@@ -208,7 +208,7 @@ def test_a_session_without_events_is_told_to_reload() -> None:
 
 
 def test_a_full_queue_drops_the_session_unfetched_for_longest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "UNDER_WAY", 3)
+    monkeypatch.setattr(gate, "EVENTS", 3)
     page = client()
     for name in "abcd":
         assert page.post(JOIN, json=SESSION | {"session_hash": name}).text == "done"

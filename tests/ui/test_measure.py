@@ -1,5 +1,5 @@
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,6 +7,7 @@ from typing import Any
 import gradio as gr
 import pytest
 
+from specdemo.child import result_of
 from specdemo.errors import EngineError
 from specdemo.experiments.plan import PRESETS, Axes, Plan, grid
 from specdemo.experiments.prompts import typed_tasks
@@ -16,8 +17,9 @@ from specdemo.records import Phase, Progress
 from specdemo.settings import GenerationSettings
 from specdemo.ui.compare import QUICK
 from specdemo.ui.controls import start_values
+from specdemo.ui.events import job_updates
 from specdemo.ui.measure import EMPTY, START, MeasureCallbacks, outcome, variant_choices, with_current
-from specdemo.ui.session import job_updates, with_chat_cache
+from specdemo.ui.session import with_chat_cache
 from tests.support.scripted import ScriptedEngine
 
 ENGINE = ScriptedEngine(wrong=(20, 30), draft=0.001)
@@ -27,26 +29,19 @@ VISITOR: Any = SimpleNamespace(session_hash="visitor")
 
 
 class Sessions:
-    """Runs the job with scripted engines in this process, then perhaps fails."""
+    """Its jobs run on scripted engines."""
 
-    jobs: list[Any]
-
-    def __init__(self, error: Exception | None = None, *states: object) -> None:
-        self._error, self._states, self.jobs = error, states, []
+    def __init__(self) -> None:
+        self.jobs: list[Any] = []
 
     def measure(self, visitor: str, what: str, job: Job) -> Iterator[Any]:
         self.jobs.append(job)
-        yield from self._states
         yield from job(Engines(lambda name, pair: ENGINE, lambda: False))
-        if self._error is not None:
-            raise self._error
 
 
-def measured(
-    ticked: list[str], error: EngineError | None = None, *, preset: str = "Compare all strategies"
-) -> list[list[Any]]:
-    """Yield updates of message, board, files, best setting, its button, start and stop."""
-    callbacks = MeasureCallbacks(Sessions(error))  # type: ignore[arg-type]
+def measured(ticked: list[str], *, preset: str = "Compare all strategies") -> list[list[Any]]:
+    """Updates of message, board, files, best setting, its button, start and stop."""
+    callbacks = MeasureCallbacks(Sessions())  # type: ignore[arg-type]
     return list(callbacks.measure(VISITOR, True, ENGINE.pair, None, False, preset, ticked, "Say", 1, 40, 1, *VALUES))
 
 
@@ -116,28 +111,30 @@ def test_the_search_uses_the_current_prompt_and_the_loaded_pair() -> None:
     assert [task.prompt for task in job.work.keywords["plan"].tasks] == ["What one sees"]
 
 
-def nothing(engines: Engines) -> Iterator[Any]:
-    yield from ()
+def updates(*states: object, error: Exception | None = None) -> Generator[list[Any], None, Any]:
+    def steps() -> Iterator[Any]:
+        yield from states
+        if error is not None:
+            raise error
+
+    return job_updates(steps(), lambda *update: [*update], lambda state: f"{state.done} done")
 
 
-def shown(sessions: Sessions) -> list[Any]:
-    return list(job_updates(sessions, "visitor", "measure", nothing, lambda state: f"{state.done} done"))  # type: ignore[arg-type]
-
-
-def test_phases_and_progress_are_shown_until_the_end() -> None:
-    half, whole = (Progress(done, 2, 61.0, None) for done in (1, 2))
-    phase, first, last = shown(Sessions(None, Phase("loading"), half, whole))
-    assert "Loading the models" in phase.message
-    assert "1 of 2, 1 min 1 s left" in first.message
-    assert (last.message, last.board, last.state) == ("", "2 done", whole)
+def test_phases_and_progress_are_shown_and_the_end_clears_them() -> None:
+    half, full = (Progress(done, 2, 61.0, None) for done in (1, 2))
+    phase, first, last = updates(Phase("loading"), half, full)
+    assert "Loading the models" in phase[0]
+    assert "1 of 2, 1 min 1 s left" in first[0]
+    assert last == ["", "2 done"]
+    assert result_of(updates(half, full)) == full
 
 
 def test_finished_results_stay_after_a_stop() -> None:
     half = Progress(1, 2, None, None)
-    assert "Stopped after 1 of 2; finished results are kept" in shown(Sessions(None, half))[-1].message
+    assert "Stopped after 1 of 2; finished results are kept" in [*updates(half)][-1][0]
     for error in (EngineError(), ZeroDivisionError()):
-        failed = shown(Sessions(error, half))[-1]
-        assert 'role="alert"' in failed.message
-        assert (failed.board, failed.state) == ("1 done", half)
-    assert shown(Sessions(EngineError()))[-1].board == gr.skip()
-    assert "before anything was measured" in shown(Sessions())[-1].message
+        *_, (message, board) = updates(half, error=error)
+        assert ('role="alert"' in message, board) == (True, "1 done")
+        assert result_of(updates(half, error=error)) == half
+    assert [*updates(error=EngineError())][-1][1] == gr.skip()
+    assert "before anything was measured" in [*updates()][-1][0]

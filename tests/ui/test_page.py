@@ -47,10 +47,11 @@ VISIBLE = """selectors => selectors.filter(selector => {
   return ![...document.querySelectorAll(selector)].some(shown);
 })"""
 
-# elements cut off by the window, except scrollable ones
+# elements that the window cuts off, except those that scroll or end in an ellipsis
 CUT = """() => [...document.querySelectorAll('main *')].filter(e => {
     const at = e.getBoundingClientRect();
-    return at.width && (at.left < 0 || at.right > innerWidth) && !e.closest('.text, .charts, svg, .visually-hidden');
+    const hidden = at.width && (at.left < 0 || at.right > innerWidth);
+    return hidden && !e.closest('.text, .charts, .past .open, svg, .visually-hidden');
 }).map(e => e.outerHTML.slice(0, 80))"""
 
 CONTROLS = """() => [...document.querySelectorAll('button, input, select, textarea, summary')].filter(e => {

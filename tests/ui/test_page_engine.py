@@ -64,7 +64,7 @@ def kinds(page: Page, kind: str) -> list[str]:
 
 def test_a_catalogue_pair_is_downloaded_and_used_and_a_failing_one_does_not_replace_it(visit: Visit) -> None:
     page, name = models_tab(visit("/?max_new_tokens=32")), " + ".join(NAMES)
-    button = card(page, ENTRY.name).locator("button")
+    button = card(page, ENTRY.name).locator("button:not(.answer)")
     button.click()
     expect(page.locator("#download")).to_have_text(f"{ENTRY.title} is on this machine.")
     expect(button).to_have_text("Use this pair")

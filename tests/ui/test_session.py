@@ -17,10 +17,11 @@ from specdemo.racing.race import race
 from specdemo.racing.worker import Prepare, WithEngine
 from specdemo.records import ModelPair, Slice, Turn
 from specdemo.settings import GenerationSettings
-from specdemo.ui import session
+from specdemo.ui import events
+from specdemo.ui.anatomy import open_run
 from specdemo.ui.compare import CompareCallbacks
 from specdemo.ui.controls import start_values
-from specdemo.ui.session import Sessions, Update, Visitors, in_child
+from specdemo.ui.session import Sessions, Update, Visitors
 from tests.support.proposals import compared
 from tests.support.scripted import ScriptedEngine
 
@@ -133,19 +134,19 @@ def packed(**changed: Any) -> str:
 
 
 def test_a_run_is_drawn_in_a_limited_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = in_child(make_file, "gif", packed(), waiting=[{"value": "Wait"}], **WORDS)
+    made = events.run_in_child(make_file, "gif", packed(), waiting=[{"value": "Wait"}], **WORDS)
     assert next(made)[0].pop("value") == "Wait"  # as Gradio does when it sends an update
     assert next(made)[0].pop("value") == "Wait"
     assert result_of(made).startswith(b"GIF8")
-    monkeypatch.setattr(session, "FILE_LIMITS", Limits(seconds=1))
+    monkeypatch.setattr(events, "FILE_LIMITS", Limits(seconds=1))
     long = packed(prompt="\n" * 2**22)
     assert len(long) < 50_000
     with pytest.raises(FileError, match="cannot be drawn: it took longer than 1 s; share it as JSON"):
-        result_of(in_child(make_file, "gif", long, waiting=[], **WORDS))
+        result_of(events.run_in_child(make_file, "gif", long, waiting=[], **WORDS))
 
 
 def test_the_page_shows_why_a_file_is_refused() -> None:
-    *_, (_, message) = CompareCallbacks(mock.Mock()).open(b"[1]")
+    *_, (_, message) = open_run(b"[1]")
     assert "not a comparison" in message
     kinds: tuple[Any, ...] = (["gif"], {}, None, "exe")
     for kind in kinds:
