@@ -112,7 +112,7 @@ class Parameters(BaseModel):
         ge=0,
         le=1,
         title="Confidence threshold",
-        description="the draft stops proposing once its own probability falls below this",
+        description="the draft stops proposing below this probability",
     )
     max_assistant_tokens: int = Field(
         20, ge=1, le=64, title="Most proposals", description="where the draft stops proposing, however confident"
@@ -172,7 +172,7 @@ _DEFAULT_CAP = Parameters.model_fields["max_assistant_tokens"].default  # the sa
 @register
 @dataclass(frozen=True)
 class Confidence(Strategy):
-    """The draft stops once its own probability of what it last proposed falls below a threshold, or at the cap."""
+    """The draft stops once its own probability falls below a threshold, or at the most proposals."""
 
     assistant_confidence_threshold: float
     max_assistant_tokens: int | None = None  # None: the engine has no cap

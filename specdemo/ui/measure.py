@@ -172,7 +172,7 @@ class MeasureCallbacks:
 # Minutes, the most tokens of a run, and what varies. Half a minute must hold several runs of each setting, even on a
 # busy machine, and a warm-up for each length of a pass.
 _EFFORTS: dict[str, tuple[float, int, dict[str, Any]]] = {
-    QUICK: (0.5, 32, {"lookaheads": (1, 2, 3, 5), "thresholds": ()}),
+    QUICK: (0.5, 32, {"lookaheads": (1, 2, 3, 5), "thresholds": (0.4,)}),
     THOROUGH: (3.0, 64, {}),
 }
 
