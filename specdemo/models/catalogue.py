@@ -306,14 +306,16 @@ def initial_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
 
 
 def _with_defaults(pair: ModelPair, chosen: dict[str, Any]) -> GenerationSettings:
-    """Leave out the default policy if the engine lacks it, or if it lacks a chosen parameter."""
+    """Leave out the default policy if the engine lacks it or one of its settings, or if it lacks a chosen one."""
     defaults = default_settings(pair.target).generation
     if pair.servers is None:
         engine = (defaults | chosen).get("engine", GenerationSettings.model_fields["engine"].default)
         able = strategies(engine, pair.draft_kind, chosen.get("drafter"), str(defaults.get("policy")))
         fits = any(chosen.keys() & parameters() <= effective(strategy, engine) for strategy in able)
-        kept = (name for name in defaults if supports(engine, name) and (fits or name != "policy"))
-        defaults = {name: defaults[name] for name in kept}
+        supported = {name: value for name, value in defaults.items() if supports(engine, name)}
+        if not fits or supported != defaults:
+            supported.pop("policy", None)
+        defaults = supported
     return GenerationSettings.checked(**defaults | chosen)
 
 

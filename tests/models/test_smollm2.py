@@ -1,6 +1,7 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from specdemo.models.devices import multiplies_int8
 from specdemo.models.gguf import inspect_gguf
 from specdemo.records import ModelPair
 from specdemo.results.words import notes
+from specdemo.strategies import Auto, Confidence, Constant, Lookup
 from tests.support import BRIEF
 from tests.support.proposals import raced
 
@@ -100,3 +102,17 @@ def test_it_starts_in_the_traced_engine_if_that_quantizes(name: str, monkeypatch
         quantization = "on" if engine == "traced" else pair.runtime.dynamic_quantization
         assert traced_runtime(pair).dynamic_quantization == quantization
         assert initial_settings(pair).engine == engine
+        assert initial_settings(pair).policy == ("confidence" if engine == "traced" else "constant")
+
+
+def test_its_policy_gives_way_to_what_it_excludes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PAIR_VARIABLE, "smollm2-eagle3")
+    monkeypatch.setattr("specdemo.models.devices.multiplies_int8", lambda: True)
+    pair, threshold = default_pair(weights="int8"), Confidence(0.4, 3)
+    for chosen, strategy in (
+        ({"assistant_confidence_threshold": 0.7}, replace(threshold, assistant_confidence_threshold=0.7)),
+        ({"num_assistant_tokens": 5}, Constant(5)),
+        ({"policy": "auto"}, Auto(3)),
+        ({"drafter": "lookup"}, Lookup(3, 2)),
+    ):
+        assert initial_settings(pair, **chosen).strategy == strategy
