@@ -46,7 +46,6 @@ _LOADING_GRACE = 0.5  # seconds after a Stop: only ending the process stops Open
 GRACE = 30.0  # seconds after a Stop: longer than a round takes
 _NO_CHANGE = (0.0, 0.0)  # a lookahead of 0 stands for no change
 
-
 EngineFactory = Callable[[EngineName, ModelPair], Engine]
 Job = Callable[["Engines"], Iterator[Any]]  # runs in the child, such as `race_job`; picklable
 
