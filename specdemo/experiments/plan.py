@@ -184,11 +184,9 @@ def _choices(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> list[
 
 def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, dict[str, Any]]:
     """Changes of settings by strategy, such as `traced auto`. LoadError: OpenVINO refused a tokenizer."""
-    able, pair = {}, with_tokenizers_compared(pair)
+    able, pair, fields = {}, with_tokenizers_compared(pair), GenerationSettings.model_fields.items()
     for engine in ENGINES:
-        lacking = {
-            name: GenerationSettings.model_fields[name].default for name, _ in settings if not supports(engine, name)
-        }
+        lacking = {name: setting.default for name, setting in fields if not supports(engine, name)}
         for strategy in strategies(engine, pair.draft_kind):
             changes = {**lacking, "engine": engine, "drafter": strategy.drafter.name, "policy": strategy.policy.name}
             try:

@@ -24,6 +24,9 @@ from specdemo.text import cell_markdown, counted
 _MOST_BYTES = 256 * 2**20  # of a report to compare with; 10,000 rows take about 100 MB
 _NAMED = 4  # of the settings that may be as fast
 _BUSY = 0.2  # of the processor: below it, intervals hardly widen
+_COLUMNS = (
+    "speedup", "τ", "α", "outputs", "tokens/s", "plain tokens/s", "TTFT", "plain TTFT", "TPOT", "plain TPOT", "runs",
+)  # fmt: skip
 
 
 class Conclusion(NamedTuple):
@@ -153,11 +156,6 @@ def _measured_on(result: Result) -> Iterator[str]:
         yield f"Measured on {result.date} on {facts.environment.device}{cores}."
     prompts, runs = counted(len(result.tasks), "prompt"), counted(len(result.rows), "run")
     yield f"Settings, where they do not vary: {shared_words(result.settings)}; {prompts}, {runs}."
-
-
-_COLUMNS = (
-    "speedup", "τ", "α", "outputs", "tokens/s", "plain tokens/s", "TTFT", "plain TTFT", "TPOT", "plain TPOT", "runs",
-)  # fmt: skip
 
 
 def _tables(result: Result, measured: Sequence[Point]) -> dict[str, Table]:
