@@ -27,7 +27,7 @@ _POLL_SECONDS = 0.2  # how soon a Stop is noticed
 _EXIT_SECONDS = 2.0  # seconds for a process to end by itself before it is killed
 _NICE = 10  # of 19: gives way to the engine without starving
 _STARTING = Lock()
-_OUT_OF_MEMORY = 77  # exit status of our own, which no library uses
+_OUT_OF_MEMORY = 77  # an exit status that no library uses
 
 _SIGNALS = {
     "SIGKILL": "as the system does where memory runs out",
@@ -149,10 +149,10 @@ class Failure(NamedTuple):
         return error
 
 
-def send_all(connection: Connection, messages: Iterable[Any], failure: Failure) -> None:
-    """Send each message, then `Sign.END`; after an error, send it, converted by `failure` unless it is ours."""
+def send_all(connection: Connection, failure: Failure, work: Callable[..., Iterable[Any]], *arguments: Any) -> None:
+    """Send what `work(*arguments)` yields, then `Sign.END`; or an error, converted by `failure` unless it is ours."""
     try:
-        for message in messages:
+        for message in work(*arguments):
             connection.send(message)
         connection.send(Sign.END)
     except SpecdemoError as error:
@@ -179,7 +179,7 @@ def run_child(
     that of `failure`.
     """
     try:
-        child = Child(_send_results, work, arguments, failure, name=name)
+        child = Child(send_all, failure, work, *arguments, name=name)
     except OSError as error:
         raise failure.kind.of(error, failure.what, failure.advice) from error
     try:
@@ -198,7 +198,7 @@ def run_child(
 
 
 class Limits(NamedTuple):
-    """Bytes beyond those of the process at its start, CPU seconds (neither on Windows), and elapsed seconds."""
+    """Bytes added since the process started, CPU seconds (neither on Windows), and elapsed seconds."""
 
     memory: int = 2**30
     processor_seconds: int = 20
@@ -251,12 +251,6 @@ def _set_limits(limits: Limits) -> None:
         limit = limit if hard_limit == resource.RLIM_INFINITY else min(limit, hard_limit)
         # The hard limit stays: a process that reaches its hard limit of processor time gets a bare SIGKILL.
         resource.setrlimit(kind, (limit, hard_limit))
-
-
-def _send_results(
-    connection: Connection, work: Callable[..., Iterable[Any]], arguments: tuple[Any, ...], failure: Failure
-) -> None:
-    send_all(connection, work(*arguments), failure)
 
 
 def _run(main: Callable[..., None], connection: Connection, arguments: tuple[Any, ...]) -> None:

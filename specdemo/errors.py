@@ -39,7 +39,7 @@ def quoted(value: object) -> str:
 
 
 def capitalised(text: str) -> str:
-    """Begin a sentence with a capital, keeping those within, unlike `str.capitalize`."""
+    """Capitalise the first letter only; `str.capitalize` would lower the others."""
     return text[:1].upper() + text[1:]
 
 
@@ -109,7 +109,7 @@ _BY_NUMBER = {
     errno.EDQUOT: _DISK,
 }
 # OpenVINO reports a failed system call as text, without an error number.
-_BY_WORDS = {
+_BY_TEXT = {
     re.compile(r"bad_alloc|n.t alloc|out of .*memory|failed to allocate", re.IGNORECASE): _MEMORY,
     re.compile(r"too many open files", re.IGNORECASE): _FILES,
     re.compile(r"resource temporarily unavailable", re.IGNORECASE): _THREADS,
@@ -128,27 +128,27 @@ def _chain_of(error: BaseException | None) -> Iterator[BaseException]:
 
 def messages_of(error: BaseException | None) -> str:
     lines = list[str]()
-    for each in _chain_of(error):
-        if isinstance(each, SpecdemoError):
-            lines += [str(each), each._cause]
+    for link in _chain_of(error):
+        kind = type(link).__name__
+        if isinstance(link, SpecdemoError):
+            lines += [str(link), link._cause]
+        elif isinstance(link, OSError) and link.errno is not None:  # the sentence already names the file
+            lines.append(f"{kind}: [Errno {link.errno}] {link.strerror}")
         else:
-            # The sentence already names the file, perhaps shortened.
-            known = isinstance(each, OSError) and each.errno is not None
-            words = f"[Errno {each.errno}] {each.strerror}" if isinstance(each, OSError) and known else str(each)
-            lines.append(f"{type(each).__name__}: {words}".removesuffix(": "))
+            lines.append(f"{kind}: {link}".removesuffix(": "))
     return "\n".join(dict.fromkeys(filter(None, lines)))[:_LONGEST_CAUSE].strip()
 
 
 def known_cause(error: BaseException) -> tuple[str, str] | None:
     """Return the reason for an exception, if known, and what to do about it."""
-    for each in _chain_of(error):
-        if isinstance(each, MemoryError):
+    for link in _chain_of(error):
+        if isinstance(link, MemoryError):
             return _MEMORY
-        if isinstance(each, OSError) and each.errno in _BY_NUMBER:
-            return _BY_NUMBER[each.errno]
-        for words, known in _BY_WORDS.items():
-            if words.search(str(each)):
-                return known
+        if isinstance(link, OSError) and link.errno in _BY_NUMBER:
+            return _BY_NUMBER[link.errno]
+        for pattern, reason in _BY_TEXT.items():
+            if pattern.search(str(link)):
+                return reason
     return None if _can_open(_FILES_AT_ONCE) else _FILES  # OpenVINO only says that a file cannot be opened
 
 
@@ -159,8 +159,8 @@ def _can_open(files: int) -> bool:
     except OSError:
         return False
     finally:
-        for each in descriptors:
-            os.close(each)
+        for descriptor in descriptors:
+            os.close(descriptor)
     return True
 
 

@@ -1,6 +1,6 @@
-"""Reading and writing files: assets, JSON of others, exports, and the cache.
+"""Reading and writing files: assets, JSON from elsewhere, exports, and the cache.
 
-JSON from elsewhere is parsed by pydantic: Python's own parser raises RecursionError on deep nesting, and accepts NaN
+Foreign JSON is parsed by pydantic: Python's own parser raises RecursionError on deep nesting, and accepts NaN
 and lone surrogates, which cannot be written again.
 """
 
@@ -140,9 +140,8 @@ def writable(folder: Path, what: str, advice: str = "set XDG_CACHE_HOME to a wri
         with TemporaryFile(dir=folder):
             return folder
     except OSError as error:
-        raise SpecdemoError(
-            f"{what} cannot be saved in {quoted(str(folder))} ({error.strerror}); {advice}."
-        ) from error
+        problem = f"{what} cannot be saved in {quoted(str(folder))} ({error.strerror})"
+        raise SpecdemoError(f"{problem}; {advice}.") from error
 
 
 def is_writable(folder: Path) -> bool:
@@ -152,14 +151,12 @@ def is_writable(folder: Path) -> bool:
 
 
 def link_or_copy(source: Path, link: Path) -> None:
-    for how in (os.symlink, os.link):
+    for make_link in (os.symlink, os.link):
         with suppress(OSError):
-            how(source, link)
+            make_link(source, link)
             return
-    if source.is_dir():
-        shutil.copytree(source, link)
-    else:
-        shutil.copyfile(source, link)
+    copy = shutil.copytree if source.is_dir() else shutil.copyfile
+    copy(source, link)
 
 
 _PACKAGE = Path(__file__).resolve().parent

@@ -1,4 +1,4 @@
-"""What to measure: prompts × settings × repeats, and the common choices of it, by name.
+"""What to measure: prompts × settings × repeats, and presets for common measurements.
 
 Variants combine one alternative from every axis that varies. Lookaheads, thresholds and policies share one axis,
 since a run has one of them. Every prompt runs with each variant in every repeat, in an order that is shuffled each
@@ -91,7 +91,10 @@ def grid(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> dict[str,
     lists = [
         _strategies(pair, settings, axes),
         _choices(pair, settings, axes),
-        [_Alternative("temperature", each, _sampling(each), f"temperature {each:g}") for each in axes.temperatures],
+        [
+            _Alternative("temperature", value, _sampling(value), f"temperature {value:g}")
+            for value in axes.temperatures
+        ],
         [_Alternative("precision", name, _precision(name), name) for name in axes.precisions],
         [_Alternative("concurrency", number, {}, f"concurrency {number}") for number in axes.concurrency],
     ]
@@ -154,12 +157,11 @@ def _choices(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> list[
             _Alternative("lookahead", value, {"num_assistant_tokens": value}, f"lookahead {value}")
             for value in axes.lookaheads
         ]
-    able = {
-        strategy.policy.name: strategy for strategy in strategies(settings.engine, pair.draft_kind, settings.drafter)
-    }
-    unknown = next((name for name in axes.policies if name != ALL and name not in able), None)
-    if unknown is not None:
-        raise SettingsError(f"There is no policy {quoted(unknown)} here; choose from {listed([*able])}.")
+    supported = strategies(settings.engine, pair.draft_kind, settings.drafter)
+    able = {strategy.policy.name: strategy for strategy in supported}
+    for name in axes.policies:
+        if name != ALL and name not in able:
+            raise SettingsError(f"There is no policy {quoted(name)} here; choose from {listed([*able])}.")
     numbers: list[tuple[str, str, Sequence[float]]] = [
         ("num_assistant_tokens", "lookahead", axes.lookaheads),
         ("assistant_confidence_threshold", "threshold", axes.thresholds),
@@ -182,11 +184,9 @@ def _choices(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> list[
 
 def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, dict[str, Any]]:
     """Changes of settings by strategy, such as `traced auto`. LoadError: OpenVINO refused a tokenizer."""
-    able, pair = {}, with_tokenizers_compared(pair)
+    able, pair, fields = {}, with_tokenizers_compared(pair), GenerationSettings.model_fields.items()
     for engine in ENGINES:
-        lacking = {
-            name: GenerationSettings.model_fields[name].default for name, _ in settings if not supports(engine, name)
-        }
+        lacking = {name: setting.default for name, setting in fields if not supports(engine, name)}
         for strategy in strategies(engine, pair.draft_kind):
             changes = {**lacking, "engine": engine, "drafter": strategy.drafter.name, "policy": strategy.policy.name}
             try:
@@ -214,12 +214,12 @@ def _sampling(temperature: float) -> dict[str, Any]:
 def _precision(name: str) -> dict[str, str]:
     """Runtime settings of a precision such as "cache u8" or "target bf16 + draft f32"."""
     changes: dict[str, str] = {}
-    for part in [] if name == _AS_LOADED else name.split("+"):
-        what, _, value = part.strip().partition(" ")
-        if what not in PARTS or not value:
-            parts, part_name = ", ".join(PARTS), quoted(part.strip())
-            raise SettingsError(f"{part_name} is not a precision of {parts}; write such as 'cache u8'.")
-        changes[PARTS[what]] = value
+    for entry in [] if name == _AS_LOADED else name.split("+"):
+        part, _, precision = entry.strip().partition(" ")
+        if part not in PARTS or not precision:
+            parts = ", ".join(PARTS)
+            raise SettingsError(f"{quoted(entry.strip())} is not a precision of {parts}; write such as 'cache u8'.")
+        changes[PARTS[part]] = precision
     return changes
 
 
@@ -299,9 +299,7 @@ class Plan:
             for repeat in range(repeats)
             for task, order in self._shuffled(variants, Random(repeat))  # every stage begins with the same prompts
         ]
-        pair = self.pair
-        if first.runtime != pair.runtime:
-            pair = pair.model_copy(update={"runtime": first.runtime})
+        pair = self.pair.model_copy(update={"runtime": first.runtime})
         return Stage(first.session, first.settings.engine, pair, groups, until)
 
     def _shuffled(self, variants: Sequence[Variant], random: Random) -> Iterator[tuple[Task | None, Sequence[str]]]:
@@ -322,8 +320,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class Preset:
-    """A command in the terminal, a choice on the page, and a plan with other defaults. `engine` decodes with a
-    constant lookahead unless another is asked for; `limit` is the number of prompts.
+    """A command in the terminal, a choice on the page, and defaults of a plan. With `engine`, the default policy is a
+    constant lookahead; `limit` is the number of prompts.
     """
 
     name: str
@@ -337,9 +335,10 @@ class Preset:
     confirm: bool = False
 
     def settings(self, pair: ModelPair, **chosen: Any) -> GenerationSettings:
-        """The pair's initial settings, and those that this measurement needs."""
-        here = self.engine is not None and pair.target.server is None
-        return pair_settings(pair, **({"engine": self.engine, "policy": "constant"} if here else {}) | chosen)
+        """The pair's initial settings, with those that this measurement needs."""
+        local = self.engine is not None and pair.target.server is None
+        needed = {"engine": self.engine, "policy": "constant"} if local else {}
+        return pair_settings(pair, **needed | chosen)
 
     def plan(
         self,

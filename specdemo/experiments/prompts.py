@@ -202,7 +202,7 @@ def _records(path: Path, name: str, *, whole: bool) -> _Records:
 
 
 def _columnar(source: Path | BytesIO, name: str, package: str) -> _Records:
-    """Of a Parquet file, or of all splits of a folder that `save_to_disk` wrote."""
+    """The rows of a Parquet file, or of all splits of a folder that `save_to_disk` wrote."""
     try:
         if isinstance(source, Path):
             from datasets import load_from_disk
@@ -224,11 +224,11 @@ def _known(names: Iterable[str]) -> bool:
 
 
 def _table(text: str) -> _Records:
-    """With a header, which may be left out of a single column; a header is one word."""
+    """The rows of a table. A single column needs no header; its first row is a header if it is one word."""
     csv.field_size_limit(MOST_BYTES)
     text = re.sub(r"\Asep=.\n", "", text.strip())  # which Excel writes
     heading = text.split("\n", 1)[0]
-    delimiter = max(",;\t|", key=lambda each: (_known(heading.split(each)), heading.count(each)))
+    delimiter = max(",;\t|", key=lambda mark: (_known(heading.split(mark)), heading.count(mark)))
     single = delimiter not in heading  # then prompts may hold any
     dialect: dict[str, Any] = {"delimiter": "\x1f" if single else delimiter, "skipinitialspace": True}
     rows = csv.reader(StringIO(text), strict=True, **dialect)
@@ -266,17 +266,14 @@ def _parsed(text: str) -> Any:
 def _items(value: Any) -> list[Any]:
     """An array, an array in an object, pandas' columns, or a single object."""
     if isinstance(value, list):
-        return [value] if value and all(_text(_lowered(each), *_ROLES) for each in value) else value
+        return [value] if value and all(_text(_lowered(item), *_ROLES) for item in value) else value
     fields = _lowered(value)
-    arrays = {name: each for name, each in fields.items() if isinstance(each, list) and each}
+    arrays = {name: field for name, field in fields.items() if isinstance(field, list) and field}
     if any(isinstance(fields.get(name), str) for name in TEXTS) or {"prompt", "input", *CHATS[:-1]} & arrays.keys():
         return [value]
-    if _known(fields) and all(isinstance(each, dict) for each in fields.values()):
+    if _known(fields) and all(isinstance(column, dict) for column in fields.values()):
         return [{name: column.get(row) for name, column in value.items()} for row in next(iter(value.values()))]
     return next((arrays[name] for name in (*_ARRAYS, *arrays) if name in arrays), [value])
-
-
-# From a record to its prompts.
 
 
 def _tasks(value: Any, number: str, stem: str) -> Iterator[Task]:
@@ -288,8 +285,8 @@ def _tasks(value: Any, number: str, stem: str) -> Iterator[Task]:
         fields |= _lowered(fields.get(name))
     for name in _NESTED:
         if isinstance(inner := fields.pop(name, None), list):
-            for index, each in enumerate(inner, 1):
-                yield from _tasks(fields | _lowered(each), f"{number}.{index}", stem)
+            for index, record in enumerate(inner, 1):
+                yield from _tasks(fields | _lowered(record), f"{number}.{index}", stem)
             return
     system, turns = _prompts(fields) if fields else _turns(value)
     system = system or next((_content(fields[name]) for name in _SYSTEMS if fields.get(name)), "")
@@ -304,7 +301,9 @@ def _tasks(value: Any, number: str, stem: str) -> Iterator[Task]:
 
 
 def _lowered(value: Any) -> dict[str, Any]:
-    return {str(name).strip().casefold(): each for name, each in value.items()} if isinstance(value, dict) else {}
+    return (
+        {str(name).strip().casefold(): content for name, content in value.items()} if isinstance(value, dict) else {}
+    )
 
 
 def _text(fields: Mapping[str, Any], *names: str) -> str:
@@ -324,7 +323,7 @@ def _prompts(fields: Mapping[str, Any]) -> tuple[str, list[str]]:
             return _turns(value[::2] if name == "data" and isinstance(value[0], str) else value)
         if name in TEXTS and text and not answer:
             before, *after = _AROUND.get(name, ("",))
-            parts = (_text(fields, each) for each in (before, name, *after))
+            parts = (_text(fields, part) for part in (before, name, *after))
             return "", ["\n\n".join(filter(None, (*parts, _choices(fields))))]
     if _JUDGED & fields.keys():
         raise ValueError("it holds answers to be judged (conversation_a, chosen …), not prompts")
@@ -335,8 +334,8 @@ def _prompts(fields: Mapping[str, Any]) -> tuple[str, list[str]]:
 
 def _choices(fields: Mapping[str, Any]) -> str:
     """The answers to choose from; those of ARC are in an object."""
-    given = fields.get("choices") or fields.get("options")
-    texts = _lowered(given).get("text", given)
+    choices = fields.get("choices") or fields.get("options")
+    texts = _lowered(choices).get("text", choices)
     lettered = zip(ascii_uppercase, texts if isinstance(texts, list) else (), strict=False)
     return "\n".join(f"{letter}. {text}" for letter, text in lettered)
 
@@ -352,7 +351,7 @@ def _content(value: Any) -> str:
 
 
 def _turns(value: Any) -> tuple[str, list[str]]:
-    """The same of a text, turns or messages; answers of assistants and tools are left out."""
+    """The system message and user turns of a text or messages; answers of assistants and tools are left out."""
     messages = [((_text(_lowered(item), *_ROLES) or "user").casefold(), item) for item in _flat(value)]
     system, user = ([_content(item) for role, item in messages if role in roles] for roles in (_OF_SYSTEM, _OF_USER))
     if not user:

@@ -2,6 +2,7 @@
 HTML file that opens offline. Names of prompts, models and files are foreign text, so each format escapes every cell.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +24,9 @@ from specdemo.text import cell_markdown, counted
 _MOST_BYTES = 256 * 2**20  # of a report to compare with; 10,000 rows take about 100 MB
 _NAMED = 4  # of the settings that may be as fast
 _BUSY = 0.2  # of the processor: below it, intervals hardly widen
-
-
-# The conclusion.
+_COLUMNS = (
+    "speedup", "τ", "α", "outputs", "tokens/s", "plain tokens/s", "TTFT", "plain TTFT", "TPOT", "plain TPOT", "runs",
+)  # fmt: skip
 
 
 class Conclusion(NamedTuple):
@@ -64,8 +65,8 @@ def _choose(measured: Sequence[Point], fresh: Point | None) -> Conclusion:
         sentence = f"No setting {clearly}beats plain decoding here: the best, {name}, reached {evidence}, {outputs}."
         return Conclusion(None, sentence)
     probably = "probably " if speedup.strength == "probable" else ""
-    others = [each for each in measured if each.variant != name and each.speedup.high >= speedup.low]
-    equals = [each.variant for each in sorted(others, key=lambda each: -each.speedup.middle)]
+    others = [point for point in measured if point.variant != name and point.speedup.high >= speedup.low]
+    equals = [point.variant for point in sorted(others, key=lambda point: -point.speedup.middle)]
     more = [f"{len(equals) - _NAMED} more"] if len(equals) > _NAMED else []
     as_fast = f" As fast, perhaps: {listed([*equals[:_NAMED], *more])}." if equals else ""
     verb = f"{name} is {probably}faster" if probably or equals else f"choose {name}"
@@ -75,12 +76,9 @@ def _choose(measured: Sequence[Point], fresh: Point | None) -> Conclusion:
 def _where(best: Sequence[Point]) -> str:
     """Say where speculation pays, given the best setting of each condition."""
     by_call: dict[str, list[str]] = {}
-    for point in sorted(best, key=lambda each: -each.speedup.middle):
+    for point in sorted(best, key=lambda point: -point.speedup.middle):
         by_call.setdefault(point.speedup.call, []).append(f"{point.variant} ({point.speedup.middle:.2f}×)")
     return f"Speculation is {'; '.join(f'{call} at {listed(names)}' for call, names in by_call.items())}."
-
-
-# The report.
 
 
 class Chart(NamedTuple):
@@ -160,11 +158,6 @@ def _measured_on(result: Result) -> Iterator[str]:
     yield f"Settings, where they do not vary: {shared_words(result.settings)}; {prompts}, {runs}."
 
 
-_COLUMNS = (
-    "speedup", "τ", "α", "outputs", "tokens/s", "plain tokens/s", "TTFT", "plain TTFT", "TPOT", "plain TPOT", "runs",
-)  # fmt: skip
-
-
 def _tables(result: Result, measured: Sequence[Point]) -> dict[str, Table]:
     tables = {"table": _table("Every variant", ("variant",), [(point.variant, *_cells(point)) for point in measured])}
     split = points(result, part=lambda row: row.task)
@@ -175,14 +168,15 @@ def _tables(result: Result, measured: Sequence[Point]) -> dict[str, Table]:
 
 
 def _table(title: str, first: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Table:
-    """Leave out columns in which there is nothing to show."""
+    """Leave out empty columns."""
     columns = (*first, *_COLUMNS)
     shown = [index for index in range(len(columns)) if index == 0 or any(row[index] != "–" for row in rows)]
     return Table(title, [columns[index] for index in shown], [tuple(row[index] for index in shown) for row in rows])
 
 
 def _cells(point: Point) -> tuple[str, ...]:
-    (plain_first, first), (plain_each, each) = point.ttft or (None, None), point.tpot or (None, None)
+    plain_ttft, ttft = point.ttft or (None, None)
+    plain_tpot, tpot = point.tpot or (None, None)
     return (
         str(point.speedup),
         number(point.mean_acceptance_length),
@@ -190,7 +184,7 @@ def _cells(point: Point) -> tuple[str, ...]:
         "identical" if point.identical else f"{point.identical_runs} of {point.runs} identical",
         f"{point.tokens_per_second:.0f}",
         f"{point.plain_tokens_per_second:.0f}",
-        *map(milliseconds, (first, plain_first, each, plain_each)),
+        *map(milliseconds, (ttft, plain_ttft, tpot, plain_tpot)),
         str(point.runs),
     )
 
@@ -203,10 +197,10 @@ def _notes(result: Result, measured: Sequence[Point], best: str | None) -> Itera
         yield f"Not reached within the time: {listed(missing)}."
     if best is not None:
         yield f"To use {best}: {options_of(result, best)}"
-    together = {row.ttft is not None for row in result.rows}
-    if False in together:
+    concurrent = {row.ttft is not None for row in result.rows}
+    if False in concurrent:
         yield f"Speedup: {TRIALS_FORMULA}."
-    if True in together:
+    if True in concurrent:
         yield f"Speedup of several requests at once: {formulas['load_speedup']}; {INTERVAL}."
     yield f"α: {formulas['acceptance_rate']}. τ: {formulas['mean_acceptance_length']}."
     for problem in dict.fromkeys(row.problem for row in result.rows if row.problem is not None):
@@ -224,59 +218,48 @@ def options_of(result: Result, name: str) -> str:
     settings = result.variants[name].settings
     names = ("engine", "drafter", "policy", *sorted(effective(type(settings.strategy), settings.engine)))
     values = {name: getattr(settings, name) for name in names}
-    return " ".join(f"--{each.replace('_', '-')} {value}" for each, value in values.items() if value is not None)
+    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in values.items() if value is not None)
 
 
 def _charts(result: Result, measured: Sequence[Point]) -> dict[str, Chart]:
     """Speedups and τ along the axis with the most numbers; the other variants as bars."""
     values = {point.variant: result.variants[point.variant].values for point in measured}
-    numbers: dict[str, set[float]] = {}
-    for each in values.values():
-        for name, value in each.items():
+    numbers = defaultdict[str, set[float]](set)
+    for places in values.values():
+        for name, value in places.items():
             if not isinstance(value, str):
-                numbers.setdefault(name, set()).add(value)
+                numbers[name].add(value)
     axis = max(numbers, key=lambda name: len(numbers[name]), default="")
-    lines: dict[str, list[Point]] = {}  # by the places on all other axes
-    for point in measured if axis and len(numbers[axis]) > 1 else ():
-        if axis in values[point.variant]:
-            rest = ", ".join(f"{name} {value}" for name, value in values[point.variant].items() if name != axis)
-            lines.setdefault(rest, []).append(point)
+    speedups, lengths, bars = (defaultdict[str, list[Spot]](list) for _ in range(3))
+    drawn = set[str]()
+    for point in measured if len(numbers[axis]) > 1 else ():
+        places = values[point.variant]
+        if axis in places:  # a line for each combination of the other axes
+            line = ", ".join(f"{name} {value}" for name, value in places.items() if name != axis) or "speedup"
+            length = point.mean_acceptance_length
+            speedups[line].append(_speedup_at(places[axis], point))
+            lengths[line].append((places[axis], length, None, None, number(length)))
+            drawn.add(point.variant)
     charts: dict[str, Chart] = {}
     remark, formula = "Error bars: 95 % intervals.", f"{capitalised(metrics.FORMULAS['mean_acceptance_length'])}."
-    if lines:
-        gains, lengths = (
-            {
-                name or "speedup": [spot(values[each.variant][axis], each) for each in mine]
-                for name, mine in lines.items()
-            }
-            for spot in (_gain, _length)
-        )
-        charts["speedup"] = Chart(f"Speedup by {axis}", compared(axis, "speedup", gains), remark)
+    if drawn:
+        charts["speedup"] = Chart(f"Speedup by {axis}", compared(axis, "speedup", speedups), remark)
         charts["length"] = Chart("Mean acceptance length τ", compared(axis, "τ", lengths), formula)
-    along = {point.variant for mine in lines.values() for point in mine}
-    others = [point for point in points(result, part=lambda row: row.task) if point.variant not in along]
+    others = [point for point in points(result, part=lambda row: row.task) if point.variant not in drawn]
     if others:
         by_task = len({point.part for point in others}) > 1
-        bars: dict[str, list[Spot]] = {}
         for point in others:
             name, place = (point.variant, point.part) if by_task else ("speedup", point.variant)
-            bars.setdefault(name, []).append(_gain(place, point))
+            bars[name].append(_speedup_at(place, point))
         title = "Speedup by task" if by_task else "Speedup"
         charts["others"] = Chart(title, compared("", "speedup", bars, along=False), remark)
     return charts
 
 
-def _gain(place: Any, point: Point) -> Spot:
+def _speedup_at(place: Any, point: Point) -> Spot:
     speedup = point.speedup
     label = f"{speedup}, outputs {'identical' if point.identical else 'differ'}"
     return place, speedup.middle, speedup.low, speedup.high, label
-
-
-def _length(place: Any, point: Point) -> Spot:
-    return place, point.mean_acceptance_length, None, None, number(point.mean_acceptance_length)
-
-
-# Comparing two reports.
 
 
 def read_result(path: Path) -> Result:
@@ -289,32 +272,33 @@ def read_result(path: Path) -> Result:
 
 
 def joined(here: Result, there: Result, name: str) -> Result:
-    """Both results' rows on common prompts, the other's marked with its `name`. FileError: there are none."""
-    mine, other = ({task.name: task.model_dump(exclude={"task"}) for task in each.tasks} for each in (here, there))
-    common = {task for task in mine if other.get(task) == mine[task]}
+    """Join both results on their common prompts; `name` marks the other's rows. FileError: there are none."""
+    tasks_here, tasks_there = (
+        {task.name: task.model_dump(exclude={"task"}) for task in result.tasks} for result in (here, there)
+    )
+    common = {name for name, task in tasks_here.items() if tasks_there.get(name) == task}
     if not common:
         raise FileError(f"{quoted(name)} has no prompt in common with this measurement; measure the same prompts.")
-    common |= {""} if mine == other else set()  # several requests at once hold all prompts
+    common |= {""} if tasks_here == tasks_there else set()  # rows of several requests at once hold all prompts
     rows: list[Row] = []
     variants: dict[str, Variant] = {}
-    for each, place, mark in ((here, "this", ""), (there, name, f", {name}")):
-        rows += [row.model_copy(update={"variant": row.variant + mark}) for row in each.rows if row.prompt in common]
-        for key, variant in each.variants.items():
+    for result, place, mark in ((here, "this", ""), (there, name, f", {name}")):
+        rows += [
+            row.model_copy(update={"variant": row.variant + mark}) for row in result.rows if row.prompt in common
+        ]
+        for key, variant in result.variants.items():
             variants[key + mark] = variant.model_copy(update={"values": variant.values | {"file": place}})
     total = here.total - len(here.rows) + len(rows)
     tasks = [task for task in here.tasks if task.name in common]
     return here.model_copy(update={"tasks": tuple(tasks), "rows": tuple(rows), "variants": variants, "total": total})
 
 
-# Files.
-
-
 def to_markdown(report: Report) -> str:
     lines = [f"# {cell_markdown(report.title)}", "", *(f"{cell_markdown(text)}\n" for text in report.opening)]
     for index, table in enumerate(report.tables.values()):
-        head = ["| " + " | ".join(map(cell_markdown, row)) + " |" for row in (table.columns, *table.rows)]
+        head, *rows = ["| " + " | ".join(map(cell_markdown, row)) + " |" for row in (table.columns, *table.rows)]
         lines += [f"## {cell_markdown(table.title)}", ""] if index else []
-        lines += [head[0], "|---" * len(table.columns) + "|", *head[1:], ""]
+        lines += [head, "|---" * len(table.columns) + "|", *rows, ""]
     return "\n".join([*lines, *(f"{cell_markdown(text)}\n" for text in report.notes)])
 
 
@@ -345,4 +329,4 @@ def write(report: Report, path: Path) -> list[Path]:
         f"{base}.html": lambda: to_html(report).encode(),
     }
     write_each(files)
-    return [Path(each) for each in files]
+    return [Path(file) for file in files]

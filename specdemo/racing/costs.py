@@ -139,29 +139,28 @@ def _raced(
 
 
 def timings(run: Run) -> list[Timed]:
-    found = list[Timed]()
+    rounds = list[Timed]()
     for step in run.rounds:
         drafting = step.draft_seconds if step.proposed else 0.0
         proposed = -1 if step.proposed is None else len(step.proposed)
-        found.append(Timed(proposed, drafting, step.seconds - (drafting or 0.0)))
-    return found
+        rounds.append(Timed(proposed, drafting, step.seconds - (drafting or 0.0)))
+    return rounds
 
 
 def _passes(engine: Engine, text: str, tokens: int) -> list[float]:
     """Time passes for a slice of a race, once their kernels are warm."""
-    found, clock = list[float](), 0.0
+    measured = list[float]()
     with closing(engine.pass_seconds(text, tokens)) as passes:
         for seconds in islice(passes, _WARM_PASSES, _TOKENS):
-            found.append(seconds)
-            clock += seconds
-            if clock > SLICE_SECONDS:
+            measured.append(seconds)
+            if sum(measured) > SLICE_SECONDS:
                 break
-    return found
+    return measured
 
 
 def _text(engine: Engine, tokens: int) -> str:
-    each = max(engine.count_tokens(" ".join(_WORDS)), 1)  # tokens of all words together
-    return " ".join(islice(cycle(_WORDS), max(tokens * len(_WORDS) // each, len(_WORDS))))
+    sentence_tokens = max(engine.count_tokens(WARM_UP_PROMPT), 1)
+    return " ".join(islice(cycle(_WORDS), max(tokens * len(_WORDS) // sentence_tokens, len(_WORDS))))
 
 
 class Sample(NamedTuple):
@@ -175,17 +174,15 @@ class Sample(NamedTuple):
 
 
 def _samples(plain: Sequence[Timed], rounds: Sequence[Timed], least: int = 1) -> list[Sample]:
-    """One for each lookahead with at least so many rounds; none of rounds whose parts are unknown."""
-    found = list[Sample]()
-    step = median(each.rest for each in plain) if plain else math.nan
-    for lookahead in {each.lookahead for each in rounds if each.drafting is not None and plain} - {0}:
-        same = [each for each in rounds if each.lookahead == lookahead]
+    """A sample for each lookahead with at least `least` rounds and known draft times."""
+    samples = list[Sample]()
+    step = median(timed.rest for timed in plain) if plain else math.nan
+    for lookahead in {timed.lookahead for timed in rounds if timed.drafting is not None and plain} - {0}:
+        same = [timed for timed in rounds if timed.lookahead == lookahead]
         if len(same) >= least:
-            drafting, verify = (
-                median(each) / step for each in ([s.drafting or 0.0 for s in same], [s.rest for s in same])
-            )
-            found.append(Sample(lookahead, len(same), step, drafting, verify))
-    return found
+            drafting, verify = median(timed.drafting or 0.0 for timed in same), median(timed.rest for timed in same)
+            samples.append(Sample(lookahead, len(same), step, drafting / step, verify / step))
+    return samples
 
 
 def merged(costs: Costs | None, samples: Sequence[Sample]) -> Costs:
@@ -266,7 +263,6 @@ def _place(engine: EngineName, pair: ModelPair) -> Path:
     """Return the file of this pair, engine, software and machine; all of them decide what a step costs."""
     software = [_FORMAT, *(version(name) for name in ("openvino", "openvino-genai"))]
     machine = [processor(), instruction_sets(), os.cpu_count(), os.environ.get(PROPERTIES_VARIABLE)]
-    key = json.dumps(
-        [engine, pair.model_dump(mode="json", exclude={"translated"}), software, machine], sort_keys=True
-    )
+    models = pair.model_dump(mode="json", exclude={"translated"})
+    key = json.dumps([engine, models, software, machine], sort_keys=True)
     return own_cache() / "costs" / f"{sha256(key.encode()).hexdigest()[:24]}.json"

@@ -38,6 +38,10 @@ from specdemo.results import metrics
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Strategy
 
+SLICE_SECONDS = 0.2
+_LAST = 16  # preceding tokens on which rounding is measured
+RaceEvent = Phase | Slice | Comparison
+
 
 class LiveSettings(NamedTuple):
     """Current values of the controls that can change during a run."""
@@ -118,11 +122,6 @@ class RaceSide:
         return Slice(self.name, tuple(traced), self.finish_reason, self.decoder.trace_source)
 
 
-SLICE_SECONDS = 0.2
-
-RaceEvent = Phase | Slice | Comparison
-
-
 def race(
     engine: Engine,
     prompt: str,
@@ -141,8 +140,8 @@ def race(
     """
     request = Request.of(prompt, settings, tuple(history))
     sides = {
-        name: RaceSide(name, engine.decoder(each, costs), each.strategy, live_settings)
-        for name, each in _requests(engine, request).items()
+        name: RaceSide(name, engine.decoder(side_request, costs), side_request.strategy, live_settings)
+        for name, side_request in _requests(engine, request).items()
     }
     with ExitStack() as stack:
         for side in sides.values():
@@ -216,9 +215,6 @@ def run_alone(decoder: Decoder, rounds: int | None = None, stop: Callable[[], bo
         prefill, *rest = decoder.with_proposals(done)
     run = Run(prefill=prefill, rounds=tuple(rest), finish_reason=decoder.finish_reason or "cancelled")
     return decoder.finalized(run)
-
-
-_LAST = 16  # preceding tokens on which rounding is measured
 
 
 def find_divergence(engine: Engine, comparison: Comparison) -> Divergence | None:

@@ -1,6 +1,6 @@
 """Trials: speculative runs, each between two plain runs of the same prompt, so that drift of the machine cancels out.
 
-Runs are compared by the ratio between neighbours, never by seconds.
+Neighbouring runs are compared by their ratio; seconds of distant runs are never compared.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +19,8 @@ from specdemo.results.estimate import ENOUGH
 from specdemo.settings import GenerationSettings
 
 _WARM_UP_ROUNDS = 6
+REPEAT_SECONDS = 2.0  # for repeats if no number is given; a slow pair gets enough for an interval
+MOST_SECONDS = 15.0
 
 
 def can_run(pair: ModelPair, settings: GenerationSettings, costs: Costs | None) -> bool:
@@ -90,7 +92,7 @@ def _trial(run: Run, plain_runs: Sequence[Run], other_load: float | None) -> Tri
         proposed=counts.proposed if reported else None,
         accepted=counts.accepted if reported else None,
         other_load=other_load,
-        plain_steps=tuple(tuple(map(_rounded, _seconds_of_tokens(plain))) for plain in plain_runs),
+        plain_steps=tuple(map(_token_seconds, plain_runs)),
         round_steps=tuple(
             (len(step.committed), -1 if step.proposed is None else len(step.proposed), _rounded(step.seconds))
             for step in run.rounds
@@ -98,18 +100,14 @@ def _trial(run: Run, plain_runs: Sequence[Run], other_load: float | None) -> Tri
     )
 
 
-def _seconds_of_tokens(run: Run) -> Iterator[float]:
-    """Divide the time of a round, or of a server's burst, equally among its tokens."""
-    return (step.seconds / len(step.committed) for step in run.rounds for _ in step.committed)
+def _token_seconds(run: Run) -> tuple[float, ...]:
+    """Divide the time of a round, or of a server's chunk, equally among its tokens."""
+    return tuple(_rounded(step.seconds / len(step.committed)) for step in run.rounds for _ in step.committed)
 
 
 def _rounded(seconds: float) -> float:
     """Round to a tenth of a microsecond, which keeps files small."""
     return max(round(seconds, 7), 1e-7)
-
-
-REPEAT_SECONDS = 2.0  # for repeats if no number is given; a slow pair gets enough for an interval
-MOST_SECONDS = 15.0
 
 
 def repeats(

@@ -24,6 +24,16 @@ from specdemo.records import Costs, Phase, Request, Round, Side, WarmUp
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Strategy
 
+WARM_UP_PROMPT = "Quick foxes jump over lazy dogs while seven wizards mix black quartz"  # no word twice to copy
+_LEAST_ROUNDS = 4  # per repetition, or what its seconds allow
+_GAIN = 0.97  # share of the best so far: a faster repetition shows that there is more to gain
+_MOST_SECONDS = 3.0  # on each side's own clock, prefills included
+_MOST_AGAIN = 1.0  # if steady before: its kernels are compiled, and a busy machine is never steady
+_MOST_REPETITIONS = 500  # a server may answer at once with nothing
+_CHECK = 1 / 3  # share of a repetition's seconds, where a side was steady a moment ago
+
+steady_before = WeakKeyDictionary[Engine, dict[Strategy, float]]()  # by `time.monotonic`
+
 
 class OtherLoad:
     """The load of other processes since this was created; this process and the server it serves do not count."""
@@ -52,18 +62,6 @@ def _server_time() -> float:
     with suppress(psutil.Error):
         return 0.0 if parent is None else float(sum(psutil.Process(parent.pid).cpu_times()[:2]))
     return 0.0
-
-
-_LEAST_ROUNDS = 4  # per repetition, or what its seconds allow
-_GAIN = 0.97  # share of the best so far: a faster repetition shows that there is more to gain
-_MOST_SECONDS = 3.0  # on each side's own clock, prefills included
-_MOST_AGAIN = 1.0  # if steady before: its kernels are compiled, and a busy machine is never steady
-_MOST_REPETITIONS = 500  # a server may answer at once with nothing
-
-WARM_UP_PROMPT = "Quick foxes jump over lazy dogs while seven wizards mix black quartz"  # no word twice to copy
-_CHECK = 1 / 3  # share of a repetition's seconds, where a side was steady a moment ago
-
-steady_before = WeakKeyDictionary[Engine, dict[Strategy, float]]()  # by `time.monotonic`
 
 
 @dataclass
@@ -107,8 +105,8 @@ class _Side:
         self.best = min(self.best, seconds)
         self.steady = warm or self.without_gain >= self.thoroughness.steady
         most = _MOST_SECONDS if self.steady_at is None else _MOST_AGAIN
-        enough = self.total_seconds >= most or self.repetitions >= _MOST_REPETITIONS
-        self.finished = warm or (self.steady and self.total_seconds >= self.least_seconds) or enough
+        exhausted = self.total_seconds >= most or self.repetitions >= _MOST_REPETITIONS
+        self.finished = warm or exhausted or (self.steady and self.total_seconds >= self.least_seconds)
 
 
 def warm_up(
@@ -129,7 +127,7 @@ def warm_up(
     }
     while unfinished := [side for side in sides.values() if not side.finished]:
         for side in unfinished:
-            yield Phase("warming up", 1 + sum(each.finished for each in sides.values()), len(sides))
+            yield Phase("warming up", 1 + sum(other.finished for other in sides.values()), len(sides))
             side.repeat(engine, costs, stop)
             if stop():
                 return {}

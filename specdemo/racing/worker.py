@@ -46,7 +46,6 @@ _LOADING_GRACE = 0.5  # seconds after a Stop: only ending the process stops Open
 GRACE = 30.0  # seconds after a Stop: longer than a round takes
 _NO_CHANGE = (0.0, 0.0)  # a lookahead of 0 stands for no change
 
-
 EngineFactory = Callable[[EngineName, ModelPair], Engine]
 Job = Callable[["Engines"], Iterator[Any]]  # runs in the child, such as `race_job`; picklable
 
@@ -165,7 +164,7 @@ def serve(connection: Connection, factory: EngineFactory, stop: Event, controls:
 
     engines = Engines(factory, stop.is_set, live_settings)
     while True:
-        send_all(connection, _guarded(connection.recv(), engines), _FAILED)
+        send_all(connection, _FAILED, _guarded, connection.recv(), engines)
 
 
 def _guarded(job: Job, engines: Engines) -> Iterator[Any]:
@@ -250,9 +249,7 @@ class Worker:
         Any other second without news yields None, so that the caller can close this generator once its visitor has
         left. While another job runs first, its phases are yielded: this job probably needs what that one loads.
         Setting `cancelled` or closing this generator stops the job or aborts loading, and does not wait.
-
-        Raises:
-            SpecdemoError: the job raised it, or the child died or had to be ended.
+        SpecdemoError: the job raised it, or the child died or had to be ended.
         """
         cancelled = cancelled or ThreadEvent()
         self._waiting.append(cancelled)
