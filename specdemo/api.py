@@ -39,7 +39,7 @@ from specdemo.results import estimate, metrics
 from specdemo.results.estimate import Speedup
 from specdemo.results.figures import Figure, chart
 from specdemo.results.summary import summarise
-from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.settings import GenerationSettings
 
 OWN_DRAFT = "own"  # the draft on this machine that fits the target best
 _MOST_BYTES = 2**26  # of a file with a comparison: the longest take about a tenth
@@ -171,8 +171,7 @@ def load(
         models += [fitting] if fitting is not None else []
     elif draft is not None:
         models.append(_model(str(draft), models_dir))
-    chosen = RuntimeSettings.checked(**initial_runtime(models[0]).model_dump() | runtime)
-    return Pair(pair_of(*models, runtime=chosen))
+    return Pair(pair_of(*models, runtime=initial_runtime(models[0], **runtime)))
 
 
 def _model(name: str, directory: Path | None) -> Model:

@@ -1,7 +1,7 @@
 """Immutable values that engines produce and everything else reads: requests, models, runs, measurements.
 
-A run is a prefill followed by rounds; plain decoding proposes nothing, so one counter and one clock serve both sides.
-Files are untrusted: limits exceed any real run but keep every sum and ratio finite.
+A run is a prefill followed by rounds. Plain decoding is a run without proposals, so both sides share one counter and
+one clock. Files are untrusted: the limits exceed any real run but keep every sum and ratio finite.
 """
 
 from dataclasses import dataclass, field, replace
@@ -9,22 +9,22 @@ from enum import StrEnum
 from itertools import accumulate
 from math import log
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from typing import Annotated, Generic, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, computed_field
 
 from specdemo.capabilities import ServerKind
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, Weights
-from specdemo.strategies import Confidence, DraftKindName, HeadName, Plain, Strategy
+from specdemo.strategies import DraftKindName, HeadName, Plain, Strategy
 
-MOST = 2048  # tokens of a run, and so rounds, and proposals per round
-MOST_TURNS = 256  # of a chat before its prompt
-MOST_IN_FLIGHT = 256  # GenAI's own limit of sequences in a batch
+MAX_TOKENS = 2048  # in a run; also limits its rounds, and the proposals of a round
+MAX_TURNS = 256  # in a chat before its prompt
+MAX_CONCURRENCY = 256  # requests; GenAI's own limit of sequences in a batch
 TICK = 1e-9
 Seconds = Annotated[float, Field(ge=TICK, le=1e6)]  # at least a clock tick, and less than two weeks
-Share = Annotated[float, Field(ge=0, le=1e6)]  # seconds of a part, possibly 0
+Share = Annotated[float, Field(ge=0, le=1e6)]  # seconds of a part; may be 0
 Probability = Annotated[float, Field(ge=0, le=1.01)]  # a sum of rounded terms can slightly exceed 1
-Log = Annotated[float, Field(ge=-50, le=50)]  # of a ratio
+LogRatio = Annotated[float, Field(ge=-50, le=50)]
 Count = Annotated[int, Field(ge=0, lt=2**53)]  # browsers represent these exactly
 
 
@@ -97,10 +97,6 @@ class ModelPair(Record):
     servers: Servers | None = Field(None, exclude=True, repr=False)  # addresses never leave this machine
 
     @property
-    def eagle3(self) -> bool:
-        return self.draft_kind == "eagle3"
-
-    @property
     def head(self) -> HeadName | None:
         return self.draft.head if self.draft is not None else None
 
@@ -148,9 +144,6 @@ class Turn(Record):
     answer: str
 
 
-_NO_TOP_K = 2**63 - 1  # in GenAI
-
-
 @dataclass(frozen=True)
 class Request:
     prompt: str
@@ -189,58 +182,6 @@ class Request:
         for turn in self.history:
             parts += [("user", turn.prompt), ("assistant", turn.answer)]
         return [{"role": role, "content": text} for role, text in [*parts, ("user", self.prompt)]]
-
-    # Fields of other software, sent by engines and shown as code to copy. Every field is given, even defaults, since
-    # a model's own generation config may differ.
-
-    @property
-    def reports_probabilities(self) -> bool:
-        """Whether to ask GenAI for the target's probability of each committed token, which takes time. In greedy
-        decoding a confidence threshold needs it: otherwise GenAI's draft stops after one token.
-        """
-        return isinstance(self.strategy, Confidence) and not self.sampling.do_sample
-
-    def genai(self) -> dict[str, Any]:
-        sampling = self.sampling
-        fields: dict[str, Any] = {
-            "max_new_tokens": self.max_new_tokens,
-            "repetition_penalty": sampling.repetition_penalty,
-            "do_sample": sampling.do_sample,
-            "ignore_eos": self.ignore_eos,
-        }
-        if sampling.do_sample:
-            fields |= {"temperature": sampling.temperature, "top_p": sampling.top_p}
-            fields |= {"top_k": sampling.top_k or _NO_TOP_K, "rng_seed": sampling.seed}
-        if self.reports_probabilities:
-            fields["logprobs"] = 1
-        return fields | (self.strategy.genai() or {})
-
-    def openai(self, *, neutral: bool = True) -> dict[str, Any]:
-        """Fields of OpenAI's protocol and those that vLLM and others add. If not `neutral`, leave out additions that
-        change nothing, since some servers refuse fields that they do not know.
-        """
-        sampling = self.sampling
-        fields: dict[str, Any] = {"max_tokens": self.max_new_tokens, "temperature": 0}
-        added: dict[str, Any] = {"ignore_eos": self.ignore_eos, "repetition_penalty": sampling.repetition_penalty}
-        if sampling.do_sample:
-            fields |= {"temperature": sampling.temperature, "top_p": sampling.top_p, "seed": sampling.seed}
-            added["top_k"] = sampling.top_k or -1
-        defaults = {"ignore_eos": False, "repetition_penalty": 1, "top_k": -1}
-        return fields | {name: value for name, value in added.items() if neutral or value != defaults[name]}
-
-    def llama_cpp(self, window: int) -> dict[str, Any]:
-        """Fields of llama.cpp's server; a repetition penalty covers the last `window` tokens."""
-        sampling = self.sampling
-        return {
-            "temperature": sampling.temperature if sampling.do_sample else 0,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "min_p": 0,
-            "seed": sampling.seed,
-            "repeat_penalty": sampling.repetition_penalty,
-            "repeat_last_n": window,
-            "ignore_eos": self.ignore_eos,
-        }
 
 
 # Runs, and comparisons of two.
@@ -290,9 +231,9 @@ class Round(Record):
     even the number of proposals was reported. Seconds are on the side's own clock.
     """
 
-    committed: tuple[Token, ...] = Field(max_length=MOST)
+    committed: tuple[Token, ...] = Field(max_length=MAX_TOKENS)
     seconds: Seconds
-    proposed: tuple[DraftToken, ...] | None = Field((), max_length=MOST)
+    proposed: tuple[DraftToken, ...] | None = Field((), max_length=MAX_TOKENS)
     draft_seconds: Share | None = None
     verify_seconds: Share | None = None
 
@@ -319,8 +260,8 @@ class Round(Record):
 
 
 def outcomes_from_counts(proposed: int, accepted: int) -> list[Outcome]:
-    rest = [Outcome.REJECTED, *[Outcome.DISCARDED] * (proposed - accepted - 1)]
-    return [Outcome.ACCEPTED] * accepted + rest[: proposed - accepted]
+    unaccepted = [Outcome.REJECTED, *[Outcome.DISCARDED] * (proposed - accepted - 1)]
+    return [Outcome.ACCEPTED] * accepted + unaccepted[: proposed - accepted]
 
 
 class DraftCounts(Record):
@@ -331,7 +272,7 @@ class DraftCounts(Record):
     rounds: Count
     proposed: Count
     accepted: Count
-    by_position: tuple[Count, ...] = Field((), max_length=MOST)
+    by_position: tuple[Count, ...] = Field((), max_length=MAX_TOKENS)
     of_server: bool = False
 
 
@@ -343,7 +284,7 @@ class Run(Record):
     """
 
     prefill: Round
-    rounds: tuple[Round, ...] = Field((), max_length=MOST)
+    rounds: tuple[Round, ...] = Field((), max_length=MAX_TOKENS)
     finish_reason: FinishReason
     passes_known: bool = True
     prompt_tokens: Count | None = None
@@ -351,7 +292,7 @@ class Run(Record):
 
     @classmethod
     def without(cls, reason: Literal["failed", "absent", "cancelled"]) -> Self:
-        """A side without tokens, whose prefill has no true seconds."""
+        """Return a run without tokens, whose prefill time means nothing."""
         return cls(prefill=Round(committed=(), seconds=TICK), finish_reason=reason)
 
     @property
@@ -378,13 +319,13 @@ class WarmUp(Record):
 class Move(Record):
     """A setting changed during a run, effective from this round of the speculative side on."""
 
-    round: int = Field(ge=1, le=MOST)
+    round: int = Field(ge=1, le=MAX_TOKENS)
     num_assistant_tokens: Count | None = None
     assistant_confidence_threshold: Probability | None = None
 
 
 _RESOLUTION = 5e-4  # of a log-probability in f32, where kernels differ
-_LEAST = 1e-12  # probability; smaller ones are rounding
+_MIN_PROBABILITY = 1e-12  # smaller ones are rounding
 
 
 class Divergence(Record):
@@ -401,11 +342,11 @@ class Divergence(Record):
     @property
     def near_tie(self) -> bool:
         """Whether rounding explains the divergence: each probability may be off by as much as was measured."""
-        plain, speculative = (log(max(each.probability, _LEAST)) for each in (self.plain, self.speculative))
-        return abs(plain - speculative) <= max(2 * self.rounding, _RESOLUTION)
+        plain, speculative = (max(token.probability, _MIN_PROBABILITY) for token in (self.plain, self.speculative))
+        return abs(log(plain / speculative)) <= max(2 * self.rounding, _RESOLUTION)
 
 
-_TYPICAL = 4  # proposals in the round whose average draft step is given
+_TYPICAL_LOOKAHEAD = 4  # `draft_step` is the average of a round with this many proposals
 
 
 def _rising(values: tuple[float, ...]) -> tuple[float, ...]:
@@ -416,15 +357,15 @@ class Costs(Record):
     """Step costs of a pair in seconds, by a round's number of proposals γ, as races spend them.
 
     `verify[γ]`: the target's pass over γ + 1 tokens and the choice among them, so `verify[0]` is a plain step;
-    `drafting[γ]`: the draft model's part, empty without one. Neither falls with γ, whoever wrote the file.
+    `drafting[γ]`: the draft model's part, empty without one. A validator makes both non-decreasing.
     `samples[γ]` counts the rounds behind both, 0 where they are interpolated. `checks` are log(predicted / raced)
     speedups of quiet races on this machine; `other_load` is the share of the processor that other processes took.
     """
 
-    verify: Annotated[tuple[Seconds, ...], AfterValidator(_rising)] = Field(min_length=1, max_length=MOST)
-    drafting: Annotated[tuple[Share, ...], AfterValidator(_rising)] = Field((), max_length=MOST)
-    samples: tuple[Count, ...] = Field((), max_length=MOST)
-    checks: tuple[Log, ...] = Field((), max_length=MOST)
+    verify: Annotated[tuple[Seconds, ...], AfterValidator(_rising)] = Field(min_length=1, max_length=MAX_TOKENS)
+    drafting: Annotated[tuple[Share, ...], AfterValidator(_rising)] = Field((), max_length=MAX_TOKENS)
+    samples: tuple[Count, ...] = Field((), max_length=MAX_TOKENS)
+    checks: tuple[LogRatio, ...] = Field((), max_length=MAX_TOKENS)
     other_load: Probability | None = None
 
     @computed_field  # type: ignore[prop-decorator]  # pydantic's own form
@@ -435,7 +376,7 @@ class Costs(Record):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def draft_step(self) -> float | None:
-        lookahead = min(_TYPICAL, len(self.drafting) - 1)
+        lookahead = min(_TYPICAL_LOOKAHEAD, len(self.drafting) - 1)
         return self.drafting[lookahead] / lookahead if lookahead > 0 else None
 
     def round_cost(self, lookahead: int, *, free: bool = False) -> float | None:
@@ -467,12 +408,12 @@ class Trial(Record):
     accepted: Count | None = None
     other_load: Probability | None = None
     plain_steps: tuple[tuple[Seconds, ...], ...] = Field((), max_length=2)
-    round_steps: tuple[tuple[Count, int, Seconds], ...] = Field((), max_length=MOST)
+    round_steps: tuple[tuple[Count, int, Seconds], ...] = Field((), max_length=MAX_TOKENS)
 
 
-# Source of a run's proposals. measured: as they were made; replayed: by running the drafter over the committed text,
-# off the clock; counts only: just their number. From a server: reported: tokens per round, or proposals, too; bursts:
-# what arrived at once.
+# How a run's proposals are known. "measured": recorded while decoding. "replayed": recomputed off the clock, by
+# running the drafter over the committed text. "counts only": just their number. From a server, "reported": the tokens
+# of each round, perhaps also its proposals; "bursts": only which text arrived together.
 TraceSource = Literal["measured", "replayed", "counts only", "reported", "bursts"]
 
 
@@ -492,17 +433,17 @@ class Comparison(Record):
     speculative: Run
     trace_source: TraceSource
     costs: Costs | None = None
-    draft_agreement: tuple[bool, ...] | None = Field(None, max_length=MOST)
-    history: tuple[Turn, ...] = Field((), max_length=MOST_TURNS)
+    draft_agreement: tuple[bool, ...] | None = Field(None, max_length=MAX_TOKENS)
+    history: tuple[Turn, ...] = Field((), max_length=MAX_TURNS)
     warm_up: dict[Side, WarmUp] | None = None
-    repeats: tuple[Trial, ...] = Field((), max_length=MOST)
-    moves: tuple[Move, ...] = Field((), max_length=MOST)
+    repeats: tuple[Trial, ...] = Field((), max_length=MAX_TOKENS)
+    moves: tuple[Move, ...] = Field((), max_length=MAX_TOKENS)
     other_load: Probability | None = None
     failures: dict[Side, str] = Field(default_factory=dict)
     divergence: Divergence | None = None
 
     @property
-    def both(self) -> bool:
+    def both_ran(self) -> bool:
         return bool(self.plain.tokens and self.speculative.tokens)
 
     def side(self, side: Side) -> Run:
@@ -516,8 +457,8 @@ F = TypeVar("F")
 
 @dataclass(frozen=True)
 class Progress(Generic[F]):
-    """`done` of `total` parts, the `result` so far, and an estimate of `seconds_left`, None at first. The work ends
-    after `limit` seconds, however many parts are done.
+    """`done` of `total` parts, the `result` so far, and an estimate of `seconds_left`, None at first. The work stops
+    after `limit` seconds even if parts are left.
     """
 
     done: int

@@ -30,7 +30,7 @@ class Checked(BaseModel):
         try:
             return cls(**values)
         except ValidationError as error:
-            raise SettingsError(_message(cls, error)) from None  # the sentence says everything
+            raise SettingsError(_message(cls, error)) from None  # the message contains all of the cause
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Sampling:
 
 
 class Choice:
-    """Allowed values of a string, with labels; looked up at each use, since strategies can be added."""
+    """Allowed values of a string with their labels, looked up at each use because strategies can be added."""
 
     def __init__(self, options: Callable[[], dict[str, str]]) -> None:
         self.options = options
@@ -55,10 +55,11 @@ class Choice:
         return core_schema.no_info_after_validator_function(self._checked, handler(source))
 
     def _checked(self, value: str) -> str:
-        if value in (able := self.options()):
+        options = self.options()
+        if value in options:
             return value
-        *first, last = map(repr, able)
-        raise PydanticCustomError("choice", "should be {able}", {"able": f"{', '.join(first)} or {last}"})
+        *others, last = map(repr, options)
+        raise PydanticCustomError("choice", "should be {options}", {"options": f"{', '.join(others)} or {last}"})
 
 
 def choices(field: FieldInfo) -> dict[str, str] | None:
@@ -74,8 +75,8 @@ def choices(field: FieldInfo) -> dict[str, str] | None:
 _LABELS = {"on": "On", "off": "Off"}
 
 
-class _Chosen(Checked):
-    """Settings that choose the strategy; listed before the strategies' own on the page and in the terminal's help."""
+class _Selection(Checked):
+    """Settings that select the strategy; the page and the terminal's help list them before the strategies' own."""
 
     engine: Annotated[EngineName, Choice(lambda: {name: engine.label for name, engine in ENGINES.items()})] = Field(
         "genai", title="Engine", description="what runs the models"
@@ -88,7 +89,7 @@ class _Chosen(Checked):
     )
 
 
-class GenerationSettings(Parameters, _Chosen):
+class GenerationSettings(Parameters, _Selection):
     """Settings of one comparison. Both sides share everything except the source of proposals."""
 
     max_new_tokens: int = Field(128, ge=2, le=2048, title="New tokens", description="maximum length of the answer")
@@ -133,8 +134,8 @@ class GenerationSettings(Parameters, _Chosen):
         """Choose the drafter's first policy if only a drafter is given."""
         if not isinstance(values, dict) or "policy" in values:
             return values
-        able = _policies_of(values.get("drafter"))
-        return {**values, "policy": able[0]} if able else values
+        names = _policies_of(values.get("drafter"))
+        return {**values, "policy": names[0]} if names else values
 
     @property
     def strategy(self) -> Strategy:
@@ -158,15 +159,15 @@ class GenerationSettings(Parameters, _Chosen):
 
     def _contradiction(self) -> str | None:
         if strategy_of(self.drafter, self.policy) is None:
-            able = " or ".join(_policies_of(self.drafter))
-            return f"drafter {self.drafter} needs policy {able}; change one of the two"
+            names = " or ".join(_policies_of(self.drafter))
+            return f"drafter {self.drafter} needs policy {names}; change one of the two"
         if self.system_prompt and not self.apply_chat_template:
             return "a system prompt needs the chat template; leave one of them out"
         for name in type(self).model_fields:
             value = getattr(self, name)
             if not supports(self.engine, name) and value != type(self).model_fields[name].default:
-                able = next(engine for engine in ENGINES if supports(engine, name))
-                return f"the {self.engine} engine does not support {name} {value}; choose the {able} engine".lower()
+                other = next(engine for engine in ENGINES if supports(engine, name))
+                return f"the {self.engine} engine does not support {name} {value}; choose the {other} engine".lower()
         return None
 
 

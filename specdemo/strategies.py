@@ -1,9 +1,9 @@
-"""Decoding strategies: who proposes tokens, when it stops, and how other software spells the same.
+"""Decoding strategies: which drafter proposes tokens, when it stops, and what other software calls the same.
 
-To add one, write its class here with `@register`, name it in the engines that run it (`capabilities.py`), and
-register its proposer in `specdemo/decoding/`. It is a frozen value whose fields are flat settings:
+To add one, write its class here with `@register`, name it in the engines that run it (`capabilities.py`), and add its
+policy or register its index in `specdemo/decoding/`. A strategy is a frozen value, and its fields are settings:
 `--num-assistant-tokens 4` is the field `num_assistant_tokens` of `Constant`. Page, terminal, measurements, copied
-code and docs derive from it.
+code and docs derive from the class.
 """
 
 from dataclasses import dataclass, fields
@@ -23,7 +23,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Drafter:
-    """A proposer; `subject` is its name in a sentence. `model`: the draft model; others copy from the text so far."""
+    """`subject` is its name in a sentence. `model`: a draft model proposes; others copy from the text so far."""
 
     name: str
     label: str
@@ -31,15 +31,15 @@ class Drafter:
     model: bool = False
 
 
-Fields = dict[str, Any]  # of other software, by their names there
+Fields = dict[str, Any]  # of other software, by its own names
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """A drafter and when it stops. The first line of a subclass's docstring is its explanation for users.
+    """A drafter and when it stops. The first line of a subclass's docstring explains it to users.
 
-    `drafter` and `policy` are the settings that select it, `drafts` the kinds of draft that support it. `template`
-    describes its settings. `needs_costs`: it needs step costs, which require a KV cache.
+    The settings `drafter` and `policy` select it. `drafts` are the kinds of draft that support it. `template` becomes
+    its description. `needs_costs`: it needs step costs, which require a KV cache.
     """
 
     name: ClassVar[str]
@@ -50,13 +50,13 @@ class Strategy:
     needs_costs: ClassVar[bool] = False
 
     @property
-    def words(self) -> str:
-        """Short description of the lookahead, such as "lookahead 4"."""
+    def description(self) -> str:
+        """The lookahead in a few words, such as "lookahead 4"."""
         return self.template.format(**vars(self))
 
     @property
-    def what(self) -> str:
-        """The setting that distinguishes it from others."""
+    def setting(self) -> str:
+        """The setting that distinguishes it from other strategies."""
         return f"policy {self.policy.name}" if self.drafter.model else f"drafter {self.drafter.name}"
 
     @property
@@ -72,7 +72,7 @@ class Strategy:
     def parameters(cls) -> tuple[str, ...]:
         return tuple(field.name for field in fields(cls))
 
-    # The strategy in other software; None if that has no equivalent.
+    # The strategy in other software, or None if that has no equivalent.
 
     def genai(self) -> Fields | None:
         """Return fields for OpenVINO GenAI's `GenerationConfig`."""
@@ -89,7 +89,7 @@ class Strategy:
 
 NO_DRAFTER = Drafter("none", "Nobody", "nobody")
 DRAFT_MODEL = Drafter("model", "Draft model", "the draft", model=True)
-SERVERS_OWN = Drafter("model", "The server's own drafter", "the server's drafter", model=True)  # of any kind
+SERVER_DRAFTER = Drafter("model", "The server's own drafter", "the server's drafter", model=True)  # of any kind
 PROMPT_LOOKUP = Drafter("lookup", "Prompt lookup", "prompt lookup")
 SUFFIX_TREE = Drafter("suffix", "Suffix tree", "the suffix tree")
 CONSTANT = Policy("constant", "Constant")
@@ -112,7 +112,7 @@ class Parameters(BaseModel):
         ge=0,
         le=1,
         title="Confidence threshold",
-        description="the draft stops proposing once its own probability falls below this",
+        description="the draft stops proposing below this probability",
     )
     max_assistant_tokens: int = Field(
         20, ge=1, le=64, title="Most proposals", description="where the draft stops proposing, however confident"
@@ -165,14 +165,14 @@ class Heuristic(Strategy):
     template = "heuristic lookahead"
 
 
-_NEVER_BELOW = 1e-30  # GenAI reads a threshold of 0 as unset
-_MOST = Parameters.model_fields["max_assistant_tokens"].default  # also transformers' own limit for its assistant
+_MIN_THRESHOLD = 1e-30  # GenAI reads a threshold of 0 as unset
+_DEFAULT_CAP = Parameters.model_fields["max_assistant_tokens"].default  # the same as in transformers
 
 
 @register
 @dataclass(frozen=True)
 class Confidence(Strategy):
-    """The draft stops once its own probability of what it last proposed falls below a threshold, or at the cap."""
+    """The draft stops once its own probability falls below a threshold, or at the most proposals."""
 
     assistant_confidence_threshold: float
     max_assistant_tokens: int | None = None  # None: the engine has no cap
@@ -184,11 +184,11 @@ class Confidence(Strategy):
 
     def genai(self) -> Fields:
         """Return the threshold alone: GenAI has no cap."""
-        return {"assistant_confidence_threshold": self.assistant_confidence_threshold or _NEVER_BELOW}
+        return {"assistant_confidence_threshold": self.assistant_confidence_threshold or _MIN_THRESHOLD}
 
     def llama_cpp(self) -> list[str]:
         threshold = ["--spec-draft-p-min", f"{self.assistant_confidence_threshold:g}"]
-        return ["--spec-draft-n-max", str(self.max_assistant_tokens or _MOST), *threshold]
+        return ["--spec-draft-n-max", str(self.max_assistant_tokens or _DEFAULT_CAP), *threshold]
 
 
 @register
@@ -211,7 +211,7 @@ class ServerDefault(Strategy):
     """However the server was configured to speculate when it was started."""
 
     name = "server"
-    drafter = SERVERS_OWN
+    drafter = SERVER_DRAFTER
     policy = Policy("server", "As the server was started")
     drafts = ("server",)
     template = "the server's own lookahead"
@@ -279,7 +279,8 @@ class Suffix(Strategy):
 
 
 def drafters() -> dict[str, Drafter]:
-    return {one.drafter.name: one.drafter for one in STRATEGIES.values() if one.drafter is not SERVERS_OWN}
+    all_drafters = (strategy.drafter for strategy in STRATEGIES.values())
+    return {drafter.name: drafter for drafter in all_drafters if drafter is not SERVER_DRAFTER}
 
 
 def policies() -> dict[str, Policy]:
@@ -287,8 +288,10 @@ def policies() -> dict[str, Policy]:
 
 
 def strategy_of(drafter: str, policy: str) -> type[Strategy] | None:
-    named = (one for one in STRATEGIES.values() if (one.drafter.name, one.policy.name) == (drafter, policy))
-    return next(named, None)
+    for strategy in STRATEGIES.values():
+        if (strategy.drafter.name, strategy.policy.name) == (drafter, policy):
+            return strategy
+    return None
 
 
 def parameters() -> frozenset[str]:

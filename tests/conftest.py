@@ -12,10 +12,10 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-from specdemo.engines.base import BRIEF
 from specdemo.models.catalogue import PAIR_VARIABLE, bundled_pair
 from specdemo.models.devices import PROPERTIES_VARIABLE
 from specdemo.records import Server, Servers
+from tests.support import BRIEF
 
 if TYPE_CHECKING:  # fixtures import these, since they take two seconds that most tests need not wait for
     from playwright.sync_api import BrowserContext, Page
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # fixtures import these, since they take two seconds that mos
     from specdemo.engines.traced.engine import TracedEngine
     from tests.support.browser import App, Visit
 
-PAGES = "/test_page"  # in the names of tests that drive the page in a browser
+PAGES = "/test_page"  # in the ids of tests that drive the page in a browser
 OPENED = pytest.StashKey["list[Page]"]()
 PROMPTS = (
     "Once upon a time there was a fox who",
@@ -41,8 +41,8 @@ hypothesis.settings.load_profile("quick")  # pytest --hypothesis-profile default
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Quick tests first, then those on real models, then those in a browser; several processes begin with the long
-    files, so that short ones at the end keep all busy.
+    """Run quick tests first, then those on real models, then those in a browser. Several processes begin with the
+    long files, so that short ones keep all of them busy to the end.
     """
     slow, long = ("browser", "openvino"), ("engines", "models")
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> "_Files | None":
-    """Give whole files to several processes, but those of the page to one: two browsers would wait for each other."""
+    """Give each process whole files, and one process all of the page's: two browsers would slow each other down."""
     return _Files(config, log) if config.getoption("dist") == "loadfile" else None
 
 
@@ -69,7 +69,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def threads() -> None:
-    # several processes share the cores: two threads would wait for each other, and single ones be pinned to one core
+    # test processes share the cores: with two threads each they would wait, and pinned threads share one core
     os.environ[PROPERTIES_VARIABLE] = "INFERENCE_NUM_THREADS=1 ENABLE_CPU_PINNING=NO"
 
 
@@ -85,7 +85,7 @@ def interrupts() -> None:
 
 @pytest.fixture(autouse=True)
 def log_of_commands() -> Iterator[None]:
-    yield  # a command logs to the captured stream of its own test, not of later ones
+    yield  # a command logs to the captured stream of its own test
     for handler in [each for each in logging.root.handlers if type(each) is logging.StreamHandler]:
         logging.root.removeHandler(handler)
 
@@ -120,7 +120,7 @@ def llama_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """`SPECDEMO_REQUIRE_BROWSER` makes a missing one a failure."""
+    """Skip without a browser, or fail if `SPECDEMO_REQUIRE_BROWSER` is set."""
     from tests.support.browser import installed
 
     path = installed()
@@ -134,7 +134,7 @@ def chromium() -> str:
 
 @pytest.fixture(scope="session")
 def browser(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> "Iterator[BrowserContext]":
-    """With a profile, which keeps compiled scripts: the page opens in half the time."""
+    """Its profile keeps compiled scripts, so the page opens in half the time."""
     from playwright.sync_api import sync_playwright
 
     from tests.support.browser import FLAGS
@@ -157,7 +157,7 @@ def models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def app(chromium: str, models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> "Iterator[App]":
-    """On scripted engines, as on a Space: without downloads."""
+    """Runs scripted engines, without downloads as on a Space."""
     from tests.support.browser import started
 
     folder = tmp_path_factory.mktemp("scripted")
@@ -167,7 +167,7 @@ def app(chromium: str, models_dir: Path, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show what the pages of a failed test say: often the app has given the reason."""
+    """Show the visible text of a failed test's pages, which often has the reason."""
     report = yield
     if report.failed and report.when == "call" and (pages := item.stash.get(OPENED, [])):
         from tests.support.browser import messages
@@ -178,7 +178,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture
 def visit(browser: "BrowserContext", app: "App", request: pytest.FixtureRequest) -> "Iterator[Visit]":
-    """Open the page as a new visitor; at the end, no page may have complained, and nobody have asked another host."""
+    """Open the page as a new visitor. At the end, no page may have logged an error or asked another host."""
     from playwright.sync_api import expect
 
     from tests.support.browser import WAIT, watch
@@ -208,7 +208,7 @@ def visit(browser: "BrowserContext", app: "App", request: pytest.FixtureRequest)
         page.wait_for_function(
             "document.querySelector('.chart.tokens .plot-container, .race[data-state=idle]') !== null"
         )
-        page.dispatch_event("#prompt", "input")  # as if somebody typed: the recorded race gives way
+        page.dispatch_event("#prompt", "input")  # as typing does, which removes the recorded race
         return page
 
     yield open_page

@@ -16,6 +16,7 @@ from specdemo.errors import SettingsError, UsageError
 from specdemo.models.catalogue import PAIR_VARIABLE, bundled_pair
 from specdemo.records import Phase, Progress, Slice
 from tests.support import scripted_app
+from tests.support.step_costs import remember_costs
 
 ROOT = Path(__file__).resolve().parents[1]
 PROMPT = "Once upon a time"
@@ -32,7 +33,7 @@ def run(pair: specdemo.Pair) -> specdemo.Run:
     return specdemo.compare(pair, PROMPT, repeats=2, num_assistant_tokens=3, max_new_tokens=48)
 
 
-def test_public_names_lead_somewhere() -> None:
+def test_public_names_exist() -> None:
     for name in specdemo.__all__:
         assert getattr(specdemo, name).__doc__
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
@@ -50,7 +51,7 @@ def test_a_run_has_its_figures(run: specdemo.Run) -> None:
     assert run.comparison.costs is not None
 
 
-def test_a_run_is_saved_as_its_ending_says_and_read_again(run: specdemo.Run, tmp_path: Path) -> None:
+def test_a_run_is_saved_by_its_suffix_and_read_again(run: specdemo.Run, tmp_path: Path) -> None:
     for name, begin in {"a.html": b"<!", "a.gif": b"GIF8", "a.json": b"{"}.items():
         assert run.save(tmp_path / name).read_bytes().strip().startswith(begin)
     assert specdemo.open_run(tmp_path / "a.json").to_dict() == run.to_dict()
@@ -92,7 +93,7 @@ def test_measurements_end_in_reports(pair: specdemo.Pair, tmp_path: Path) -> Non
         specdemo.experiment(pair, preset="temprature")
 
 
-def test_mistakes_are_told_before_anything_is_loaded(pair: specdemo.Pair) -> None:
+def test_mistakes_are_reported_before_loading(pair: specdemo.Pair) -> None:
     with pytest.raises(SettingsError, match="less than or equal to"):
         specdemo.compare(pair, PROMPT, num_assistant_tokens=99)
     with pytest.raises(SettingsError, match="no setting called"):
@@ -111,12 +112,13 @@ def test_pairs_are_found_by_name() -> None:
 
 
 @pytest.mark.openvino
-def test_the_lines_of_the_readme_run_as_a_script_without_a_guard_of_its_main_part(tmp_path: Path) -> None:
+def test_the_readmes_python_code_runs_as_a_script(tmp_path: Path) -> None:
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     script = tmp_path / "readme.py"
-    block = block.replace("SmolLM2-135M-Instruct", "story-pair")  # which every machine has
+    block = block.replace("SmolLM2-135M-Instruct", "story-pair")  # which needs no download
     script.write_text(block.replace("num_assistant_tokens=3", "num_assistant_tokens=3, repeats=0, max_new_tokens=16"))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), PAIR_VARIABLE: "story-pair"}
+    remember_costs(specdemo.load("story-pair").models)
     done = subprocess.run(
         [sys.executable, script], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
     )

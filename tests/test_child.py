@@ -1,4 +1,4 @@
-"""Child processes: what they say, how they end, and that none is left behind."""
+"""Child processes: their results and errors, how they end, and that none outlives its parent."""
 
 import os
 import signal
@@ -61,7 +61,7 @@ def gone(process_id: int) -> bool:
     return True
 
 
-def test_an_error_of_the_work_is_raised_here() -> None:
+def test_an_error_in_the_child_is_raised_in_the_parent() -> None:
     with pytest.raises(FetchError, match="ask another"):
         heard(refuses)
 
@@ -82,7 +82,7 @@ def test_a_child_that_ends_before_its_work_is_reported_with_the_cause(work: Work
     assert not cause or "in stumbles" in failed.value.trace
 
 
-def test_whoever_leaves_ends_the_child_and_its_children() -> None:
+def test_closing_ends_the_child_and_its_children() -> None:
     with closing(run_child(grandchild, name="child", failure=FAILURE)) as messages:
         process_id = next(message for message in messages if message is not None)
         assert psutil.pid_exists(process_id)
@@ -120,7 +120,7 @@ def limited(work: Callable[..., int], *arguments: object, **limits: Any) -> int:
     return result_of(run_limited(work, *arguments, name="limited", failure=FAILURE, limits=Limits(**limits)))
 
 
-def test_work_within_its_limits_returns_or_raises_what_it_should() -> None:
+def test_work_within_limits_returns_or_raises() -> None:
     assert limited(doubled, 21) == 42
     with pytest.raises(FetchError, match="ask another"):
         limited(refused)

@@ -1,4 +1,4 @@
-"""The README and the documents it leads to say what is so."""
+"""The README and docs/ match the code: commands, files, links, formulas."""
 
 import re
 import shlex
@@ -68,9 +68,7 @@ def test_space_header_fits_the_requirements() -> None:
     header = README.read_text().split("---")[1]
     version = re.search(r"sdk_version: (.+)", header)
     assert version is not None
-    assert f"gradio>={'.'.join(version[1].split('.')[:2])}" in (ROOT / "requirements.txt").read_text()
+    requirements = (ROOT / "requirements.txt").read_text()
+    assert f"gradio>={'.'.join(version[1].split('.')[:2])}" in requirements
     assert "app_file: app.py" in header
-
-
-def test_users_need_neither_torch_nor_test_tools() -> None:
-    assert not re.search(r"torch|optimum|pytest|playwright", (ROOT / "requirements.txt").read_text())
+    assert not re.search(r"torch|optimum|pytest|playwright", requirements), "users need none of these"

@@ -1,4 +1,4 @@
-"""What an error carries: the sentence, the advice that fits its cause, and the words of what failed below."""
+"""Errors: their message, the advice that fits the cause, and the cause's own words."""
 
 import logging
 import os
@@ -30,12 +30,12 @@ def test_the_advice_follows_from_the_cause(error: BaseException, advice: str) ->
     assert advice in str(failed(error))
 
 
-def test_a_library_that_does_not_say_why_a_file_cannot_be_opened_is_not_believed() -> None:
+def test_a_file_that_cannot_be_opened_may_mean_too_many_open_files() -> None:
     with limited(resource.RLIMIT_NOFILE, 3):
         assert "can open no more files" in str(failed(RuntimeError("Cannot open file draft.bin")))
 
 
-def test_the_cause_and_its_traceback_cross_the_border_of_a_process(caplog: pytest.LogCaptureFixture) -> None:
+def test_cause_and_traceback_survive_pickling(caplog: pytest.LogCaptureFixture) -> None:
     try:
         try:
             raise OSError(2, os.strerror(2), "model.bin")

@@ -1,11 +1,11 @@
-"""The direction of imports: what a module may know of."""
+"""The direction of imports between layers."""
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-LAYERS = [  # each may import what stands before it, or in its own layer
+LAYERS = [  # each may import from those before it, and from its own
     {
         "specdemo",
         "specdemo.capabilities",
@@ -21,8 +21,8 @@ LAYERS = [  # each may import what stands before it, or in its own layer
     {"specdemo.decoding"},
     {"specdemo.results"},
     {"specdemo.models"},
-    {"specdemo.exports"},
     {"specdemo.engines"},
+    {"specdemo.exports"},
     {"specdemo.racing"},
     {"specdemo.experiments"},
     {"specdemo.ui"},
@@ -47,7 +47,7 @@ def name_of(path: Path) -> str:
 def imports_of(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and path == ROOT / "specdemo" / "__init__.py":
-            continue  # names of its interface, for type checkers: imported when they are first used
+            continue  # for type checkers only; public names are imported on first use
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

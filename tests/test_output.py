@@ -1,4 +1,4 @@
-"""What is written: the same JSON for files and for standard output."""
+"""Written files: the same JSON as on standard output, replaced only by complete ones."""
 
 import json
 import resource
@@ -13,7 +13,7 @@ from tests.support.failing import limited
 VALUE = {"τ": 1.5, "text": "“Where?”", "rows": [1, 2]}
 
 
-def test_a_file_and_standard_output_hold_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_and_standard_output_have_the_same_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "out.json"
     write_json(VALUE, str(path))
     write_json(VALUE, "-")

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from specdemo.errors import SettingsError
-from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.settings import GenerationSettings
 
 
 @pytest.mark.parametrize(
@@ -24,10 +24,3 @@ def test_a_wrong_value_is_one_sentence(values: dict[str, Any], message: str) -> 
     with pytest.raises(SettingsError, match=message) as error:
         GenerationSettings.checked(**values)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("settings", [GenerationSettings, RuntimeSettings])
-def test_every_setting_explains_itself(settings: type[GenerationSettings | RuntimeSettings]) -> None:
-    for name, field in settings.model_fields.items():
-        assert field.title, name
-        assert field.description, name

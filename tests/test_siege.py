@@ -6,7 +6,7 @@ from tests.benchmarks.siege import MOST_BYTES, MOST_SILENCE, Tally, main
 
 
 def test_the_app_withstands_a_short_siege(capfd: pytest.CaptureFixture[str]) -> None:
-    # the fourth flood would draw a picture for 20 s; growth needs a model
+    # a fourth flood would draw a picture for 20 s, and growth needs a model
     few = {"clients": 4, "requests": 60, "floods": 3, "kills": 0, "dropped": 2, "runs": 0}
     code = main([f"--{name}={count}" for name, count in few.items()])
     found = json.loads(capfd.readouterr().out.splitlines()[-1])

@@ -13,12 +13,12 @@ from specdemo.text import cell_markdown, printable, without_folders
         ("Größe 日本 👩‍👩‍👧", "Größe 日本 👩‍👩‍👧"),
     ],
 )
-def test_a_terminal_shows_names_and_obeys_none(name: str, shown: str) -> None:
+def test_control_characters_in_names_are_escaped(name: str, shown: str) -> None:
     assert printable(name) == shown
 
 
 @given(st.text())
-def test_lines_stay_lines_and_nothing_else_acts(text: str) -> None:
+def test_only_line_breaks_and_tabs_stay_unescaped(text: str) -> None:
     shown = printable(text, lines=True)
     assert all(each.isprintable() or each in "\n\t" or ord(each) > 0x9F for each in shown)
     assert printable(shown, lines=True) == shown

@@ -15,7 +15,7 @@ export class Anatomy {
     this.find = find;
     this.steps = find(".steps");
     this.at = 0;
-    this.run = ""; // that is shown
+    this.run = ""; // the one shown
     this.prompt = "";
     /** @type {Round[]} */ this.rounds = []; // the prefill first
     this.steps.addEventListener("keydown", (event) => this.key(event));
@@ -25,7 +25,7 @@ export class Anatomy {
     });
   }
 
-  /** Show a run; of the same run with more repeats, only what is new, at the same place. @param {Finished | null} finished */
+  /** Show a run. If it is the same run after more repeats, the selected round stays. @param {Finished | null} finished */
   receive(finished) {
     if (!finished) return;
     const { run, record, anatomy } = finished;

@@ -8,7 +8,7 @@ import { make } from "./rounds.js";
  * @typedef {{ title?: string, remark?: string, paragraphs?: string[], columns?: string[], rows?: string[][], figure?: import("./plot.js").Figure }} Part
  */
 
-/** Show parts in a place, each on a card of its own; charts keep their zoom as long as `run` is the same. @param {HTMLElement} place @param {Part[]} parts */
+/** Show each part on a card. Charts keep their zoom as long as `run` is the same. @param {HTMLElement} place @param {Part[]} parts */
 export function board(place, parts, run = "") {
   const cards = parts.map(({ title, remark, paragraphs = [], columns, rows = [], figure }, number) => {
     const card = make("section", "", `card ${figure ? "plot" : "texts"}`);

@@ -5,9 +5,9 @@ const through = (transform, blob) => new Response(blob.stream().pipeThrough(tran
 
 /** A text as base64 of its gzip. @param {string} text */
 export async function pack(text) {
-  const answer = through(new CompressionStream("gzip"), new Blob([text]));
-  const letters = Array.from(new Uint8Array(await answer.arrayBuffer()), (byte) => String.fromCharCode(byte));
-  return btoa(letters.join(""));
+  const response = through(new CompressionStream("gzip"), new Blob([text]));
+  const characters = Array.from(new Uint8Array(await response.arrayBuffer()), (byte) => String.fromCharCode(byte));
+  return btoa(characters.join(""));
 }
 
 /** @param {string} base64 */
@@ -17,7 +17,7 @@ export const unpack = (base64) => unzipped(new Blob([bytesOf(base64)]));
 export const unzipped = (blob) => through(new DecompressionStream("gzip"), blob).text();
 
 /** @param {string} base64 */
-const bytesOf = (base64) => Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+const bytesOf = (base64) => Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
 
 /** Hand a file to the reader. @param {BlobPart} content @param {string} type @param {string} name */
 function save(content, type, name) {
@@ -45,7 +45,7 @@ export async function copy(button, text) {
  * @param {HTMLElement} opener @param {HTMLElement} menu @param {() => object | undefined} record of the run shown
  * @param {(event: string, data: object) => void} trigger
  */
-export function shares(opener, menu, record, trigger) {
+export function connectShareMenu(opener, menu, record, trigger) {
   menu.addEventListener("click", async ({ target }) => {
     const kind = /** @type {Element} */ (target).closest("button")?.dataset.file;
     const run = JSON.stringify(record());

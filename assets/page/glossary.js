@@ -2,7 +2,7 @@
 // the pointer, a tap or the Tab key shows its meaning, and Escape hides it.
 
 /** A term, its full name and its meaning. @type {[RegExp, string, string][]} */
-const WORDS = [
+const TERMS = [
   [/^\s*accepted\s*$/, "Accepted", "a proposal (draft token) that the target would have written itself"],
   [/^\s*rejected\s*$/, "Rejected", "the first proposal of a round that the target would not have written"],
   [/discarded/i, "Discarded", "a proposal after a rejected one; the target never judges it"],
@@ -31,8 +31,8 @@ const WORDS = [
 const PLACES = "dt, th, .legend .token, #how-panel :is(.token, p:last-child), .board :is(h2, .remark), .anatomy .about, #engine label, :is(#policy, #drafter, #num_assistant_tokens) [data-testid=block-info]";
 const PAUSE_MS = 500; // before new texts are read
 
-/** The entries for a text's words. @param {string} text */
-const entriesFor = (text) => WORDS.filter(([word]) => word.test(text));
+/** The entries for a text's terms. @param {string} text */
+const entriesFor = (text) => TERMS.filter(([word]) => word.test(text));
 
 /** The meanings of a text's terms, one per line. @param {string} text */
 export const explanations = (text) => entriesFor(text).map(([, name, meaning]) => `${name}: ${meaning}.`).join("\n");
@@ -40,7 +40,7 @@ export const explanations = (text) => entriesFor(text).map(([, name, meaning]) =
 /** The meaning of a figure by its name; empty if the name says it. @param {string} name */
 export const meaningOf = (name) => entriesFor(name)[0]?.[2] ?? "";
 
-/** Mark the first word of each new text. */
+/** Mark the first term of each new text. */
 function mark() {
   for (const place of document.querySelectorAll(PLACES)) {
     const texts = document.createTreeWalker(place, 4); // NodeFilter.SHOW_TEXT
@@ -57,15 +57,15 @@ function mark() {
   }
 }
 
-/** @type {ReturnType<typeof setTimeout> | undefined} */ let soon;
+/** @type {ReturnType<typeof setTimeout> | undefined} */ let timer;
 new MutationObserver(() => {
-  soon ??= setTimeout(() => { soon = undefined; mark(); if (!shown?.isConnected) explain(null); }, PAUSE_MS);
+  timer ??= setTimeout(() => { timer = undefined; mark(); if (!shown?.isConnected) explain(null); }, PAUSE_MS);
 }).observe(document, { childList: true, subtree: true });
 
 /** Tooltips of elements without `data-meaning`, such as tokens; built only when shown. @type {WeakMap<Element, () => string>} */
 export const TIPS = new WeakMap();
 
-/** What the tooltip says about a token and its round. @param {Element} token */
+/** The tooltip's text about a token and its round. @param {Element} token */
 export const tipOf = (token) => [token, token.parentElement].map((element) => (element && TIPS.get(element))?.() ?? "").filter(Boolean).join("\n");
 
 /** The nearest element with an explanation: around the target, or in the label of its radio button. @param {EventTarget | null} target @returns {HTMLElement | null} */
@@ -77,22 +77,22 @@ function explained(target) {
 const tip = Object.assign(document.createElement("div"), { id: "meaning", className: "tip", popover: "manual", role: "tooltip" });
 /** @type {HTMLElement | null} */ let shown = null;
 
-/** Show what an element means, in place of what was shown. @param {HTMLElement | null} element */
+/** Show an element's meaning instead of the last one. @param {HTMLElement | null} element */
 function explain(element) {
   if (shown === element) return;
   tip.remove();
   shown?.style.removeProperty("anchor-name");
   shown = element;
-  const said = element?.dataset.meaning ?? (element && tipOf(element));
-  if (!element || !said) return;
-  tip.textContent = element.dataset.meaning ? said : [said, explanations(said)].filter(Boolean).join("\n");
+  const text = element?.dataset.meaning ?? (element && tipOf(element));
+  if (!element || !text) return;
+  tip.textContent = element.dataset.meaning ? text : [text, explanations(text)].filter(Boolean).join("\n");
   element.style.setProperty("anchor-name", "--meaning");
   element.setAttribute("aria-describedby", tip.id);
   document.body.append(tip);
   tip.showPopover();
 }
 
-// what the keyboard has reached stays explained wherever the pointer rests
+// an element reached by the keyboard stays explained wherever the pointer is
 document.addEventListener("pointerover", ({ target }) => explain(explained(target) ?? explained(document.querySelector(":focus-visible"))));
 for (const kind of ["focusin", "click"]) document.addEventListener(kind, ({ target }) => explain(explained(target)));
 document.addEventListener("keydown", ({ key }) => key === "Escape" && explain(null));

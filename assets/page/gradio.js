@@ -1,4 +1,4 @@
-// The only script that depends on how Gradio builds its page: on its markup, and on its words about the queue.
+// The only script that depends on how Gradio builds its page: on its markup, and on its texts about the queue.
 // `tests/ui/test_page_gradio.py` has a test for each, which says what a new release changed.
 // Loaded first: its handlers must work as soon as the page is there.
 
@@ -45,14 +45,14 @@ export function note(text, ms = PATIENCE_MS) {
  */
 function oneStop({ target }) {
   if (!(target instanceof HTMLInputElement) || target.type !== "radio") return;
-  const group = target.closest("fieldset, .block"); // ours have no id, but a name of their own
+  const group = target.closest("fieldset, .block"); // our own radio buttons are in none with an id, and have a common name already
   if (group?.id) for (const radio of /** @type {NodeListOf<HTMLInputElement>} */ (group.querySelectorAll("input[type=radio]"))) radio.name = `${group.id}-choice`;
 }
 
 document.addEventListener("keydown", enter, true);
 document.addEventListener("focusin", oneStop);
 
-/** Buttons whose answer may be out of view, the place of their messages, and the button that stops the work. */
+/** Buttons whose answer may be out of view, the element of their messages, and the button that stops the work. */
 const ANSWERS = [
   ["#use, [data-action=select]", "#pair-message", "#cancel-load"],
   ["[data-action=download]", "#download", "#cancel-download"],
@@ -66,8 +66,8 @@ const CHECK_MS = 200; // between two checks of a message, which shows seconds
 /** Such a button shows progress, seconds and a Stop itself; its answer then appears below it, unless already in view. @param {MouseEvent} event */
 function answer(event) {
   const button = /** @type {HTMLElement | null} */ (event.target instanceof Element && event.target.closest("button"));
-  const [, where, stop] = ANSWERS.find(([names]) => button?.matches(names)) ?? [];
-  const place = where && find(where);
+  const [, messages, stop] = ANSWERS.find(([buttons]) => button?.matches(buttons)) ?? [];
+  const place = messages && find(messages);
   if (!button || !place) return;
   const busy = () => (stop && find(stop)) || place.querySelector("[role=status]")?.textContent?.includes("…");
   for (const old of document.querySelectorAll(".answer")) old.remove();
@@ -75,12 +75,12 @@ function answer(event) {
     button.insertAdjacentHTML("afterend", "<p class='answer' role='status'>Something else is in progress; stop it first.</p>");
     return event.stopImmediatePropagation();
   }
-  const began = performance.now();
+  const start = performance.now();
   let answered = false;
   const watched = new MutationObserver(() => { answered = true; });
   watched.observe(place, { childList: true, characterData: true, subtree: true });
   const timer = setInterval(() => {
-    const ms = performance.now() - began;
+    const ms = performance.now() - start;
     if (busy() || (!answered && ms < PATIENCE_MS)) {
       const text = place.textContent?.replace(/ \(\d+ s\)\s*$/, "").trim();
       if (ms > 2 * CHECK_MS) button.dataset.answer = `${busy() && text ? text : "Working …"} ${Math.round(ms / 1000)} s`;
@@ -105,12 +105,12 @@ document.addEventListener("click", answer, true);
 let leaving = false;
 addEventListener("beforeunload", () => { leaving = true; setTimeout(() => { leaving = false; }, PATIENCE_MS); });
 const { error } = console;
-console.error = (...said) => {
-  if (/errored out|AbortError/.test(said.join(" "))) setTimeout(() => leaving || error(...said));
-  else error(...said);
+console.error = (...values) => {
+  if (/errored out|AbortError/.test(values.join(" "))) setTimeout(() => leaving || error(...values));
+  else error(...values);
 };
 
-/** Put Gradio's queue status, such as "queue: 2/3 | 4.0/13.6s", into words; none for a visitor alone. */
+/** Reword Gradio's queue status, such as "queue: 2/3 | 4.0/13.6s"; empty for the first in the queue. */
 export function explainQueue() {
   const message = /** @type {HTMLElement} */ (find("#message"));
   new MutationObserver(() => {

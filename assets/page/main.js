@@ -42,7 +42,7 @@ function mountRace({ element, trigger }) {
   const view = race = new Race(element, trigger);
   const past = new Past(/** @type {HTMLElement} */ (element.querySelector(".past")), race);
   if (!restore(RUNNING, "sessionStorage")) past.last().then((shown) => (shown ? undefined : demonstrate(view)));
-  else gradio.note("The run ended when the page was reloaded.", 20_000); // and no earlier run is shown instead
+  else gradio.note("The run ended when the page was reloaded.", 20_000); // instead of an earlier run
   store(RUNNING, false, "sessionStorage");
   document.addEventListener("keydown", ({ key, target, ctrlKey, metaKey, altKey }) => {
     const typing = target instanceof Element && target.closest("input, textarea, select");
@@ -57,7 +57,7 @@ async function demonstrate(view) {
   document.addEventListener("input", ({ target }) => {
     if (!(target instanceof Element && target.closest("#prompt"))) return;
     typed = true;
-    view.rest();
+    view.endRecording();
   });
   const record = JSON.parse(await unzipped(await (await fetch(new URL("recording.json.gz", import.meta.url))).blob()));
   if (!typed && !view.request && !view.root.classList.contains("requested")) view.open({ run: "recording", record, anatomy: null });
@@ -77,7 +77,7 @@ export function showSearchResult(parts) {
   race.find(".search-result").scrollIntoView({ block: "nearest" });
 }
 
-/** Stop was pressed: what was computed is shown at once. */
+/** Stop was pressed: show everything computed at once. */
 export const skipPlayback = () => race?.player.skip();
 
 /** The race is repeated in the background, or no longer. @param {boolean} busy */

@@ -40,7 +40,7 @@ export class Pane {
     return [...this.text.querySelectorAll(".round > [data-index]")].map((piece) => piece.textContent).join("").trim();
   }
 
-  /** Scroll to the end if the reader is there. */
+  /** Scroll to the end, unless the reader has scrolled up. */
   scroll() {
     if (this.following) this.text.scrollTop = 1e9;
   }
@@ -81,8 +81,8 @@ export class Pane {
     const token = index === null ? null : /** @type {HTMLElement | null} */ (this.text.querySelector(`[data-index="${index}"]`));
     token?.classList.add("diverges");
     token?.closest(".thinking")?.setAttribute("open", "");
-    const said = token && TIPS.get(token);
-    if (token) TIPS.set(token, () => `${said?.()}\nthe outputs diverge here`);
+    const tip = token && TIPS.get(token);
+    if (token) TIPS.set(token, () => `${tip?.()}\nthe outputs diverge here`);
     if (token || this.following) this.text.scrollTop = token ? token.offsetTop - this.text.offsetTop - 40 : 0; // both panes alike
     this.following = false;
   }
@@ -117,6 +117,6 @@ export function duration(ms) {
   const seconds = ms / 1000;
   if (seconds < 1) return `${ms.toFixed(ms < 10 ? 1 : 0)} ms`;
   if (seconds < 100) return `${seconds.toFixed(seconds < 10 ? 2 : seconds < 60 ? 1 : 0)} s`;
-  const whole = Math.round(seconds);
-  return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  const rounded = Math.round(seconds);
+  return `${Math.floor(rounded / 60)} min ${rounded % 60} s`;
 }

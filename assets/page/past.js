@@ -8,13 +8,13 @@ import { isObject, isText, restore, store } from "./storage.js";
 
 /** @typedef {import("./race.js").Race} Race */
 /** @typedef {import("./race.js").Finished} Finished */
-/** What the table of a prompt's runs shows; the speedup with the ends of its interval. @typedef {{ group: string, setting: string, accepted: number | null, length: number | null, speedup: number | null, low?: number | null, high?: number | null, strength?: string }} Row */
-/** A kept run; `packed` is what the race opens. @typedef {{ run: string, when: number, prompt: string, headline: string, made_by: string, row: Row, packed: string }} StoredRun */
+/** A row of the table of a prompt's runs; `low` and `high` are the ends of the speedup's interval. @typedef {{ group: string, setting: string, accepted: number | null, length: number | null, speedup: number | null, low?: number | null, high?: number | null, strength?: string }} Row */
+/** A stored run; the race opens `packed`. @typedef {{ run: string, when: number, prompt: string, headline: string, made_by: string, row: Row, packed: string }} StoredRun */
 
-const MOST_RUNS = 40; // what browsers have room for, 5 MB, at about 100 kB a long run
+const MOST_RUNS = 40; // browsers have room for 5 MB, and a long run takes about 100 kB
 const MOST_ROWS = 6; // of the table beside the controls
 const CURVE = 3; // lookaheads that make a curve
-const [RUNS, SHOWN] = ["specdemo-runs", "specdemo-run"]; // SHOWN: of this tab, shown again after a reload, whatever other tabs ran since
+const [RUNS, SHOWN] = ["specdemo-runs", "specdemo-run"]; // SHOWN: this tab's run, shown again after a reload even if other tabs ran since
 
 /** The stored runs, the latest first. @returns {StoredRun[]} */
 export function storedRuns() {
@@ -44,7 +44,7 @@ export function rowOf({ record: { pair, prompt, settings, summary, moves } }) {
 const latestOf = (runs) => runs.find(({ run }) => run === restore(SHOWN, "sessionStorage")) ?? runs[0];
 
 /** @param {Row} row */
-function gain({ speedup, low, high, strength }) {
+function speedupText({ speedup, low, high, strength }) {
   const interval = high ? ` (${low?.toFixed(2)}–${high.toFixed(2)})` : ""; // runs of earlier versions lack it
   return strength === "noisy" ? "too noisy" : speedup === null ? "–" : `${speedup.toFixed(2)}×${interval}`;
 }
@@ -102,7 +102,7 @@ export class Past {
     return row;
   }
 
-  /** The last run of each setting with the prompt of the latest run, once there are two; one that is clearly faster than all others stands out. @param {StoredRun[]} runs */
+  /** Show the last run of each setting with the prompt of the latest run, once there are two. A clearly fastest one stands out. @param {StoredRun[]} runs */
   compare(runs) {
     const latest = latestOf(runs);
     /** @type {Map<string, Row>} */
@@ -112,7 +112,7 @@ export class Past {
     const best = shown.find((row) => row.strength !== "noisy" && shown.every((other) => other === row || (row.low ?? 0) > (other.high ?? Infinity)));
     document.querySelector("#own-runs tbody")?.replaceChildren(...(shown.length > 1 ? shown : []).map((row) => {
       const element = make("tr", "", row === best ? "best" : "");
-      const cells = [row.setting, formatted("alpha", row.accepted), row.length?.toFixed(1) ?? "–", gain(row)];
+      const cells = [row.setting, formatted("alpha", row.accepted), row.length?.toFixed(1) ?? "–", speedupText(row)];
       element.append(...cells.map((text) => make("td", text)));
       return element;
     }));
@@ -126,11 +126,11 @@ export class Past {
     place.hidden = new Set(runs.map(({ row }) => row.setting)).size < CURVE;
     if (place.hidden) return;
     const chart = this.chart ??= new Chart(place, "runs"), points = runs.toSorted((a, b) => Number(a.row.setting) - Number(b.row.setting));
-    chart.chosen = ({ points: [{ customdata: run }] }) => this.open(run);
+    chart.onPointClick = ({ points: [{ customdata: run }] }) => this.open(run);
     chart.fill = ({ data: [trace], layout }) => {
       const values = (/** @type {(row: any) => any} */ of) => points.map(({ row }) => of(row));
-      layout.yaxis.range = [0, 2 * Math.max(...values(({ speedup }) => speedup))]; // a wide interval would flatten the curve
-      Object.assign(trace, { x: values(({ setting }) => Number(setting)), y: values(({ speedup }) => speedup), hovertext: values(gain), customdata: points.map(({ run }) => run) });
+      layout.yaxis.range = [0, 2 * Math.max(...values(({ speedup }) => speedup))]; // otherwise a wide interval flattens the curve
+      Object.assign(trace, { x: values(({ setting }) => Number(setting)), y: values(({ speedup }) => speedup), hovertext: values(speedupText), customdata: points.map(({ run }) => run) });
       Object.assign(trace.error_y, { array: values(({ speedup, high = speedup }) => high - speedup), arrayminus: values(({ speedup, low = speedup }) => speedup - low) });
     };
     chart.drawSoon();

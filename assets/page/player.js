@@ -12,12 +12,12 @@ import { SIDES, Timeline } from "./rounds.js";
 /** @typedef {{ timeline: Timeline, rounds: Timed[], done: boolean, shown: number }} Side */
 
 const WATCH_MS = 4000; // playing time of a replay
-const CALM_MS = 9000; // of the first one that somebody sees, slow enough to read along
+const CALM_MS = 9000; // of the first replay that a visitor sees, slow enough to read along
 const DRAW_MS = 50; // between drawings
-const CALM_DRAW_MS = 300; // of a calm one: an engine may be measuring its steps, which other programs must not disturb
-const REST_OF_DRAWING = 10; // while an engine on this machine may compute: idle this many times as long as a drawing took
-const LAST_MS = 600; // to play the rest of a live run once it is over
-const FIRST_SLICE_MS = 450; // expected until slices have been seen to arrive
+const CALM_DRAW_MS = 300; // of a calm one: an engine may be measuring its step costs, which drawing would disturb
+const IDLE_FACTOR = 10; // while an engine on this machine may compute: idle this many times as long as a drawing took
+const LAST_MS = 600; // to play the remainder of a live run that is over
+const FIRST_SLICE_MS = 450; // expected until the first slices arrive
 const LATE = 1.15; // play a little slower than slices arrive, so that the text does not pause
 
 export class Player {
@@ -26,16 +26,16 @@ export class Player {
     this.onDraw = onDraw;
     this.onEnd = onEnd;
     /** @type {ReturnType<typeof setTimeout> | undefined} */ this.timer = undefined;
-    /** @type {number | null} */ this.chosen = null; // speed, by the reader; null: about four seconds
-    this.still = matchMedia("(prefers-reduced-motion: reduce)");
-    this.still.addEventListener("change", ({ matches }) => matches && this.playing && this.skip());
+    /** @type {number | null} */ this.chosenFactor = null; // by the reader; null: about four seconds
+    this.reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
+    this.reducedMotion.addEventListener("change", ({ matches }) => matches && this.playing && this.skip());
     /** @type {Record<SideName, Side>} */ this.sides = { plain: newSide(), speculative: newSide() };
     this.limit = 0;
     this.sequential = this.calm = false;
     this.position = 0;
     /** @type {number | null} */ this.factor = null;
-    /** @type {number | null} */ this.slowed = null;
-    this.complete = this.playing = this.live = this.eager = this.ended = false;
+    /** @type {number | null} */ this.fittedFactor = null;
+    this.complete = this.playing = this.live = this.immediate = this.ended = false;
     this.receivedTo = this.receivedAt = this.rate = 0;
     this.interval = FIRST_SLICE_MS;
     this.reset({});
@@ -43,10 +43,10 @@ export class Player {
 
   /** @param {{ limit?: number, sequential?: boolean, calm?: boolean }} run calm: slower, and sparing, as an engine may be loading */
   reset({ limit = 0, sequential = false, calm = false }) {
-    this.halt();
+    this.stopTimer();
     this.sides = { plain: newSide(), speculative: newSide() };
-    Object.assign(this, { limit, sequential, calm, position: 0, factor: null, slowed: null });
-    this.complete = this.playing = this.live = this.eager = this.ended = false;
+    Object.assign(this, { limit, sequential, calm, position: 0, factor: null, fittedFactor: null });
+    this.complete = this.playing = this.live = this.immediate = this.ended = false;
     Object.assign(this, { receivedTo: 0, receivedAt: performance.now(), interval: FIRST_SLICE_MS, rate: 0 });
   }
 
@@ -63,9 +63,9 @@ export class Player {
     if (same) return this.add(name, rounds.slice(side.rounds.length), true, counts);
     this.sides[name] = newSide();
     this.add(name, rounds, true, counts);
-    const { eager } = this;
+    const { immediate } = this;
     if (side.shown) this.rewind();
-    this.eager = eager; // nothing else would draw them
+    this.immediate = immediate; // nothing else would draw them
   }
 
   /** Note that an update has been added. @param {boolean} complete nothing follows */
@@ -73,7 +73,7 @@ export class Player {
     this.complete = complete;
     if (this.factor === null && (complete || this.expected() !== null)) this.begin();
     else if (this.factor === null && this.sides.plain.rounds.length + this.sides.speculative.rounds.length) {
-      this.onDraw(this, false); // first tokens, before there is a pace to play at
+      this.onDraw(this, false); // the first tokens, before the pace is known
     }
     const [now, horizon] = [performance.now(), this.horizon()];
     if (horizon > this.receivedTo) {
@@ -81,13 +81,13 @@ export class Player {
       Object.assign(this, { receivedTo: horizon, receivedAt: now });
     }
     this.rate = (horizon - this.position) / (complete ? LAST_MS : LATE * this.interval);
-    if (this.playing && this.eager) this.advance();
+    if (this.playing && this.immediate) this.advance();
   }
 
-  /** Milliseconds that the longer side will take at its pace so far; null before it has one. */
+  /** Milliseconds that the longer side will take at its pace so far; null while that is unknown. */
   expected() {
-    const all = Object.values(this.sides), begun = all.find((side) => side.rounds.at(-1)?.ms); // the plain one may have failed
-    const sides = !this.sequential ? all : [begun ?? this.sides.plain]; // one after the other, or one alone
+    const all = Object.values(this.sides), running = all.find((side) => side.rounds.at(-1)?.ms); // the plain one may have failed
+    const sides = !this.sequential ? all : [running ?? this.sides.plain]; // one after the other, or one alone
     const estimates = sides.map((side) => {
       const last = side.rounds.at(-1);
       if (!last?.ms) return null;
@@ -98,69 +98,69 @@ export class Player {
 
   begin() {
     const needed = (this.calm ? CALM_MS : WATCH_MS) / (this.complete ? this.total() : this.expected() ?? WATCH_MS);
-    this.slowed = needed > 1.5 ? Number(needed.toPrecision(2)) : 1;
-    this.factor = this.chosen ?? this.slowed;
+    this.fittedFactor = needed > 1.5 ? Number(needed.toPrecision(2)) : 1;
+    this.factor = this.chosenFactor ?? this.fittedFactor;
     this.live = !this.complete && this.factor === 1;
-    this.eager ||= this.still.matches;
+    this.immediate ||= this.reducedMotion.matches;
     this.play();
   }
 
   play() {
     if (this.ended) this.rewind();
     this.playing = true;
-    this.halt();
-    if (this.eager) this.advance();
+    this.stopTimer();
+    if (this.immediate) this.advance();
     else this.tick(performance.now());
   }
 
   pause() {
     this.playing = false;
-    this.halt();
+    this.stopTimer();
     this.onDraw(this, false);
   }
 
   /** Show everything received so far at once, and later rounds as they arrive. */
   skip() {
     if (this.ended) return;
-    this.eager = true;
+    this.immediate = true;
     if (this.factor !== null) this.play();
   }
 
   /** @param {number | null} factor */
   choose(factor) {
-    this.chosen = factor;
+    this.chosenFactor = factor;
     if (this.factor === null) return;
-    this.factor = factor ?? this.slowed;
+    this.factor = factor ?? this.fittedFactor;
     this.live = this.live && this.factor === 1;
     if (this.ended || this.playing) this.play();
   }
 
   rewind() {
-    Object.assign(this, { position: 0, ended: false, eager: false, live: false });
+    Object.assign(this, { position: 0, ended: false, immediate: false, live: false });
     for (const side of Object.values(this.sides)) side.shown = 0;
     this.onDraw(this, true);
   }
 
   /** @param {number} before */
   tick(before) {
-    const began = performance.now();
-    const passed = began - before;
+    const now = performance.now();
+    const passed = now - before;
     this.advance(this.live ? passed * this.rate : passed / (this.factor ?? 1));
-    if (!this.playing || this.eager) return;
-    const took = performance.now() - began;
-    const rest = Math.max((this.calm ? CALM_DRAW_MS : DRAW_MS) - took, this.complete ? 0 : REST_OF_DRAWING * took);
-    this.timer = setTimeout(() => this.tick(began), rest);
+    if (!this.playing || this.immediate) return;
+    const drawingMs = performance.now() - now;
+    const idleMs = Math.max((this.calm ? CALM_DRAW_MS : DRAW_MS) - drawingMs, this.complete ? 0 : IDLE_FACTOR * drawingMs);
+    this.timer = setTimeout(() => this.tick(now), idleMs);
   }
 
-  halt() {
+  stopTimer() {
     clearTimeout(this.timer);
   }
 
   advance(ms = Infinity) {
-    this.position = this.eager ? this.horizon() : Math.min(this.horizon(), this.position + ms);
+    this.position = this.immediate ? this.horizon() : Math.min(this.horizon(), this.position + ms);
     this.onDraw(this, false);
     if (!this.complete || this.position < this.total()) return;
-    this.halt();
+    this.stopTimer();
     Object.assign(this, { playing: false, ended: true });
     this.onEnd();
   }
@@ -196,7 +196,7 @@ export class Player {
   }
 
   /** A side's state: its clock, its committed tokens, and whether it has finished. @param {SideName} name */
-  at(name) {
+  stateOf(name) {
     const side = this.sides[name];
     const last = side.rounds[side.shown - 1];
     const finished = side.done && side.shown === side.rounds.length;

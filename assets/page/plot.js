@@ -1,5 +1,5 @@
-// Charts: Plotly's figures, which `specdemo/results/figures.py` makes, in the colours of the page. Those that grow during a race
-// are filled here from its rounds. Replays and reports hold this file, too.
+// Charts: Plotly's figures from `specdemo/results/figures.py`, in the colours of the page. Those that grow during a race
+// get their data here, from its rounds. Replays and reports contain this file, too.
 
 import { unpack } from "./files.js";
 
@@ -10,13 +10,13 @@ import { unpack } from "./files.js";
 /** @typedef {{ round: number, num_assistant_tokens: number | null, assistant_confidence_threshold: number | null }} Move */
 
 const [REDRAW_MS, BUSY_MS] = [250, 1000]; // between drawings; while an engine on this machine may compute, at most BUSY_MS
-const REST_OF_DRAWING = 40; // then, rest this many times as long as a drawing took
-const NARROW = 420; // pixels; below, a legend takes the place of the axes' titles
+const IDLE_FACTOR = 40; // then, idle this many times as long as a drawing took
+const NARROW = 420; // pixels; narrower charts have a legend instead of axis titles
 const touch = matchMedia("(pointer: coarse)"); // a finger scrolls the page, and a tap names values
 
 /** @param {Timed} timed @returns {Record<string, number | null>} as `columns` in `figures.py`; null or missing: nothing to draw */
 export function columns({ round: { seconds, draft_seconds, verify_seconds }, number, ms, tokens, accepted, proposed, alpha }) {
-  const [whole, draft, verify] = [seconds, draft_seconds, verify_seconds].map((each) => 1000 * (each ?? 0));
+  const [whole, draft, verify] = [seconds, draft_seconds, verify_seconds].map((duration) => 1000 * (duration ?? 0));
   return {
     round: number || null, seconds: ms / 1000, tokens, step: whole,
     ...(number && proposed !== null && { accepted, refused: proposed - accepted, alpha }),
@@ -45,20 +45,20 @@ export class Chart {
     this.element = element;
     this.name = name;
     /** @type {Figure | null} */ this.figure = null;
-    this.run = ""; // whose zoom is kept
+    this.run = ""; // a chart keeps its zoom within a run
     this.busy = false; // an engine may compute
-    this.took = 0; // milliseconds, for the last drawing
-    this.across = ""; // what the x axis shows
-    this.drawn = ""; // the last drawing: repeating it would hide the values that a tap has shown
+    this.drawingMs = 0; // duration of the last drawing
+    this.xTitle = "";
+    this.lastDrawing = ""; // not repeated, which would hide the values that a tap has shown
     /** @type {ReturnType<typeof setTimeout> | undefined} */ this.timer = undefined;
     /** @type {(figure: Figure) => void} */ this.fill = () => {}; // adds the data to a figure of the kit
-    /** @type {((event: { points: any[] }) => void) | null} */ this.chosen = null; // called when a point is clicked
+    /** @type {((event: { points: any[] }) => void) | null} */ this.onPointClick = null;
     /** @type {any} */ this.plot = element.appendChild(document.createElement("div"));
     this.numbers = element.appendChild(Object.assign(document.createElement("div"), { className: "menu scroll", popover: "auto" }));
     const opener = element.appendChild(Object.assign(document.createElement("button"), { type: "button", className: "numbers", textContent: "Numbers" }));
     opener.popoverTargetElement = this.numbers;
     this.numbers.addEventListener("beforetoggle", () => this.numbers.replaceChildren(this.table()));
-    for (const kind of ["touchstart", "touchmove"]) element.addEventListener(kind, (event) => { event.preventDefault = () => {}; }, { capture: true, passive: true }); // else Plotly holds the page
+    for (const kind of ["touchstart", "touchmove"]) element.addEventListener(kind, (event) => { event.preventDefault = () => {}; }, { capture: true, passive: true }); // otherwise Plotly prevents scrolling
     new ResizeObserver(() => this.draw()).observe(element);
     new MutationObserver(() => this.draw()).observe(document.body, { attributeFilter: ["class"] });
   }
@@ -76,7 +76,7 @@ export class Chart {
   }
 
   drawSoon() {
-    this.timer ??= setTimeout(() => this.draw(), this.busy ? Math.min(Math.max(REDRAW_MS, REST_OF_DRAWING * this.took), BUSY_MS) : REDRAW_MS);
+    this.timer ??= setTimeout(() => this.draw(), this.busy ? Math.min(Math.max(REDRAW_MS, IDLE_FACTOR * this.drawingMs), BUSY_MS) : REDRAW_MS);
   }
 
   async draw() {
@@ -87,27 +87,29 @@ export class Chart {
     if (!loaded) this.plot.textContent = "The charts could not be loaded; reload the page.";
     if (!loaded || !width || !height || !(this.figure ?? this.name)) return;
     const { Plotly, kit } = loaded;
-    const began = performance.now();
+    const start = performance.now();
     const figure = coloured(this.figure ?? kit.charts[this.name ?? ""], kit);
     this.fill(figure);
     const { data, layout } = figure, config = { ...kit.config, ...(touch.matches && { displayModeBar: false }) };
     this.plot.setAttribute("role", "group");
     this.plot.ariaLabel = `${titleOf(layout.yaxis)} by ${titleOf(layout.xaxis)}: ${data.map(({ name }) => name).join(", ")}`;
-    this.across = titleOf(layout.xaxis);
+    this.xTitle = titleOf(layout.xaxis);
     if (this.element.classList.toggle("narrow", width < NARROW && layout.showlegend !== false)) {
       for (const axis of ["xaxis", "yaxis"]) layout[axis] = { ...layout[axis], title: { text: "" } };
       Object.assign(layout, { legend: { y: 0, yanchor: "bottom", font: { size: 10 }, indentation: -6 }, margin: { ...layout.margin, l: 32 } });
     }
-    const still = touch.matches ? { dragmode: false, xaxis: { ...layout.xaxis, fixedrange: true }, yaxis: { ...layout.yaxis, fixedrange: true } } : {};
-    const whole = { ...layout, ...still, template: coloured(kit.template, kit), width, height, uirevision: this.run };
-    if (this.drawn === (this.drawn = JSON.stringify([data, whole]))) return;
-    if (data.every(({ x }) => !x.length)) Plotly.purge(this.plot); // else lines of the last run stay
-    await Plotly.react(this.plot, data, whole, config);
-    this.took = performance.now() - began;
-    if (this.chosen) this.plot.removeAllListeners("plotly_click").on("plotly_click", this.chosen);
+    const fixed = touch.matches ? { dragmode: false, xaxis: { ...layout.xaxis, fixedrange: true }, yaxis: { ...layout.yaxis, fixedrange: true } } : {};
+    const full = { ...layout, ...fixed, template: coloured(kit.template, kit), width, height, uirevision: this.run };
+    const drawing = JSON.stringify([data, full]);
+    if (drawing === this.lastDrawing) return;
+    this.lastDrawing = drawing;
+    if (data.every(({ x }) => !x.length)) Plotly.purge(this.plot); // otherwise lines of the last run stay
+    await Plotly.react(this.plot, data, full, config);
+    this.drawingMs = performance.now() - start;
+    if (this.onPointClick) this.plot.removeAllListeners("plotly_click").on("plotly_click", this.onPointClick);
   }
 
-  /** The numbers drawn, a row for each place on the x axis. */
+  /** The drawn numbers, with a row for each x. */
   table() {
     const { data = [] } = this.plot;
     /** @type {Map<any, any[]>} */ const rows = new Map();
@@ -116,7 +118,7 @@ export class Chart {
     }));
     const text = (/** @type {any} */ value) => (typeof value === "number" ? String(Number(value.toPrecision(4))) : value ?? "");
     const names = data.map((/** @type {any} */ { name }) => name);
-    return table([this.across, ...names], [...rows].sort(([a], [b]) => a - b).map(([at, values]) => [at, ...names.map((/** @type {any} */ _, /** @type {number} */ index) => values[index])].map(text)));
+    return table([this.xTitle, ...names], [...rows].sort(([a], [b]) => a - b).map(([at, values]) => [at, ...names.map((/** @type {any} */ _, /** @type {number} */ index) => values[index])].map(text)));
   }
 }
 
@@ -124,18 +126,18 @@ export class Chart {
 function filled({ data, layout }, sides, moves) {
   const rows = { plain: sides.plain.map(columns), speculative: sides.speculative.map(columns) };
   for (const trace of data) {
-    const { side, x, y } = trace.meta, drawn = rows[/** @type {SideName} */ (side)].filter((row) => (row[x] ?? null) !== null && (row[y] ?? null) !== null);
-    Object.assign(trace, { x: drawn.map((row) => row[x]), y: drawn.map((row) => row[y]) });
+    const { side, x, y } = trace.meta, known = rows[/** @type {SideName} */ (side)].filter((row) => (row[x] ?? null) !== null && (row[y] ?? null) !== null);
+    Object.assign(trace, { x: known.map((row) => row[x]), y: known.map((row) => row[y]) });
   }
-  const begun = moves.filter(({ round }) => round < rows.speculative.length);
-  const places = begun.map(({ round }) => (data[0].meta.x === "seconds" ? rows.speculative[round - 1].seconds : round - 0.5));
+  const applied = moves.filter(({ round }) => round < rows.speculative.length);
+  const places = applied.map(({ round }) => (data[0].meta.x === "seconds" ? rows.speculative[round - 1].seconds : round - 0.5));
   layout.shapes = places.map((x) => ({ x0: x, x1: x, y0: 0, y1: 1, yref: "paper" }));
-  layout.annotations = begun.map(({ num_assistant_tokens: lookahead, assistant_confidence_threshold: threshold }, index) => (
+  layout.annotations = applied.map(({ num_assistant_tokens: lookahead, assistant_confidence_threshold: threshold }, index) => (
     { x: places[index], y: 1, yref: "paper", text: lookahead === null ? `threshold ${threshold}` : `lookahead ${lookahead}` }
   ));
 }
 
-/** The same with each colour of the light scheme replaced by that of this page. @template T @param {T} figure @param {Kit} kit @returns {T} */
+/** The figure with the colours of the light scheme replaced by those of the page. @template T @param {T} figure @param {Kit} kit @returns {T} */
 function coloured(figure, { colours }) {
   const style = getComputedStyle(document.body);
   const now = new Map(Object.entries(colours).flatMap(([name, light]) => [light, `var(--sd-${name})`].map((written) => [written, style.getPropertyValue(`--sd-${name}`).trim()])));
@@ -147,13 +149,13 @@ const titleOf = (axis) => axis?.title?.text ?? "";
 
 /** @param {string[]} names @param {string[][]} rows */
 export function table(names, rows) {
-  const made = document.createElement("table"), [head, body] = [made.createTHead().insertRow(), made.createTBody()];
+  const element = document.createElement("table"), [head, body] = [element.createTHead().insertRow(), element.createTBody()];
   head.append(...names.map((textContent) => Object.assign(document.createElement("th"), { textContent })));
   for (const row of rows) {
     const line = body.insertRow();
     for (const text of row) line.insertCell().textContent = text;
   }
-  return made;
+  return element;
 }
 
 /** Follow the reader's colour scheme, as Gradio's page does by itself. */

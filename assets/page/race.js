@@ -1,7 +1,7 @@
 // The race view: reads the events that a run sends, plays them, and shows the conclusion and the figures at the end.
 // A finished run is one record, whether it has just ended, was stored, was opened from a file, or is a replay.
 
-import { shares } from "./files.js";
+import { connectShareMenu } from "./files.js";
 import { explanations, meaningOf } from "./glossary.js";
 import { Pane, counted, duration } from "./pane.js";
 import { Player } from "./player.js";
@@ -30,35 +30,35 @@ export class Race {
     const discarded = /** @type {HTMLInputElement} */ (find(".discarded-shown"));
     discarded.addEventListener("change", () => this.root.classList.toggle("with-discarded", discarded.checked));
     element.querySelector(".rounds")?.addEventListener("click", () => trigger("select", {}));
-    if (element.querySelector(".share")) shares(find(".share"), find("#share-menu"), () => this.finished?.record, trigger);
+    if (element.querySelector(".share")) connectShareMenu(find(".share"), find("#share-menu"), () => this.finished?.record, trigger);
     this.run = "";
-    /** @type {Comparison | null} */ this.first = null; // the summary before repeats
-    /** @type {Set<string>} */ this.startedRuns = new Set(); // runs, with this one
-    this.read = -1; // number of the last event of the run
-    /** @type {Comparison | null} */ this.request = null; // what is compared
+    /** @type {Comparison | null} */ this.firstSummary = null; // before repeats
+    /** @type {Set<string>} */ this.startedRuns = new Set(); // including this one
+    this.lastEvent = -1; // its number in the run
+    /** @type {Comparison | null} */ this.request = null; // prompt, pair and settings
     /** @type {Finished | null} */ this.finished = null;
     /** @type {string | null} */ this.failure = null;
     /** @type {any[]} */ this.moves = []; // of settings
     /** @type {number | null} */ this.lead = null; // in tokens, at the moment the first side finished
-    /** @type {string | null} */ this.marked = null; // the run whose divergence is marked
-    this.recorded = false; // a recording, which shows the page before its first run
+    /** @type {string | null} */ this.markedRun = null; // whose divergence is marked
+    this.recorded = false; // whether it is a recording, which plays before the visitor's first run
     this.welcome = SIDES.map((side) => this.panes[side].text.firstElementChild ?? "");
   }
 
   /** Read lines of events, of which each update repeats some. @param {string | null | undefined} text */
   receive(text) {
-    let news = false;
+    let changed = false;
     const { finished } = this;
     for (const json of (text ?? "").split("\n").filter(Boolean)) {
       const event = JSON.parse(json);
-      // already read; or of an earlier run, whose repeats have ended; or of a run whose start was missed
-      if (event.run === this.run ? event.at <= this.read : this.startedRuns.has(event.run) || !event.record) continue;
+      // skip events already read, those of earlier runs, and those of a run whose start was missed
+      if (event.run === this.run ? event.at <= this.lastEvent : this.startedRuns.has(event.run) || !event.record) continue;
       if (event.run !== this.run) this.begin(event.run, event.record);
-      this.read = event.at;
+      this.lastEvent = event.at;
       this.handle(event);
-      news = true;
+      changed = true;
     }
-    if (!news) return;
+    if (!changed) return;
     if (this.finished && finished !== this.finished && !this.recorded) this.root.dispatchEvent(new CustomEvent("finished", { detail: this.finished }));
     if (!this.player.complete) this.player.received(Boolean(this.finished ?? this.failure));
     else if (this.player.ended) this.ended(); // with the result of its repeats
@@ -83,8 +83,8 @@ export class Race {
     }
     if (event.kind === "end") {
       const { run, record, anatomy } = event;
-      this.first ??= record.summary;
-      this.finished = { run, record, anatomy }; // it comes again with the figures of repeats
+      this.firstSummary ??= record.summary;
+      this.finished = { run, record, anatomy }; // it is sent again with the figures of repeats
       this.moves = record.moves;
       this.panes.speculative.source = record.trace_source;
       for (const side of SIDES) this.player.finish(side, roundsOf(record[side]), record[side].draft_counts);
@@ -98,7 +98,7 @@ export class Race {
   }
 
   /** Replace a recording with the page's introduction. */
-  rest() {
+  endRecording() {
     if (!this.recorded) return;
     this.player.reset({});
     Object.assign(this, { recorded: false, run: "", finished: null });
@@ -108,10 +108,10 @@ export class Race {
     this.request = null;
   }
 
-  /** A run was requested or is over. Until it begins, the page hides results of the last one. @param {boolean} busy */
+  /** A run was requested or is over. Until it begins, the page hides the last results. @param {boolean} busy */
   setRequested(busy) {
-    if (busy) this.rest();
-    if (busy && this.finished) this.player.skip(); // of what still plays
+    if (busy) this.endRecording();
+    if (busy && this.finished) this.player.skip(); // to its end
     if (busy) this.find(".search-result").replaceChildren();
     this.root.classList.toggle("requested", busy);
     this.phase(busy ? "Getting ready …" : "");
@@ -121,7 +121,7 @@ export class Race {
   begin(run, request) {
     this.finished = this.failure = null;
     this.startedRuns.add(run);
-    Object.assign(this, { run, request, moves: [], read: -1, first: null });
+    Object.assign(this, { run, request, moves: [], lastEvent: -1, firstSummary: null });
     const { settings, pair, recorded } = request;
     const remote = pair.target.server !== null;
     this.recorded = Boolean(recorded);
@@ -137,17 +137,17 @@ export class Race {
   }
 
   clear() {
-    this.lead = this.marked = null;
+    this.lead = this.markedRun = null;
     const { prompt, history } = /** @type {Comparison} */ (this.request);
     const chat = isChat(this.request);
     for (const side of SIDES) this.panes[side].reset(prompt, chat, history);
-    this.say("");
-    this.plot(this.player);
-    this.race(this.player);
+    this.setReason("");
+    this.drawCharts(this.player);
+    this.drawBars(this.player);
   }
 
   /** @param {string} text */
-  say(text) {
+  setReason(text) {
     if (this.find(".reason").textContent === text) return; // a live region: repeat nothing
     this.find(".reason").textContent = text;
     for (const name of ["agreement", "range", "grounds", "apart", "warning", "made-by"]) this.find(`.${name}`).textContent = "";
@@ -158,29 +158,29 @@ export class Race {
     if (rewound) this.clear();
     if (this.root.dataset.state !== "playing") Object.assign(this.root.dataset, { state: "playing", tone: "" });
     this.root.dataset.live = String(player.factor === null || (player.live && !player.complete));
-    this.say(player.eager ? "" : this.pace(player));
-    for (const name of SIDES) this.panes[name].append(player.take(name), player.at(name).ms);
-    this.plot(player);
-    this.race(player);
+    this.setReason(player.immediate ? "" : this.pace(player));
+    for (const name of SIDES) this.panes[name].append(player.take(name), player.stateOf(name).ms);
+    this.drawCharts(player);
+    this.drawBars(player);
     this.find(".toggle").textContent = player.playing ? "Pause" : "Play";
   }
 
   /** @param {Player} player */
-  plot({ sides: { plain, speculative }, complete }) {
+  drawCharts({ sides: { plain, speculative }, complete }) {
     const shown = { plain: plain.rounds.slice(0, plain.shown), speculative: speculative.rounds.slice(0, speculative.shown) };
     for (const chart of this.charts) chart.grow(shown, this.moves, this.run, !complete);
   }
 
-  /** Show the race on the bars, as tokens of the limit. @param {Player} player */
-  race(player) {
-    const at = { plain: player.at("plain"), speculative: player.at("speculative") };
+  /** Show tokens, as a share of the limit, on the bars. @param {Player} player */
+  drawBars(player) {
+    const at = { plain: player.stateOf("plain"), speculative: player.stateOf("speculative") };
     for (const side of SIDES) {
       const { tokens, ms, finished } = at[side];
       const count = finished ? counted(tokens) : `${tokens} of ${player.limit}`;
-      this.bar(side, ms ? tokens / player.limit : 0, ms ? `${count} · ${duration(ms)}` : "", finished); // the clock starts at the first token
+      this.setBar(side, ms ? tokens / player.limit : 0, ms ? `${count} · ${duration(ms)}` : "", finished); // the clock starts at the first token
     }
     this.find(".headline").textContent = "";
-    if (player.factor === null || (player.sequential && player.live)) return; // they do not run side by side yet, or at all
+    if (player.factor === null || (player.sequential && player.live)) return; // the sides do not run side by side, or not yet
     const lead = this.lead ?? at.speculative.tokens - at.plain.tokens;
     if (at.plain.finished || at.speculative.finished) this.lead = lead;
     this.find(".headline").textContent = lead ? `Speculative is ${counted(Math.abs(lead))} ${lead > 0 ? "ahead" : "behind"}` : "";
@@ -188,7 +188,7 @@ export class Race {
   }
 
   /** @param {SideName} side @param {number} share of the whole length @param {string} text @param {boolean} finished */
-  bar(side, share, text, finished) {
+  setBar(side, share, text, finished) {
     const track = this.find(`.track.${side}`);
     /** @type {HTMLElement} */ (track.querySelector("i")).style.width = `${100 * share}%`;
     /** @type {HTMLElement} */ (track.querySelector("output")).textContent = text;
@@ -207,19 +207,19 @@ export class Race {
   }
 
   ended() {
-    this.plot(this.player);
+    this.drawCharts(this.player);
     this.find(".toggle").textContent = "Replay";
     this.root.dataset.live = "false";
     this.root.dataset.state = this.finished ? "done" : "failed";
-    if (!this.finished) return this.say(this.failure ?? "");
+    if (!this.finished) return this.setReason(this.failure ?? "");
     const { record, record: { summary } } = this.finished;
-    const stopped = SIDES.some((side) => record[side].finish_reason === "cancelled") && SIDES.map((side) => `${this.player.at(side).tokens} ${side}`).join(" and ");
+    const stopped = SIDES.some((side) => record[side].finish_reason === "cancelled") && SIDES.map((side) => `${this.player.stateOf(side).tokens} ${side}`).join(" and ");
     Object.assign(this.root.dataset, { tone: summary.direction, strength: summary.strength });
     const reason = [stopped && `Stopped after ${stopped} tokens.`, summary.sentence, summary.certain].filter(Boolean).join(" ");
-    const same = this.first.headline === summary.headline || this.first.strength === "uncertain"; // which promised to change
-    const was = same ? "" : ` (was ${this.first.headline.toLowerCase()})`;
-    const range = [summary.range, summary.refined || (was && "with step costs")].filter(Boolean).join(", ") + was;
-    const warning = summary.warnings.find((/** @type {any} */ { kind }) => kind !== "disturbed" || !summary.certain); // which says so, too
+    const { headline, strength } = this.firstSummary;
+    const before = headline === summary.headline || strength === "uncertain" ? "" : ` (was ${headline.toLowerCase()})`; // uncertain ones announce a change
+    const range = [summary.range, summary.refined || (before && "with step costs")].filter(Boolean).join(", ") + before;
+    const warning = summary.warnings.find((/** @type {any} */ { kind }) => kind !== "disturbed" || !summary.certain); // `certain` says it, too
     const texts = { headline: summary.headline, reason, range, apart: summary.apart, warning: warning?.chip, "made-by": summary.made_by };
     for (const [name, text] of Object.entries(texts)) this.find(`.${name}`).textContent = text ?? "";
     this.find(".warning").dataset.meaning = warning?.reason ?? "";
@@ -231,10 +231,10 @@ export class Race {
     const typical = Math.abs(plain / speculative / summary.speedup - 1) < 1e-6; // else the race's clocks
     for (const side of SIDES) { // a side that failed has no time
       const time = summary.seconds[side];
-      if (time !== undefined) this.bar(side, longest ? time / longest : 0, `${duration(1000 * time)} ${typical ? "in typical steps" : "on the clock"}`, true);
+      if (time !== undefined) this.setBar(side, longest ? time / longest : 0, `${duration(1000 * time)} ${typical ? "in typical steps" : "on the clock"}`, true);
     }
-    if (this.marked === this.run) return;
-    this.marked = this.run;
+    if (this.markedRun === this.run) return;
+    this.markedRun = this.run;
     for (const pane of Object.values(this.panes)) pane.mark(record.settings.do_sample ? null : summary.first_divergence);
   }
 }
@@ -248,7 +248,7 @@ const paragraphs = (texts) => texts.map((text) => make("p", text));
 /** Whether the prompt is a chat message. @param {Comparison | null} request */
 export const isChat = (request) => Boolean(request?.pair.target.chat_template && request.settings.apply_chat_template);
 
-/** The figures as tiles, whose names explain themselves. @param {{ name: string, plain: string, speculative: string, formula: string }[]} figures */
+/** The figures as tiles; their names show explanations. @param {{ name: string, plain: string, speculative: string, formula: string }[]} figures */
 function tiles(figures) {
   const list = make("dl");
   for (const { name, plain, speculative, formula } of figures) {

@@ -1,5 +1,5 @@
-// Rounds: from the record that an engine made to elements of the page. A record is the same in the engine's process, in
-// a message, in a saved file and here; what is added are sums over the rounds so far.
+// Turns the rounds of a record into elements of the page. A record is the same in the engine's process, in messages, in
+// saved files and here; the page only adds sums over the rounds so far.
 
 import { TIPS, explanations } from "./glossary.js";
 
@@ -23,7 +23,7 @@ import { TIPS, explanations } from "./glossary.js";
 /** @type {readonly SideName[]} */
 export const SIDES = ["plain", "speculative"];
 
-/** Number of accepted proposals; if unreported, all committed tokens but the target's own. @param {Round} round */
+/** Number of accepted proposals; if unreported, all committed tokens but the last, which is the target's. @param {Round} round */
 export function acceptedIn({ proposed, committed }) {
   return proposed ? proposed.filter(({ verdict }) => verdict === "accepted").length : Math.max(committed.length - 1, 0);
 }
@@ -76,7 +76,7 @@ function targetTokenName({ proposed }) {
   return proposed.some(({ verdict }) => verdict === "rejected") ? "correction token" : "bonus token";
 }
 
-/** A round as an element: accepted proposals, those in vain, then the target's own. @param {Timed} timed @param {{ side: SideName, source?: string }} options source of the proposals' record */
+/** A round as an element: accepted proposals, then rejected and discarded ones, then the target's own tokens. @param {Timed} timed @param {{ side: SideName, source?: string }} options source of the proposals' record */
 export function renderRound(timed, { side, source = "measured" }) {
   const { round, number, first, code } = timed;
   const { committed, proposed } = round;
@@ -85,16 +85,16 @@ export function renderRound(timed, { side, source = "measured" }) {
   TIPS.set(element, () => roundTip(timed, side));
   const append = (/** @type {Token} */ token, /** @type {number} */ index, /** @type {string} */ kind, /** @type {() => string} */ explanation) => {
     const marks = [token.text.includes("\n") && "break", !token.text && "empty", code[index] && "code"].filter(Boolean);
-    const made = make("span", token.text, ["token", kind, ...marks].join(" "));
-    made.dataset.index = String(first + index);
-    TIPS.set(made, explanation);
-    element.append(made);
+    const span = make("span", token.text, ["token", kind, ...marks].join(" "));
+    span.dataset.index = String(first + index);
+    TIPS.set(span, explanation);
+    element.append(span);
   };
   committed.slice(0, accepted).forEach((token, index) => append(token, index, "accepted", () => tip("accepted proposal", proposed?.[index], token, source)));
   for (const draft of proposed?.slice(accepted) ?? []) {
     const name = draft.verdict === "rejected" ? "rejected proposal" : "discarded proposal: it followed a rejected one and was never judged";
-    const made = element.appendChild(make("span", shown(draft), `token ${draft.verdict}${draft.text.trim() ? "" : " blank"}`));
-    TIPS.set(made, () => tip(name, draft, null, source));
+    const span = element.appendChild(make("span", visible(draft), `token ${draft.verdict}${draft.text.trim() ? "" : " blank"}`));
+    TIPS.set(span, () => tip(name, draft, null, source));
   }
   const [kind, name] = side === "plain" ? ["plain", "target's token"] : ["own", number ? targetTokenName(round) : "target's token"];
   committed.slice(accepted).forEach((token, index) => append(token, accepted + index, kind, () => tip(name, null, token, source)));
@@ -107,8 +107,8 @@ export function renderChips(round) {
   const drafts = round.proposed ?? round.committed.slice(0, accepted).map(({ id, text }) => ({ id, text, verdict: "accepted" }));
   const odds = (/** @type {any} */ draft) => (!known(draft.draft_probability) && !known(draft.target_probability) ? "" : `${fixed(draft.draft_probability)} → ${fixed(draft.target_probability)}`);
   return [
-    ...drafts.map((draft) => chip(shown(draft), draft.verdict, draft.verdict, odds(draft))),
-    ...round.committed.slice(accepted).map((token) => chip(shown(token), "own", targetTokenName(round), !known(token.probability) ? "" : `→ ${fixed(token.probability)}`)),
+    ...drafts.map((draft) => chip(visible(draft), draft.verdict, draft.verdict, odds(draft))),
+    ...round.committed.slice(accepted).map((token) => chip(visible(token), "own", targetTokenName(round), !known(token.probability) ? "" : `→ ${fixed(token.probability)}`)),
   ];
 }
 
@@ -120,8 +120,8 @@ function chip(text, kind, title, details) {
   return element;
 }
 
-/** A token's text; where it has none to see, with marks. @param {{ id: number | null, text: string }} draft */
-const shown = ({ id, text }) => (id === null && !text ? "?" : (text.trim() ? text : text.replaceAll(" ", "␣").replaceAll("\t", "→") || "∅").replaceAll("\n", "↵"));
+/** A token's text, with marks if it would be invisible. @param {{ id: number | null, text: string }} draft */
+const visible = ({ id, text }) => (id === null && !text ? "?" : (text.trim() ? text : text.replaceAll(" ", "␣").replaceAll("\t", "→") || "∅").replaceAll("\n", "↵"));
 /** The marks that make up a text, which the glossary explains; else nothing. @param {string} text */
 const marks = (text) => (/^[↵␣→∅]+$/.test(text) ? ` ${text}` : "");
 /** @param {number | null | undefined} value */
@@ -138,7 +138,7 @@ export function make(tag, textContent = "", className = "") {
 function tip(name, draft, token, source) {
   const probability = token ? token.probability : draft?.target_probability;
   return [
-    name + marks(shown(token ?? draft ?? { id: null, text: "" })),
+    name + marks(visible(token ?? draft ?? { id: null, text: "" })),
     draft?.id === null && "the engine does not report its token",
     known(draft?.draft_probability) && `draft's probability ${fixed(draft?.draft_probability, 3)} (${source})`,
     known(probability) && `target's probability ${fixed(probability, 3)}`,

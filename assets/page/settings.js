@@ -1,5 +1,5 @@
-// Settings survive a reload and travel in a link: those that differ from the defaults stand in the address after "#",
-// which the server never sees and which may be long. Each tab keeps its own; a new tab starts with those last used.
+// Settings survive a reload and can be shared as a link: those that differ from the defaults are in the address after
+// "#", which the server never sees and which may be long. Each tab has its own; a new tab starts with the last used ones.
 
 import { copy } from "./files.js";
 import * as gradio from "./gradio.js";
@@ -15,9 +15,7 @@ const PAUSE_MS = 300; // after the last key; Safari refuses more than 100 new ad
 /** @type {string | undefined} */ let drafter; // as last remembered
 
 /** The settings in the address after "#", or after "?" if typed by hand. */
-function linked() {
-  return new URLSearchParams(`${location.search.slice(1)}&${location.hash.slice(1)}`);
-}
+const linked = () => new URLSearchParams(`${location.search.slice(1)}&${location.hash.slice(1)}`);
 
 /** The address for these settings. @param {Texts} settings */
 function address(settings) {
@@ -34,7 +32,7 @@ export function remember(names, defaults, ...values) {
   });
   current = changed;
   const now = Object.fromEntries(names.map((name, index) => [name, values[index]]));
-  if (now.drafter === drafter && drafter) valuesByDrafter[drafter] = now; // a drafter just chosen first gets back its own
+  if (now.drafter === drafter && drafter) valuesByDrafter[drafter] = now; // a drafter just chosen gets its own values back first
   drafter = now.drafter ?? drafter;
   clearTimeout(timer);
   timer = setTimeout(() => {
@@ -44,7 +42,7 @@ export function remember(names, defaults, ...values) {
   }, PAUSE_MS);
 }
 
-/** The values that a drafter had when it was last chosen, else those of now. @param {string[]} names @param {any[]} values the drafter's first */
+/** The values that a drafter had when it was last chosen, else the current ones. @param {string[]} names @param {any[]} values the drafter's first */
 export function recallDrafter(names, ...values) {
   return names.map((name, index) => valuesByDrafter[values[0]]?.[name] ?? values[index]);
 }

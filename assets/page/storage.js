@@ -1,5 +1,5 @@
 // Values in the browser's storage, as JSON. Another page of this address, an earlier version or the reader may have
-// written there, so a value of the wrong shape counts as none.
+// written them, so a value of the wrong shape is ignored.
 
 /** @typedef {"localStorage" | "sessionStorage"} Place the browser's, or this tab's */
 

@@ -20,8 +20,8 @@ _UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE, errno.EIO}  
 
 
 def main(arguments: Sequence[str] | None = None, *, load: "EngineFactory | None" = None) -> int:
-    """Run one command, with engines loaded by `load`, if given; return the exit code."""
-    given: dict[str, Any] = {} if load is None else {"load": load}
+    """Run one command and return its exit code; tests replace `load`."""
+    loader: dict[str, Any] = {} if load is None else {"load": load}
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
             stream.reconfigure(errors="replace")  # such as a pipe on Windows, whose encoding has no τ
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None, *, load: "EngineFactory | None"
         from specdemo.cli.commands import build_parser  # openvino takes a second to import
     try:
         try:
-            parser = build_parser(**given)
+            parser = build_parser(**loader)
             options = parser.parse_args(arguments)
             logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", force=True)
             logging.getLogger("specdemo").setLevel(options.log_level.upper())
@@ -38,29 +38,29 @@ def main(arguments: Sequence[str] | None = None, *, load: "EngineFactory | None"
             if sys.stdout is not None:
                 sys.stdout.flush()  # raises if it cannot be written
     except UsageError as error:
-        return _complain(error, 2)
+        return _print_error(error, 2)
     except SpecdemoError as error:
-        return _complain(error, 1)
+        return _print_error(error, 1)
     except KeyboardInterrupt:
         return 130
-    except OSError as error:  # a given path is too long or not accessible, or the output is full
+    except OSError as error:  # a path is too long or not accessible, or the output cannot be written
         if error.filename is not None:
             name = quoted(str(error.filename))
-            return _complain(SpecdemoError(f"Cannot use {name} ({error.strerror}); choose another path."), 1)
+            return _print_error(SpecdemoError(f"Cannot use {name} ({error.strerror}); choose another path."), 1)
         if error.errno not in _UNWRITTEN:
             raise
-        return _complain(_lost(error), 1)
+        return _print_error(_output_error(error), 1)
     return 0
 
 
-def _lost(error: OSError) -> SpecdemoError:
-    """Return the error of standard output, and discard anything else written there."""
+def _output_error(error: OSError) -> SpecdemoError:
+    """Discard further output, and return the error to report."""
     with Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())  # otherwise Python complains again at exit
     return SpecdemoError(f"Cannot write the output ({error.strerror}); send it elsewhere.")
 
 
-def _complain(error: SpecdemoError, code: int) -> int:
+def _print_error(error: SpecdemoError, code: int) -> int:
     print(f"specdemo: {printable(str(error))}", file=sys.stderr)
     for line in printable(error.cause, lines=True).splitlines():
         print(f"  {line}", file=sys.stderr)

@@ -19,17 +19,17 @@ _LONGEST = 400
 
 
 def build_parser(load: EngineFactory = load_engine) -> argparse.ArgumentParser:
-    called = "specdemo" if Path(sys.argv[0]).stem == "specdemo" else "python -m specdemo"
+    program = "specdemo" if Path(sys.argv[0]).stem == "specdemo" else "python -m specdemo"
     parser = Parser(
-        prog=called,
-        usage=f"{called} COMMAND [OPTION …]",
+        prog=program,
+        usage=f"{program} COMMAND [OPTION …]",
         description="Does speculative decoding pay off here?",
-        epilog="All options of one: COMMAND --help. Exit codes: 0 success, 1 a run or file failed, 2 bad usage, "
+        epilog="COMMAND --help lists its options. Exit codes: 0 success, 1 a run or file failed, 2 bad usage, "
         "130 Ctrl+C or SIGTERM, after which results so far were printed and written.",
     )
     parser.set_defaults(load_engine=load, log_level="warning")
     parser.add_argument("--version", action="version", version=f"specdemo {__version__}")
-    commands = parser.add_subparsers(prog=called, required=True, metavar="COMMAND", title="commands")
+    commands = parser.add_subparsers(prog=program, required=True, metavar="COMMAND", title="commands")
     for command in (serve, compare, measure, models, doctor):
         command.add_to(commands)
     return parser
@@ -43,17 +43,17 @@ class Parser(argparse.ArgumentParser):
         self.add_argument(
             "--log-level",
             choices=("debug", "info", "warning", "error"),
-            default=argparse.SUPPRESS,  # a command's default would replace what stands before the command
+            default=argparse.SUPPRESS,  # a command's default would override the option before the command
             help="what is logged to standard error; debug: also tracebacks of every error (default: warning)",
         )
 
     def print_help(self, file: Any = None) -> None:
-        with suppress(SpecdemoError):  # of a default pair that cannot be used
+        with suppress(SpecdemoError):  # the default pair may be unusable
             add_defaults(self, self.initial)
         super().print_help(file)
 
     def error(self, message: str) -> NoReturn:
-        """End with one sentence, without the usage, shortening any long argument that it repeats."""
+        """Exit with one sentence instead of the usage. Long arguments in it are shortened."""
         half = _LONGEST // 2
         short = message if len(message) <= _LONGEST else f"{message[:half]} … {message[-half:]}"
         if short.endswith("required: PROMPT"):

@@ -16,9 +16,9 @@ from specdemo.cli.options import (
     check_effect,
     check_file,
     chosen_pair,
+    integer,
     prompt_file,
     raced_settings,
-    whole,
 )
 from specdemo.cli.terminal import interruptible, print_figures, progress, racing, safe_console, show_conversion
 from specdemo.engines.base import check_prompt
@@ -30,7 +30,7 @@ from specdemo.files import json_file, write_each, write_json
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.models.converted import convert_pair
 from specdemo.racing.trials import MOST_SECONDS, REPEAT_SECONDS, measured_race
-from specdemo.records import MOST, Comparison, ModelPair, Request
+from specdemo.records import MAX_TOKENS, Comparison, ModelPair, Request
 from specdemo.results.estimate import ENOUGH
 from specdemo.results.words import is_chat
 from specdemo.settings import GenerationSettings
@@ -44,12 +44,14 @@ def add_to(commands: Commands) -> None:
     add_prompts(compare)
     compare.add_argument(
         "--repeats",
-        type=whole(0, MOST),
+        type=integer(0, MAX_TOKENS),
         metavar="N",
         help="runs after the first, for an interval of the speedup (default: as many as fit into "
         f"{REPEAT_SECONDS:.0f} s, or {ENOUGH} if they fit into {MOST_SECONDS:.0f} s)",
     )
-    compare.add_argument("--explain", action="store_true", help="say why, with every figure's formula")
+    compare.add_argument(
+        "--explain", action="store_true", help="explain the result, with the formula of every figure"
+    )
     add_json(compare, "the comparison")
     for name, kind in html.FILE_KINDS.items():
         compare.add_argument(f"--{name}", metavar="PATH", help=f"write {kind.what}")
@@ -92,7 +94,7 @@ def _compare(options: argparse.Namespace) -> None:
             if stop():
                 raise KeyboardInterrupt
     finally:
-        if comparison is not None:  # a finished race survives Ctrl+C and failures after it
+        if comparison is not None:  # report a finished race even after Ctrl+C or a failure of its repeats
             _report(comparison, options)
     for side, reason in comparison.failures.items() if comparison is not None else ():
         raise ServerError(f"The {side} side failed: {reason}")
@@ -105,8 +107,8 @@ def _task(options: argparse.Namespace) -> Task:
         prompts = read_prompts(file, whole=True)
         tasks = prompts.usable(skip_bad=options.skip_bad)
         if len(tasks) > 1 and not options.quiet:
-            rest = f"the first of {len(tasks):,} prompts in {prompts.name}; bench measures all of them"
-            print(f"specdemo: {printable(rest)}", file=sys.stderr)
+            text = f"the first of {len(tasks):,} prompts in {prompts.name}; bench measures all of them"
+            print(f"specdemo: {printable(text)}", file=sys.stderr)
         return tasks[0]
     if options.prompt is None:
         raise UsageError('Give a prompt, such as: specdemo compare "Once upon a time"; or --prompt-file FILE.')

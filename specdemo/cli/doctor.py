@@ -1,4 +1,4 @@
-"""`doctor`: machine, software and what speculation can gain here, as one block for a bug report."""
+"""`doctor`: the machine, its software and the speedups that it allows, as one block for a bug report."""
 
 import argparse
 import os
@@ -82,7 +82,7 @@ def _without_user(path: Path) -> str:
 
 
 def measured(pair: ModelPair) -> Iterator[str]:
-    """Yield the pair's step costs and the speedups they permit, or why they could not be measured."""
+    """Yield the pair's step costs and the speedups that they allow, or why they could not be measured."""
     try:
         with Pair(pair) as opened, progress("measuring step costs"):
             engine, load = opened.settings().engine, OtherLoad(least_seconds=1)
@@ -92,13 +92,13 @@ def measured(pair: ModelPair) -> Iterator[str]:
         yield f"pair {pair.name}: could not be measured: {error}"
         return
     if costs is not None:
-        yield from allowed(costs, f"pair {pair.name}, {engine} engine")
+        yield from cost_lines(costs, f"pair {pair.name}, {engine} engine")
     if warning:
         yield f"warning: {warning}"
 
 
-def allowed(costs: Costs, name: str) -> Iterator[str]:
-    """Yield, per lookahead γ, v(γ + 1) and the speedup with every proposal accepted."""
+def cost_lines(costs: Costs, name: str) -> Iterator[str]:
+    """Yield v(γ + 1) and the speedup with every proposal accepted, for several lookaheads γ."""
     draft = "" if costs.draft_step is None else f", draft step {costs.draft_step * 1000:.2f} ms"
     yield f"{name}: plain step {costs.plain_step * 1000:.2f} ms{draft}"
     best = perfect(costs, free=costs.draft_step is None)

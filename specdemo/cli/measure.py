@@ -1,4 +1,4 @@
-"""`specdemo measure`, and its presets under names of their own."""
+"""`measure`, and a command for each of its presets."""
 
 import argparse
 import sys
@@ -15,10 +15,10 @@ from specdemo.cli.options import (
     add_settings,
     check_effect,
     check_file,
-    chosen,
     chosen_pair,
+    given_settings,
+    integer,
     prompt_file,
-    whole,
 )
 from specdemo.cli.terminal import interruptible, print_report, progress, show_conversion
 from specdemo.errors import UsageError, quoted
@@ -28,11 +28,11 @@ from specdemo.experiments.report import joined, read_result, report, write
 from specdemo.experiments.rows import Result, fastest, points, run
 from specdemo.files import write_json
 from specdemo.models.converted import convert_pair
-from specdemo.records import MOST, Progress
+from specdemo.records import MAX_TOKENS, Progress
 from specdemo.settings import GenerationSettings
 from specdemo.text import counted, printable
 
-_BEST_SECONDS = 1.0  # between two looks for the best so far: intervals of thousands of rows take time
+_BEST_SECONDS = 1.0  # between searches for the best so far: intervals of thousands of rows take time
 
 
 def add_to(commands: Commands) -> None:
@@ -44,12 +44,12 @@ def _add(commands: Commands, preset: Preset) -> None:
     parser = commands.add_parser(preset.name, help=preset.help)
     parser.set_defaults(command=partial(_measure, preset=preset))
     parser.initial = preset.settings
-    usual = "prompts (default: the bundled suite); - for standard input"
-    parser.add_argument("texts", metavar="PROMPT", nargs="*", help=usual)
+    help_ = "prompts (default: the bundled suite); - for standard input"
+    parser.add_argument("texts", metavar="PROMPT", nargs="*", help=help_)
     add_prompts(parser, "--prompts")
     parser.add_argument(
         "--limit",
-        type=whole(1),
+        type=integer(1),
         metavar="N",
         help=f"at most N prompts of a suite, from all tasks in turn (default: {preset.limit or 'all'})",
     )
@@ -60,7 +60,7 @@ def _add(commands: Commands, preset: Preset) -> None:
         group.add_argument(f"--{name}", metavar="LIST", help=f"{field.description}{shown}")
     parser.add_argument(
         "--repeats",
-        type=whole(1),
+        type=integer(1),
         help=f"runs per variant and prompt (default: {preset.repeats}, or as --minutes allow)",
     )
     limit = "none" if preset.minutes is None else f"{preset.minutes:g}, without --repeats"
@@ -75,11 +75,11 @@ def _measure(options: argparse.Namespace, preset: Preset) -> None:
     check_file(options.json)
     plan = _plan(options, preset)
     check_effect(options, [variant.settings for variant in plan.variants.values()])
-    other = None if options.against is None else read_result(options.against)
-    limit = "" if plan.minutes is None else f", for about {plan.minutes:g} min; --minutes M goes on longer"
-    what = f"{counted(len(plan.variants), 'variant')}, {counted(len(plan.tasks), 'prompt')}"
+    against = None if options.against is None else read_result(options.against)
+    limit = "" if plan.minutes is None else f", for about {plan.minutes:g} min; --minutes M changes that"
+    size = f"{counted(len(plan.variants), 'variant')}, {counted(len(plan.tasks), 'prompt')}"
     if not options.quiet:
-        print(f"specdemo: {what}, up to {counted(plan.total, 'run')}{limit}", file=sys.stderr)
+        print(f"specdemo: {size}, up to {counted(plan.total, 'run')}{limit}", file=sys.stderr)
     show_conversion(convert_pair(plan.pair), quiet=options.quiet)
     result, best, due = None, "", 0.0
     try:
@@ -89,16 +89,16 @@ def _measure(options: argparse.Namespace, preset: Preset) -> None:
                 if monotonic() > due and (point := fastest(points(result))) is not None:
                     best = f", best so far: {point.variant} {point.speedup.middle:.2f}×"
                     due = monotonic() + _BEST_SECONDS
-                show(state.doing, *_done(state, best))
+                show(state.doing, *_bar(state, best))
         if stop():
             raise KeyboardInterrupt
-    finally:  # finished rows survive Ctrl+C and failures after them
+    finally:  # report finished rows even after Ctrl+C or a failure
         if result is not None and result.measured:
-            _report(result if other is None else joined(result, other, options.against.name), options.json)
+            _report(result if against is None else joined(result, against, options.against.name), options.json)
 
 
-def _done(state: Progress[Result], best: str) -> tuple[str, float, float]:
-    """How much is done in words, and of the total: of the time, if that is limited."""
+def _bar(state: Progress[Result], best: str) -> tuple[str, float, float]:
+    """Return a progress bar's text, how much is done, and the total: seconds if time is limited, else runs."""
     left, limit = state.seconds_left, state.limit
     runs = f", {state.done} runs" if limit else f", {state.done} of {state.total} runs"
     if left is None:
@@ -109,7 +109,7 @@ def _done(state: Progress[Result], best: str) -> tuple[str, float, float]:
 
 def _plan(options: argparse.Namespace, preset: Preset) -> Plan:
     pair = chosen_pair(options)
-    settings = preset.settings(pair, **chosen(options, GenerationSettings))
+    settings = preset.settings(pair, **given_settings(options, GenerationSettings))
     path, limit = prompt_file(options, options.texts), options.limit
     if options.texts and path is None:
         tasks = typed_tasks(options.texts)
@@ -120,12 +120,12 @@ def _plan(options: argparse.Namespace, preset: Preset) -> Plan:
         )
         for line in file.about() if file is not None and not options.quiet else ():
             print(f"specdemo: {printable(line)}", file=sys.stderr)
-    axes = {name: _places(name, text) for name in Axes.model_fields if (text := getattr(options, name)) is not None}
+    axes = {name: _values(name, text) for name in Axes.model_fields if (text := getattr(options, name)) is not None}
     return preset.plan(pair, tasks, settings, axes, repeats=options.repeats, minutes=options.minutes)
 
 
-def _places(axis: str, text: str) -> list[Any]:
-    """Parse names, or numbers such as `1-4,8`, or `none` (an empty list); a `UsageError` otherwise."""
+def _values(axis: str, text: str) -> list[Any]:
+    """Parse names, numbers such as `1-4,8`, or `none` (an empty list). UsageError: it is none of these."""
     if text == "none":
         return []
     kind, *_ = get_args(Axes.model_fields[axis].annotation)
@@ -136,7 +136,7 @@ def _places(axis: str, text: str) -> list[Any]:
         for part in text.split(","):
             first, dash, last = part.partition("-")
             span = range(int(first), int(last) + 1) if dash else ()
-            if dash and not 0 < len(span) <= MOST:
+            if dash and not 0 < len(span) <= MAX_TOKENS:
                 raise ValueError(part)
             numbers += [kind(n) for n in span] if dash else [kind(part)]
     except ValueError as error:

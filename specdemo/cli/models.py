@@ -71,7 +71,7 @@ def _list(options: argparse.Namespace) -> None:
     for model in models.models:
         size = in_units(model.weight_bytes or 0)
         facts = (model.name, model.architecture, parameters(model.parameters), model.weights, size)
-        local_table.add_row(*map(printable, facts))  # before columns get their widths
+        local_table.add_row(*map(printable, facts))  # escaped before columns get their widths
     console = safe_console()
     console.print(catalogue_table)
     console.print("Sizes are estimates. `models info NAME` shows the models, their licences and notes.", style="dim")
@@ -83,9 +83,9 @@ def _list(options: argparse.Namespace) -> None:
 
 
 def _table(title: str, *columns: str) -> Table:
-    """Return a table whose names are never cut, even in 80 columns; last columns wrap."""
-    wrapped = (Column(name, no_wrap=name == "name", overflow="fold") for name in columns)
-    return Table(*wrapped, title=title, box=SIMPLE, title_justify="left", padding=(0, 1, 0, 0), show_edge=False)
+    """Return a table whose names are never cut; in 80 columns, other columns wrap."""
+    wrapping = (Column(name, no_wrap=name == "name", overflow="fold") for name in columns)
+    return Table(*wrapping, title=title, box=SIMPLE, title_justify="left", padding=(0, 1, 0, 0), show_edge=False)
 
 
 def _state(entry: Entry, folders: tuple[Path | None, ...]) -> str:
@@ -100,8 +100,8 @@ def _state(entry: Entry, folders: tuple[Path | None, ...]) -> str:
 
 def _info(options: argparse.Namespace) -> None:
     check_file(options.json)
-    entry = next((entry for entry in catalogue() if entry.name == options.name), None)
-    described: Entry | Model = entry or resolve(options.name, options.models_dir)
+    entries = {entry.name: entry for entry in catalogue()}
+    described: Entry | Model = entries.get(options.name) or resolve(options.name, options.models_dir)
     if options.json is not None:
         write_json(described.model_dump(mode="json"), options.json)
     if options.json != "-":

@@ -13,15 +13,7 @@ from pydantic.fields import FieldInfo
 
 from specdemo.capabilities import ServerKind, effective
 from specdemo.errors import UsageError, quoted
-from specdemo.models.catalogue import (
-    MODELS_VARIABLE,
-    catalogue,
-    default_drafter,
-    default_pair,
-    initial_runtime,
-    initial_settings,
-    pair_of,
-)
+from specdemo.models import catalogue
 from specdemo.models.checks import fitting_draft
 from specdemo.models.library import library, resolve
 from specdemo.records import SILENCE_SECONDS, ModelPair, Server, Servers
@@ -49,17 +41,18 @@ def add_settings(parser: argparse.ArgumentParser, settings: type[GenerationSetti
 
 
 def add_defaults(parser: argparse.ArgumentParser, initial: Callable[[ModelPair], GenerationSettings]) -> None:
-    """Add defaults to the help: those of the default pair, marked where each pair has its own."""
-    pair = default_pair()
+    """Add the default pair's values to the help, and mark those that depend on the pair."""
+    pair = catalogue.default_pair()
     values = dict(initial(pair)) | dict(pair.runtime)
-    begins = [entry.begin for entry in catalogue()]
-    decided = {"engine"}.union(*(begin.generation.keys() | begin.runtime.model_fields_set for begin in begins))
+    by_pair = {"engine"}
+    for entry in catalogue.catalogue():
+        by_pair |= entry.begin.generation.keys() | entry.begin.runtime.model_fields_set
     for action in parser._actions:
         value = values.get(action.dest)
         if value not in (None, False, ""):
             shown = "on" if value is True else value
-            words = f"the pair's; {shown} for {pair.target.name}" if action.dest in decided else shown
-            action.help = f"{action.help} (default: {words})"
+            default = f"the pair's; {shown} for {pair.target.name}" if action.dest in by_pair else shown
+            action.help = f"{action.help} (default: {default})"
 
 
 def add_prompts(parser: argparse.ArgumentParser, *names: str) -> None:
@@ -70,20 +63,23 @@ def add_prompts(parser: argparse.ArgumentParser, *names: str) -> None:
         metavar="FILE",
         help="prompts as text, CSV, JSON, JSON Lines or Parquet, of any benchmark or chat; - for standard input",
     )
-    parser.add_argument("--skip-bad", action="store_true", help="leave out what is no prompt in the file")
+    parser.add_argument("--skip-bad", action="store_true", help="skip entries of the file that are not prompts")
     parser.add_argument("--quiet", action="store_true", help="show results only, no progress")
 
 
 def prompt_file(options: argparse.Namespace, typed: list[str]) -> Path | None:
-    """Return the file that prompts come from, if they are not typed."""
+    """Return the file that prompts come from, or None if they are typed."""
     if typed and options.prompt_file is not None:
         raise UsageError("Prompts come from the command line or from a file; leave one of them out.")
-    for text in typed if typed != ["-"] else ():
+    if typed == ["-"]:
+        return Path("-")
+    for text in typed:
         with suppress(OSError, ValueError):  # too long for a path, for example
             if Path(text).is_file():
-                advice = f"read it with --prompt-file {quoted(text)}, or pipe these words into the prompt -"
+                advice = f"read it with --prompt-file {quoted(text)}, or pipe the text to the prompt -"
                 raise UsageError(f"The prompt {quoted(text)} is the name of a file; {advice}.")
-    return Path("-") if typed == ["-"] else options.prompt_file
+    file: Path | None = options.prompt_file
+    return file
 
 
 def _topic(settings: type[GenerationSettings | RuntimeSettings], name: str) -> str:
@@ -95,11 +91,11 @@ def _topic(settings: type[GenerationSettings | RuntimeSettings], name: str) -> s
 
 
 def add_pair(parser: argparse.ArgumentParser) -> None:
-    which, known_by = "NAME|DIR|FILE", "a model's name, a folder or a GGUF file"
+    names, form = "NAME|DIR|FILE", "a model's name, a folder or a GGUF file"
     default = "(default: SmolLM2 if it is on this machine, else the story pair's)"
     group = parser.add_argument_group("the pair")
-    group.add_argument("--target", metavar=which, help=f"the target: {known_by} {default}")
-    group.add_argument("--draft", metavar=which, help=f"the draft: {known_by}")
+    group.add_argument("--target", metavar=names, help=f"the target: {form} {default}")
+    group.add_argument("--draft", metavar=names, help=f"the draft: {form}")
     add_models_dir(parser)
     add_settings(parser, RuntimeSettings)
     group = parser.add_argument_group("servers instead of a pair")
@@ -111,11 +107,11 @@ def add_pair(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--plain-model", metavar="NAME", help="the same on the plain server")
     group.add_argument("--server", choices=get_args(ServerKind), help="kind of the servers (default: detected)")
     silence = f"how long a server may send nothing (default: {SILENCE_SECONDS:g})"
-    group.add_argument("--server-timeout", type=whole(1), default=SILENCE_SECONDS, metavar="SECONDS", help=silence)
+    group.add_argument("--server-timeout", type=integer(1), default=SILENCE_SECONDS, metavar="SECONDS", help=silence)
 
 
 def chosen_servers(options: argparse.Namespace) -> Servers | None:
-    """Return the servers given as options or else in the environment; None if there are none."""
+    """Return the servers that options or, without them, the environment name; None if there are none."""
     local = options.target is not None or getattr(options, "engine", "server") != "server"
     if local and (options.url or options.plain_url):
         raise UsageError("--url and --plain-url are for the remote engine; leave them out, or --target and --engine.")
@@ -135,12 +131,14 @@ def chosen_servers(options: argparse.Namespace) -> Servers | None:
 
 
 def add_models_dir(parser: argparse.ArgumentParser) -> None:
-    help_ = f"your own OpenVINO folders and GGUF files (default: ${MODELS_VARIABLE}, or a folder in your cache)"
+    help_ = (
+        f"your own OpenVINO folders and GGUF files (default: ${catalogue.MODELS_VARIABLE}, or a folder in your cache)"
+    )
     parser.add_argument("--models-dir", type=Path, metavar="DIR", help=help_)
 
 
 def chosen_pair(options: argparse.Namespace) -> ModelPair:
-    """Return the pair given as options, perhaps not converted yet, or the default one."""
+    """Return the pair that options name, which may still need conversion, or the default one."""
     servers = chosen_servers(options)
     engine = getattr(options, "engine", "server" if servers is not None and options.target is None else None)
     if engine == "server":
@@ -154,42 +152,41 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
     if options.target is None:
         if options.draft is not None:
             raise UsageError("--draft needs --target; give both.")
-        return default_pair(**chosen(options, RuntimeSettings))
+        return catalogue.default_pair(**given_settings(options, RuntimeSettings))
     names = [name for name in (options.target, options.draft) if name is not None]
     models = [resolve(name, options.models_dir) for name in names]
     if len(models) == 1 and getattr(options, "drafter", "model") == "model":
         fitting = fitting_draft(models[0], library(options.models_dir).models)
         models += [fitting] if fitting is not None else []
-    runtime = RuntimeSettings.checked(**initial_runtime(models[0]).model_dump() | chosen(options, RuntimeSettings))
-    return pair_of(*models, runtime=runtime)
+    runtime = catalogue.initial_runtime(models[0], **given_settings(options, RuntimeSettings))
+    return catalogue.pair_of(*models, runtime=runtime)
 
 
 def raced_settings(options: argparse.Namespace, pair: ModelPair) -> GenerationSettings:
-    """Return the settings of a race. Without a draft, prompt lookup proposes, which standard error says."""
-    named = hasattr(options, "drafter")
-    usual = {} if named else {"drafter": default_drafter(pair)}
-    settings = initial_settings(pair, **usual | chosen(options, GenerationSettings))
+    """Return the settings of a race. Print to standard error if prompt lookup replaces a missing draft."""
+    explicit = hasattr(options, "drafter")
+    default = {} if explicit else {"drafter": catalogue.default_drafter(pair)}
+    settings = catalogue.initial_settings(pair, **default | given_settings(options, GenerationSettings))
     if pair.draft is None and settings.strategy.drafter.model:
         raise UsageError("A target alone has no draft model; give one with --draft, or choose --drafter lookup.")
-    if pair.draft is None and not named:
+    if pair.draft is None and not explicit:
         name = printable(pair.target.name)
-        print(f"{name} has no draft here: prompt lookup proposes. --draft names one.", file=sys.stderr)
+        print(f"{name} has no draft here, so prompt lookup proposes; choose one with --draft.", file=sys.stderr)
     return settings
 
 
 def check_effect(options: argparse.Namespace, variants: Collection[GenerationSettings]) -> None:
     """Check that each given setting affects at least one run."""
-    given = chosen(options, GenerationSettings)
-    acting = frozenset[str]().union(*(effective(type(settings.strategy), settings.engine) for settings in variants))
-    for name in given:
+    used = {name for settings in variants for name in effective(type(settings.strategy), settings.engine)}
+    for name in given_settings(options, GenerationSettings):
         flag = "--" + name.replace("_", "-")
-        if name in parameters() and name not in acting:
-            able = next(strategy for strategy in STRATEGIES.values() if name in strategy.parameters())
-            drafter = able.drafter.name
-            usual = drafter == GenerationSettings.model_fields["drafter"].default
-            where = f"--policy {able.policy.name}" if usual else f"--drafter {drafter}"
+        if name in parameters() and name not in used:
+            strategy = next(strategy for strategy in STRATEGIES.values() if name in strategy.parameters())
+            drafter = strategy.drafter.name
+            is_default = drafter == GenerationSettings.model_fields["drafter"].default
+            choice = f"--policy {strategy.policy.name}" if is_default else f"--drafter {drafter}"
             raise UsageError(
-                f"{flag} has no effect in the chosen decoding strategy; leave it out, or choose {where}."
+                f"{flag} has no effect in the chosen decoding strategy; leave it out, or choose {choice}."
             )
         if name in _OF_SAMPLING and not any(settings.do_sample for settings in variants):
             raise UsageError(f"{flag} has no effect in greedy decoding; leave it out, or add --do-sample.")
@@ -200,7 +197,7 @@ def add_json(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def check_file(path: str | None) -> None:
-    """Check that a file can be written there, before the run rather than after it; `-` is standard output."""
+    """Check before a run that its file can be written. `-` is standard output."""
     if path not in (None, "-") and (not path or Path(path).is_dir() or not Path(path).parent.is_dir()):
         raise UsageError(f"Cannot write a file at {quoted(path)}; choose another path.")
 
@@ -209,18 +206,18 @@ def _kind(field: FieldInfo) -> dict[str, Any]:
     annotation = field.annotation
     if annotation is bool:
         return {"action": argparse.BooleanOptionalAction}  # some are on by default
-    if (able := choices(field)) is not None:
-        return {"choices": [*able]}
+    if (values := choices(field)) is not None:
+        return {"choices": [*values]}
     if get_origin(annotation) in (Union, UnionType):
         annotation = get_args(annotation)[0]
     return {"type": annotation, "metavar": getattr(annotation, "__name__", "value").upper()}
 
 
-def chosen(options: argparse.Namespace, settings: type[GenerationSettings | RuntimeSettings]) -> dict[str, Any]:
-    return {name: value for name, value in vars(options).items() if name in settings.model_fields}
+def given_settings(options: argparse.Namespace, kind: type[GenerationSettings | RuntimeSettings]) -> dict[str, Any]:
+    return {name: value for name, value in vars(options).items() if name in kind.model_fields}
 
 
-def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+def integer(least: int, most: int | None = None) -> Callable[[str], int]:
     def number(text: str) -> int:
         value = int(text)
         if value < least or (most is not None and value > most):

@@ -4,7 +4,7 @@ import argparse
 import os
 import re
 
-from specdemo.cli.options import Commands, add_pair, chosen_pair, whole
+from specdemo.cli.options import Commands, add_pair, chosen_pair, integer
 from specdemo.cli.signals import importing
 from specdemo.errors import UsageError, quoted
 
@@ -17,7 +17,7 @@ def add_to(commands: Commands) -> None:
     )
     parser.add_argument(
         "--port",
-        type=whole(1, 65535),
+        type=integer(1, 65535),
         metavar="PORT",
         help="port to listen on (default: $GRADIO_SERVER_PORT, or the first free from 7860 on)",
     )
@@ -48,9 +48,9 @@ def host_name(text: str) -> str:
 
 
 def _serve(options: argparse.Namespace) -> None:
-    first = os.environ.get("GRADIO_SERVER_PORT", "7860")  # which gradio reads when it is imported
-    if not re.fullmatch("[0-9]{1,4}|[1-5][0-9]{4}", first):
-        raise UsageError(f"GRADIO_SERVER_PORT is {quoted(first)}; give a number below 60000.")
+    port = os.environ.get("GRADIO_SERVER_PORT", "7860")  # gradio reads it when it is imported
+    if not re.fullmatch("[0-9]{1,4}|[1-5][0-9]{4}", port):
+        raise UsageError(f"GRADIO_SERVER_PORT is {quoted(port)}; give a number below 60000.")
     with importing():
         from specdemo.ui.page import serve  # gradio takes seconds to import
 

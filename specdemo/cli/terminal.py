@@ -1,4 +1,4 @@
-"""Output of commands: results in the page's colours, races as they are decoded, and progress on standard error."""
+"""Output of commands: results and live races in the page's colours, and progress on standard error."""
 
 import signal
 import sys
@@ -18,7 +18,7 @@ from rich.text import Text
 
 from specdemo.cli.signals import on_signal
 from specdemo.experiments.report import Report
-from specdemo.experiments.report import Table as Listed
+from specdemo.experiments.report import Table as ReportTable
 from specdemo.files import colours
 from specdemo.racing.race import RaceEvent
 from specdemo.records import SIDES, Comparison, Model, Phase, Side, Slice
@@ -26,7 +26,7 @@ from specdemo.results.summary import summarise
 from specdemo.results.words import Piece, PieceKind, pieces, prompt_of
 from specdemo.text import counted, printable
 
-_COLOURS = colours(dark=True)  # which are readable on light backgrounds, too; as on the page
+_COLOURS = colours(dark=True)  # the page's; readable on light backgrounds, too
 STYLES: dict[PieceKind, str] = {
     "accepted": f"underline {_COLOURS['accepted']}",
     "rejected": f"strike {_COLOURS['rejected']}",
@@ -34,9 +34,8 @@ STYLES: dict[PieceKind, str] = {
     "plain": "",
 }
 _SIDE_BY_SIDE = 80  # columns of a terminal, at least
-
 _INTERVAL = "95 % interval"
-_LINE_SECONDS = 10.0  # between two lines of progress if standard error is not a terminal, which is a log's pace
+_LINE_SECONDS = 10.0  # between lines of progress in a log, if standard error is not a terminal
 _MORE = "--explain says why, with formulas."
 
 
@@ -53,11 +52,11 @@ class _Printable:
 
 class _Hook(RenderHook):
     def process_renderables(self, renderables: list[Any]) -> list[Any]:
-        return [_Printable(each) for each in renderables]
+        return [_Printable(renderable) for renderable in renderables]
 
 
 def safe_console(*, stderr: bool = False) -> Console:
-    """Return a console that shows text as it is: no markup such as [red], no :emoji:, no escape sequences."""
+    """Return a console that prints text literally: no markup such as [red], no :emoji:, no escape sequences."""
     console = Console(stderr=stderr, markup=False, emoji=False, highlight=False)
     console.push_render_hook(_Hook())
     return console
@@ -65,46 +64,46 @@ def safe_console(*, stderr: bool = False) -> Console:
 
 @contextmanager
 def racing(prompt: str, *, printed: bool, quiet: bool) -> Iterator[Callable[[RaceEvent], None]]:
-    """Show a race as it is decoded, then its headline, which repeats refine, and print the last one at the end.
-    In a pipe, print text and headline after the race, and the headline again if it changed.
+    """Show a race as it is decoded, then its headline, which repeats refine, and print the last headline at the end.
+    In a pipe, print text and headline after the race, and the headline again if it changes.
 
-    Drawing happens between slices and repeats, never in a thread of its own, which would cost time on the clocks.
+    Everything is drawn between slices and repeats: a drawing thread would cost time on the clocks.
     """
-    console, raced, headline, shown = safe_console(), False, "", ""
-    streams = printed and not quiet and console.is_terminal
+    console, finished, headline, last_printed = safe_console(), False, "", ""
+    live_view = printed and not quiet and console.is_terminal
     texts = {side: Text(prompt, "dim") for side in SIDES}
-    log: Show = (lambda *_: None) if quiet or streams else _lines()
+    log: Show = (lambda *_: None) if quiet or live_view else _lines()
 
     def show(event: RaceEvent) -> None:
-        nonlocal raced, headline, shown
+        nonlocal finished, headline, last_printed
         if isinstance(event, Comparison):
             headline, repeats = summarise(event).line, f"{counted(len(event.repeats), 'repeat')} so far"
-            if printed and not raced:
+            if printed and not finished:
                 print_race(console, event)
-                if not streams:
-                    shown = headline
-                    console.print("One race:", Text(shown, "bold"), soft_wrap=True)
-            raced = True
-            if streams:
+                if not live_view:
+                    last_printed = headline
+                    console.print("One race:", Text(headline, "bold"), soft_wrap=True)
+            finished = True
+            if live_view:
                 draw(Text(headline, "bold"), f"{repeats}; Ctrl+C keeps what there is")
             elif event.repeats:
                 log("repeating", f", {repeats}")
-        elif not raced:
+        elif not finished:
             doing = event.name if isinstance(event, Phase) else "racing"
             if isinstance(event, Slice):
                 for step in event.rounds:
                     texts[event.side].append_text(Text().join(map(_piece, pieces(step, event.side))))
-            draw(sides(console, texts), doing) if streams else log(doing)
+            draw(sides(console, texts), doing) if live_view else log(doing)
 
     def draw(above: RenderableType, below: str) -> None:
         live.update(_Printable(Group(above, Text(below, "dim"))), refresh=True)
 
     live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
     try:
-        with live if streams else nullcontext():
+        with live if live_view else nullcontext():
             yield show
     finally:
-        if printed and headline != shown:
+        if printed and headline != last_printed:
             console.print(Text(headline, "bold"), soft_wrap=True)
 
 
@@ -123,10 +122,10 @@ def sides(console: Console, texts: Mapping[Side, Text]) -> RenderableType:
 def print_race(console: Console, comparison: Comparison) -> None:
     """Print both texts, each token in the style of its outcome, including rejected proposals."""
     texts = {side: Text(prompt_of(comparison), "dim") for side in SIDES}
-    for side, run in ((side, comparison.side(side)) for side in SIDES):
-        texts[side] += Text().join(
-            _piece(piece) for step in (run.prefill, *run.rounds) for piece in pieces(step, side)
-        )
+    for side, text in texts.items():
+        run = comparison.side(side)
+        for step in (run.prefill, *run.rounds):
+            text.append_text(Text().join(map(_piece, pieces(step, side))))
     console.print(sides(console, texts), soft_wrap=not console.is_terminal)
     legend = Text.assemble(
         ("accepted proposal", STYLES["accepted"]), "  ", ("correction or bonus", STYLES["own"]), "  ",
@@ -138,9 +137,8 @@ def print_race(console: Console, comparison: Comparison) -> None:
 def print_figures(console: Console, comparison: Comparison, *, explained: bool = False) -> None:
     """Print everything but the headline."""
     summary = summarise(comparison)
-    for sentence in filter(
-        None, (summary.sentence, summary.certain, summary.apart, f"{summary.agreement.capitalize()}.")
-    ):
+    agreement = f"{summary.agreement.capitalize()}."
+    for sentence in filter(None, (summary.sentence, summary.certain, summary.apart, agreement)):
         console.print(Text(sentence))
     table = Table("figure", "plain", "speculative", *["formula"] * explained, box=None, header_style="bold")
     for figure in summary.figures:
@@ -155,8 +153,8 @@ def print_figures(console: Console, comparison: Comparison, *, explained: bool =
 
 
 def _piece(piece: Piece) -> Text:
-    crossed = piece.kind == "rejected"  # not every terminal can strike through
-    return Text(f"~{piece.text}~" if crossed else piece.text, STYLES[piece.kind])
+    text = f"~{piece.text}~" if piece.kind == "rejected" else piece.text  # not every terminal can strike through
+    return Text(text, STYLES[piece.kind])
 
 
 def print_report(report: Report) -> None:
@@ -169,15 +167,15 @@ def print_report(report: Report) -> None:
         console.print(Text(note, "dim"))
 
 
-def _table(listed: Listed) -> Table:
-    """Return a table that says once, in its title, what brackets mean: terminals are narrow."""
-    columns = [Column(name, overflow="fold") for name in listed.columns]
-    intervals = any(_INTERVAL in cell for row in listed.rows for cell in row)
-    title = f"{listed.title} ({_INTERVAL}s in brackets)" if intervals else listed.title
-    rows = Table(*columns, padding=(0, 1, 0, 0), box=None, header_style="bold", title=title)
-    for row in listed.rows:
-        rows.add_row(*(Text(cell.replace(f"{_INTERVAL} ", "")) for cell in row))
-    return rows
+def _table(content: ReportTable) -> Table:
+    """Return a table whose title explains the brackets, instead of each cell: terminals are narrow."""
+    columns = [Column(name, overflow="fold") for name in content.columns]
+    intervals = any(_INTERVAL in cell for row in content.rows for cell in row)
+    title = f"{content.title} ({_INTERVAL}s in brackets)" if intervals else content.title
+    table = Table(*columns, padding=(0, 1, 0, 0), box=None, header_style="bold", title=title)
+    for row in content.rows:
+        table.add_row(*(Text(cell.replace(f"{_INTERVAL} ", "")) for cell in row))
+    return table
 
 
 @contextmanager

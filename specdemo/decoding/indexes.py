@@ -2,8 +2,8 @@
 
 Prompt lookup follows openvino-genai 2026.4: the earliest occurrence of the longest n-gram, without counts. Suffix
 decoding (Oliaro et al. 2024, arXiv 2411.04975) counts which token followed the last m, for every m up to a limit. A
-continuation's probability is the product of its tokens' shares; the greatest sum of these products, the expected
-number of accepted tokens, wins.
+continuation's probability is the product of its tokens' shares. The continuation with the greatest sum of these
+products, the expected number of accepted tokens, is proposed.
 """
 
 from abc import ABC, abstractmethod
@@ -13,13 +13,16 @@ from typing import NamedTuple
 
 from specdemo.strategies import TOKENS_PER_MATCHED, Lookup, Strategy, Suffix
 
-TOKENS = 64  # maximum tokens in a proposal
-LONGEST_MATCH = 8  # maximum match in a suffix tree; longer ones found nothing more in the text used for tuning
-_TOKENS = 2**32  # exceeds every token id
+_MAX_PROPOSALS = 64  # tokens
+_LONGEST_MATCH = 8  # maximum match in a suffix tree; longer ones found nothing more in the text used for tuning
+_ID_RANGE = 2**32  # exceeds every token id
 
 
 class Match(NamedTuple):
-    """Tokens after an earlier occurrence of the last ones; `chances[i]` that all up to i are right, if counted."""
+    """Tokens that followed an earlier occurrence of the last ones.
+
+    `chances[i]`: the probability that all up to i are right, in an index with counts.
+    """
 
     tokens: tuple[int, ...] = ()
     chances: tuple[float, ...] = ()
@@ -30,18 +33,18 @@ class TextIndex(ABC):
     def find(self, text: Sequence[int], limit: int) -> Match: ...
 
     def update_strategy(self, strategy: Strategy) -> bool:
-        """Follow this strategy from now on; return False, changing nothing, if that is impossible."""
+        """Switch to this strategy; return False, changing nothing, if that is impossible."""
         return False
 
 
 class NgramIndex(TextIndex):
-    def __init__(self, longest: int, most: int = TOKENS) -> None:
-        self._most = most
+    def __init__(self, longest: int, max_tokens: int = _MAX_PROPOSALS) -> None:
+        self._max_tokens = max_tokens
         self._ends: list[dict[tuple[int, ...], int]] = [{} for _ in range(longest)]
         self._read = 0  # tokens whose n-grams are indexed
 
     def find(self, text: Sequence[int], limit: int) -> Match:
-        limit = min(limit, self._most)
+        limit = min(limit, self._max_tokens)
         for end in range(self._read + 1, len(text)):  # not the last token: nothing has followed it yet
             for size, ends in enumerate(self._ends[:end], 1):
                 ends.setdefault(tuple(text[end - size : end]), end)
@@ -57,11 +60,11 @@ class NgramIndex(TextIndex):
 class SuffixTree:
     """All runs of at most `longest + 1` tokens of a text, with counts.
 
-    A node is a run. It knows its likeliest successor (the latest if tied) and the run without its first token. So
-    adding a token takes `longest + 1` dictionary lookups, and finding a proposed one takes one step.
+    A node is a run. It knows its likeliest successor (the latest if tied) and the run without its first token.
+    Therefore adding a token takes `longest + 1` dictionary lookups, and proposing one takes a single step.
     """
 
-    def __init__(self, longest: int = LONGEST_MATCH) -> None:
+    def __init__(self, longest: int = _LONGEST_MATCH) -> None:
         self.longest = longest
         self._children: dict[int, int] = {}  # by node and token
         self._count, self._followed = [0], [0]  # occurrences, and those followed by a token
@@ -84,9 +87,9 @@ class SuffixTree:
     def add(self, token: int) -> None:
         end, shorter = [0], 0
         for node in self.end:
-            child = self._children.get(node * _TOKENS + token)
+            child = self._children.get(node * _ID_RANGE + token)
             if child is None:
-                child = self._children[node * _TOKENS + token] = len(self._count)
+                child = self._children[node * _ID_RANGE + token] = len(self._count)
                 self._count.append(0)
                 self._followed.append(0)
                 self._likeliest.append(0)
@@ -103,8 +106,8 @@ class SuffixTree:
 
 
 class SuffixIndex(TextIndex):
-    def __init__(self, threshold: float, most: int = TOKENS, *, longest: int = LONGEST_MATCH) -> None:
-        self._threshold, self._most = threshold, most
+    def __init__(self, threshold: float, max_tokens: int = _MAX_PROPOSALS, *, longest: int = _LONGEST_MATCH) -> None:
+        self._threshold, self._max_tokens = threshold, max_tokens
         self._tree = SuffixTree(longest)
         self._read = 0
 
@@ -112,7 +115,7 @@ class SuffixIndex(TextIndex):
         """Return the continuation with the most expected accepted tokens; if tied, the longest match's."""
         for token in text[self._read :]:
             self._tree.add(token)
-        self._read, limit = len(text), min(limit, self._most)
+        self._read, limit = len(text), min(limit, self._max_tokens)
         matches = (
             self._tree.continuation(size, min(limit, TOKENS_PER_MATCHED * size), self._threshold)
             for size in range(len(self._tree.end) - 1, 0, -1)
@@ -122,7 +125,7 @@ class SuffixIndex(TextIndex):
     def update_strategy(self, strategy: Strategy) -> bool:
         if not isinstance(strategy, Suffix):
             return False
-        self._threshold, self._most = strategy.assistant_confidence_threshold, strategy.max_assistant_tokens
+        self._threshold, self._max_tokens = strategy.assistant_confidence_threshold, strategy.max_assistant_tokens
         return True
 
 

@@ -5,17 +5,16 @@ The automatic one proposes another token while the chance that it is accepted ex
     reach · a > rate · (draft step + pass(k + 2) − pass(k + 1)).
 
 `reach`: the k proposals so far are right, by what the draft's probabilities meant in recent rounds; `a`: the recent
-share of accepted proposals; `rate`: tokens per second of recent rounds or of plain decoding, whichever is higher. As
-several further tokens can cost hardly more than one, any number of them is tried, with a + a² + … on the left. Where
-the best round earns less than a plain step, rounds are plain, but for a probe now and then. Step costs are fixed
-beforehand, so a busy machine changes no round.
+share of accepted proposals; `rate`: tokens per second of recent rounds or of plain decoding, whichever is higher.
+Several more tokens can cost hardly more than one, so any number of them is considered, with a + a² + … on the left.
+Where even the best round is slower than plain steps, rounds are plain, with an occasional probe. Step costs are
+measured beforehand, so other load on the machine changes no round.
 """
 
 from abc import ABC, abstractmethod
 from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import singledispatch
 from itertools import pairwise
 from typing import TypeVar
 
@@ -26,12 +25,12 @@ from specdemo.records import Costs
 from specdemo.strategies import Auto, Confidence, Constant, Heuristic, Strategy
 
 _HEURISTIC_START, _HEURISTIC_GAIN, _HEURISTIC_LOSS = 5, 2, 1  # transformers' own
-_MEMORY = 0.98  # weight of an outcome after the next one: a text's character lasts some 50 tokens
-_EDGES = (0.1, 0.25, 0.5, 0.7, 0.85, 0.95, 0.99)  # stated probabilities judged alike; finer where products need it
-_PRIOR = 4.0  # weight of what is assumed before there are outcomes, in outcomes
-_PROBING = 0.02  # share of the time that probes may take while rounds are plain: what a useless draft costs
-_NEARLY = 0.97  # of the best predicted speedup; hand-set: what step costs cannot tell apart
-_EVERY = 8  # rounds between recomputations of the thresholds, which take some 30 µs
+_DISCOUNT = 0.98  # of an outcome's weight with each new one: a passage keeps its character for some 50 tokens
+_BIN_EDGES = (0.1, 0.25, 0.5, 0.7, 0.85, 0.95, 0.99)  # of the draft's probabilities; finer where products need it
+_PRIOR = 4.0  # weight of the assumptions made before there are outcomes, in outcomes
+_PROBE_SHARE = 0.02  # of the time while rounds are plain: the cost of a useless draft
+_NEARLY_BEST = 0.97  # of the best predicted speedup; set by hand: step costs cannot resolve less
+_UPDATE_ROUNDS = 8  # between updates of the thresholds, which take some 30 µs
 
 
 class LookaheadPolicy(ABC):
@@ -91,46 +90,46 @@ class HeuristicPolicy(LookaheadPolicy):
 
 @dataclass
 class DiscountedMean:
-    above: float
-    below: float
+    total: float
+    weight: float
 
     @property
     def value(self) -> float:
-        return self.above / self.below
+        return self.total / self.weight
 
-    def add(self, above: float, below: float = 1.0) -> None:
-        self.above = above + _MEMORY * self.above
-        self.below = below + _MEMORY * self.below
+    def add(self, value: float, weight: float = 1.0) -> None:
+        self.total = value + _DISCOUNT * self.total
+        self.weight = weight + _DISCOUNT * self.weight
 
 
 class Calibration:
-    """Discounted acceptance rate, binned by the draft's stated probability."""
+    """Discounted acceptance rates, binned by the draft's probability of the token."""
 
-    def __init__(self, least: float, most: float) -> None:
-        """Begin with the chances `least` at a stated probability of 0 and `most` at 1."""
-        middles = ((low + high) / 2 for low, high in pairwise((0.0, *_EDGES, 1.0)))
-        self._means = [DiscountedMean(_PRIOR * (least + (most - least) * middle), _PRIOR) for middle in middles]
+    def __init__(self, at_zero: float, at_one: float) -> None:
+        """Start with rates that rise linearly between these, at probabilities of 0 and 1."""
+        middles = ((low + high) / 2 for low, high in pairwise((0.0, *_BIN_EDGES, 1.0)))
+        self._means = [DiscountedMean(_PRIOR * (at_zero + (at_one - at_zero) * x), _PRIOR) for x in middles]
 
-    def chance(self, stated: float) -> float:
-        return self._means[bisect(_EDGES, stated)].value
+    def acceptance_rate(self, probability: float) -> float:
+        return self._means[bisect(_BIN_EDGES, probability)].value
 
-    def learn(self, stated: float, right: bool) -> None:
-        self._means[bisect(_EDGES, stated)].add(right)
+    def learn(self, probability: float, accepted: bool) -> None:
+        self._means[bisect(_BIN_EDGES, probability)].add(accepted)
 
 
 class Estimates:
     def __init__(self) -> None:
         # priors, rounded from fits on answers of SmolLM2-135M-Instruct with its bundled draft
         self.draft = Calibration(0.4, 0.9)
-        self.accepted = DiscountedMean(2.4, _PRIOR)  # all positions alike: those rarely tried would never be learnt
-        self.earned = DiscountedMean(1.0, 1.0)  # tokens, by plain steps' time
+        self.acceptance = DiscountedMean(2.4, _PRIOR)  # over all positions: rarely tried ones would never be learnt
+        self.rate = DiscountedMean(1.0, 1.0)  # tokens in the time of a plain step
 
-    def judge(self, stated: Sequence[float], proposed: int, accepted: int) -> None:
+    def learn(self, probabilities: Sequence[float], proposed: int, accepted: int) -> None:
         """Learn from the draft's proposals, up to the first rejected one."""
         for index in range(min(accepted + 1, proposed)):
-            self.accepted.add(index < accepted)
-            if index < len(stated):
-                self.draft.learn(stated[index], index < accepted)
+            self.acceptance.add(index < accepted)
+            if index < len(probabilities):
+                self.draft.learn(probabilities[index], index < accepted)
 
 
 @dataclass
@@ -143,76 +142,64 @@ class AutoPolicy(LookaheadPolicy):
         self._passes = np.array(self.costs.verify) / self.costs.plain_step
         self._drafts = np.array(self.costs.drafting) / self.costs.plain_step
         self.cap = min(self.cap, len(self._passes) - 1, len(self._drafts) - 1)
-        self._reach, self._stated = 1.0, list[float]()
+        self._reach, self._probabilities = 1.0, list[float]()
         self._until_probe, self._probing, self._rounds = 0.0, False, 0
-        self._reckon()
+        self._update_thresholds()
 
     def proposes_more(self, proposed: int, confidence: Callable[[], float]) -> bool:
         if not proposed:
-            self._reach, self._stated = 1.0, []
-            self._probing = self._needed[0] > 1
+            self._reach, self._probabilities = 1.0, []
+            self._probing = self._thresholds[0] > 1
             return not self._probing or self._until_probe <= 0
         if proposed >= self.cap or self._probing:
             return False
-        self._stated.append(confidence())
-        self._reach *= self.estimates.draft.chance(self._stated[-1])
-        return self._reach > self._needed[proposed]
+        self._probabilities.append(confidence())
+        self._reach *= self.estimates.draft.acceptance_rate(self._probabilities[-1])
+        return self._reach > self._thresholds[proposed]
 
     def learn(self, proposed: int, accepted: int) -> None:
         steps = self._passes[min(proposed, self.cap)] + self._drafts[min(proposed, self.cap)]
-        self.estimates.earned.add(accepted + 1, steps)
+        self.estimates.rate.add(accepted + 1, steps)
         if proposed:
-            self.estimates.judge(self._stated, proposed, accepted)
+            self.estimates.learn(self._probabilities, proposed, accepted)
             if self._probing:
-                self._until_probe = max(steps - (accepted + 1), self._drafts[1]) / _PROBING
+                self._until_probe = max(steps - (accepted + 1), self._drafts[1]) / _PROBE_SHARE
         else:
             self._until_probe -= 1
         self._rounds += 1
-        if self._probing or self._rounds % _EVERY == 0:
-            self._reckon()
+        if self._probing or self._rounds % _UPDATE_ROUNDS == 0:
+            self._update_thresholds()
 
-    def _reckon(self) -> None:
-        """Compute, for each number of proposals, the reach above which more pay off; above 1, they never do."""
-        accepted = self.estimates.accepted.value
+    def _update_thresholds(self) -> None:
+        """Compute, for each number of proposals, the reach above which more pay off; more than 1 if they never do."""
+        acceptance = self.estimates.acceptance.value
         # expected tokens of 1, 2, … more proposals, if all before are accepted
-        gains = np.cumsum(accepted ** np.arange(1, self.cap + 1))
+        gains = np.cumsum(acceptance ** np.arange(1, self.cap + 1))
         total = self._drafts[: self.cap + 1] + self._passes[: self.cap + 1]
         pays = bool(((1 + gains) / total[1:]).max() > 1)
-        rate = max(self.estimates.earned.value, 1.0)
-        more = [float(((total[k + 1 :] - total[k]) / gains[: self.cap - k]).min()) * rate for k in range(1, self.cap)]
-        self._needed = [0.0 if pays else np.inf, *more, np.inf]
+        rate = max(self.estimates.rate.value, 1.0)
+        costs_per_token = (((total[k + 1 :] - total[k]) / gains[: self.cap - k]).min() for k in range(1, self.cap))
+        self._thresholds = [0.0 if pays else np.inf, *(float(cost) * rate for cost in costs_per_token), np.inf]
 
 
-@singledispatch
 def policy_for(strategy: Strategy, costs: Costs | None = None, estimates: Estimates | None = None) -> LookaheadPolicy:
     """Return the policy for a new request; the automatic lookahead starts from the `estimates` and updates them.
 
     Raises:
         SettingsError: the strategy needs step costs, and the draft's were not measured.
     """
-    raise TypeError(f"no policy is registered for {strategy}")
-
-
-@policy_for.register
-def _(strategy: Constant, *_: object) -> LookaheadPolicy:
-    return ConstantPolicy(strategy.num_assistant_tokens)
-
-
-@policy_for.register
-def _(strategy: Confidence, *_: object) -> LookaheadPolicy:
-    return ConfidencePolicy(strategy.assistant_confidence_threshold, strategy.max_assistant_tokens)
-
-
-@policy_for.register
-def _(strategy: Heuristic, *_: object) -> LookaheadPolicy:
-    return HeuristicPolicy()
-
-
-@policy_for.register
-def _(strategy: Auto, costs: Costs | None = None, estimates: Estimates | None = None) -> LookaheadPolicy:
-    if costs is None or costs.draft_step is None:
-        raise SettingsError("The cost of a draft step is unknown for this pair; choose another policy or drafter.")
-    return AutoPolicy(costs, strategy.max_assistant_tokens, estimates or Estimates())
+    match strategy:
+        case Constant(lookahead):
+            return ConstantPolicy(lookahead)
+        case Confidence(threshold, cap):
+            return ConfidencePolicy(threshold, cap)
+        case Heuristic():
+            return HeuristicPolicy()
+        case Auto(cap):
+            if costs is None or costs.draft_step is None:
+                raise SettingsError("A draft step's cost is unknown for this pair; choose another policy or drafter.")
+            return AutoPolicy(costs, cap, estimates or Estimates())
+    raise TypeError(f"there is no policy for {strategy}")
 
 
 Proposed = TypeVar("Proposed")
@@ -234,15 +221,17 @@ def best_lookahead(agreement_per_step: Sequence[float], costs: Costs) -> tuple[i
     """Return the best constant lookahead, and its predicted speedup; (0, 1.0) where plain decoding is faster.
 
     `agreement_per_step[i]` is the share of a draft's (i + 1)-th proposals that the target accepts, if it accepted
-    those before. The speedup is τ / (d(γ) + v(γ + 1)), and so never above τ. The best is the shortest of those that
-    are nearly as fast as any: it loses least on a text that the draft predicts badly.
+    those before. The speedup is τ / (d(γ) + v(γ + 1)), which never exceeds τ. Of the nearly best lookaheads,
+    return the shortest: it loses least on a text that the draft predicts badly.
     """
-    found, reach, tokens = list[tuple[int, float]](), 1.0, 1.0
+    speedups, reach, tokens = list[float](), 1.0, 1.0
     for lookahead, agreement in enumerate(agreement_per_step, 1):
         reach *= agreement
         tokens += reach
         if (cost := costs.round_cost(lookahead)) is None:
             break
-        found.append((lookahead, tokens / cost))
-    most = max((speedup for _, speedup in found), default=1.0)
-    return next((each for each in found if each[1] >= max(_NEARLY * most, 1.0)), (0, 1.0))
+        speedups.append(tokens / cost)
+    for lookahead, speedup in enumerate(speedups, 1):
+        if speedup >= max(_NEARLY_BEST * max(speedups), 1.0):
+            return lookahead, speedup
+    return 0, 1.0

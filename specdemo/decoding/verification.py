@@ -1,7 +1,7 @@
 """Sampling and verification, independent of models.
 
-Distributions are shaped in GenAI's order: repetition penalty, temperature, top-p, top-k. Plain sampling, draft and
-target share one function, so that speculative sampling keeps exactly the distribution of plain sampling.
+Distributions apply, in GenAI's order, repetition penalty, temperature, top-p and top-k. Plain sampling, draft and
+target share one function, so speculative sampling keeps exactly the distribution of plain sampling.
 """
 
 from collections.abc import Iterable, Sequence
@@ -54,11 +54,11 @@ def distribution(logits: Logits, sampling: Sampling, seen: Ids) -> Probabilities
     if not sampling.do_sample:
         return softmax(scores)
     probabilities = softmax(scores / np.float32(sampling.temperature))
-    kept = _most_likely(probabilities, sampling.top_p, sampling.top_k)
-    if kept is not None:
-        cut = np.zeros_like(probabilities)
-        cut[kept] = probabilities[kept]
-        probabilities = cut / cut.sum()
+    likeliest = _likeliest(probabilities, sampling.top_p, sampling.top_k)
+    if likeliest is not None:
+        truncated = np.zeros_like(probabilities)
+        truncated[likeliest] = probabilities[likeliest]
+        probabilities = truncated / truncated.sum()
     return probabilities
 
 
@@ -66,7 +66,7 @@ def greedy_choice(logits: Logits, sampling: Sampling, seen: Ids) -> int:
     return int(penalised(logits, seen, sampling.repetition_penalty).argmax())
 
 
-def _most_likely(probabilities: Probabilities, top_p: float, top_k: int) -> npt.NDArray[np.intp] | None:
+def _likeliest(probabilities: Probabilities, top_p: float, top_k: int) -> npt.NDArray[np.intp] | None:
     """Return the fewest likeliest tokens that together reach top_p, at most top_k; None for all."""
     size = len(probabilities)
     limit = min(top_k or size, size)
@@ -91,7 +91,7 @@ def entropy(probabilities: Probabilities) -> float:
 
 
 class Uniform(Protocol):
-    """Such as `numpy.random.Generator`."""
+    """A source of uniform random numbers, such as `numpy.random.Generator`."""
 
     def random(self) -> float: ...
 
@@ -107,8 +107,8 @@ def rejection_sample(
     """Verify sampled proposals so that committed tokens have exactly the target's distribution.
 
     A token x is accepted with probability min(1, p(x) / q(x)). The first rejected one is replaced by a draw from the
-    normalised max(0, p − q); after a full acceptance follows a draw from p (Leviathan et al. 2023, algorithm 1; Chen
-    et al. 2023, algorithm 2). Of the n + 1 `targets` p, only as many are read as needed.
+    normalised max(0, p − q). If all are accepted, a draw from p follows (Leviathan et al. 2023, algorithm 1; Chen et
+    al. 2023, algorithm 2). The n + 1 `targets` p are read only as far as needed.
     """
     remaining = iter(targets)
     for index, (token, q) in enumerate(zip(proposed, drafts, strict=True)):
@@ -121,16 +121,16 @@ def rejection_sample(
 
 
 def judge(proposed: Sequence[int], committed: Sequence[int], *, ended: bool = False) -> list[Outcome] | None:
-    """Return the outcomes on proposals, or None if they cannot have led to the tokens of their round.
+    """Return the outcomes of a round's proposals, or None if they cannot have led to its committed tokens.
 
-    The round commits a correction token, which differs from the rejected one: by definition in greedy decoding, and
-    in sampling because max(0, p − q) is 0 where a proposal can be rejected. An accepted end-of-text token ends the
-    round without one; `ended`: the run ended with this round.
+    A correction token differs from the rejected one: by definition in greedy decoding, and in sampling because
+    max(0, p − q) is 0 where a proposal can be rejected. A round that `ended` the run may commit none, after an
+    accepted end-of-text token.
     """
     accepted = 0
     while accepted < min(len(proposed), len(committed)) and proposed[accepted] == committed[accepted]:
         accepted += 1
-    if accepted == len(committed) and ended:  # the round ended with an accepted token: what follows was never judged
+    if accepted == len(committed) and ended:  # the proposals after the end of text were never judged
         return [Outcome.ACCEPTED] * accepted + [Outcome.DISCARDED] * (len(proposed) - accepted)
     if accepted != len(committed) - 1:
         return None

@@ -1,5 +1,6 @@
-"""Engines turn requests into rounds; `racing` and all above it import this. None is imported before it is loaded:
-OpenVINO takes more than a second.
+"""Engines turn requests into rounds. `exports` and everything above it may import this.
+
+An engine's own modules are imported when it is loaded: importing OpenVINO takes more than a second.
 """
 
 import specdemo.models  # noqa: F401 (blocks OpenVINO's telemetry)

@@ -5,7 +5,6 @@ stop within one round, and makes races possible: two generators, advanced altern
 process's, the arrival times of a server's chunks or, in tests, a simulated one.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from contextlib import closing
@@ -16,7 +15,7 @@ from specdemo.capabilities import ENGINES, EngineName
 from specdemo.errors import PromptError, SettingsError
 from specdemo.files import is_text
 from specdemo.records import (
-    MOST_TURNS,
+    MAX_TURNS,
     SIDES,
     Costs,
     DraftToken,
@@ -41,18 +40,14 @@ PREFILL_CHUNK = 512  # prompt tokens at once; larger chunks were no faster and m
 class Thoroughness:
     repetition_seconds: float = 0.15  # of a warm-up repetition, on the side's own clock
     steady: int = 2  # consecutive repetitions without a notable gain before a side counts as steady
-    cold_seconds: float = 0.6  # least warm-up before an engine's first race, on each side's own clock
-    warm_seconds: float = 60  # that a side stays warm after it was steady
-    repeats: int = 20  # most repeats of a race if no number is given; more would hardly narrow the interval
+    cold_seconds: float = 0.6  # minimum warm-up before an engine's first race, on each side's own clock
+    warm_seconds: float = 60  # how long a side stays warm after it was steady
+    repeats: int = 20  # maximum repeats of a race if no number is given; more would hardly narrow the interval
     fixed_lengths: bool = True  # the traced engine compiles passes by length, which takes seconds and memory
-    load_seconds: float = 0.1  # of all cores, to measure other load: the system counts in hundredths
+    load_seconds: float = 0.1  # of all cores, for a sample of other load: the system counts in hundredths
 
 
 THOROUGH = Thoroughness()
-BRIEF = Thoroughness(
-    repetition_seconds=0, steady=1, cold_seconds=0, repeats=1, fixed_lengths=False, load_seconds=math.inf
-)
-"""One measurement of each kind: for simulated clocks, and for runs whose figures nobody reads."""
 
 
 class Prefilling(NamedTuple):
@@ -79,14 +74,14 @@ class Decoder(ABC):
         """
 
     def with_proposals(self, rounds: Sequence[Round]) -> list[Round]:
-        """Return the request's next rounds, in order, completed with what the engine can find out off the clock."""
+        """Return the request's next rounds, in order, with details that the engine computes off the clock."""
         return list(rounds)
 
     def finalized(self, run: Run) -> Run:
         return run.model_copy(update={"prompt_tokens": self.prompt_tokens})
 
     def update_strategy(self, strategy: Strategy) -> bool:
-        """Switch strategy from the next round on; return False, changing nothing, if that takes a new request."""
+        """Switch strategy from the next round on; return False, changing nothing, if that needs a new request."""
         return False
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
@@ -103,7 +98,7 @@ class Engine(ABC):
 
     @property
     def remote(self) -> bool:
-        """Whether servers decode: they do not wait to be asked for the next round, so sides cannot take turns."""
+        """Whether servers decode. They do not pause between rounds, so sides cannot take turns."""
         return not ENGINES[self.name].local
 
     @abstractmethod
@@ -111,22 +106,22 @@ class Engine(ABC):
         """Return a decoder; the automatic lookahead needs costs. Raises PairError and SettingsError."""
 
     def batch(self, strategy: Strategy) -> "Batch":
-        """Return an empty batch, one at a time; PairError or SettingsError if the strategy cannot do it."""
+        """Return an empty batch, one at a time. Raises PairError and SettingsError."""
         raise SettingsError("This engine serves one request at a time; choose another.")
 
     @abstractmethod
     def count_tokens(self, text: str) -> int: ...
 
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
-        """Yield the seconds of target passes over this many tokens after the prompt; nothing if it cannot tell."""
+        """Yield the seconds of target passes over this many tokens after the prompt; nothing if unknown."""
         yield from ()
 
     def log_probabilities(
         self, request: Request, before: Sequence[int], tokens: Sequence[int], *, one_by_one: bool
     ) -> list[float] | None:
-        """Return the target's log-probability of each token after prompt and `before`; None if it cannot tell.
+        """Return the target's log-probability of each token after prompt and `before`; None if unknown.
 
-        One pass takes all tokens or, if `one_by_one`, a single one: kernels differ, and round differently.
+        A pass reads all tokens or, if `one_by_one`, a single one: kernels differ, and so does their rounding.
         """
         return None
 
@@ -143,26 +138,26 @@ def rounds_of(decoder: Decoder) -> Generator[Round]:
 
 
 def counted_drafts(committed: Sequence[Token], proposed: int | None, accepted: int) -> tuple[DraftToken, ...] | None:
-    """Return proposals of which only the number is known, if it is; the accepted ones are the committed ones."""
+    """Return a round's proposals from their numbers; None if unknown. Accepted ones are the committed tokens."""
     if proposed is None:
         return None
     accepted = min(accepted, len(committed))
-    known = [*committed[:accepted], *[Token(id=None, text="")] * (proposed - accepted)]
+    tokens = [*committed[:accepted], *[Token(id=None, text="")] * (proposed - accepted)]
     outcomes = outcomes_from_counts(proposed, accepted)
-    if accepted == len(committed):  # the text ends within the proposals, so those behind it are unjudged
+    if accepted == len(committed):  # the text ends within the proposals, so the following ones are unjudged
         outcomes[accepted:] = [Outcome.DISCARDED] * (proposed - accepted)
     return tuple(
         DraftToken(id=token.id, text=token.text, verdict=outcome)
-        for token, outcome in zip(known, outcomes, strict=True)
+        for token, outcome in zip(tokens, outcomes, strict=True)
     )
 
 
 def check_prompt(request: Request) -> None:
-    """Raise a `PromptError` unless there is a prompt, and it and the turns before it are text, and not too many."""
+    """Raise a `PromptError` if the prompt is empty or no valid text, or the chat has too many turns."""
     if not request.prompt.strip():
         raise PromptError("The prompt is empty; type one first.")
-    if len(request.history) > MOST_TURNS:
-        raise PromptError(f"The chat has more than {MOST_TURNS} turns; start a new chat.")
+    if len(request.history) > MAX_TURNS:
+        raise PromptError(f"The chat has more than {MAX_TURNS} turns; start a new chat.")
     if request.system_prompt and not request.apply_chat_template:
         raise PromptError("A system prompt needs the chat template; switch it on, or leave the system prompt out.")
     if not all(is_text(message["content"]) for message in request.messages):
@@ -180,8 +175,8 @@ class Arrival(NamedTuple):
     """Tokens that arrived for request `number` at time `at` of the batch's clock; the first arrival ends its TTFT.
 
     `tokens` may be an estimate, which the last arrival corrects in either direction. `output` holds the token ids, or
-    the text if ids are not reported. `rounds` are the target passes covered, None if unknown; the prefill is not one,
-    and an engine may report them all at the end.
+    the text if ids are not reported. `rounds` are the target passes it covers except the prefill, None if unknown; an
+    engine may report them all at the end.
     """
 
     number: int

@@ -1,13 +1,13 @@
 """A decoder-only model, and an EAGLE-3 head, run directly on `openvino`, with or without a KV cache.
 
 One compiled model serves any number of sequences, each with its own cache, and rolling back copies nothing. With
-paged attention on CPU, as in GenAI, we own the cache's blocks and pass how many positions are valid; rejected ones
+paged attention on CPU, as in GenAI, we own the cache's blocks and pass how many positions are valid, so rejected ones
 are overwritten. OpenVINO's transformation for this is not public. Where it fails, rejected positions stay in the
 stateful model's cache, masked out of attention.
 
 An EAGLE-3 head proposes a token from the last token and the target's residual stream after three layers, combined by
-the product `fc`. Where the target has not read a token, the head's own residual stream stands in, so a head is cut in
-two at the output of `fc`.
+the product `fc`. Where the target has not read a token yet, the head's own residual stream replaces them. Heads are
+therefore cut in two at the output of `fc`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,7 +39,7 @@ from specdemo.errors import OPENVINO_FAILURES, LoadError, PairError
 _FIXED_BYTES = 400e6
 _FIXED_LONGEST = 17  # tokens of a pass at the greatest constant lookahead
 IN_BACKGROUND = ThreadPoolExecutor(2)  # to load parts of a model at the same time; OpenVINO compiles on one core
-_TRIAL = 40  # tokens of context in the trial of a layout: more than a block of the cache
+_TRIAL_TOKENS = 40  # tokens of context in the trial of a layout: more than a block of the cache
 
 
 Adapt = Callable[[openvino.Model], None]  # modifies a model before it is compiled
@@ -56,11 +56,11 @@ class LanguageModel:
         paged: bool = True,
         layouts: Sequence[Layout] = (),
         adapt: Adapt = lambda model: None,
-        early: Iterable[int] = (),
+        lengths: Iterable[int] = (),
     ) -> None:
         """Load a model. If activations are quantized, choose the first of `layouts` that repeats bits here, or None.
 
-        A single layout is taken without a trial. Passes of the lengths `early` are compiled beside the model, since
+        A single layout is taken without a trial. Passes of these `lengths` are compiled beside the model, since
         OpenVINO compiles each on one core.
         """
         self.paged = paged and device.startswith("CPU")  # other devices have other block sizes and layouts
@@ -68,24 +68,24 @@ class LanguageModel:
         weights = folder / "openvino_model.bin"
         self._small = weights.is_file() and weights.stat().st_size <= _FIXED_BYTES
         # without OpenVINO's cache: reading a small model's compiled form takes longer than compiling it
-        kept = ("CACHE_",) if self._small else ()
+        ignored = ("CACHE_",) if self._small else ()
         self._device = device
-        self._properties = {name: value for name, value in properties.items() if not name.startswith(kept)}
+        self._properties = {name: value for name, value in properties.items() if not name.startswith(ignored)}
         quantized = properties.get("DYNAMIC_QUANTIZATION_GROUP_SIZE", "0") != "0"
         self.layout: Layout | None = layouts[0] if layouts and quantized else "joined"
         self._model: openvino.Model | None = None  # kept to compile passes of fixed length
         try:
-            self._compiled = self._compile(folder, adapt, early)
+            self._compiled = self._compile(folder, adapt, lengths)
         except OPENVINO_FAILURES as error:
-            what = f"OpenVINO cannot load {folder.name!r} on {device}"
-            raise LoadError.of(error, what, "export it again") from error
+            message = f"OpenVINO cannot load {folder.name!r} on {device}"
+            raise LoadError.of(error, message, "export it again") from error
         if not (layouts and self.paged and self._quantizes):
             self.use_layout("joined")
         elif len(layouts) > 1:
             self.use_layout(next((layout for layout in layouts if self.repeats_bits(layout)), None))
 
     def use_layout(self, layout: Layout | None) -> None:
-        """Lay out passes like this; those compiled for another layout are dropped."""
+        """Switch to a layout, and drop passes compiled for another one."""
         if layout != self.layout:
             self.layout = layout
             self._fixed.clear()
@@ -102,17 +102,17 @@ class LanguageModel:
 
         False also if passes fail: OpenVINO may compile quantized activations for which oneDNN has no kernel.
         """
-        text = [index % self.vocabulary for index in range(1, _TRIAL + 4)]
+        text = [index % self.vocabulary for index in range(1, _TRIAL_TOKENS + 4)]
         sequence = Paged(self._compiled, len(text), {}, layout)
         try:
-            sequence.logits(text[:_TRIAL])
-            singly = [sequence.logits(text[:end])[0].copy() for end in range(_TRIAL + 1, _TRIAL + 4)]
+            sequence.logits(text[:_TRIAL_TOKENS])
+            singly = [sequence.logits(text[:end])[0].copy() for end in range(_TRIAL_TOKENS + 1, _TRIAL_TOKENS + 4)]
         except RuntimeError:
             return False
-        sequence.truncate(_TRIAL)
+        sequence.truncate(_TRIAL_TOKENS)
         return np.array_equal(np.array(singly), sequence.logits(text, 3))
 
-    def _compile(self, folder: Path, adapt: Adapt, early: Iterable[int]) -> openvino.CompiledModel:
+    def _compile(self, folder: Path, adapt: Adapt, lengths: Iterable[int]) -> openvino.CompiledModel:
         core, file = openvino.Core(), folder / "openvino_model.xml"
         model = core.read_model(file)
         adapt(model)
@@ -120,7 +120,7 @@ class LanguageModel:
             try:
                 _offline_transformations.paged_attention_transformation(model)
                 self._model = model if self._small else None
-                self._start(early)
+                self._start(lengths)
                 return core.compile_model(model, self._device, self._properties)
             except RuntimeError:
                 self.paged, self._model = False, None
@@ -140,15 +140,15 @@ class LanguageModel:
     def _start(self, lengths: Iterable[int]) -> None:
         for count in set(lengths) - self._fixed.keys():
             if self._model is not None and count <= _FIXED_LONGEST:
-                fed, _, sequences = pass_shape(count, self.layout or "joined")
-                self._fixed[count] = IN_BACKGROUND.submit(self._compile_fixed, self._model.clone(), fed, sequences)
+                length, _, sequences = pass_shape(count, self.layout or "joined")
+                self._fixed[count] = IN_BACKGROUND.submit(self._compile_fixed, self._model.clone(), length, sequences)
 
-    def _compile_fixed(self, model: openvino.Model, fed: int, sequences: int) -> openvino.CompiledModel:
+    def _compile_fixed(self, model: openvino.Model, length: int, sequences: int) -> openvino.CompiledModel:
         inputs = {port.get_any_name(): port.get_partial_shape() for port in model.inputs}
         shapes: dict[str, list[Any]] = {
-            "input_ids": [fed],
-            "position_ids": [fed],
-            "hidden_states": [fed, 1, *list(inputs.get("hidden_states", []))[2:]],
+            "input_ids": [length],
+            "position_ids": [length],
+            "hidden_states": [length, 1, *list(inputs.get("hidden_states", []))[2:]],
             "past_lens": [sequences],
             "subsequence_begins": [sequences + 1],
             "block_indices_begins": [sequences + 1],
@@ -160,8 +160,8 @@ class LanguageModel:
         """Return a new, empty sequence with room for `capacity` tokens; it grows if needed."""
         sequence: CachedSequence
         if self.paged:
-            # compiling fails where, for example, positions have another form: those passes stay dynamic
-            fixed = {count: done.result() for count, done in self._fixed.items() if done.exception() is None}
+            # where compiling failed, for example because positions have another form, passes stay dynamic
+            fixed = {count: future.result() for count, future in self._fixed.items() if future.exception() is None}
             sequence = Paged(self._compiled, capacity, fixed, self.layout or "joined")
         else:
             sequence = Stateful(self._compiled)
@@ -173,8 +173,8 @@ class LanguageModel:
         return int(self._compiled.outputs[0].get_partial_shape()[-1].get_length())
 
 
-class OwnTokens:
-    """Drops the gather from a draft's own tokens to all of the target's, which would be copied in every step."""
+class ReducedVocabulary:
+    """Removes the gather that spreads a draft's logits over all the target's tokens, a copy in every step."""
 
     def __init__(self) -> None:
         self.tokens: Tokens | None = None  # None if column i is token i
@@ -184,19 +184,19 @@ class OwnTokens:
         gather = result.input_value(0).get_node()
         if gather.get_type_name() != "Gather" or gather.input_value(1).get_node().get_type_name() != "Constant":
             return
-        own, places = gather.input_value(0), np.array(gather.input_value(1).get_node().data)
-        if places.ndim != 1 or own.get_partial_shape()[-1].is_dynamic:
+        logits, indices = gather.input_value(0), np.array(gather.input_value(1).get_node().data)
+        if indices.ndim != 1 or logits.get_partial_shape()[-1].is_dynamic:
             return
         # the first token of each column; the column for tokens that the draft lacks is never likely
-        columns, firsts = np.unique(places, return_index=True)
-        self.tokens = np.zeros(own.get_partial_shape()[-1].get_length(), np.int64)
-        self.tokens[columns] = firsts
+        columns, first_tokens = np.unique(indices, return_index=True)
+        self.tokens = np.zeros(logits.get_partial_shape()[-1].get_length(), np.int64)
+        self.tokens[columns] = first_tokens
         gather.output(0).set_names(set())
-        own.set_names({"logits"})
-        result.input(0).replace_source_output(own)
+        logits.set_names({"logits"})
+        result.input(0).replace_source_output(logits)
 
 
-_TOGETHER = CHUNK // 2  # tokens whose logits are computed at once; a whole chunk is one sequence in every layout
+_AGREEMENT_CHUNK = CHUNK // 2  # tokens per pass; a whole chunk would be one sequence in every layout
 
 
 Choose = Callable[[Logits, Ids], int]  # greedy, at one position, after a text with these tokens
@@ -204,22 +204,22 @@ Choose = Callable[[Logits, Ids], int]  # greedy, at one position, after a text w
 
 def draft_agreement(draft: ModelSequence, text: Sequence[int], first: int, choose: Choose) -> tuple[bool, ...]:
     """Return whether the draft would have chosen each token of the text from index `first` on."""
-    agreement, every = list[bool](), np.array(text)
-    for start in range(first, len(text), _TOGETHER):
-        end = min(start + _TOGETHER, len(text))
+    agreement, tokens = list[bool](), np.array(text)
+    for start in range(first, len(text), _AGREEMENT_CHUNK):
+        end = min(start + _AGREEMENT_CHUNK, len(text))
         logits = draft.logits(text[: end - 1], end - start)
         for index, row in enumerate(logits, start):
-            agreement.append(choose(row, every[:index]) == text[index])
+            agreement.append(choose(row, tokens[:index]) == text[index])
     return tuple(agreement)
 
 
-_LEAST_LAYERS = 10  # of a target; GenAI refuses fewer
+_MIN_LAYERS = 10  # of a target; GenAI refuses fewer
 
 
 def add_states_output(model: openvino.Model) -> None:
     """Add a second output to a target: the hidden states that a head reads, shape [..., 3 * hidden]."""
     ends = layer_ends(model)
-    if len(ends) < _LEAST_LAYERS:
+    if len(ends) < _MIN_LAYERS:
         raise PairError(
             "An EAGLE-3 head needs a target of at least ten layers; choose the target it was trained for."
         )
@@ -231,22 +231,17 @@ class HeadModel:
     """`tokens` holds the target's id of each of the head's tokens."""
 
     def __init__(
-        self,
-        folder: Path,
-        device: str,
-        properties: dict[str, str],
-        layouts: Sequence[Layout] = (),
-        early: Iterable[int] = (),
+        self, folder: Path, device: str, properties: dict[str, str], layouts: Sequence[Layout], lengths: Iterable[int]
     ) -> None:
-        self.model = LanguageModel(folder, device, properties, layouts=layouts, adapt=self._cut, early=early)
-        self._joined = openvino.Core().compile_model(self._fc, device, properties)
+        self.model = LanguageModel(folder, device, properties, layouts=layouts, adapt=self._cut, lengths=lengths)
+        self._compiled_fc = openvino.Core().compile_model(self._fc, device, properties)
 
     def sequence(self, target: ModelSequence, capacity: int, *, kv_cache: bool = True) -> "HeadSequence":
         assert isinstance(target, CachedSequence), "only these keep states"
-        return HeadSequence(self.model.sequence(capacity), self._joined, target, kv_cache=kv_cache)
+        return HeadSequence(self.model.sequence(capacity), self._compiled_fc, target, kv_cache=kv_cache)
 
     def _cut(self, model: openvino.Model) -> None:
-        states = [each for each in model.get_parameters() if each.output(0).get_names() == {"hidden_states"}]
+        states = [node for node in model.get_parameters() if node.output(0).get_names() == {"hidden_states"}]
         ends = layer_ends(model)
         if not (states and ends):
             raise PairError("The draft is not a supported EAGLE-3 head; choose another.")
@@ -261,9 +256,9 @@ class HeadModel:
         model.add_parameters([state])
         self._fc = openvino.Model([ops.result(product)], states, "fc")
         # `d2t` holds the target's id of each of the head's tokens, less its own id
-        map_ = model.output("d2t").get_node()
-        differences = np.array(map_.input_value(0).get_node().data, np.int64)
-        model.remove_result(map_)
+        result = model.output("d2t").get_node()
+        differences = np.array(result.input_value(0).get_node().data, np.int64)
+        model.remove_result(result)
         self.tokens: Tokens = np.arange(len(differences)) + differences
         model.add_results([ops.result(ends[-1])])
 
@@ -272,31 +267,31 @@ class HeadSequence:
     """A text as the head reads it, and the head's cache.
 
     Entry i is token i + 1, read with the state of token i: `fc` of the target's hidden states or, until the target
-    has read token i, the head's residual stream after the previous entry. Entries of the second kind are read again.
+    has read token i, the head's residual stream after the previous entry. The latter entries are read again later.
     """
 
     def __init__(
-        self, own: CachedSequence, joined: openvino.CompiledModel, target: CachedSequence, *, kv_cache: bool
+        self, head: CachedSequence, fc: openvino.CompiledModel, target: CachedSequence, *, kv_cache: bool
     ) -> None:
-        self._own, self._target, self._kv_cache = own, target, kv_cache
-        self._join = joined.create_infer_request()
-        self._true = 0  # cached entries read with the target's states
-        own.reads = self._states
+        self._head, self._target, self._kv_cache = head, target, kv_cache
+        self._fc = fc.create_infer_request()
+        self._final = 0  # cached entries read with the target's states
+        head.input_states = self._states
 
     def logits(self, ids: Sequence[int], last: int = 1) -> Logits:
         """Return logits after each of the last tokens; more than one only if the target has read them."""
-        entries, known = list(ids[1:]), min(self._target.common_prefix(ids), len(ids) - 1)
-        reused = max(0, min(self._own.common_prefix(entries), len(entries) - last)) if self._kv_cache else 0
-        self._true = min(self._true, reused)
-        if known > self._true:
-            reused = self._true
-        self._own.truncate(reused)
+        entries, read = list(ids[1:]), min(self._target.common_prefix(ids), len(ids) - 1)
+        reused = max(0, min(self._head.common_prefix(entries), len(entries) - last)) if self._kv_cache else 0
+        self._final = min(self._final, reused)
+        if read > self._final:
+            reused = self._final
+        self._head.truncate(reused)
         logits: Logits = np.zeros((0, 0), np.float32)  # of a one-token text, which has no entry
-        if known > reused:
-            self._true = known
-            logits = self._own.logits(entries[:known], min(last, known))
-        for end in range(max(known, reused) + 1, len(entries) + 1):
-            logits = self._own.logits(entries[:end])
+        if read > reused:
+            self._final = read
+            logits = self._head.logits(entries[:read], min(last, read))
+        for end in range(max(read, reused) + 1, len(entries) + 1):
+            logits = self._head.logits(entries[:end])
         return logits
 
     def read(self, ids: Sequence[int]) -> Iterator[int]:
@@ -304,14 +299,14 @@ class HeadSequence:
         return iter(())
 
     def _states(self, first: int, last: int) -> States:
-        if last > self._true:
-            return self._own.states(first - 1, last - 1)
+        if last > self._final:
+            return self._head.states(first - 1, last - 1)
         # an attribute, since the tensor shares its memory: passing an array takes twice as long
         self._input = np.ascontiguousarray(self._target.states(first, last)[None])
-        self._join.set_input_tensor(openvino.Tensor(self._input, shared_memory=True))
-        self._join.infer(share_outputs=True)
-        joined: States = self._join.get_output_tensor(0).data[0]
-        return joined
+        self._fc.set_input_tensor(openvino.Tensor(self._input, shared_memory=True))
+        self._fc.infer(share_outputs=True)
+        states: States = self._fc.get_output_tensor(0).data[0]
+        return states
 
 
 def layer_ends(model: openvino.Model) -> list[openvino.Node]:
@@ -323,7 +318,7 @@ def layer_ends(model: openvino.Model) -> list[openvino.Node]:
     for node in model.get_ordered_ops():
         if node.get_type_name() != "Add":
             continue
-        added = node.input_value(1).get_node()
-        if added.get_type_name() == "MatMul" and added.input_value(0).get_node().get_type_name() == "Multiply":
+        addend = node.input_value(1).get_node()
+        if addend.get_type_name() == "MatMul" and addend.input_value(0).get_node().get_type_name() == "Multiply":
             ends.append(node)
     return ends

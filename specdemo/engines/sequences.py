@@ -1,14 +1,13 @@
 """Texts in a compiled model's KV cache: reuse the cached prefix, feed the rest, and roll back.
 
 Attention over one token rounds differently from attention over several, by 3e-8, and quantized activations amplify
-the difference to whole logits. So that passes of any length give the same bits, every token is a sequence of its own
-on the same blocks. On some processors and with some weights, a lone token still uses other kernels unless an empty
+the difference to whole logits. To give the same bits in passes of any length, every token is a sequence of its own on
+the same blocks. On some processors and with some weights, a lone token still uses other kernels unless an empty
 sequence or, at a higher cost, a second token follows it. `LanguageModel` tries which one helps.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from collections.abc import Sequence as Ids
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -29,21 +28,21 @@ States = npt.NDArray[np.float32]  # hidden states, shape (tokens, hidden)
 
 
 class ModelSequence(Protocol):
-    def logits(self, ids: Ids[int], last: int = 1) -> Logits:
-        """Return logits after each of the last tokens of a text, shape (last, vocabulary), valid until the next."""
+    def logits(self, ids: Sequence[int], last: int = 1) -> Logits:
+        """Return logits after each of the last tokens, shape (last, vocabulary), valid until the next call."""
 
-    def read(self, ids: Ids[int]) -> Iterator[int]:
+    def read(self, ids: Sequence[int]) -> Iterator[int]:
         """Prefill most of a long text, yielding the number of tokens read so far."""
 
 
 class CachedSequence(ABC):
     """Finds the cached prefix of a text; subclasses feed the rest. Without `kv_cache`, `logits` starts anew.
 
-    `reads(first, last)` returns the hidden states that a head reads with these tokens.
+    `input_states(first, last)` returns the hidden states that a head reads with these tokens.
     """
 
     kv_cache = True
-    reads: Callable[[int, int], States]
+    input_states: Callable[[int, int], States]
 
     def __init__(self, compiled: openvino.CompiledModel) -> None:
         self._cached_ids: list[int] = []
@@ -60,13 +59,13 @@ class CachedSequence(ABC):
         states = request.get_output_tensor(1).data
         states = states.reshape(-1, states.shape[-1])[:count]
         if past + count > len(self._states):
-            grown = np.zeros((2 * (past + count), states.shape[1]), np.float32)
+            larger = np.zeros((2 * (past + count), states.shape[1]), np.float32)
             if past:
-                grown[:past] = self._states[:past]
-            self._states = grown
+                larger[:past] = self._states[:past]
+            self._states = larger
         self._states[past : past + count] = states
 
-    def logits(self, ids: Ids[int], last: int = 1) -> Logits:
+    def logits(self, ids: Sequence[int], last: int = 1) -> Logits:
         if not self.kv_cache:
             self.truncate(0)
         for _ in self._feed_chunks(ids, last):
@@ -76,10 +75,10 @@ class CachedSequence(ABC):
         self._cached_ids = list(ids)
         return result[-last:]
 
-    def read(self, ids: Ids[int]) -> Iterator[int]:
+    def read(self, ids: Sequence[int]) -> Iterator[int]:
         return self._feed_chunks(ids, 1) if self.kv_cache else iter(())
 
-    def _feed_chunks(self, ids: Ids[int], last: int) -> Iterator[int]:
+    def _feed_chunks(self, ids: Sequence[int], last: int) -> Iterator[int]:
         """Roll back to the common prefix, then feed the text until the rest fits one pass."""
         length = min(self.common_prefix(ids), len(ids) - last)
         self._rollback(length)
@@ -91,7 +90,7 @@ class CachedSequence(ABC):
             self._cached_ids = list(ids[:length])
             yield length
 
-    def common_prefix(self, ids: Ids[int]) -> int:
+    def common_prefix(self, ids: Sequence[int]) -> int:
         length = min(len(self._cached_ids), len(ids))
         while self._cached_ids[:length] != ids[:length]:
             length -= 1
@@ -106,7 +105,7 @@ class CachedSequence(ABC):
         """Discard all but the first `length` tokens."""
 
     @abstractmethod
-    def _feed(self, ids: Ids[int], past: int) -> Logits:
+    def _feed(self, ids: Sequence[int], past: int) -> Logits:
         """Append to the past tokens; return logits after each, shape (len(ids), vocabulary)."""
 
 
@@ -125,7 +124,7 @@ class Stateful(CachedSequence):
             self._mask = self._mask[:0]
         self._live = self._live[:length]
 
-    def _feed(self, ids: Ids[int], past: int) -> Logits:
+    def _feed(self, ids: Sequence[int], past: int) -> Logits:
         positions = np.arange(past, past + len(ids), dtype=np.int64)
         self._live = np.append(self._live, len(self._mask) + np.arange(len(ids)))
         self._mask = np.append(self._mask, np.ones(len(ids), np.int64))
@@ -136,7 +135,7 @@ class Stateful(CachedSequence):
             "beam_idx": np.zeros(1, np.int32),
         }
         if "hidden_states" in self._names:
-            values["hidden_states"] = self.reads(past, past + len(ids))[None]
+            values["hidden_states"] = self.input_states(past, past + len(ids))[None]
         self._request.infer({name: values[name] for name in values.keys() & self._names}, share_outputs=True)
         self._store_states(self._request, past, len(ids))
         logits: Logits = self._request.get_tensor("logits").data[0]
@@ -178,31 +177,36 @@ class Paged(CachedSequence):
             if "_cache." in name:
                 shape = port.get_partial_shape()
                 shape[0] = blocks + 1
-                grown = openvino.Tensor(port.get_element_type(), shape.to_shape())
+                cache = openvino.Tensor(port.get_element_type(), shape.to_shape())
                 if cached:
-                    begin, end = [0] * len(shape), [cached, *grown.shape[1:]]
+                    begin, end = [0] * len(shape), [cached, *cache.shape[1:]]
                     old = openvino.Tensor(self._caches[name], begin, end)
-                    old.copy_to(openvino.Tensor(grown, begin, end))
-                self._caches[name] = grown
+                    old.copy_to(openvino.Tensor(cache, begin, end))
+                self._caches[name] = cache
         self._passes.clear()
         for count in self._fixed:  # off the clock: a small draft's request takes longer to create than to run
             self._pass(count)
 
-    def _feed(self, ids: Ids[int], past: int) -> Logits:
+    def _feed(self, ids: Sequence[int], past: int) -> Logits:
         count = len(ids)
-        if past + count > self._capacity:
-            self._reserve(2 * (past + count))
-        step = self._pass(count)
+        # Padded to a compiled length, since dynamic passes of changing lengths take a quarter longer. Later passes
+        # overwrite what is cached for the padding.
+        length = min((fixed for fixed in self._fixed if count <= fixed <= 2 * count), default=count)
+        if past + length > self._capacity:
+            self._reserve(2 * (past + length))
+        step = self._pass(length)
         step.tokens.array[:count] = ids
-        step.positions.array[:count] = np.arange(past, past + count)
+        step.positions.array[:length] = np.arange(past, past + length)
         step.past.array[: step.sequences] = np.arange(past, past + step.sequences)
-        step.context.array[...] = past + count
+        step.context.array[...] = past + length
         if "hidden_states" in self._names:
-            self._read = np.ascontiguousarray(self.reads(past, past + count)[:, None])
+            states = self.input_states(past, past + count)
+            self._read = np.zeros((length, 1, states.shape[1]), np.float32)
+            self._read[:count, 0] = states
             step.request.set_tensor("hidden_states", openvino.Tensor(self._read, shared_memory=True))
         step.request.infer(share_outputs=True)
         self._store_states(step.request, past, count)
-        logits: Logits = step.request.get_output_tensor(0).data.reshape(step.width, -1)
+        logits: Logits = step.request.get_output_tensor(0).data.reshape(step.query_length, -1)
         return logits[:count]
 
     def _pass(self, count: int) -> "_Pass":
@@ -223,7 +227,7 @@ class _SharedInput:
 
 
 def pass_shape(count: int, layout: Layout) -> tuple[int, int, int]:
-    """Return how many tokens a pass over `count` feeds, in how many sequences of the text, and in how many in all."""
+    """Return the padded query length of a pass over `count` tokens, its sequences of text, and all its sequences."""
     if layout == "joined":
         return count, 1, 1
     if layout == "empty":
@@ -240,22 +244,21 @@ class _Pass:
         blocks: int,
         layout: Layout,
     ) -> None:
-        self.width, self.sequences, rows = pass_shape(count, layout)
-        self.tokens, self.positions = (_SharedInput(np.zeros(self.width), np.int64) for _ in range(2))
+        self.query_length, self.sequences, rows = pass_shape(count, layout)
+        self.tokens, self.positions = (_SharedInput(np.zeros(self.query_length), np.int64) for _ in range(2))
         self.past, self.context = _SharedInput(np.zeros(rows)), _SharedInput(0)
-        own = [[*range(blocks)]] * self.sequences
-        # an empty sequence has no blocks; a second token has the block that is never read
-        others = [[] if layout == "empty" else [blocks]] * (rows - self.sequences)
-        counts = [len(each) for each in own + others]
-        ends = [0, count] if layout == "joined" else [min(index, self.width) for index in range(rows + 1)]
+        # of an added empty sequence: no blocks; of an added token: the block that is never read
+        padding = [[] if layout == "empty" else [blocks]] * (rows - self.sequences)
+        indices = [[*range(blocks)]] * self.sequences + padding
+        ends = [0, count] if layout == "joined" else [min(index, self.query_length) for index in range(rows + 1)]
         self._inputs = {
             "input_ids": self.tokens,
             "position_ids": self.positions,
             "past_lens": self.past,
             "max_context_len": self.context,
             "subsequence_begins": _SharedInput(ends),
-            "block_indices": _SharedInput([block for each in own + others for block in each]),
-            "block_indices_begins": _SharedInput(np.cumsum([0, *counts])),
+            "block_indices": _SharedInput([block for row in indices for block in row]),
+            "block_indices_begins": _SharedInput(np.cumsum([0, *map(len, indices)])),
         }
         self.request = compiled.create_infer_request()
         for name, shared in self._inputs.items():

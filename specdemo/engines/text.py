@@ -2,7 +2,7 @@
 
 A byte-level token can end in the middle of a character. The character belongs to the token that completes it, so the
 texts of all tokens join to the text of the run. A special token that a user types is text, but OpenVINO's tokenizers
-turn `<|im_start|>` into a control token anywhere. So a text is split within each, and its parts are encoded.
+turn `<|im_start|>` into a control token anywhere. Texts are therefore split inside of these, and encoded in parts.
 """
 
 import re
@@ -68,13 +68,14 @@ class Tokenizer:
         self._model, self._tokenizer = model, load_tokenizer(model)
 
     def encode_prompt(self, request: Request) -> list[int]:
-        """Return a prompt's ids; a `PromptError` unless it is text, not empty, and leaves room for the new tokens."""
+        """Return a prompt's ids; a `PromptError` if it is empty, no valid text, or leaves no room for new tokens."""
         check_prompt(request)
         chat = request.apply_chat_template and bool(self._tokenizer.chat_template)
         if (request.history or request.system_prompt) and not chat:
-            what = "Earlier turns and system prompts need the chat template"
-            raise PromptError(f"{what}; switch it on, or start a new chat without them.")
-        ids = self._encode_chat(request) if chat else self._encode_typed(request.prompt)
+            raise PromptError(
+                "Earlier turns and system prompts need the chat template; switch it on, or start a new chat without."
+            )
+        ids = self._encode_chat(request) if chat else self._encode_text(request.prompt)
         limit = self._model.context_length
         if not ids:
             raise PromptError("The model has no token for this prompt; enter another text.")
@@ -89,7 +90,7 @@ class Tokenizer:
         """Return the ids of a text; `special`: preceded by the special tokens that the model expects."""
         return [int(token) for token in self._tokenizer.encode(text, add_special_tokens=special).input_ids.data[0]]
 
-    def _encode_typed(self, text: str) -> list[int]:
+    def _encode_text(self, text: str) -> list[int]:
         first, *others = self._split_special(text)
         return self.encode(first) + [token for part in others for token in self.encode(part, special=False)]
 
@@ -112,10 +113,10 @@ class Tokenizer:
         if special is None:
             return [text]
         parts, start = [], 0
-        for found in special.finditer(text):
-            token = found[0].strip()
+        for match in special.finditer(text):
+            token = match[0].strip()
             if len(token) > 1:
-                end = text.index(token, found.start()) + 1
+                end = text.index(token, match.start()) + 1
                 parts.append(text[start:end])
                 start = end
         return [*parts, text[start:]]
@@ -133,7 +134,7 @@ class Tokenizer:
         return str(self._tokenizer.decode(list(ids))) if ids else ""
 
     def text_of(self, ids: Sequence[int]) -> str:
-        """Return the text of ids, special tokens included, for software that takes texts only."""
+        """Return the text of ids, including special tokens, for software that accepts only text."""
         text = str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
         if self.encode(text) != list(ids):
             raise PromptError(
@@ -146,7 +147,7 @@ class Tokenizer:
         """Raise a `PairError` unless a draft's tokenizer gives tokens the same meaning."""
         check_tokenizers(self._tokenizer, draft._tokenizer)
 
-    def ends(self) -> frozenset[int]:
+    def eos_ids(self) -> frozenset[int]:
         """Return the end-of-text ids from the model's generation config, else from its tokenizer."""
         settings = folder_of(self._model) / "generation_config.json"
         config = openvino_genai.GenerationConfig(settings) if settings.is_file() else None
@@ -155,11 +156,11 @@ class Tokenizer:
 
 
 def special_patterns(folder: Path) -> list[str]:
-    """Return the expressions with which the tokenizer in a folder splits off special tokens."""
+    """Return the regular expressions by which the tokenizer in a folder splits off special tokens."""
     root = ElementTree.parse(folder / "openvino_tokenizer.xml").getroot()
     layers = {layer.get("id"): layer for layer in root.iter("layer")}
     splits = {number for number, layer in layers.items() if layer.get("type") == "SpecialTokensSplit"}
-    before = [layers[edge.get("from-layer")] for edge in root.iter("edge") if edge.get("to-layer") in splits]
-    places = [found.attrib for layer in before if layer.get("type") == "Const" for found in layer.iter("data")]
-    data = (folder / "openvino_tokenizer.bin").read_bytes()
-    return [data[int(at["offset"]) :][: int(at["size"])].decode() for at in places]
+    inputs = [layers[edge.get("from-layer")] for edge in root.iter("edge") if edge.get("to-layer") in splits]
+    constants = [data.attrib for layer in inputs if layer.get("type") == "Const" for data in layer.iter("data")]
+    content = (folder / "openvino_tokenizer.bin").read_bytes()
+    return [content[int(data["offset"]) :][: int(data["size"])].decode() for data in constants]

@@ -18,7 +18,7 @@ from specdemo.errors import PairError, SettingsError, SpecdemoError, listed, quo
 from specdemo.experiments.prompts import Task
 from specdemo.models.catalogue import pair_settings
 from specdemo.models.checks import check_concurrent, check_strategy, with_tokenizers_compared
-from specdemo.records import MOST_IN_FLIGHT, ModelPair, Record
+from specdemo.records import MAX_CONCURRENCY, ModelPair, Record
 from specdemo.settings import Checked, GenerationSettings, RuntimeSettings
 
 ALL = "all"  # stands for every policy or strategy that the pair supports
@@ -67,7 +67,7 @@ class Axes(Checked):
         (), description="such as 'as loaded,target bf16,cache u8', of target, draft and cache; join several with +"
     )
     concurrency: tuple[int, ...] = Field(
-        (), max_length=MOST_IN_FLIGHT, description="numbers of requests at once, such as 1,2,4,8"
+        (), max_length=MAX_CONCURRENCY, description="numbers of requests at once, such as 1,2,4,8"
     )
 
 
@@ -119,9 +119,9 @@ def _variant(pair: ModelPair, settings: GenerationSettings, alternatives: Sequen
     runtime = {name: changes.pop(name) for name in PARTS.values() if name in changes}
     chosen = GenerationSettings.checked(**dict(settings) | changes)
     if "num_assistant_tokens" in changes and "num_assistant_tokens" not in chosen.strategy.parameters():
-        raise SettingsError(f"A lookahead has no effect with {chosen.strategy.words}; leave one of them out.")
+        raise SettingsError(f"A lookahead has no effect with {chosen.strategy.description}; leave one of them out.")
     return Variant(
-        name=", ".join(alternative.name for alternative in alternatives) or chosen.strategy.words,
+        name=", ".join(alternative.name for alternative in alternatives) or chosen.strategy.description,
         values={alternative.axis: alternative.value for alternative in alternatives},
         settings=chosen,
         runtime=RuntimeSettings.checked(**pair.runtime.model_dump() | runtime),
@@ -140,8 +140,8 @@ def _check(pair: ModelPair, variant: Variant) -> None:
         raise SettingsError(f"The {settings.engine} engine serves one request at a time; choose {CONCURRENT[0]}.")
     if settings.do_sample:
         raise SettingsError("Outputs of several requests at once are compared; switch sampling off.")
-    if not 1 <= concurrency <= MOST_IN_FLIGHT:
-        raise SettingsError(f"Concurrent requests are from 1 to {MOST_IN_FLIGHT}; choose other numbers.")
+    if not 1 <= concurrency <= MAX_CONCURRENCY:
+        raise SettingsError(f"Concurrent requests are from 1 to {MAX_CONCURRENCY}; choose other numbers.")
     check_concurrent(pair, settings.engine, settings.strategy, settings.sampling)
 
 
@@ -176,7 +176,7 @@ def _choices(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> list[
             optional = policy not in axes.policies
             alternatives.append(_Alternative("policy", policy, {"policy": policy}, f"policy {policy}", optional))
     if not alternatives and (axes.lookaheads or axes.thresholds or axes.policies):
-        raise SettingsError(f"Lookaheads and thresholds have no effect with {settings.strategy.words}; vary others.")
+        raise SettingsError(f"Lookaheads and thresholds do not affect {settings.strategy.description}; vary others.")
     return alternatives
 
 

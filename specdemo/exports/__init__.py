@@ -1,1 +1,1 @@
-"""Records as JSON, an HTML replay, a GIF, and settings as code. Everything above `models` may import this."""
+"""Records as JSON, an HTML replay, a GIF, and settings as code. Everything above `engines` may import this."""

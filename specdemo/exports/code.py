@@ -1,5 +1,5 @@
-"""Settings as a few lines for other software, which reproduce them without specdemo. Prompts, names and paths are
-other people's text, so each is quoted for where it stands: Python, JSON, bash, or a comment.
+"""Code and commands that reproduce settings in other software. Prompts, names and paths are untrusted text, which is
+quoted for its place: Python, JSON, bash, or a comment.
 """
 
 import json
@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, get_args
 
+from specdemo.engines import formats
 from specdemo.errors import SettingsError, quoted
 from specdemo.models.devices import draft_device, properties
 from specdemo.models.library import Format, Origin, origin
@@ -17,12 +18,11 @@ from specdemo.strategies import DRAFT_MODEL, HeadName, Lookup, ServerDefault, St
 from specdemo.text import printable
 
 _PORT = "8000"
-_WINDOW = 4096  # last tokens for llama.cpp to penalize, if the context length is unknown
 
 
 @dataclass(frozen=True)
 class _Copy:
-    """A request, where to find its models, and the strategy in the software's form."""
+    """What to reproduce: a request, the origins of its models, and the strategy as the software's options, `form`."""
 
     pair: ModelPair
     request: Request
@@ -36,8 +36,8 @@ class _Copy:
 
 
 class Software(NamedTuple):
-    """`form` converts a strategy, `target` and `draft` are the model formats that the software reads, `write` yields
-    the lines, and `heads` are the kinds of head that it can load.
+    """`form` converts a strategy, or returns None if there is no equivalent. `target` and `draft`: model formats that
+    the software reads. `heads`: kinds of head that it loads. `write` yields the lines.
     """
 
     title: str
@@ -49,8 +49,8 @@ class Software(NamedTuple):
 
 
 def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: str, *, local: bool = False) -> str:
-    """Return the lines for one of `FLAVOURS`, with paths on this machine if `local`; a SettingsError names what the
-    software lacks. Prompt lookup replaces a draft in no format that it reads, as a comment then says.
+    """Return the lines for one of `FLAVOURS`, with paths of this machine if `local`. A draft that the software cannot
+    read is replaced by prompt lookup, as a comment then says. SettingsError: the software lacks something else.
     """
     software, request = FLAVOURS[flavour], Request.of(prompt, settings)
     strategy = request.strategy
@@ -58,12 +58,14 @@ def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: st
         raise SettingsError("The server's own speculation settings are unknown; choose a pair on this machine.")
     if software.form(strategy) is None:
         if strategy.drafter is not DRAFT_MODEL:
-            what = strategy.drafter.label.lower()
-            raise SettingsError(f"{software.title} has no equivalent of {what}; choose another drafter.")
-        raise SettingsError(f"{software.title} cannot decode with {strategy.words}; choose a constant lookahead.")
+            drafter = strategy.drafter.label.lower()
+            raise SettingsError(f"{software.title} has no equivalent of {drafter}; choose another drafter.")
+        lookahead = strategy.description
+        raise SettingsError(f"{software.title} cannot decode with {lookahead}; choose a constant lookahead.")
 
     def origin_of(model: Any, formats: tuple[Format, ...]) -> Origin | None:
-        return next(filter(None, (origin(model, format_, local=local) for format_ in formats)), None)
+        origins = (origin(model, format_, local=local) for format_ in formats)
+        return next(filter(None, origins), None)
 
     draft, notes = None, list[str]()
     if strategy.drafter.model:
@@ -85,7 +87,7 @@ def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: st
             f"{software.title} cannot load {quoted(pair.target.name)}, which exists for OpenVINO only; "
             f"choose {FLAVOURS['genai'].title}, or another target."
         )
-    notes += [place.get for place in (target, draft) if place is not None and place.get is not None]
+    notes += [source.get for source in (target, draft) if source is not None and source.get is not None]
     copy = _Copy(pair, request, target, draft, software.form(request.strategy))
     return "\n".join([*map(_comment, notes), *software.write(copy)]) + "\n"
 
@@ -96,23 +98,23 @@ def _genai(copy: _Copy) -> Iterator[str]:
     target_options, draft_options = (
         _arguments(properties(uncached, device)) for device in (runtime.device, draft_device(runtime))
     )
-    source = "prompt_lookup=True"
+    drafter = "prompt_lookup=True"
     if copy.draft is not None:
-        source = f"draft_model=ov_genai.draft_model({copy.draft.path!r}, {draft_device(runtime)!r}{draft_options})"
+        drafter = f"draft_model=ov_genai.draft_model({copy.draft.path!r}, {draft_device(runtime)!r}{draft_options})"
     yield "import openvino_genai as ov_genai"
     yield ""
     yield "scheduler = ov_genai.SchedulerConfig()"
     yield f"scheduler.cache_size = {runtime.cache_size}"
     yield f"pipeline = ov_genai.{'VLMPipeline' if in_parts else 'LLMPipeline'}("
     yield f"    {copy.target.path!r}, {runtime.device!r}, scheduler_config=scheduler{target_options},"
-    yield f"    {source},"
+    yield f"    {drafter},"
     yield ")"
     yield "config = pipeline.get_generation_config()"
-    for name, value in copy.request.genai().items():
-        why = "  # without it, GenAI does not apply a threshold in greedy decoding" if name == "logprobs" else ""
-        yield f"config.{name} = {value!r}{why}"
+    for name, value in formats.genai(copy.request).items():
+        comment = "  # without it, GenAI does not apply a threshold in greedy decoding" if name == "logprobs" else ""
+        yield f"config.{name} = {value!r}{comment}"
     yield f"prompt = {copy.request.prompt!r}"
-    if not copy.chat or in_parts:  # GenAI accepts no chat history for models in parts
+    if not copy.chat or in_parts:  # GenAI takes no chat history for models in parts
         yield f"config.apply_chat_template = {copy.chat}"
     else:
         system = f"{copy.request.messages[0]!r}, " if copy.request.system_prompt else ""
@@ -132,30 +134,30 @@ def _ovms(copy: _Copy) -> Iterator[str]:
         yield command(["ovms", *flags, "--pipeline_type", "LM_CB"])
         yield "# and in the model's graph.pbtxt: plugin_config: '{ \"prompt_lookup\": true }'"
     # without probabilities, GenAI does not apply a threshold in greedy decoding
-    probabilities = {"logprobs": True} if copy.request.reports_probabilities else {}
-    yield from _post("/v3", copy, copy.request.openai() | copy.form | probabilities)
+    probabilities = {"logprobs": True} if formats.reports_probabilities(copy.request) else {}
+    yield from _post("/v3", copy, formats.openai(copy.request) | copy.form | probabilities)
 
 
 def _vllm(copy: _Copy) -> Iterator[str]:
     form = copy.form
     if copy.draft is not None:
-        form = {"method": "eagle3" if copy.pair.eagle3 else "draft_model", "model": copy.draft.path, **form}
+        form = {"method": "eagle3" if copy.pair.head == "eagle3" else "draft_model", "model": copy.draft.path, **form}
     if copy.target.path.endswith(".gguf"):
         yield "# vLLM 0.32 no longer reads GGUF files; replace this one by the repository of the original weights"
     flags = ["--port", _PORT, "--served-model-name", copy.pair.target.name, "--speculative-config", _json(form)]
     yield command(["vllm", "serve", copy.target.path, *flags])
-    yield from _post("/v1", copy, copy.request.openai())
+    yield from _post("/v1", copy, formats.openai(copy.request))
 
 
 def _llama_cpp(copy: _Copy) -> Iterator[str]:
     flags = copy.form
     if copy.draft is not None:
-        kind = "draft-eagle3" if copy.pair.eagle3 else "draft-simple"
+        kind = "draft-eagle3" if copy.pair.head == "eagle3" else "draft-simple"
         flags = ["--spec-type", kind, "--spec-draft-model", copy.draft.path, *flags]
     if "ngram-cache" in flags:
         yield "# llama.cpp's n-gram cache decides how much to propose by thresholds of its own"
     yield command(["llama-server", "--port", _PORT, "-m", copy.target.path, *flags])
-    sampling = copy.request.llama_cpp(copy.pair.target.context_length or _WINDOW)
+    sampling = formats.llama_cpp(copy.request, copy.pair.target.context_length)
     yield from _post("/v1", copy, {"max_tokens": copy.request.max_new_tokens, **sampling})
 
 
@@ -180,21 +182,21 @@ def _comment(text: str) -> str:
 
 
 def _json(value: Any) -> str:
-    """On one line; what cannot be seen is escaped, letters of any script are not."""
+    """Write JSON on one line. Invisible characters are escaped; letters of any script are not."""
     text = json.dumps(value, ensure_ascii=False)
-    return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in text)
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def command(arguments: Sequence[str]) -> str:
-    """SettingsError: a name or path has invisible characters."""
+    """Quote arguments for a shell. SettingsError: a name or path has invisible characters."""
     for argument in arguments:
         if not argument.isprintable():
-            raise SettingsError(f"{quoted(argument)} has characters that no command line should hold; rename it.")
+            raise SettingsError(f"{quoted(argument)} has invisible characters; rename it.")
     return shlex.join(arguments)
 
 
 def _post(prefix: str, copy: _Copy, request: dict[str, Any]) -> Iterator[str]:
-    """Send a request to the server that the lines before start."""
+    """Yield a curl command for the server that the lines before it start."""
     path, body = "/completions", dict[str, Any](prompt=copy.request.prompt)
     if copy.chat:
         path, body = "/chat/completions", {"messages": copy.request.messages}

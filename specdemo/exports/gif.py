@@ -14,18 +14,19 @@ from specdemo.files import colours
 from specdemo.records import SIDES, Comparison, Side
 from specdemo.results.summary import Summary, summarise
 from specdemo.results.words import pieces, prompt_of
+from specdemo.text import counted
 
 SIZE = WIDTH, HEIGHT = 880, 520
 _EDGE, _GAP, _LINE, _TOP = 22, 16, 27, 120
 _PANE = (WIDTH - 2 * _EDGE - _GAP) // 2, HEIGHT - _TOP - 74
-_WATCH_SECONDS, _STILL_SECONDS, _FRAMES = 5.0, 4.0, 10  # what a viewer sits through; frames per second
-_COLOURS = 64  # of the palette: text stays sharp, and the file below a megabyte
+_PLAY_SECONDS, _END_SECONDS, _FRAMES = 5.0, 4.0, 10  # of the race, of the conclusion; frames per second
+_COLOURS = 64  # of the palette: enough for sharp text, in a file below a megabyte
 _FONTS = ("DejaVuSans.ttf", "Arial.ttf", "Helvetica.ttc", "LiberationSans-Regular.ttf", "NotoSans-Regular.ttf")
 _TEXT_COLOURS = {"rejected": "rejected", "prompt": "mute"}
 _TONES = {"faster": "accepted", "slower": "rejected"}
 _LEGEND = (("accepted", "accepted"), ("rejected", "rejected"), ("own", "correction or bonus"))
 
-PlacedWord = tuple[str, str, int, int]  # a word, its kind, and where it stands in its pane, in pixels
+PlacedWord = tuple[str, str, int, int]  # a word, its kind, and its position in its pane, in pixels
 
 
 class _Text:
@@ -51,14 +52,15 @@ class _Text:
                 self._x += _width(word, 15)
 
 
-def moving_picture(comparison: Comparison) -> bytes:
+def animation(comparison: Comparison) -> bytes:
     texts, summary = {side: _Text(comparison, side) for side in SIDES}, summarise(comparison)
-    seconds, moving = max(text.round_ends[-1] for text in texts.values()), round(_WATCH_SECONDS * _FRAMES)
-    times = [*(seconds * number / moving for number in range(moving)), None]
+    seconds = max(text.round_ends[-1] for text in texts.values())
+    count = round(_PLAY_SECONDS * _FRAMES)
+    times = [*(seconds * number / count for number in range(count)), None]
     frames = [_frame(texts, summary, seconds, at) for at in times]
     palette = frames[-1].quantize(_COLOURS, dither=Image.Dither.NONE)
     first, *others = (frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames)
-    durations, out = [round(1000 / _FRAMES)] * moving + [round(_STILL_SECONDS * 1000)], BytesIO()
+    durations, out = [round(1000 / _FRAMES)] * count + [round(_END_SECONDS * 1000)], BytesIO()
     first.save(out, "GIF", save_all=True, append_images=others, duration=durations, loop=0, optimize=True)
     return out.getvalue()
 
@@ -70,23 +72,24 @@ def _frame(texts: dict[Side, _Text], summary: Summary, seconds: float, at: float
     goal = max(text.tokens[-1] for text in texts.values())
     for number, (side, text) in enumerate(texts.items()):
         shown = len(text.round_ends) if at is None else bisect_right(text.round_ends, at)
-        clock, tokens = min(text.round_ends[-1] if at is None else at, text.round_ends[-1]), text.tokens[shown - 1]
-        share, words = tokens / goal, f"{tokens} token{'s' * (tokens != 1)} · {_duration(clock)}"
+        clock = text.round_ends[-1] if at is None else min(at, text.round_ends[-1])
+        tokens = text.tokens[shown - 1]
+        share, label = tokens / goal, f"{counted(tokens, 'token')} · {_duration(clock)}"
         if at is None and summary.seconds:
             total = summary.seconds[side]
-            share, words = total / (max(summary.seconds.values()) or 1), _duration(total)
+            share, label = total / (max(summary.seconds.values()) or 1), _duration(total)
         y, left, right = _TOP - 36 + 18 * number, _EDGE + 90, WIDTH - _EDGE - 230
         draw.rectangle((left, y, right, y + 9), colours()["line"])
         colour = colours()["plain" if side == "plain" else "accepted"]
         draw.rectangle((left, y, left + (right - left) * share, y + 9), colour)
         _write(draw, side, _EDGE, y - 4, 13, "mute")
-        _write(draw, words, right + 12, y - 4, 13, "ink")
+        _write(draw, label, right + 12, y - 4, 13, "ink")
         image.paste(_pane(text.rows[:shown]), (_EDGE + number * (_PANE[0] + _GAP), _TOP))
     if at is None:
         _write(draw, summary.headline, _EDGE, 10, 24, _TONES.get(summary.direction, "ink"))
         _write(draw, f"{summary.sentence} {summary.agreement.capitalize()}.", _EDGE, 42, 13, "mute")
     else:
-        factor = _WATCH_SECONDS / seconds if seconds else 1
+        factor = _PLAY_SECONDS / seconds if seconds else 1
         pace = f"{factor:.1f}× slower" if factor >= 1 else f"{1 / factor:.1f}× faster"
         _write(draw, "Plain against speculative decoding", _EDGE, 10, 24, "ink")
         _write(draw, f"Played {pace} than it ran, each side on its own clock.", _EDGE, 42, 13, "mute")
@@ -98,9 +101,9 @@ def _frame(texts: dict[Side, _Text], summary: Summary, seconds: float, at: float
     return image
 
 
-def _write(draw: ImageDraw.ImageDraw, words: str, x: int, y: int, size: int, colour: str) -> None:
-    """Write the words in at most two lines."""
-    lines = wrap(words, round((WIDTH - x - _EDGE) / _font(size).getlength("n")))[:2]
+def _write(draw: ImageDraw.ImageDraw, text: str, x: int, y: int, size: int, colour: str) -> None:
+    """Write a text in at most two lines."""
+    lines = wrap(text, round((WIDTH - x - _EDGE) / _font(size).getlength("n")))[:2]
     draw.multiline_text((x, y), "\n".join(lines), colours()[colour], _font(size), spacing=4)
 
 
@@ -108,10 +111,11 @@ def _pane(rows: list[list[PlacedWord]]) -> Image.Image:
     """Draw a text, scrolled to its end."""
     image = Image.new("RGB", _PANE, colours()["card"])
     draw = ImageDraw.Draw(image)
-    up = max(max((y for row in rows for *_, y in row), default=0) + _LINE - _PANE[1] + 24, 0)
-    for text, kind, x, y in (word for row in rows for word in row):
-        if y >= up - _LINE:
-            _word(draw, (text, kind, x + 14, y + 12 - up), 15)
+    words = [word for row in rows for word in row]
+    scroll = max(max((y for *_, y in words), default=0) + _LINE - _PANE[1] + 24, 0)
+    for text, kind, x, y in words:
+        if y >= scroll - _LINE:
+            _word(draw, (text, kind, x + 14, y + 12 - scroll), 15)
     draw.rectangle((0, 0, _PANE[0] - 1, _PANE[1] - 1), outline=colours()["line"])
     return image
 
@@ -136,7 +140,7 @@ def _width(text: str, size: int) -> int:
 
 @cache
 def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """An installed font with many scripts; otherwise Pillow's own, which has only Latin."""
+    """Return an installed font with many scripts, or else Pillow's own, which has only Latin."""
     for name in _FONTS:
         try:
             return ImageFont.truetype(name, size)

@@ -19,7 +19,7 @@ from specdemo.results import figures
 from specdemo.results.summary import summarise
 
 PAGE = ASSETS / "page"
-STYLES = ("tokens.css", "race.css")  # those of the page that a replay needs, too, in order
+STYLES = ("tokens.css", "race.css")  # style sheets of page and replay, in order
 PLOTTING = ("files.js", "plot.js")  # modules that draw figures
 _MODULES = (*PLOTTING, "glossary.js", "pane.js", "player.js", "race.js", "rounds.js")
 
@@ -29,15 +29,15 @@ def text_of(name: str) -> str:
 
 
 def filled(template: str, **values: Any) -> str:
-    from jinja2 import Environment, StrictUndefined  # takes a tenth of a second, which a race does not wait for
+    from jinja2 import Environment, StrictUndefined  # imported late: it takes a tenth of a second
 
     return Environment(autoescape=True, undefined=StrictUndefined).from_string(template).render(**values)
 
 
 def _animation(comparison: Comparison) -> bytes:
-    from specdemo.exports.gif import moving_picture  # PIL takes as long
+    from specdemo.exports.gif import animation  # PIL takes as long
 
-    return moving_picture(comparison)
+    return animation(comparison)
 
 
 def replay(comparison: Comparison) -> bytes:
@@ -58,19 +58,19 @@ def replay(comparison: Comparison) -> bytes:
 
 
 def plotting(modules: Sequence[str]) -> dict[str, Markup]:
-    """What a file without a server needs to draw figures: these modules, Plotly, and its kit."""
+    """Return what a file needs to draw figures without a server: these modules, Plotly, and the kit."""
     imports = {"imports": {name: _url(_bare(text_of(name))) for name in modules}}
     plotly = Markup(b64encode(figures.plotly_js()).decode())
     return {"imports": in_script(imports), "plotly": plotly, "kit": in_script(figures.kit())}
 
 
 def in_script(value: Any) -> Markup:
-    """As JSON that cannot end the element which holds it."""
+    """Write JSON that cannot end its script element."""
     return Markup(json.dumps(value).replace("<", "\\u003c"))
 
 
 def _bare(script: str) -> str:
-    """Let a module import others by name alone, which an import map resolves from a `data:` URL, too."""
+    """Make a module import others by bare names, which an import map resolves even from a `data:` URL."""
     return script.replace(' from "./', ' from "')
 
 

@@ -1,7 +1,7 @@
 """Comparisons as JSON objects of schema 2, and back.
 
 The object is the record itself. For readers without this package, each side also has its text, token ids and rates,
-and `summary` has the figures and sentences of the page; reading ignores them.
+and `summary` has the page's figures and sentences. `from_json` ignores these.
 """
 
 import zlib
@@ -39,7 +39,7 @@ def from_json(data: dict[str, Any]) -> Comparison:
 
 
 def _run(data: dict[str, Any]) -> Run:
-    # One by one: validating a long run in a single call would stall the server's other threads.
+    # Rounds are validated one by one: a single call for a long run would stall the server's other threads.
     prefill, *rounds = (Round.model_validate(item) for item in (data["prefill"], *data["rounds"]))
     for step in rounds:
         if step.contradicts_itself:
@@ -48,7 +48,7 @@ def _run(data: dict[str, Any]) -> Run:
 
 
 def from_text(text: str | bytes, advice: str) -> Comparison:
-    """Read untrusted JSON; the message of a FileError ends with `advice`."""
+    """Read untrusted JSON. FileError: it is no comparison, with `advice` on what to do."""
     try:
         return from_json(json_value(text))
     except (ValueError, TypeError, KeyError, AttributeError) as error:  # JSON of any other structure
@@ -56,7 +56,7 @@ def from_text(text: str | bytes, advice: str) -> Comparison:
 
 
 def unpack(packed: str, most: int) -> Comparison:
-    """Read base64 of gzipped JSON of at most `most` bytes, as sent by the page; else raise a FileError."""
+    """Read gzipped JSON in base64, as sent by the page. FileError: it is damaged or has more than `most` bytes."""
     advice = "run again and share that"
     try:
         with GzipFile(fileobj=BytesIO(b64decode(packed, validate=True))) as file:

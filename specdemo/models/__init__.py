@@ -1,5 +1,6 @@
-"""Model pairs: where they are, whether they are complete, and whether they fit each other and this machine. Engines
-and all above them import this.
+"""Model pairs: their locations, whether they are complete, and whether they fit each other and this machine.
+
+`engines` and everything above it may import this.
 """
 
 import sys

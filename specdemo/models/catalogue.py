@@ -1,7 +1,7 @@
-"""The catalogue of recommended pairs, their models' places on this machine, and the default pair.
+"""The catalogue of recommended pairs, their models' locations on this machine, and the default pair.
 
-Sizes in `assets/catalogue.json` are estimates, and the speedups in its notes are their authors'. A model in the Hub's
-cache counts only if it is complete: it is inspected like any other, and its weights arrive last.
+Sizes in `assets/catalogue.json` are estimates, and the speedups in its notes are the models' authors'. A model in
+the Hub's cache counts only if it is complete: it is inspected like any other, and its weights arrive last.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from specdemo.capabilities import DRAFT_KINDS
+from specdemo.capabilities import DRAFT_KINDS, effective, strategies, supports
 from specdemo.errors import FolderError, ModelError, PairError, SettingsError, UnknownNameError, quoted
 from specdemo.files import ASSETS, expand_path, is_writable, list_folder, own_cache
 from specdemo.models.converted import conversions, file_digest, has_int8_weights, is_converted
@@ -26,7 +26,7 @@ from specdemo.models.folder import inspect_folder, own_head
 from specdemo.models.gguf import inspect_model
 from specdemo.records import Model, ModelPair, Prompts, Record
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.strategies import DraftKindName
+from specdemo.strategies import DraftKindName, parameters
 
 BUNDLED = ASSETS / "story-pair"
 MODELS_VARIABLE, PAIR_VARIABLE = "SPECDEMO_MODELS", "SPECDEMO_PAIR"
@@ -145,18 +145,14 @@ def models_dir(directory: Path | None = None) -> Path:
 
 def cached_folders() -> dict[str, Path]:
     """Return the newest complete folder of each model in the Hub's cache, by repository."""
-    repositories = (repository for repository, _ in repositories_in(hub_cache()))
-    return {name: folder for name in repositories if (folder := _cached_folder(name)) is not None}
+    newest = {name: _first_complete(snapshots(storage)) for name, storage in repositories_in(hub_cache())}
+    return {name: folder for name, folder in newest.items() if folder is not None}
 
 
 def repositories_in(cache: Path) -> list[tuple[str, Path]]:
     """Return the repositories in a cache with the Hub's layout, with their storage."""
     storages = [path for path in list_folder(cache) if path.name.startswith("models--")]
     return [(storage.name.removeprefix("models--").replace("--", "/"), storage) for storage in storages]
-
-
-def _cached_folder(repository: str) -> Path | None:
-    return _first_complete(snapshots(storage_of(repository)))
 
 
 def _first_complete(folders: Iterable[Path]) -> Path | None:
@@ -184,11 +180,11 @@ def local_folder(source: Source, directory: Path | None = None) -> Path | None:
         return ASSETS / source.path
     assert source.repository is not None, "a source has a repository or a path"
     if source.format == "openvino":
-        return _cached_folder(source.repository)
+        return _first_complete(snapshots(storage_of(source.repository)))
     if source.format == "gguf":
         assert source.file is not None
-        places = [*_packaged(source), *(folder / source.file for folder in snapshots(storage_of(source.repository)))]
-        return next((path for path in places if path.is_file() and _has_right_digest(source, path)), None)
+        paths = [*_packaged(source), *(folder / source.file for folder in snapshots(storage_of(source.repository)))]
+        return next((path for path in paths if path.is_file() and _has_right_digest(source, path)), None)
     return _first_complete([exported_folder(source, directory)])
 
 
@@ -215,7 +211,8 @@ def entry_folders(entry: Entry, directory: Path | None = None) -> tuple[Path | N
 
 def bundled_pair(**runtime: Any) -> ModelPair:
     """Return the bundled pair, by default in f32, in which both outputs are identical."""
-    return _initial_pair(*bundled_models(), runtime=runtime)
+    target, draft = bundled_models()
+    return pair_of(target, draft, runtime=initial_runtime(target, **runtime))
 
 
 def bundled_models() -> tuple[Model, Model]:
@@ -246,11 +243,7 @@ def default_pair(**runtime: Any) -> ModelPair:
     ]
     if not all(map(is_converted, models)) and not is_writable(conversions()):
         return bundled_pair(**runtime)
-    return _initial_pair(*models, runtime=runtime)
-
-
-def _initial_pair(target: Model, draft: Model | None = None, *, runtime: dict[str, Any]) -> ModelPair:
-    return pair_of(target, draft, runtime=RuntimeSettings.checked(**initial_runtime(target).model_dump() | runtime))
+    return pair_of(*models, runtime=initial_runtime(models[0], **runtime))
 
 
 def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettings) -> ModelPair:
@@ -281,12 +274,13 @@ def require_draft(pair: ModelPair) -> Model:
 
 
 def default_settings(target: Model) -> Defaults:
-    """Return a target's default settings, the catalogue's if it is listed there, wherever it is stored."""
+    """Return a target's default settings: the catalogue's if it is listed there, wherever it is stored."""
     if target.server is not None:
         return Defaults(generation={"engine": "server", "policy": "server"})
-    path = target.path
-    listed = (entry for entry in catalogue() if path is not None and _matches(path, entry.target))
-    return next((entry.begin for entry in listed), Defaults())
+    for entry in catalogue():
+        if target.path is not None and _matches(target.path, entry.target):
+            return entry.begin
+    return Defaults()
 
 
 def _matches(path: Path, source: Source) -> bool:
@@ -297,18 +291,32 @@ def _matches(path: Path, source: Source) -> bool:
     return local_folder(source) == path
 
 
-def initial_runtime(target: Model) -> RuntimeSettings:
-    return default_settings(target).runtime
+def initial_runtime(target: Model, **chosen: Any) -> RuntimeSettings:
+    """Return a target's defaults updated with `chosen`."""
+    return RuntimeSettings.checked(**default_settings(target).runtime.model_dump() | chosen)
 
 
 def initial_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
     """Return a pair's defaults updated with `chosen`; the traced engine is preferred where quantization helps it."""
-    begin = default_settings(pair.target).generation
     traced = "traced" in DRAFT_KINDS[pair.draft_kind or "model"].engines and has_int8_weights(pair.target)
     if "engine" not in chosen and traced and int8_runtime(pair.runtime) != pair.runtime:
-        with suppress(SettingsError):  # the chosen settings need the other engine
-            return GenerationSettings.checked(**begin | {"engine": "traced"} | chosen)
-    return GenerationSettings.checked(**begin | chosen)
+        with suppress(SettingsError):  # if the chosen settings need the other engine
+            return _with_defaults(pair, {"engine": "traced"} | chosen)
+    return _with_defaults(pair, chosen)
+
+
+def _with_defaults(pair: ModelPair, chosen: dict[str, Any]) -> GenerationSettings:
+    """Leave out the default policy if the engine lacks it or one of its settings, or if it lacks a chosen one."""
+    defaults = default_settings(pair.target).generation
+    if pair.servers is None:
+        engine = (defaults | chosen).get("engine", GenerationSettings.model_fields["engine"].default)
+        able = strategies(engine, pair.draft_kind, chosen.get("drafter"), str(defaults.get("policy")))
+        fits = any(chosen.keys() & parameters() <= effective(strategy, engine) for strategy in able)
+        supported = {name: value for name, value in defaults.items() if supports(engine, name)}
+        if not fits or supported != defaults:
+            supported.pop("policy", None)
+        defaults = supported
+    return GenerationSettings.checked(**defaults | chosen)
 
 
 def pair_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:

@@ -1,7 +1,7 @@
-"""Checks of whether a pair can run here, and in which engine, before any weights are loaded.
+"""Whether a pair can run here, and in which engine, checked before any weights are loaded.
 
-Tokenizers are compared by their vocabularies, or by an example if one has no detokenizer, from which GenAI reads the
-vocabulary: only a target needs one.
+Tokenizers are compared by their vocabularies, which GenAI reads from the detokenizers. A draft may have none; then
+both tokenizers encode an example.
 """
 
 import os
@@ -33,13 +33,13 @@ _IN_PARTS = (
     "GenAI decodes with a model that is exported in parts plainly or with its own multi-token-prediction head; "
     "choose the genai engine and that head as the draft."
 )
-_TAIL = 2**18  # bytes at the end of a tokenizer's XML, with its ids and chat template
+_TAIL_BYTES = 2**18  # bytes at the end of a tokenizer's XML, with its ids and chat template
 _MIN_OVERLAP = 0.98
-"""Least part of the larger vocabulary (Qwen2.5's has 151,936 tokens or 152,064); only orders the list of drafts."""
+"""Smallest share of the larger vocabulary (Qwen2.5's has 151,936 or 152,064 tokens); only sorts drafts."""
 
 
 class EngineReport(Record):
-    """Whether an engine can run the pair; `reason` says why not, or is a warning, as when memory may be too small.
+    """Whether an engine can run the pair. `reason` says why not, or warns, for example of too little memory.
 
     `memory_needed` is an upper estimate, in bytes.
     """
@@ -51,8 +51,8 @@ class EngineReport(Record):
 
     @property
     def summary(self) -> str:
-        able = "can run this pair." if self.can_run else "cannot run this pair:"
-        return f"{self.engine} engine: {able} {self.reason or ''}".rstrip()
+        answer = "can run this pair." if self.can_run else "cannot run this pair:"
+        return f"{self.engine} engine: {answer} {self.reason or ''}".rstrip()
 
 
 class PairReport(Record):
@@ -86,7 +86,7 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
         refusal = _refusal(name, target, draft, difference)
         remark = refusal
         if remark is None and difference is not None:
-            remark = "In greedy decoding only: the draft's tokenizer is another, so its text is re-encoded."
+            remark = "In greedy decoding only: the draft's tokenizer differs, so its text is re-encoded."
         elif remark is None and unconverted is not None:
             remark = f"{unconverted.name!r} is converted when it is first used; the tokenizers are compared then."
         elif remark is None and needed > free:
@@ -105,25 +105,25 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
 def drafts_for(target: Model, models: Iterable[Model]) -> list[Model]:
     """Return the models that may draft for a target, without opening them.
 
-    Smaller models with the same vocabulary size come first, then larger ones, then those whose text can be
+    Smaller models with the same vocabulary size come first, then larger ones, then those whose text must be
     re-encoded. A head works with one target's vocabulary only.
     """
 
-    def fits(model: Model) -> bool:  # families pad their vocabularies to other multiples
+    def shares_vocabulary(model: Model) -> bool:  # families pad their vocabularies to other multiples
         sizes = sorted((model.vocabulary or 0, target.vocabulary or 0))
         same = model.architecture == target.architecture and sizes[0] >= _MIN_OVERLAP * sizes[1]
         return model.vocabulary == target.vocabulary or (same and not model.head)
 
-    def able(model: Model) -> bool:
+    def can_draft(model: Model) -> bool:
         if target.in_parts or model.head == "mtp":
             return target.in_parts and model.head == "mtp" and model.path == target.path
-        return model != target and (fits(model) or (model.detokenizer and not model.head))
+        return model != target and (shares_vocabulary(model) or (model.detokenizer and not model.head))
 
-    def unlikely(model: Model) -> tuple[bool, bool]:
+    def rank(model: Model) -> tuple[bool, bool]:
         larger = (model.weight_bytes or 0) >= (target.weight_bytes or 0)
-        return not fits(model), larger
+        return not shares_vocabulary(model), larger
 
-    return sorted(filter(able, models), key=unlikely)
+    return sorted(filter(can_draft, models), key=rank)
 
 
 def is_recommended(draft: Model, target: Model) -> bool:
@@ -134,15 +134,11 @@ def is_recommended(draft: Model, target: Model) -> bool:
         return True
     if draft.head or draft.architecture != target.architecture:  # only the catalogue knows a head's target
         return False
-    if not _converted(target, draft) or 2 * (draft.weight_bytes or 0) > (target.weight_bytes or 0):
+    if not all(map(is_converted, (target, draft))) or 2 * (draft.weight_bytes or 0) > (target.weight_bytes or 0):
         return False
     with suppress(LoadError):
         return _difference(target, draft) is None
     return False
-
-
-def _converted(target: Model, draft: Model) -> bool:
-    return is_converted(target) and is_converted(draft)
 
 
 def fitting_draft(target: Model, models: Iterable[Model]) -> Model | None:
@@ -200,7 +196,7 @@ def check_concurrent(pair: ModelPair, engine: EngineName, strategy: Strategy, sa
 def with_tokenizers_compared(pair: ModelPair) -> ModelPair:
     """Return the pair with `translated` set by comparing its tokenizers; unchanged while a file is not converted."""
     target, draft = pair.target, pair.draft
-    if draft is None or draft.head or draft.path is None or not _converted(target, draft):
+    if draft is None or draft.head or draft.path is None or not all(map(is_converted, (target, draft))):
         return pair
     return pair.model_copy(update={"translated": _difference(target, draft) is not None})
 
@@ -222,7 +218,7 @@ def _refusal(engine: EngineName, target: Model, draft: Model | None, difference:
     if draft is not None and draft.head is not None and engine not in DRAFT_KINDS[draft.head].engines:
         return "A DFlash draft runs in the genai engine only; choose it, or another draft."
     if difference is None and engine == "genai":
-        return _genai_ids(target, draft)
+        return _special_token_refusal(target, draft)
     if draft is None or difference is None:
         return None
     if engine not in DRAFT_KINDS["translated"].engines:
@@ -230,22 +226,26 @@ def _refusal(engine: EngineName, target: Model, draft: Model | None, difference:
     return None if draft.detokenizer else difference  # translation needs the draft's text
 
 
-def _genai_ids(target: Model, draft: Model | None) -> str | None:
-    """Return why GenAI refuses two models of one vocabulary: it also requires the same ids of special tokens."""
-    if draft is None or draft.head or draft.path is None or target.path is None or not _converted(target, draft):
+def _special_token_refusal(target: Model, draft: Model | None) -> str | None:
+    """Return why GenAI refuses two models with the same vocabulary: it also compares ids of special tokens."""
+    if draft is None or draft.head or not all(map(is_converted, (target, draft))):
+        return None
+    if draft.path is None or target.path is None:
         return None
     ids, draft_ids = (_special_ids(folder_of(model)) for model in (target, draft))
-    name = next((name for name in ids.keys() & draft_ids.keys() if ids[name] != draft_ids[name]), None)
-    return name and (
-        f"GenAI takes a draft only if its {name} token is the target's, but these are {draft_ids[name]} and "
-        f"{ids[name]}; choose the traced engine, which needs only the same vocabulary."
-    )
+    for name in ids.keys() & draft_ids.keys():
+        if ids[name] != draft_ids[name]:
+            return (
+                f"GenAI takes a draft only if its {name} token is the target's, but these are {draft_ids[name]} and "
+                f"{ids[name]}; choose the traced engine, which needs only the same vocabulary."
+            )
+    return None
 
 
 def _special_ids(folder: Path) -> dict[str, str]:
-    """Read them from a tokenizer's XML: GenAI 2026.4 now and then crashes for one without a detokenizer."""
+    """Read the ids from a tokenizer's XML: GenAI 2026.4 sometimes crashes if it has no detokenizer."""
     with suppress(OSError), (folder / "openvino_tokenizer.xml").open("rb") as file:
-        file.seek(max(file.seek(0, os.SEEK_END) - _TAIL, 0))
+        file.seek(max(file.seek(0, os.SEEK_END) - _TAIL_BYTES, 0))
         end = file.read().decode(errors="replace")
         return dict(re.findall(r'<(bos|eos|pad)_token_id value="(\d+)"', end))
     return {}
@@ -257,8 +257,8 @@ def load_tokenizer(model: Model) -> "openvino_genai.Tokenizer":
     try:
         return openvino_genai.Tokenizer(folder_of(model))
     except OPENVINO_FAILURES as error:
-        what = f"OpenVINO cannot load the tokenizer of {model.name!r}"
-        raise LoadError.of(error, what, "export it again") from error
+        message = f"OpenVINO cannot load the tokenizer of {model.name!r}"
+        raise LoadError.of(error, message, "export it again") from error
 
 
 _EXAMPLE = (

@@ -1,10 +1,10 @@
 """Conversion of a GGUF file to OpenVINO IR by openvino-genai's own reader, and repair of the result.
 
-In the network, layers lack the names by which GenAI finds those that an EAGLE-3 head reads, and positions are not
-scaled. A group of 32 weights in Q4_1 and Q4_K, `scale * q + minimum`, becomes `scale * (q - zero)`, `zero` rounded to
-an integer. SmolLM2-135M-Instruct in Q4_1 then chose the same token as with its own weights at 66 % of 3,000
-positions, with a perplexity of 81 instead of 63; with `zero` in half precision, at 99.6 %, for 5 % more bytes. The
-tokenizer
+In the reader's network, layers lack the names by which GenAI finds those that an EAGLE-3 head reads, and positions
+are not scaled. A group of 32 weights in Q4_1 and Q4_K, `scale * q + minimum`, becomes `scale * (q - zero)`, with
+`zero` rounded to an integer. SmolLM2-135M-Instruct in Q4_1 then chose the same token as with its own weights at 66 %
+of 3,000 positions, with a perplexity of 81 instead of 63. With `zero` in half precision it does at 99.6 %, for 5 %
+more bytes. The reader's tokenizer
 
 - truncates a text to its last 8,192 tokens, regardless of the model's context, and loses the start of a prompt;
 - splits text by one of only three rules, and never adds a BOS token;
@@ -40,7 +40,7 @@ from specdemo.settings import WeightsForm
 _DECOMPRESSION = {"Convert", "Subtract", "Multiply", "Reshape"}  # from a constant to its product
 _EIGHT_BITS = {"u8", "i8"}
 INT8_GROUPS = (64, 32)  # weights per scale in int8; the second if the first does not divide a row
-_ROWS_AT_ONCE = 4096  # rows unpacked to f32 at once: needs less memory than the matrix itself
+_ROWS_AT_ONCE = 4096  # unpacked to f32 together; the whole matrix would need more memory
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Halves = np.ndarray[Any, np.dtype[np.float16]]
@@ -48,14 +48,14 @@ _GROUP = 32
 _ROUNDED = ("Q4_1", "Q4_K")
 _LAYER_END = re.compile(r"model\.layers\.self_attn\.add1\.layer(\d+)")
 _CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-_BYTES_AT_ONCE = 2**24  # bytes converted at once, for the same reason
+_BYTES_AT_ONCE = 2**24  # converted together, for the same reason
 _NUMPY = {"F32": "<f4", "F16": "<f2"}
 _NO_LIMIT = np.int32(2**30)  # GenAI adds to it the tokens at the beginning, so 2**31 - 1 would overflow
-_CONTROL, _USER_DEFINED = 3, 4  # among the types of tokens
+_CONTROL, _USER_DEFINED = 3, 4  # types of tokens
 
 
 def store(path: Path, work: Path, form: WeightsForm) -> None:
-    """Convert a file in a new folder, through a link to it: the reader writes its output next to its input."""
+    """Convert a file in a new folder. The reader gets a link there: it writes its output next to its input."""
     header = read_header(path)
     check_readable(header)
     work.mkdir()
@@ -112,12 +112,12 @@ def configuration(header: Header) -> dict[str, Any]:
 
 
 def generation_config(header: Header) -> dict[str, Any]:
-    """Return the model's `generation_config.json`: a turn can end with a different token from the text."""
+    """Return the model's `generation_config.json`. Turns of a chat can end with a different token than texts."""
     integer = header.integer
-    named = (integer(f"tokenizer.ggml.{which}_token_id") for which in ("eos", "eot", "eom"))
+    ends = (integer(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
     values = {
         "bos_token_id": integer("tokenizer.ggml.bos_token_id"),
-        "eos_token_id": sorted({id_ for id_ in named if id_ is not None}) or None,
+        "eos_token_id": sorted({id_ for id_ in ends if id_ is not None}) or None,
         "pad_token_id": integer("tokenizer.ggml.padding_token_id"),
     }
     return {key: value for key, value in values.items() if value is not None}
@@ -143,16 +143,16 @@ def write_with_f16(path: Path, header: Header, copy: Path) -> bool:
         for source, tensor in zip(header.tensors, tensors, strict=True):
             file.write(bytes(-file.tell() % header.alignment))
             weights, same = _bytes_of(path, header, source), tensor.type == source.type
-            for place in range(0, len(weights), _BYTES_AT_ONCE):
-                part = weights[place : place + _BYTES_AT_ONCE]
+            for start in range(0, len(weights), _BYTES_AT_ONCE):
+                part = weights[start : start + _BYTES_AT_ONCE]
                 file.write((part if same else _floats(part, source).astype(_NUMPY[tensor.type])).tobytes())
         file.write(bytes(-file.tell() % header.alignment))
     return True
 
 
 def _bytes_of(file: Path, header: Header, tensor: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    begin = header.data + tensor.offset
-    return np.memmap(file, np.uint8, "r")[begin : begin + tensor.bytes]
+    start = header.data + tensor.offset
+    return np.memmap(file, np.uint8, "r")[start : start + tensor.bytes]
 
 
 def _floats(raw: np.ndarray[Any, np.dtype[np.uint8]], tensor: Tensor) -> np.ndarray[Any, Any]:
@@ -162,7 +162,7 @@ def _floats(raw: np.ndarray[Any, np.dtype[np.uint8]], tensor: Tensor) -> np.ndar
 
 
 def _scale_positions(model: openvino.Model, file: Path, header: Header) -> None:
-    """Store the file's own position frequencies: the reader omits their scaling, and may round them to f16."""
+    """Store the file's position frequencies: the reader omits their scaling, and may round them to f16."""
     base = header.number(f"{header.family}.rope.freq_base") or 10_000.0
     llama3 = next((tensor for tensor in header.tensors if tensor.name == "rope_freqs.weight"), None)
     divisors = 1 if llama3 is None else np.array(_bytes_of(file, header, llama3).view(np.float32))
@@ -278,8 +278,8 @@ def _as_int8(nodes: Sequence[Any]) -> Any:
     size = next((size for size in INT8_GROUPS if columns % size == 0), columns)
     steps, scales = [], []
     for node in nodes:
-        for begin in range(0, node.get_output_shape(0)[0], _ROWS_AT_ONCE):
-            groups = _values(node, slice(begin, begin + _ROWS_AT_ONCE)).reshape(-1, columns // size, size)
+        for start in range(0, node.get_output_shape(0)[0], _ROWS_AT_ONCE):
+            groups = _values(node, slice(start, start + _ROWS_AT_ONCE)).reshape(-1, columns // size, size)
             scale = (np.abs(groups).max(axis=-1, keepdims=True) / 127).astype(np.float16)
             scale[scale == 0] = 1
             steps.append(np.clip(np.rint(groups / scale.astype(np.float32)), -127, 127).astype(np.int8))
@@ -338,7 +338,7 @@ def _unpacked(node: Any) -> list[Any]:
 
 def _repair_tokenizer(folder: Path, file: Path, header: Header) -> None:
     kinds = read_array(file, header.metadata.get("tokenizer.ggml.token_type"))
-    shown = {id_ for id_, kind in enumerate(kinds) if kind == _USER_DEFINED}
+    visible = {id_ for id_, kind in enumerate(kinds) if kind == _USER_DEFINED}
 
     def tokenizer(model: openvino.Model) -> None:
         _remove_limit(model)
@@ -350,8 +350,8 @@ def _repair_tokenizer(folder: Path, file: Path, header: Header) -> None:
             _add_bos(model, header.integer("tokenizer.ggml.bos_token_id") or 0)
 
     _rewrite(folder, "openvino_tokenizer", tokenizer)
-    if shown:
-        _rewrite(folder, "openvino_detokenizer", lambda model: _make_visible(model, shown))
+    if visible:
+        _rewrite(folder, "openvino_detokenizer", lambda model: _make_visible(model, visible))
 
 
 def _rewrite(folder: Path, stem: str, edit: Callable[[openvino.Model], None]) -> None:
@@ -361,12 +361,12 @@ def _rewrite(folder: Path, stem: str, edit: Callable[[openvino.Model], None]) ->
     model = core.read_model(folder / f"{stem}.xml")
     edit(model)
     model.validate_nodes_and_infer_types()
-    changed = folder / "changed"
-    openvino.save_model(model, changed / f"{stem}.xml", compress_to_fp16=False)
+    output = folder / "changed"
+    openvino.save_model(model, output / f"{stem}.xml", compress_to_fp16=False)
     del model  # it keeps the file open
-    for written in changed.iterdir():
-        written.replace(folder / written.name)
-    changed.rmdir()
+    for file in output.iterdir():
+        file.replace(folder / file.name)
+    output.rmdir()
 
 
 def _remove_limit(model: openvino.Model) -> None:
@@ -389,7 +389,7 @@ def _replace_splits(model: openvino.Model, patterns: tuple[str, ...]) -> None:
 
 
 def _keep_whole_words(model: openvino.Model) -> None:
-    """Encode a piece of text that is itself a token as that token, without merging."""
+    """Encode a piece of text that is a token as that token, without merging."""
     merging = _merging(model)
     texts, pieces, words = (
         [merging.input_value(index) for index in indexes] for indexes in (range(2), range(2, 5), range(5, 8))
@@ -398,18 +398,18 @@ def _keep_whole_words(model: openvino.Model) -> None:
     zero, one, none = (opset.constant(np.int32(value)) for value in (0, 1, -1))
     ids = opset.constant(np.arange(words[0].get_shape()[0], dtype=np.int32))
     (token_ids,) = _create("VocabEncoder", [*pieces, *words, ids.output(0), none.output(0)], {})
-    whole = opset.convert(opset.greater(token_ids, none), "i32")
+    is_token = opset.convert(opset.greater(token_ids, none), "i32")
     number = opset.gather(opset.shape_of(pieces[0], "i32"), zero, zero)
     first = opset.range(zero, number, one, "i32")
     # merge piece by piece, except the pieces that are tokens
     merging.input(0).replace_source_output(first.output(0))
-    merging.input(1).replace_source_output(opset.subtract(opset.add(first, one), whole).output(0))
+    merging.input(1).replace_source_output(opset.subtract(opset.add(first, one), is_token).output(0))
     merged = merging.output(0), opset.add(merging.output(1), zero).output(0), merging.output(2)
     segments = opset.constant(np.zeros(2, np.int32)).output(0)
-    parts = [first.output(0), opset.add(first, whole).output(0), token_ids, *merged, segments]
+    parts = [first.output(0), opset.add(first, is_token).output(0), token_ids, *merged, segments]
     _, ends, joined, *_ = _create("CombineSegments", parts, {})
-    places = opset.concat([opset.constant(np.zeros(1, np.int32)), ends], 0)
-    outputs = [*(opset.gather(places, text, zero).output(0) for text in texts), joined]
+    offsets = opset.concat([opset.constant(np.zeros(1, np.int32)), ends], 0)
+    outputs = [*(opset.gather(offsets, text, zero).output(0) for text in texts), joined]
     for output, inputs in zip(outputs, readers, strict=True):
         _replace(inputs, output)
 
@@ -420,28 +420,27 @@ def _remove_unmerged(model: openvino.Model, file: Path, header: Header, kinds: S
         [text.decode(errors="replace") for text in read_array(file, header.metadata.get(f"tokenizer.ggml.{name}"))]
         for name in ("tokens", "merges")
     )
-    reached, used = {token for token in tokens if len(token) == 1}, np.zeros(len(merges), bool)
+    reachable, is_used = {token for token in tokens if len(token) == 1}, np.zeros(len(merges), bool)
     pairs = [merge.split(" ", 1) for merge in merges]
     before = 0
-    while before < len(reached):  # a single pass, if the merges are in training order
-        before = len(reached)
+    while before < len(reachable):  # a single pass, if the merges are in training order
+        before = len(reachable)
         for index, (left, right) in enumerate(pairs):
-            if left in reached and right in reached:
-                used[index] = True
-                reached.add(left + right)
-    shown = (_CONTROL, _USER_DEFINED)  # which a text is split at before
-    hidden = [
+            if left in reachable and right in reachable:
+                is_used[index] = True
+                reachable.add(left + right)
+    unmerged = [
         id_
         for id_, (token, kind) in enumerate(zip(tokens, kinds, strict=False))
-        if token not in reached and kind not in shown
+        if token not in reachable and kind not in (_CONTROL, _USER_DEFINED)  # texts are split at these before merging
     ]
     merging = _merging(model)
     begins, ends = (np.array(merging.input_value(index).get_node().data) for index in (5, 6))
-    ends[hidden] = begins[hidden]
+    ends[unmerged] = begins[unmerged]
     merging.input(6).replace_source_output(opset.constant(ends).output(0))
     for index in (8, 9, 11, 12):  # begins and ends of both sides of merges
-        used_values = merging.input_value(index).get_node().data[used]
-        merging.input(index).replace_source_output(opset.constant(used_values).output(0))
+        used = merging.input_value(index).get_node().data[is_used]
+        merging.input(index).replace_source_output(opset.constant(used).output(0))
 
 
 def _merging(model: openvino.Model) -> Any:
@@ -449,24 +448,24 @@ def _merging(model: openvino.Model) -> Any:
 
 
 def _add_bos(model: openvino.Model, token: int) -> None:
-    """Begin each text with a token, by the operation that GenAI looks for when special tokens are switched off."""
+    """Start each text with a token, added by the operation that GenAI looks for to switch special tokens off."""
     (dense,) = (node for node in model.get_ordered_ops() if node.get_type_name() == "RaggedToDense")
     length = dense.input_value(3).get_node().input_value(0).get_node()  # of each text: its end minus its beginning
-    begin = [opset.constant(np.array(values, np.int32)).output(0) for values in (0, 1, [token])]
+    first = [opset.constant(np.array(values, np.int32)).output(0) for values in (0, 1, [token])]
     segments = opset.constant(np.zeros(2, np.int32)).output(0)
-    outputs = _create("CombineSegments", [*begin, *(dense.input_value(index) for index in range(3)), segments], {})
+    outputs = _create("CombineSegments", [*first, *(dense.input_value(index) for index in range(3)), segments], {})
     for index in range(3):
         dense.input(index).replace_source_output(outputs[index])
     length.input(0).replace_source_output(outputs[1])
     length.input(1).replace_source_output(outputs[0])
 
 
-def _make_visible(model: openvino.Model, shown: set[int]) -> None:
-    """Decode the tokens in `shown` to their text instead of to nothing."""
+def _make_visible(model: openvino.Model, visible: set[int]) -> None:
+    """Decode these tokens to their text instead of to nothing."""
     (decoding,) = (node for node in model.get_ordered_ops() if node.get_type_name() == "VocabDecoder")
     part = decoding.input_value(4).get_node()  # a slice, whose end GenAI changes to decode all tokens
     hidden = part.input_value(0).get_node().data
-    still_hidden = np.array([id_ for id_ in hidden.tolist() if id_ not in shown], hidden.dtype)
+    still_hidden = np.array([id_ for id_ in hidden.tolist() if id_ not in visible], hidden.dtype)
     part.input(0).replace_source_output(opset.constant(still_hidden).output(0))
 
 

@@ -3,7 +3,7 @@
 It is named by the file's SHA-256 digest, our conversion's version and the form of weights. On a processor that
 multiplies int8, four-bit weights become int8 in groups of 64, which changes the chosen token at one to three
 positions in a hundred (docs/models.md). Conversion runs in its own process: it may run out of memory, and the reader
-prints to standard output, where it would corrupt JSON.
+prints to standard output, which would corrupt JSON there.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from specdemo.records import Model, ModelPair
 from specdemo.settings import RuntimeSettings, WeightsForm
 
 VERSION = 5  # increased when the conversion changes, to redo older ones
-_GROWTH = 3.0  # bytes of IR per byte of GGUF, at most: 4 bits stored as 8 with scales, beside what the reader wrote
+_GROWTH = 3.0  # maximum bytes per byte of GGUF: 4 bits become 8 with scales, while the reader's output still exists
 _STALE_SECONDS = 24 * 3600  # no conversion takes as long
 
 
@@ -45,8 +45,8 @@ def form_of(model: Model) -> WeightsForm:
 
 
 def has_int8_weights(model: Model) -> bool:
-    in_file = model.path is not None and model.path.is_file() and form_of(model) == "int8"
-    return in_file or model.weights in ("int8", "Q8_0")
+    as_int8 = model.path is not None and model.path.is_file() and form_of(model) == "int8"
+    return as_int8 or model.weights in ("int8", "Q8_0")
 
 
 def traced_runtime(pair: ModelPair) -> RuntimeSettings:
@@ -57,8 +57,9 @@ def stored_form(model: Model) -> str | None:
     if model.path is None or not model.path.is_file():
         return None
     label = {"exact": "exact weights", "int8": "int8 in groups of 64"}[form_of(model)]
-    able = "multiplies int8" if multiplies_int8() else "does not multiply int8"
-    return f"{label} ({'as set' if model.form != 'auto' else f'this processor {able}'})"
+    if model.form != "auto":
+        return f"{label} (as set)"
+    return f"{label} (this processor {'multiplies' if multiplies_int8() else 'does not multiply'} int8)"
 
 
 def is_converted(model: Model) -> bool:
@@ -126,21 +127,21 @@ def convert_gguf(path: Path, form: WeightsForm) -> Iterator[float]:
     for abandoned in conversions().glob(".converting-*"):  # left by a process that was killed
         if time() - abandoned.stat().st_mtime > _STALE_SECONDS:
             shutil.rmtree(abandoned, ignore_errors=True)
-    began = monotonic()
+    start = monotonic()
     failure = Failure(FetchError, f"{path.name!r} cannot be converted", "free memory and try again")
     with tempfile.TemporaryDirectory(prefix=".converting-", dir=conversions()) as scratch:
         work = run_child(_convert, path.resolve(), Path(scratch), form, name="specdemo conversion", failure=failure)
         with closing(work):
             for _ in work:
-                yield monotonic() - began
+                yield monotonic() - start
 
 
 def _check_disk(model: Model) -> None:
-    place = nearest_folder(conversions())
-    needed, free = int((model.weight_bytes or 0) * _GROWTH), shutil.disk_usage(place).free
+    folder = nearest_folder(conversions())
+    needed, free = int((model.weight_bytes or 0) * _GROWTH), shutil.disk_usage(folder).free
     if needed > free:
         raise FetchError(
-            f"The conversion of {model.name!r} may need {in_units(needed)}, but {place} has only {in_units(free)} "
+            f"The conversion of {model.name!r} may need {in_units(needed)}, but {folder} has only {in_units(free)} "
             "free; free some space, or set XDG_CACHE_HOME to a larger disk."
         )
 

@@ -29,7 +29,7 @@ INSTRUCTION_SETS = {
     "AVX-512 BF16": "avx512_bf16", "AVX-512 FP16": "avx512_fp16", "AMX INT8": "amx_int8", "AMX BF16": "amx_bf16",
     "NEON": "asimd neon", "dot product": "asimddp feat_dotprod", "I8MM": "i8mm feat_i8mm", "SVE": "sve",
 }  # fmt: skip
-"""Those that matter to decoding, with their names in /proc/cpuinfo."""
+"""Instruction sets that matter for decoding, with their names in /proc/cpuinfo."""
 _NUMPY = {"X86_V3": "avx2", "AVX2": "avx2", "X86_V4": "avx512f", "AVX512F": "avx512f", "AVX512_ICL": "avx512_vnni"}
 
 
@@ -46,7 +46,7 @@ def _cpuinfo() -> list[str]:
 
 
 def instruction_sets() -> list[str]:
-    """Return the instruction sets that Linux reports or, on other systems, the fewer that numpy knows."""
+    """Return the instruction sets that Linux reports or, on other systems, those that numpy detects."""
     flags = {word for line in _cpuinfo() if line.startswith(("flags", "Feat")) for word in line.split()}
     extensions = np.show_config(mode="dicts")["SIMD Extensions"]
     flags |= {_NUMPY[name] for name in (*extensions["baseline"], *extensions["found"]) if name in _NUMPY}
@@ -54,16 +54,16 @@ def instruction_sets() -> list[str]:
 
 
 def processor() -> str:
-    named = next((line.partition(":")[2] for line in _cpuinfo() if line.startswith("model name")), "")
-    return named.strip() or platform.processor() or platform.machine()
+    name = next((line.partition(":")[2] for line in _cpuinfo() if line.startswith("model name")), "")
+    return name.strip() or platform.processor() or platform.machine()
 
 
 def memory_needed(target_bytes: int, draft_bytes: int, cache_gb: int, engine: EngineName) -> int:
     """Return the maximum bytes of weights and KV caches.
 
     GenAI's two pipelines each hold a target and a cache, and the draft is loaded again to replay its proposals; the
-    traced engine holds each model once. Caches fill with use: a pair of 113 MB with 1 GB of cache took 0.7 GB in
-    GenAI, where this says 2.4.
+    traced engine holds each model once. Caches fill with use: in GenAI, a pair of 113 MB with 1 GB of cache took
+    0.7 GB, where this returns 2.4.
     """
     return ENGINES[engine].copies * (target_bytes + draft_bytes + cache_gb * 2**30)
 
@@ -86,15 +86,15 @@ _NPU = (
     "the traced engine needs dynamic shapes"
 )
 
-# Activations that share a scale: OpenVINO's default. With 16, one choice in a hundred more is that of exact
-# activations (docs/models.md), and passes take a tenth longer.
+# Activations that share a scale: OpenVINO's default. With 16, one choice in a hundred more agrees with exact
+# activations (docs/models.md), but passes take a tenth longer.
 _GROUP_SIZE = 32
 
 _REPORTED_PROPERTIES = (
     "INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION", "DYNAMIC_QUANTIZATION_GROUP_SIZE", "INFERENCE_NUM_THREADS",
     "EXECUTION_DEVICES",
 )  # fmt: skip
-"""Properties in use that are stored in records."""
+"""Properties that records store, as read from a compiled model."""
 PROPERTIES_VARIABLE = "SPECDEMO_CPU_PROPERTIES"
 """Environment variable with properties for every model on a CPU; runtime settings override them."""
 
@@ -123,10 +123,10 @@ def check_devices(runtime: RuntimeSettings, *, head: bool = False) -> None:
         raise DeviceError("The target of an EAGLE-3 head cannot run on AUTO; choose a device, such as CPU.")
 
     available = openvino.Core().available_devices
-    known = {*available, *(name.partition(".")[0] for name in available), "AUTO"}  # GPU is another name of GPU.0
+    accepted = {*available, *(name.partition(".")[0] for name in available), "AUTO"}  # GPU is another name of GPU.0
     for device in {runtime.device, draft_device(runtime)}:
         bare = device.removesuffix(".0")
-        if bare not in known:
+        if bare not in accepted:
             raise DeviceError(
                 f"This machine has no device {quoted(device)}; choose one of {', '.join([*available, 'AUTO'])}."
             )
@@ -140,8 +140,9 @@ def draft_device(runtime: RuntimeSettings) -> str:
 
 def draft_runtime(runtime: RuntimeSettings) -> RuntimeSettings:
     """Return the draft's runtime settings: the target's, unless it has its own precision."""
-    own = runtime.draft_precision
-    return runtime if own == "default" else runtime.model_copy(update={"precision": own})
+    if runtime.draft_precision == "default":
+        return runtime
+    return runtime.model_copy(update={"precision": runtime.draft_precision})
 
 
 def int8_runtime(runtime: RuntimeSettings) -> RuntimeSettings:
@@ -168,7 +169,7 @@ def properties(runtime: RuntimeSettings, device: str, *, group: int = _GROUP_SIZ
     The cache of compiled models holds no weights, which are read from the model's folder.
     """
     on_cpu = device.startswith("CPU")
-    chosen = _given_properties() if on_cpu else {}
+    chosen = _environment_properties() if on_cpu else {}
     if runtime.precision != "default":
         chosen["INFERENCE_PRECISION_HINT"] = chosen["KV_CACHE_PRECISION"] = runtime.precision
     if runtime.kv_cache_precision != "default":
@@ -187,7 +188,7 @@ def properties(runtime: RuntimeSettings, device: str, *, group: int = _GROUP_SIZ
     return chosen
 
 
-def _given_properties() -> dict[str, str]:
+def _environment_properties() -> dict[str, str]:
     pairs = [part.partition("=") for part in os.environ.get(PROPERTIES_VARIABLE, "").split()]
     for name, equals, value in pairs:
         if not (name and equals and value):
@@ -201,25 +202,25 @@ _CRASH = "OpenVINO 2026.4.1 crashes when it compiles a model in bf16 for one thr
 @cache
 def _computes_in_bf16_on_one_thread(requested: tuple[tuple[str, str], ...]) -> bool:
     used = _probe("CPU", {name: value for name, value in requested if name != "CACHE_DIR"})
-    alone = used.get("INFERENCE_PRECISION_HINT") == "bf16" and used.get("INFERENCE_NUM_THREADS") == "1"
-    if alone and dict(requested).get("INFERENCE_PRECISION_HINT") is None:
+    crashes = used.get("INFERENCE_PRECISION_HINT") == "bf16" and used.get("INFERENCE_NUM_THREADS") == "1"
+    if crashes and dict(requested).get("INFERENCE_PRECISION_HINT") is None:
         logging.getLogger(__name__).warning("%s, so models compute in f32; two threads allow bf16.", _CRASH)
-    return alone
+    return crashes
 
 
 @cache
 def _can_cache(folder: Path) -> bool:
-    can = is_writable(folder)
-    if not can:
+    writable = is_writable(folder)
+    if not writable:
         logging.getLogger(__name__).warning(
             "Compiled models cannot be cached in %s, which slows loading; set XDG_CACHE_HOME to a writable folder.",
             quoted(str(folder)),
         )
-    return can
+    return writable
 
 
 def _probe(device: str, requested: dict[str, str]) -> dict[str, str]:
-    """Return the properties in use, read from a compiled model of one operation, which takes no time."""
+    """Return the effective properties, read from a compiled model of one operation, which takes hardly any time."""
     import openvino
     from openvino import opset13 as opset
 

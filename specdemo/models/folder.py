@@ -37,12 +37,12 @@ _NO_HEAD = (
 )
 _MODES: dict[str, HeadName] = {f"{name}_mode": name for name in get_args(HeadName)}
 _TRUE = {"yes", "true", "1"}
-_MAX_BYTES_READ = 2**20  # bytes; a tokenizer_config.json with many added tokens takes some 300,000
+_MAX_BYTES_READ = 2**20  # a tokenizer_config.json with many added tokens takes some 300,000
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx")
 
 
 def cached_until_changed(inspect: Callable[[Path], Model]) -> Callable[[Path], Model]:
-    """Cache a model, or why it is refused, until a file of it changes: reading a large XML takes a second."""
+    """Cache the model, or the error, until one of its files changes: reading a large XML takes a second."""
 
     @lru_cache(maxsize=1024)
     def result(path: Path, stamps: tuple[tuple[str, int, int], ...]) -> Model | ModelError:
@@ -75,8 +75,8 @@ def agreement_per_step(path: Path) -> tuple[float, ...]:
 
 def read_start(file: Path) -> bytes:
     """Return the first megabyte of a file, which may be untrusted."""
-    with file.open("rb") as opened:
-        return opened.read(_MAX_BYTES_READ)
+    with file.open("rb") as stream:
+        return stream.read(_MAX_BYTES_READ)
 
 
 @cached_until_changed
@@ -132,17 +132,14 @@ def inspect_folder(path: Path) -> Model:
 
 
 def own_head(model: Model) -> Model:
-    assert model.in_parts, "others have none"
+    assert model.in_parts, "only a model in parts has its own head"
     assert model.path is not None, "it was read from its folder"
     sizes = _sizes(_read_network(model.path, _HEAD))
     return model.model_copy(
         update={
             "name": f"{model.name}/mtp",
             "head": "mtp",
-            "in_parts": False,
-            "linear_attention": False,
-            "chat_template": False,
-            "detokenizer": False,
+            **dict.fromkeys(("in_parts", "linear_attention", "chat_template", "detokenizer"), False),
             "parameters": sum(sizes.values()),
             "weights": _name_precision(sizes),
             "weight_bytes": (model.path / f"{_HEAD}.bin").stat().st_size,
@@ -208,15 +205,14 @@ def _has_chat_template(path: Path) -> bool:
 
 
 def _head(config: dict[str, Any], modes: frozenset[str]) -> HeadName | None:
-    """Return the kind of head, by its network's runtime information or else its configuration; None if not a head."""
+    """Return the kind of head, from its network's runtime information or its configuration; None if not a head."""
     for mode, head in _MODES.items():
         if mode in modes:
             return head
-    names = config.get("architectures")
-    named = [str(name).lower() for name in names] if isinstance(names, list) else []
-    if any("eagle3" in name for name in named):
+    names = str(config.get("architectures")).lower()
+    if "eagle3" in names:
         return "eagle3"
-    return "dflash" if "dflash_config" in config or any("dflash" in name for name in named) else None
+    return "dflash" if "dflash_config" in config or "dflash" in names else None
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ FAMILIES = ("llama", "qwen2", "qwen3")  # architectures supported by the reader 
 
 
 def inspect_model(path: Path) -> Model:
-    """Describe the model. Every failure is a `ModelError`, so that one bad file cannot stop a listing."""
+    """Describe a model. Every failure is a `ModelError`, so one bad file cannot stop a listing."""
     try:
         return inspect_gguf(path) if path.is_file() else inspect_folder(path)
     except ModelError:
@@ -31,12 +31,12 @@ LIMITS = Limits()
 
 
 def inspect_limited(
-    place: Path, failure: Failure, read: Callable[[Path], Model] = inspect_model, *, limits: Limits = LIMITS
+    path: Path, failure: Failure, read: Callable[[Path], Model] = inspect_model, *, limits: Limits = LIMITS
 ) -> Generator[None, None, Model]:
     """Describe an untrusted model in a separate process, within limits; yield while waiting."""
-    mapped = sum(file.stat().st_size for file in ([place] if place.is_file() else place.glob("*.gguf")))
+    mapped = sum(file.stat().st_size for file in ([path] if path.is_file() else path.glob("*.gguf")))
     limits = limits._replace(memory=limits.memory + mapped)
-    return run_limited(read, place, name="specdemo inspection", failure=failure, limits=limits)
+    return run_limited(read, path, name="specdemo inspection", failure=failure, limits=limits)
 
 
 @cached_until_changed
@@ -87,10 +87,10 @@ def check_readable(header: Header) -> None:
     if refusal is not None:
         raise GGUFError(f"{name!r} {refusal}; choose another file, or export the original with optimum-intel.")
     types = Counter(tensor.type for tensor in header.tensors)
-    refused = [kind for kind, _ in types.most_common() if kind not in BLOCKS]
-    if refused:
+    unsupported = [kind for kind, _ in types.most_common() if kind not in BLOCKS]
+    if unsupported:
         raise GGUFError(
-            f"{name!r} holds {', '.join(refused)} tensors, which OpenVINO GenAI does not read; "
+            f"{name!r} holds {', '.join(unsupported)} tensors, which OpenVINO GenAI does not read; "
             f"choose a file quantized as one of {', '.join(BLOCKS)}, such as Q4_K_M."
         )
     if not any(len(tensor.shape) > 1 for tensor in header.tensors):
@@ -103,8 +103,8 @@ def _check_merges(file: Path, header: Header) -> None:
     for merge in read_array(file, header.metadata.get("tokenizer.ggml.merges")):
         left, _, right = merge.partition(b" ")
         if left not in tokens or right not in tokens or left + right not in tokens:
-            shown = quoted(merge.decode(errors="replace"))
+            text = quoted(merge.decode(errors="replace"))
             raise GGUFError(
-                f"{header.file!r} is damaged: the merge {shown} of its tokenizer is not among its tokens; "
+                f"{header.file!r} is damaged: the merge {text} of its tokenizer is not among its tokens; "
                 "choose another file."
             )

@@ -23,10 +23,10 @@ _STRING, _ARRAY = 8, 9
 _FORMS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _SCALARS = {kind: struct.Struct(f"<{form}") for kind, form in _FORMS.items()}
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
-_ENTRY_BYTES, _TENSOR_BYTES = 13, 25  # least of a metadata entry and of a row in the table of tensors
+_ENTRY_BYTES, _TENSOR_BYTES = 13, 25  # minimum of a metadata entry, and of a row in the table of tensors
 _MAX_ENTRIES, _MAX_TENSORS, _MAX_DIMENSIONS = 2**12, 2**16, 4
-_MAX_TEXT = 2**23  # of all keys, names and texts kept, in bytes; a chat template has some 10,000
-_MAX_STRINGS = 2**22  # of arrays, in all; a vocabulary of 262,144 tokens comes with twice as many merges
+_MAX_TEXT = 2**23  # bytes of all keys, names and texts that are read; a chat template has some 10,000
+_MAX_STRINGS = 2**22  # in all arrays together; a vocabulary of 262,144 tokens has twice as many merges
 _MAX_WEIGHTS = 2**44
 _MAX_ALIGNMENT = 2**16
 BLOCKS = {
@@ -57,7 +57,7 @@ class Tensor(NamedTuple):
 
 
 class Array(NamedTuple):
-    """Its values, of type `kind`, begin at `offset` and are not read."""
+    """An array of the metadata. Its values, of type `kind`, start at `offset` and are not read."""
 
     length: int
     kind: int
@@ -228,9 +228,9 @@ class _Parser:
             raise self._damaged(f"rows of the tensor {quoted(name)} are no whole number of {kind} blocks")
         return Tensor(name, kind, shape, self._number(_U64))
 
-    def _check_count(self, what: str, count: int, maximum: int, least_bytes: int) -> None:
+    def _check_count(self, noun: str, count: int, maximum: int, least_bytes: int) -> None:
         if count > maximum:
-            raise self._damaged(f"it claims {count} {what}")
+            raise self._damaged(f"it claims {count} {noun}")
         if count * least_bytes > len(self._content) - self._offset:
             raise IndexError
 

@@ -1,7 +1,7 @@
-"""The keys and tensors of a GGUF file that its conversion knows, in one table.
+"""The keys and tensors of GGUF files that the conversion supports.
 
-A key that changes the model's output is applied, by openvino-genai's reader or by us, or the file is refused. Unknown
-keys of the architecture or tokenizer refuse the file, too. Meanings:
+A key that changes the model's output is applied, by openvino-genai's reader or by us, or the file is refused. Files
+with unknown keys of the architecture or tokenizer are refused, too. Meanings:
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, and llama.cpp where that is silent.
 """
 
@@ -32,17 +32,17 @@ _SPLITS = {
 }
 SPLITS = {name: patterns for names, patterns in _SPLITS.items() for name in names}  # from their tokenizer.json
 _TIKTOKEN = {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken"}
-"""With these, llama.cpp keeps a word that is itself a token whole, and adds BOS unless the file says otherwise."""
+"""With these, llama.cpp encodes a word that is a token as that token, and adds BOS unless the file forbids it."""
 
 
-class _Only(NamedTuple):
-    """A key that is supported with these values only; `refusal` completes "it ...;"."""
+class _Allowed(NamedTuple):
+    """A key that is supported with these values only; `refusal` completes a sentence about the file."""
 
     values: tuple[object, ...]
     refusal: str
 
 
-_MIXTURE = _Only((0, 1), "is a mixture of experts")
+_MIXTURE = _Allowed((0, 1), "is a mixture of experts")
 _SCALED = "scales activations in a way that OpenVINO GenAI's reader does not"
 _MODEL = {
     **dict.fromkeys(
@@ -59,15 +59,15 @@ _MODEL = {
         )
     ),
     "expert_count": _MIXTURE,
-    "attention.causal": _Only((True,), "is an encoder"),
-    "pooling_type": _Only((0,), "makes embeddings, not text"),
-    "use_parallel_residual": _Only((False,), "has parallel residuals"),
-    "attention.clamp_kqv": _Only((0.0,), "clamps its attention"),
-    "attention.scale": _Only((0.0,), _SCALED),
-    "logit_scale": _Only((0.0, 1.0), _SCALED),
-    "residual_scale": _Only((0.0, 1.0), _SCALED),
-    "embedding_scale": _Only((0.0, 1.0), _SCALED),
-    "nextn_predict_layers": _Only((0,), "has layers for multi-token prediction"),
+    "attention.causal": _Allowed((True,), "is an encoder"),
+    "pooling_type": _Allowed((0,), "makes embeddings, not text"),
+    "use_parallel_residual": _Allowed((False,), "has parallel residuals"),
+    "attention.clamp_kqv": _Allowed((0.0,), "clamps its attention"),
+    "attention.scale": _Allowed((0.0,), _SCALED),
+    "logit_scale": _Allowed((0.0, 1.0), _SCALED),
+    "residual_scale": _Allowed((0.0, 1.0), _SCALED),
+    "embedding_scale": _Allowed((0.0, 1.0), _SCALED),
+    "nextn_predict_layers": _Allowed((0,), "has layers for multi-token prediction"),
 }  # fmt: skip
 """Keys of the architecture: applied or without effect (None), or supported with some values only."""
 _TOKENIZER = {
@@ -80,7 +80,7 @@ _TOKENIZER = {
          "fim_sep_token_id", "prefix_token_id", "suffix_token_id", "middle_token_id", "add_sep_token",
          "add_space_prefix", "remove_extra_whitespaces", "token_type_count"),
     ),
-    "add_eos_token": _Only((False,), "ends every prompt with an end token"),
+    "add_eos_token": _Allowed((False,), "ends every prompt with an end token"),
 }  # fmt: skip
 """Keys after `tokenizer.ggml.`."""
 _LAYER = r"blk\.\d+\."
@@ -89,10 +89,10 @@ _COMMON = (
     rf"|{_LAYER}(attn_v|attn_output|ffn_gate|ffn_up|ffn_down)\.(weight|bias)"
 )
 _TENSORS = {
-    "llama": re.compile(_COMMON),  # whose attn_q and attn_k the reader reorders, but not their biases
+    "llama": re.compile(_COMMON),  # the reader reorders attn_q and attn_k, but not their biases
     "qwen2": re.compile(rf"{_COMMON}|{_LAYER}(attn_q|attn_k)\.bias"),
     "qwen3": re.compile(rf"{_COMMON}|{_LAYER}(attn_q|attn_k)(\.bias|_norm\.weight)"),
-}  # those that are converted, by family
+}  # converted tensors, by family
 
 
 def refusal_of(header: Header) -> str | None:
@@ -106,12 +106,12 @@ def refusal_of(header: Header) -> str | None:
             if name not in table:
                 return f"has the setting {key}, whose effect is unknown"
             rule = table[name]
-            if isinstance(rule, _Only) and value not in rule.values:
+            if isinstance(rule, _Allowed) and value not in rule.values:
                 return f"{rule.refusal} ({key})"
-    return _tensors(header) or _tokenizer(header) or _attention(header)
+    return _tensor_refusal(header) or _tokenizer_refusal(header) or _attention_refusal(header)
 
 
-def _tensors(header: Header) -> str | None:
+def _tensor_refusal(header: Header) -> str | None:
     for tensor in header.tensors:
         if "_exps." in tensor.name or "ffn_gate_inp" in tensor.name:
             return _MIXTURE.refusal
@@ -120,11 +120,11 @@ def _tensors(header: Header) -> str | None:
     return None
 
 
-def _tokenizer(header: Header) -> str | None:
+def _tokenizer_refusal(header: Header) -> str | None:
     kind, split = header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre") or "default"
     if kind != "gpt2":
-        named = {"llama": "a SentencePiece tokenizer"}.get(kind or "", f"the tokenizer {kind!r}" if kind else "none")
-        return f"has {named}, where OpenVINO GenAI reads byte-level BPE only"
+        names = {"llama": "a SentencePiece tokenizer", None: "no tokenizer"}
+        return f"has {names.get(kind, f'the tokenizer {kind!r}')}, but OpenVINO GenAI reads only byte-level BPE"
     if split not in SPLITS:
         return f"splits text by the unknown rule {split!r}"
     if not header.length("tokenizer.ggml.tokens") or not header.length("tokenizer.ggml.merges"):
@@ -132,14 +132,14 @@ def _tokenizer(header: Header) -> str | None:
     return None
 
 
-def _attention(header: Header) -> str | None:
+def _attention_refusal(header: Header) -> str | None:
     family, integer = header.family, header.integer
     heads, width = integer(f"{family}.attention.head_count"), integer(f"{family}.embedding_length")
     lengths = {integer(f"{family}.attention.{which}_length") for which in ("key", "value")} - {None}
-    even = width // heads if heads and width else None
-    if len(lengths) > 1 or (family != "qwen3" and lengths - {even}):
+    default = width // heads if heads and width else None
+    if len(lengths) > 1 or (family != "qwen3" and lengths - {default}):
         return "has heads of another size than its width divided by their number"
-    size = next(iter(lengths), even)
+    size = next(iter(lengths), default)
     if integer(f"{family}.rope.dimension_count") not in (None, size):
         return "applies positions to a part of each head only"
     window = integer(f"{family}.attention.sliding_window")
@@ -155,15 +155,15 @@ def keeps_whole_words(header: Header) -> bool:
 
 def adds_bos(header: Header) -> bool:
     setting = header.metadata.get("tokenizer.ggml.add_bos_token")
-    wanted = setting if isinstance(setting, bool) else keeps_whole_words(header)
-    return wanted and header.integer("tokenizer.ggml.bos_token_id") is not None
+    adds = setting if isinstance(setting, bool) else keeps_whole_words(header)
+    return adds and header.integer("tokenizer.ggml.bos_token_id") is not None
 
 
 def rope_factors(header: Header, size: int) -> tuple[list[float], float]:
     """Return the factors of the `size` / 2 position frequencies, and the scale of their cosines and sines.
 
-    Linear scaling divides positions; YaRN (Peng et al. 2023) does so for long wavelengths only, and scales attention.
-    Computed as llama.cpp does; llama 3's factors are a tensor instead.
+    Linear scaling divides positions. YaRN (Peng et al. 2023) does so for long wavelengths only, and scales attention.
+    The formulas are llama.cpp's; Llama 3's factors are a tensor instead.
     """
     prefix = f"{header.family}.rope."
     count = size // 2

@@ -2,8 +2,8 @@
 
 `fetch` runs in its own process, because only killing it cancels a stalled connection, and because `huggingface_hub`
 reads its environment once, on import. That library (1.21 to 2.4) cannot resume a download in another process: it
-gives partial files random names, and deletes them. Files are therefore fetched here, with its `http_get`, next to
-their place in its cache, and moved there once their hash is verified.
+gives partial files random names, and deletes them. We therefore fetch files with its `http_get` into its cache, under
+a temporary name until their hash is verified.
 """
 
 import hashlib
@@ -38,11 +38,11 @@ NEEDED = (
 )
 """Files that OpenVINO GenAI reads. A repository's other files are not downloaded."""
 _RESERVE = 64 * 2**20  # bytes of the disk that a download leaves free
-_CHUNK = 2**18  # the library's own 10 MiB are lost with the connection, and make a slow download look stuck
+_CHUNK = 2**18  # bytes; of the library's 10 MiB much is lost with a connection, and a slow download looks stuck
 
 
 class RemoteFile(NamedTuple):
-    """A file of a repository and of the cache's folder `blobs`; `etag` is the Hub's name for its content."""
+    """A file of a repository, stored in the cache's folder `blobs`; `etag` is the Hub's name for its content."""
 
     name: str
     size: int
@@ -59,7 +59,7 @@ class RemoteFile(NamedTuple):
 
     @property
     def present(self) -> int:
-        """Bytes that have arrived."""
+        """Downloaded bytes."""
         for path in (self.complete, self.partial):
             with suppress(OSError):  # missing, or just being renamed
                 return path.stat().st_size
@@ -82,34 +82,34 @@ def download(
     failure = Failure(FetchError, "The download ended", "download again to resume")
     arguments = (repository, gguf or None, revision or "main", free)
     plan: Plan = ()
-    began, before = 0.0, 0
+    start, before = 0.0, 0
     with closing(run_child(fetch, *arguments, name="specdemo download", failure=failure, stop=stop)) as messages:
         for message in messages:
             if isinstance(message, tuple):
-                plan, began, before = message, perf_counter(), sum(file.present for file in message)
+                plan, start, before = message, perf_counter(), sum(file.present for file in message)
             total = sum(file.size for file in plan)
             if isinstance(message, Path):
                 for _ in _inspect(message, limits):
                     yield Progress(total, total, 0, None, plan[-1].name)
                 yield Progress(total, total, 0, message, plan[-1].name)
             elif plan:
-                done, seconds = sum(file.present for file in plan), perf_counter() - began
-                left = (total - done) * seconds / (done - before) if done > before else None
+                done, seconds = sum(file.present for file in plan), perf_counter() - start
+                seconds_left = (total - done) * seconds / (done - before) if done > before else None
                 current = next((file for file in plan if file.present < file.size), plan[-1])
-                yield Progress(done, total, left, None, current.name)
+                yield Progress(done, total, seconds_left, None, current.name)
 
 
-def _inspect(place: Path, limits: Limits) -> Generator[None, None, Model]:
+def _inspect(path: Path, limits: Limits) -> Generator[None, None, Model]:
     """Inspect a download in a separate process, within limits; delete a file that is refused."""
-    failure = Failure(ModelError, f"{place.name!r} cannot be read and was deleted", "choose another model")
+    failure = Failure(ModelError, f"{path.name!r} cannot be read and was deleted", "choose another model")
     try:
-        return (yield from inspect_limited(place, failure, limits=limits))
+        return (yield from inspect_limited(path, failure, limits=limits))
     except ModelError as error:
-        if place.is_file():
-            place.resolve().unlink(missing_ok=True)
-            place.unlink(missing_ok=True)
+        if path.is_file():
+            path.resolve().unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
         elif error.ended:
-            (place / "openvino_model.xml").unlink(missing_ok=True)  # keeps listings from reading it
+            (path / "openvino_model.xml").unlink(missing_ok=True)  # keeps listings from reading it
         raise
 
 
@@ -210,8 +210,8 @@ def _fetch_file(repository: str, commit: str, file: RemoteFile) -> None:
         # the Hub names large files by SHA-256, and small ones by git's hash
         digest = hashlib.sha256() if len(file.etag) == 64 else hashlib.sha1(f"blob {file.size}\0".encode())
         with file.partial.open("rb") as stream:
-            arrived = hashlib.file_digest(stream, lambda: digest).hexdigest()
-        if arrived != file.etag:
+            actual = hashlib.file_digest(stream, lambda: digest).hexdigest()
+        if actual != file.etag:
             file.partial.unlink()
             raise FetchError(f"{file.name} arrived damaged and was deleted; download it again.")
         file.partial.replace(file.complete)

@@ -1,7 +1,7 @@
-"""All models on this machine, by unique names: bundled, in the Hub's cache, the user's own, and of other programs.
+"""All models on this machine, by unique names: bundled, in the Hub's cache, the user's own, and other programs'.
 
-The page can choose only from these names, which are looked up and never turned into a path.
-GGUF files of other programs are listed under the names that those programs use:
+The page can choose only among these names, which are looked up and never turned into a path. GGUF files of other
+programs are listed under the names that those programs use:
 
 - LM Studio: `models` in its home, as publisher/repository/file. The home is named in `~/.lmstudio-home-pointer`, else
   `~/.lmstudio`, in older versions `~/.cache/lm-studio`; its settings can name another folder.
@@ -57,23 +57,24 @@ class Library(Record):
 
 def library(directory: Path | None = None, first: Sequence[Model] = ()) -> Library:
     """Return all models on this machine, beginning with `first`; `directory` replaces the user's own."""
-    offered, _ = _usable(
+    catalogued, _ = _inspect_all(
         (source.name, path)
         for entry in catalogue()
         for source in entry.sources
         if source.name is not None and (path := local_folder(source)) is not None
     )
-    cached, _ = _usable(cached_folders().items())
-    named = directory or os.environ.get(MODELS_VARIABLE)
-    own, unusable = models_in(models_dir(directory)) if named or models_dir().is_dir() else ([], [])
-    mine = {model.path and model.path.resolve() for model in (*offered, *own)}
-    others, refused = _usable((name, file) for name, file in other_programs_files() if file.resolve() not in mine)
-    models = _unique([*first, *bundled_models(), *offered, *cached, *own, *others])
-    return Library(models=tuple(models), unusable=(*unusable, *refused))
+    cached, _ = _inspect_all(cached_folders().items())
+    configured = directory or os.environ.get(MODELS_VARIABLE)
+    own, unusable = models_in(models_dir(directory)) if configured or models_dir().is_dir() else ([], [])
+    known = {model.path and model.path.resolve() for model in (*catalogued, *own)}
+    files = ((name, path) for name, path in other_programs_files() if path.resolve() not in known)
+    others, others_unusable = _inspect_all(files)
+    models = _unique([*first, *bundled_models(), *catalogued, *cached, *own, *others])
+    return Library(models=tuple(models), unusable=(*unusable, *others_unusable))
 
 
 def _unique(models: Iterable[Model]) -> Iterator[Model]:
-    """Yield the first model at each path and its own head, if any; number names that are already taken."""
+    """Yield the first model at each path, and its own head if it has one; number repeated names."""
     paths, names = set(), Counter[str]()
     for model in models:
         if model.path is not None and model.path in paths:
@@ -85,12 +86,12 @@ def _unique(models: Iterable[Model]) -> Iterator[Model]:
             yield entry if number == 1 else entry.model_copy(update={"name": f"{entry.name} ({number})"})
 
 
-def _usable(candidates: Iterable[tuple[str, Path]]) -> tuple[list[Model], list[Unusable]]:
+def _inspect_all(candidates: Iterable[tuple[str, Path]]) -> tuple[list[Model], list[Unusable]]:
     models, unusable = [], []
     for name, path in candidates:
         if not is_text(name):
-            shown = name.encode(errors="replace").decode()
-            unusable.append(Unusable(name=shown, reason=f"The name of {shown!r} is not valid text; rename it."))
+            text = name.encode(errors="replace").decode()
+            unusable.append(Unusable(name=text, reason=f"The name of {text!r} is not valid text; rename it."))
             continue
         try:
             models.append(inspect_model(path).model_copy(update={"name": name}))
@@ -104,7 +105,7 @@ def models_in(directory: Path) -> tuple[list[Model], list[Unusable]]:
     if not directory.is_dir():
         raise FolderError(f"There is no directory {quoted(str(directory))}; give the one that holds your models.")
     files = {file.relative_to(directory).as_posix(): file for file in gguf_files(directory, depth=2)}
-    return _usable([*_candidates(directory), *files.items()])
+    return _inspect_all([*_candidates(directory), *files.items()])
 
 
 def _candidates(directory: Path) -> Iterator[tuple[str, Path]]:
@@ -134,13 +135,13 @@ def resolve(name: str | Path, directory: Path | None = None) -> Model:
 
 
 def find_model(name: str, directory: Path | None = None) -> Model:
-    listed = library(directory)
-    models = {model.name: model for model in listed.models}
+    inventory = library(directory)
+    models = {model.name: model for model in inventory.models}
     if name in models:
         return models[name]
-    for refused in listed.unusable:
-        if refused.name == name:
-            raise UnknownNameError(f"{quoted(name)} cannot be used: {refused.reason}")
+    for unusable in inventory.unusable:
+        if unusable.name == name:
+            raise UnknownNameError(f"{quoted(name)} cannot be used: {unusable.reason}")
     entries = {entry.name: entry for entry in catalogue()}
     if name in entries:
         target = entries[name].target.listed_as or f"{name}/target"
@@ -152,7 +153,7 @@ def find_model(name: str, directory: Path | None = None) -> Model:
 
 
 def add_model(place: str, directory: Path | None = None, *, limits: Limits = LIMITS) -> Model:
-    """Inspect a file or folder within `limits`, then link or copy it into the user's folder; return its entry."""
+    """Inspect a file or folder within `limits`, then link or copy it into the user's folder. Return it."""
     path = Path(place.strip().strip("\"'")).expanduser()
     if not place.strip() or not path.is_absolute() or not path.exists():
         raise UsageError(f"There is no file or folder {quoted(place)}; give its whole path on this machine.")
@@ -168,8 +169,8 @@ def add_model(place: str, directory: Path | None = None, *, limits: Limits = LIM
     return find_model(path.name, directory)
 
 
-_MAX_FILES = 200  # of other programs: more make the lists too long to choose from
-_SEARCH_SECONDS = 0.5  # for each program's folder, which may be on a slow disk
+_MAX_FILES = 200  # of other programs; more would make lists too long to choose from
+_SEARCH_SECONDS = 0.5  # per folder of a program, which may be on a slow disk
 _SKIPPED_FILES = re.compile(r"mmproj|-(?!00001-)\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
 """Image projectors are not language models; a model in several parts is represented by the first."""
 _OLLAMA_MODEL = "application/vnd.ollama.image.model"
@@ -178,12 +179,12 @@ _OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")
 
 def other_programs_files() -> Iterator[tuple[str, Path]]:
     """Yield the name and path of every GGUF file of other programs, without duplicates."""
-    seen = set()
+    files = set()
     for name, path in islice(_all_gguf_files(), _MAX_FILES):
         with suppress(OSError):
             file = path.resolve(strict=True)
-            if file not in seen:
-                seen.add(file)
+            if file not in files:
+                files.add(file)
                 yield name, path
 
 
@@ -191,19 +192,19 @@ def gguf_files(folder: Path, depth: int) -> Iterator[Path]:
     """Yield the GGUF files in a folder and `depth` levels below it, sorted by name."""
     deadline, pending = monotonic() + _SEARCH_SECONDS, [(folder, depth)]
     while pending and monotonic() < deadline:
-        place, left = pending.pop(0)
-        for path in list_folder(place):
+        current, levels = pending.pop(0)
+        for path in list_folder(current):
             if path.name.startswith("."):
                 continue
-            if left and path.is_dir():
-                pending.append((path, left - 1))
+            if levels and path.is_dir():
+                pending.append((path, levels - 1))
             elif path.name.lower().endswith(".gguf") and not _SKIPPED_FILES.search(path.name):
                 yield path
 
 
 def _all_gguf_files() -> Iterator[tuple[str, Path]]:
     yield from _hub_files(hub_cache())
-    for folder in _lm_studio():
+    for folder in _lm_studio_folders():
         for path in gguf_files(folder, depth=2):
             *repository, file = path.relative_to(folder).parts
             yield f"{'/'.join(repository)}:{file}" if repository else file, path
@@ -212,7 +213,7 @@ def _all_gguf_files() -> Iterator[tuple[str, Path]]:
     folder = expand_path(configured) if configured else default
     yield from _hub_files(folder)
     yield from ((path.name, path) for path in gguf_files(folder, depth=0))
-    yield from _ollama()
+    yield from _ollama_files()
 
 
 def _hub_files(cache: Path) -> Iterator[tuple[str, Path]]:
@@ -225,7 +226,7 @@ def _hub_files(cache: Path) -> Iterator[tuple[str, Path]]:
         yield from files.items()
 
 
-def _lm_studio() -> Iterator[Path]:
+def _lm_studio_folders() -> Iterator[Path]:
     homes = [Path.home() / ".lmstudio", Path.home() / ".cache" / "lm-studio"]
     with suppress(OSError, ValueError, IndexError):
         homes.insert(0, Path((Path.home() / ".lmstudio-home-pointer").read_text(encoding="utf-8").splitlines()[0]))
@@ -235,16 +236,16 @@ def _lm_studio() -> Iterator[Path]:
         yield home / "models"
 
 
-def _ollama() -> Iterator[tuple[str, Path]]:
+def _ollama_files() -> Iterator[tuple[str, Path]]:
     configured = os.environ.get("OLLAMA_MODELS")
     for folder in [expand_path(configured)] if configured else [Path.home() / ".ollama" / "models", _OLLAMA_SERVICE]:
         for manifest in sorted(folder.glob("manifests/*/*/*/*")):
             digest = _ollama_digest(manifest)
             if digest is not None:
-                registry, *place, model, tag = manifest.relative_to(folder / "manifests").parts
+                registry, *owner, model, tag = manifest.relative_to(folder / "manifests").parts
                 is_default = registry == "registry.ollama.ai"
-                place = [part for part in place if part != "library"] if is_default else [registry, *place]
-                yield "/".join([*place, f"{model}:{tag}"]), folder / "blobs" / digest.replace(":", "-")
+                owner = [part for part in owner if part != "library"] if is_default else [registry, *owner]
+                yield "/".join([*owner, f"{model}:{tag}"]), folder / "blobs" / digest.replace(":", "-")
 
 
 def _ollama_digest(manifest: Path) -> str | None:
@@ -268,7 +269,7 @@ class Origin(NamedTuple):
 
 
 def origin(model: Model, format_: Format, *, local: bool) -> Origin | None:
-    """Return where to get a model in a format, if available; only if `local` as a path on this machine."""
+    """Return where to get a model in a format, if anywhere; a path on this machine only if `local`."""
     path = model.path
     if path is None:  # read from JSON, which has only its name
         return Origin(model.name)
@@ -281,8 +282,8 @@ def origin(model: Model, format_: Format, *, local: bool) -> Origin | None:
     if local:
         return Origin(str(folder_of(model) if format_ == "openvino" and is_converted(model) else path))
     if path.is_relative_to(ASSETS):
-        place = f"specdemo/assets/{path.relative_to(ASSETS).as_posix()}"
-        return Origin(place, f"{model.name} comes with specdemo, in this folder of its package")
+        folder = f"specdemo/assets/{path.relative_to(ASSETS).as_posix()}"
+        return Origin(folder, f"{model.name} comes with specdemo, in this folder of its package")
     if source is None or repository is None:
         return Origin(path.name, f"{model.name} belongs to the operator of this page; ask them for it")
     if source.format == "convert":

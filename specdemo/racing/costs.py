@@ -35,7 +35,6 @@ from specdemo.racing.race import SLICE_SECONDS, LiveSettings, race
 from specdemo.racing.warm_up import WARM_UP_PROMPT, OtherLoad
 from specdemo.records import Comparison, Costs, ModelPair, Run
 from specdemo.results import estimate
-from specdemo.settings import GenerationSettings
 from specdemo.strategies import Constant
 
 USUAL, LONGER = (1, 2, 3, 4), (6, 8, 16)  # lookaheads; v(n) is smooth between its cliffs, at powers of two
@@ -52,11 +51,6 @@ _FORMAT = "rounds"  # of the kept file
 _MOST_BYTES = 2**20
 
 Floats = npt.NDArray[np.float64]
-
-
-def needs_costs(settings: GenerationSettings) -> bool:
-    strategy = settings.strategy
-    return strategy.needs_costs or strategy.fixed_lookahead is None
 
 
 def known_costs(engine: Engine, *, stop: Callable[[], bool] = lambda: False) -> Costs | None:

@@ -10,7 +10,7 @@ from time import perf_counter
 from specdemo.engines.base import Engine
 from specdemo.errors import PairError, SettingsError, SpecdemoError
 from specdemo.models.checks import check_strategy
-from specdemo.racing.costs import known_costs, learn, needs_costs
+from specdemo.racing.costs import known_costs, learn
 from specdemo.racing.race import RaceEvent, race, run_alone
 from specdemo.racing.warm_up import OtherLoad
 from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Run, Trial, Turn
@@ -178,7 +178,7 @@ def measured_race(
 
     Yields what `race` does, and a firmer comparison after each repeat. Errors after the race only end the repeats.
     """
-    if costs is None and needs_costs(settings):
+    if costs is None and settings.strategy.needs_costs:
         yield Phase("calibrating")
         costs = known_costs(engine, stop=stop)
     comparison = None

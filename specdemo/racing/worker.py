@@ -27,7 +27,7 @@ from specdemo.engines.base import Engine
 from specdemo.errors import ENGINE_FAILED, EngineError, SettingsError, SpecdemoError
 from specdemo.models.checks import check_strategy
 from specdemo.models.converted import convert_pair
-from specdemo.racing.costs import measure_costs, needs_costs, recall
+from specdemo.racing.costs import measure_costs, recall
 from specdemo.racing.race import LiveSettings, RaceEvent, race
 from specdemo.racing.recommend import start_settings
 from specdemo.racing.warm_up import prepare
@@ -117,7 +117,7 @@ class Prepare:
         settings = self.settings
         with suppress(SettingsError):  # the run itself reports the error
             settings = settings or start_settings(self.pair, self.engine)
-        first = settings is not None and needs_costs(settings)
+        first = settings is not None and settings.strategy.needs_costs
         engine, costs = yield from engines.using(self.engine, self.pair, calibrate=first)
         if not engine.remote and settings is not None and not engines.stop():
             yield from prepare(engine, settings, costs, engines.stop)
@@ -131,7 +131,7 @@ def race_job(
     """A race whose settings can be changed while it runs; see `Worker.move`."""
     check_strategy(pair, settings.engine, settings.strategy, settings.sampling)  # before loading, which takes a while
     work = partial(race, prompt=prompt, settings=settings, history=history, live_settings=engines.live_settings)
-    yield from WithEngine(settings.engine, pair, work, calibrate=needs_costs(settings))(engines)
+    yield from WithEngine(settings.engine, pair, work, calibrate=settings.strategy.needs_costs)(engines)
 
 
 def with_loader(engines: Engines, pair: ModelPair, work: Callable[..., Iterator[Any]]) -> Iterator[Any]:

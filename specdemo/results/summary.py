@@ -65,13 +65,13 @@ class Summary:
 
 
 def summarise(comparison: Comparison) -> Summary:
-    speedup = estimate.of_comparison(comparison) if comparison.both else None
+    speedup = estimate.of_comparison(comparison) if comparison.both_ran else None
     run_warnings = tuple(warnings(comparison, speedup))
     seconds = _seconds(comparison, speedup)
     strength: Strength | Literal["none"] = "none" if speedup is None else speedup.strength
     gained = any(step.accepted for step in comparison.speculative.rounds)
     if speedup is None:
-        headline = "Too short to compare" if comparison.both else "Nothing to compare"
+        headline = "Too short to compare" if comparison.both_ran else "Nothing to compare"
     elif not gained and strength in ("uncertain", "noisy"):
         # a round that accepts nothing cannot be faster than a plain step, whatever the clocks say
         headline, strength = "Nothing gained", "even"
@@ -107,7 +107,7 @@ def _values(comparison: Comparison, speedup: Speedup | None) -> dict[str, Any]:
         **({} if speedup is None else speedup.model_dump(exclude={"middle", "low", "high"})),
         "acceptance_rate": metrics.acceptance_rate(run),
         "mean_acceptance_length": metrics.mean_acceptance_length(run),
-        "identical": metrics.identical(comparison) if comparison.both else None,
+        "identical": metrics.identical(comparison) if comparison.both_ran else None,
         "first_divergence": metrics.first_divergence(comparison),
     }
 
@@ -236,7 +236,7 @@ def _why(comparison: Comparison, speedup: Speedup | None, run_warnings: Sequence
         yield _ceiling_words(comparison)
     for warning in run_warnings:
         yield warning.reason
-    if comparison.both:
+    if comparison.both_ran:
         yield f"{capitalised(agreement(comparison))}. {divergence_reason(comparison)}".strip()
 
 

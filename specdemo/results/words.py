@@ -17,7 +17,7 @@ _UNCOMPRESSED = ("f32", "f16", "bf16", "F32", "F16", "BF16")  # of stored weight
 
 
 def agreement(comparison: Comparison) -> str:
-    if not comparison.both:
+    if not comparison.both_ran:
         return "one side only"
     index = metrics.first_divergence(comparison)
     if index is not None:
@@ -147,13 +147,13 @@ def run_words(comparison: Comparison) -> str:
         changed = move.model_dump(exclude={"round"}, exclude_none=True)
         names = changed.keys() & strategies[0].parameters()
         strategies.append(replace(strategies[-1], **{name: changed[name] for name in names}))
-    words = " → ".join(word for word, _ in groupby(strategy.words for strategy in strategies))
+    words = " → ".join(word for word, _ in groupby(strategy.description for strategy in strategies))
     return f"{words}, {shared_words(comparison.settings)}"
 
 
 def shared_words(settings: GenerationSettings) -> str:
     """Settings in words, without lookahead or threshold."""
-    words = [settings.strategy.drafter.label.lower(), ENGINES[settings.engine].words]
+    words = [settings.strategy.drafter.label.lower(), ENGINES[settings.engine].noun]
     if settings.do_sample:
         words.append(f"sampling at temperature {settings.temperature:g}, top-p {settings.top_p:g}")
         words.append(f"top-k {settings.top_k}, seed {settings.seed}")

@@ -1,4 +1,4 @@
-"""The Compare tab: a prompt, the controls and the race; and the Anatomy tab of the run that it shows."""
+"""The Compare tab: a prompt, the controls and the race."""
 
 import inspect
 import json
@@ -7,29 +7,26 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import zip_longest
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import gradio as gr
-from markupsafe import Markup
 
 from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
 from specdemo.exports.code import FLAVOURS, code
 from specdemo.exports.html import FILE_KINDS, make_file
-from specdemo.exports.schema import from_text
 from specdemo.files import is_text
 from specdemo.models.catalogue import bundled_prompts
 from specdemo.models.checks import with_tokenizers_compared
-from specdemo.records import MOST_TURNS, ModelPair, Turn
+from specdemo.records import MAX_TURNS, ModelPair, Turn
 from specdemo.results.words import SAMPLING_CAVEAT, is_chat
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import parameters
 from specdemo.ui import controls as widgets
-from specdemo.ui.controls import AT_HAND, FIELDS, NAMES, Control, default_values
-from specdemo.ui.feed import end_event
+from specdemo.ui.controls import FIELDS, LIVE_CONTROLS, NAMES, STRATEGY, Control, default_values
+from specdemo.ui.events import ENGINE, FILES, PRIVATE, QUIET, check_session, run_in_child, stop_on_click
 from specdemo.ui.parts import alert, examples_html, html, notice
 from specdemo.ui.registry import Shared
-from specdemo.ui.server import sent
-from specdemo.ui.session import ENGINE, FILES, PRIVATE, QUIET, FinishedRun, Sessions, check_session, in_child
+from specdemo.ui.server import event_value
+from specdemo.ui.session import FinishedRun, Sessions
 from specdemo.ui.views import script, view
 
 
@@ -69,7 +66,7 @@ class CompareCallbacks:
 
     def wait(self, request: gr.Request) -> list[Any]:
         """Message and buttons; `gradio.js` adds the position in the queue."""
-        return [self._sessions.waiting(str(request.session_hash)), *buttons("waiting")]
+        return [self._sessions.waiting_notice(str(request.session_hash)), *buttons("waiting")]
 
     def move(self, request: gr.Request, pair: ModelPair, *values: Any) -> None:
         with suppress(SettingsError):
@@ -93,18 +90,20 @@ class CompareCallbacks:
 
     def share(self, event: gr.EventData) -> Iterator[list[Any]]:
         """Yield updates of message and file."""
-        kind, record = sent(event, "kind"), sent(event, "record")
+        kind, record = event_value(event, "kind"), event_value(event, "record")
         try:
             if not isinstance(kind, str) or kind not in FILE_KINDS or not isinstance(record, str):
                 raise FileError("The page sent something unexpected; reload it.")
             failure = {"what": "This run cannot be drawn", "otherwise": "share it as JSON"}
-            content = yield from in_child(make_file, kind, record, waiting=[gr.skip(), ""], **failure)
+            content = yield from run_in_child(make_file, kind, record, waiting=[gr.skip(), ""], **failure)
+            shared_file = {
+                "content": b64encode(content).decode(),
+                "type": FILE_KINDS[kind].media_type,
+                "name": f"specdemo-race.{kind}",
+            }
+            yield ["", json.dumps(shared_file)]
         except FileError as error:
             yield [alert(error), ""]
-            return
-        name = f"specdemo-race.{kind}"
-        shared_file = {"content": b64encode(content).decode(), "type": FILE_KINDS[kind].media_type, "name": name}
-        yield ["", json.dumps(shared_file)]
 
     def code(self, flavour: str, pair: ModelPair, prompt: str, *values: Any) -> list[str]:
         try:
@@ -113,16 +112,6 @@ class CompareCallbacks:
         except SpecdemoError as error:
             return [alert(error), ""]
         return [html("code", lines), lines]
-
-    def open(self, data: bytes) -> Iterator[list[Any]]:
-        """Yield updates of race view and message."""
-        waiting = [gr.skip(), notice("Reading the file …")]
-        try:
-            failure = {"what": "This file cannot be read", "otherwise": "open one saved with Share"}
-            comparison = yield from in_child(from_text, data, failure["otherwise"], waiting=waiting, **failure)
-            yield [end_event(comparison), ""]
-        except FileError as error:
-            yield [gr.skip(), alert(error)]
 
     def api(self, pair: ModelPair) -> Callable[..., Iterator[dict[str, Any] | None]]:
         """Return a function of the prompt and every setting. It yields None from time to time before its result, so
@@ -171,189 +160,173 @@ def cancel_run() -> list[Any]:
 
 
 def chat_so_far(turns: tuple[Turn, ...], prompt: str) -> tuple[Turn, ...]:
-    """Drop the last turn if this is the same message, so that it is answered again."""
+    """Drop the last turn if it has the same prompt, which is then answered again."""
     again = bool(turns) and turns[-1].prompt == prompt
-    return turns[:-1] if again else turns[-MOST_TURNS:]
+    return turns[:-1] if again else turns[-MAX_TURNS:]
 
 
-def _chat(turns: tuple[Turn, ...], **more: Any) -> list[Any]:
-    """Return updates of the turns, and of the switch that continues the chat, disabled without any."""
-    return [turns, gr.update(interactive=True) if turns else gr.update(interactive=False, value=False, **more)]
+def _chat(turns: tuple[Turn, ...], **options: Any) -> list[Any]:
+    """Return updates of the turns and of the switch that continues the chat, which is disabled without turns."""
+    return [turns, gr.update(interactive=True) if turns else gr.update(interactive=False, value=False, **options)]
 
 
-DECODING = ("engine", "drafter", "policy", *sorted(parameters()))  # as opposed to prompt, length and sampling
-APPLIED = (*DECODING, "kv_cache")  # they change when a measured setting is applied
-ANATOMY = "anatomy"
+APPLIED = (*STRATEGY, "kv_cache")  # they change when a measured setting is applied
 COMPARE = "compare"
-FIND, FIND_TITLE = "Start", "Find my best setting"
-FIND_HELP = "<p>Tries lookaheads and policies with this prompt, and sets the fastest.</p>"
+FIND = "Start"
+FIND_HELP = html("paragraph", "Tries lookaheads and policies with this prompt, and sets the fastest.")
 QUICK, THOROUGH = "30 seconds", "Thorough"
-_WHEN = '<p class="round">Takes effect in the next round.</p><p class="run">Takes effect on the next run.</p>'
-_MAIN = ("drafter", "max_ngram_size", "max_new_tokens")
 
 
-class CompareTab(NamedTuple):
-    """`run` is disabled until the page is restored, so that nobody runs a pair other than the link's. `prepare` gets
-    the engine ready after an event.
-    """
+class CompareTab:
+    """`run` is disabled until the page is restored, because the pair may not be the link's yet."""
 
-    prompt: gr.Textbox
-    message: gr.HTML
-    controls: dict[str, Control]
-    race: gr.HTML
-    find: "FindButtons"
-    run: gr.Button
-    prepare: Callable[[Any], Any]
+    def __init__(self, callbacks: CompareCallbacks, shared: Shared) -> None:
+        self._callbacks, self._shared = callbacks, shared
+        self._controls: dict[str, Control] = {}
+        # every component belongs to the tab: Gradio miscounts tabs that have others between them
+        with gr.Tab("Compare", id=COMPARE, elem_id="compare"), gr.Row(elem_id="first", equal_height=False):
+            with gr.Column(elem_id="rail", scale=0, min_width=300):
+                self._add_prompt()
+                self._add_main_controls()
+                self._add_search_panel()
+                self._add_settings_panel()
+            with gr.Column(elem_id="stage", min_width=0):
+                self.race, self._shared_file = view("race"), gr.Textbox(visible=False)
+                self._finished = gr.State(None)
+        self.controls = {name: self._controls[name] for name in NAMES}
+        self._pair_and_settings = [shared.pair, *self.controls.values()]
+        self._connect_run()
+        self._connect_controls()
+        self._connect_exports()
 
+    def prepare(self, event: Any) -> None:
+        """Get the engine ready after an event."""
+        event.then(self._callbacks.prepare, [self._shared.session_open, *self._pair_and_settings], **PRIVATE)
 
-class FindButtons(NamedTuple):
-    start: gr.Button
-    stop: gr.Button
-    effort: gr.Radio
-    message: gr.HTML
+    def _add_prompt(self) -> None:
+        pair = self._shared.registry.default
+        example = bundled_prompts(pair.target.prompts)[0]
+        self.prompt = gr.Textbox(example, label="Prompt", show_label=False, lines=3, max_lines=3, elem_id="prompt")
+        with gr.Row(elem_id="below-prompt"):
+            gr.HTML("<p role='status'>Enter runs</p>", elem_id="keys")
+            self._examples = view("examples", html("examples_menu"), value=examples_html(pair), elem_id="examples")
+        with gr.Row(elem_id="actions"):
+            self.run = gr.Button("Run", variant="primary", elem_id="run", interactive=False)
+            self._stop = gr.Button("Stop", variant="stop", elem_id="stop", visible=False)
+            self._cancel = gr.Button("Cancel", variant="stop", elem_id="cancel", visible=False)
+        continue_chat = gr.Checkbox(
+            label="Continue as a chat",
+            elem_id="continue-chat",
+            container=False,
+            interactive=False,
+            visible=pair.target.chat_template,
+        )
+        self._chat = [gr.State(()), continue_chat]
+        self.message = gr.HTML(elem_id="message", elem_classes="message")
 
+    def _add_main_controls(self) -> None:
+        with gr.Column(elem_id="at-hand", elem_classes="controls"):
+            self._add(*LIVE_CONTROLS)
+        gr.HTML(html("takes_effect"), elem_id="when")
+        gr.HTML(html("own_runs"), elem_id="own-runs")
+        with gr.Column(elem_id="main", elem_classes="controls"):
+            self._add("drafter", "policy", "max_ngram_size", "max_new_tokens")
 
-EXAMPLES = (
-    '<div class="examples"><button type="button" class="opens" popovertarget="example-list">Examples</button>'
-    '<div class="menu" id="example-list" popover></div></div>'
-)
-OWN_RUNS = (
-    "<table><caption>Your runs of this prompt</caption><thead><tr><th>lookahead</th><th>accepted</th>"
-    "<th>tokens a round</th><th>speedup <small>(95 % interval)</small></th></tr></thead><tbody></tbody></table>"
-    "<div class='chart runs'></div>"
-    "<p>A longer lookahead writes more per round, but proposing and checking wrong tokens takes time.</p>"
-)
-
-
-def compare_tab(callbacks: CompareCallbacks, shared: Shared) -> CompareTab:
-    """Build both tabs."""
-    session_open, pair, first = shared.session_open, shared.pair, shared.registry.default
-    with gr.Tab("Compare", id=COMPARE, elem_id="compare"), gr.Row(elem_id="first", equal_height=False):
-        with gr.Column(elem_id="rail", scale=0, min_width=300):
-            example = bundled_prompts(first.target.prompts)[0]
-            prompt = gr.Textbox(example, label="Prompt", show_label=False, lines=3, max_lines=3, elem_id="prompt")
-            with gr.Row(elem_id="below-prompt"):
-                gr.HTML("<p role='status'>Enter runs</p>", elem_id="keys")
-                menu = view("examples", EXAMPLES, value=examples_html(first), elem_id="examples")
-            with gr.Row(elem_id="actions"):
-                run = gr.Button("Run", variant="primary", elem_id="run", interactive=False)
-                stop_button = gr.Button("Stop", variant="stop", elem_id="stop", visible=False)
-                cancel_button = gr.Button("Cancel", variant="stop", elem_id="cancel", visible=False)
-            at_first: dict[str, Any] = {"interactive": False, "visible": first.target.chat_template}
-            continue_chat = gr.Checkbox(
-                label="Continue as a chat", elem_id="continue-chat", container=False, **at_first
+    def _add_search_panel(self) -> None:
+        _panel("finding", "Find my best setting")
+        with gr.Row(elem_id="finding", elem_classes="panel"):
+            self.find_message = gr.HTML(FIND_HELP, elem_id="find-message", elem_classes="message")
+            self.find_effort = gr.Radio(
+                [QUICK, THOROUGH], value=QUICK, container=False, show_label=False, elem_id="effort"
             )
-            message = gr.HTML(elem_id="message", elem_classes="message")
-            controls, find = _controls(callbacks, pair, first, prompt, message)
-            # here, because Gradio miscounts tabs that have other components between them
-            chat, finished = [gr.State(()), continue_chat], gr.State(None)
-        with gr.Column(elem_id="stage", min_width=0):
-            race, shared_file = view("race"), gr.Textbox(visible=False)
-    with gr.Tab("Anatomy", id=ANATOMY):
-        upload = gr.UploadButton("Open a JSON file", file_types=[".json"], type="binary", elem_id="open", size="sm")
-        unreadable = gr.HTML(elem_classes="message")
-        view("anatomy")
-    buttons_of_run, settings = [run, stop_button, cancel_button], [*controls.values()]
+            self.find_start = gr.Button(FIND, elem_id="find", size="sm", min_width=90)
+            self.find_stop = gr.Button(
+                "Stop", variant="stop", elem_id="stop-find", size="sm", visible=False, min_width=60
+            )
 
-    started = run.click(callbacks.wait, outputs=[message, *buttons_of_run], **PRIVATE).then(
-        callbacks.run,
-        [session_open, pair, *chat, prompt, *settings],
-        [race, message, *chat, finished, *buttons_of_run],
-        show_progress="minimal",
-        show_progress_on=message,
-        api_visibility="private",
-        **ENGINE,
-    )
-    started.then(partial(buttons, "idle"), outputs=buttons_of_run, **PRIVATE)
-    started.success(None, js=script("main.js", "setRepeating", "true"))
-    repeated = started.success(
-        callbacks.repeat,
-        [session_open, pair, finished],
-        [race, finished],
-        **QUIET,
-        concurrency_limit=None,  # outside the engine's queue: it runs only while nobody else needs the engine
-        trigger_mode="multiple",
-    )
-    repeated.then(None, js=script("main.js", "setRepeating", "false"))
-    stop_button.click(shared.sessions.stop("run"), **PRIVATE)
-    stop_button.click(None, js=script("main.js", "skipPlayback"))
-    cancel_button.click(cancel_run, outputs=[message, *buttons_of_run], cancels=started, **PRIVATE)
-    run.click(None, js=script("main.js", "setRequested", "true"))
-    for over in (started.then, cancel_button.click):
-        over(None, js=script("main.js", "setRequested", "false"))
+    def _add_settings_panel(self) -> None:
+        _panel("advanced", "More settings")
+        with gr.Column(elem_id="advanced", elem_classes="controls panel"):
+            self._add(*(name for name in NAMES if name not in self._controls))
+            gr.HTML(html("paragraph", SAMPLING_CAVEAT), elem_id="caveat")
+            with gr.Row(elem_id="as-code"):
+                names = [(software.title, name) for name, software in FLAVOURS.items()]
+                self._flavour = gr.Dropdown(
+                    names, label="Software", container=False, filterable=False, elem_id="flavour", min_width=200
+                )
+                self._copy = gr.Button("Copy as code", elem_id="copy-code", size="sm", min_width=120)
+                self._code = gr.Textbox(visible=False)
 
-    moved = [controls[name].input for name in AT_HAND]  # by the visitor, not by a pair that has just been loaded
-    gr.on(moved, callbacks.move, [pair, *settings], trigger_mode="always_last", **PRIVATE)
-    prepared = [session_open, pair, *settings]
-    reading = [prompt.focus, *(controls[name].change for name in DECODING)]
-    gr.on(reading, callbacks.prepare, prepared, trigger_mode="always_last", **PRIVATE)
-    choosers = [controls["engine"], controls["drafter"], controls["policy"]]
-    valid = [*(controls[name] for name in _initially(first)), message]
-    changed = [pair.change, *(chooser.change for chooser in choosers)]
-    gr.on(changed, widgets.show_valid, [pair, *choosers], valid, **PRIVATE)
-    names = ["drafter", "policy", *sorted(parameters())]
-    of_drafter = [controls[name] for name in names]
-    recalled = script("settings.js", "recallDrafter", json.dumps(names))
-    controls["drafter"].input(None, of_drafter, of_drafter, js=recalled)
-    pair.change(lambda new: _chat((), visible=new.target.chat_template), pair, chat, **PRIVATE)
-    pair.change(examples_html, pair, menu, **PRIVATE)
-    drawn = race.download(callbacks.share, outputs=[message, shared_file], **QUIET, **FILES)
-    drawn.then(None, shared_file, js=script("files.js", "saveSharedFile"))
-    upload.upload(callbacks.open, upload, [race, unreadable], **QUIET, **FILES)
+    def _add(self, *names: str) -> None:
+        pair = self._shared.registry.default
+        values, options = widgets.start_values(pair), _start_appearance(pair)
+        for name in names:
+            self._controls[name] = widgets.control(name, value=values[name], min_width=120, **options.get(name, {}))
 
-    def prepare(after: Any) -> Any:
-        return after.then(callbacks.prepare, prepared, **PRIVATE)
+    def _connect_run(self) -> None:
+        callbacks, buttons_of_run = self._callbacks, [self.run, self._stop, self._cancel]
+        started = self.run.click(callbacks.wait, outputs=[self.message, *buttons_of_run], **PRIVATE).then(
+            callbacks.run,
+            [self._shared.session_open, self._shared.pair, *self._chat, self.prompt, *self.controls.values()],
+            [self.race, self.message, *self._chat, self._finished, *buttons_of_run],
+            show_progress="minimal",
+            show_progress_on=self.message,
+            api_visibility="private",
+            **ENGINE,
+        )
+        started.then(partial(buttons, "idle"), outputs=buttons_of_run, **PRIVATE)
+        stop_on_click(self._stop, self._shared.sessions, "run")
+        self._stop.click(None, js=script("main.js", "skipPlayback"))
+        self._cancel.click(cancel_run, outputs=[self.message, *buttons_of_run], cancels=started, **PRIVATE)
+        self.run.click(None, js=script("main.js", "setRequested", "true"))
+        for end in (started.then, self._cancel.click):
+            end(None, js=script("main.js", "setRequested", "false"))
+        started.success(None, js=script("main.js", "setRepeating", "true"))
+        repeated = started.success(
+            self._callbacks.repeat,
+            [self._shared.session_open, self._shared.pair, self._finished],
+            [self.race, self._finished],
+            **QUIET,
+            concurrency_limit=None,  # outside the engine's queue: it runs only while nobody else needs the engine
+            trigger_mode="multiple",
+        )
+        repeated.then(None, js=script("main.js", "setRepeating", "false"))
 
-    return CompareTab(prompt, message, controls, race, find, run, prepare)
+    def _connect_controls(self) -> None:
+        controls, pair = self.controls, self._shared.pair
+        latest: dict[str, Any] = {"trigger_mode": "always_last", **PRIVATE}
+        moved = [controls[name].input for name in LIVE_CONTROLS]  # by the visitor, not by a pair that was just loaded
+        gr.on(moved, self._callbacks.move, self._pair_and_settings, **latest)
+        reading = [self.prompt.focus, *(controls[name].change for name in STRATEGY)]
+        gr.on(reading, self._callbacks.prepare, [self._shared.session_open, *self._pair_and_settings], **latest)
+        choosers = [controls["engine"], controls["drafter"], controls["policy"]]
+        valid = [*(controls[name] for name in _start_appearance(self._shared.registry.default)), self.message]
+        changed = [pair.change, *(chooser.change for chooser in choosers)]
+        gr.on(changed, widgets.show_valid, [pair, *choosers], valid, **PRIVATE)
+        names = STRATEGY[1:]
+        of_drafter = [controls[name] for name in names]
+        recalled = script("settings.js", "recallDrafter", json.dumps(names))
+        controls["drafter"].input(None, of_drafter, of_drafter, js=recalled)
+        pair.change(lambda new: _chat((), visible=new.target.chat_template), pair, self._chat, **PRIVATE)
+        pair.change(examples_html, pair, self._examples, **PRIVATE)
+
+    def _connect_exports(self) -> None:
+        inputs = [self._flavour, self._shared.pair, self.prompt, *self.controls.values()]
+        copied = self._copy.click(self._callbacks.code, inputs, [self.message, self._code], **PRIVATE)
+        copied.then(None, self._code, js=script("settings.js", "copyCode"))
+        drawn = self.race.download(self._callbacks.share, outputs=[self.message, self._shared_file], **QUIET, **FILES)
+        drawn.then(None, self._shared_file, js=script("files.js", "saveSharedFile"))
 
 
-def _initially(pair: ModelPair) -> dict[str, dict[str, Any]]:
+def _start_appearance(pair: ModelPair) -> dict[str, dict[str, Any]]:
     start = widgets.start_values(pair)
     return widgets.appearance(pair, start["engine"], start["drafter"], start["policy"])
 
 
-def _controls(
-    callbacks: CompareCallbacks, pair: gr.State, first: ModelPair, prompt: gr.Textbox, message: gr.HTML
-) -> tuple[dict[str, Control], FindButtons]:
-    """The common controls, then the others in a panel that opens."""
-    controls: dict[str, Control] = {}
-    start, options = widgets.start_values(first), _initially(first)
-
-    def add(*names: str) -> None:
-        for name in names:
-            controls[name] = widgets.control(name, value=start[name], min_width=120, **options.get(name, {}))
-
-    with gr.Column(elem_id="at-hand", elem_classes="controls"):
-        add(*AT_HAND)
-    gr.HTML(_WHEN, elem_id="when")
-    gr.HTML(OWN_RUNS, elem_id="own-runs")
-    with gr.Column(elem_id="main", elem_classes="controls"):
-        add(*_MAIN)
-    _panel("finding", FIND_TITLE)
-    with gr.Row(elem_id="finding", elem_classes="panel"):
-        hint = gr.HTML(FIND_HELP, elem_id="find-message", elem_classes="message")
-        effort = gr.Radio([QUICK, THOROUGH], value=QUICK, container=False, show_label=False, elem_id="effort")
-        start_button = gr.Button(FIND, elem_id="find", size="sm", min_width=90)
-        stop_button = gr.Button("Stop", variant="stop", elem_id="stop-find", size="sm", visible=False, min_width=60)
-    _panel("advanced", "More settings")
-    with gr.Column(elem_id="advanced", elem_classes="controls panel"):
-        add(*(name for name in NAMES if name not in controls))
-        gr.HTML(str(Markup("<p>{}</p>").format(SAMPLING_CAVEAT)), elem_id="caveat")
-        ordered = {name: controls[name] for name in NAMES}
-        with gr.Row(elem_id="as-code"):
-            names = [(software.title, name) for name, software in FLAVOURS.items()]
-            flavour = gr.Dropdown(
-                names, label="Software", container=False, filterable=False, elem_id="flavour", min_width=200
-            )
-            copy = gr.Button("Copy as code", elem_id="copy-code", size="sm", min_width=120)
-            lines = gr.Textbox(visible=False)
-    copied = copy.click(callbacks.code, [flavour, pair, prompt, *ordered.values()], [message, lines], **PRIVATE)
-    copied.then(None, lines, js=script("settings.js", "copyCode"))
-    return ordered, FindButtons(start_button, stop_button, effort, hint)
-
-
 def _panel(name: str, title: str) -> None:
-    """A panel of our own: Gradio builds a closed accordion when it opens, and loses earlier changes of its values."""
+    """Add the button of a panel of our own. Gradio builds a closed accordion only when it opens, and then loses
+    earlier changes of its values.
+    """
     with gr.Column(elem_id=f"open-{name}", elem_classes="opener"):
         gr.Button(title, size="sm").click(None, js=script("main.js", "toggle", json.dumps(name)))
 

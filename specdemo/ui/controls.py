@@ -18,13 +18,11 @@ from specdemo.strategies import parameters
 from specdemo.strategies import policies as all_policies
 from specdemo.ui.parts import notice
 
-HIDDEN_CHOICE = '.no-{0} label:has(input[value="{0}"]) {{ display: none; }}'  # a label holds an input
 FIELDS = GenerationSettings.model_fields
 RUNTIME = RuntimeSettings.model_fields
 NAMES = tuple(FIELDS)
-STRATEGY = {"engine", "drafter", "policy", *parameters()}
-
-
+STRATEGY = ("engine", "drafter", "policy", *sorted(parameters()))
+LIVE_CONTROLS = LiveSettings._fields  # a visitor can change them during a run
 Control = gr.Checkbox | gr.Dropdown | gr.Radio | gr.Number | gr.Slider | gr.Textbox
 
 
@@ -40,8 +38,8 @@ def control(name: str, *, typed: bool = False, **options: Any) -> Control:
     }
     if field.annotation is bool:
         return gr.Checkbox(**common)
-    if (able := choices(field)) is not None:
-        return gr.Radio([(label, value) for value, label in able.items()], **common)
+    if (labels := choices(field)) is not None:
+        return gr.Radio([(label, value) for value, label in labels.items()], **common)
     if field.annotation not in (int, float):
         return gr.Textbox(**common)
     low, high = _limits(field)
@@ -52,9 +50,9 @@ def control(name: str, *, typed: bool = False, **options: Any) -> Control:
 
 
 def annotation(name: str) -> Any:
-    """A `Literal` for API clients if the setting has a fixed set of values."""
-    able = choices(FIELDS[name])
-    return FIELDS[name].annotation if able is None else Literal[tuple(able)]
+    """Return the type that API clients see: a `Literal` if the setting has a fixed set of values."""
+    values = choices(FIELDS[name])
+    return FIELDS[name].annotation if values is None else Literal[tuple(values)]
 
 
 def _limits(field: FieldInfo) -> tuple[float, float]:
@@ -63,37 +61,35 @@ def _limits(field: FieldInfo) -> tuple[float, float]:
 
 
 def visibility(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> dict[str, bool]:
-    """Say of each control whether it has an effect."""
-    able = [*strategies(engine, pair.draft_kind, drafter)]
-    allowed = {strategy.policy.name for strategy in able}
+    """Return, for each control, whether it has an effect."""
+    available = [*strategies(engine, pair.draft_kind, drafter)]
+    allowed = {strategy.policy.name for strategy in available}
     chosen = policy if policy in allowed else first_policy(allowed)  # a hidden control keeps its value
-    acting = {name for strategy in able if strategy.policy.name == chosen for name in effective(strategy, engine)}
+    used = {name for strategy in available if strategy.policy.name == chosen for name in effective(strategy, engine)}
     return {
         "engine": len(engines_for(pair)) > 1,
         "drafter": len(drafters(pair, engine)) > 1,
         "policy": len(allowed) > 1,
-        **{name: name in acting for name in NAMES if name in parameters()},
+        **{name: name in used for name in NAMES if name in parameters()},
         **{name: supports(engine, name) for name in NAMES if name in PARTIAL and name not in parameters()},
-        "apply_chat_template": pair.target.chat_template,
-        "enable_thinking": pair.target.chat_template,
-        "system_prompt": pair.target.chat_template,
+        **dict.fromkeys(("apply_chat_template", "enable_thinking", "system_prompt"), pair.target.chat_template),
     }
 
 
 def appearance(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> dict[str, dict[str, Any]]:
-    """Options of the controls that depend on these: visibility, and perhaps info and CSS classes, which hide
-    unavailable choices and mark what a run follows live.
+    """Return options of the controls that depend on these values: visibility, and for some also their info and CSS
+    classes, which hide unavailable choices and mark settings that a run follows live.
     """
     options: dict[str, dict[str, Any]] = {
         name: {"visible": shown} for name, shown in visibility(pair, engine, drafter, policy).items()
     }
-    able = [*strategies(engine, pair.draft_kind, drafter, policy)]
-    info = next((strategy.explanation() for strategy in able), FIELDS["policy"].description)
-    options["drafter"] |= {"elem_classes": _no(all_drafters(), drafters(pair, engine))}
-    options["policy"] |= {"elem_classes": _no(all_policies(), policies(pair, engine, drafter)), "info": info}
+    chosen = [*strategies(engine, pair.draft_kind, drafter, policy)]
+    info = chosen[0].explanation() if chosen else FIELDS["policy"].description
+    options["drafter"] |= {"elem_classes": _hidden(all_drafters(), drafters(pair, engine))}
+    options["policy"] |= {"elem_classes": _hidden(all_policies(), policies(pair, engine, drafter)), "info": info}
     options["num_assistant_tokens"] |= {"info": lookahead_info(pair, engine)}
-    live = any(strategy.name in ENGINES[engine].live for strategy in able)
-    for name in AT_HAND:
+    live = any(strategy.name in ENGINES[engine].live for strategy in chosen)
+    for name in LIVE_CONTROLS:
         options[name] |= {"elem_classes": ["moves"] if live else []}
     return options
 
@@ -107,7 +103,7 @@ def lookahead_info(pair: ModelPair, engine: EngineName) -> str | None:
 
 
 def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> list[Any]:
-    """Return updates of the controls, ordered as by `visibility`, and a message on choices that are not available."""
+    """Return updates of the controls, in the order of `visibility`, and a message if a choice is not available."""
     values: dict[str, Any] = {}
     if len(engines_for(pair)) == 1:
         values["engine"] = engine = engines_for(pair)[0]
@@ -120,16 +116,13 @@ def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
     updates = appearance(pair, engine, drafter, policy)
     for name, value in values.items():
         updates[name]["value"] = value
-    replaced = " ".join(_replaced(name, chosen[name], values[name]) for name in chosen.keys() & values.keys())
-    return [*(gr.update(**update) for update in updates.values()), notice(replaced) if replaced else gr.skip()]
+    text = " ".join(_replacement(name, chosen[name], values[name]) for name in chosen.keys() & values.keys())
+    return [*(gr.update(**update) for update in updates.values()), notice(text) if text else gr.skip()]
 
 
-def _replaced(name: str, was: str, now: str) -> str:
+def _replacement(name: str, before: str, after: str) -> str:
     field, labels = FIELDS[name], choices(FIELDS[name]) or {}
-    return f"{field.title}: {labels[now]}, because {labels[was].lower()} is not available here."
-
-
-AT_HAND = LiveSettings._fields  # what visitors can change during a run
+    return f"{field.title}: {labels[after]}, because {labels[before].lower()} is not available here."
 
 
 def engines_for(pair: ModelPair) -> tuple[EngineName, ...]:
@@ -149,12 +142,12 @@ def choices_css() -> str:
     """Hide unavailable drafters and policies by a class of the control, such as `no-auto`. They stay in the control,
     since Gradio refuses to restore a value that is not among its choices.
     """
-    values = (*all_drafters(), *all_policies())
-    return "\n".join(HIDDEN_CHOICE.format(value) for value in values)
+    rule = '.no-{0} label:has(input[value="{0}"]) {{ display: none; }}'
+    return "\n".join(rule.format(value) for value in (*all_drafters(), *all_policies()))
 
 
-def _no(all_: Iterable[str], able: Collection[str]) -> list[str]:
-    return [f"no-{value}" for value in all_ if value not in able]
+def _hidden(values: Iterable[str], available: Collection[str]) -> list[str]:
+    return [f"no-{value}" for value in values if value not in available]
 
 
 def start_values(pair: ModelPair) -> dict[str, Any]:
@@ -162,48 +155,45 @@ def start_values(pair: ModelPair) -> dict[str, Any]:
 
 
 def default_values(pair: ModelPair) -> dict[str, Any]:
-    """Links list what differs from these."""
+    """Return the defaults of links, which list only other values."""
     return pair_settings(pair).model_dump()
 
 
-def first_policy(able: Collection[str]) -> str:
-    return "constant" if "constant" in able or not able else next(iter(able))
+def first_policy(available: Collection[str]) -> str:
+    return "constant" if "constant" in available or not available else next(iter(available))
 
 
 def settings_from(pair: ModelPair, values: dict[str, Any]) -> GenerationSettings:
-    """A setting without effect here keeps the pair's default. SettingsError: a value is out of range."""
-    engines = engines_for(pair)
-    engine = values["engine"] if values["engine"] in engines or len(engines) > 1 else engines[0]
-    drafter = values["drafter"]
-    able = drafters(pair, engine)
-    if drafter not in able and (pair.draft is None or len(able) == 1):  # a hidden control keeps its value
+    """A setting without effect keeps the pair's default. SettingsError: a value is out of range."""
+    engine, drafter, policy = values["engine"], values["drafter"], values["policy"]
+    # hidden controls keep values that may not be available
+    if len(engines_for(pair)) == 1:
+        [engine] = engines_for(pair)
+    available = drafters(pair, engine)
+    if drafter not in available and (pair.draft is None or len(available) == 1):
         drafter = default_drafter(pair)
-    values = values | {"engine": engine, "drafter": drafter}
-    if len(allowed := policies(pair, engine, drafter)) == 1:  # a hidden control keeps its value
-        values["policy"] = first_policy(allowed)
-    shown = visibility(pair, values["engine"], values["drafter"], values["policy"]) | {
-        "policy": True,
-        "engine": True,
-        "drafter": True,
-    }
-    return initial_settings(pair, **{name: value for name, value in values.items() if shown.get(name, True)})
+    if len(policies(pair, engine, drafter)) == 1:
+        [policy] = policies(pair, engine, drafter)
+    shown = visibility(pair, engine, drafter, policy)
+    used = {name: value for name, value in values.items() if shown.get(name, True)}
+    return initial_settings(pair, **used | {"engine": engine, "drafter": drafter, "policy": policy})
 
 
 def settings_from_link(
     pair: ModelPair, values: dict[str, str], start: dict[str, Any]
 ) -> tuple[GenerationSettings, SettingsError | None]:
-    """Settings in a link or the browser's storage, and an error if one is invalid; one that is missing or invalid
-    takes its value from `start`: the controls' initial values, or the pair's defaults.
+    """Return the settings of a link or of the browser's storage, and an error if one is invalid. A missing or invalid
+    one takes its value from `start`: the controls' initial values, or the pair's defaults.
     """
-    chosen, wrong = dict(start), None
-    ablest = min(LOCAL, key=lambda engine: len(ENGINES[engine].lacks))  # it supports the most settings
+    chosen, invalid = dict(start), None
+    lenient = min(LOCAL, key=lambda engine: len(ENGINES[engine].unsupported))  # it supports the most settings
     for name in values.keys() & chosen.keys():
         try:
-            settings_from(pair, {**chosen, "engine": ablest, name: values[name]})
+            settings_from(pair, {**chosen, "engine": lenient, name: values[name]})
             chosen[name] = values[name]
         except SettingsError as error:
-            wrong = SettingsError(f"One of the link's settings cannot be used. {error}")
+            invalid = SettingsError(f"One of the link's settings cannot be used. {error}")
     try:
-        return settings_from(pair, chosen), wrong
+        return settings_from(pair, chosen), invalid
     except SettingsError as error:
         return settings_from(pair, start), SettingsError(f"The link's settings contradict each other. {error}")

@@ -1,7 +1,7 @@
 """The events that a run sends to the page: numbered, one line of JSON each.
 
-An update carries the events since the second-to-last one, as a busy browser may miss one; its cost does not grow with
-the run. The last event holds the whole record, so that a browser that missed more lacks nothing.
+Each update repeats the events of the one before, because a busy browser may miss one; its cost does not grow with the
+run. The last event holds the whole record, for browsers that missed more.
 """
 
 import json
@@ -29,7 +29,7 @@ class Feed:
         dumped = {"pair": pair.model_dump(mode="json"), "settings": settings.model_dump(mode="json")}
         self._append("start", record={"prompt": prompt, "history": [turn.model_dump() for turn in history], **dumped})
 
-    def news(self) -> str:
+    def next_update(self) -> str:
         self.shown = True
         start, self._sent = self._sent[0], (self._sent[1], len(self._lines))
         return "".join(self._lines[start:])
@@ -47,10 +47,10 @@ class Feed:
             moves=[move.model_dump(mode="json") for move in piece.moves],
         )
 
-    def phase(self, words: str) -> None:
-        if words != self._phase:
-            self._phase = words
-            self._append("phase", text=words)
+    def phase(self, text: str) -> None:
+        if text != self._phase:
+            self._phase = text
+            self._append("phase", text=text)
 
     def fail(self, message: str) -> None:
         self._append("error", text=message)
@@ -60,7 +60,7 @@ class Feed:
 
 
 def end_event(comparison: Comparison, run: str | None = None, at: int = 0) -> str:
-    """Return a run's last event, sent again after its repeats; without `run`, a saved run's only event."""
+    """Return a run's last event, sent again after its repeats. It is the only event of a saved run, without `run`."""
     event = {"record": to_json(comparison), "anatomy": anatomy(comparison)}
     return _line(run or uuid4().hex, at, "end", event)
 
@@ -85,18 +85,20 @@ def anatomy(comparison: Comparison) -> list[dict[str, Any]]:
 def _passes(comparison: Comparison) -> dict[str, Any]:
     run, agreement = comparison.speculative, comparison.draft_agreement
     rows = [("this run", len(run.rounds), metrics.draft_passes(comparison), metrics.mean_acceptance_length(run))]
+    remark = "The oracle's passes are known only for a draft model in greedy decoding."
     if agreement is not None:
-        best = metrics.oracle(agreement, comparison.settings.max_new_tokens - 1)
-        rows.append(("oracle", len(best), sum(best), len(agreement) / len(best) if best else None))
+        lookaheads = metrics.oracle(agreement, comparison.settings.max_new_tokens - 1)
+        length = len(agreement) / len(lookaheads) if lookaheads else None
+        rows.append(("oracle", len(lookaheads), sum(lookaheads), length))
+        remark = (
+            "Computed from where the draft's greedy choice agrees with this text, which is exact in greedy decoding. "
+            "The oracle ends each round just before the draft's first mismatch, so none of its proposals is rejected."
+        )
     return {
         "columns": ["lookahead", "target passes", "draft passes", "τ"],
         "rows": [
             [name, str(target), "unknown" if draft is None else str(draft), number(length)]
             for name, target, draft, length in rows
         ],
-        "remark": "Computed from where the draft's greedy choice agrees with this text, which is exact in greedy "
-        "decoding. The oracle ends every round just before the draft's first mismatch, so none of its proposals is "
-        "rejected."
-        if agreement is not None
-        else "The oracle's passes are known only for a draft model in greedy decoding.",
+        "remark": remark,
     }

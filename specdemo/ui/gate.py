@@ -1,15 +1,15 @@
-"""The gate bounds every request in size and number, and so the memory and disk that all of them can take.
+"""The gate limits the size and number of requests, and thereby the memory and disk that visitors can use.
 
-| what | most | so that all of it is at most |
+| what | limit | in all, at most |
 |---|---|---|
 | events queued, running or not yet fetched | 100 | 100 bodies of 1 MB, parsed |
 | texts of an event | 262,144 characters | 1 MB in Python, if one of them is an emoji |
 | sessions whose state is kept | 200 | 1 MB of chat and 0.6 MB of Gradio's settings each |
 | files of visitors | 100 of 10 MB, an hour | 1 GB on the disk |
 
-Only listed routes are open: one that a release of Gradio adds stays closed until it is listed. Requests that a
-browser sends for another site's page are refused, and a page on a loopback address answers only to its own names:
-otherwise any site whose name is made to resolve to 127.0.0.1 could use it as its own (DNS rebinding).
+Only listed routes are open: a route that a release of Gradio adds stays closed until it is listed. Requests that a
+browser sends for another site's page are refused. A page on a loopback address answers only to its own names, because
+any site could otherwise have its own name resolve to 127.0.0.1 and use the page (DNS rebinding).
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from specdemo.errors import quoted
 from specdemo.files import json_value
 
-UNDER_WAY = 100  # events; a page sends up to six at once
+EVENTS = 100  # queued, running or not yet fetched; a page sends up to six at once
 UNREAD_SECONDS = 60.0  # a browser fetches at once; a tab that is suspended for longer must reload
 BODY_BYTES = 2**20  # the largest is a run to share: 2,048 tokens a side, compressed, are about 0.7 MB
 TEXT_CHARACTERS = 2**18  # about 64K tokens, more than the bundled models' context
@@ -40,9 +40,8 @@ FILE_BYTES = 10 * 2**20  # a comparison of 2,048 tokens a side takes about 5 MB
 SIGN_IN_SECONDS = 1.0  # per sign-in, one at a time, so that passwords cannot be guessed by trying
 
 _API = "/gradio_api"
-_SAFE = ("GET", "HEAD", "OPTIONS")
 _NAME = re.compile(r"[\w-]{1,64}", re.ASCII)
-# Open before signing in: the empty page, the sign-in itself, and what Gradio's scripts request at start.
+# Open before signing in: the empty page, the sign-in, and the routes that Gradio's scripts request at start.
 _FRONT = re.compile(
     r"/|/(assets|static|svelte|specdemo)/.+|(/gradio_api)?/theme\.css|/favicon\.ico|/manifest\.json|/robots\.txt"
     r"|/pwa_icon|/gradio_api/(login_check|startup-events)/?"
@@ -69,7 +68,7 @@ class Refused(Exception):  # noqa: N818 - raised and returned alike
 
 
 UNREADABLE = 400, "This request cannot be read; reload the page and try again."
-_UNKNOWN = 404, "This page has no such address; begin at its front page."
+_UNKNOWN = 404, "This page has no such address; start at its front page."
 
 
 def only_here(host: str | None, allowed: Sequence[str]) -> bool:
@@ -98,8 +97,8 @@ class _Session:
 
 
 class Gate:
-    """`names`: what the page is called, `*.example.org` for all subdomains; None if it cannot know. `trusted`: names
-    in browsers' addresses, even if a proxy rewrites `Host`. `root`: the path below which a proxy has the page.
+    """`names`: host names of the page, `*.example.org` for all subdomains; None if unknown. `trusted`: host names
+    accepted in browsers' addresses, even if a proxy rewrites `Host`. `root`: the path under which a proxy serves it.
     """
 
     def __init__(
@@ -128,18 +127,18 @@ class Gate:
         if self._root and scope["path"].startswith(f"{self._root}/"):  # else the proxy has cut it off already
             scope = _at(scope, scope["path"].removeprefix(self._root))
         try:
-            answer = await self._admit(scope)
-            await answer(scope, receive, send)
+            app = await self._admit(scope)
+            await app(scope, receive, send)
         except Refused as refused:
             await refused.response(scope, receive, send)
         except ClientDisconnect:  # while its body was read
             pass
 
     async def _admit(self, scope: Scope) -> ASGIApp:
-        """Check a request before its body is read; return what answers it, or raise `Refused`."""
+        """Check a request before its body is read. Return the app that answers it, or raise `Refused`."""
         headers, path = Headers(scope=scope), scope["path"]
         name = _host_name(headers.get("host", ""))
-        if self._names is not None and not any(_is_of(name, known) for known in self._names):
+        if self._names is not None and not any(_matches(name, pattern) for pattern in self._names):
             raise Refused(
                 400,
                 f"This page does not answer to the name {quoted(name)}. Open it as localhost on its own machine; for "
@@ -151,18 +150,18 @@ class Gate:
                 "This request comes from another site's page; open the page itself. If it is the page itself, behind "
                 "a proxy, start it with --allowed-host and the name in the browser's address.",
             )
-        answer, most, before = self._route(scope["method"], path)
-        if self._auth and not before and not await self._signed_in(scope):
+        app, limit, public = self._route(scope["method"], path)
+        if self._auth and not public and not await self._signed_in(scope):
             raise Refused(401, "Sign in at the front page first.")
         if "transfer-encoding" in headers:
             raise Refused(411, "The request has no length; send Content-Length.")
         length = headers.get("content-length", "0")
-        if not length.isdecimal() or len(length) > 18 or int(length) > most:
-            raise Refused(413, f"The request is too large; send at most {most:,} bytes.")
-        return answer
+        if not length.isdecimal() or len(length) > 18 or int(length) > limit:
+            raise Refused(413, f"The request is too large; send at most {limit:,} bytes.")
+        return app
 
     def _route(self, method: str, path: str) -> tuple[ASGIApp, int, bool]:
-        """What answers on a route, its largest body, and whether it is open before signing in."""
+        """Return the app for a route, the limit of its body, and whether it is open before signing in."""
         if len(path) > 1000 or any(len(part.encode()) > 255 for part in path.split("/")) or "\0" in path:
             raise Refused(*_UNKNOWN)  # no file system takes such a name
         if method in ("GET", "HEAD") and (_FRONT.fullmatch(path) or _READ.fullmatch(path)):
@@ -178,11 +177,11 @@ class Gate:
         raise Refused(*_UNKNOWN)
 
     def _foreign(self, method: str, headers: Headers) -> bool:
-        """A browser sends the request for another site, which could change something or read the answer."""
+        """Whether a browser sends the request for another site, which could change something or read the answer."""
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-        if method in _SAFE and origin is None:  # a link or an image: the other site cannot read the answer
+        if method in ("GET", "HEAD", "OPTIONS") and origin is None:  # the other site cannot read the answer
             return False
-        if any(_is_of(_host_name(urlsplit(origin or "").netloc), name) for name in self._trusted):
+        if any(_matches(_host_name(urlsplit(origin or "").netloc), pattern) for pattern in self._trusted):
             return False
         if site is not None:  # browsers send it on trustworthy connections, other programs send neither
             return site not in ("same-origin", "none")
@@ -205,7 +204,7 @@ class Gate:
 
     async def _event(self, scope: Scope, receive: Receive, send: Send) -> None:
         body, path = await Request(scope, receive).body(), scope["path"]
-        event, call = _checked(body), path.startswith(f"{_API}/call/")
+        event, call = _parse_event(body), path.startswith(f"{_API}/call/")
         if path.startswith(f"{_API}/run/") and event.get("fn_index") is None:  # Gradio's routes stumble over it
             raise Refused(*UNREADABLE)
         if not call and not path.startswith(f"{_API}/queue/join"):
@@ -220,7 +219,7 @@ class Gate:
         if name is not None:
             self._sessions[name] = session
 
-        async def sending(message: Message) -> None:
+        async def forward(message: Message) -> None:
             nonlocal status
             status = message.get("status", status)
             if call and status == 200 and message.get("body"):
@@ -228,7 +227,7 @@ class Gate:
             await send(message)
 
         try:
-            await self._app(scope, _replay(body, receive), sending)
+            await self._app(scope, _replay(body, receive), forward)
         finally:
             if status != 200:
                 session.events -= 1
@@ -238,10 +237,10 @@ class Gate:
     async def _make_room(self, session: _Session) -> None:
         """Drop sessions that nobody has fetched for long and, if one more event does not fit, the oldest one."""
         cutoff = monotonic() - UNREAD_SECONDS
-        full = sum(other.events for other in self._sessions.values()) >= UNDER_WAY
+        full = sum(other.events for other in self._sessions.values()) >= EVENTS
         idle = {name: other for name, other in self._sessions.items() if not other.fetching and other is not session}
         if full and not idle:
-            raise Refused(503, "Too much is waiting already; try again in a minute.")
+            raise Refused(503, "Too many events are waiting; try again in a minute.")
         oldest = min(idle, key=lambda name: idle[name].since) if full else None
         unwanted = [name for name, other in idle.items() if name == oldest or other.since < cutoff]
         await asyncio.gather(*(self._drop(name, idle[name].scope) for name in unwanted))
@@ -256,19 +255,19 @@ class Gate:
             await PlainTextResponse(_EXPIRED, media_type="text/event-stream")(scope, receive, send)
             return
 
-        async def receiving() -> Message:
+        async def watch() -> Message:
             nonlocal disconnected
             message = await receive()
             disconnected = disconnected or message["type"] == "http.disconnect"
             return message
 
-        async def sending(message: Message) -> None:  # no text can hold these quotes unescaped
+        async def count_completed(message: Message) -> None:  # no text can hold these quotes unescaped
             session.events -= message.get("body", b"").count(b'"msg":"process_completed"')
             await send(message)
 
         session.fetching = True
         try:
-            await self._app(scope, receiving, sending)
+            await self._app(scope, watch, count_completed)
         finally:
             session.fetching, session.since = False, monotonic()
             if disconnected or session.events <= 0 or name != requested:  # Gradio has forgotten it, too
@@ -288,7 +287,7 @@ class Gate:
         scope = {**_at(scope, path), "method": "GET", "query_string": f"session_hash={name}".encode()}
         try:
             await self._messages(scope, disconnect, discard)
-        except Exception:  # Gradio's, for a session that it has forgotten meanwhile
+        except Exception:  # Gradio may have forgotten the session meanwhile
             logging.getLogger(__name__).warning("messages of a session were not dropped", exc_info=True)
 
 
@@ -299,9 +298,9 @@ def _host_name(host: str) -> str:
         return ""
 
 
-def _is_of(name: str, known: str) -> bool:
-    known = known.lower().strip("[]")
-    return name == known or (known.startswith("*.") and name.endswith(known[1:]))
+def _matches(name: str, pattern: str) -> bool:
+    pattern = pattern.lower().strip("[]")
+    return name == pattern or (pattern.startswith("*.") and name.endswith(pattern[1:]))
 
 
 def _at(scope: Scope, path: str) -> Scope:
@@ -324,7 +323,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 _TYPES = {"fn_index": int, "data": list, "event_data": dict, "trigger_id": int, "session_hash": str, "event_id": str}
 
 
-def _checked(body: bytes) -> dict[str, Any]:
+def _parse_event(body: bytes) -> dict[str, Any]:
     try:
         event = json_value(body)
     except ValueError:
@@ -334,9 +333,9 @@ def _checked(body: bytes) -> dict[str, Any]:
     if any(not isinstance(event[name], kind | None) for name, kind in _TYPES.items() if name in event):
         raise Refused(*UNREADABLE)
     if any(event.get(name) and not _NAME.fullmatch(event[name]) for name in ("session_hash", "event_id")):
-        raise Refused(400, "A session has a name of at most 64 letters and digits; reload the page.")
+        raise Refused(400, "The session's name is invalid; reload the page.")
     characters, count = _extent([value for name, value in event.items() if name != "event_data"])
-    if count + _extent([event.get("event_data")])[1] > VALUES:  # whose text is a run to share
+    if count + _extent([event.get("event_data")])[1] > VALUES:  # its text may be long: a run to share
         raise Refused(413, f"The request has more than {VALUES:,} values; send fewer.")
     if characters > TEXT_CHARACTERS:
         raise Refused(
@@ -348,7 +347,7 @@ def _checked(body: bytes) -> dict[str, Any]:
 
 
 def _extent(pending: list[Any]) -> tuple[int, int]:
-    """Characters and values, nested ones included; counting stops when there are too many."""
+    """Count characters and values, including nested ones, until there are too many."""
     characters = count = 0
     while pending and count <= VALUES:
         value = pending.pop()

@@ -1,4 +1,4 @@
-"""The Measure tab: which prompts, what to vary, how long; and Compare's search for the best setting."""
+"""The Measure tab: prompts, variants and time; and the search for the best setting in the Compare tab."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import gradio as gr
-from markupsafe import Markup
 
 from specdemo.engines.base import Engine
 from specdemo.errors import SettingsError, SpecdemoError, capitalised
@@ -23,26 +22,14 @@ from specdemo.results.figures import as_data
 from specdemo.results.words import percent
 from specdemo.settings import GenerationSettings
 from specdemo.text import counted, printable
+from specdemo.ui import events
 from specdemo.ui.compare import APPLIED, FIND, FIND_HELP, QUICK, THOROUGH, CompareTab, apply_setting
 from specdemo.ui.controls import NAMES, settings_from
-from specdemo.ui.parts import alert, notice
+from specdemo.ui.parts import alert, html, notice
 from specdemo.ui.registry import Shared
-from specdemo.ui.session import (
-    FILES,
-    PRIVATE,
-    QUIET,
-    WAITING,
-    Sessions,
-    check_session,
-    in_child,
-    job_buttons,
-    job_updates,
-    on_engine,
-    with_chat_cache,
-)
+from specdemo.ui.session import Sessions, with_chat_cache
 from specdemo.ui.views import script, view
 
-_LINE = Markup("<p>{}</p>")
 _FILES = [".txt", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".gz"]
 _BY_TITLE = {preset.title: name for name, preset in PRESETS.items() if name != "measure"}
 START = "Measure"
@@ -50,7 +37,7 @@ EMPTY = "[]"
 
 
 def board(progress: Progress[Result]) -> str:
-    """Update the board: parts, each shown on a card of its own by `board.js`."""
+    """Return the parts of the board as JSON; `board.js` shows each on a card."""
     if not progress.result.measured:
         return EMPTY
     content = report(progress.result)
@@ -64,7 +51,7 @@ def board(progress: Progress[Result]) -> str:
 
 
 def variant_choices(preset: str, pair: ModelPair, *values: Any) -> dict[str, Any]:
-    """Return an update of the variants: all that the pair supports, ticked."""
+    """Return an update of the variants: all that the pair supports, all ticked."""
     try:
         plan = _plan(preset, pair, [Task(name="", task="", prompt="")], 64, values)
     except SpecdemoError as error:
@@ -76,7 +63,7 @@ def variant_choices(preset: str, pair: ModelPair, *values: Any) -> dict[str, Any
 def _plan(
     preset: str, pair: ModelPair, tasks: Sequence[Task], tokens: int, values: Sequence[Any], **options: Any
 ) -> Plan:
-    """The search for the fastest setting keeps Compare's other settings."""
+    """Plan a measurement. The search for the fastest setting keeps the other settings of the Compare tab."""
     chosen = PRESETS[_BY_TITLE[preset]]
     if chosen.name == "tune":
         settings = settings_from(pair, dict(zip(NAMES, values, strict=True)) | {"max_new_tokens": tokens})
@@ -105,8 +92,8 @@ class MeasureCallbacks:
         *values: Any,
     ) -> Iterator[list[Any]]:
         """Yield updates of message, board, files, the fastest setting and its button, and both buttons."""
-        check_session(session_open)
-        idle, busy = job_buttons(START, busy=False), job_buttons(START, busy=True)
+        events.check_session(session_open)
+        idle, busy = events.job_buttons(START, busy=False), events.job_buttons(START, busy=True)
         unchanged = [gr.skip()] * 4
         typed = [line.strip() for line in text.splitlines() if line.strip()]
         waiting = [notice("Reading the prompts …"), *unchanged, *busy]
@@ -114,7 +101,9 @@ class MeasureCallbacks:
         try:
             tasks = typed_tasks(typed)
             if file is not None or not typed:
-                prompts = None if file is None else (yield from in_child(read_prompts, Path(file), **reading))
+                prompts = None
+                if file is not None:
+                    prompts = yield from events.run_in_child(read_prompts, Path(file), **reading)
                 tasks = chosen_tasks(prompts, pair.target.prompts, int(limit), skip_bad=skip_bad)
             plan = _plan(preset, pair, tasks, int(tokens), values, minutes=minutes)
             variants = {name: variant for name, variant in plan.variants.items() if name in ticked}
@@ -124,14 +113,14 @@ class MeasureCallbacks:
         except SpecdemoError as error:
             yield [alert(error), *unchanged, *idle]
             return
-        what = f"{counted(len(variants), 'variant')}, {counted(len(tasks), 'prompt')}"
-        started = notice(f"{what}, about {minutes:g} min after loading. {WAITING}")
+        size = f"{counted(len(variants), 'variant')}, {counted(len(tasks), 'prompt')}"
+        started = notice(f"{size}, about {minutes:g} min after loading. {events.WAITING}")
         yield [started, EMPTY, gr.update(visible=False), None, gr.update(visible=False), *busy]
         job = partial(with_loader, pair=pair, work=partial(run, plan))
-        state = None
-        for update in job_updates(self._sessions, str(request.session_hash), "measure", job, board):
-            state = update.state
-            yield [update.message, update.board, *unchanged[1:], *busy]
+        steps = self._sessions.measure(str(request.session_hash), "measure", job)
+        state = yield from events.job_updates(
+            steps, lambda message, parts: [message, parts, *unchanged[1:], *busy], board
+        )
         if state is None or not state.result.measured:
             yield [gr.skip(), *unchanged, *idle]
             return
@@ -142,7 +131,7 @@ class MeasureCallbacks:
             with TemporaryDirectory() as folder:
                 paths = write(report(state.result), Path(folder) / "specdemo-measurement.json")
                 files = gr.update(value=list(map(str, paths)), visible=True)
-                yield [gr.skip(), gr.skip(), files, setting, use, *idle]  # Gradio copies them before it asks for more
+                yield [gr.skip(), gr.skip(), files, setting, use, *idle]  # Gradio copies the files before it returns
         except SpecdemoError as error:
             yield [alert(error), gr.skip(), gr.skip(), setting, use, *idle]
 
@@ -150,8 +139,8 @@ class MeasureCallbacks:
         self, request: gr.Request, session_open: bool, pair: ModelPair, prompt: str, effort: str, *values: Any
     ) -> Iterator[list[Any]]:
         """Yield updates of message, result card, both buttons, and the controls."""
-        check_session(session_open)
-        idle, busy = job_buttons(FIND, busy=False), job_buttons(FIND, busy=True)
+        events.check_session(session_open)
+        idle, busy = events.job_buttons(FIND, busy=False), events.job_buttons(FIND, busy=True)
         unchanged = apply_setting(None)
         minutes, tokens, axes = _EFFORTS[effort]
         try:
@@ -163,18 +152,16 @@ class MeasureCallbacks:
         except SpecdemoError as error:
             yield [alert(error), "", *idle, *unchanged]
             return
-        started = notice(f"{len(plan.variants)} settings, about {60 * minutes:.0f} s. {WAITING}")
+        started = notice(f"{len(plan.variants)} settings, about {60 * minutes:.0f} s. {events.WAITING}")
         yield [started, "", *busy, *unchanged]
-        # loaded as for a run, so that neither this nor the next run has to load it again
-        work = partial(_with_loaded, plan=plan)
-        # known step costs must do where there is no time to measure them
+        # load the pair as for a run, so that neither this search nor the next run loads it again
+        work = partial(_run_loaded, plan=plan)
+        # a quick search has no time to measure step costs, and uses them only if they are known
         job = WithEngine(settings.engine, with_chat_cache(pair, settings), work, calibrate=effort != QUICK)
-        state = None
-        visitor = str(request.session_hash)
-        updates = job_updates(self._sessions, visitor, "find", job, lambda progress: gr.skip(), "nothing was changed")
-        for update in updates:
-            state = update.state
-            yield [update.message, "", *busy, *unchanged]
+        steps = self._sessions.measure(str(request.session_hash), "find", job)
+        state = yield from events.job_updates(
+            steps, lambda message, _: [message, "", *busy, *unchanged], after_stop="nothing was changed"
+        )
         if state is None or not state.result.complete:  # stopped or failed, as the message says
             yield [gr.skip(), "", *idle, *unchanged]
             return
@@ -182,15 +169,15 @@ class MeasureCallbacks:
         yield [FIND_HELP, json.dumps([result.card], ensure_ascii=False), *idle, *apply_setting(result.settings)]
 
 
-# Minutes, tokens of each run at most, and what varies. Half a minute shall hold several runs of each setting, also on
-# a busy machine, and each length of a pass is warmed up first.
+# Minutes, the most tokens of a run, and what varies. Half a minute must hold several runs of each setting, even on a
+# busy machine, and a warm-up for each length of a pass.
 _EFFORTS: dict[str, tuple[float, int, dict[str, Any]]] = {
-    QUICK: (0.5, 32, {"lookaheads": (1, 2, 3, 5), "thresholds": ()}),
+    QUICK: (0.5, 32, {"lookaheads": (1, 2, 3, 5), "thresholds": (0.4,)}),
     THOROUGH: (3.0, 64, {}),
 }
 
 
-def _with_loaded(
+def _run_loaded(
     engine: Engine, *, stop: Callable[[], bool], costs: Costs | None, plan: Plan
 ) -> Iterator[Progress[Result]]:
     yield from run(plan, loaded=Loaded(engine, costs), stop=stop)
@@ -199,7 +186,7 @@ def _with_loaded(
 def with_current(plan: Plan, settings: GenerationSettings) -> dict[str, Variant]:
     variants = dict(plan.variants)
     if all(variant.settings.strategy != settings.strategy for variant in variants.values()):
-        name = settings.strategy.words
+        name = settings.strategy.description
         values = {"policy": name}
         variants[name] = Variant(name=name, values=values, settings=settings, runtime=plan.pair.runtime)
     return variants
@@ -214,36 +201,37 @@ class Outcome(NamedTuple):
 
 def outcome(result: Result, settings: GenerationSettings) -> Outcome:
     conclusion, measured = conclude(result), points(result)
-    best = next((p for p in points(result, fresh=True) if p.variant == conclusion.best), None)
-    yours = next((p for p in measured if result.variants[p.variant].settings.strategy == settings.strategy), None)
-    title, chosen = f"Kept: {settings.strategy.words}", None
+    by_variant = {point.variant: point for point in points(result, fresh=True)}
+    best = by_variant.get(conclusion.best or "")
+    strategies = {point.variant: result.variants[point.variant].settings.strategy for point in measured}
+    current = next((point for point in measured if strategies[point.variant] == settings.strategy), None)
+    title, chosen = f"Kept: {settings.strategy.description}", None
     if best is None:
         sentence = conclusion.sentence
-    elif yours is None:
+    elif current is None:
         sentence = "There was no time to measure your setting."
-    elif yours.variant == best.variant:
+    elif current.variant == best.variant:
         sentence = "It is the best of those tried."
-    elif yours.speedup.high >= best.speedup.low:
+    elif current.speedup.high >= best.speedup.low:
         sentence = f"{capitalised(best.variant)} is not clearly faster."
     else:
         title, chosen = f"Set: {best.variant}", result.variants[best.variant].settings
-        sentence = f"Decoding is now about {percent(best.speedup.middle / yours.speedup.middle - 1)} faster."
-    others = sorted((p for p in measured if p != yours), key=lambda p: -p.speedup.middle)
-    compared = {p.variant: p for p in (yours, best, *others) if p is not None}
+        sentence = f"Decoding is now about {percent(best.speedup.middle / current.speedup.middle - 1)} faster."
+    ranked = sorted(measured, key=lambda point: -point.speedup.middle)
+    compared = {point.variant: point for point in (current, best, *ranked) if point is not None}
     rows = [
-        [f"{name}, yours before" if point is yours else name, str(point.speedup), counted(point.runs, "run")]
-        for name, point in sorted([*compared.items()][:2], key=lambda pair: -pair[1].speedup.middle)
+        [f"{name}, yours before" if point is current else name, str(point.speedup), counted(point.runs, "run")]
+        for name, point in sorted([*compared.items()][:2], key=lambda item: -item[1].speedup.middle)
     ]
     missing = len(result.variants) - len({row.variant for row in result.rows})
-    rest = f" There was no time for {missing} of {len(result.variants)} settings." if missing else ""
-    remark = f"Runs of at most {settings.max_new_tokens} tokens with this prompt.{rest}"
-    columns = ["setting", "speedup", ""]
-    return Outcome(
-        chosen, {"title": title, "paragraphs": [sentence], "columns": columns, "rows": rows, "remark": remark}
-    )
+    remark = f"Runs of at most {settings.max_new_tokens} tokens with this prompt."
+    if missing:
+        remark += f" There was no time for {missing} of {len(result.variants)} settings."
+    card = {"title": title, "paragraphs": [sentence], "rows": rows, "remark": remark}
+    return Outcome(chosen, card | {"columns": ["setting", "speedup", ""]})
 
 
-_BUNDLED = str(_LINE.format("Prompts from the bundled suite, unless you type some or choose a file."))
+_BUNDLED = html("paragraph", "Prompts from the bundled suite, unless you type some or choose a file.")
 _UNREADABLE = {"what": "This file cannot be read", "otherwise": "choose one with fewer prompts"}
 
 
@@ -254,10 +242,10 @@ def preview(path: str | None) -> Iterator[list[Any]]:
         if path is None:
             yield [_BUNDLED, waiting[1]]
             return
-        prompts = yield from in_child(read_prompts, Path(path), waiting=waiting, **_UNREADABLE)
+        prompts = yield from events.run_in_child(read_prompts, Path(path), waiting=waiting, **_UNREADABLE)
         prompts.usable(skip_bad=True)
-        lines = (_LINE.format(printable(line, lines=True)) for line in (*prompts.about(), *prompts.first()))
-        yield [str(Markup("").join(lines)), gr.update(visible=bool(prompts.bad), value=False)]
+        lines = (html("paragraph", printable(line, lines=True)) for line in (*prompts.about(), *prompts.first()))
+        yield ["".join(lines), gr.update(visible=bool(prompts.bad), value=False)]
     except SpecdemoError as error:
         yield [alert(error), waiting[1]]
 
@@ -299,24 +287,23 @@ def measure_tab(shared: Shared, compare: CompareTab) -> None:
         )
         best, card = gr.State(None), gr.Textbox(visible=False)  # not beside tabs, where Gradio miscounts them
     inputs = [session_open, pair, file, skip_bad, preset, ticked, text, limit, tokens, minutes, *controls.values()]
-    on_engine(start, callbacks.measure, inputs, [message, board, files, best, use, start, stop_button])
-    stop_button.click(shared.sessions.stop("measure"), **PRIVATE)
-    file.upload(preview, file, [suite, skip_bad], **QUIET, **FILES)
+    events.queue_for_engine(start, callbacks.measure, inputs, [message, board, files, best, use, start, stop_button])
+    events.stop_on_click(stop_button, shared.sessions, "measure")
+    file.upload(preview, file, [suite, skip_bad], **events.QUIET, **events.FILES)
     gr.on(
         [preset.change, pair.change, controls["engine"].change, controls["drafter"].change],
         variant_choices,
         [preset, pair, *controls.values()],
         ticked,
-        **PRIVATE,
+        **events.PRIVATE,
     )
-    use.click(apply_setting, best, [controls[name] for name in APPLIED], **PRIVATE).then(
-        None, js=script("gradio.js", "openCompare")
-    )
-    find = compare.find
-    on_engine(
-        find.start,
+    applied = [controls[name] for name in APPLIED]
+    used = use.click(apply_setting, best, applied, **events.PRIVATE)
+    used.then(None, js=script("gradio.js", "openCompare"))
+    events.queue_for_engine(
+        compare.find_start,
         callbacks.find,
-        [session_open, pair, compare.prompt, find.effort, *controls.values()],
-        [find.message, card, find.start, find.stop, *(controls[name] for name in APPLIED)],
+        [session_open, pair, compare.prompt, compare.find_effort, *controls.values()],
+        [compare.find_message, card, compare.find_start, compare.find_stop, *applied],
     ).then(None, card, js=script("main.js", "showSearchResult"))
-    find.stop.click(shared.sessions.stop("find"), **PRIVATE)
+    events.stop_on_click(compare.find_stop, shared.sessions, "find")

@@ -1,4 +1,4 @@
-"""The Models tab: the catalogue, the models on this machine, and the pair to use with its runtime settings."""
+"""The Models tab: the catalogue, the models on this machine, and the pair in use with its runtime settings."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -17,10 +17,10 @@ from specdemo.models.devices import devices
 from specdemo.records import Model, ModelPair
 from specdemo.ui.compare import CompareTab
 from specdemo.ui.controls import RUNTIME, STRATEGY, Control, control, engines_for, start_values
-from specdemo.ui.parts import alert, header_html, notice, report_html
+from specdemo.ui.events import ENGINE, PRIVATE, QUIET, WAITING, stop_on_click
+from specdemo.ui.parts import alert, header_html, html, notice, report_html
 from specdemo.ui.registry import PAIR_NAMES, Registry, Shared, values_of
-from specdemo.ui.server import sent
-from specdemo.ui.session import ENGINE, PRIVATE, QUIET, WAITING
+from specdemo.ui.server import event_value
 from specdemo.ui.views import view
 
 Choices = list[tuple[str, str]]  # labels and values
@@ -28,22 +28,12 @@ Lists = tuple[Choices, Choices]  # of targets and of drafts
 Updates = dict[Component, Any]  # other components stay as they are
 
 _NO_DRAFT = "None: prompt lookup only"
-_RECOMMENDED = " · recommended"
 _DEFAULTED = tuple(name for name in RUNTIME if name not in ("device", "draft_device"))
 _TYPED = ("cache_size", "inference_num_threads")
-_SAME = "Same as the target"
-_SOURCES = (
-    "Lists every model of your models folder, the Hugging Face cache, LM Studio, llama.cpp and Ollama; "
-    "<code>specdemo models list</code> prints where the first two are."
-)
-_TYPED_ID = (
-    "For any other, type its Hugging Face id, such as <code>OpenVINO/Qwen3-8B-int4-ov</code>, or "
-    "<code>ORGANISATION/MODEL:FILE.gguf</code>."
-)
 
 
 class ModelsTab:
-    """`controls` name a pair, in the order of `PAIR_NAMES`; `in_use`: the pair in use, and since when, as JSON."""
+    """`controls` choose a pair, in the order of `PAIR_NAMES`. `in_use`: the pair in use and since when, as JSON."""
 
     def __init__(self, shared: Shared, compare: CompareTab) -> None:
         self._sessions, self._registry, self._local = shared.sessions, shared.registry, shared.local
@@ -63,7 +53,7 @@ class ModelsTab:
             with gr.Column(elem_id="pair"):
                 first = model_choices(registry.models(), registry.default.target.name)
                 self.controls = _pair_controls(registry, *first)
-                # as last sent: sending an open list again would close it under the pointer
+                # what the page has: updating an open list would close it under the pointer
                 self._listed = gr.State(first)
                 with gr.Row(elem_id="pair-actions"):
                     self._use = gr.Button("Use this pair", variant="primary", elem_id="use", scale=0, min_width=180)
@@ -80,7 +70,7 @@ class ModelsTab:
 
     def _connect(self, tab: gr.Tab, adding: list[Any], place: gr.Textbox) -> None:
         target, draft, *_ = self.controls
-        sent, lists = [target, self._listed], [target, draft, self._listed]
+        shown, lists = [target, self._listed], [target, draft, self._listed]
         progress = [self._message, self._use, self._cancel]
         inputs = [self._pair, self._settings["engine"], *self.controls]
         settings = [*self._settings.values()]
@@ -88,37 +78,37 @@ class ModelsTab:
         waiting = partial(self._loading, notice(WAITING), busy=True)
         gr.on([self._use.click, self._catalogue.select], waiting, outputs=progress, **PRIVATE)
         self._use.click(self.use, inputs, loaded, **QUIET, **ENGINE)
-        self._cancel.click(self._sessions.stop("load"), **PRIVATE)
+        stop_on_click(self._cancel, self._sessions, "load")
         self.list_after(self._catalogue.select(self.use_entry, inputs, loaded, **QUIET, **ENGINE))
         fetched = gr.on(
             [self._catalogue.download, self._offer.download],
             self.fetch,
-            sent,
+            shown,
             [self._progress, self._stop, self._catalogue, *lists],
             concurrency_limit=1,
             concurrency_id="download",
             **QUIET,
         )
-        self._stop.click(self._sessions.stop("download"), **PRIVATE)
-        tab.select(self.refresh, sent, [self._catalogue, *lists], **PRIVATE)
-        fitted = [*self.controls, self._listed, self._message]
+        stop_on_click(self._stop, self._sessions, "download")
+        tab.select(self.refresh, shown, [self._catalogue, *lists], **PRIVATE)
+        updated = [*self.controls, self._listed, self._message]
         if self._local:
             read = gr.on(adding, partial(notice, "Reading the file …"), outputs=self._message, **PRIVATE)
-            read.then(self.add, [place, self._listed], fitted, **PRIVATE)
-        target.input(self.fit_to_target, sent, fitted, **PRIVATE)
-        named = [target, draft, self.controls[PAIR_NAMES.index("cache_size")]]
-        reported = [self._report, self._offer, self._use]
-        changes = [tab.select, *(control.change for control in named)]
-        gr.on(changes, self.report, named, reported, trigger_mode="always_last", **PRIVATE)
-        fetched.then(self.report, named, reported, **PRIVATE)
+            read.then(self.add, [place, self._listed], updated, **PRIVATE)
+        target.input(self.fit_to_target, shown, updated, **PRIVATE)
+        described = [target, draft, self.controls[PAIR_NAMES.index("cache_size")]]
+        report = [self._report, self._offer, self._use]
+        changes = [tab.select, *(control.change for control in described)]
+        gr.on(changes, self.report, described, report, trigger_mode="always_last", **PRIVATE)
+        fetched.then(self.report, described, report, **PRIVATE)
 
     def list_after(self, event: Any) -> None:
         target, draft, *_ = self.controls
         event.then(self.update_lists, [target, self._listed], [target, draft, self._listed], **PRIVATE)
 
     def use(self, request: gr.Request, before: ModelPair, engine: Any, *values: Any) -> Iterator[Updates]:
-        chosen, was = dict(zip(PAIR_NAMES, values, strict=True)), values_of(before)
-        if chosen["target"] != was["target"] and all(chosen[name] == was[name] for name in _DEFAULTED):
+        chosen, previous = dict(zip(PAIR_NAMES, values, strict=True)), values_of(before)
+        if chosen["target"] != previous["target"] and all(chosen[name] == previous[name] for name in _DEFAULTED):
             # the page may not have received this target's defaults yet
             chosen |= self._defaults(chosen["target"] or "")
         yield from self._load(request, before, engine, chosen)
@@ -140,25 +130,26 @@ class ModelsTab:
             message = ""
             for message in self._sessions.load(str(request.session_hash), engine_for(pair, before, engine), pair):
                 yield self._loading(message or gr.skip(), busy=True)
-            news = self._loading(message, busy=False)
-            yield news if message else news | self._in_use(pair, before)
+            updates = self._loading(message, busy=False)
+            yield updates if message else updates | self._in_use(pair, before)
         except SpecdemoError as error:
             text = f"{error} {before.name} is still in use."
             yield self._loading(alert(type(error)(text)), busy=False)
 
     def _loading(self, message: Any, *, busy: bool) -> Updates:
-        shown = gr.update(visible=busy)
-        return {self._message: message, self._use: gr.update(interactive=not busy), self._cancel: shown}
+        use, cancel = gr.update(interactive=not busy), gr.update(visible=busy)
+        return {self._message: message, self._use: use, self._cancel: cancel}
 
     def _in_use(self, pair: ModelPair, before: ModelPair) -> Updates:
         values = values_of(pair)
-        in_use = json.dumps(values | {"since": monotonic()})  # it changes when the same pair is chosen again, too
-        news: Updates = {self._pair: pair, self._header: header_html(pair), self.in_use: in_use}
-        now, was = start_values(pair), start_values(before)
-        changed = {name for name in now if now[name] != was[name]}
-        changed |= STRATEGY if changed & STRATEGY else set()  # a strategy changes as a whole
-        news |= {part: now[name] for name, part in self._settings.items() if name in changed}
-        return news | dict(zip(self.controls, values.values(), strict=True))
+        in_use = json.dumps(values | {"since": monotonic()})  # it changes even if the same pair is loaded again
+        updates: Updates = {self._pair: pair, self._header: header_html(pair), self.in_use: in_use}
+        start, previous = start_values(pair), start_values(before)
+        changed = {name for name in start if start[name] != previous[name]}
+        if changed.intersection(STRATEGY):
+            changed.update(STRATEGY)
+        updates |= {control: start[name] for name, control in self._settings.items() if name in changed}
+        return updates | dict(zip(self.controls, values.values(), strict=True))
 
     def fetch(self, event: gr.EventData, request: gr.Request, target: str, listed: Lists) -> Iterator[Updates]:
         for message in self._registry.download(str(request.session_hash), name_of(event)):
@@ -169,11 +160,11 @@ class ModelsTab:
         return {self._catalogue: self._registry.cards()} | self.update_lists(target, listed)
 
     def update_lists(self, target: str, listed: Lists) -> Updates:
-        now = model_choices(self._registry.models(), target)
-        news: Updates = {self._listed: now}
-        for shown, choices, before in zip(self.controls, now, listed, strict=False):
-            news[shown] = gr.skip() if choices == before else gr.update(choices=choices)
-        return news
+        lists = model_choices(self._registry.models(), target)
+        updates: Updates = {self._listed: lists}
+        for dropdown, choices, before in zip(self.controls, lists, listed, strict=False):
+            updates[dropdown] = gr.skip() if choices == before else gr.update(choices=choices)
+        return updates
 
     def fit_to_target(self, target: str | None, listed: Lists) -> Updates:
         """Offer the drafts that fit this target, and its default settings. A typed path is added as a model first."""
@@ -182,13 +173,13 @@ class ModelsTab:
         if self._local and (typed.startswith("~/") or Path(typed).is_absolute()):
             return self.add(typed, listed)
         models, controls = self._registry.models(), dict(zip(PAIR_NAMES, self.controls, strict=True))
-        now = model_choices(models, target)
+        targets, drafts = model_choices(models, target)
         draft = fitting_draft(models[target], models.values()) if target in models else None
-        news: Updates = {controls[name]: value for name, value in self._defaults(target).items()}
-        news[controls["draft"]] = gr.update(choices=now[1], value=draft.name if draft is not None else "")
-        if now[0] != listed[0]:
-            news[controls["target"]] = gr.update(choices=now[0], value=target)
-        return news | {self._listed: now}
+        updates: Updates = {controls[name]: value for name, value in self._defaults(target).items()}
+        updates[controls["draft"]] = gr.update(choices=drafts, value=draft.name if draft is not None else "")
+        if targets != listed[0]:
+            updates[controls["target"]] = gr.update(choices=targets, value=target)
+        return updates | {self._listed: (targets, drafts)}
 
     def add(self, place: str, listed: Lists) -> Updates:
         """Add a file or folder of this machine and choose it as the target."""
@@ -203,36 +194,37 @@ class ModelsTab:
         return self.fit_to_target(name, listed) | {self.controls[0]: chosen, self._message: added}
 
     def report(self, target: str, draft: str, cache_size: int) -> Updates:
-        """Describe a pair without loading it. "Use this pair" is off if it cannot run."""
+        """Describe a pair without loading it. "Use this pair" is disabled if it cannot run."""
         models, fits = self._registry.models(), False
-        facts = offer = ""
+        description = offer = ""
         try:
             for name in filter(None, (target, draft)):
                 if name not in models:
                     offer = self._registry.offer(name)
-                    raise UnknownNameError(self._registry.elsewhere(name))
+                    raise UnknownNameError(self._registry.unknown_model(name))
             if target:
                 report = check_pair(models[target], models.get(draft), int(cache_size or 1))
-                facts, fits = report_html(report), report.fits
+                description, fits = report_html(report), report.fits
         except SpecdemoError as error:
-            facts = alert(error)
-        return {self._report: facts, self._offer: offer, self._use: gr.update(interactive=fits)}
+            description = alert(error)
+        return {self._report: description, self._offer: offer, self._use: gr.update(interactive=fits)}
 
     def _defaults(self, target: str) -> dict[str, Any]:
-        """All but the devices."""
+        """Return a target's default runtime settings, without the devices."""
         return self._registry.default_runtime(target).model_dump(include=set(_DEFAULTED))
 
 
 def engine_for(pair: ModelPair, before: ModelPair, engine: Any) -> EngineName:
-    """The pair's own if that differs from the last pair's, else the chosen one."""
-    engines, now, was = engines_for(pair), start_values(pair)["engine"], start_values(before)["engine"]
-    engine = now if now != was else engine
+    """Return the pair's default engine if it differs from the last pair's, else the chosen one."""
+    engines, default = engines_for(pair), start_values(pair)["engine"]
+    if default != start_values(before)["engine"]:
+        engine = default
     return engine if engine in engines else engines[0]
 
 
 def name_of(event: gr.EventData) -> str:
-    """Name of the catalogue entry or model whose button was pressed; empty if a forged event has none."""
-    return str(sent(event, "name") or "")
+    """Return the name of the entry or model whose button was pressed; empty if a forged event has none."""
+    return str(event_value(event, "name") or "")
 
 
 def model_choices(models: Mapping[str, Model], target: str) -> Lists:
@@ -242,15 +234,17 @@ def model_choices(models: Mapping[str, Model], target: str) -> Lists:
         return targets, [(_NO_DRAFT, ""), *((name, name) for name in models)]
     no_draft = [] if models[target].in_parts else [(_NO_DRAFT, "")]
     drafts = drafts_for(models[target], models.values())
-    fitting = {model.name for model in drafts if is_recommended(model, models[target])}
-    labelled = [(name + _RECOMMENDED * (name in fitting), name) for name in (model.name for model in drafts)]
-    return targets, [*no_draft, *sorted(labelled, key=lambda choice: choice[1] not in fitting)]
+    recommended = [draft.name for draft in drafts if is_recommended(draft, models[target])]
+    others = [draft.name for draft in drafts if draft.name not in recommended]
+    labelled = [*((f"{name} · recommended", name) for name in recommended), *((name, name) for name in others)]
+    return targets, [*no_draft, *labelled]
 
 
 def _pair_controls(registry: Registry, targets: Choices, drafts: Choices) -> list[Control]:
     values = values_of(registry.default)
     usable = [(f"{name}: {title}", name) for name, title in registry.devices().items()]
-    choices = {"target": targets, "draft": drafts, "device": usable, "draft_device": [(_SAME, ""), *usable]}
+    draft_devices = [("Same as the target", ""), *usable]
+    choices = {"target": targets, "draft": drafts, "device": usable, "draft_device": draft_devices}
     titles = {
         "target": ("Target", "writes the text; choose one or type a path"),
         "draft": ("Draft", "proposes tokens"),
@@ -276,7 +270,7 @@ def _pair_controls(registry: Registry, targets: Choices, drafts: Choices) -> lis
     with gr.Row(elem_classes="controls"):
         for name in (*choices, "precision"):
             add(name)
-    gr.HTML(f"<p>{_SOURCES} {_TYPED_ID if registry.downloads else ''}</p>", elem_id="whence")
+    gr.HTML(html("model_sources", registry.downloads), elem_id="whence")
     for device in devices():
         if device.reason is not None:
             gr.Markdown(f"**{device.name}** ({device.full_name}) cannot be used: {device.reason}.")

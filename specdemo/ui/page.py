@@ -1,4 +1,4 @@
-"""The page: callbacks read widgets into settings and pass results to renderers. Nothing is computed here."""
+"""The page: its tabs, how it starts from a link or the browser's storage, and its server."""
 
 import gc
 import json
@@ -23,23 +23,18 @@ from specdemo.racing.recommend import start_settings
 from specdemo.racing.worker import EngineFactory, Prepare, Worker
 from specdemo.records import ModelPair, Prompts
 from specdemo.results.figures import script_name
-from specdemo.ui.compare import ANATOMY, COMPARE, CompareCallbacks, CompareTab, api_description, compare_tab
-from specdemo.ui.controls import (
-    NAMES,
-    STRATEGY,
-    choices_css,
-    default_values,
-    lookahead_info,
-    settings_from_link,
-    start_values,
-)
+from specdemo.ui import controls as widgets
+from specdemo.ui.anatomy import ANATOMY, anatomy_tab
+from specdemo.ui.compare import COMPARE, CompareCallbacks, CompareTab, api_description
+from specdemo.ui.controls import NAMES, STRATEGY
+from specdemo.ui.events import ENGINE, PRIVATE
 from specdemo.ui.gate import only_here
 from specdemo.ui.measure import measure_tab
 from specdemo.ui.models import ModelsTab
 from specdemo.ui.parts import alert, header_html
 from specdemo.ui.registry import PAIR_NAMES, Registry, Shared, values_of
 from specdemo.ui.server import SESSIONS, Page, application, listening, visitors_files
-from specdemo.ui.session import ENGINE, PRIVATE, Sessions, Visitors, initial_pair
+from specdemo.ui.session import Sessions, Visitors, initial_pair
 from specdemo.ui.views import head, kit, plotly, script, theme
 
 
@@ -91,7 +86,7 @@ def routes() -> list[BaseRoute]:
 def look() -> dict[str, Any]:
     return {
         "theme": theme(),
-        "css": choices_css(),
+        "css": widgets.choices_css(),
         "head": head(),
         "footer_links": ["api", "settings"],
         "favicon_path": str(PAGE / "favicon.svg"),
@@ -111,11 +106,12 @@ def build_page(
         shared = Shared(sessions, registry, header, session_open=gr.State(False), pair=gr.State(pair), local=local)
         callbacks = CompareCallbacks(sessions, local=local)
         with gr.Tabs() as tabs:
-            compare = compare_tab(callbacks, shared)
+            compare = CompareTab(callbacks, shared)
+            anatomy_tab(compare.race)
             measure_tab(shared, compare)
             models = ModelsTab(shared, compare)
         compare.race.select(lambda: gr.update(selected=ANATOMY), outputs=tabs, **PRIVATE)
-        # changes only when a pair has just been loaded, which the visitor then wants to run
+        # it changes when a pair has been loaded, which the visitor then wants to run
         models.in_use.change(lambda: gr.update(selected=COMPARE), outputs=tabs, **PRIVATE)
         models.in_use.change(prompt_for, [shared.pair, compare.prompt], compare.prompt, **PRIVATE)
         _remember(page, shared, compare, models)
@@ -124,17 +120,17 @@ def build_page(
 
 
 def prompt_for(pair: ModelPair, prompt: str) -> Any:
-    """Replace an example for another kind of model with this pair's first one."""
-    own = bundled_prompts(pair.target.prompts)
-    examples = {example for kind in get_args(Prompts) for example in bundled_prompts(kind)}
-    return own[0] if prompt in examples.difference(own) else gr.skip()
+    """Replace an example for another kind of model with this pair's first example."""
+    examples = bundled_prompts(pair.target.prompts)
+    others = {example for kind in get_args(Prompts) for example in bundled_prompts(kind)}.difference(examples)
+    return examples[0] if prompt in others else gr.skip()
 
 
 def _remember(page: gr.Blocks, shared: Shared, compare: CompareTab, models: ModelsTab) -> None:
     registry = shared.registry
     remembered = {"prompt": compare.prompt, **compare.controls}
-    start, default = start_values(registry.default), default_values(registry.default)
-    # values set by measured step costs are always named, so that a link means the same everywhere; see `restore`
+    start, default = widgets.start_values(registry.default), widgets.default_values(registry.default)
+    # a link always names values that come from step costs, so that it means the same on every machine; see `restore`
     settings = [value if value == default[name] else None for name, value in start.items()]
     first = [bundled_prompts(registry.default.target.prompts)[0], *settings]
     inputs = list(remembered.values())
@@ -152,7 +148,7 @@ def _remember(page: gr.Blocks, shared: Shared, compare: CompareTab, models: Mode
     outputs: list[Any] = [*inputs, compare.message, shared.pair, shared.header]
     outputs += [*models.controls, compare.run, shared.session_open]
     wanted = json.dumps([*remembered, *PAIR_NAMES])
-    # queued, since only then does Gradio fire the state's change event, which updates everything about the pair
+    # queued: otherwise Gradio does not fire the state's change event, which updates everything about the pair
     queued = PRIVATE | {"queue": True}
     loaded = page.load(restored, saved, outputs, js=script("settings.js", "recall", wanted), **queued)
     loaded.then(None, inputs, js=js)
@@ -170,22 +166,23 @@ class StartValues(NamedTuple):
 
 
 def restore(registry: Registry, saved: str, built: dict[str, Any]) -> StartValues:
-    """`saved`: a JSON object of strings; `built`: the controls' values, perhaps before step costs were measured."""
+    """`saved`: a JSON object of strings. `built`: the controls' values when the page was built."""
     try:
         values = TypeAdapter(dict[str, str]).validate_json(saved or "{}")
     except ValidationError:  # not sent by our script
         values = {}
     pair, pair_error = _pair(registry, {name: values[name] for name in PAIR_NAMES if name in values})
-    start = start_values(registry.default)
+    start = widgets.start_values(registry.default)
     named = {name: values[name] for name in NAMES if name in values}
     other = pair != registry.default
-    own = not other and not named.keys() & STRATEGY  # a link without a strategy leaves it to this page
-    settings, setting_error = settings_from_link(pair, named, start if own else default_values(registry.default))
+    if other or named.keys() & set(STRATEGY):  # a link without a strategy leaves it to this page
+        start = widgets.default_values(registry.default)
+    settings, setting_error = widgets.settings_from_link(pair, named, start)
     error = pair_error or setting_error
     controls = {name: gr.skip() if value == built[name] else value for name, value in settings}
     lookahead = settings.num_assistant_tokens
-    # step costs may have been measured since the page was built, so its line is renewed
-    controls["num_assistant_tokens"] = gr.update(value=lookahead, info=lookahead_info(pair, settings.engine))
+    # its info may be outdated: step costs may have been measured since the page was built
+    controls["num_assistant_tokens"] = gr.update(value=lookahead, info=widgets.lookahead_info(pair, settings.engine))
     return StartValues(
         prompt=values.get("prompt", bundled_prompts(pair.target.prompts)[0] if other else gr.skip()),
         controls=[*controls.values()],
@@ -200,7 +197,7 @@ def _pair(registry: Registry, named: dict[str, str]) -> tuple[ModelPair, Specdem
     if not named:
         return registry.default, None
     start = values_of(registry.default)
-    if "target" in named:  # a link to another target lists only differences from that target's defaults
+    if "target" in named:  # such a link lists only differences from its target's defaults
         start |= registry.default_runtime(named["target"]).model_dump() | {"draft": "", "draft_device": ""}
     try:
         return registry.choose(start | named), None

@@ -30,15 +30,15 @@ _TEMPLATE = Environment(autoescape=True, undefined=StrictUndefined).from_string(
 
 
 def html(part: str, *values: Any) -> str:
-    """A part of `parts.html`, with these values."""
+    """Render a part of `parts.html`."""
     return str(getattr(_TEMPLATE, part)(*values))
 
 
-def phase_words(phase: Phase) -> str:
-    of = " tokens" if phase.name == "prefilling" else ""
-    parts = f" ({phase.done} of {phase.total}{of})" if phase.total else ""
+def phase_text(phase: Phase) -> str:
+    unit = " tokens" if phase.name == "prefilling" else ""
+    count = f" ({phase.done} of {phase.total}{unit})" if phase.total else ""
     seconds = f" ({phase.seconds:.0f} s)" if phase.seconds >= 1 else ""
-    return f"{PHASES[phase.name]}{parts} …{seconds}"
+    return f"{PHASES[phase.name]}{count} …{seconds}"
 
 
 def progress_html(text: str, done: float, total: float, seconds_left: float | None) -> str:
@@ -61,12 +61,12 @@ def alert(error: SpecdemoError) -> str:
 def header_html(pair: ModelPair) -> str:
     """Show the pair, its devices and precision; `glossary.js` shows the details."""
     if pair.target.server is not None:
-        words = f"{pair.name} · remote engine: {SERVERS[pair.target.server]}"
-        return html("header", words, words)
+        text = f"{pair.name} · remote engine: {SERVERS[pair.target.server]}"
+        return html("header", text, text)
     device, draft_on = pair.runtime.device, draft_device(pair.runtime)
     draft = f"draft {_model(pair.draft)} on {draft_on}" if pair.draft else "no draft"
     devices = f"{device} + {draft_on}" if pair.draft and draft_on != device else device
-    requested = pair.runtime.precision  # every run reports the one that its device uses
+    requested = pair.runtime.precision  # a run reports the precision that its device uses
     precision = "default precision" if requested == "default" else f"precision {requested}"
     meaning = f"target {_model(pair.target)} on {device}, {draft}"
     return html("header", meaning, f"{pair.name} · {devices} · {precision}")
@@ -81,16 +81,16 @@ _EXPECTATIONS = ASSETS / "expectations.json"
 
 
 def examples_html(pair: ModelPair) -> str:
-    prompts, (measured, machine) = bundled_prompts(pair.target.prompts), _measured(pair)
+    expected, machine = _expected(pair)
     groups: dict[str, list[tuple[str, float | None]]] = {title: [] for title in ("", *_GROUPS.values())}
-    for prompt in prompts:
-        entry = measured.get(prompt, {})
+    for prompt in bundled_prompts(pair.target.prompts):
+        entry = expected.get(prompt, {})
         groups[_GROUPS.get(entry.get("expect", ""), "")].append((prompt, entry.get("speedup")))
     return html("examples", [group for group in groups.items() if group[1]], machine)
 
 
-def _measured(pair: ModelPair) -> tuple[Mapping[str, dict[str, Any]], str]:
-    """Speedups by prompt, measured by `tests/benchmarks`, and the machine; empty if unknown for this engine."""
+def _expected(pair: ModelPair) -> tuple[Mapping[str, dict[str, Any]], str]:
+    """Return what `tests/benchmarks` measured, by prompt, and on which machine; empty if unknown for this engine."""
     if not _EXPECTATIONS.is_file() or pair.draft is None:
         return {}, ""
     expected = json.loads(_EXPECTATIONS.read_text(encoding="utf-8")).get(f"{pair.target.name}|{pair.draft.name}", {})
@@ -99,10 +99,10 @@ def _measured(pair: ModelPair) -> tuple[Mapping[str, dict[str, Any]], str]:
     return {entry["prompt"]: entry for entry in expected.get("prompts", [])}, expected.get("measured_on", "")
 
 
-def card(entry: Entry, here: Sequence[bool], *, downloads: bool, own_directory: bool = False) -> dict[str, Any]:
-    """`here`: which of its models are present. `own_directory`: the user chose a models folder."""
+def card(entry: Entry, present: Sequence[bool], *, downloads: bool, own_directory: bool = False) -> dict[str, Any]:
+    """`present`: which of its models are on this machine. `own_directory`: the user chose a models folder."""
     needs = f"{in_units(entry.disk_bytes)} of disk, up to {in_units(entry.memory_bytes)} of memory"
-    buttons, commands = _actions(entry, here, downloads=downloads, own_directory=own_directory)
+    buttons, commands = _actions(entry, present, downloads=downloads, own_directory=own_directory)
     return {
         "name": entry.name,
         "title": entry.title,
@@ -119,18 +119,18 @@ def card(entry: Entry, here: Sequence[bool], *, downloads: bool, own_directory: 
 
 
 def _facts(source: Source) -> str:
-    facts = [source.weights, in_units(source.disk_bytes), source.license]
-    facts += ["needs conversion"] * (source.format == "convert") + ["gated: needs a token"] * source.gated
-    return " · ".join(facts)
+    conversion = "needs conversion" if source.format == "convert" else ""
+    access = "gated: needs a token" if source.gated else ""
+    return " · ".join(filter(None, [source.weights, in_units(source.disk_bytes), source.license, conversion, access]))
 
 
 def _actions(
-    entry: Entry, here: Sequence[bool], *, downloads: bool, own_directory: bool
+    entry: Entry, present: Sequence[bool], *, downloads: bool, own_directory: bool
 ) -> tuple[list[tuple[str, str]], list[str]]:
-    """Buttons, by action and label, and commands."""
-    if all(here):
+    """Return buttons, as pairs of action and label, and commands."""
+    if all(present):
         return [("select", "Use this pair")], []
-    missing = [source for source, is_here in zip(entry.sources, here, strict=True) if not is_here]
+    missing = [source for source, on_disk in zip(entry.sources, present, strict=True) if not on_disk]
     ready = [source for source in missing if source.format != "convert"]
     folder = "DIR" if own_directory else "~/.cache/specdemo/models"  # visitors do not see the path
     exports = [
@@ -138,7 +138,9 @@ def _actions(
     ]
     if not ready or not downloads:
         return [], [*([f"python -m specdemo models download {entry.name}"] if ready else []), *exports]
-    part = "" if len(ready) == len(here) else "the target, " if ready[0] is entry.target else "the draft, "
+    part = ""
+    if len(ready) < len(present):
+        part = "the target, " if ready[0] is entry.target else "the draft, "
     size = in_units(sum(source.disk_bytes for source in ready))
     return [("download", f"Download {part}{size}")], exports
 
@@ -152,7 +154,7 @@ _NO_DRAFT = "No matching draft. Use prompt lookup, or see docs/drafts.md for how
 
 
 def report_html(report: PairReport) -> str:
-    """A table with a column for each model, and remarks below."""
+    """Render a table with a column for each model, and remarks below it."""
     models = [model for model in (report.target, report.draft) if model is not None]
     rows = {
         "": ["target", "draft"][: len(models)],

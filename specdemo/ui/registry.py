@@ -8,15 +8,7 @@ from typing import Any, NamedTuple
 import gradio as gr
 
 from specdemo.errors import DeviceError, SpecdemoError, UnknownNameError, quoted
-from specdemo.models.catalogue import (
-    catalogue,
-    entry_folders,
-    find,
-    initial_runtime,
-    local_folder,
-    models_dir,
-    pair_of,
-)
+from specdemo.models import catalogue
 from specdemo.models.devices import devices, draft_device, memory_total
 from specdemo.models.hub import download, download_source
 from specdemo.models.library import add_model, library
@@ -25,7 +17,7 @@ from specdemo.settings import RuntimeSettings
 from specdemo.ui.parts import alert, card, download_html, html, notice
 from specdemo.ui.session import Sessions, Visitors
 
-PAIR_NAMES = ("target", "draft", *RuntimeSettings.model_fields)  # of the controls and links that choose a pair
+PAIR_NAMES = ("target", "draft", *RuntimeSettings.model_fields)  # of the controls that choose a pair, and in links
 
 
 def values_of(pair: ModelPair) -> dict[str, Any]:
@@ -35,7 +27,7 @@ def values_of(pair: ModelPair) -> dict[str, Any]:
 
 
 def is_hub_name(name: str) -> bool:
-    """The form of a model's or a GGUF file's name on the Hub."""
+    """Whether a name has the form of a model or a GGUF file on the Hub."""
     return re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.-]+\.gguf)?", name) is not None
 
 
@@ -54,12 +46,12 @@ class Registry:
 
     @property
     def folder(self) -> Path:
-        return models_dir(self._directory)
+        return catalogue.models_dir(self._directory)
 
     def add(self, place: str) -> str:
         return add_model(place, self._directory).name
 
-    def elsewhere(self, name: str) -> str:
+    def unknown_model(self, name: str) -> str:
         missing = f"Unknown model {quoted(name)}"
         if not is_hub_name(name):
             return f"{missing}; choose one from the list."
@@ -68,55 +60,57 @@ class Registry:
         return f"{missing}; on this page's machine, run: specdemo models download {name}"
 
     def choose(self, values: dict[str, Any]) -> ModelPair:
-        """The pair of these values of `PAIR_NAMES`; an empty draft means none."""
-        models, (target, draft) = self.models(), (values[role] or "" for role in ("target", "draft"))
-        for name in (target, *filter(None, [draft])):
+        """Return the pair with these values, by `PAIR_NAMES`. An empty draft means none."""
+        models = self.models()
+        target, draft = values["target"] or "", values["draft"] or ""
+        for name in (target, draft) if draft else (target,):
             if name not in models:
-                raise UnknownNameError(self.elsewhere(name))
+                raise UnknownNameError(self.unknown_model(name))
         if target == self.default.target.name and self.default.servers is not None:
             return self.default
         runtime = {name: values[name] for name in RuntimeSettings.model_fields}
         settings = RuntimeSettings.checked(**runtime | {"draft_device": runtime["draft_device"] or None})
         offered = self.devices()
-        unknown = next((name for name in (settings.device, draft_device(settings)) if name not in offered), None)
-        if unknown is not None:
-            raise DeviceError(f"This page offers no device {quoted(unknown)}; choose one of {', '.join(offered)}.")
-        return pair_of(models[target], models[draft] if draft else None, runtime=settings)
+        for name in (settings.device, draft_device(settings)):
+            if name not in offered:
+                raise DeviceError(f"This page offers no device {quoted(name)}; choose one of {', '.join(offered)}.")
+        return catalogue.pair_of(models[target], models[draft] if draft else None, runtime=settings)
 
     def devices(self) -> dict[str, str]:
-        """Titles of those that visitors may choose: usable ones, and those of the default pair."""
-        usable = [device for device in devices() if device.reason is None]
-        own = (self.default.runtime.device, draft_device(self.default.runtime))
-        return dict.fromkeys(own, "as the page was started") | {device.name: device.full_name for device in usable}
+        """Return the titles of the devices that visitors may choose: usable ones, and those of the default pair."""
+        runtime = self.default.runtime
+        titles = dict.fromkeys((runtime.device, draft_device(runtime)), "as the page was started")
+        return titles | {device.name: device.full_name for device in devices() if device.reason is None}
 
     def default_runtime(self, target: str) -> RuntimeSettings:
         model = self.models().get(target)
-        return initial_runtime(model) if model is not None else RuntimeSettings()
+        return catalogue.initial_runtime(model) if model is not None else RuntimeSettings()
 
     def names_of(self, entry_name: str) -> dict[str, str]:
-        """The names of a catalogue entry's target and draft."""
-        entry = find(entry_name)
+        """Return the names of a catalogue entry's target and draft."""
+        entry = catalogue.find(entry_name)
         by_path = {model.path: name for name, model in self.models().items()}
-        names = [by_path.get(folder) for folder in entry_folders(entry, self._directory)]
-        if None in names:
+        names = [by_path[folder] for folder in catalogue.entry_folders(entry, self._directory) if folder in by_path]
+        if len(names) < len(entry.sources):
             raise UnknownNameError(f"{entry.title!r} is not on this machine yet; download or convert it first.")
-        return dict(zip(("target", "draft"), [name or "" for name in (*names, "")], strict=False))
+        return {"target": names[0], "draft": names[1] if len(names) > 1 else ""}
 
     def cards(self) -> str:
-        able, unable = list[dict[str, Any]](), list[dict[str, Any]]()
-        for entry in catalogue():  # weights that exceed all memory can only be swapped
-            runs = entry.supported and entry.disk_bytes < memory_total()
-            here = [local_folder(source, self._directory) is not None for source in entry.sources]
-            own = self._directory is not None
-            (able if runs else unable).append(card(entry, here, downloads=self.downloads, own_directory=own))
-        return html("cards", able, unable)  # the second are folded
+        runnable, others = list[dict[str, Any]](), list[dict[str, Any]]()
+        for entry in catalogue.catalogue():
+            runs = entry.supported and entry.disk_bytes < memory_total()  # larger weights would be swapped
+            present = [catalogue.local_folder(source, self._directory) is not None for source in entry.sources]
+            own_directory = self._directory is not None
+            cards = runnable if runs else others
+            cards.append(card(entry, present, downloads=self.downloads, own_directory=own_directory))
+        return html("cards", runnable, others)
 
     def offer(self, name: str) -> str:
-        """HTML for a model not on this machine; empty if it cannot be downloaded."""
+        """Render the offer to download a model; empty if it cannot be downloaded."""
         return html("offer", name) if self.downloads and is_hub_name(name) else ""
 
     def download(self, visitor: str, name: str) -> Iterator[str]:
-        """Yield messages; a stopped download keeps its files."""
+        """Yield messages. A stopped download keeps its files."""
         if not self.downloads:
             yield notice("Downloads are off on this page; use a terminal on its machine.")
             return
@@ -124,20 +118,20 @@ class Registry:
             with self._visitors.busy(visitor, "download") as cancelled:
                 yield notice("Contacting the Hub …")
                 for source, steps in _downloads(name, cancelled.is_set):
-                    last: Progress[Path | None] | None = None
-                    for last in steps:
-                        yield download_html(source, last)
-                    if last is None or last.result is None:
+                    progress: Progress[Path | None] | None = None
+                    for progress in steps:
+                        yield download_html(source, progress)
+                    if progress is None or progress.result is None:
                         yield notice("Stopped. Downloaded files are kept; download again to resume.")
                         return
-            yield notice(f"{name if is_hub_name(name) else find(name).title} is on this machine.")
+            yield notice(f"{name if is_hub_name(name) else catalogue.find(name).title} is on this machine.")
         except SpecdemoError as error:
             yield alert(error)
 
 
 class Shared(NamedTuple):
-    """What the tabs share. `session_open` and `pair` hold a visitor's state; `local`: only this machine reaches the
-    page, which may then show its paths and add its files.
+    """What the tabs share. `session_open` and `pair` hold a visitor's state. `local`: only this machine reaches the
+    page, so the page may show its paths and add its files.
     """
 
     sessions: Sessions
@@ -149,10 +143,10 @@ class Shared(NamedTuple):
 
 
 def _downloads(name: str, stop: Callable[[], bool]) -> Iterator[tuple[str, Iterator[Progress[Path | None]]]]:
-    """The source and the progress of each."""
+    """Yield each source that is missing here, with the progress of its download."""
     if is_hub_name(name):
         yield name, download(name, stop=stop)
         return
-    for source in find(name).sources:
-        if source.repository is not None and source.format != "convert" and not local_folder(source):
+    for source in catalogue.find(name).sources:
+        if source.repository is not None and source.format != "convert" and not catalogue.local_folder(source):
             yield source.address, download_source(source, stop)

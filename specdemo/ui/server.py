@@ -1,4 +1,4 @@
-"""The page's server: checks of what its events carry, visitors' files, and the page mounted behind its gate.
+"""The page's server: it checks the values of events, stores visitors' files, and mounts the page behind its gate.
 
 Of Gradio's undocumented names this uses two, `Blocks.process_api` and `Blocks.get_config_file`.
 """
@@ -35,9 +35,9 @@ from starlette.types import ASGIApp
 
 from specdemo.errors import UsageError
 from specdemo.files import is_text
-from specdemo.ui.gate import UNDER_WAY, UNREADABLE, Gate, Refused, default_host, is_loopback
+from specdemo.ui.gate import EVENTS, UNREADABLE, Gate, Refused, default_host, is_loopback
 
-SESSIONS = 200  # visitors whose chat and pair are kept; a page with one engine is slow for ten at once
+SESSIONS = 200  # visitors whose chat and pair are stored; with one engine, the page is slow for ten at once
 FILES = 100
 FILE_SECONDS = 3600.0  # a suite is read when its benchmark starts, perhaps long after it was chosen
 CONNECTIONS = 1000
@@ -48,10 +48,10 @@ _log = logging.getLogger(__name__)
 
 
 class Page(gr.Blocks):
-    """Blocks whose events accept only what their widgets can send, since anyone can send anything over HTTP."""
+    """Blocks that reject values which no widget can send: over HTTP, anyone can send anything."""
 
     def get_config_file(self) -> Any:
-        # the heartbeat would hold a connection per tab; browsers open six to a host, so that a seventh tab stalls all
+        # the heartbeat holds a connection per tab; a browser opens six to a host, so a seventh tab would stall all
         return super().get_config_file() | {"connect_heartbeat": False}
 
     async def process_api(self, block_fn: Any, inputs: list[Any], *arguments: Any, **options: Any) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class Page(gr.Blocks):
             if not fits(block, value):
                 raise refusal(f"{getattr(block, 'label', None) or 'A value'!r} has an unusable value")
         try:
-            done: dict[str, Any] = await super().process_api(block_fn, inputs, *arguments, **options)
+            result: dict[str, Any] = await super().process_api(block_fn, inputs, *arguments, **options)
         except (gr.Error, InvalidPathError, FileNotFoundError) as error:
             if isinstance(error, gr.Error) and not error.print_exception:  # one of ours
                 raise
@@ -70,7 +70,7 @@ class Page(gr.Blocks):
             _log.exception("an event failed")
             failed = f"This action failed ({type(error).__name__}); see the server's log."
             raise gr.Error(failed, print_exception=False) from error
-        return done
+        return result
 
 
 def refusal(reason: str) -> gr.Error:
@@ -95,10 +95,10 @@ def fits(block: Any, value: Any) -> bool:
             return value is None or number
         case gr.UploadButton() | gr.File():
             return value is None or (isinstance(value, dict) and is_text(value.get("path")))
-    return True  # states are never sent, and the endpoint checks its values itself
+    return True  # browsers never send states, and the API endpoint checks its own values
 
 
-def sent(event: gr.EventData, name: str) -> Any:
+def event_value(event: gr.EventData, name: str) -> Any:
     """Return a value that the page's script sent with an event, or None. Anyone can send anything: check it."""
     try:
         return getattr(event, name)
@@ -128,7 +128,7 @@ async def upload(request: Request) -> Response:
         if old.stat().st_mtime < time() - FILE_SECONDS:
             shutil.rmtree(old, ignore_errors=True)
     if len([*folder.iterdir()]) >= FILES:
-        return Refused(429, "Visitors' files fill their space; try again in an hour.").response
+        return Refused(429, "The server's space for uploads is full; try again in an hour.").response
     try:
         async with request.form(max_files=1, max_fields=1) as form:
             [file] = [part for part in form.values() if isinstance(part, UploadFile)]
@@ -159,27 +159,25 @@ def application(
     **look: Any,
 ) -> Starlette:
     """Return the page behind its gate, with further routes; `look` are options of `gr.mount_gradio_app`. Without
-    `allowed_hosts`, a page on no loopback address answers to every name, since it cannot know its own.
+    `allowed_hosts`, a page on no loopback address answers to every name, since its own names are unknown.
     """
     # Gradio would log every event and tabulate them all after each one, which disturbs the engine's clocks
     os.environ |= {"GRADIO_ANALYTICS_MAX_EVENTS": "1", "GRADIO_ANALYTICS_CACHE_FREQUENCY": str(10**9)}
     address, space = host or default_host(), os.environ.get("SPACE_HOST")
-    own = [*allowed_hosts, *filter(None, [space])]
+    trusted = [*allowed_hosts, *filter(None, [space])]
     root = os.environ.get("GRADIO_ROOT_PATH", "")
     gate = Middleware(
         Gate,
-        names=[*_LOOPBACK, address, *own] if allowed_hosts or is_loopback(address) else None,
-        trusted=own,
+        names=[*_LOOPBACK, address, *trusted] if allowed_hosts or is_loopback(address) else None,
+        trusted=trusted,
         root=urlsplit(root).path,
         auth=auth is not None,
     )
-
-    own_routes = [Route(f"{_API}/upload", upload, methods=["POST"]), *routes]
     page.max_threads, page.state_session_capacity = THREADS, sessions
-    page.queue(max_size=UNDER_WAY, api_open=False)  # nothing runs outside the queue
-    # what Gradio's routes raise for names that it does not know
-    unreadable = dict.fromkeys((KeyError, TypeError, ValueError), _unreadable)
-    app = Starlette(routes=own_routes, middleware=[gate])
+    page.queue(max_size=EVENTS, api_open=False)  # nothing runs outside the queue
+    # Gradio's routes raise these for names that it does not know
+    handlers = dict.fromkeys((KeyError, TypeError, ValueError), _unreadable)
+    app = Starlette(routes=[Route(f"{_API}/upload", upload, methods=["POST"]), *routes], middleware=[gate])
     # run history would let visitors have this machine write to a bucket on the Hub
     gr.mount_gradio_app(
         cast(Any, app),
@@ -190,7 +188,7 @@ def application(
         run_history=False,
         ssr_mode=False,
         show_error=True,
-        app_kwargs={"exception_handlers": unreadable},
+        app_kwargs={"exception_handlers": handlers},
         **look,
     )
     return app
@@ -198,9 +196,9 @@ def application(
 
 @contextmanager
 def listening(app: ASGIApp, host: str | None = None, port: int | None = None) -> Iterator[str]:
-    """Serve in a thread and yield the address. No request tests it: a proxy set in the environment could get it."""
+    """Serve in a thread and yield the address. No request checks it, since a configured proxy could receive it."""
     host = host or default_host()
-    listener = _bound(host, port)
+    listener = _listen(host, port)
     config = uvicorn.Config(
         app, log_level="warning", limit_concurrency=CONNECTIONS, timeout_graceful_shutdown=1, ws="none"
     )
@@ -218,8 +216,8 @@ def listening(app: ASGIApp, host: str | None = None, port: int | None = None) ->
         listener.close()
 
 
-def _bound(host: str, port: int | None) -> socket.socket:
-    """On this port, or on the first free one of a hundred."""
+def _listen(host: str, port: int | None) -> socket.socket:
+    """Listen on this port or, without one, on the first free port of a hundred."""
     first = port if port is not None else int(os.environ.get("GRADIO_SERVER_PORT", "7860"))
     for number in range(first, first + (1 if port is not None else 100)):
         try:

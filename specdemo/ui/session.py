@@ -1,44 +1,39 @@
-"""What visitors do with the engine: runs, repeats, loading, measurements and files, and stopping each."""
+"""Visitors' activities on the engine: runs, repeats, loading and measurements. A visitor can stop each of them."""
 
 import json
 import zlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from copy import deepcopy
 from functools import partial
 from threading import Event
 from time import monotonic
-from typing import Any, NamedTuple, Self, TypeVar
-
-import gradio as gr
+from typing import Any, NamedTuple, Self
 
 from specdemo.capabilities import DRAFT_KINDS, EngineName
-from specdemo.child import Failure, Limits, run_limited
 from specdemo.engines.base import check_prompt
-from specdemo.errors import EngineError, FileError, ServerError, SpecdemoError
+from specdemo.errors import EngineError, ServerError, SpecdemoError
 from specdemo.exports import schema
 from specdemo.files import json_text
 from specdemo.racing.race import LiveSettings
 from specdemo.racing.trials import refined
 from specdemo.racing.worker import Job, Prepare, WithEngine, Worker, if_loaded
-from specdemo.records import Comparison, ModelPair, Phase, Progress, Request, Side, Turn
+from specdemo.records import Comparison, ModelPair, Phase, Request, Side, Slice, Turn
 from specdemo.results.metrics import answer
 from specdemo.results.words import is_chat
 from specdemo.settings import GenerationSettings
-from specdemo.text import counted
 from specdemo.ui.feed import Feed, end_event
-from specdemo.ui.parts import alert, notice, phase_words, progress_html
+from specdemo.ui.parts import alert, notice, phase_text
 
 
 class Visitors:
-    """Each visitor's activities in progress. Two may share a name, such as the repeats of two runs."""
+    """Each visitor's activities in progress. Two may have the same name: the repeats of two runs, for example."""
 
     def __init__(self) -> None:
         self._busy: list[tuple[str, str, Event]] = []
 
     @contextmanager
     def busy(self, visitor: str, activity: str) -> Iterator[Event]:
-        """The event is set when the visitor stops the activity."""
+        """Yield an event, which is set when the visitor stops the activity."""
         entry = visitor, activity, Event()
         self._busy.append(entry)
         try:
@@ -55,7 +50,6 @@ class Visitors:
 
 
 UPDATE_SECONDS = 0.35  # about a slice of both sides; each update of a race takes CPU time from the engine
-JOB_UPDATE_SECONDS = 1.0  # between updates of a measurement, which are larger
 
 
 class Update(NamedTuple):
@@ -94,53 +88,49 @@ class Sessions:
         """Errors become messages; closing the iterator frees the engine."""
         chat = is_chat(pair, settings)
         pair = with_chat_cache(pair, settings)
-        feed, started, due, message, ended = Feed(pair, prompt, settings, history), set[Side](), 0.0, "", False
+        feed = Feed(pair, prompt, settings, history)
+        started, due = set[Side](), 0.0
+        message, ended = "", False
         try:
             check_prompt(Request.of(prompt, settings, tuple(history)))
             with self._visitors.busy(visitor, "run") as cancelled:
                 for progress in self._worker.compare(pair, prompt, settings, cancelled, history):
-                    if progress is None:
-                        yield Update(None, message)
-                        continue
-                    if isinstance(progress, Phase):
-                        feed.phase(phase_words(progress))
-                        yield Update(feed.news(), "")
-                        continue
-                    message = ""
-                    if isinstance(progress, Comparison):
-                        ended = True
-                        message = "".join(alert(ServerError(text)) for text in progress.failures.values())
-                        turn = _turn(prompt, progress) if chat else None
-                        finished = FinishedRun.of(feed.run, len(feed) + 1, progress)
-                        yield Update(end_event(progress, feed.run, len(feed)), message, turn, finished)
-                        continue
-                    feed.add(progress)
-                    if monotonic() >= due or progress.side not in started:  # show a first token at once
-                        started.add(progress.side)
-                        due = monotonic() + UPDATE_SECONDS
-                        yield Update(feed.news(), "")
+                    match progress:
+                        case None:
+                            yield Update(None, message)
+                        case Phase():
+                            feed.phase(phase_text(progress))
+                            yield Update(feed.next_update(), "")
+                        case Slice():
+                            feed.add(progress)
+                            if monotonic() >= due or progress.side not in started:  # show a first token at once
+                                started.add(progress.side)
+                                due = monotonic() + UPDATE_SECONDS
+                                yield Update(feed.next_update(), "")
+                        case Comparison():
+                            ended = True
+                            message = "".join(alert(ServerError(text)) for text in progress.failures.values())
+                            turn = _turn(prompt, progress) if chat else None
+                            finished = FinishedRun.of(feed.run, len(feed) + 1, progress)
+                            yield Update(end_event(progress, feed.run, len(feed)), message, turn, finished)
             if not ended:  # a run that has started ends with a comparison
-                feed.fail(words := "Stopped before the first token.")
-                yield Update(feed.news(), "") if feed.shown else Update(None, notice(words))
+                stopped = "Stopped before the first token."
+                feed.fail(stopped)
+                yield Update(feed.next_update(), "") if feed.shown else Update(None, notice(stopped))
         except Exception as error:  # whatever it is, the feed ends
             failure = as_failure(error, "The run failed")
             feed.fail(str(failure))
-            yield Update(feed.news(), alert(failure))
+            yield Update(feed.next_update(), alert(failure))
 
     def prepare(self, pair: ModelPair, settings: GenerationSettings, *, load: bool = False) -> None:
-        """Warm up for such a run while nobody else needs the engine; `load`: also in place of another pair."""
+        """Warm up for a run while nobody else needs the engine. `load`: even if that replaces another pair."""
         job = Prepare(settings.engine, with_chat_cache(pair, settings), settings)
         with suppress(SpecdemoError):  # the run reports it
             for _ in self._worker.run_idle(job if load else partial(if_loaded, job=job)):
                 pass
 
-    def stop(self, activity: str) -> Callable[[gr.Request], None]:
-        """Return a callback that stops a visitor's activity."""
-
-        def stop_it(request: gr.Request) -> None:
-            self._visitors.stop(str(request.session_hash), activity)
-
-        return stop_it
+    def stop(self, visitor: str, activity: str) -> None:
+        self._visitors.stop(visitor, activity)
 
     def move(self, visitor: str, settings: GenerationSettings) -> None:
         live = LiveSettings(*(getattr(settings, name) for name in LiveSettings._fields))
@@ -150,19 +140,19 @@ class Sessions:
     def repeat(
         self, visitor: str, pair: ModelPair, finished: FinishedRun
     ) -> Iterator[tuple[str, FinishedRun] | None]:
-        """Repeat a finished race while nobody else needs the engine; yield None until its end and then, if there were
-        repeats, an event for the page and the updated run.
+        """Repeat a finished race while nobody else needs the engine. Yield None meanwhile and, if there were repeats,
+        finally an event for the page and the updated run.
         """
         before = last = finished.comparison
-        if before.repeats:  # a refused run leaves an earlier run in place, which is already repeated
+        if before.repeats:  # after a refused run, the earlier run is still in place
             return
         pair = with_chat_cache(pair, before.settings)
-        own, raced = (used.model_dump(exclude={"translated"}) for used in (pair, before.pair))  # known once loaded
-        if own != raced:  # the visitor has chosen another pair since
+        chosen = pair.model_dump(exclude={"translated"})  # known once loaded
+        if chosen != before.pair.model_dump(exclude={"translated"}):  # the visitor has chosen another pair since
             return
         engine = before.settings.engine
-        with self._visitors.busy(visitor, "repeat") as cancelled, suppress(SpecdemoError):  # the race itself stands
-            # step costs last: measuring them cannot always be stopped, and the next run would have to wait
+        with self._visitors.busy(visitor, "repeat") as cancelled, suppress(SpecdemoError):  # the race is still valid
+            # step costs come last: measuring them cannot always be stopped, which would delay the next run
             for calibrate in (False, True):
                 job = WithEngine(engine, pair, partial(refined, comparison=last), calibrate=calibrate)
                 for progress in self._worker.run_idle(partial(if_loaded, job=job), cancelled):
@@ -171,18 +161,18 @@ class Sessions:
                 if cancelled.is_set() or last.costs is not None:
                     break
         if last is not before:
-            line = end_event(last, finished.run, finished.events)
-            yield line, FinishedRun.of(finished.run, finished.events + 1, last)
+            event = end_event(last, finished.run, finished.events)
+            yield event, FinishedRun.of(finished.run, finished.events + 1, last)
 
     def load(self, visitor: str, engine: EngineName, pair: ModelPair) -> Iterator[str]:
-        """Load a pair in place of the current one and yield messages; an empty last one means success."""
+        """Load a pair in place of the current one. Yield messages; if the last one is empty, the pair is loaded."""
         with self._visitors.busy(visitor, "load") as cancelled:
             for phase in self._worker.run(Prepare(engine, initial_pair(pair)), cancelled):
-                yield notice(phase_words(phase)) if phase is not None else ""
+                yield notice(phase_text(phase)) if phase is not None else ""
             yield notice("Stopped; the previous pair is still in use.") if cancelled.is_set() else ""
 
-    def waiting(self, visitor: str) -> str:
-        """Say what, besides the queue, this visitor's next run waits for; empty if nothing."""
+    def waiting_notice(self, visitor: str) -> str:
+        """Say why this visitor's next run waits, apart from the queue; empty if it does not."""
         loading = self._visitors.events(visitor, "load")
         return notice("The other pair is still loading; the run starts when it is ready.") if loading else ""
 
@@ -203,7 +193,7 @@ class Sessions:
 
 
 def as_failure(error: Exception, what: str) -> SpecdemoError:
-    """An error that is not specdemo's own becomes the cause of an EngineError."""
+    """Make any other error the cause of an EngineError."""
     if isinstance(error, SpecdemoError):
         return error
     failure = EngineError.of(error, what)
@@ -218,7 +208,7 @@ def _turn(prompt: str, comparison: Comparison) -> Turn | None:
 
 
 def initial_pair(pair: ModelPair) -> ModelPair:
-    """The pair as its first run needs it, so that it loads only once."""
+    """Return the pair as its first run will need it, so that it loads only once."""
     return with_chat_cache(pair, GenerationSettings())
 
 
@@ -232,107 +222,3 @@ def with_chat_cache(pair: ModelPair, settings: GenerationSettings) -> ModelPair:
         return pair
     runtime = pair.runtime.model_copy(update={"enable_prefix_caching": True})
     return pair.model_copy(update={"runtime": runtime})
-
-
-T = TypeVar("T")
-FILE_LIMITS = Limits()
-
-
-def in_child(
-    work: Callable[..., T], *arguments: Any, waiting: list[Any], what: str, otherwise: str
-) -> Generator[list[Any], None, T]:
-    """Run `work` on a visitor's file in a child process with limits, and return its result.
-
-    Until then, yield copies of `waiting` (Gradio changes them), so that Gradio notices a visitor who leaves. Raises
-    the work's SpecdemoError, or a FileError that begins with `what` and ends with `otherwise`.
-    """
-    failure = Failure(FileError, what, otherwise)
-    steps = run_limited(work, *arguments, name="specdemo file", failure=failure, limits=FILE_LIMITS)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        yield deepcopy(waiting)
-
-
-# Options of events: those that show their own progress, and those that run immediately, outside the queue.
-QUIET: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
-PRIVATE: dict[str, Any] = {**QUIET, "queue": False}
-# One job of the engine at a time: two would distort each other's clocks.
-ENGINE: dict[str, Any] = {"concurrency_id": "engine", "concurrency_limit": 1}
-# Reading and drawing, each in a process of its own, which ends when its visitor leaves.
-FILES: dict[str, Any] = {"concurrency_id": "files", "concurrency_limit": 2}
-WAITING = "Waiting for the machine …"
-
-
-def on_engine(button: gr.Button, callback: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
-    """The first output says that the job waits for others, until its turn."""
-    button.click(partial(notice, WAITING), outputs=outputs[0], **PRIVATE)
-    return button.click(callback, inputs, outputs, **QUIET, **ENGINE)
-
-
-def check_session(session_open: bool) -> None:
-    """The server keeps the state of its latest visitors only."""
-    if not session_open:
-        raise gr.Error("This session has expired. Reload the page.", print_exception=False)
-
-
-class JobUpdate(NamedTuple):
-    message: Any
-    board: Any
-    state: Any
-
-
-def job_updates(
-    sessions: Sessions,
-    visitor: str,
-    activity: str,
-    job: Job,
-    show: Callable[[Any], str],
-    after_stop: str = "finished results are kept",
-) -> Iterator[JobUpdate]:
-    """Yield updates while a job runs. Finished results stay on the board even if the job fails."""
-    state: Progress[Any] | None = None
-    due = arrived = 0.0
-    try:
-        for progress in sessions.measure(visitor, activity, job):
-            if isinstance(progress, Phase):
-                yield JobUpdate(notice(phase_words(progress)), gr.skip(), state)
-                continue
-            if progress is not None:
-                state, arrived = progress, monotonic()
-            if state is not None and monotonic() >= due:
-                due = monotonic() + JOB_UPDATE_SECONDS
-                board = gr.skip() if progress is None else show(state)
-                yield JobUpdate(_progress(state, monotonic() - arrived), board, state)
-            elif progress is None:
-                yield JobUpdate(gr.skip(), gr.skip(), state)
-    except Exception as error:  # whatever it is, the buttons change back
-        message = alert(as_failure(error, "The measurement failed"))
-        yield JobUpdate(message, show(state) if state is not None else gr.skip(), state)
-        return
-    if state is None:
-        yield JobUpdate(notice("Stopped before anything was measured."), gr.skip(), None)
-        return
-    stopped = state.done < state.total
-    message = notice(f"Stopped after {_done(state)}; {after_stop}.") if stopped else ""
-    yield JobUpdate(message, show(state), state)
-
-
-def _progress(state: Progress[Any], ago: float) -> str:
-    """`ago`: seconds since the state arrived. Within a time limit, the bar shows the time."""
-    text, left = f"{state.doing.capitalize()}: {_done(state)}", state.seconds_left
-    left = None if left is None else max(left - ago, 0.0)
-    if state.limit is None or left is None:
-        return progress_html(text, state.done, state.total, left)
-    return progress_html(text, state.limit - left, state.limit, left)
-
-
-def _done(state: Progress[Any]) -> str:
-    return f"{state.done} of {state.total}" if state.limit is None else counted(state.done, "run")
-
-
-def job_buttons(label: str, *, busy: bool) -> list[dict[str, Any]]:
-    return [gr.update(interactive=not busy, value="Working …" if busy else label), gr.update(visible=busy)]

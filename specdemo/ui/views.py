@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from specdemo.exports.html import PAGE, STYLES, text_of
 from specdemo.results import figures
 
-# Variables of Gradio's theme by the colour of `tokens.css` that each has.
+# Variables of Gradio's theme, by the colour of `tokens.css` that they take.
 _COLOURS = {
     "bg": "body_background_fill background_fill_secondary input_background_fill checkbox_label_background_fill "
     "button_secondary_background_fill_hover",
@@ -60,7 +60,7 @@ _MODULE = 'import(new URL("specdemo/{}", document.baseURI))'
 
 
 def view(name: str, markup: str | None = None, *, value: str = "", **layout: Any) -> gr.HTML:
-    """Mount the view of this name in `main.js`; its HTML is `markup`, or the file of that name."""
+    """Mount a view of `main.js` on `markup`, or on the HTML file of its name."""
     mount = f"""
         const widget = {{ element, trigger, props, watch }};
         {_MODULE.format("main.js")}.then(({{ mount }}) => mount("{name}", widget));
@@ -69,7 +69,7 @@ def view(name: str, markup: str | None = None, *, value: str = "", **layout: Any
 
 
 def script(module: str, function: str, *first: str) -> str:
-    """JavaScript that calls a module's function with `first`, as JSON, and the event's values."""
+    """Return JavaScript that calls a module's function with `first`, as JSON, and the event's values."""
     arguments = "".join(f"{value}, " for value in first)
     return f"async (...values) => (await {_MODULE.format(module)}).{function}({arguments}...values)"
 
@@ -81,8 +81,8 @@ def head() -> str:
     sheets = "".join(
         f'<link rel="stylesheet" href="specdemo/{name}">' for name in (*STYLES, "boards.css", "gradio.css")
     )
-    loaded = "".join(f'<link rel="modulepreload" href="specdemo/{name}">' for name in sorted(_MODULES))
-    return f'{sheets}<script type="module" src="specdemo/gradio.js"></script>{loaded}'
+    preloads = "".join(f'<link rel="modulepreload" href="specdemo/{name}">' for name in sorted(_MODULES))
+    return f'{sheets}<script type="module" src="specdemo/gradio.js"></script>{preloads}'
 
 
 def kit(_: Request) -> Response:
@@ -90,6 +90,6 @@ def kit(_: Request) -> Response:
 
 
 def plotly(_: Request) -> Response:
-    """Its address names the version, so that a browser loads it once; every browser reads gzip."""
+    """The address names the version, so a browser may keep it for ever. Every browser reads gzip."""
     headers = {"Cache-Control": "public, max-age=31536000, immutable", "Content-Encoding": "gzip"}
     return Response(figures.plotly_js(), media_type="text/javascript", headers=headers)

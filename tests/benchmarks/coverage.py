@@ -2,9 +2,9 @@
 
     python -m tests.benchmarks.coverage [--minutes 15] [--pairs story-pair smollm2] [--engine traced]
 
-Three settings of each pair lie above, near and below 1×. Each is raced, with one repeat, on the quiet machine and
-while others ask for 25, 50 and 90 % of every core in bursts. The truth is what quiet races just before and after take
-in all, up to the same number of tokens, which needs no estimate. Run it on a machine that does nothing else.
+Each pair has settings above, near and below 1×. Each setting is raced, with one repeat, on the quiet machine and
+while other programs ask for 25, 50 and 90 % of every core in bursts. The true speedup is the ratio of total seconds
+in quiet races just before and after, up to the same number of tokens. Run it on a machine that does nothing else.
 """
 
 import argparse
@@ -47,7 +47,7 @@ SETTINGS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     },
 }
 _BURSTS = (0.05, 0.5)  # seconds
-_LONGEST = 1800.0  # seconds: a burner ends by then, whatever happens
+_LONGEST = 1800.0  # seconds, after which a burner ends in any case
 
 
 class Raced(NamedTuple):
@@ -58,7 +58,7 @@ class Raced(NamedTuple):
 
 
 def burn(share: float, seed: int, parent: int) -> None:
-    """In bursts, until the parent is gone."""
+    """Keep a core busy in bursts until the parent is gone."""
     random, until = Random(seed), monotonic() + _LONGEST
     while os.getppid() == parent and monotonic() < until:
         burst = random.uniform(*_BURSTS)
@@ -94,7 +94,7 @@ def compared(engine: Engine, prompt: str, settings: GenerationSettings) -> Compa
 
 
 def truth(engine: Engine, prompt: str, settings: GenerationSettings, enough: float) -> tuple[float, float]:
-    """The seconds of both sides, up to the same number of tokens, in about `enough` seconds of races."""
+    """Return both sides' total seconds for the same tokens, in races of about `enough` seconds."""
     plain = speculative = 0.0
     while plain + speculative < enough:
         comparison = compared(engine, prompt, settings)
@@ -139,7 +139,7 @@ def measure(name: str, arguments: argparse.Namespace, until: float) -> Iterator[
 
 
 def table(races: Sequence[Raced]) -> Iterator[str]:
-    """Every load of every pair, then of all."""
+    """Yield a row for every load of every pair, then of all pairs."""
     yield (
         "| pair | load by other programs | races | true speedups | interval holds the truth (goal 90 %) "
         "| wrong “faster” or “slower” (2 %) | wrong “probably” (10 %) | wrong “about even”: truth beyond 1.15 (5 %) "
@@ -156,7 +156,7 @@ def table(races: Sequence[Raced]) -> Iterator[str]:
 
 
 def is_right(speedup: Interval, truth: float) -> bool | None:
-    """Whether the headline is right: its side, or the nearness that it claims; None if it names no side."""
+    """Whether the headline is right about the side, or about being even; None if it names no side."""
     if speedup.strength == "even":
         return 1 / EVEN <= truth <= EVEN
     if speedup.strength == "uncertain" and abs(math.log(speedup.middle)) < math.log(1 + LITTLE):
@@ -191,7 +191,7 @@ def main() -> None:
     arguments = parser.parse_args()
     races = list[Raced]()
     for number, name in enumerate(arguments.pairs):
-        # what one pair leaves over goes to the next ones
+        # the next pairs get the minutes that this one leaves
         left, begun = arguments.minutes * 60 / (len(arguments.pairs) - number), monotonic()
         races += measure(name, arguments, begun + left)
         arguments.minutes -= (monotonic() - begun) / 60

@@ -1,9 +1,9 @@
-"""What to expect of each example prompt with the settings a pair begins with: speculation wins, is close, or loses.
+"""What to expect of each example prompt with a pair's default settings: speculation wins, is close, or loses.
 
     python -m tests.benchmarks.expectations [--pair smollm2 story-pair] [--repeats 6] [--tokens 128]
 
-Writes `assets/expectations.json`, by which the page groups its examples. A prompt whose interval leaves both possible
-counts as close. Run it on a quiet machine; entries of pairs that are not measured stay.
+Writes `assets/expectations.json`, by which the page groups its examples. A prompt whose interval includes 1 counts as
+close. Run it on a quiet machine. Entries of pairs that are not measured stay.
 """
 
 import argparse
@@ -29,7 +29,7 @@ _WORDS = {"faster": "wins", "slower": "loses"}
 
 
 class Expectations(NamedTuple):
-    """The entry of one pair, and under which key it stands."""
+    """The entry of one pair, and its key in the file."""
 
     key: str
     entry: dict[str, Any]

@@ -2,10 +2,10 @@
 
     python -m tests.benchmarks.replay ANSWERS.jsonl [--draft FOLDER] [--costs avx2 avx512 FILE …] [--only auto]
 
-A line of the file has `prompt` and `answer`, lists of token ids, which the target wrote greedily: use text that
-neither a draft nor a rule was tuned on. The draft runs for real, and every round costs what the step costs say, so
-figures are the same on any machine. The named costs are those of SmolLM2-135M-Instruct as int8 on two cores with the
-bundled draft; a file is a `Costs` record in JSON, as a comparison's `costs`.
+Each line of the file has `prompt` and `answer`, lists of token ids that the target wrote greedily. Use text on which
+neither a draft nor a rule was tuned. The draft really runs, but rounds take the time that step costs give, so figures
+are the same on any machine. The named costs are those of SmolLM2-135M-Instruct in int8 on two cores with the bundled
+draft. A file is a `Costs` record in JSON, such as a comparison's `costs`.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def strategies() -> dict[str, Strategy]:
 
 
 def replay(drafter: Proposer, prompt: list[int], answer: list[int], costs: Costs) -> list[tuple[int, int, float]]:
-    """Each round's proposed and accepted tokens and seconds, as the target would have committed the answer."""
+    """Return the proposed and accepted tokens and the seconds of each round that commits the answer."""
     text = [*prompt]
     drafter.read(text)
     drafter.learn(0, 0)

@@ -1,11 +1,11 @@
-"""An hour of a hostile evening: what visitors and accidents may do to the app, counted.
+"""Attack the app as hostile visitors and accidents would, and count what happens.
 
     python -m tests.benchmarks.siege [--clients 50] [--requests 2000] [--floods 200] [--dropped 50]
                                      [--kills 3] [--runs 500] [--seed 0]
 
-Prints one line of JSON, and ends with 1 if anything happened that must not: an attempt neither answered nor refused
-in a sentence, a traceback, somebody else's answer, memory that grew by 5 %, a server or an engine of 1.5 GB, or a
-front page that took 2 seconds. Engines are scripted; only growth is measured on the bundled pair.
+Prints one line of JSON. Exits with 1 after an attempt that was neither answered nor refused with a reason, a
+traceback, somebody else's answer, memory growth of 5 %, a server or an engine of 1.5 GB, or a front page that took 2
+seconds. Engines are scripted; only growth is measured on the bundled pair.
 """
 
 import argparse
@@ -41,7 +41,7 @@ from specdemo.models.catalogue import bundled_pair
 from specdemo.racing import worker as engine_process
 from specdemo.racing.race import race
 from specdemo.racing.worker import Worker
-from specdemo.records import MOST_TURNS, Comparison, ModelPair, Phase, Slice
+from specdemo.records import MAX_TURNS, Comparison, ModelPair, Phase, Slice
 from specdemo.settings import GenerationSettings
 from tests.support.browser import App, started
 from tests.support.scripted import ScriptedEngine
@@ -49,7 +49,7 @@ from tests.support.visitors import API, Visitor
 
 COUNTS = {"clients": 50, "requests": 2000, "floods": 200, "dropped": 50, "kills": 3, "runs": 500}
 MOST_GROWTH, MOST_BYTES, MOST_SILENCE = 0.05, 1.5e9, 2.0
-SECONDS = 120  # after which an answer no longer counts as one
+SECONDS = 120  # after which an answer counts as missing
 EMOJI = "\N{GRINNING FACE}" * 2**17  # half a megabyte, in JSON and in Python
 NONSENSE: tuple[Any, ...] = (None, [], {}, "", "x" * 5000, "<b>", "\ud800", "a\0b", -1, 0.5, 10**30, ["a"], [["a"]])
 NONSENSE += ({"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}, {"value": "x", "__type__": "update"})
@@ -65,9 +65,8 @@ JSON = {"Content-Type": "application/json"}
 
 @dataclass
 class Tally:
-    """Each attempt is answered, or refused in a sentence; none is `unexplained`. `mixed_up` are answers that belong
-    to somebody else. `growth` is the share by which memory grew, `silence` the longest wait for the front page, in
-    seconds.
+    """Counts of attempts. `unexplained` ones got no reason for a refusal, `mixed_up` ones somebody else's answer.
+    `growth` is the share by which memory grew, `silence` the longest wait for the front page, in seconds.
     """
 
     tried: int = 0
@@ -82,14 +81,14 @@ class Tally:
     silence: float = 0.0
 
     def add(self, other: "Tally") -> None:
-        """Of figures that are no counts the larger one counts."""
+        """Add counts; of other figures, keep the larger one."""
         for field in fields(self):
             both, counted = (getattr(self, field.name), getattr(other, field.name)), field.name in _COUNTED
             setattr(self, field.name, sum(both) if counted else max(both))
 
     @property
     def held(self) -> bool:
-        """Nothing happened that must not, but for figures that a busy machine alone can cause."""
+        """Whether every attempt is accounted for; `silence` is left out, since a busy machine alone can cause it."""
         wrong = self.unexplained + self.tracebacks + self.mixed_up
         small = max(self.server_bytes, self.engine_bytes) < MOST_BYTES and self.growth < MOST_GROWTH
         return wrong == 0 and self.answered + self.refused == self.tried and small
@@ -99,7 +98,7 @@ _COUNTED = ("tried", "answered", "refused", "unexplained", "tracebacks", "mixed_
 
 
 def outcome(answered: bool, words: object = "") -> Tally:
-    """A refusal counts as explained if it has words."""
+    """A refusal counts as explained if it has a reason."""
     return Tally(1, answered, not answered and bool(words), not answered and not words)
 
 
@@ -123,7 +122,7 @@ def newcomer(visitor: Visitor) -> Visitor:
 
 
 def send(visitor: Visitor, event: str, data: list[Any], event_data: Any = None, *, leave: bool = False) -> Tally:
-    """In a session of its own; read the messages to the end, or leave when the event begins."""
+    """Send an event in a new session; read its messages to the end, or leave when it begins."""
     other = newcomer(visitor)
     sent = other.join(event, data, event_data)
     if not sent.is_success:
@@ -143,7 +142,7 @@ def compare(visitor: Visitor, prompt: str, tokens: int, *, leave: bool = False) 
 
 
 def crowd(url: str, clients: int, *, leave: bool = False) -> Iterator[Tally]:
-    """So many at once, each with a prompt and a length of its own; or with a long one, which they leave."""
+    """Compare for many clients at once, each with its own prompt and length; or let all leave long runs."""
 
     def ask(number: int) -> Tally:
         with visiting(url) as visitor:
@@ -156,7 +155,7 @@ def crowd(url: str, clients: int, *, leave: bool = False) -> Iterator[Tally]:
 
 
 def fuzz(visitor: Visitor, requests: int, seed: int) -> Iterator[Tally]:
-    """Nonsense to every event of the page and to Gradio's own endpoints; every hundredth is a good run."""
+    """Send nonsense to the page's events and Gradio's endpoints; every hundredth request is a valid run."""
     draw = random.Random(seed)
     for number in range(1, requests + 1):
         if number % 100 == 0:
@@ -176,7 +175,7 @@ def fuzz(visitor: Visitor, requests: int, seed: int) -> Iterator[Tally]:
 
 
 def flood(visitor: Visitor, times: int) -> Iterator[Tally]:
-    """Each attack so many times, from several clients at once."""
+    """Run each attack this often, from several clients at once."""
     attacks: list[Callable[[Visitor, int], Tally]] = [unread, too_long, opened, forms, bombs, closed]
     with ThreadPoolExecutor(8) as pool:
         for attack in attacks:
@@ -184,7 +183,7 @@ def flood(visitor: Visitor, times: int) -> Iterator[Tally]:
 
 
 def unread(visitor: Visitor, number: int) -> Tally:
-    """Nobody fetches a long answer."""
+    """Request a long answer and never fetch it."""
     return answer_of(newcomer(visitor).join("code", visitor.values("code", prompt=EMOJI)))
 
 
@@ -203,8 +202,8 @@ def too_long(visitor: Visitor, number: int) -> Tally:
 
 
 def opened(visitor: Visitor, number: int) -> Tally:
-    """Very many turns, or as many as there may be, opened by somebody who leaves or stays."""
-    turns = (20_000, MOST_TURNS)[number // 2 % 2]
+    """Open a file with too many turns, or with as many as allowed; leave or stay."""
+    turns = (20_000, MAX_TURNS)[number // 2 % 2]
     saved = comparison() | {"history": [{"prompt": "a", "answer": "*b* " * 50}] * turns}
     sent = visitor.http.post(f"{API}/upload", files={"files": ("race.json", json.dumps(saved).encode())})
     if not sent.is_success:
@@ -214,7 +213,7 @@ def opened(visitor: Visitor, number: int) -> Tally:
 
 
 def forms(visitor: Visitor, number: int) -> Tally:
-    """Forms that are none, or hold very many files, or are sent where none belongs."""
+    """Send an invalid form, a form of very many files, or a form to a route that takes none."""
     if number % 3 == 0:
         return answer_of(visitor.http.post(f"{API}/upload", files=[("files", ("a.json", b"{}"))] * 1000))
     path, size = ((f"{API}/upload", 2**20), (f"{API}/run/upload", 10 * 2**20))[number % 2]
@@ -222,7 +221,7 @@ def forms(visitor: Visitor, number: int) -> Tally:
 
 
 def bombs(visitor: Visitor, number: int) -> Tally:
-    """Small as it is sent, and large or slow to draw; or nothing of the kind."""
+    """Share a run that is small when sent but large or slow to draw, or no run at all."""
     text = json.dumps(comparison() | {"prompt": "\n" * (4 * 2**20)}).encode()
     record = b64encode(gzip.compress((text, bytes(2**26), b"{}")[number % 3])).decode()
     sent = {"kind": ("gif", "png", "html", ["gif"])[number // 3 % 4], "record": record}
@@ -236,7 +235,7 @@ def closed(visitor: Visitor, number: int) -> Tally:
 
 @contextmanager
 def watched(app: App, tally: Tally) -> Iterator[None]:
-    """Ask for the front page again and again meanwhile, and look at the memory of server and engine."""
+    """Meanwhile, poll the front page and the memory of server and engine."""
     over, server = Event(), psutil.Process(app.process.pid)
 
     def ask() -> None:
@@ -278,9 +277,9 @@ def load(name: EngineName, pair: ModelPair) -> ScriptedEngine:
 
 
 def kills(times: int) -> Iterator[Tally]:
-    """In every phase of a run: it ends in a sentence, and the next is answered."""
+    """Kill or stop the engine in every phase of a run; the run must end with a reason, and the next one succeed."""
     pair, short = ScriptedEngine().pair, GenerationSettings(max_new_tokens=16, ignore_eos=True)
-    engine_process.PATIENCE = 3.0  # seconds, so that hanging is noticed sooner
+    engine_process.PATIENCE = 3.0  # seconds; notice a hanging process sooner
     for how in [getattr(signal, name) for name in ("SIGKILL", "SIGSTOP") if hasattr(signal, name)] * times:
         for moment in ("loading", "warming up", "prefilling", "racing"):
             worker, words = Worker(load), ""
@@ -298,7 +297,7 @@ def kills(times: int) -> Iterator[Tally]:
 
 
 def growth(runs: int) -> Iterator[Tally]:
-    """How much this process and the engine's grow during so many runs of the bundled pair."""
+    """Measure how much this process and the engine's grow over these runs of the bundled pair."""
     worker, short, sizes = Worker(load_engine), GenerationSettings(max_new_tokens=16, ignore_eos=True), []
     try:
         for number in range(runs):
@@ -309,7 +308,7 @@ def growth(runs: int) -> Iterator[Tally]:
             yield outcome(isinstance(last, Comparison))
     finally:
         worker.close()
-    if sizes:  # from a fifth of the way on, when everything was used once, to the end
+    if sizes:  # from a fifth of the runs on, when everything was used once
         yield Tally(growth=sizes[-1] / sizes[len(sizes) // 5] - 1)
 
 

@@ -3,9 +3,9 @@
     python -m tests.benchmarks.speedup [--target NAME] [--drafts NAME …] [--engines traced genai] [--lookaheads 1 2 3]
         [--weights exact|int8] [--prompts FILE.jsonl] [--source WORD] [--limit 12] [--tokens 128]
 
-Every prompt is raced once with every combination, in a random order, so that drift favours none. Printed are speedups
-(plain / speculative seconds a token, prefill excluded) and milliseconds a token of both sides, after what step costs
-predict. If the target is a GGUF file, llama.cpp's server decodes these prompts plainly in turn, by its own clock.
+Every prompt is raced once with every combination, in random order, so that drift favours none. Prints what step costs
+predict, then speedups (plain / speculative seconds per token, prefill excluded) and milliseconds per token of both
+sides. If the target is a GGUF file, llama.cpp's server also decodes these prompts plainly, by its own clock.
 """
 
 import argparse
@@ -79,7 +79,7 @@ def main() -> None:
             seconds_of(client, prompts[0], options.tokens)  # warms it up
             turns.append(None)
         raced: dict[tuple[str, str, int], list[Comparison]] = {plan: [] for plan in plans}
-        theirs: dict[str, float] = {}  # seconds a token by prompt
+        theirs: dict[str, float] = {}  # seconds per token, by prompt
         for prompt in prompts:
             for plan in random.sample(turns, len(turns)):
                 if plan is None:
@@ -120,7 +120,7 @@ def llama_cpp(model: Path, threads: int) -> Iterator[httpx.Client]:
 
 
 def seconds_of(client: httpx.Client, prompt: str, tokens: int) -> float:
-    """By llama.cpp's own clock, a token of plain decoding, prefill excluded."""
+    """Return the seconds per token of plain decoding by llama.cpp's own clock, prefill excluded."""
     body = {"prompt": prompt, "n_predict": tokens, "temperature": 0, "ignore_eos": True, "cache_prompt": False}
     answer = client.post("/completion", json=body)
     answer.raise_for_status()

@@ -1,4 +1,5 @@
 import json
+import os
 import runpy
 import subprocess
 import sys
@@ -14,18 +15,18 @@ from specdemo.cli.options import chosen_pair, raced_settings
 from specdemo.cli.terminal import progress
 from specdemo.errors import UsageError
 from specdemo.exports import schema
-from specdemo.models.catalogue import BUNDLED, PAIR_VARIABLE
+from specdemo.models.catalogue import BUNDLED, PAIR_VARIABLE, default_pair
+from specdemo.models.devices import PROPERTIES_VARIABLE
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from tests.conftest import PROMPTS
 from tests.support.scripted import ScriptedEngine
+from tests.support.step_costs import remember_costs
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests" / "fixtures"
 
 
-def test_the_file_that_a_space_starts_is_serve(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_spaces_app_file_runs_serve(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["app.py", "--help"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(ROOT / "app.py"), run_name="__main__")
@@ -38,6 +39,8 @@ def test_json_on_standard_output_is_one_object_and_nothing_else(tmp_path: Path) 
     options = "--max-new-tokens 48 --ignore-eos --num-assistant-tokens 4 --repeats 1 --json -"
     command = [sys.executable, "-W", "error", "-m", "tests.support.hurried", "compare", PROMPTS[0], *options.split()]
     variables = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", PAIR_VARIABLE: "story-pair"}
+    variables |= {name: os.environ[name] for name in ("XDG_CACHE_HOME", PROPERTIES_VARIABLE)}
+    remember_costs(default_pair())
     done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
@@ -47,17 +50,12 @@ def test_json_on_standard_output_is_one_object_and_nothing_else(tmp_path: Path) 
     assert schema.from_json(data).prompt == PROMPTS[0]
 
 
-def test_repeats_are_counted_where_the_speedup_is_quoted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_headline_counts_its_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.json"
     shared = [tmp_path / f"run.{kind}" for kind in ("html", "gif")]
     files = [part for file in shared for part in (f"--{file.suffix[1:]}", str(file))]
-    assert (
-        main(
-            ["compare", "Say", "--repeats", "6", "--json", str(path), *files],
-            load=lambda *_: ScriptedEngine(wrong=(4,)),
-        )
-        == 0
-    )
+    arguments = ["compare", "Say", "--repeats", "6", "--json", str(path), *files]
+    assert main(arguments, load=lambda *_: ScriptedEngine(wrong=(4,))) == 0
     assert [file.read_bytes()[:4] for file in shared] == [b"<!do", b"GIF8"]
     printed = " ".join(capsys.readouterr().out.split())
     assert "1.82× (95 % interval" in printed
@@ -99,25 +97,18 @@ def test_errors_are_one_sentence_and_an_exit_code(
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["code"],
-        ["compare", "x", "--policy", "hope"],
-        ["serve", "--port", "70000"],
-        ["compare", "x", "--repeats", "-1"],
-    ],
+    "arguments", ["", "code", "compare x --policy hope", "serve --port 70000", "compare x --repeats -1"]
 )
-def test_bad_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_usage_exits_with_2(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
-        main(arguments)
+        main(arguments.split())
     assert stopped.value.code == 2
-    (sentence,) = capsys.readouterr().err.splitlines()  # and not all of the usage
+    (sentence,) = capsys.readouterr().err.splitlines()  # without the full usage
     assert sentence.startswith("specdemo: ")
     assert sentence.endswith("--help lists all options.")
 
 
-def test_progress_into_a_pipe_is_a_line_for_each_thing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_into_a_pipe_is_one_line_per_step(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "Say", "--repeats", "1"], load=lambda *_: ScriptedEngine()) == 0
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "specdemo: loading"
@@ -126,11 +117,11 @@ def test_progress_into_a_pipe_is_a_line_for_each_thing(capsys: pytest.CaptureFix
     assert "specdemo: repeating, 1 repeat so far" in lines
     with progress("starting") as show:
         show("measuring", ", 1 of 40 runs", 1, 40)
-        show("measuring", ", 2 of 40 runs", 2, 40)  # too soon after the line before
+        show("measuring", ", 2 of 40 runs", 2, 40)  # too soon after the previous line
     assert capsys.readouterr().err.splitlines() == ["specdemo: starting", "specdemo: measuring, 1 of 40 runs"]
 
 
-def test_who_serves_names_hosts_and_a_password(
+def test_serve_takes_hosts_and_a_password(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options: dict[str, Any] = {}
@@ -153,6 +144,7 @@ def test_every_setting_is_an_option_with_its_explanation(capsys: pytest.CaptureF
     help_ = " ".join(capsys.readouterr().out.split())
     for name, field in {**GenerationSettings.model_fields, **RuntimeSettings.model_fields}.items():
         assert f"--{name.replace('_', '-')}" in help_
+        assert field.title
         assert str(field.description) in help_
 
 
@@ -175,7 +167,7 @@ except KeyboardInterrupt:
 
 @pytest.mark.openvino
 def test_ctrl_c_works_after_an_engine_was_freed() -> None:
-    """In a process of its own, which would crash where OpenVINO left a stack behind for signal handlers."""
+    """Runs in a separate process, which would crash if OpenVINO left a stack behind for signal handlers."""
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "Interrupted.\n"), done.stderr
 
@@ -189,10 +181,10 @@ def test_an_output_that_cannot_be_written_is_named() -> None:
     assert ended.stderr == "specdemo: Cannot write the output (No space left on device); send it elsewhere.\n"
 
 
-def test_ctrl_c_at_the_start_ends_without_a_word() -> None:
+def test_ctrl_c_at_the_start_ends_silently() -> None:
     code = (
         "import signal, sys\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # which a background job ignores
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job ignores it
         "class Finder:\n"
         "    def find_spec(self, name, *_):\n"
         "        if name == 'numpy': signal.raise_signal(signal.SIGINT)\n"
@@ -214,9 +206,7 @@ def test_ctrl_c_at_the_start_ends_without_a_word() -> None:
     ],
     ids=lambda arguments: " ".join(arguments)[:40],
 )
-def test_what_is_wrong_is_told_without_all_of_a_long_argument(
-    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_shorten_long_arguments(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with suppress(SystemExit):
         assert main(arguments) in (1, 2)
     message = capsys.readouterr().err
@@ -229,7 +219,7 @@ def test_a_target_alone_is_raced_with_prompt_lookup_and_says_so(capsys: pytest.C
     options = parse(alone)
     pair = chosen_pair(options)
     assert raced_settings(options, pair).drafter == "lookup"
-    assert "has no draft here: prompt lookup proposes" in capsys.readouterr().err
+    assert "has no draft here, so prompt lookup proposes" in capsys.readouterr().err
     assert raced_settings(parse([*alone, "--drafter", "lookup"]), pair).drafter == "lookup"
     assert capsys.readouterr().err == ""
     with pytest.raises(UsageError, match="give one with --draft"):

@@ -49,7 +49,7 @@ def refusing() -> Generator[Prefilling | Round]:
 @pytest.mark.parametrize(
     ("engine", "reason"), [(Interrupted(), "cancelled"), (failing_engine(KeyboardInterrupt, 7), "length")]
 )
-def test_ctrl_c_in_and_after_a_race_keeps_what_there_is(
+def test_ctrl_c_during_and_after_a_race_keeps_its_results(
     engine: ScriptedEngine, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "run.json"
@@ -124,7 +124,7 @@ def test_a_file_that_cannot_be_written_is_named_and_skips_no_other(
     assert cause.strip() == "OSError: [Errno 28] No space left on device"
 
 
-def test_answers_and_names_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_answers_and_names_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     engine = ScriptedEngine(words=(" \x1b[31m[red]", " a\u202eb", " :smile:"))
     engine.pair = engine.pair.model_copy(update={"name": "x\x1b]0;title\x07"})
     assert main(["compare", "Say \x1b[2J", "--repeats", "0", "--explain"], load=lambda *_: engine) == 0

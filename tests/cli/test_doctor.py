@@ -13,7 +13,7 @@ from tests.support.step_costs import costs_of
 COSTS = costs_of(draft=0.002, verify=tuple(0.010 + 0.001 * n for n in range(6)))
 
 
-def test_the_block_says_what_a_bug_report_needs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_has_what_a_bug_report_needs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--no-measure"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("```text\n")
@@ -24,7 +24,7 @@ def test_the_block_says_what_a_bug_report_needs(capsys: pytest.CaptureFixture[st
     assert f"{Path.home()}/" not in out or str(Path.home()) == "/"
 
 
-def test_it_says_what_this_machine_allows_and_warns_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_shows_this_machines_limits_and_warns_of_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = MagicMock()
     opened.return_value.__enter__.return_value.costs.return_value = COSTS
     opened.return_value.__enter__.return_value.settings.return_value.engine = "genai"
@@ -38,7 +38,7 @@ def test_it_says_what_this_machine_allows_and_warns_of_others(monkeypatch: pytes
     assert "50 %" in warning
 
 
-def test_an_output_without_such_letters_is_no_error() -> None:
+def test_an_output_that_lacks_greek_letters_is_no_error() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "specdemo", "--help"],
         env=os.environ | {"PYTHONIOENCODING": "ascii"},
@@ -56,7 +56,7 @@ class Machine:
         return f"the {device}"
 
 
-def test_what_is_known_of_gpus_and_npus_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restrictions_of_gpus_and_npus_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openvino.Core", Machine)
     devices = [line.removeprefix("device ") for line in doctor.machine() if line.startswith("device ")]
     assert devices[:1] == ["CPU: the CPU"]

@@ -46,7 +46,7 @@ def test_standard_output_is_one_object_and_nothing_else(
     assert len(result.variants) == 2
 
 
-def test_it_says_what_it_will_do_before_it_loads_anything(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_is_printed_before_anything_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
     def refuse(name: EngineName, pair: ModelPair) -> ScriptedEngine:
         assert "2 variants, 1 prompt, up to" in capsys.readouterr().err
         raise EngineError("stopped here")
@@ -55,7 +55,7 @@ def test_it_says_what_it_will_do_before_it_loads_anything(capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (None, 1)])
-def test_what_is_finished_stays_after_ctrl_c_sigterm_and_a_failure(
+def test_finished_rows_survive_ctrl_c_sigterm_and_failures(
     sent: signal.Signals | None,
     code: int,
     tmp_path: Path,
@@ -77,9 +77,7 @@ def test_what_is_finished_stays_after_ctrl_c_sigterm_and_a_failure(
     assert "Unfinished: 1 of 4 runs." in capsys.readouterr().out
 
 
-def test_what_was_written_before_is_not_replaced_by_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_empty_result_replaces_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(name: EngineName, pair: ModelPair) -> ScriptedEngine:
         signal.raise_signal(signal.SIGINT)
         return scripted(name, pair)
@@ -105,7 +103,7 @@ def test_what_was_written_before_is_not_replaced_by_nothing(
     ],
     ids=str,
 )
-def test_what_cannot_be_measured_is_refused(
+def test_impossible_plans_are_refused(
     arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments, load=lambda *_: pytest.fail("nothing is loaded")) == 2

@@ -1,4 +1,4 @@
-"""Indexes of text against slow references: prompt lookup, the suffix tree with its counts."""
+"""Prompt lookup and the suffix tree, compared with slow references."""
 
 from collections.abc import Sequence
 
@@ -35,7 +35,7 @@ def test_ngrams_of_a_growing_text_are_those_that_a_search_finds(text: list[int],
 
 
 def counted(text: Sequence[int], context: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """By following token: how often, and where last."""
+    """Return how often each token followed, and where last."""
     counts: dict[int, tuple[int, int]] = {}
     for end in range(len(context), len(text)):
         if text[end - len(context) : end] == context:
@@ -43,7 +43,7 @@ def counted(text: Sequence[int], context: Sequence[int]) -> dict[int, tuple[int,
     return counts
 
 
-def slowly(text: Sequence[int], longest: int, limit: int, threshold: float) -> Match:
+def best_by_counting(text: Sequence[int], longest: int, limit: int, threshold: float) -> Match:
     """Find the best candidate by counting in the whole text again for each token."""
     matches = []
     for size in range(min(longest, len(text)), 0, -1):
@@ -65,18 +65,18 @@ def slowly(text: Sequence[int], longest: int, limit: int, threshold: float) -> M
 
 @settings(max_examples=300)
 @given(texts, longest, limits, thresholds, st.integers(1, 7))
-def test_the_tree_proposes_what_counting_anew_does(
+def test_the_tree_proposes_the_same_as_counting(
     text: list[int], longest: int, limit: int, threshold: float, step: int
 ) -> None:
     index = SuffixIndex(threshold, longest=longest)
     for end in range(1, len(text) + 1, step):
-        found = index.find(text[:end], limit)
-        reference = slowly(text[:end], longest, limit, threshold)
-        assert found.tokens == reference.tokens
-        assert found.chances == pytest.approx(reference.chances)
+        match = index.find(text[:end], limit)
+        reference = best_by_counting(text[:end], longest, limit, threshold)
+        assert match.tokens == reference.tokens
+        assert match.chances == pytest.approx(reference.chances)
 
 
-def test_a_threshold_can_be_moved_during_a_request() -> None:
+def test_a_threshold_can_be_changed_during_a_request() -> None:
     index, text = SuffixIndex(0.9), [1, 2, 1, 3, 1]
     assert index.find(text, 8) == Match()
     assert index.update_strategy(Suffix(0.3, 8))

@@ -1,4 +1,4 @@
-"""Lookahead policies by hand; the automatic one on simulated drafts: seeded, on step costs alone, without a clock."""
+"""Lookahead policies step by step; the automatic one on simulated drafts with given step costs, without a clock."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -28,17 +28,12 @@ def proposed(policy: LookaheadPolicy, probabilities: list[float]) -> int:
     return next(n for n in count() if not policy.proposes_more(n, partial(probabilities.__getitem__, n - 1)))
 
 
-def test_a_constant_lookahead_is_constant() -> None:
-    constant = policy(num_assistant_tokens=3)
-    for accepted in (0, 3, 1):
-        assert proposed(constant, [0.0] * 9) == 3
-        constant.learn(3, accepted)
-
-
-def test_a_policy_follows_to_another_way_of_its_own_type_only() -> None:
+def test_a_policy_updates_to_strategies_of_its_own_type_only() -> None:
     constant, confident = policy(num_assistant_tokens=3), policy(policy="confidence")
     lookahead = GenerationSettings(num_assistant_tokens=6).strategy
     threshold = GenerationSettings(engine="traced", policy="confidence", assistant_confidence_threshold=0.9).strategy
+    constant.learn(3, 0)
+    assert proposed(constant, [0.0] * 9) == 3
     assert constant.update_strategy(lookahead)
     assert not constant.update_strategy(threshold)
     assert proposed(constant, [0.0] * 9) == 6
@@ -55,7 +50,7 @@ def test_the_heuristic_grows_by_two_and_shrinks_by_one() -> None:
     for accepted in (5, 7, 2, 0):
         lookaheads.append(proposed(heuristic, [0.0] * 99))
         heuristic.learn(lookaheads[-1], accepted)
-        heuristic.learn(0, 0)  # the prefill, or a plain round at the end: no news
+        heuristic.learn(0, 0)  # the prefill, or a plain last round: nothing to learn
     assert lookaheads == [5, 7, 9, 8]
     for _ in range(20):
         heuristic.learn(9, 0)
@@ -70,7 +65,7 @@ def test_confidence_stops_after_the_token_below_the_threshold() -> None:
     assert proposed(policy(policy="confidence", max_assistant_tokens=3), [1.0] * 99) == 3
 
 
-def test_a_policy_that_needs_no_probability_asks_for_none() -> None:
+def test_probabilities_are_computed_only_for_policies_that_need_them() -> None:
     def refuse() -> float:
         pytest.fail("probabilities take time to compute")
 
@@ -80,13 +75,13 @@ def test_a_policy_that_needs_no_probability_asks_for_none() -> None:
 
 def test_the_oracle_ends_each_round_before_the_first_mismatch() -> None:
     agrees = [True, True, False, False, True, True, True]
-    assert oracle(agrees, 7) == (2, 0, 2)  # the last token of all is the target's in any case
+    assert oracle(agrees, 7) == (2, 0, 2)  # the last token is always the target's
     assert oracle(agrees, 99) == (2, 0, 3)
     assert oracle([], 9) == ()
 
 
 @given(st.lists(st.booleans(), max_size=60))
-def test_the_oracle_proposes_nothing_in_vain(agrees: list[bool]) -> None:
+def test_the_oracle_wastes_no_proposal(agrees: list[bool]) -> None:
     lookaheads = oracle(agrees, len(agrees))
     assert sum(lookaheads) + len(lookaheads) == len(agrees)
 
@@ -98,14 +93,14 @@ CLIFF = costs_of(draft=DRAFT, verify=(*VERIFY[:4], *(2.5 * step for step in VERI
 
 
 def independent(acceptance: float, seed: int = 0) -> Iterator[tuple[bool, float]]:
-    """Right with one probability, about which the draft's own says nothing."""
+    """Right at a constant rate, regardless of the draft's probability."""
     random = np.random.default_rng(seed)
     while True:
         yield bool(random.random() < acceptance), 0.6
 
 
 def honest(seed: int = 0) -> Iterator[tuple[bool, float]]:
-    """Right as often as the draft's own probability says, sometimes hardly, sometimes nearly."""
+    """Right as often as its own probability says, which is sometimes low and sometimes high."""
     random = np.random.default_rng(seed)
     while True:
         sure = float(random.choice([0.15, 0.98]))
@@ -117,7 +112,7 @@ def _confidence(proposed: list[tuple[bool, float]]) -> float:
 
 
 def rate(policy: LookaheadPolicy, draft: Iterator[tuple[bool, float]], costs: Costs, tokens: int) -> float:
-    """Tokens committed in the time of one plain step."""
+    """Return the tokens committed in the time of a plain step."""
     assert costs.draft_step is not None
     committed, seconds = 0, 0.0
     while committed < tokens:
@@ -138,7 +133,7 @@ def test_it_comes_near_the_best_constant_lookahead(acceptance: float, costs: Cos
     assert rate(AutoPolicy(costs, 16), independent(acceptance), costs, 4000) >= 0.95 * max(best, 1)
 
 
-def test_a_draft_that_knows_when_it_is_right_is_used_better_than_any_constant_can() -> None:
+def test_with_a_calibrated_draft_it_beats_every_constant_lookahead() -> None:
     best = max(rate(ConstantPolicy(n), honest(), COSTS, 4000) for n in range(1, 17))
     assert rate(AutoPolicy(COSTS, 16), honest(), COSTS, 4000) > 1.1 * best
 
@@ -152,7 +147,7 @@ def test_a_draft_that_is_always_wrong_costs_hardly_anything(draft_step: float, c
     assert rate(AutoPolicy(costs, 16), wrong, costs, 5000) >= 0.975
 
 
-def test_it_comes_back_when_the_draft_becomes_right() -> None:
+def test_it_speculates_again_when_the_draft_becomes_right() -> None:
     policy = AutoPolicy(COSTS, 16)
     assert rate(policy, independent(0.0), COSTS, 400) < 1
     rate(policy, independent(0.9), COSTS, 300)  # time to notice
@@ -179,15 +174,15 @@ def test_it_needs_step_costs() -> None:
 EVEN = costs_of(draft=0.1, verify=(1.0,) * 17)
 
 
-def test_one_request_begins_with_what_the_last_one_taught() -> None:
-    taught_ = AutoPolicy(EVEN, 16)
-    rate(taught_, independent(0.95), EVEN, 400)
-    later, fresh = AutoPolicy(EVEN, 16, taught_.estimates), AutoPolicy(EVEN, 16)
-    first = [next(n for n in count() if not one.proposes_more(n, lambda: 0.6)) for one in (later, fresh)]
+def test_a_request_starts_from_the_estimates_of_the_last_one() -> None:
+    trained = AutoPolicy(EVEN, 16)
+    rate(trained, independent(0.95), EVEN, 400)
+    later, fresh = AutoPolicy(EVEN, 16, trained.estimates), AutoPolicy(EVEN, 16)
+    first = [next(n for n in count() if not policy.proposes_more(n, lambda: 0.6)) for policy in (later, fresh)]
     assert first[0] > first[1]
 
 
-def test_it_is_what_the_formula_gives() -> None:
+def test_the_best_lookahead_follows_the_formula() -> None:
     costs = costs_of(draft=0.1, verify=(1.0, 1.1, 1.1, 1.3))
     # τ 1.5, 1.75, 1.875 in 1.2, 1.3, 1.6 plain steps
     for steps, lookahead, speedup in ((6, 2, 1.75 / 1.3), (1, 1, 1.5 / 1.2)):
@@ -197,7 +192,7 @@ def test_it_is_what_the_formula_gives() -> None:
     assert best_lookahead([0.5] * 3, costs_of((1.0, 1.1, 1.2, 1.1), 0.1))[0] == 1
 
 
-def test_plain_decoding_where_nothing_pays() -> None:
+def test_plain_decoding_if_nothing_pays() -> None:
     assert best_lookahead([0.5] * 4, costs_of(draft=0.6, verify=(1.0, 1.2, 1.4))) == (0, 1.0)
     assert best_lookahead([0.5] * 4, costs_of(draft=None, verify=(1.0, 1.0))) == (0, 1.0)
     assert best_lookahead([], costs_of(draft=0.1, verify=(1.0, 1.0))) == (0, 1.0)
@@ -213,7 +208,7 @@ def test_a_speedup_is_never_above_the_tokens_of_a_round(
     assert 1 <= speedup <= lookahead + 1 + 1e-9
 
 
-def test_bundled_drafts_say_how_often_they_agree() -> None:
+def test_bundled_drafts_state_their_agreement() -> None:
     assert agreement_per_step(ASSETS / "smollm2-draft")[:2] == (0.547, 0.547)
     assert agreement_per_step(ASSETS / "smollm2-head") == (0.624, 0.602, 0.589, 0.581)
     assert agreement_per_step(ASSETS / "story-pair" / "draft") == ()

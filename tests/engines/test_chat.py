@@ -1,5 +1,6 @@
 """Chats: templates, earlier turns, and what prefix caching saves, on the bundled pair with a chat template added."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -8,19 +9,20 @@ import pytest
 
 from specdemo.capabilities import EngineName
 from specdemo.engines import load_engine, sequences
-from specdemo.engines.base import BRIEF, Engine
+from specdemo.engines.base import Engine
 from specdemo.engines.genai import engine as genai_engine
 from specdemo.engines.genai import pipelines
 from specdemo.engines.text import Tokenizer, special_patterns
 from specdemo.errors import PromptError
 from specdemo.racing.race import race
-from specdemo.records import Comparison, ModelPair, Phase, Request, Slice, Turn
+from specdemo.records import SIDES, Comparison, ModelPair, Phase, Request, Slice, Turn
 from specdemo.settings import GenerationSettings, RuntimeSettings
+from tests.support import BRIEF
 from tests.support.folders import chat_pair
 
 pytestmark = pytest.mark.openvino
 SETTINGS = GenerationSettings(max_new_tokens=8, ignore_eos=True)
-CHUNK = 128  # tokens read at once, so that a prompt of a few hundred is long
+CHUNK = 128  # tokens per chunk, so that a prompt of a few hundred takes several
 HISTORY = (Turn(prompt="Who is there?", answer="A fox."),)
 
 
@@ -31,7 +33,7 @@ def encoded(pair: ModelPair, prompt: str, history: tuple[Turn, ...] = (), **valu
     )
 
 
-def test_a_prompt_is_a_message_where_the_model_has_a_template(tmp_path: Path) -> None:
+def test_a_prompt_is_a_message_if_the_model_has_a_template(tmp_path: Path) -> None:
     pair = chat_pair(tmp_path)
     assert encoded(pair, "Hello") == "<user>Hello\n<assistant>"
     assert encoded(pair, "Hello", apply_chat_template=False) == "Hello"
@@ -52,7 +54,7 @@ def test_earlier_turns_need_a_template_that_takes_them(tmp_path: Path) -> None:
 TYPED = "Once <|endoftext|> upon <|endoftext|><|endoftext|>"
 
 
-def test_special_tokens_that_somebody_typed_are_text_with_and_without_a_template(tmp_path: Path) -> None:
+def test_typed_special_tokens_are_text_with_and_without_a_template(tmp_path: Path) -> None:
     pair = chat_pair(tmp_path)
     assert pair.target.path is not None
     assert special_patterns(pair.target.path) == [r"(\<\|endoftext\|\>)"]
@@ -78,18 +80,17 @@ def test_special_tokens_that_somebody_typed_are_text_with_and_without_a_template
 
 @pytest.mark.parametrize("engine_name", ["genai", "traced"])
 def test_both_sides_of_both_engines_read_typed_special_tokens_alike(engine_name: EngineName, tmp_path: Path) -> None:
-    engine = load_engine(engine_name, chat_pair(tmp_path), thoroughness=BRIEF)
-    comparison, _ = turn(engine, TYPED)
-    engine.close()
+    with closing(load_engine(engine_name, chat_pair(tmp_path), thoroughness=BRIEF)) as engine:
+        comparison, _ = turn(engine, TYPED)
     assert comparison.plain.token_ids == comparison.speculative.token_ids
 
 
 def turn(engine: Engine, prompt: str, history: tuple[Turn, ...] = ()) -> tuple[Comparison, list[Phase]]:
-    settings = SETTINGS.model_copy(update={"engine": "traced" if "Traced" in type(engine).__name__ else "genai"})
+    settings = SETTINGS.model_copy(update={"engine": engine.name})
     progress = list(race(engine, prompt, settings, history=history))
     comparison = progress[-1]
     assert isinstance(comparison, Comparison)
-    assert [lap.side for lap in progress if isinstance(lap, Slice)][:2] == ["plain", "speculative"]
+    assert [event.side for event in progress if isinstance(event, Slice)][:2] == list(SIDES)
     return comparison, [phase for phase in progress if isinstance(phase, Phase) and phase.name == "prefilling"]
 
 
@@ -110,11 +111,9 @@ def test_a_long_prompt_is_read_in_parts_and_the_next_turn_reads_only_what_is_new
     assert second.history == history
     engine.close()
 
-    anew = load_engine(
-        engine_name, engine.pair.model_copy(update={"runtime": RuntimeSettings(precision="f32")}), thoroughness=BRIEF
-    )
-    again, parts = turn(anew, "And then?", history)
+    pair = engine.pair.model_copy(update={"runtime": RuntimeSettings(precision="f32")})
+    with closing(load_engine(engine_name, pair, thoroughness=BRIEF)) as uncached:
+        again, parts = turn(uncached, "And then?", history)
     assert len(parts) >= 2 * 2
-    for side in ("plain", "speculative"):
+    for side in SIDES:
         assert again.side(side).token_ids == second.side(side).token_ids, "a cache changes nothing"
-    anew.close()

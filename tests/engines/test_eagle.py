@@ -2,12 +2,12 @@
 
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from specdemo.engines.base import BRIEF
 from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import FolderError, PairError, SettingsError
@@ -16,6 +16,7 @@ from specdemo.models.folder import inspect_folder
 from specdemo.racing.race import run_alone
 from specdemo.records import Outcome, Run
 from specdemo.settings import RuntimeSettings
+from tests.support import BRIEF
 from tests.support.folders import pair_from_folders
 from tests.support.proposals import proposals
 from tests.support.runs import check_counters, plain, request, speculate
@@ -29,16 +30,15 @@ CHAIN: dict[str, Any] = {"num_assistant_tokens": 5}
 
 @pytest.fixture(scope="module")
 def eagle() -> Iterator[GenAIEngine]:
-    engine = GenAIEngine(pair_from_folders(FOLDER / "target", FOLDER / "draft", F32), thoroughness=BRIEF)
-    yield engine
-    engine.close()
+    pair = pair_from_folders(FOLDER / "target", FOLDER / "draft", F32)
+    with closing(GenAIEngine(pair, thoroughness=BRIEF)) as engine:
+        yield engine
 
 
 @pytest.fixture(scope="module")
 def traced(eagle: GenAIEngine) -> Iterator[TracedEngine]:
-    engine = TracedEngine(eagle.pair, thoroughness=BRIEF)
-    yield engine
-    engine.close()
+    with closing(TracedEngine(eagle.pair, thoroughness=BRIEF)) as engine:
+        yield engine
 
 
 @pytest.mark.parametrize("tokens", [2, 4, 33, 64])
@@ -54,7 +54,7 @@ def test_rounds_agree_with_the_counters_of_genai(eagle: GenAIEngine) -> None:
     check_counters(eagle, PROMPT, **CHAIN)
 
 
-def test_what_does_not_go_together(eagle: GenAIEngine) -> None:
+def test_unsupported_combinations_are_refused(eagle: GenAIEngine) -> None:
     with pytest.raises(SettingsError, match="not support policy confidence; choose policy constant, or the traced"):
         speculate(eagle, PROMPT, policy="confidence")
     with pytest.raises(SettingsError, match="not support a repetition penalty; set repetition_penalty to 1, or"):
@@ -83,7 +83,7 @@ def test_in_the_traced_engine_rounds_are_those_of_genai(
     ],
     ids=["confidence", "heuristic", "penalty", "no cache", "one token", "long prompt"],
 )
-def test_the_traced_engine_runs_a_head_in_every_way(traced: TracedEngine, values: dict[str, Any]) -> None:
+def test_the_traced_engine_runs_a_head_with_every_policy(traced: TracedEngine, values: dict[str, Any]) -> None:
     values = {"prompt": PROMPT, "max_new_tokens": 24, **values}
     decoder = traced.decoder(request(traced, **values))
     run = run_alone(decoder)
@@ -94,7 +94,7 @@ def test_the_traced_engine_runs_a_head_in_every_way(traced: TracedEngine, values
 
 
 def accepted_again(run: Run, agreement: tuple[bool, ...]) -> bool:
-    """The first proposal of every round was accepted exactly where the head agrees with the text."""
+    """Check that a round accepts its first proposal exactly where the head agrees with the text."""
     at = 0
     for step in run.rounds:
         judged = [draft.verdict is Outcome.ACCEPTED for draft in proposals(step)[:1]]
@@ -104,12 +104,11 @@ def accepted_again(run: Run, agreement: tuple[bool, ...]) -> bool:
     return True
 
 
-def test_of_a_text_that_is_kept_the_states_are_kept_too(eagle: GenAIEngine, traced: TracedEngine) -> None:
+def test_prefix_caching_keeps_the_states_of_a_text(eagle: GenAIEngine, traced: TracedEngine) -> None:
     keeping = F32.model_copy(update={"enable_prefix_caching": True})
-    engine = TracedEngine(eagle.pair.model_copy(update={"runtime": keeping}), thoroughness=BRIEF)
-    for _ in range(4):  # more often than there are caches
-        assert committed(speculate(engine, PROMPT)) == committed(speculate(traced, PROMPT))
-    engine.close()
+    with closing(TracedEngine(eagle.pair.model_copy(update={"runtime": keeping}), thoroughness=BRIEF)) as engine:
+        for _ in range(4):  # more often than there are caches
+            assert committed(speculate(engine, PROMPT)) == committed(speculate(traced, PROMPT))
 
 
 def test_a_head_drafts_without_paged_attention(eagle: GenAIEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,9 +116,8 @@ def test_a_head_drafts_without_paged_attention(eagle: GenAIEngine, monkeypatch: 
         raise RuntimeError
 
     monkeypatch.setattr("openvino._offline_transformations.paged_attention_transformation", fail)
-    engine = TracedEngine(eagle.pair, thoroughness=BRIEF)
-    assert committed(speculate(engine, PROMPT)) == committed(speculate(eagle, PROMPT))
-    engine.close()
+    with closing(TracedEngine(eagle.pair, thoroughness=BRIEF)) as engine:
+        assert committed(speculate(engine, PROMPT)) == committed(speculate(eagle, PROMPT))
 
 
 def committed(run: Run) -> list[list[int]]:
@@ -133,14 +131,13 @@ def test_a_head_that_does_not_fit_is_refused_by_the_traced_engine(eagle: GenAIEn
             TracedEngine(pair)
 
 
-def test_a_head_needs_no_tokenizer_but_its_weights(tmp_path: Path, eagle: GenAIEngine) -> None:
+def test_a_head_needs_its_weights_but_no_tokenizer(tmp_path: Path, eagle: GenAIEngine) -> None:
     head = Path(shutil.copytree(FOLDER / "draft", tmp_path / "head"))
     for file in [*head.glob("*tokenizer*"), head / "generation_config.json"]:
         file.unlink()
     assert inspect_folder(head).head == "eagle3"
-    engine = GenAIEngine(pair_from_folders(FOLDER / "target", head, F32), thoroughness=BRIEF)
-    assert speculate(engine, PROMPT).token_ids == speculate(eagle, PROMPT).token_ids
-    engine.close()
+    with closing(GenAIEngine(pair_from_folders(FOLDER / "target", head, F32), thoroughness=BRIEF)) as engine:
+        assert speculate(engine, PROMPT).token_ids == speculate(eagle, PROMPT).token_ids
     (head / "openvino_model.bin").unlink()
     with pytest.raises(FolderError, match=r"lacks openvino_model\.bin; copy the whole folder again"):
         inspect_folder(head)

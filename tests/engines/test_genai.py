@@ -8,7 +8,6 @@ from typing import Any
 import openvino_genai
 import pytest
 
-from specdemo.engines.base import BRIEF
 from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.engines.genai.pipelines import pool_blocks, scheduler_config
 from specdemo.engines.traced.engine import TracedEngine
@@ -22,6 +21,7 @@ from specdemo.results import metrics
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import Plain
 from tests.conftest import PROMPTS
+from tests.support import BRIEF
 from tests.support.folders import pair_from_folders
 from tests.support.proposals import proposals
 from tests.support.runs import TOKENS, check_counters, plain, request, speculate
@@ -79,7 +79,7 @@ def test_counts_agree_with_the_counters_of_genai(engine: GenAIEngine, chosen: di
     check_counters(engine, **chosen)
 
 
-def test_probabilities_are_told_where_genai_computes_them(engine: GenAIEngine) -> None:
+def test_probabilities_are_reported_where_genai_computes_them(engine: GenAIEngine) -> None:
     run = speculate(engine, policy="confidence", assistant_confidence_threshold=0.2)
     assert all(token.probability and 0 < token.probability <= 1 for token in run.tokens)
     accepted = [draft for step in run.rounds for draft in proposals(step) if draft.verdict is Outcome.ACCEPTED]
@@ -88,7 +88,7 @@ def test_probabilities_are_told_where_genai_computes_them(engine: GenAIEngine) -
     assert all(token.probability is None for token in speculate(engine).tokens)
 
 
-def test_sampling_knows_counts_only_and_with_a_threshold_not_even_these(engine: GenAIEngine) -> None:
+def test_sampling_reports_counts_only_and_not_even_those_with_a_threshold(engine: GenAIEngine) -> None:
     decoder = engine.decoder(request(engine, do_sample=True, seed=4))
     run = run_alone(decoder)
     assert decoder.trace_source == "counts only"
@@ -109,7 +109,7 @@ def test_sampling_with_prompt_lookup_equals_plain_and_is_replayed(engine: GenAIE
 
 @pytest.fixture(scope="module")
 def sentence_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GenAIEngine]:
-    """With the full stop for an end-of-text token, since the real one is rare."""
+    """The end-of-text token is the full stop, since the real one is rare."""
     full_stop = 14
     target = tmp_path_factory.mktemp("sentence")
     for file in (BUNDLED / "target").iterdir():
@@ -118,10 +118,9 @@ def sentence_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GenAIE
         content = (target / name).read_text().replace('"eos_token_id": 0', f'"eos_token_id": {full_stop}')
         (target / name).unlink()
         (target / name).write_text(content)
-    engine = GenAIEngine(pair_from_folders(target, BUNDLED / "draft", F32), thoroughness=BRIEF)
-    assert engine.pipelines.tokenizer.decode([full_stop]) == "."
-    yield engine
-    engine.close()
+    with closing(GenAIEngine(pair_from_folders(target, BUNDLED / "draft", F32), thoroughness=BRIEF)) as engine:
+        assert engine.pipelines.tokenizer.decode([full_stop]) == "."
+        yield engine
 
 
 @pytest.mark.parametrize("drafter", [DRAFTERS["constant 4"], DRAFTERS["lookup"]], ids=str)
@@ -173,12 +172,11 @@ def test_the_cache_has_room_for_the_longest_text_and_no_more(engine: GenAIEngine
 
 def test_a_cache_too_small_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specdemo.engines.genai.pipelines.pool_blocks", lambda pair: 3)  # 96 tokens
-    small = GenAIEngine(bundled_pair(), thoroughness=BRIEF)
-    for run in (plain, speculate):
-        with pytest.raises(CacheError, match="KV cache of 1 GB is too small for this run; shorten the prompt"):
-            run(small, max_new_tokens=200)
-        assert len(run(small, max_new_tokens=20).token_ids) == 20
-    small.close()
+    with closing(GenAIEngine(bundled_pair(), thoroughness=BRIEF)) as small:
+        for run in (plain, speculate):
+            with pytest.raises(CacheError, match="KV cache of 1 GB is too small for this run; shorten the prompt"):
+                run(small, max_new_tokens=200)
+            assert len(run(small, max_new_tokens=20).token_ids) == 20
 
 
 def test_a_cache_larger_than_memory() -> None:
@@ -200,7 +198,7 @@ def test_a_draft_with_another_end_token_runs_in_the_traced_engine_only(tmp_path:
     file = draft / "openvino_tokenizer.xml"
     file.write_text(file.read_text().replace('<eos_token_id value="0"', '<eos_token_id value="5"'))
     report = check_pair(inspect_folder(BUNDLED / "target"), inspect_folder(draft))
-    assert {each.engine: each.can_run for each in report.engines} == {"genai": False, "traced": True}
+    assert {engine.engine: engine.can_run for engine in report.engines} == {"genai": False, "traced": True}
     pair = pair_from_folders(BUNDLED / "target", draft, F32)
     with pytest.raises(PairError, match="but these are 5 and 0; choose the traced engine"):
         GenAIEngine(pair).decoder(Request.of("Once", GenerationSettings()))

@@ -1,4 +1,4 @@
-"""DFlash drafts and multi-token-prediction heads: recognised by what their networks say; run or refused."""
+"""DFlash drafts and multi-token-prediction heads: recognised by their networks, then run or refused."""
 
 import json
 import shutil
@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from specdemo.capabilities import EngineName
-from specdemo.engines.base import BRIEF
 from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.errors import FolderError, PairError, PromptError, SettingsError
 from specdemo.models.catalogue import bundled_models, check_target, pair_of
 from specdemo.models.checks import check_engine, check_pair, check_strategy, drafts_for, is_recommended
 from specdemo.models.folder import inspect_folder, own_head
 from specdemo.models.library import library
-from specdemo.racing.race import race, run_alone
+from specdemo.racing.race import run_alone
 from specdemo.records import Comparison, ModelPair, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling
 from specdemo.strategies import Confidence, Constant, Lookup, Plain, Strategy
-from tests.support import dflash
+from tests.support import BRIEF, dflash
 from tests.support.folders import FIXTURES
+from tests.support.proposals import raced
 
 TARGET = FIXTURES / "eagle3" / "target"
 MTP = FIXTURES / "mtp"
@@ -61,10 +61,9 @@ def dflash_engine(draft: Path) -> Iterator[GenAIEngine]:
         yield engine
 
 
-def raced(engine: GenAIEngine, prompt: str, lookahead: int) -> Comparison:
+def exact_race(engine: GenAIEngine, prompt: str, lookahead: int) -> Comparison:
     settings = GenerationSettings(num_assistant_tokens=lookahead, max_new_tokens=40, ignore_eos=True)
-    *_, comparison = race(engine, prompt, settings)
-    assert isinstance(comparison, Comparison)
+    comparison = raced(engine, prompt, settings)
     assert comparison.plain.token_ids == comparison.speculative.token_ids, "outputs stay the target's"
     assert comparison.trace_source == "counts only"
     return comparison
@@ -73,7 +72,7 @@ def raced(engine: GenAIEngine, prompt: str, lookahead: int) -> Comparison:
 @pytest.mark.openvino
 @pytest.mark.parametrize("lookahead", [1, 6])
 def test_a_dflash_draft_decodes(dflash_engine: GenAIEngine, lookahead: int) -> None:
-    rounds = raced(dflash_engine, "abc def ghi", lookahead).speculative.rounds[1:]
+    rounds = exact_race(dflash_engine, "abc def ghi", lookahead).speculative.rounds[1:]
     assert any(len(step.committed) > 1 for step in rounds), "some proposals are accepted"
     for step in rounds[:-1]:
         assert step.proposed is not None
@@ -82,7 +81,7 @@ def test_a_dflash_draft_decodes(dflash_engine: GenAIEngine, lookahead: int) -> N
 
 
 @pytest.mark.openvino
-def test_what_else_runs_beside_a_dflash_draft(dflash_engine: GenAIEngine) -> None:
+def test_a_dflash_pair_supports_prompt_lookup_but_no_batch(dflash_engine: GenAIEngine) -> None:
     plain, copied = (
         run_alone(dflash_engine.decoder(Request("abc abc abc", strategy, max_new_tokens=16, ignore_eos=True)))
         for strategy in (Plain(), Lookup(3, 3))
@@ -128,13 +127,13 @@ def mtp_engine() -> Iterator[GenAIEngine]:
 @pytest.mark.openvino
 @pytest.mark.parametrize("lookahead", [1, 3])
 def test_a_multi_token_prediction_head_decodes(mtp_engine: GenAIEngine, lookahead: int) -> None:
-    rounds = raced(mtp_engine, PROMPT, lookahead).speculative.rounds
+    rounds = exact_race(mtp_engine, PROMPT, lookahead).speculative.rounds
     assert sum(step.accepted or 0 for step in rounds) > 0, "some proposals are right"
 
 
 @pytest.mark.openvino
 def test_prompts_in_parts_are_prefilled_whole_and_alike(mtp_engine: GenAIEngine) -> None:
-    """A long prompt in chunks would part the head's states from its tokens."""
+    """Chunks of a long prompt would separate the head's states from its tokens."""
     long = " ".join(["abc def"] * 60)
     plain, speculative = (
         run_alone(mtp_engine.decoder(Request(long, strategy, max_new_tokens=24, ignore_eos=True)))
@@ -154,10 +153,10 @@ def test_a_typed_special_token_is_refused_where_genai_takes_texts(mtp_engine: Ge
 GREEDY, SAMPLED = Sampling(), Sampling(do_sample=True)
 
 
-def test_what_a_head_cannot_is_refused_before_loading(draft: Path) -> None:
+def test_what_a_head_cannot_do_is_refused_before_loading(draft: Path) -> None:
     block, mtp, greedy_only = pair_with(draft), mtp_pair(), "works in greedy decoding only; switch sampling off"
-    for able in (block, mtp):
-        check_strategy(able, "genai", Constant(4), GREEDY)
+    for pair in (block, mtp):
+        check_strategy(pair, "genai", Constant(4), GREEDY)
     check_strategy(mtp, "genai", Plain(), SAMPLED)
     refused: list[tuple[ModelPair, EngineName, Strategy, Sampling, str]] = [
         (block, "genai", Constant(4), SAMPLED, greedy_only),
@@ -175,9 +174,9 @@ def test_what_a_head_cannot_is_refused_before_loading(draft: Path) -> None:
         with pytest.raises(SettingsError, match="without prefix caching; switch prefix caching off"):
             check_engine(pair, "genai")
     lazy = GenAIEngine(mtp, lazy=True, thoroughness=BRIEF)
-    for each in (Constant(4), Plain()):
+    for strategy in (Constant(4), Plain()):
         with pytest.raises(SettingsError, match="head decodes one request at a time"):
-            lazy.batch(each)
+            lazy.batch(strategy)
 
 
 def test_a_head_drafts_only_for_its_own_model() -> None:

@@ -1,4 +1,4 @@
-"""Logits of the bundled models are those of a pass over the whole text, with either kind of cache.
+"""Logits of the bundled models equal those of a pass over the whole text, with either kind of cache.
 
 Only the target's: the draft's int8 weights meet activations quantized on the fly, where the least difference may
 round to another step. There, a verification must have the very bits of plain steps.
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from specdemo.decoding.verification import Ids, Logits, greedy_choice
-from specdemo.engines.language_model import LanguageModel, OwnTokens, draft_agreement
+from specdemo.engines.language_model import LanguageModel, ReducedVocabulary, draft_agreement
 from specdemo.engines.sequences import Layout, Paged
 from specdemo.files import ASSETS
 from specdemo.models.catalogue import BUNDLED
@@ -35,10 +35,10 @@ def model(request: pytest.FixtureRequest) -> LanguageModel:
 
 def test_a_cache_changes_nothing(model: LanguageModel) -> None:
     random = np.random.default_rng(0)
-    cached = [model.sequence(700), model.sequence(40)]  # the second grows, and is built anew
+    cached = [model.sequence(700), model.sequence(40)]  # the second grows and is rebuilt
     whole = model.sequence(700, kv_cache=False)
     text = [int(token) for token in random.integers(1, 4000, 20)]
-    for _ in range(25):  # keep some, add some, ask for the last few: what rounds of speculation do
+    for _ in range(25):  # keep some tokens, add some, ask for the last few, as speculative rounds do
         text = text[: max(len(text) - int(random.integers(0, 9)), 1)]
         text += [int(token) for token in random.integers(1, 4000, random.integers(1, 17))]
         last = int(random.integers(1, min(len(text), 17)))
@@ -49,39 +49,39 @@ def test_a_cache_changes_nothing(model: LanguageModel) -> None:
 
 
 @pytest.mark.parametrize("layout", ["empty", "padded"])
-def test_passes_of_fixed_length_have_the_bits_of_the_others(layout: Layout) -> None:
-    """Activations are quantized, in either layout, whatever the processor."""
+def test_passes_of_fixed_length_give_identical_results(layout: Layout) -> None:
+    """Quantize activations in either layout on any processor."""
     dynamic = LanguageModel(BUNDLED / "draft", "CPU", QUANTIZED)
     fixed = LanguageModel(BUNDLED / "draft", "CPU", QUANTIZED)
-    for one in (dynamic, fixed):
-        one.layout = layout
+    for model in (dynamic, fixed):
+        model.layout = layout
     fixed.compile_lengths((1, 3))
     text = list(range(1, 60))
-    sequences = [one.sequence(20) for one in (dynamic, fixed)]  # both grow
+    sequences = [model.sequence(20) for model in (dynamic, fixed)]  # both grow
     end = 4
     for count in (1, 3, 2, 1, 3, 3, 1, 5, 1) * 2:
         end += count
-        expected, found = (sequence.logits(text[:end], count) for sequence in sequences)
-        np.testing.assert_array_equal(found, expected)
+        expected, actual = (sequence.logits(text[:end], count) for sequence in sequences)
+        np.testing.assert_array_equal(actual, expected)
 
 
-def test_a_layout_is_used_if_passes_over_several_tokens_have_the_bits_of_plain_steps(
+def test_a_layout_is_used_if_longer_passes_agree_with_plain_steps_to_the_bit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     chosen = LanguageModel(BUNDLED / "draft", "CPU", QUANTIZED, layouts=("empty", "padded"))
     assert chosen.layout in ("empty", "padded", None)
-    if chosen.layout is not None:  # so on every processor seen: longer texts and other lengths than the trial's
+    if chosen.layout is not None:  # true on every processor so far; longer texts and other lengths than in the trial
         random = np.random.default_rng(0)
         text, end = [int(token) for token in random.integers(1, 4000, 120)], 20
         plain, verifying = chosen.sequence(200), chosen.sequence(40)
         rows = {length: plain.logits(text[:length])[-1].copy() for length in range(end, len(text) + 1)}
-        verifying.logits(text[: end // 2])  # however the prompt is split
+        verifying.logits(text[: end // 2])  # for any split of the prompt
         verifying.logits(text[:end])
         while end < len(text):
             count = min(int(random.integers(1, 7)), len(text) - end)
             wrong = [int(token) for token in random.integers(1, 4000, random.integers(0, 5))]
-            found = verifying.logits([*text[: end + count], *wrong], count + len(wrong))
-            for length, row in enumerate(found[:count], end + 1):
+            verified = verifying.logits([*text[: end + count], *wrong], count + len(wrong))
+            for length, row in enumerate(verified[:count], end + 1):
                 np.testing.assert_array_equal(row, rows[length])
             end += count
 
@@ -99,7 +99,7 @@ def test_a_layout_is_used_if_passes_over_several_tokens_have_the_bits_of_plain_s
 
 
 def test_the_trial_finds_passes_that_round_differently_or_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attention rounds differently over several tokens, and quantization makes logits of that."""
+    """Attention over several tokens rounds differently, and quantization amplifies that."""
     model = LanguageModel(BUNDLED / "draft", "CPU", QUANTIZED)
     assert not model.repeats_bits("joined")
     monkeypatch.setattr(Paged, "logits", Mock(side_effect=RuntimeError("no kernel")))
@@ -129,11 +129,11 @@ def test_a_model_agrees_with_its_own_greedy_text(model: LanguageModel) -> None:
 
 
 def test_a_drafts_own_tokens_have_the_logits_of_the_wide_output() -> None:
-    folder, own = ASSETS / "smollm2-draft", OwnTokens()
-    narrow, wide = LanguageModel(folder, "CPU", F32, adapt=own), LanguageModel(folder, "CPU", F32)
-    assert own.tokens is not None
-    assert (narrow.vocabulary, wide.vocabulary) == (len(own.tokens), 49152)
+    folder, reduced = ASSETS / "smollm2-draft", ReducedVocabulary()
+    narrow, wide = LanguageModel(folder, "CPU", F32, adapt=reduced), LanguageModel(folder, "CPU", F32)
+    assert reduced.tokens is not None
+    assert (narrow.vocabulary, wide.vocabulary) == (len(reduced.tokens), 49152)
     few, many = (model.sequence(16).logits([1, 2, 3])[0] for model in (narrow, wide))
-    np.testing.assert_array_equal(few, many[own.tokens])
-    others = np.delete(many, own.tokens)
+    np.testing.assert_array_equal(few, many[reduced.tokens])
+    others = np.delete(many, reduced.tokens)
     assert others.max() < few.min() or others.max() == -10000

@@ -1,4 +1,4 @@
-"""Speculative sampling keeps the target's distribution: exactly, and in draws on the bundled pair."""
+"""Speculative sampling keeps the target's distribution: by exact enumeration, and in draws on the bundled pair."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -25,12 +25,12 @@ from specdemo.strategies import Plain
 from tests.support.step_costs import costs_of
 
 SIX = [weights for weights in product(range(7), repeat=3) if sum(weights) == 6]
-GRID = lcm(*range(1, 7))  # divides every probability, ratio and residual of weights that sum to 6
+GRID = lcm(*range(1, 7))  # a multiple of all denominators for weights that sum to 6
 
 Rule = Callable[..., Verification]
 
 
-class Given:
+class Numbers:
     def __init__(self, *numbers: float) -> None:
         self._numbers = iter(numbers)
 
@@ -39,13 +39,13 @@ class Given:
 
 
 def committed_first(rule: Rule, p: Probabilities, q: Probabilities) -> list[float]:
-    """Exact, by enumerating proposals and random numbers."""
+    """Return the exact distribution, by enumerating proposals and random numbers."""
     numbers = [(index + 0.5) / GRID for index in range(GRID)]
     result = np.zeros(3)
     for proposal in np.flatnonzero(q):
-        for one, other in product(numbers, numbers):
-            accepted, own = rule([proposal], [q], [p, p], Given(one, other))
-            result[proposal if accepted else own] += q[proposal] / GRID**2
+        for first, second in product(numbers, numbers):
+            accepted, token = rule([proposal], [q], [p, p], Numbers(first, second))
+            result[proposal if accepted else token] += q[proposal] / GRID**2
     return list(result)
 
 
@@ -71,17 +71,17 @@ def too_lenient(
 def redraws_from_p(
     proposed: list[int], drafts: list[Probabilities], targets: list[Probabilities], random: Uniform
 ) -> Verification:
-    """The likeliest mistake: replace a refused token by a draw from p, not from what p has more than q."""
+    """The likeliest mistake: replace a rejected token by a draw from p instead of max(p − q, 0)."""
     remaining = iter(targets)
     for index, (token, q) in enumerate(zip(proposed, drafts, strict=True)):
         p = next(remaining)
         if random.random() * q[token] >= p[token]:
-            return Verification(index, next(own for own in (draw(p, random.random()), 0, 1, 2) if own != token))
+            return Verification(index, next(other for other in (draw(p, random.random()), 0, 1, 2) if other != token))
     return Verification(len(proposed), draw(next(remaining), random.random()))
 
 
 class Scripted:
-    """Three tokens, whose probabilities are halves that depend on the text."""
+    """Three tokens with probabilities of halves that depend on the text."""
 
     CHOICES = ((1, 0, 0), (0, 0.5, 0.5), (0.5, 0.5, 0), (0.5, 0, 0.5), (0, 1, 0))
 
@@ -107,12 +107,12 @@ class Tokenless:
     def decode(self, ids: Sequence[int]) -> str:
         return ""
 
-    def ends(self) -> frozenset[int]:
+    def eos_ids(self) -> frozenset[int]:
         return frozenset()
 
 
 class Coins:
-    """Random numbers 1/4 or 3/4, by turns through all sequences: exact where all odds are halves."""
+    """Enumerates all sequences of random numbers 1/4 and 3/4: exact if all probabilities are halves."""
 
     def __init__(self) -> None:
         self.sides: list[int] = []
@@ -125,7 +125,7 @@ class Coins:
         return 0.25 + 0.5 * self.sides[self.used - 1]
 
     def next(self) -> bool:
-        """False after the last sequence."""
+        """Advance; False after the last sequence."""
         del self.sides[self.used :]
         self.used = 0
         while self.sides and self.sides[-1]:
@@ -136,7 +136,7 @@ class Coins:
 
 
 def joint(request: Request) -> dict[tuple[int, ...], float]:
-    """The exact distribution of what a decoder writes."""
+    """Return the exact distribution of a decoder's output."""
     coins, result = Coins(), defaultdict[tuple[int, ...], float](float)
     while True:
         with mock.patch("numpy.random.default_rng", return_value=coins):
@@ -158,7 +158,7 @@ def scripted_decoder(request: Request) -> TracedDecoder:
     return TracedDecoder(request, tokenless, lambda *_: Scripted(factor=1), None if plain else drafter)
 
 
-WAYS: dict[str, dict[str, Any]] = {
+STRATEGIES: dict[str, dict[str, Any]] = {
     "constant 1": {"num_assistant_tokens": 1},
     "constant 2": {"num_assistant_tokens": 2},
     "heuristic": {"policy": "heuristic"},
@@ -179,7 +179,7 @@ def halves(**values: Any) -> Request:
     return Request.of("", GenerationSettings(**settings))
 
 
-@pytest.mark.parametrize("strategy", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
 def test_four_tokens_have_exactly_the_joint_distribution_of_plain_sampling(strategy: dict[str, Any]) -> None:
     plain, speculative = joint(halves(**strategy).plain), joint(halves(**strategy))
     assert sum(plain.values()) == pytest.approx(1)

@@ -37,7 +37,7 @@ def test_a_confidence_threshold_ends_a_proposal_with_the_token_below_it() -> Non
     assert probability == pytest.approx(np.exp(9) / (np.exp(9) + 9))
 
 
-def test_tokens_proposed_in_vain_stay_penalised() -> None:
+def test_rejected_proposals_stay_penalised() -> None:
     replay = DraftReplay(CountingDraft(), [3], Request("", Constant(1), Sampling(repetition_penalty=2)))
     assert ids(replay([3, 4], 99)) == [5]
     assert ids(replay([3, 4, 4], 99)) == [5], "5 was refused, and half its logit still beats the others'"

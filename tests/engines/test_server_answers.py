@@ -1,4 +1,4 @@
-"""What servers answer: in OpenAI's protocol, in what resembles it or llama.cpp's, and in nothing of the kind."""
+"""Servers' answers: in OpenAI's protocol, in variants of it or of llama.cpp's, and malformed ones."""
 
 import json
 import os
@@ -16,48 +16,48 @@ from unittest import mock
 import psutil
 import pytest
 
-from specdemo.engines.base import BRIEF
 from specdemo.engines.server.client import Client
 from specdemo.engines.server.engine import RemoteEngine, remote_pair
 from specdemo.errors import PromptError, ServerError, UsageError
 from specdemo.experiments.concurrent import serve
 from specdemo.exports import schema
 from specdemo.models.catalogue import initial_settings
-from specdemo.racing.race import race, run_alone
+from specdemo.racing.race import run_alone
 from specdemo.records import Comparison, Request, Run, Server, Servers
 from specdemo.strategies import ServerDefault
+from tests.support import BRIEF
 from tests.support.fake_server import CHAT, EVENTS, MISBEHAVING, TEXT, Answer, Answers, answers, chat, fake, models
+from tests.support.proposals import raced
 
 
 @contextmanager
 def engine_of(plain: Any, speculative: Any, **server: Any) -> Iterator[RemoteEngine]:
-    """Each by its answers, or a function that answers."""
+    """Start servers, each from its answers or a function that answers."""
     with ExitStack() as opened:
-        urls = [found and opened.enter_context(fake(found)).url for found in (plain, speculative)]
-        one, other = (Server(url=url, **server) if url else None for url in urls)
-        pair = remote_pair(Servers(plain=one, speculative=other))
+        urls = [content and opened.enter_context(fake(content)).url for content in (plain, speculative)]
+        servers = [Server(url=url, **server) if url else None for url in urls]
+        pair = remote_pair(Servers(plain=servers[0], speculative=servers[1]))
         yield opened.enter_context(closing(RemoteEngine(pair, thoroughness=BRIEF)))
 
 
-def run(found: Answers, **chosen: Any) -> Run:
-    with engine_of(None, found, **{"silence_seconds": 1.0, **chosen}) as engine:
-        return said(engine)
+def run(content: Answers, **chosen: Any) -> Run:
+    with engine_of(None, content, **{"silence_seconds": 1.0, **chosen}) as engine:
+        return answered(engine)
 
 
-def said(engine: RemoteEngine, **chosen: Any) -> Run:
+def answered(engine: RemoteEngine, **chosen: Any) -> Run:
     return run_alone(engine.decoder(Request.of("Say", initial_settings(engine.pair, **chosen))))
 
 
-def raced(engine: RemoteEngine, prompt: str = "Say", **chosen: Any) -> Comparison:
-    *_, comparison = race(engine, prompt, initial_settings(engine.pair, **chosen))
-    assert isinstance(comparison, Comparison)
+def saved_race(engine: RemoteEngine, prompt: str = "Say", **chosen: Any) -> Comparison:
+    comparison = raced(engine, prompt, initial_settings(engine.pair, **chosen))
     assert schema.from_json(schema.to_json(comparison)).model_dump() == comparison.model_dump()
     return comparison
 
 
 def compare(plain: Any, speculative: Any, **chosen: Any) -> Comparison:
     with engine_of(plain, speculative) as engine:
-        return raced(engine, **chosen)
+        return saved_race(engine, **chosen)
 
 
 def pair_at(url: str, **server: Any) -> str:
@@ -65,16 +65,16 @@ def pair_at(url: str, **server: Any) -> str:
 
 
 def frames(*streamed: Any) -> tuple[Any, ...]:
-    """The usual events, with others between the first and the second text."""
+    """Return the usual events, with others after the first text."""
     return (*EVENTS[:2], *streamed, *EVENTS[2:])
 
 
 def test_chunks_are_rounds_and_the_servers_count_is_divided_among_them() -> None:
-    found = run(answers())
-    assert (found.text, found.finish_reason, len(found.tokens)) == (TEXT, "length", 7)
-    assert [len(step.committed) for step in found.rounds] == [2, 2, 2]
-    assert {step.proposed for step in found.rounds} == {None}
-    assert not found.passes_known
+    answer = run(answers())
+    assert (answer.text, answer.finish_reason, len(answer.tokens)) == (TEXT, "length", 7)
+    assert [len(step.committed) for step in answer.rounds] == [2, 2, 2]
+    assert {step.proposed for step in answer.rounds} == {None}
+    assert not answer.passes_known
     assert len(run(answers(*EVENTS[:5], "[DONE]")).tokens) == 4
 
 
@@ -85,8 +85,8 @@ COMPLETE: dict[str, tuple[Any, ...]] = {
     "error null": tuple({**event, "error": None} for event in EVENTS),
     "no objects": frames("null", "[]", "[1, 2]", "3", "ping", "", b"data\n\n", b": ping\n\n"),
     "no choices": frames({}, {"choices": None}, {"choices": []}, {"choices": [{}]}, b"event: ping\ndata: {}\n\n"),
-    "finish reason empty": tuple(json.loads(json.dumps(each).replace("null", '""')) for each in EVENTS),
-    "messages instead of deltas": tuple(json.loads(json.dumps(each).replace("delta", "message")) for each in EVENTS),
+    "finish reason empty": tuple(json.loads(json.dumps(event).replace("null", '""')) for event in EVENTS),
+    "messages instead of deltas": tuple(json.loads(json.dumps(item).replace("delta", "message")) for item in EVENTS),
     "content as parts": (chat([{"type": "text", "text": "The cat"}, {"text": " sat on"}]), *EVENTS[3:]),
     "a count that is none": (*EVENTS[:5], {"usage": {"completion_tokens": "many"}}, "[DONE]"),
     "usage in every event": tuple({**event, "usage": {"completion_tokens": 3}} for event in EVENTS),
@@ -96,15 +96,15 @@ COMPLETE: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("what", COMPLETE)
 def test_a_complete_answer_is_read_whatever_is_in_between(what: str) -> None:
-    found = run(answers(*COMPLETE[what]))
-    assert (found.text, found.finish_reason) == (TEXT, "length")
+    answer = run(answers(*COMPLETE[what]))
+    assert (answer.text, answer.finish_reason) == (TEXT, "length")
 
 
 def test_a_server_that_falls_silent_after_its_end_is_complete() -> None:
     silent = Event()
-    found = run(answers(*EVENTS[:5], waits=lambda: silent.wait(20)))
+    answer = run(answers(*EVENTS[:5], waits=lambda: silent.wait(20)))
     silent.set()
-    assert found.text == TEXT
+    assert answer.text == TEXT
 
 
 def test_half_a_character_is_replaced() -> None:
@@ -112,7 +112,7 @@ def test_half_a_character_is_replaced() -> None:
 
 
 @pytest.mark.parametrize("names", [("reasoning",), ("reasoning_content",), ("reasoning", "reasoning_content")])
-def test_thinking_that_arrives_apart_is_there_once_and_apart(names: tuple[str, ...]) -> None:
+def test_separate_thinking_appears_once_in_think_tags(names: tuple[str, ...]) -> None:
     thinking: list[Any] = [{"choices": [{"delta": dict.fromkeys(names, text)}]} for text in ("Let me", " think.")]
     assert run(answers(*thinking, chat("Hi"), "[DONE]")).text == "<think>Let me think.</think>Hi"
     part = chat([{"type": "thinking", "thinking": [{"type": "text", "text": "Let me think."}]}])
@@ -143,7 +143,7 @@ FAILED: dict[str, tuple[Answer, str]] = {
     "text": (Answer("Ollama is running"), "no JSON object (Ollama is running)"),
     "half an event": (Answer(stream=(*EVENTS[:2], b'data: {"choices": [')), "sent an event that is no JSON"),
     "deep": (Answer(stream=("[" * 100_000, '{"a":' * 100_000)), "sent an event that is no JSON"),
-    "broken off": (Answer(stream=EVENTS[:3], broken=True), "broke its answer off"),
+    "broken off": (Answer(stream=EVENTS[:3], broken=True), "broke off its answer"),
     "no text": (Answer(stream=("[DONE]",)), "ended its answer before any text"),
     "other types": (Answer(stream=(*EVENTS[:2], {"choices": 3})), "unknown format"),
 }
@@ -172,7 +172,7 @@ def test_a_failure_keeps_the_text_and_the_other_side() -> None:
 
 
 @pytest.mark.parametrize("mode", MISBEHAVING)
-def test_a_server_that_misbehaves_ends_in_a_sentence_soon_and_takes_little_memory(mode: str) -> None:
+def test_a_misbehaving_server_fails_soon_with_a_reason_and_little_memory(mode: str) -> None:
     before, began = psutil.Process().memory_info().rss, monotonic()
     path = "/v1/models" if "list" in mode else CHAT
     with pytest.raises(ServerError, match=r"^The speculative server .*\.$"):
@@ -181,17 +181,17 @@ def test_a_server_that_misbehaves_ends_in_a_sentence_soon_and_takes_little_memor
     assert psutil.Process().memory_info().rss - before < 400 * 2**20
 
 
-def test_whatever_goes_wrong_while_an_answer_is_read_is_told_and_logged(
+def test_any_failure_to_read_an_answer_is_reported_and_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(Client, "_checked", mock.Mock(side_effect=RecursionError))
+    monkeypatch.setattr(Client, "_parsed_event", mock.Mock(side_effect=RecursionError))
     with pytest.raises(ServerError, match="cannot be read"):
         run(answers())
     assert "RecursionError" in caplog.text
 
 
 @pytest.mark.parametrize("option", ["stream_options", "return_token_ids"])
-def test_a_server_that_refuses_an_option_is_asked_without(option: str) -> None:
+def test_an_option_that_a_server_refuses_is_left_out(option: str) -> None:
     refusal = Answer({"detail": [{"loc": ["body", option], "msg": "Extra inputs are not permitted"}]}, 422)
     refused = list[str]()
 
@@ -200,30 +200,27 @@ def test_a_server_that_refuses_an_option_is_asked_without(option: str) -> None:
         return refusal if option in body else answers(*EVENTS[:5], "[DONE]").get(path)
 
     with engine_of(None, answer) as engine:
-        assert [said(engine).text for _ in range(2)] == [TEXT] * 2
+        assert [answered(engine).text for _ in range(2)] == [TEXT] * 2
     assert refused == [CHAT], "once"
 
 
-def test_a_server_that_refuses_an_option_may_then_stream_for_longer_than_it_may_be_silent() -> None:
+def test_a_retry_without_a_refused_option_has_its_own_silence_limit() -> None:
     def slowly() -> Iterator[Any]:
         for event in EVENTS:
             sleep(0.4)
             yield event
 
     def answer(path: str, body: dict[str, Any]) -> Answer | None:
-        refused = "stream_options" in body
-        return (
-            Answer({"error": "stream_options"}, 400)
-            if refused
-            else {**answers(), CHAT: Answer(stream=slowly())}.get(path)
-        )
+        if "stream_options" in body:
+            return Answer({"error": "stream_options"}, 400)
+        return {**answers(), CHAT: Answer(stream=slowly())}.get(path)
 
     with engine_of(None, answer, silence_seconds=1.5, kind="openai") as engine:
-        assert said(engine).text == TEXT
+        assert answered(engine).text == TEXT
 
 
 @pytest.mark.parametrize("version", [None, Answer({"version": "0.32.0"})])
-def test_counters_are_asked_of_vllm_only_and_may_be_missing(
+def test_counters_are_read_from_vllm_only_and_may_be_missing(
     version: Answer | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("specdemo.engines.server.openai._METRICS_SECONDS", 0.2)
@@ -236,7 +233,7 @@ def test_counters_are_asked_of_vllm_only_and_may_be_missing(
         return version if path == "/version" else answers().get(path)
 
     with engine_of(None, answer) as engine:
-        assert said(engine).text == TEXT
+        assert answered(engine).text == TEXT
         silent.set()
     assert asked.count("/metrics") == (version is not None)
 
@@ -247,7 +244,7 @@ def test_one_server_runs_alone() -> None:
     assert compare(answers(), None).plain.text == TEXT
 
 
-def test_a_server_is_found_from_what_people_paste() -> None:
+def test_a_server_is_found_by_any_of_its_addresses() -> None:
     for prefix in ("/v1", "/v3", "", "/openai/v1", "/v1beta/openai"):
         with fake({f"{prefix}/models": models("tiny")}) as server:
             bases = [server.url + prefix] + ([server.url] if prefix in ("/v1", "/v3") else [])
@@ -261,25 +258,20 @@ def test_a_server_is_found_from_what_people_paste() -> None:
         remote_pair(Servers())
 
 
-UNLISTED: dict[str, tuple[Answer | None, str]] = {
-    "unknown path": (None, "knows no such model or address; check both, and --model (404: no such path)"),
-    "no models": (Answer({"data": []}), "does not list its models; name one with --model"),
-}
-
-
-@pytest.mark.parametrize("what", UNLISTED)
-def test_a_server_that_does_not_list_its_models_says_what_it_is(what: str) -> None:
-    answer, words = UNLISTED[what]
-    found = {**answers(), "/v1/models": answer} if answer else {CHAT: answers()[CHAT]}
-    with pytest.raises(ServerError, match=re.escape(words)):
-        run(found)
-    if answer is None or answer.body == {"data": []}:
+def test_a_server_that_does_not_list_its_models_needs_a_name() -> None:
+    unlisted = "knows no such model or address; check both, and --model (404: no such path)"
+    for found, words in (
+        ({CHAT: answers()[CHAT]}, unlisted),
+        ({**answers(), "/v1/models": Answer({"data": []})}, "does not list its models; name one with --model"),
+    ):
+        with pytest.raises(ServerError, match=re.escape(words)):
+            run(found)
         assert run(found, model="tiny").text == TEXT
 
 
-def completion(**more: Any) -> dict[str, Any]:
+def completion(**changed: Any) -> dict[str, Any]:
     counts = {"tokens": [1], "tokens_predicted": 1, "timings": {"predicted_ms": 1}}
-    return {"content": "Hi", "stop": False, **counts, **more}
+    return {"content": "Hi", "stop": False, **counts, **changed}
 
 
 PROPS = Answer({"default_generation_settings": {"n_ctx": 512}, "chat_template": "{{ messages }}", "build_info": "b1"})
@@ -295,13 +287,13 @@ IMITATIONS: dict[str, dict[str, Answer]] = {
 
 
 @pytest.mark.parametrize("what", IMITATIONS)
-def test_what_only_resembles_llama_cpp_is_asked_in_openais_protocol(what: str) -> None:
+def test_servers_that_resemble_llama_cpp_get_openais_protocol(what: str) -> None:
     with engine_of(None, {**answers(), **IMITATIONS[what]}) as engine:
         assert engine.pair.target.server == "openai"
-        assert (said(engine).text, said(engine).passes_known) == (TEXT, False)
+        assert (answered(engine).text, answered(engine).passes_known) == (TEXT, False)
 
 
-def test_counts_are_believed_only_as_far_as_they_are_complete() -> None:
+def test_incomplete_counts_are_ignored() -> None:
     found = {"/props": PROPS, "/v1/models": models("tiny"), "/apply-template": Answer({"prompt": "Say"})}
     for stream in ((completion(), {"content": "!", "stop": False}, END), (completion(timings={}), END)):
         with pytest.raises(ServerError, match="unknown format; name its kind with --server"):
@@ -316,23 +308,23 @@ def test_counts_are_believed_only_as_far_as_they_are_complete() -> None:
         run({**answers(), "/props": Answer({}, 401)})
 
 
-def test_a_model_with_a_template_is_asked_through_it_unless_told_otherwise() -> None:
+def test_a_server_applies_its_chat_template_unless_it_is_switched_off() -> None:
     found = {"/props": PROPS, "/v1/models": models("tiny"), "/completion": Answer(stream=TWO)}
     with fake({**found, "/apply-template": Answer({"prompt": "<user>Say<assistant>"})}) as server:
         pair = remote_pair(Servers(speculative=Server(url=f"{server.url}/v1/chat/completions")))
         assert (pair.target.server, pair.target.chat_template) == ("llama.cpp", True)
         with closing(RemoteEngine(pair)) as engine:
-            said(engine)
-            said(engine, apply_chat_template=False)
+            answered(engine)
+            answered(engine, apply_chat_template=False)
     assert [body["prompt"] for body in server.bodies["/completion"]][-2:] == ["<user>Say<assistant>", "Say"]
 
 
-def test_what_is_sent() -> None:
+def test_request_bodies() -> None:
     keys = {"SPECDEMO_API_KEY": "secret\r\n"}
     with fake(answers()) as plain, fake(answers()) as other, mock.patch.dict(os.environ, keys):
         servers = Servers(plain=Server(url=plain.url), speculative=Server(url=other.url))
         with closing(RemoteEngine(remote_pair(servers))) as engine:
-            said(engine, do_sample=True, top_k=7, seed=5)
+            answered(engine, do_sample=True, top_k=7, seed=5)
             run_alone(engine.decoder(Request.of("Say", initial_settings(engine.pair, enable_thinking=False)).plain))
     assert set(other.keys) == {"Bearer secret"}
     assert set(plain.keys) == {None}, "a key for one host is not sent to another"
@@ -378,7 +370,7 @@ def test_proxies_are_for_other_machines() -> None:
         assert found(server.url, ALL_PROXY="socks5://127.0.0.1:9") == "tiny"
     with mock.patch.dict("sys.modules", socksio=None), pytest.raises(UsageError, match=r"used .*httpx\[socks\]"):
         found("http://model.invalid", ALL_PROXY="socks5://127.0.0.1:9")
-    with socket.socket() as unheard:  # has a port that nobody else gets, and does not listen
+    with socket.socket() as unheard:  # reserves a port without listening on it
         unheard.bind(("127.0.0.1", 0))
         with pytest.raises(ServerError, match=r"The speculative server cannot be reached \(All connection attempts"):
             found(f"http://127.0.0.1:{unheard.getsockname()[1]}")

@@ -14,7 +14,6 @@ import httpx
 import pytest
 
 from specdemo.cli import main
-from specdemo.engines.base import BRIEF
 from specdemo.engines.server.engine import RemoteEngine, remote_pair
 from specdemo.engines.server.vllm import counters
 from specdemo.errors import PromptError, ServerError, SettingsError
@@ -28,8 +27,8 @@ from specdemo.racing.race import run_alone
 from specdemo.records import Request, Server, Servers
 from specdemo.results import metrics
 from specdemo.strategies import Constant
-from tests.engines.test_server_answers import raced
-from tests.support import gguf_files
+from tests.engines.test_server_answers import saved_race
+from tests.support import BRIEF, gguf_files
 from tests.support.fake_server import Answer, fake
 from tests.support.hurried import load_briefly
 from tests.support.llama import started
@@ -48,7 +47,7 @@ def urls(servers: Servers) -> list[str]:
 
 
 def counted(servers: Servers) -> Counter[str]:
-    """The speculative server's own counters."""
+    """Read the speculative server's own counters."""
     return counters(httpx.get(f"{urls(servers)[1]}/metrics").text)
 
 
@@ -68,7 +67,7 @@ def test_rounds_add_up_to_what_the_server_counts(served: RemoteEngine, llama_ser
         assert len(step.committed) == step.accepted + 1
 
 
-def test_a_sweep_and_a_benchmark_try_what_the_server_can_do(served: RemoteEngine) -> None:
+def test_a_sweep_and_a_benchmark_try_what_the_server_supports(served: RemoteEngine) -> None:
     settings = initial_settings(served.pair, max_new_tokens=8, ignore_eos=True)
     plan = PRESETS["tune"].plan(served.pair, typed_tasks([PROMPT]), settings, repeats=1)
     *_, last = run(plan, loaded=Loaded(served, None))
@@ -83,23 +82,23 @@ def test_several_requests_at_once(served: RemoteEngine, llama_servers: Servers) 
     settings = initial_settings(served.pair, max_new_tokens=24, ignore_eos=True)
     request, before = Request.of(PROMPT, settings), counted(llama_servers)
     blocks = []
-    for one in (request.plain, request):
-        with closing(served.batch(one.strategy)) as batch:
-            blocks.append(serve(batch, repeat(one), 3, 4))
+    for decoded in (request.plain, request):
+        with closing(served.batch(decoded.strategy)) as batch:
+            blocks.append(serve(batch, repeat(decoded), 3, 4))
     plain, speculative = blocks
     assert plain is not None
     assert speculative is not None
-    assert [one.tokens for one in speculative.served] == [24] * 4
-    assert {one.output for one in plain.served} == {one.output for one in speculative.served}
-    assert all(0 < one.first <= one.last for one in speculative.served)
+    assert [answer.tokens for answer in speculative.served] == [24] * 4
+    assert {answer.output for answer in plain.served} == {answer.output for answer in speculative.served}
+    assert all(0 < answer.first <= answer.last for answer in speculative.served)
     assert speculative.rounds
-    most = (counted(llama_servers) - before)["draft_tokens"]  # with requests that were broken off at the end
-    assert sum(proposed or 0 for proposed, _ in speculative.rounds) <= most
+    limit = (counted(llama_servers) - before)["draft_tokens"]  # with requests that were broken off at the end
+    assert sum(proposed or 0 for proposed, _ in speculative.rounds) <= limit
     with closing(served.batch(request.strategy)) as batch, pytest.raises(PromptError):
         batch.submit(0, replace(request, prompt=" "))
 
 
-def test_what_the_server_was_started_with_cannot_be_asked_for(served: RemoteEngine) -> None:
+def test_settings_fixed_at_a_servers_start_cannot_be_chosen(served: RemoteEngine) -> None:
     for chosen in ({"policy": "constant"}, {"drafter": "lookup", "policy": "constant"}):
         with pytest.raises(SettingsError, match="choose policy server"):
             initial_settings(served.pair, **chosen)
@@ -112,7 +111,7 @@ def test_what_the_server_was_started_with_cannot_be_asked_for(served: RemoteEngi
 
 
 def test_a_router_finds_each_side_by_its_models_name(llama_servers: Servers) -> None:
-    """llama.cpp's router before two of its servers, as its documentation and source have it; no wheel contains it."""
+    """Imitates llama.cpp's router in front of two servers, by its documentation and source; no wheel contains it."""
     behind = dict(zip(("base", "fast"), urls(llama_servers), strict=True))
     router = {"role": "router", "model_path": "none", "default_generation_settings": {"params": {}, "n_ctx": 0}}
 
@@ -137,7 +136,7 @@ def test_a_router_finds_each_side_by_its_models_name(llama_servers: Servers) -> 
         plain, speculative = (Server(url=server.url, model=name) for name in ("my base", "fast"))
         pair = remote_pair(Servers(plain=plain, speculative=speculative))
         with closing(RemoteEngine(pair, thoroughness=BRIEF)) as engine:
-            comparison = raced(engine, PROMPT, max_new_tokens=12, ignore_eos=True)
+            comparison = saved_race(engine, PROMPT, max_new_tokens=12, ignore_eos=True)
         assert all("model" in body for path in server.bodies for body in server.bodies[path])
         assert {body["model"] for body in server.bodies["/apply-template"]} == set(behind)
         prompts = [body["prompt"] for body in server.bodies["/completion"] if PROMPT in body["prompt"]]
@@ -148,7 +147,7 @@ def test_a_router_finds_each_side_by_its_models_name(llama_servers: Servers) -> 
 
 
 def test_characters_of_several_tokens_hide_some(tmp_path: Path) -> None:
-    """Most tokens end within a character, for which llama.cpp sends no event."""
+    """Most tokens end within a character; llama.cpp sends no event for those."""
     file = gguf_files.write(tmp_path / "bytes.gguf")
     with (
         started(file, file) as url,

@@ -16,13 +16,13 @@ def test_texts_of_tokens_join_to_the_text(prompt: str, text: str) -> None:
 
 
 @given(st.binary())
-def test_nothing_is_lost_of_bytes_that_make_no_character(data: bytes) -> None:
+def test_invalid_bytes_are_kept(data: bytes) -> None:
     pieces = IncrementalText(decode)
     joined = "".join([*(pieces.push(token) for token in data), pieces.flush()])
     assert joined.replace(UNDECODED, "") == data.decode(errors="replace").replace(UNDECODED, "")
 
 
-def test_a_character_is_credited_to_the_token_that_completes_it() -> None:
+def test_a_character_belongs_to_the_token_that_completes_it() -> None:
     pieces = IncrementalText(decode)
     assert [pieces.push(token) for token in "ä🦊".encode()] == ["", "ä", "", "", "", "🦊"]
 

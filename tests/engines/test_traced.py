@@ -1,8 +1,8 @@
-"""The traced engine on the bundled pair: everything is seen, nothing is changed."""
+"""The traced engine on the bundled pair: it records everything and changes no output."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,22 +10,22 @@ import pytest
 
 from specdemo.capabilities import ENGINES, strategies
 from specdemo.decoding.lookahead import ConstantPolicy
-from specdemo.engines.base import BRIEF, rounds_of
+from specdemo.engines.base import rounds_of
 from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.engines.sequences import Paged
 from specdemo.engines.text import Tokenizer
 from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import EngineError, PairError, SettingsError
 from specdemo.models.catalogue import BUNDLED
-from specdemo.racing.race import race
-from specdemo.records import Comparison, Outcome, Round, Run
+from specdemo.records import Outcome, Round, Run
 from specdemo.results import metrics
 from specdemo.results.words import notes
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import Strategy
 from tests.conftest import PROMPTS
-from tests.support.folders import pair_from_folders
-from tests.support.proposals import proposals
+from tests.support import BRIEF
+from tests.support.folders import FIXTURES, pair_from_folders
+from tests.support.proposals import proposals, raced
 from tests.support.runs import COSTS, plain, request, speculate
 
 pytestmark = pytest.mark.openvino
@@ -58,17 +58,17 @@ def test_greedy_outputs_are_identical(
 
 
 def test_without_a_cache_outputs_are_the_same(traced: TracedEngine) -> None:
-    for more in ({}, {"drafter": "lookup"}):
-        run = speculate(traced, kv_cache="off", max_new_tokens=16, **more)
+    for chosen in ({}, {"drafter": "lookup"}):
+        run = speculate(traced, kv_cache="off", max_new_tokens=16, **chosen)
         assert run.token_ids == greedy(traced).token_ids[:16]
 
 
-def test_a_setting_moved_during_a_run_holds_from_the_next_round(traced: TracedEngine) -> None:
+def test_a_setting_changed_during_a_run_applies_from_the_next_round(traced: TracedEngine) -> None:
     def moved(round_: int, before: dict[str, Any], after: dict[str, Any]) -> list[Round]:
         decoder, done = traced.decoder(request(traced, **before), COSTS), []
         for step in rounds_of(decoder):
             done.append(step)
-            if len(done) == round_:  # of which one is the prefill
+            if len(done) == round_:  # the first one is the prefill's
                 assert decoder.update_strategy(request(traced, **before | after).strategy)
         assert [token.id for step in done for token in step.committed] == list(greedy(traced).token_ids)
         return done[1:]
@@ -85,22 +85,22 @@ def test_a_setting_moved_during_a_run_holds_from_the_next_round(traced: TracedEn
 @pytest.mark.parametrize("penalty", [1.0, 1.2])
 def test_both_engines_write_the_same(traced: TracedEngine, engine: GenAIEngine, penalty: float) -> None:
     for prompt in PROMPTS:
-        expected, ours = (plain(each, prompt, repetition_penalty=penalty) for each in (engine, traced))
+        expected, ours = (plain(either, prompt, repetition_penalty=penalty) for either in (engine, traced))
         assert (ours.token_ids, ours.text) == (expected.token_ids, expected.text)
         assert ours.prompt_tokens == expected.prompt_tokens == engine.count_tokens(prompt)
 
 
 def test_both_engines_see_the_same_proposals(traced: TracedEngine, engine: GenAIEngine) -> None:
     replayed, measured = speculate(engine), speculate(traced)
-    for one, other in zip(replayed.rounds, measured.rounds, strict=True):
-        for draft, same in zip(proposals(one), proposals(other), strict=True):
+    for steps in zip(replayed.rounds, measured.rounds, strict=True):
+        for draft, same in zip(*map(proposals, steps), strict=True):
             assert (draft.id, draft.text, draft.verdict) == (same.id, same.text, same.verdict)
             assert draft.draft_probability == pytest.approx(same.draft_probability, abs=1e-4)
 
 
 @pytest.mark.parametrize("sample", [False, True])
 @pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
-def test_everything_about_every_token_is_known(traced: TracedEngine, drafter: dict[str, Any], sample: bool) -> None:
+def test_every_token_has_all_its_figures(traced: TracedEngine, drafter: dict[str, Any], sample: bool) -> None:
     run = speculate(traced, do_sample=sample, **drafter)
     for step in run.rounds:
         assert len(step.committed) == step.accepted + 1
@@ -130,18 +130,15 @@ def test_sampling_is_reproducible_by_seed(traced: TracedEngine) -> None:
 
 
 def test_a_model_that_drafts_for_itself_is_always_right() -> None:
-    twin = TracedEngine(
-        pair_from_folders(BUNDLED / "draft", BUNDLED / "draft", RuntimeSettings(precision="f32")), thoroughness=BRIEF
-    )
-    for sample in (False, True):
-        run = speculate(twin, do_sample=sample, num_assistant_tokens=3)
-        assert {step.accepted for step in run.rounds[:-1]} == {3}
-    twin.close()
+    pair = pair_from_folders(BUNDLED / "draft", BUNDLED / "draft", RuntimeSettings(precision="f32"))
+    with closing(TracedEngine(pair, thoroughness=BRIEF)) as twin:
+        for sample in (False, True):
+            run = speculate(twin, do_sample=sample, num_assistant_tokens=3)
+            assert {step.accepted for step in run.rounds[:-1]} == {3}
 
 
 def test_draft_agreement_is_what_verification_found(traced: TracedEngine) -> None:
-    *_, comparison = race(traced, PROMPTS[0], GenerationSettings(engine="traced", ignore_eos=True, max_new_tokens=64))
-    assert isinstance(comparison, Comparison)
+    comparison = raced(traced, PROMPTS[0], GenerationSettings(engine="traced", ignore_eos=True, max_new_tokens=64))
     assert comparison.trace_source == "measured"
     assert metrics.identical(comparison)
     position = 0
@@ -154,16 +151,16 @@ def test_draft_agreement_is_what_verification_found(traced: TracedEngine) -> Non
         position += len(step.committed)
 
 
-def test_the_text_ends_at_its_end(traced: TracedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_of_text_stops_unless_ignored(traced: TracedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     long = plain(traced)
     end = long.token_ids[20]
-    monkeypatch.setattr(Tokenizer, "ends", lambda tokenizer: frozenset({end}))
+    monkeypatch.setattr(Tokenizer, "eos_ids", lambda tokenizer: frozenset({end}))
     for run in (speculate(traced, ignore_eos=False), plain(traced, ignore_eos=False)):
         assert run.finish_reason == "stop"
         assert run.token_ids == long.token_ids[: long.token_ids.index(end) + 1]
 
 
-def test_a_pair_without_a_draft_looks_up() -> None:
+def test_a_pair_without_a_draft_uses_prompt_lookup() -> None:
     alone = TracedEngine(pair_from_folders(BUNDLED / "target", None, RuntimeSettings()), thoroughness=BRIEF)
     with pytest.raises(PairError, match="no draft model"):
         speculate(alone)
@@ -173,12 +170,10 @@ def test_a_pair_without_a_draft_looks_up() -> None:
 @pytest.fixture(scope="module")
 def foreign() -> Iterator[TracedEngine]:
     """The draft has another tokenizer, of 512 tokens."""
-    draft = Path(__file__).parents[1] / "fixtures" / "llama" / "draft"
-    engine = TracedEngine(
-        pair_from_folders(BUNDLED / "target", draft, RuntimeSettings(precision="f32")), thoroughness=BRIEF
-    )
-    yield engine
-    engine.close()
+    runtime = RuntimeSettings(precision="f32")
+    pair = pair_from_folders(BUNDLED / "target", FIXTURES / "llama" / "draft", runtime)
+    with closing(TracedEngine(pair, thoroughness=BRIEF)) as engine:
+        yield engine
 
 
 @pytest.mark.parametrize(
@@ -199,11 +194,10 @@ def test_a_draft_with_another_tokenizer_is_translated(
     assert any(step.proposed for step in run.rounds)
 
 
-def test_what_another_tokenizer_does_not_allow(foreign: TracedEngine) -> None:
+def test_settings_that_another_tokenizer_excludes(foreign: TracedEngine) -> None:
     with pytest.raises(SettingsError, match="works in greedy decoding only; switch sampling off"):
         speculate(foreign, do_sample=True)
-    *_, comparison = race(foreign, PROMPTS[0], GenerationSettings(engine="traced", max_new_tokens=8))
-    assert isinstance(comparison, Comparison)
+    comparison = raced(foreign, PROMPTS[0], GenerationSettings(engine="traced", max_new_tokens=8))
     assert "different tokenizers" in " ".join(notes(comparison))
 
 
@@ -214,7 +208,7 @@ def test_where_a_foreign_draft_proposes_nothing(foreign: TracedEngine) -> None:
     assert {step.proposed for step in run.rounds} == {()}
 
 
-def test_what_openvino_raises_becomes_a_sentence_and_the_next_run_works(
+def test_an_openvino_failure_becomes_a_sentence_and_the_next_run_works(
     traced: TracedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(sequence: Paged, ids: list[int], last: int = 1) -> np.ndarray:
@@ -230,22 +224,22 @@ def test_what_openvino_raises_becomes_a_sentence_and_the_next_run_works(
 
 
 def test_confidence_is_the_probability_that_is_shown(traced: TracedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a policy is told while the clock runs is computed faster, and in single precision."""
-    told: list[float] = []
+    """A policy gets a value that is computed faster, in single precision, since the clock runs."""
+    confidences: list[float] = []
 
     class Listening(ConstantPolicy):
         def proposes_more(self, proposed: int, confidence: Callable[[], float]) -> bool:
             if proposed:
-                told.append(confidence())
+                confidences.append(confidence())
             return super().proposes_more(proposed, confidence)
 
     monkeypatch.setattr("specdemo.engines.traced.engine.policy_for", lambda strategy, costs, estimates: Listening(3))
     shown = [draft.draft_probability for step in speculate(traced).rounds for draft in proposals(step)]
-    assert told[: len(shown)] == pytest.approx(shown[: len(told)], rel=1e-4)
+    assert confidences[: len(shown)] == pytest.approx(shown[: len(confidences)], rel=1e-4)
 
 
 @pytest.mark.parametrize("strategy", list(strategies("traced", "model")), ids=lambda strategy: strategy.name)
-def test_a_strategy_follows_what_is_moved_if_it_says_so(traced: TracedEngine, strategy: type[Strategy]) -> None:
+def test_live_strategies_accept_changed_settings(traced: TracedEngine, strategy: type[Strategy]) -> None:
     chosen = request(traced, drafter=strategy.drafter.name, policy=strategy.policy.name)
     decoder = traced.decoder(chosen, COSTS)
     assert decoder.update_strategy(chosen.strategy) == (strategy.name in ENGINES["traced"].live)

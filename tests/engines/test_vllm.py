@@ -1,4 +1,4 @@
-"""Streams recorded from vLLM 0.32 with n-gram speculation, and what may become of them."""
+"""Streams recorded from vLLM 0.32 with n-gram speculation, and damaged variants of them."""
 
 import json
 from collections.abc import Callable
@@ -39,11 +39,11 @@ def vllm(events: Events, counters: Any = ()) -> Callable[[str, dict[str, Any]], 
     listed = {"data": [{"id": "smollm2", "owned_by": "vllm", "max_model_len": 2048}]}
     fixed = {"/v1/models": Answer(listed), "/version": Answer({"version": "0.32.0"})}
     fixed |= {CHAT: Answer(stream=events, broken=True), "/v1/completions": Answer(stream=events)}
-    each = iter(counters)
+    metrics_ = iter(counters)
 
     def answer(path: str, body: dict[str, Any]) -> Answer | None:
         if path == "/metrics":
-            return next(each, None)
+            return next(metrics_, None)
         return Answer({"prompt": TEXTS[body["tokens"][0]]}) if path == "/detokenize" else fixed.get(path)
 
     return answer
@@ -69,7 +69,7 @@ def test_a_chunk_with_token_ids_is_a_round() -> None:
     assert metrics.first_divergence(comparison) == 36
 
 
-def test_steps_without_proposals_are_placed_where_the_counts_leave_one_place() -> None:
+def test_steps_without_proposals_are_placed_if_counts_leave_one_place() -> None:
     run = raced(recorded("completion"), apply_chat_template=False).speculative
     assert [len(step.proposed or ()) for step in run.rounds] == [0, *[3] * 8]
     assert [step.accepted for step in run.rounds] == [0, 1, *[3] * 7]
@@ -83,8 +83,8 @@ def changed(**reported: Any) -> Events:
 
 def joined() -> Events:
     events = recorded("chat")
-    one, other = (event["choices"][0] for event in events[3:5])
-    other["token_ids"][:0] = one["token_ids"]
+    first, second = (event["choices"][0] for event in events[3:5])
+    second["token_ids"][:0] = first["token_ids"]
     return [*events[:3], *events[4:]]
 
 
@@ -121,7 +121,7 @@ BECOMES: dict[str, tuple[Events, str, float | None, float | None, bool]] = {
 
 
 @pytest.mark.parametrize("what", BECOMES)
-def test_counts_are_believed_as_far_as_they_agree(what: str) -> None:
+def test_contradictory_counts_are_ignored(what: str) -> None:
     events, source, rate, length, hint = BECOMES[what]
     comparison = raced(events)
     run = comparison.speculative
@@ -145,7 +145,7 @@ def test_a_token_cut_within_a_character_has_no_text_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_counters_stand_in_unless_another_request_finished(others: int) -> None:
+def test_counters_replace_a_missing_report_unless_another_request_finished(others: int) -> None:
     after = (FOLDER / "metrics.txt").read_text()
     before = f"vllm:generation_tokens_total 169\nvllm:request_success_total {6 - others}.0\n"
     with engine_of(None, vllm(without(-1, "metrics"), map(Answer, (before, after)))) as engine:
@@ -164,10 +164,10 @@ def test_several_requests_at_once_have_the_same_sums() -> None:
     assert (trial.proposed, trial.accepted, trial.rounds, trial.run_tokens) == (2 * 42, 2 * 12, 2 * 35, 2 * 47)
 
 
-def test_an_answer_broken_off_keeps_its_rounds_and_one_of_several_is_refused() -> None:
+def test_a_broken_answer_keeps_its_rounds_but_is_refused_in_a_batch() -> None:
     events, several, done = recorded("chat"), recorded("chat")[:3], list[list[int]]()
     several[1]["choices"][0]["index"] = 1
-    for streamed, words in ((events[:20], "broke its answer off"), (several, "unknown format")):
+    for streamed, words in ((events[:20], "broke off its answer"), (several, "unknown format")):
         with engine_of(None, vllm(streamed)) as engine:
             rounds = rounds_of(engine.decoder(Request.of("Say", initial_settings(engine.pair))))
             with pytest.raises(ServerError, match=words):

@@ -1,4 +1,4 @@
-"""What the page's examples are said to do is what was measured."""
+"""Examples are grouped by measured speedups."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from specdemo.settings import GenerationSettings
 from specdemo.ui.parts import examples_html
 
 
-def test_gains_are_shown_only_with_the_engine_they_were_measured_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expected_gains_are_shown_for_their_engine_only(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Measured on" in examples_html(bundled_pair())
     monkeypatch.setattr("specdemo.ui.parts.initial_settings", lambda pair: GenerationSettings(engine="traced"))
     assert "Measured on" not in examples_html(bundled_pair())

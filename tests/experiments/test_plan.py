@@ -1,4 +1,3 @@
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ def test_lookaheads_thresholds_and_policies_share_an_axis_and_others_are_combine
     assert one == ["lookahead 1", "lookahead 4", "policy heuristic", "threshold 0.3", "policy auto"]
     both = names(lookaheads=[1, 4], temperatures=[0, 0.8])
     assert both == [f"lookahead {n}, temperature {t}" for n in (1, 4) for t in ("0", "0.8")]
-    assert names() == [SETTINGS.strategy.words]
+    assert names() == [SETTINGS.strategy.description]
 
 
 def test_variants_have_the_settings_that_they_name() -> None:
@@ -47,10 +46,6 @@ def test_strategies_are_all_that_the_pair_supports() -> None:
     varied = set(names(strategies=["all"], lookaheads=[2, 4]))
     assert {"genai constant, lookahead 2", "traced constant, lookahead 4"} <= varied
     assert not any("auto" in name for name in varied), "it has no constant lookahead"
-    assert names(strategies=["traced constant"], lookaheads=[2, 3]) == [
-        "traced constant, lookahead 2",
-        "traced constant, lookahead 3",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +69,7 @@ def test_strategies_are_all_that_the_pair_supports() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_measured_is_refused(settings: GenerationSettings, axes: dict[str, Any], message: str) -> None:
+def test_impossible_plans_are_refused(settings: GenerationSettings, axes: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         names(settings, **axes)
 
@@ -93,9 +88,7 @@ def test_drafters_and_engines_have_stages_of_their_own_that_share_the_time() -> 
         ("traced", ["traced lookup"]),
         ("genai", ["genai constant"]),
     ]
-    shares = [stage.until for stage in stages]
-    assert shares == [0.5, 0.75, 1]
-    assert all(before < after for before, after in pairwise(shares))
+    assert [stage.until for stage in stages] == [0.5, 0.75, 1]
 
 
 def test_sampling_draws_anew_in_each_repeat() -> None:
@@ -117,6 +110,6 @@ def test_every_preset_is_a_plan_whose_total_counts_its_rows(preset: str) -> None
 @pytest.mark.parametrize(
     "options", [{"repeats": 0}, {"repeats": 10**22}, {"minutes": 0}, {"minutes": float("nan")}, {"minutes": 1e9}]
 )
-def test_lengths_have_limits(options: dict[str, Any]) -> None:
+def test_minutes_and_repeats_have_limits(options: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match="are from"):
         plan(**options)

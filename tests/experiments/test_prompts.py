@@ -110,7 +110,9 @@ def test_every_format_is_read(name: str, content: str | bytes, tasks: list[Task]
     assert chosen_tasks(file, "base", None) == [each for each in tasks if not each.before], "these cannot chat"
 
 
-def test_columnar_files_are_read_where_their_packages_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columnar_files_are_read_if_their_packages_are_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = written(tmp_path, "some.parquet", b"PAR1")
     with monkeypatch.context() as patched:
         for package in ("pyarrow", "pyarrow.parquet", "datasets"):
@@ -134,7 +136,7 @@ def test_standard_input_and_whole_texts(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-def test_what_windows_writes_is_read_and_only_a_line_feed_ends_a_line(encoding: str, tmp_path: Path) -> None:
+def test_windows_files_are_read_and_only_line_feeds_end_lines(encoding: str, tmp_path: Path) -> None:
     prompts = ["Ein Märchen 🦊", "One\u2028two", "Three\u2029four", "Five\x85six"]
     text = "\r\n".join(json.dumps({"prompt": prompt}, ensure_ascii=False) for prompt in prompts)
     found = read_prompts(written(tmp_path, "prompts.jsonl", text.encode(encoding)))
@@ -189,7 +191,7 @@ def test_a_preview_shows_the_first_prompts_their_number_and_kinds(tmp_path: Path
     assert third == f"2: {'x' * 200} …"
 
 
-def test_names_used_again_are_numbered(tmp_path: Path) -> None:
+def test_repeated_names_are_numbered(tmp_path: Path) -> None:
     twice = [{"question_id": 1, "category": each, "turns": ["Say.", "Again."]} for each in ("tales", "songs")]
     path = written(tmp_path, "some.jsonl", lines(*twice, {"question_id": "1 (2)", "turns": ["Once"]}))
     names = ["1", "1, turn 2", "1 (2)", "1, turn 2 (2)", "1 (2) (2)"]

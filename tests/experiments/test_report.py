@@ -86,7 +86,7 @@ def test_the_best_setting_of_each_condition_counts() -> None:
     assert "lookahead 1" not in sentence
 
 
-def test_a_report_holds_what_the_script_says() -> None:
+def test_a_report_has_the_scripted_speedups() -> None:
     result = measured(lookaheads=(1, 4, 8), thresholds=(0.3,))
     made = report(result)
     assert list(made.tables) == ["table", "tasks"]
@@ -129,7 +129,7 @@ def test_two_reports_are_joined_on_the_prompts_in_common(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("text", ["{}", "[1]", "not JSON", '{"rows": []}'])
-def test_files_that_are_no_measurements_are_refused(text: str, tmp_path: Path) -> None:
+def test_other_files_are_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(FileError, match=r"'x.json' is not a measurement") as refused:
         read_result(tmp_path / "x.json")
@@ -154,10 +154,8 @@ def test_the_html_opens_offline_and_draws_its_charts(browser: BrowserContext, tm
     page = browser.new_page()
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on(
-        "request",
-        lambda request: errors.append(request.url) if not request.url.startswith(("file:", "data:")) else None,
-    )
+    local = ("file:", "data:")
+    page.on("request", lambda request: None if request.url.startswith(local) else errors.append(request.url))
     page.goto(page_path.as_uri())
     expect(page.locator("h1")).to_contain_text("Measurement of")
     for chart in page.locator(".chart").all():

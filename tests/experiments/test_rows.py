@@ -1,4 +1,4 @@
-"""Running plans on the scripted engine, whose clocks are arithmetic: rows, time limits and batches."""
+"""Plans on the scripted engine with simulated clocks: rows, time limits and batches."""
 
 from collections.abc import Callable
 from typing import Any
@@ -95,7 +95,7 @@ def test_each_precision_is_loaded_in_turn_and_closed() -> None:
 
 
 def test_a_measurement_ends_with_its_time_and_names_what_it_did_not_reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(range(10**6))  # a second passes whenever it is read, so all time is over after the first run
+    clock = iter(range(10**6))  # each reading advances it by a second, so the time limit ends after the first run
     monkeypatch.setattr("specdemo.experiments.rows.perf_counter", lambda: next(clock))
     result = finished(plan(minutes=0.01, repeats=12, confirm=True))
     assert [row.fresh for row in result.rows] == [False, True]
@@ -106,7 +106,7 @@ def test_a_measurement_ends_with_its_time_and_names_what_it_did_not_reach(monkey
     assert len(finished(together).rows) == 1
 
 
-def test_what_cannot_run_is_left_out_with_the_reason_and_nothing_at_all_is_an_error() -> None:
+def test_impossible_runs_are_left_out_with_the_reason_and_none_at_all_is_an_error() -> None:
     class Picky(ScriptedEngine):
         def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
             if "2" in request.prompt:

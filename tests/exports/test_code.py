@@ -9,7 +9,6 @@ import httpx
 import pytest
 import xllamacpp
 
-from specdemo.engines.base import BRIEF
 from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.errors import SettingsError
 from specdemo.exports.code import FLAVOURS, code, command
@@ -20,7 +19,7 @@ from specdemo.models.library import Origin
 from specdemo.racing.race import run_alone
 from specdemo.records import ModelPair, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from tests.support import llama
+from tests.support import BRIEF, llama
 from tests.support.scripted import ScriptedEngine
 
 PAIR = ScriptedEngine().pair
@@ -86,7 +85,7 @@ def test_no_default_of_the_software_changes_what_is_sampled() -> None:
 
 
 @pytest.mark.parametrize(("flavour", "prefix"), [("ovms", "/v3"), ("vllm", "/v1"), ("llama.cpp", "/v1")])
-def test_a_server_is_asked_to_chat_only_where_the_target_can(flavour: str, prefix: str) -> None:
+def test_code_for_a_server_chats_only_if_the_target_can(flavour: str, prefix: str) -> None:
     path, body = requested(flavour)
     assert (path, body["prompt"]) == (f"{prefix}/completions", PROMPT)
     assert requested(flavour, CHAT, apply_chat_template=False)[0] == f"{prefix}/completions"
@@ -96,7 +95,7 @@ def test_a_server_is_asked_to_chat_only_where_the_target_can(flavour: str, prefi
     assert requested(flavour, CHAT, enable_thinking=False)[1]["chat_template_kwargs"] == {"enable_thinking": False}
 
 
-def test_what_settings_become() -> None:
+def test_settings_as_code() -> None:
     assert "--spec-draft-p-min 0.3" in written("llama.cpp", policy="confidence", assistant_confidence_threshold=0.3)
     assert "--spec-type ngram-simple" in written("llama.cpp", drafter="lookup")
     suffix: dict[str, Any] = {"engine": "traced", "drafter": "suffix"}
@@ -107,13 +106,13 @@ def test_what_settings_become() -> None:
     assert '"suffix_decoding_max_cached_requests": 0' in written("vllm", **suffix)
     assert '"method": "suffix"' in written("vllm", **suffix)
     assert '"method": "ngram", "prompt_lookup_min": 1' in written("vllm", drafter="lookup")
-    assert "--per-request-spec-decode-metrics" not in written("vllm")  # only recent versions have it
+    assert "--per-request-spec-decode-metrics" not in written("vllm")  # missing in older versions
     assert '"seed": 3' in written("vllm", do_sample=True, seed=3)
     assert '"prompt_lookup": true' in written("ovms", drafter="lookup")
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-def test_what_cannot_be_reproduced_is_said(flavour: str) -> None:
+def test_settings_that_cannot_be_reproduced_are_noted(flavour: str) -> None:
     with pytest.raises(SettingsError, match="cannot decode with automatic lookahead"):
         written(flavour, engine="traced", policy="auto")
     alone = PAIR.model_copy(update={"draft": None})
@@ -136,8 +135,10 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-def test_no_prompt_name_path_or_note_is_obeyed(flavour: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bash runs the lines, with programs that only print their arguments; Python parses them."""
+def test_no_prompt_name_path_or_note_injects_code(
+    flavour: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run the lines in Bash, with programs that only print their arguments; parse Python."""
     for program in ("ovms", "vllm", "llama-server", "curl"):
         made = tmp_path / program
         made.write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"; printf '\\1'\n")
@@ -162,8 +163,8 @@ def test_no_prompt_name_path_or_note_is_obeyed(flavour: str, tmp_path: Path, mon
         assert not [*tmp_path.glob("*broken*")]
 
 
-def test_a_name_that_cannot_be_seen_is_in_no_command_line() -> None:
-    with pytest.raises(SettingsError, match=r"'a\\nb' has characters that no command line should hold; rename it"):
+def test_a_name_with_invisible_characters_is_in_no_command() -> None:
+    with pytest.raises(SettingsError, match=r"'a\\nb' has invisible characters; rename it"):
         command(["vllm", "serve", "a\nb"])
 
 
@@ -215,7 +216,7 @@ def test_the_lines_for_llama_cpp_run_in_it(tiny: ModelPair, chosen: dict[str, An
     assert answer["choices"][0]["message"]["content"]
 
 
-def test_what_does_not_exist_in_a_format_is_said_and_ngrams_take_its_place(tiny: ModelPair) -> None:
+def test_an_unsupported_strategy_is_noted_and_replaced_by_ngrams(tiny: ModelPair) -> None:
     mixed = tiny.model_copy(update={"draft": bundled_models()[1]})
     lines = code("llama.cpp", mixed, GenerationSettings(), PROMPT, local=True)
     assert lines.startswith(
@@ -227,7 +228,7 @@ def test_what_does_not_exist_in_a_format_is_said_and_ngrams_take_its_place(tiny:
             code(flavour, bundled_pair(), GenerationSettings(), PROMPT, local=True)
 
 
-def test_a_visitor_from_elsewhere_does_not_learn_paths(tiny: ModelPair) -> None:
+def test_remote_visitors_see_no_paths(tiny: ModelPair) -> None:
     pair, settings = bundled_pair(), GenerationSettings()
     here, there = (code("genai", pair, settings, PROMPT, local=local) for local in (True, False))
     assert str(BUNDLED / "target") in here

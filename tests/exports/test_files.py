@@ -8,7 +8,7 @@ import pytest
 from PIL import Image, ImageSequence
 from playwright.sync_api import BrowserContext, expect
 
-from specdemo.exports.gif import SIZE, moving_picture
+from specdemo.exports.gif import SIZE, animation
 from specdemo.exports.html import replay
 from specdemo.records import SIDES, Comparison, Run, Turn
 from specdemo.results.summary import summarise
@@ -45,7 +45,7 @@ def failed(comparison: Comparison) -> Comparison:
 
 @pytest.mark.browser
 @pytest.mark.parametrize("kind", [raced, chat, failed])
-def test_a_replay_plays_every_kind_of_run_and_asks_for_nothing(
+def test_a_replay_plays_every_kind_of_run_offline(
     kind: Callable[[Comparison], Comparison], browser: BrowserContext, tmp_path: Path
 ) -> None:
     comparison = kind(compare(f"Tell {NASTY}", max_new_tokens=40))
@@ -58,7 +58,7 @@ def test_a_replay_plays_every_kind_of_run_and_asks_for_nothing(
     page.add_init_script(COPY)
     page.goto(file.as_uri())
     page.wait_for_selector(".race:is([data-state=playing], [data-state=done])")
-    for button in page.locator("button").all():  # each does something, or nothing: none fails
+    for button in page.locator("button").all():  # none may fail
         button.evaluate("button => button.click()")
     page.evaluate("document.querySelector('.skip').click()")
     page.wait_for_selector(".race[data-state=done]")
@@ -78,7 +78,7 @@ def test_a_replay_plays_every_kind_of_run_and_asks_for_nothing(
 
 
 @pytest.mark.browser
-def test_nothing_of_a_replay_is_wider_than_a_phone(browser: BrowserContext, tmp_path: Path) -> None:
+def test_a_replay_fits_on_a_phone(browser: BrowserContext, tmp_path: Path) -> None:
     file = tmp_path / "run.html"
     file.write_bytes(replay(compare(max_new_tokens=40)))
     page = browser.new_page()
@@ -96,7 +96,7 @@ def test_the_longest_run_stays_below_two_and_a_half_megabytes() -> None:
 
 
 def test_an_animation_ends_with_the_conclusion() -> None:
-    moving = Image.open(BytesIO(moving_picture(compare(max_new_tokens=40))))
+    moving = Image.open(BytesIO(animation(compare(max_new_tokens=40))))
     assert (moving.format, moving.size, moving.info["loop"]) == ("GIF", SIZE, 0)
     frames = [frame.convert("RGB") for frame in ImageSequence.Iterator(moving)]
     assert len(set(map(Image.Image.tobytes, frames))) > 10

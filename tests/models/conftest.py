@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from specdemo.models.catalogue import catalogue
+from tests.support import gguf_files
 
 
 @pytest.fixture(autouse=True)
 def nothing_of_the_users(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests begin with an empty home and cache, without a network, except those of an installed model."""
+    """Start each test with an empty home and cache and without a network, except those of an installed model."""
     if request.path.stem == "test_smollm2":
         return
     for name in ("SPECDEMO_MODELS", "LLAMA_CACHE", "OLLAMA_MODELS", "HF_HOME", "HF_TOKEN", "HF_HUB_OFFLINE"):
@@ -29,3 +30,8 @@ def nothing_of_the_users(request: pytest.FixtureRequest, tmp_path: Path, monkeyp
         return metadata.files(name)
 
     monkeypatch.setattr("specdemo.models.catalogue.files", files)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return gguf_files.write(tmp_path / "tiny.gguf", "llama", "Q8_0")

@@ -1,15 +1,15 @@
-"""The traced engine on a tiny random-weight pair of each model family; `fixtures/make.py` made them."""
+"""The traced engine on tiny pairs of each model family with random weights, from `fixtures/make.py`."""
 
 from contextlib import closing
 
 import pytest
 
-from specdemo.engines.base import BRIEF
 from specdemo.engines.traced.engine import TracedEngine
 from specdemo.racing.race import run_alone
 from specdemo.records import Request
 from specdemo.results import metrics
 from specdemo.settings import GenerationSettings, RuntimeSettings
+from tests.support import BRIEF
 from tests.support.folders import FIXTURES, pair_from_folders
 
 
@@ -24,7 +24,7 @@ def test_greedy_speculation_writes_what_plain_decoding_writes(family: str) -> No
     recomputing = Request.of(request.prompt, settings.model_copy(update={"kv_cache": "off"}))
     with closing(TracedEngine(pair, thoroughness=BRIEF)) as engine:
         plain, speculative, recomputed = (
-            run_alone(engine.decoder(each)) for each in (request.plain, request, recomputing)
+            run_alone(engine.decoder(variant)) for variant in (request.plain, request, recomputing)
         )
     assert speculative.token_ids == plain.token_ids == recomputed.token_ids
     rate = metrics.acceptance_rate(speculative)

@@ -1,11 +1,11 @@
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from specdemo.capabilities import EngineName
 from specdemo.engines import load_engine
-from specdemo.engines.base import BRIEF
 from specdemo.errors import FolderError, PairError
 from specdemo.models import checks
 from specdemo.models.catalogue import BUNDLED, bundled_models, bundled_pair, pair_of
@@ -15,6 +15,7 @@ from specdemo.racing.race import run_alone
 from specdemo.records import Model, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.ui.parts import report_html
+from tests.support import BRIEF
 from tests.support.folders import FIXTURES
 
 F32 = RuntimeSettings(precision="f32")
@@ -53,15 +54,14 @@ def test_a_draft_without_detokenizer_is_compared_by_example_and_drafts(
     with pytest.raises(FolderError, match="it can only be a draft"):
         check_pair(draft, None)
     settings = GenerationSettings(engine=engine_name, max_new_tokens=8)
-    engine = load_engine(engine_name, pair_of(llama, draft, runtime=F32), thoroughness=BRIEF)
     request = Request.of("Does it help", settings)
-    assert run_alone(engine.decoder(request)).token_ids == run_alone(engine.decoder(request.plain)).token_ids
-    engine.close()
+    with closing(load_engine(engine_name, pair_of(llama, draft, runtime=F32), thoroughness=BRIEF)) as engine:
+        assert run_alone(engine.decoder(request)).token_ids == run_alone(engine.decoder(request.plain)).token_ids
     with pytest.raises(PairError, match="choose a draft of the target's family"):
         load_engine(engine_name, pair_of(target, draft, runtime=F32))
 
 
-def test_a_pair_that_is_too_large_is_warned_of_and_a_target_alone_is_shown_how_to_get_a_draft(
+def test_a_large_pair_gets_a_warning_and_a_lone_target_advice_on_drafts(
     target: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "memory_free", lambda: 2**30)

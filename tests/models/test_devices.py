@@ -8,7 +8,7 @@ from specdemo.models.devices import PROPERTIES_VARIABLE, check_devices, properti
 from specdemo.settings import RuntimeSettings
 
 
-def test_compiled_models_are_not_cached_where_nothing_can_be_written(
+def test_compiled_models_are_not_cached_in_a_read_only_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
@@ -34,7 +34,7 @@ def test_properties_of_the_cpu_come_from_the_environment(monkeypatch: pytest.Mon
         properties(runtime, "CPU")
 
 
-def test_one_thread_computes_in_f32_where_openvino_would_crash(
+def test_one_thread_computes_in_f32_if_openvino_would_crash(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     used = {"INFERENCE_PRECISION_HINT": "bf16", "INFERENCE_NUM_THREADS": "1"}

@@ -40,7 +40,7 @@ def last(progress: Iterator[Progress[Path | None]]) -> Progress[Path | None]:
     return end
 
 
-def test_a_model_is_fetched_once_with_what_it_needs_and_its_weights_last(hub: Hub) -> None:
+def test_only_the_necessary_files_are_downloaded_once_and_weights_last(hub: Hub) -> None:
     assert local_folder(SOURCE) is None
     steps = list(download(NAME))
     folder = steps[-1].result
@@ -55,13 +55,13 @@ def test_a_model_is_fetched_once_with_what_it_needs_and_its_weights_last(hub: Hu
     served = hub.served.total()
     assert last(download(NAME)).result == folder
     assert hub.served.total() == served
-    newer = folder.with_name("f" * 40)  # being fetched: the older one will do
+    newer = folder.with_name("f" * 40)  # still downloading, so the older one counts
     newer.mkdir()
     shutil.copy(folder / "config.json", newer)
     assert local_folder(SOURCE) == folder
 
 
-def test_a_connection_cut_in_the_middle_is_resumed(hub: Hub) -> None:
+def test_a_cut_connection_is_resumed(hub: Hub) -> None:
     hub.cut_after = {WEIGHTS: 1_500_000}
     folder = last(download(NAME)).result
     assert folder is not None

@@ -60,7 +60,7 @@ def test_without_config_json_the_vocabulary_is_the_number_of_logits(copy: Path) 
 )
 def test_damaged_config(copy: Path, content: bytes | None) -> None:
     if content is None:
-        os.truncate(copy / "config.json", 3 << 30)  # not read, and takes no space on the disk
+        os.truncate(copy / "config.json", 3 << 30)  # sparse: takes no space on the disk
     else:
         (copy / "config.json").write_bytes(content)
     with pytest.raises(FolderError, match=r"config\.json .* copy the folder again"):

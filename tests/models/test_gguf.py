@@ -39,11 +39,6 @@ TOKENS = [72, 105, 33, 10, 84, 104, 101, 32, 111, 108, 100, 32, 107, 105, 110, 1
 FAMILIES = ("llama", "qwen2", "qwen3")
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return gguf_files.write(tmp_path / "tiny.gguf", "llama", "Q8_0")
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_file_is_described_by_its_header(family: str, tmp_path: Path) -> None:
     model = inspect_gguf(gguf_files.write(tmp_path / "tiny.gguf", family, "Q8_0", chat=family != "qwen2"))
@@ -120,8 +115,9 @@ def test_a_failure_of_the_reader_is_one_sentence(file: Path) -> None:
 @pytest.mark.openvino
 @pytest.mark.parametrize(("family", "engine"), [("llama", "genai"), ("qwen2", "traced"), ("qwen3", "genai")])
 def test_every_family_is_compared(
-    family: str, engine: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    family: str, engine: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("specdemo.racing.trials.known_costs", lambda *_, **__: None)  # measuring takes seconds
     file = gguf_files.write(tmp_path / "tiny.gguf", family, "Q8_0")
     options = ["--drafter", "lookup", "--engine", engine, "--max-new-tokens", "8", "--ignore-eos", "--json", "-"]
     assert main(["compare", "Hi", "--target", str(file), *options], load=load_briefly) == 0
@@ -178,8 +174,8 @@ def test_weights_are_stored_as_int8_and_products_of_one_input_become_one(columns
     alone = opset.matmul(opset.relu(x), opset.constant(whole[2]), False, True)
     model = openvino.Model([opset.result(node) for node in (*nodes, alone)], [x])
     compiled = openvino.Core().compile_model(model, "CPU", EXACT)
-    given = random.normal(size=(3, columns)).astype(np.float32)
-    expected = [np.array(each) for each in compiled([given]).values()]
+    inputs = random.normal(size=(3, columns)).astype(np.float32)
+    expected = [np.array(output) for output in compiled([inputs]).values()]
     store_as_int8(model)
     products = [node for node in model.get_ordered_ops() if node.get_type_name() == "MatMul"]
     stored = {
@@ -189,8 +185,8 @@ def test_weights_are_stored_as_int8_and_products_of_one_input_become_one(columns
     }
     assert len(products) == 3, "two were one, another has eight bits already, and one reads something else"
     assert stored == {(13, columns // size, size), (8, columns // size, size), (4, columns)}
-    found = openvino.Core().compile_model(model, "CPU", EXACT)([given]).values()
-    for ours, exact in zip(found, expected, strict=True):
+    outputs = openvino.Core().compile_model(model, "CPU", EXACT)([inputs]).values()
+    for ours, exact in zip(outputs, expected, strict=True):
         assert np.allclose(ours, exact, atol=0.02 * np.abs(exact).max())
 
 
@@ -239,13 +235,6 @@ def test_a_refusal_is_cached_until_the_file_changes(tmp_path: Path, monkeypatch:
     assert inspect_gguf(file).vocabulary == 4
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
-def test_a_pipe_is_refused(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.gguf")
-    with pytest.raises(GGUFError, match="not a readable GGUF file"):
-        read_header(tmp_path / "pipe.gguf")
-
-
 def test_no_file_stops_a_listing(tmp_path: Path) -> None:
     models = tmp_path / "models"
     models.mkdir()
@@ -254,9 +243,10 @@ def test_no_file_stops_a_listing(tmp_path: Path) -> None:
     (models / "good.gguf").write_bytes(mutants.header())
     (models / os.fsdecode(b"\xff.gguf")).write_bytes(mutants.header())
     (models / "dangling.gguf").symlink_to(tmp_path / "nothing")
+    os.mkfifo(models / "pipe.gguf")
     found = library(models)
     assert "good.gguf" in [model.name for model in found.models]
-    assert len(found.unusable) == len(mutants.SEEDS) + 2
+    assert len(found.unusable) == len(mutants.SEEDS) + 3
     assert json.loads(found.model_dump_json())
 
 
@@ -271,7 +261,7 @@ def test_a_bug_in_the_reader_is_a_refusal(tmp_path: Path, monkeypatch: pytest.Mo
         inspect_model(tmp_path / "good.gguf")
 
 
-# A file is read as llama.cpp reads it, or refused when it is listed.
+# A file is read as llama.cpp reads it, or refused.
 
 TEXT = "don't! I'LL pay 1234,5 aBc ABc ABC /\n\n  x  y!\n\nEnd of\r\n line?/\n 日本語 ñandú"
 MERGES = (
@@ -279,7 +269,7 @@ MERGES = (
     "Ċ Ċ", "Ġ Ġ", "? /", "?/ Ċ", "/ Ċ", "' L", "'L L", "I 'LL", "Ġ /", "x Ġ", "c Ġ", "č Ċ", "f č",
     "o u", "s e", "Ġ h", "Ġh ou", "h ou", "hou se", "Ġ house", "u s", "us e",
 )  # fmt: skip
-WHOLE = ("Ġhello", "hello", "Ġmoon")  # which no merges make
+WHOLE = ("Ġhello", "hello", "Ġmoon")  # no merges make these
 
 
 def tokenizer(file: Path) -> Tokenizer:
@@ -328,7 +318,7 @@ YARN: dict[str, float | str] = LINEAR | {"rope.scaling.type": "yarn", "rope.scal
 def test_positions_are_scaled_as_in_llama_cpp(more: dict[str, float | str], divided: bool, tmp_path: Path) -> None:
     arrays = gguf_files.weights("llama") | ({"rope_freqs.weight": FREQUENCIES} if divided else {})
     for token, text in enumerate(gguf_files.vocabulary()):
-        if not text.isascii():  # llama.cpp's server holds parts of characters back
+        if not text.isascii():  # llama.cpp's server withholds parts of characters
             arrays["token_embd.weight"][token] = 0
     settings = {f"llama.{key}": value for key, value in more.items()}
     file = gguf_files.write(tmp_path / "tiny.gguf", more=settings, arrays=arrays)

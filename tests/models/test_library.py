@@ -1,4 +1,4 @@
-"""The catalogue, the models on this machine, adding one's own, and folders that cannot be written."""
+"""The catalogue, the models on this machine, adding a model, and read-only folders."""
 
 import hashlib
 import shutil
@@ -11,8 +11,7 @@ from specdemo.errors import FolderError, ModelError, SpecdemoError, UnknownNameE
 from specdemo.files import writable
 from specdemo.models.catalogue import catalogue, entry_folders, find
 from specdemo.models.converted import file_digest
-from specdemo.models.library import Library, add_model, find_model, library, models_in, resolve
-from tests.support import gguf_files
+from specdemo.models.library import Library, add_model, find_model, library, resolve
 from tests.support.folders import FIXTURES
 
 BUNDLED_NAMES = ["story-pair/target", "story-pair/draft", "smollm2-head", "smollm2-draft"]
@@ -20,7 +19,7 @@ BUNDLED_NAMES = ["story-pair/target", "story-pair/draft", "smollm2-head", "smoll
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """A model, another in an organisation's folder, half of one, and a conversion under way."""
+    """Holds a model, one in an organisation's folder, an incomplete one and an unfinished conversion."""
     directory = tmp_path / "models"
     shutil.copytree(FIXTURES / "gpt2" / "target", directory / "mine")
     for place in ("org/small", "half", ".converting-x/exported"):
@@ -28,11 +27,6 @@ def directory(tmp_path: Path) -> Path:
     (directory / "half" / "openvino_model.bin").unlink()
     (directory / "notes.txt").touch()
     return directory
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return gguf_files.write(tmp_path / "tiny.gguf", "llama", "Q8_0")
 
 
 def cached(repository: str, source: Path, tmp_path: Path) -> Path:
@@ -43,19 +37,11 @@ def cached(repository: str, source: Path, tmp_path: Path) -> Path:
 def test_the_catalogue_says_why_a_pair_is_not_supported() -> None:
     entries = catalogue()
     assert [entry.name for entry in entries[:3]] == ["smollm2-eagle3", "story-pair", "smollm2"]
-    assert len({entry.name for entry in entries}) == len(entries) == 18
+    assert len({entry.name for entry in entries}) == len(entries) == 15
     assert [entry.name for entry in entries if entry.kind == "eagle3"] == ["smollm2-eagle3", "qwen3-8b-eagle3"]
     for entry in entries:
         assert entry.memory_bytes > entry.disk_bytes
     assert "none is published" in (find("qwen3.5-2b-mtp").reason or "")
-
-
-def test_models_of_a_directory(directory: Path) -> None:
-    models, unusable = models_in(directory)
-    assert [(model.name, model.architecture) for model in models] == [("mine", "gpt2"), ("org/small", "qwen3")]
-    assert [(folder.name, folder.reason) for folder in unusable] == [
-        ("half", "The folder 'half' lacks openvino_model.bin; copy the whole folder again.")
-    ]
 
 
 def test_the_library_has_everything_once(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,12 +87,13 @@ def test_a_gguf_file_is_a_model_wherever_one_is_named(file: Path, directory: Pat
     found = library(directory)
     assert {"mine.gguf", "org/repository/tiny.gguf"} < {model.name for model in found.models}
     assert [unusable.name for unusable in found.unusable] == ["half", "bad.gguf"]
+    assert found.unusable[0].reason == "The folder 'half' lacks openvino_model.bin; copy the whole folder again."
     assert resolve("mine.gguf", directory).path == directory / "mine.gguf"
     with pytest.raises(UnknownNameError, match=r"'bad.gguf' cannot be used: 'bad.gguf' is incomplete"):
         resolve("bad.gguf", directory)
 
 
-def test_a_pair_of_the_catalogue_is_ready_once_both_are_here(tmp_path: Path) -> None:
+def test_a_catalogue_pair_is_ready_once_both_models_are_here(tmp_path: Path) -> None:
     entry, converted = find("dolly-v2-7b"), find("opt-6.7b")
     assert entry_folders(entry) == (None, None)
     cached("OpenVINO/dolly-v2-7b-int8-ov", FIXTURES / "llama" / "target", tmp_path)
@@ -156,7 +143,7 @@ def test_models_that_cannot_be_added_are_refused_with_the_reason(file: Path, tmp
         add_model(str(file), file / "models")
 
 
-def test_without_a_cache_digests_are_computed_and_models_listed(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_are_listed_without_a_writable_cache(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     with monkeypatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(file))

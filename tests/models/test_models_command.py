@@ -10,9 +10,10 @@ from specdemo.models.catalogue import BUNDLED, catalogue
 from tests.support.folders import FIXTURES
 from tests.support.hub import Hub
 
-DOLLY = {
+REPOSITORIES = {
     "OpenVINO/dolly-v2-7b-int8-ov": FIXTURES / "llama" / "target",
     "OpenVINO/dolly-v2-3b-int4-ov": FIXTURES / "llama" / "draft",
+    "OpenVINO/Llama-3.1-8B-Instruct-FastDraft-150M-int8-ov": FIXTURES / "llama" / "draft",
 }
 
 
@@ -23,7 +24,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    with Hub(DOLLY) as hub:
+    with Hub(REPOSITORIES) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         yield hub
 
@@ -82,9 +83,9 @@ def test_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_download_of_a_model_that_must_be_exported(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("download", "dolly-v2-12b") == 1
+    assert run("download", "llama-3.1-8b-fastdraft") == 1
     error = capsys.readouterr().err
-    assert "optimum-cli export openvino --model databricks/dolly-v2-12b --weight-format int8" in error
+    assert "optimum-cli export openvino --model meta-llama/Llama-3.1-8B-Instruct --weight-format int4" in error
     assert "openvino_model.bin" in hub.served, "the draft is fetched all the same"
 
 

@@ -1,13 +1,13 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from specdemo.engines import load_engine
-from specdemo.engines.base import BRIEF, Engine
+from specdemo.engines.base import Engine
 from specdemo.models.catalogue import (
     PAIR_VARIABLE,
     default_pair,
@@ -20,10 +20,11 @@ from specdemo.models.catalogue import (
 from specdemo.models.converted import convert_pair, traced_runtime
 from specdemo.models.devices import multiplies_int8
 from specdemo.models.gguf import inspect_gguf
-from specdemo.racing.race import race
-from specdemo.records import Comparison, ModelPair
+from specdemo.records import ModelPair
 from specdemo.results.words import notes
-from specdemo.settings import GenerationSettings
+from specdemo.strategies import Auto, Confidence, Constant, Lookup
+from tests.support import BRIEF
+from tests.support.proposals import raced
 
 FILE = local_folder(find("smollm2").target)
 pytestmark = [
@@ -36,7 +37,7 @@ PROMPT = "Write a Python function that returns the n-th Fibonacci number."
 @pytest.fixture(scope="module")
 def pair() -> ModelPair:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(PAIR_VARIABLE, "smollm2")  # with the draft model, whose choices can be found again
+        patch.setenv(PAIR_VARIABLE, "smollm2")  # its draft model's choices can be recomputed
         pair = default_pair(weights="int8")
     for _ in convert_pair(pair):
         pass
@@ -49,14 +50,9 @@ def engine(request: pytest.FixtureRequest, pair: ModelPair) -> Iterator[Engine]:
         yield engine
 
 
-def _settings(engine: Engine, **chosen: Any) -> GenerationSettings:
-    name = "genai" if type(engine).__name__ == "GenAIEngine" else "traced"
-    return initial_settings(engine.pair, engine=name, **chosen)
-
-
 def test_it_writes_code_and_both_sides_agree(engine: Engine) -> None:
-    settings = _settings(engine, max_new_tokens=64)
-    (comparison,) = (done for done in race(engine, PROMPT, settings) if isinstance(done, Comparison))
+    settings = initial_settings(engine.pair, engine=engine.name, max_new_tokens=64)
+    comparison = raced(engine, PROMPT, settings)
     assert "def " in comparison.plain.text
     assert 30 < (comparison.plain.prompt_tokens or 0) < 60, "those of the prompt, its frame and the system's message"
     assert "fib" in comparison.plain.text.lower()
@@ -66,7 +62,7 @@ def test_it_writes_code_and_both_sides_agree(engine: Engine) -> None:
     assert any(note.startswith("Activations are not quantized") for note in notes(comparison)) is not quantized
     agreement, position = comparison.draft_agreement or (), 0
     assert agreement
-    for step in comparison.speculative.rounds:  # where the draft quantizes its activations, too
+    for step in comparison.speculative.rounds:  # the draft quantizes its activations, too
         assert agreement[position : position + step.accepted] == (True,) * step.accepted
         position += len(step.committed)
 
@@ -76,9 +72,9 @@ def test_its_head_predicts_what_it_writes(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv(PAIR_VARIABLE, "smollm2-eagle3")
     pair = default_pair(weights="int8")
     with closing(load_engine("traced", pair, thoroughness=BRIEF)) as engine:
-        settings = _settings(engine, max_new_tokens=48)
-        (comparison,) = (done for done in race(engine, PROMPT, settings) if isinstance(done, Comparison))
-    assert pair.eagle3
+        settings = initial_settings(pair, engine="traced", max_new_tokens=48)
+        comparison = raced(engine, PROMPT, settings)
+    assert pair.head == "eagle3"
     assert comparison.plain.token_ids == comparison.speculative.token_ids
     rounds = comparison.speculative.rounds[:-1]
     proposed, accepted = sum(len(step.proposed or ()) for step in rounds), sum(step.accepted for step in rounds)
@@ -92,7 +88,7 @@ def test_a_copy_of_its_file_has_the_same_defaults(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["smollm2", "smollm2-eagle3"])
-def test_it_starts_in_the_traced_engine_where_that_quantizes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_starts_in_the_traced_engine_if_that_quantizes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PAIR_VARIABLE, name)
     for fast, engine, runtime in (
         (True, "traced", {"weights": "int8"}),
@@ -106,3 +102,17 @@ def test_it_starts_in_the_traced_engine_where_that_quantizes(name: str, monkeypa
         quantization = "on" if engine == "traced" else pair.runtime.dynamic_quantization
         assert traced_runtime(pair).dynamic_quantization == quantization
         assert initial_settings(pair).engine == engine
+        assert initial_settings(pair).policy == ("confidence" if engine == "traced" else "constant")
+
+
+def test_its_policy_gives_way_to_what_it_excludes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PAIR_VARIABLE, "smollm2-eagle3")
+    monkeypatch.setattr("specdemo.models.devices.multiplies_int8", lambda: True)
+    pair, threshold = default_pair(weights="int8"), Confidence(0.4, 3)
+    for chosen, strategy in (
+        ({"assistant_confidence_threshold": 0.7}, replace(threshold, assistant_confidence_threshold=0.7)),
+        ({"num_assistant_tokens": 5}, Constant(5)),
+        ({"policy": "auto"}, Auto(3)),
+        ({"drafter": "lookup"}, Lookup(3, 2)),
+    ):
+        assert initial_settings(pair, **chosen).strategy == strategy

@@ -31,7 +31,7 @@ function past() {
   return { element, opened, past: new Past(element, race), race };
 }
 
-test("what was kept is read again, and anything that is not JSON, or not allowed, is nothing", () => {
+test("stored values are restored, and invalid ones are ignored", () => {
   assert.equal(restore("key"), null);
   assert.equal(store("key", ["text"]), true);
   assert.deepEqual([restore("key"), restore("key", "sessionStorage")], [["text"], null]);
@@ -40,7 +40,7 @@ test("what was kept is read again, and anything that is not JSON, or not allowed
   assert.deepEqual([restore("key", "noStorage"), store("key", 1, "noStorage")], [null, false]); // a browser that keeps nothing is no error
 });
 
-test("of kept runs, what is usable stays, and a new one is added", async () => {
+test("usable stored runs stay, and a new one is added", async () => {
   await kept(finished("a", 4, 1.5));
   const [run] = storedRuns();
   localStorage.setItem("specdemo-runs", JSON.stringify([1, run, { ...run, when: "yesterday" }, { ...run, row: null }, null]));
@@ -52,7 +52,7 @@ test("of kept runs, what is usable stays, and a new one is added", async () => {
   assert.deepEqual(storedRuns().map(({ run: name }) => name), ["b"]);
 });
 
-test("a run is opened; one that cannot be unpacked is forgotten", async () => {
+test("a stored run is opened, and a damaged one is forgotten", async () => {
   await kept(finished("a", 4, 1.5));
   const { element, opened, past: runs } = past();
   await runs.open("a");
@@ -62,7 +62,7 @@ test("a run is opened; one that cannot be unpacked is forgotten", async () => {
   assert.equal(element.querySelectorAll("li").length, 0);
 });
 
-test("this tab's run comes back, whatever another has run since", async () => {
+test("this tab's run is restored, whatever another tab has run since", async () => {
   await kept(finished("mine", 4, 1.5), finished("theirs", 4, 1.5));
   sessionStorage.setItem("specdemo-run", '"mine"');
   const { opened, past: runs } = past();
@@ -70,7 +70,7 @@ test("this tab's run comes back, whatever another has run since", async () => {
   assert.deepEqual(opened, ["mine"]);
 });
 
-test("runs of one prompt with several lookaheads make a table, in which one stands out if its interval lies above all others", async () => {
+test("runs of a prompt with several lookaheads make a table that marks one whose interval lies above all others", async () => {
   await kept(finished("a", 8, 0.9));
   past();
   assert.equal(document.querySelectorAll("#own-runs tr").length, 0);

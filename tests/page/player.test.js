@@ -12,7 +12,7 @@ function playing() {
   return { player, calls };
 }
 
-test("a finished run is slowed so that it takes about four seconds", () => {
+test("a finished run plays in about four seconds", () => {
   const { player } = playing();
   player.reset({ limit: 3 });
   player.add("plain", rounds(0, 50, 100), true);
@@ -20,10 +20,10 @@ test("a finished run is slowed so that it takes about four seconds", () => {
   player.received(true);
   assert.equal(player.factor, 40);
   assert.equal(player.total(), 100);
-  player.halt();
+  player.stopTimer();
 });
 
-test("playback never passes what both sides have reached", () => {
+test("playback never overtakes the slower side's data", () => {
   const { player } = playing();
   player.reset({ limit: 10 });
   player.add("plain", rounds(0, 1000, 2000), false);
@@ -39,13 +39,13 @@ test("a side's rounds appear when their clock is reached, each once", () => {
   player.position = 10;
   assert.deepEqual(player.take("plain").map(({ ms }) => ms), [0, 10]);
   assert.deepEqual(player.take("plain"), []);
-  assert.deepEqual(player.at("plain"), { ms: 10, tokens: 2, finished: false });
+  assert.deepEqual(player.stateOf("plain"), { ms: 10, tokens: 2, finished: false });
   player.position = 20;
   assert.equal(player.take("plain").length, 1);
-  assert.equal(player.at("plain").finished, true);
+  assert.equal(player.stateOf("plain").finished, true);
 });
 
-test("skip shows the end at once, and playing again begins anew", () => {
+test("skip shows the end at once, and replay starts from the beginning", () => {
   const { player, calls } = playing();
   player.reset({ limit: 2 });
   for (const side of ["plain", "speculative"]) player.add(side, rounds(0, 10), true);
@@ -65,10 +65,10 @@ test("one after the other and live, the speculative clock follows the plain one"
   player.received(false);
   assert.equal(player.live, true);
   assert.equal(player.offset("speculative"), 5000);
-  player.halt();
+  player.stopTimer();
 });
 
-test("a side plays while it is written if it is alone, or the other failed after its first token", () => {
+test("a side plays live if it is alone or the other one failed after its first token", () => {
   for (const before of [[], [0]]) {
     const { player } = playing();
     player.reset({ limit: 100, sequential: true });
@@ -77,11 +77,11 @@ test("a side plays while it is written if it is alone, or the other failed after
     player.received(false);
     assert.equal(player.live, true);
     assert.equal(player.expected(), 250000);
-    player.halt();
+    player.stopTimer();
   }
 });
 
-test("the final record adds what was missed, and replaces what a server revised", () => {
+test("the final record adds missed rounds and replaces rounds that a server revised", () => {
   const { player, calls } = playing();
   const all = rounds(0, 10, 20);
   player.add("plain", all.slice(0, 2), false);

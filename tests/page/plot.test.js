@@ -20,7 +20,7 @@ test("a round's columns leave out what is unknown", () => {
   assert.deepEqual([second.tokens, second.alpha, second.whole, second.rest], [4, undefined, 10, undefined]);
 });
 
-test("a chart is drawn in this page's colours, and its numbers are a table", async () => {
+test("a chart has the page's colours and a table of its numbers", async () => {
   document.body.style.setProperty("--sd-ink", "#eee");
   const chart = new Chart(document.body.appendChild(document.createElement("div")));
   chart.show({ data: [{ name: "<b>", x: [1, 2], y: [0.12345, null], line: { color: "#1b1f24" } }], layout: { xaxis: { title: { text: "round" } }, yaxis: { title: { text: "tokens" } } } }, "a");

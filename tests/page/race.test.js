@@ -21,14 +21,14 @@ test("bars show tokens of the limit while they race, and seconds at the finish",
   view.player.advance(2500);
   assert.deepEqual(widths(view), [30, 40]);
   assert.equal(text(view, "headline"), "Speculative is 1 token ahead");
-  view.player.halt();
+  view.player.stopTimer();
   view.receive(end());
   view.player.skip();
   assert.deepEqual(widths(view), [100, 66.67]);
   assert.equal(view.find(".track.speculative output").textContent, "2.00 s in typical steps");
 });
 
-test("a finished run is its record alone: text, conclusion, figures, and what explains them", () => {
+test("a finished run shows its record: text, conclusion, figures and explanations", () => {
   const view = race();
   const seen = [];
   view.root.addEventListener("finished", ({ detail }) => seen.push(detail.run));
@@ -44,7 +44,7 @@ test("a finished run is its record alone: text, conclusion, figures, and what ex
   assert.deepEqual(seen, ["a"]);
 });
 
-test("a headline that repeats have changed says what it was", () => {
+test("a headline changed by repeats shows the earlier one", () => {
   const view = race();
   view.receive(end());
   view.player.skip();
@@ -54,7 +54,7 @@ test("a headline that repeats have changed says what it was", () => {
   assert.equal(text(view, "range"), "between 1.4× and 1.6× faster, refined by 2 repeats (was 1.5× faster)");
 });
 
-test("a stopped run says so, and disturbed clocks come with what is certain", () => {
+test("a stopped run says so, and disturbed clocks come with counts", () => {
   const view = race();
   const record = comparison({}, { certain: "Certain: 1 pass instead of 3." });
   record.plain.finish_reason = "cancelled";
@@ -63,7 +63,7 @@ test("a stopped run says so, and disturbed clocks come with what is certain", ()
   assert.equal(text(view, "reason"), "Stopped after 4 plain and 4 speculative tokens. Because. Certain: 1 pass instead of 3.");
 });
 
-test("what goes on before the first token stands in both panes, and nothing of the last run above it", () => {
+test("phases before the first token show in both panes, without the last run", () => {
   const view = race();
   const phases = () => Object.values(view.panes).map(({ status }) => (status.hidden ? null : status.textContent));
   view.setRequested(true);
@@ -74,7 +74,7 @@ test("what goes on before the first token stands in both panes, and nothing of t
   assert.deepEqual(phases(), ["Warming up (1 of 2) …", "Warming up (1 of 2) …"]);
   view.receive(slice("plain", [round(0.1, ["a"])], false));
   assert.deepEqual(phases(), [null, null]);
-  view.player.halt();
+  view.player.stopTimer();
 });
 
 test("a first token is shown as it arrives, before there is a pace to play at; an update may repeat events", () => {
@@ -88,7 +88,7 @@ test("a first token is shown as it arrives, before there is a pace to play at; a
   assert.deepEqual([view.root.dataset.state, ...tokens(view)], ["playing", 1, 0]);
   assert.equal(text(view, "headline"), ""); // no lead, before both have begun
   assert.equal(view.find(".track.plain output").textContent, "");
-  view.player.halt();
+  view.player.stopTimer();
 });
 
 test("a run that fails says why", () => {
@@ -98,7 +98,7 @@ test("a run that fails says why", () => {
   assert.equal(text(view, "reason"), "The model is damaged.");
 });
 
-test("moves of settings are marked on the charts where they begin", async () => {
+test("moved settings are marked on the charts", async () => {
   const view = race();
   view.receive(end(comparison({ moves: [{ round: 1, num_assistant_tokens: 7, assistant_confidence_threshold: null }] })));
   view.player.skip();
@@ -107,7 +107,7 @@ test("moves of settings are marked on the charts where they begin", async () => 
   assert.deepEqual(notes().map((note) => [note.x, note.text]), [[0, "lookahead 7"], [0.5, "lookahead 7"], [0.5, "lookahead 7"]]);
 });
 
-test("repeats of an earlier run do not disturb a new one, which goes on and ends", () => {
+test("repeats of an earlier run do not disturb a new one", () => {
   const view = race();
   const { plain } = comparison();
   view.receive(end());

@@ -21,12 +21,12 @@ test("each round has the clock and the figures at its end", () => {
   assert.deepEqual([unknown.proposed, unknown.accepted, unknown.alpha], [null, 1, null]);
 });
 
-test("thinking and code end where their marks do, wherever tokens part these", () => {
+test("thinking and code end at their marks, even if tokens split these", () => {
   assert.deepEqual(timed(...["<think>", " Hm", "</think>", " Yes"].map((text) => round(1, [text]))).map(({ thinking }) => thinking), [true, true, true, false]);
   assert.deepEqual(timed(round(1, ["Sum:"]), round(1, ["\n``", "`\nx"]), round(1, ["\n", "```", "\nDone"])).flatMap(({ code }) => code), [false, false, true, true, false, false]);
 });
 
-test("words are explained wherever they stand", async () => {
+test("terms are explained wherever they appear", async () => {
   const words = ["bonus token", "discarded", "replayed", "running α", "τ", "v(2)", "draft cost c", "TPOT", "TTFT", "Prefill", "OpenVINO GenAI", "Traced", "Lookahead policy", "oracle"];
   assert.deepEqual(words.filter((word) => !explanations(word)), []);
   assert.equal(explanations("Each round writes 2.4 tokens."), "");
@@ -40,7 +40,7 @@ test("words are explained wherever they stand", async () => {
   assert.equal(document.querySelector("#meaning"), null);
 });
 
-test("kinds of tokens are told apart, each with its explanation, and none is markup", () => {
+test("each kind of token has its class and explanation, and none is markup", () => {
   const [, one] = timed(round(1, [" a"]), round(0.5, [" the", " <b>dog</b>"], 1, [" cat", "?"]));
   const element = renderRound(one, { side: "speculative", source: "replayed" });
   assert.deepEqual([...element.children].map(({ className, textContent }) => [className.replace("token ", ""), textContent]), [
@@ -70,7 +70,7 @@ function pane() {
   return new Pane(body.querySelector(".pane.speculative"), "speculative");
 }
 
-test("numbers in the unit that suits them", () => {
+test("numbers have a suitable unit", () => {
   assert.deepEqual([0.5, 12, 1234, 61_000, 125_000].map(duration), ["0.5 ms", "12 ms", "1.23 s", "61 s", "2 min 5 s"]);
   assert.deepEqual([formatted("alpha", 0.456), formatted("rate", 12.34), formatted("rate", null)], ["46 %", "12.3", "–"]);
 });
@@ -86,7 +86,7 @@ test("a text is its prompt and its rounds, with figures of the last", () => {
   assert.match(tipOf(one.text.querySelector(".diverges")), /the outputs diverge here/);
 });
 
-test("thinking is folded, earlier turns stand above, and text is as it was written", () => {
+test("thinking is folded, earlier turns come first, and text is unchanged", () => {
   const one = pane();
   one.reset("Say", true, [{ prompt: "Before", answer: "**Yes**" }]);
   one.append(timed(round(1, ["<think>"]), round(1, [" Hm", "</think>"], 1), round(1, [" **Yes**\n"])), 5);

@@ -1,4 +1,4 @@
-// A document for the page's modules, without a browser: jsdom, with what it lacks.
+// A document for the page's modules without a browser: jsdom, with stubs for what it lacks.
 
 import { readFileSync } from "node:fs";
 import { JSDOM } from "jsdom";
@@ -41,7 +41,7 @@ export function load(name) {
   return import(new URL(name, PAGE));
 }
 
-/** Wait until it holds. */
+/** Wait until a condition holds. */
 export async function until(holds) {
   const end = Date.now() + 10_000;
   while (!holds()) {
@@ -50,7 +50,7 @@ export async function until(holds) {
   }
 }
 
-/** A round that took `seconds`: what it commits, of which the first `accepted` were proposed, and what was proposed in vain. */
+/** A round of `seconds`: its committed tokens, the first `accepted` of which were proposed, and rejected proposals. */
 export function round(seconds, texts, accepted = 0, vain = []) {
   const token = (text) => ({ id: 1, text, probability: null, entropy: null });
   const draft = (text, verdict) => ({ id: text === "?" ? null : 2, text, verdict, draft_probability: 0.943, target_probability: null });

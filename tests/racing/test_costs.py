@@ -1,4 +1,4 @@
-"""Step costs: measured as races spend them, added to by quiet races, kept for this machine."""
+"""Step costs: measured in races, refined by quiet races, kept for this machine."""
 
 import math
 from itertools import pairwise
@@ -26,7 +26,7 @@ COSTS = costs_of((0.01, 0.011), 0.002, samples=(20, 20), other_load=0.02)
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[float]:
-    """Shares of the processor that others take, one per measurement; the last one stays."""
+    """Set other programs' share of the processor for each measurement; the last one repeats."""
     shares = [0.0]
     monkeypatch.setattr(step_costs, "own_cache", lambda: tmp_path)
     monkeypatch.setattr(OtherLoad, "share", lambda _: shares.pop(0) if len(shares) > 1 else shares[0])
@@ -43,7 +43,7 @@ def raced(engine: ScriptedEngine, **chosen: Any) -> Comparison:
     return comparison
 
 
-def test_what_a_quiet_moment_showed_is_kept_and_not_measured_again(load: list[float]) -> None:
+def test_quiet_step_costs_are_kept_and_not_measured_again(load: list[float]) -> None:
     assert recall("traced", engine().pair) is None
     load[:] = [0.6]
     busy = known_costs(engine())
@@ -77,11 +77,11 @@ def test_a_target_alone_is_timed_by_its_passes() -> None:
     assert costs.verify == pytest.approx([0.01 + 0.001 * lookahead for lookahead in range(17)])
 
 
-def test_a_quiet_race_adds_its_rounds_and_how_far_its_prediction_was_off(load: list[float]) -> None:
+def test_a_quiet_race_adds_its_rounds_and_its_prediction_error(load: list[float]) -> None:
     remember(engine(), COSTS)
     dearer = engine(extra=0.005)
     comparison = raced(dearer, num_assistant_tokens=3, max_new_tokens=100)
-    learn(dearer, comparison)  # nothing is known of so long a lookahead, so nothing was predicted
+    learn(dearer, comparison)  # this lookahead is too long for a prediction
     table = recall("traced", dearer.pair)
     assert table is not None
     assert table.checks == ()
@@ -105,10 +105,10 @@ def test_ratios_are_averaged_by_rounds_whatever_the_pace() -> None:
     assert more.round_cost(2) == pytest.approx(0.4 + 1.45)
     assert more.samples == (50, 10, 40)
     many = merged(once.model_copy(update={"samples": (1000, 1000, 1000)}), [Sample(1, 200, 0.015, 0.2, 1.2)])
-    assert many.round_cost(1) == pytest.approx(0.2 + 1.15)  # a long past weighs no more than 200 rounds
+    assert many.round_cost(1) == pytest.approx(0.2 + 1.15)  # earlier races weigh at most 200 rounds
 
 
-def test_a_table_without_samples_stays_as_it_is() -> None:
+def test_a_table_without_samples_stays_unchanged() -> None:
     empty = costs_of((0.01,), None, samples=())
     assert merged(empty, []) == empty
 

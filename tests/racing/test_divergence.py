@@ -1,4 +1,4 @@
-"""Why outputs part: both candidates with the target's probabilities, and whether rounding explains it."""
+"""Divergence of outputs: both candidates' probabilities, and whether rounding explains it."""
 
 import math
 from dataclasses import replace
@@ -24,7 +24,7 @@ def compared(engine: ScriptedEngine, **settings: object) -> Comparison:
     return comparison
 
 
-def test_a_near_tie_is_harmless_and_says_so() -> None:
+def test_a_near_tie_is_reported_as_harmless() -> None:
     comparison = compared(ScriptedEngine(diverges_at=5, rounding=0.02))
     found = comparison.divergence
     assert found is not None
@@ -40,7 +40,7 @@ def test_a_near_tie_is_harmless_and_says_so() -> None:
     assert schema.from_json(schema.to_json(comparison)).divergence == found
 
 
-def test_what_rounding_cannot_explain_is_a_fault() -> None:
+def test_a_gap_beyond_rounding_is_a_fault() -> None:
     comparison = compared(ScriptedEngine(diverges_at=5), num_assistant_tokens=3, apply_chat_template=False)
     apart = Divergence(
         index=5,
@@ -58,7 +58,7 @@ def test_what_rounding_cannot_explain_is_a_fault() -> None:
     assert found.why[-1] == "Outputs differ from token 6 on."
 
 
-def test_nothing_is_sought_where_nothing_parts_or_nobody_can_tell() -> None:
+def test_identical_sampled_or_remote_outputs_have_no_divergence() -> None:
     assert compared(ScriptedEngine()).divergence is None
     parted = compared(ScriptedEngine(diverges_at=5))
     sampled = parted.model_copy(update={"settings": GenerationSettings(do_sample=True)})

@@ -95,7 +95,7 @@ def test_leaving_a_race_frees_both_requests() -> None:
     assert engine.requests == 0
 
 
-def test_a_failing_afterthought_does_not_cost_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_after_the_race_keeps_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(decoder: object) -> None:
         raise EngineError("The engine failed in this run and has been reset; run again.")
 
@@ -129,7 +129,7 @@ RACES: dict[str, tuple[Callable[[], ScriptedEngine], GenerationSettings]] = {
 
 
 @pytest.mark.parametrize("name", RACES)
-def test_a_race_that_started_has_a_result_wherever_it_is_stopped(name: str) -> None:
+def test_a_started_race_has_a_result_whenever_it_is_stopped(name: str) -> None:
     make, settings = RACES[name]
     prompt = " ".join(["word"] * 600)  # a prefill in three parts
     endless = Stopped(2**31)
@@ -149,10 +149,8 @@ def test_a_race_that_started_has_a_result_wherever_it_is_stopped(name: str) -> N
         comparison = seen[-1]
         assert isinstance(comparison, Comparison)
         for side in ("plain", "speculative"):
-            run, rounds = (
-                comparison.side(side),
-                [each for lap in laps(seen) if lap.side == side for each in lap.rounds],
-            )
+            run = comparison.side(side)
+            rounds = [step for lap in laps(seen) if lap.side == side for step in lap.rounds]
             assert [run.prefill, *run.rounds][: len(rounds)] == rounds
             assert bool(run.tokens) == (side in started)
             assert run.finish_reason == ("length" if len(run.tokens) == 120 else "cancelled")

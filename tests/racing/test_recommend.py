@@ -1,4 +1,4 @@
-"""The engine and lookahead that the page starts with, from kept step costs."""
+"""The page's initial engine and lookahead, from kept step costs."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def test_the_page_starts_at_the_lookahead_that_costs_and_agreement_predict(
     assert recommended(pair, "genai") is None
 
 
-def test_the_page_starts_in_the_engine_that_should_be_faster_once_both_are_known(
+def test_the_page_starts_in_the_engine_predicted_to_be_faster(
     load: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recommend, "agreement_per_step", lambda _: (0.5,) * 8)

@@ -43,7 +43,7 @@ def test_plain_runs_are_shared_unless_they_sample_differently() -> None:
 
 
 def test_a_servers_burst_counts_as_its_tokens() -> None:
-    """Plain rounds of two tokens each are no reason for a speedup."""
+    """Plain rounds of two tokens each cause no speedup."""
     *_, single = race(ScriptedEngine(), "Say", LONG)
     assert isinstance(single, Comparison)
     rounds = single.plain.rounds

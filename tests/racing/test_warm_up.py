@@ -1,4 +1,4 @@
-"""Warming up on scripted clocks: as long as it gains something, and not for ever."""
+"""Warm-up on simulated clocks: as long as steps get faster, but not for ever."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def warmed(engine: ScriptedEngine) -> tuple[list[Phase], dict[Side, WarmUp]]:
 
 
 class Cold(ScriptedEngine):
-    """Each request takes a share of what the one before took, down to a limit."""
+    """Each request takes a fraction of the previous one's time, down to a limit."""
 
     share, limit = 0.8, 0.01
 
@@ -47,7 +47,7 @@ def test_a_steady_engine_repeats_until_that_is_certain() -> None:
     assert found["speculative"].steady
 
 
-def test_a_cold_engine_warms_up_until_nothing_is_gained() -> None:
+def test_a_cold_engine_warms_up_until_it_gets_no_faster() -> None:
     engine = Cold(step=0.05, thoroughness=WARM)
     _, found = warmed(engine)
     assert engine.step == 0.01
@@ -55,7 +55,7 @@ def test_a_cold_engine_warms_up_until_nothing_is_gained() -> None:
     assert found["speculative"].steady
 
 
-def test_warming_up_ends_even_if_there_is_always_something_to_gain() -> None:
+def test_warm_up_ends_even_if_steps_keep_getting_faster() -> None:
     engine = Cold(step=1, thoroughness=WARM)
     engine.limit = 0
     engine.share = 0.96
@@ -65,7 +65,7 @@ def test_warming_up_ends_even_if_there_is_always_something_to_gain() -> None:
     assert engine.requests == 0
 
 
-def test_what_was_steady_a_moment_ago_is_only_looked_at() -> None:
+def test_a_recently_steady_side_is_only_checked() -> None:
     engine = ScriptedEngine(thoroughness=WARM)
     full = warmed(engine)[1]
     phases, found = warmed(engine)

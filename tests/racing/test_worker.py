@@ -1,4 +1,4 @@
-"""The engine's process. The scripted engine keeps these tests quick; the page's tests use the real one."""
+"""The engine's process, with the scripted engine; the page's tests use the real one."""
 
 import os
 import resource
@@ -34,7 +34,7 @@ OTHER, REFUSED, ENDLESS, HUNG, PUZZLED, SLOW = (
 
 
 class Hung(ScriptedEngine):
-    """An engine that never gets its first step done."""
+    """An engine that never finishes its first step."""
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
         sleep(3600)
@@ -42,7 +42,7 @@ class Hung(ScriptedEngine):
 
 
 class Puzzled(ScriptedEngine):
-    """An engine with a fault that nobody thought of."""
+    """An engine with an unexpected fault."""
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
         raise ZeroDivisionError
@@ -58,11 +58,11 @@ def load(name: EngineName, pair: ModelPair) -> ScriptedEngine:
     if pair == HUNG:
         return Hung()
     engine = Puzzled() if pair == PUZZLED else ScriptedEngine(step=STEP, prefill=STEP, real_time=True)
-    steady_before.setdefault(engine, {})  # its steps are as fast from the first
+    steady_before.setdefault(engine, {})  # needs no warm-up
     return engine
 
 
-TICK = 0.1  # seconds between reports that there is no news
+TICK = 0.1  # seconds between reports without news
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -109,7 +109,7 @@ def test_cancelling_ends_within_a_round(worker: Worker) -> None:
     assert compare(worker).plain.finish_reason == "length"
 
 
-def test_idle_work_gives_way_to_whoever_needs_the_engine(worker: Worker) -> None:
+def test_idle_work_yields_to_other_jobs(worker: Worker) -> None:
     compare(worker)
     endless = WithEngine("genai", PAIR, partial(race, prompt="Say", settings=LONG))
     idle = worker.run_idle(partial(if_loaded, job=endless))
@@ -144,7 +144,7 @@ def test_an_error_in_the_child_is_raised_here_and_the_next_run_works(worker: Wor
     assert worker.process_id == before
 
 
-def test_a_child_that_dies_is_reported_with_its_signal_and_started_anew(worker: Worker) -> None:
+def test_a_dead_child_is_reported_with_its_signal_and_restarted(worker: Worker) -> None:
     with pytest.raises(EngineError, match=r"ended by SIGFPE \(.*division by zero.*\); run again"):  # noqa: PT012
         for item in worker.compare(PAIR, "Say", LONG):
             if isinstance(item, Slice):
@@ -161,15 +161,13 @@ def test_a_child_that_dies_between_two_jobs_costs_at_most_one_run(worker: Worker
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="has no such signal")
-def test_a_message_that_a_stopped_process_does_not_read_blocks_nobody(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_message_to_a_stopped_process_blocks_nobody(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PATIENCE", 1)
     compare(worker)
     os.kill(worker.process_id, signal.SIGSTOP)
     began, ticks = perf_counter(), 0
     with pytest.raises(EngineError, match="no longer answered"):  # noqa: PT012
-        for item in worker.compare(PAIR, "word " * 90_000, SHORT):  # more than a pipe holds
+        for item in worker.compare(PAIR, "word " * 90_000, SHORT):  # exceeds a pipe's buffer
             assert item is None
             ticks += 1
             assert perf_counter() - began < 15
@@ -177,7 +175,7 @@ def test_a_message_that_a_stopped_process_does_not_read_blocks_nobody(
     assert compare(worker).plain.finish_reason == "length"
 
 
-def test_an_engine_that_waits_for_ever_is_replaced(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_hangs_is_replaced(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SILENCE", 2)
     compare(worker)
     began = perf_counter()
@@ -187,7 +185,7 @@ def test_an_engine_that_waits_for_ever_is_replaced(worker: Worker, monkeypatch: 
     assert compare(worker).plain.finish_reason == "length"
 
 
-def test_a_process_that_cannot_be_started_is_an_error_with_its_cause_and_is_tried_again(worker: Worker) -> None:
+def test_a_process_that_cannot_start_is_an_error_with_its_cause_and_is_retried(worker: Worker) -> None:
     compare(worker)
     worker.close()
     cause = "cannot be started: this process can open no more files"
@@ -207,13 +205,13 @@ def test_shared_memory_that_is_not_writable_is_not_taken_for_the_port(monkeypatc
 
 
 def phases(worker: Worker, pair: ModelPair, engine: EngineName = "genai", policy: str = "constant") -> list[str]:
-    """The phases of a run, each once."""
+    """Return the phases of a run, each once."""
     settings = SHORT.model_copy(update={"engine": engine, "policy": policy})
     names = [item.name for item in worker.compare(pair, "Say", settings) if isinstance(item, Phase)]
     return list(dict.fromkeys(names))
 
 
-def test_the_first_job_is_awaited_and_another_engine_or_pair_is_loaded_when_it_is_asked_for() -> None:
+def test_another_engine_or_pair_is_loaded_on_request_after_the_first_job() -> None:
     worker = Worker(load_thorough, Prepare("genai", SLOW))
     assert phases(worker, SLOW)[0] == "loading"  # the first job's
     *_, comparison = worker.compare(SLOW, "Say", SHORT)
@@ -229,21 +227,21 @@ def test_the_first_job_is_awaited_and_another_engine_or_pair_is_loaded_when_it_i
 
 def load_thorough(name: EngineName, pair: ModelPair) -> ScriptedEngine:
     engine = load(name, pair)
-    engine.thoroughness, engine.step = THOROUGH, STEP / 5  # measuring its step costs takes a while
+    engine.thoroughness, engine.step = THOROUGH, STEP / 5  # measuring step costs then takes a while
     return engine
 
 
-def test_a_pair_that_is_prepared_unasked_is_loaded_to_the_end(worker: Worker) -> None:
+def test_loading_in_advance_is_finished_for_the_run_that_needs_it(worker: Worker) -> None:
     compare(worker, OTHER)
     prepared = worker.run_idle(Prepare("genai", SLOW))
     assert next(prepared).name == "loading"
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(phases, worker, SLOW)
         list(prepared)
-        assert asked.result() == ["loading", "warming up"]  # the first of which is the other's
+        assert asked.result() == ["loading", "warming up"]  # the first is the other's
 
 
-def test_loading_is_reported_and_can_be_broken_off(worker: Worker) -> None:
+def test_loading_is_reported_and_can_be_cancelled(worker: Worker) -> None:
     compare(worker)
     cancelled = Event()
     seen = []
@@ -257,7 +255,7 @@ def test_loading_is_reported_and_can_be_broken_off(worker: Worker) -> None:
 
 
 def hanging(worker: Worker, cancelled: Event | None = None) -> Generator[Phase]:
-    """A run that got as far as the step that never ends."""
+    """Start a run and wait until it reaches the step that never ends."""
     job = WithEngine("genai", HUNG, partial(race, prompt="Say", settings=SHORT))
     running = worker.run(job, cancelled)
     assert isinstance(running, Generator)
@@ -266,7 +264,7 @@ def hanging(worker: Worker, cancelled: Event | None = None) -> Generator[Phase]:
     return running
 
 
-def test_an_engine_that_hangs_is_ended_after_a_stop_or_when_its_visitor_leaves(
+def test_a_hanging_engine_is_ended_after_a_stop_or_when_its_visitor_leaves(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "GRACE", 0.5)

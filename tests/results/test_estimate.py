@@ -1,4 +1,4 @@
-"""The estimate of the speedup, held against simulated machines whose true speedup is given."""
+"""The estimate of the speedup on simulated machines with a known true speedup."""
 
 import math
 from collections import Counter
@@ -21,25 +21,25 @@ TRUTHS = (0.7, 0.97, 1.03, 1.5, 1.8)
 RACES = 15  # of each kind, for each machine
 # seconds of a plain step, and repeats, of the story pair and SmolLM2
 STEPS = {"short steps": (0.0015, 5), "long steps": (0.010, 2)}
-# half-widths on a quiet machine: little more than what differs from one state of a process to another
+# half-widths on a quiet machine: little more than the spread between states of a process
 QUIET = {"short steps": 0.27, "long steps": 0.10}
 
 
 def with_costs(comparison: Comparison, truth: float, step: float, error: float) -> Comparison:
-    """From another moment; with them the race's counts give the truth up to this error."""
+    """Add step costs from another moment, which predict the true speedup up to this error."""
     rounds = comparison.speculative.rounds
     longest = max(len(each.proposed or ()) for each in rounds)
     draft = 0.05
     total = metrics.decoded_tokens(comparison.speculative) / truth / len(rounds) * math.exp(error)
-    verify = [1.0, *[max(total - draft * longest, 1.0)] * longest]  # as if every round had the longest one's cost
-    checks = (0.08, -0.08) * 3  # as far off as `error` usually is
+    verify = [1.0, *[max(total - draft * longest, 1.0)] * longest]  # all rounds cost as much as the longest
+    checks = (0.08, -0.08) * 3  # the usual size of `error`
     costs = costs_of([step * each for each in verify], draft * step, checks=checks)
     return comparison.model_copy(update={"costs": costs})
 
 
 @cache
 def estimates_of(machine: str, steps: str, *, prior: bool) -> list[tuple[float, Speedup]]:
-    """True speedups, and what is estimated: with repeats, or from the race alone and step costs."""
+    """Return true and estimated speedups, with repeats or from the race alone and step costs."""
     step, number = STEPS[steps]
     random, found = np.random.default_rng(0), []
     for seed in range(RACES):
@@ -81,7 +81,7 @@ def test_nine_of_ten_intervals_hold_the_truth_and_the_wrong_side_is_rarely_named
     assert wrong["probable"] <= 0.1 * said["probable"] + 1
     assert wrong["uncertain"] <= 0.4 * (said["uncertain"] - said["unclear"])
     assert far <= 0.05 * said["even"]
-    if prior:  # counts and step costs answer what a noisy clock cannot
+    if prior:  # counts and step costs make up for a noisy clock
         assert said["uncertain"] < 0.4 * RACES * len(MACHINES)
 
 
@@ -177,7 +177,7 @@ def test_step_costs_that_do_not_apply_are_not_used() -> None:
     assert estimate.expected_speedup(comparison.model_copy(update={"settings": without}), costs) is None
 
 
-def test_what_cannot_be_is_left_out() -> None:
+def test_impossible_times_are_left_out() -> None:
     impossible = simulated(MACHINES["quiet"], 5, seed=0).model_copy(update={"other_load": 0.5})
     alone, both = map(estimated, (impossible, with_costs(impossible, 1.5, 0.01, 0)))
     assert (alone.measured, alone.strength) == (None, "noisy")
@@ -193,7 +193,7 @@ def test_a_side_with_a_handful_of_rounds_is_uncertain_by_itself() -> None:
     assert of_comparison(compared(ScriptedEngine(words=(" a",)))) is None
 
 
-def test_many_prompts_are_taken_for_a_sample() -> None:
+def test_many_prompts_count_as_a_sample() -> None:
     of_prompts = [simulated(MACHINES["quiet"], truth, seed=n, repeats=1) for n, truth in enumerate((1.1, 1.9) * 4)]
     done = [each.repeats[0] for each in of_prompts]
     fixed, sampled = of_trials(done), of_trials(done, prompts=range(len(done)))
@@ -201,7 +201,7 @@ def test_many_prompts_are_taken_for_a_sample() -> None:
     assert half_width(sampled) > 1.5 * half_width(fixed)
 
 
-def test_totals_alone_are_steps_of_their_own() -> None:
+def test_totals_count_as_single_steps() -> None:
     values = {"tokens": 8, "seconds": 1, "identical": True, "rounds": None, "run_tokens": 8}
     totals = [Trial.model_validate({**values, "plain_seconds": each}) for each in (2.0, 2.1, 2.2)]
     few, many = of_trials(totals), of_trials(totals * 4)

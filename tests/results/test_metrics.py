@@ -23,7 +23,7 @@ def compare(engine: ScriptedEngine, **settings: Any) -> Comparison:
 
 
 def test_figures_of_a_known_run() -> None:
-    # Nine words: the prefill says the first, three rounds of two proposals the others; one proposal is wrong.
+    # Nine words: the first from the prefill, the others from three rounds of two proposals, one of them wrong.
     comparison = compare(ScriptedEngine(wrong=(5,), step=0.010, draft=0.002, extra=0.001), num_assistant_tokens=2)
     run = comparison.speculative
     assert [draft.text for draft in proposals(run.rounds[0])] == [" quick", " brown"]
@@ -90,7 +90,7 @@ def test_a_perfect_draft_by_hand() -> None:
     assert perfect(alone, free=True) == pytest.approx((2 / 1.1, 3 / 1.2, 4 / 2.5))
 
 
-def test_a_draft_step_costs_what_those_of_a_round_take_together() -> None:
+def test_draft_steps_of_a_round_add_up_to_its_drafting() -> None:
     costs = Costs(verify=(10.0, 12.0, 14.0), drafting=(0.0, 1.75, 2.5))
     assert costs.draft_step == 1.25
     assert perfect(costs) == pytest.approx((2 / 1.375, 3 / 1.65))

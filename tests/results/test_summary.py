@@ -1,4 +1,4 @@
-"""What is said about a comparison: headline, sentence, figures, warnings; and that every surface says the same."""
+"""A comparison's headline, sentence, figures and warnings, which are the same on every surface."""
 
 import json
 import re
@@ -126,14 +126,14 @@ def test_seconds_that_differ_from_the_race_are_explained(side: str, factor: floa
     assert ("impossible: other programs" in found.apart) == (factor > 5)
 
 
-def test_beside_other_programs_what_is_certain_is_said_and_advice_is_given_once() -> None:
+def test_beside_other_programs_counts_are_shown_and_advice_is_given_once() -> None:
     comparison = compare(ScriptedEngine(wrong=(5,)), num_assistant_tokens=2)
     found = said(comparison, other_load=0.6, costs=COSTS)
     counts = "Independent of timing, the target ran 3 times instead of 8."
     assert found.certain == f"Other programs took 60 % of the processor. {counts}"
     assert [each.kind for each in found.warnings] == ["disturbed"]
     assert " ".join([*found.why, found.sentence]).count("Close what you can") == 1
-    assert found.strength != "noisy"  # nine tokens say little, counts and step costs enough
+    assert found.strength != "noisy"  # nine tokens are few, but counts and step costs suffice
     assert summarise(comparison).certain == counts  # nine tokens
     assert summarise(compare(ScriptedEngine(), **LONG)).certain == ""
 
@@ -151,14 +151,14 @@ def test_counts_decide_where_clocks_cannot() -> None:
     assert summarise(lookup).sentence.startswith("Prompt lookup found nothing to copy")
 
 
-def test_a_speedup_above_what_a_round_writes_is_not_said() -> None:
+def test_a_speedup_beyond_the_tokens_of_a_round_is_not_claimed() -> None:
     found = summarise(simulated(MACHINES["quiet"], 5, seed=0))
     assert found.headline == "Too noisy to call"
     assert "other programs spoiled this measurement" in found.warnings[0].reason.lower()
     assert found.sentence.endswith("how long it takes could not be measured.")
 
 
-def test_what_a_perfect_draft_would_reach() -> None:
+def test_the_speedup_of_a_perfect_draft() -> None:
     comparison = compare(ScriptedEngine(), **LONG)
     assert "perfect draft" not in " ".join(summarise(comparison).why)
     assert "would reach 2.8×" in " ".join(said(comparison, costs=COSTS).why)
@@ -166,14 +166,7 @@ def test_what_a_perfect_draft_would_reach() -> None:
     assert "perfect draft" not in " ".join(said(comparison, costs=spoiled).why)
 
 
-def test_an_unfinished_warm_up_is_named() -> None:
-    comparison = compare(ScriptedEngine())
-    assert kinds(comparison) == []
-    unsteady = {"speculative": WarmUp(rounds=9, seconds=3, steady=False)}
-    assert kinds(comparison, warm_up=unsteady) == ["warming up"]
-
-
-def test_enough_rounds_without_anything_accepted_are_doubted() -> None:
+def test_many_rounds_without_an_accepted_proposal_cause_a_warning() -> None:
     wrong = compare(ScriptedEngine(wrong=range(99)), ignore_eos=True, max_new_tokens=20)
     (warning,) = warnings(wrong)
     assert warning.reason.startswith("No proposal was accepted in 18 rounds")
@@ -186,7 +179,7 @@ def test_enough_rounds_without_anything_accepted_are_doubted() -> None:
     assert warning.reason.endswith("Check which draft the server was started with.")
 
 
-def test_what_keeps_a_pair_from_any_gain_is_named() -> None:
+def test_the_obstacle_to_any_gain_is_named() -> None:
     comparison = compare(ScriptedEngine())
     fast, slow = (costs_of(draft=draft, verify=(1.0, 1.1, 1.2)) for draft in (0.1, 0.95))
     assert kinds(comparison, costs=fast) == []
@@ -201,13 +194,14 @@ def test_what_keeps_a_pair_from_any_gain_is_named() -> None:
 
 def test_the_gravest_warning_comes_first() -> None:
     comparison = compare(ScriptedEngine(words=(" a", " raven")), ignore_eos=True, max_new_tokens=60)
-    slow = costs_of(draft=0.95, verify=(1.0, 1.1, 1.2))
-    assert kinds(comparison, other_load=0.9, costs=slow) == ["disturbed", "no gain possible", "loop"]
+    slow, unsteady = costs_of((1.0, 1.1, 1.2), 0.95), {"plain": WarmUp(rounds=9, seconds=3, steady=False)}
+    expected = ["disturbed", "warming up", "no gain possible", "loop"]
+    assert kinds(comparison, other_load=0.9, costs=slow, warm_up=unsteady) == expected
 
 
 @given(comparisons)
 def test_any_record_has_a_summary(comparison: Comparison) -> None:
-    """Anyone may have written a file."""
+    """Files are untrusted."""
     found = said(comparison, costs=COSTS)
     assert found.headline
     text = json.dumps(found.to_dict(), allow_nan=False)
@@ -215,7 +209,7 @@ def test_any_record_has_a_summary(comparison: Comparison) -> None:
 
 
 def test_page_terminal_and_file_say_the_same() -> None:
-    """Others disturb this race, so that totals, medians and the estimate all differ."""
+    """Other programs disturb this race, so totals, medians and the estimate all differ."""
     disturbed = simulated(MACHINES["bursts, a quarter"], 1.6, seed=3, repeats=4).model_copy(
         update={"other_load": 0.5}
     )
@@ -232,9 +226,9 @@ def test_page_terminal_and_file_say_the_same() -> None:
     assert summarise(schema.from_json(written)) == found
 
 
-def test_a_run_that_was_moved_is_not_labelled_with_its_first_value() -> None:
+def test_a_moved_run_is_not_labelled_with_its_first_value() -> None:
     run = compare(ScriptedEngine(), engine="traced", num_assistant_tokens=2)
-    assert run_words(run) == f"{run.settings.strategy.words}, {shared_words(run.settings)}"
+    assert run_words(run) == f"{run.settings.strategy.description}, {shared_words(run.settings)}"
     moves: tuple[Move, ...] = (Move(round=2, num_assistant_tokens=6), Move(round=4, num_assistant_tokens=3))
     moved = said(run, moves=moves)
     assert "lookahead 2 → lookahead 6 → lookahead 3, draft model, traced engine" in moved.made_by

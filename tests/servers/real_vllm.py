@@ -52,7 +52,7 @@ def served(folder: Path, port: int, *options: str) -> Iterator[str]:
 
 
 def compare(engine: RemoteEngine, url: str) -> None:
-    """Race each prompt, and decode it once more between two looks at the server's counters."""
+    """Race each prompt, then decode it between two reads of the server's counters."""
     for prompt in PROMPTS:
         settings = initial_settings(engine.pair, max_new_tokens=96, ignore_eos=True)
         *_, comparison = race(engine, prompt, settings)

@@ -1,8 +1,7 @@
-"""A strategy declares itself: page, terminal, sweep, benchmark and copied code follow from its class."""
+"""A strategy declares itself: page, terminal, measurements and copied code follow from its class."""
 
 from argparse import Namespace
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,17 +12,15 @@ from specdemo.capabilities import ENGINES, engines_of
 from specdemo.cli import main
 from specdemo.cli.options import check_effect
 from specdemo.decoding.indexes import Match, TextIndex, index_of
-from specdemo.engines import load_engine
+from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import SettingsError, UsageError
 from specdemo.experiments.plan import Axes, available, grid
-from specdemo.models.catalogue import bundled_pair
-from specdemo.racing.race import race
-from specdemo.records import Comparison
 from specdemo.results.metrics import identical
 from specdemo.results.words import shared_words
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import CONSTANT, STRATEGIES, Drafter, Fields, Parameters, Strategy, parameters
 from specdemo.ui import controls
+from tests.support.proposals import raced
 from tests.support.scripted import ScriptedEngine
 
 PAIR = ScriptedEngine().pair
@@ -49,18 +46,18 @@ class Parrot(Strategy):
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(STRATEGIES, Parrot.name, Parrot)
     traced = ENGINES["traced"]
-    able = replace(traced, strategies=(*traced.strategies, Parrot.name), live=(*traced.live, Parrot.name))
-    monkeypatch.setitem(ENGINES, "traced", able)
+    extended = replace(traced, strategies=(*traced.strategies, Parrot.name), live=(*traced.live, Parrot.name))
+    monkeypatch.setitem(ENGINES, "traced", extended)
 
 
 CHOSEN = {"engine": "traced", "drafter": "parrot", "num_assistant_tokens": 3}
 SETTINGS = {"engine": "traced"}
 
 
-def test_settings_name_it_and_say_what_it_is() -> None:
+def test_settings_select_and_explain_it() -> None:
     settings = GenerationSettings.checked(**CHOSEN)
     assert settings.strategy == Parrot(3)
-    assert f"{settings.strategy.words}, {shared_words(settings)}".startswith(
+    assert f"{settings.strategy.description}, {shared_words(settings)}".startswith(
         "3 repeats, parrot, traced engine, greedy"
     )
     with pytest.raises(SettingsError, match="The genai engine does not support drafter parrot; choose the traced"):
@@ -70,9 +67,9 @@ def test_settings_name_it_and_say_what_it_is() -> None:
 
 
 def test_the_page_offers_it_with_its_settings() -> None:
-    made = controls.control("drafter")
-    assert isinstance(made, gr.Radio)
-    assert ("Parrot", "parrot") in made.choices
+    radio = controls.control("drafter")
+    assert isinstance(radio, gr.Radio)
+    assert ("Parrot", "parrot") in radio.choices
     assert '.no-parrot label:has(input[value="parrot"])' in controls.choices_css()
     shown = controls.visibility(PAIR, "traced", "parrot", "constant")
     assert (shown["num_assistant_tokens"], shown["max_ngram_size"], shown["policy"]) == (True, False, False)
@@ -85,30 +82,30 @@ def test_the_page_offers_it_with_its_settings() -> None:
     assert controls.settings_from(PAIR, start | CHOSEN).strategy == Parrot(3)
 
 
-def test_the_terminal_takes_it_and_code_has_its_form(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_terminal_accepts_it_and_code_reproduces_it(capfd: pytest.CaptureFixture[str]) -> None:
     options = ["--engine", "traced", "--drafter", "parrot", "--num-assistant-tokens", "2"]
     assert main(["code", "Say", *options]) == 0
     assert "config.parrot = 2" in capfd.readouterr().out
     assert main(["code", "Say", "--to", "llama.cpp", *options]) == 2
     assert "llama.cpp has no equivalent of" in capfd.readouterr().err
-    given = Namespace(drafter="parrot", max_ngram_size=2)
+    options_ = Namespace(drafter="parrot", max_ngram_size=2)
     with pytest.raises(UsageError, match="--max-ngram-size has no effect in the chosen"):
-        check_effect(given, [GenerationSettings.checked(**CHOSEN)])
+        check_effect(options_, [GenerationSettings.checked(**CHOSEN)])
     with pytest.raises(SystemExit):
         main(["compare", "--help"])
     assert "parrot" in capfd.readouterr().out
 
 
 def test_measurements_try_it() -> None:
-    tried = grid(PAIR, GenerationSettings.checked(**CHOSEN), Axes(lookaheads=(1, 4)))
-    assert [variant.settings.strategy for variant in tried.values()] == [Parrot(1), Parrot(4)]
-    found = available(PAIR, GenerationSettings.checked(**SETTINGS))
-    assert found["traced parrot"]["drafter"] == "parrot"
-    assert "genai parrot" not in found
+    plan = grid(PAIR, GenerationSettings.checked(**CHOSEN), Axes(lookaheads=(1, 4)))
+    assert [variant.settings.strategy for variant in plan.values()] == [Parrot(1), Parrot(4)]
+    variants = available(PAIR, GenerationSettings.checked(**SETTINGS))
+    assert variants["traced parrot"]["drafter"] == "parrot"
+    assert "genai parrot" not in variants
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_every_strategy_is_named_by_settings_and_by_these_only(name: str) -> None:
+def test_settings_select_every_strategy_uniquely(name: str) -> None:
     strategy = STRATEGIES[name]
     chosen = {"engine": engines_of(strategy)[0], "drafter": strategy.drafter.name, "policy": strategy.policy.name}
     assert type(GenerationSettings.checked(**chosen).strategy) is strategy
@@ -151,11 +148,8 @@ def _(strategy: Parrot) -> TextIndex:
 
 
 @pytest.mark.openvino
-def test_it_decodes_with_the_proposer_that_is_registered_for_it() -> None:
-    with closing(load_engine("traced", bundled_pair())) as engine:
-        settings = GenerationSettings.checked(**CHOSEN, max_new_tokens=24)
-        *_, comparison = race(engine, "Once upon a time", settings)
-    assert isinstance(comparison, Comparison)
+def test_it_decodes_with_its_registered_proposer(traced: TracedEngine) -> None:
+    comparison = raced(traced, "Once upon a time", GenerationSettings.checked(**CHOSEN, max_new_tokens=24))
     assert identical(comparison)
     proposed = [draft.id for step in comparison.speculative.rounds for draft in step.proposed or ()]
     assert len(proposed) >= 24

@@ -1,4 +1,4 @@
-"""The app in a process of its own, and what its visitors do in headless Chromium."""
+"""The app in a separate process, and what visitors do in headless Chromium."""
 
 import json
 import os
@@ -29,7 +29,7 @@ FLAGS += ["--js-flags=--expose-gc", "--enable-precise-memory-info"]
 WAIT = 60_000
 TABS = ("Compare", "Anatomy", "Measure", "Models")
 BRIEF = "/?max_new_tokens=48"  # such runs are exact but for their last tokens (see `scripted_app`)
-# the first one installed; the shell opens pages in three quarters of the processor time
+# in this order: the shell opens pages in three quarters of the processor time
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 _UNDER_WAY: WeakKeyDictionary[Page, set[Request]] = WeakKeyDictionary()
 expect.set_options(timeout=WAIT)
@@ -46,7 +46,7 @@ class App:
         return next(child for child in children if any("spawn_main" in part for part in child.cmdline()))
 
     def other_hosts(self) -> list[str]:
-        """Hosts that its processes tried to reach, other than this machine."""
+        """Return hosts other than this machine that its processes tried to reach."""
         return self.outbound.read_text().splitlines() if self.outbound.exists() else []
 
 
@@ -59,7 +59,7 @@ def started(folder: Path, *arguments: str | Path, log: Path | None = None, **env
     shutil.copyfile(ROOT / "tests" / "support" / "outbound.py", folder / "sitecustomize.py")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1] % 30_000 + 20_000  # below 60,000, and hardly taken
+        port = free.getsockname()[1] % 30_000 + 20_000  # below 60,000, and rarely taken
     outbound = folder / "outbound"
     variables = {
         "GRADIO_SERVER_PORT": str(port),
@@ -110,12 +110,12 @@ def run(page: Page) -> None:
 
 
 def start(page: Page) -> None:
-    page.evaluate("document.querySelector('.race').dataset.state = 'before'")  # playing may be over in a moment
+    page.evaluate("document.querySelector('.race').dataset.state = 'before'")  # playback may already be over
     page.click("#run")
 
 
 def finish(page: Page) -> None:
-    """Without watching its playback."""
+    """Skip the playback."""
     page.wait_for_selector(".race:is([data-state=playing], [data-state=done])")
     expect(page.locator("#run")).to_have_text("Run")
     skip(page)
@@ -126,7 +126,7 @@ def grown(page: Page, tokens: int) -> None:
 
 
 def watch(page: Page) -> None:
-    """Know which of a page's requests are under way."""
+    """Track a page's open requests."""
     requests = _UNDER_WAY[page] = set()
     page.on("request", lambda request: requests.add(request))
     page.on("requestfinished", lambda request: requests.discard(request))
@@ -134,7 +134,7 @@ def watch(page: Page) -> None:
 
 
 def rests(page: Page, seconds: float = WAIT / 1000) -> None:
-    """Until a watched page asks for nothing and has drawn everything, or these seconds are over."""
+    """Wait until a watched page has no open request and has drawn everything, for at most these seconds."""
     until = monotonic() + seconds
     while _UNDER_WAY[page]:
         assert monotonic() < until, f"still under way: {_UNDER_WAY[page]}"
@@ -143,13 +143,13 @@ def rests(page: Page, seconds: float = WAIT / 1000) -> None:
 
 
 def messages(page: Page) -> str:
-    """What the visible parts of a page say besides its figures, a line each."""
+    """Return the visible text of a page without its figures, a line per element."""
     said = page.locator("#header, .message, #report, [role=alert], [role=status]").filter(visible=True)
     return "\n".join(" ".join(text.split()) for text in said.all_inner_texts())
 
 
 def repeated(page: Page) -> None:
-    """Wait until a finished run has been repeated unwatched, and the page rests."""
+    """Wait until a finished run has been repeated and the page is idle."""
     expect(page.locator(".screen .range")).to_contain_text(re.compile(r"\d repeat"))
     rests(page)
 
@@ -186,7 +186,7 @@ def card(page: Page, name: str) -> Locator:
 
 
 def choose(page: Page, **names: str) -> None:
-    """The lists must first follow what was chosen before."""
+    """Wait first until the lists follow the earlier choice."""
     for control, name in names.items():
         rests(page)
         page.click(f"#{control} input")

@@ -1,4 +1,4 @@
-"""What Plotly has drawn on a page, beside the figures that Python makes."""
+"""Read what Plotly drew on a page, and compare it with Python's figures."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ MARKS = """name => {
 
 
 def drawn(page: Page, name: str, points: int | None = None) -> list[Any]:
-    """The traces of a chart of the race, once there are so many points: name, x, y."""
+    """Return name, x and y of a race chart's traces, once it has this many points."""
     page.evaluate("name => document.querySelector(`.which [value=${name}]`)?.click()", name)
     enough = "points === null || traces?.reduce((sum, [, x]) => sum + x.length, 0) === points"
     page.wait_for_function(
@@ -27,7 +27,7 @@ def drawn(page: Page, name: str, points: int | None = None) -> list[Any]:
 
 
 def assert_drawn(page: Page, comparison: Comparison) -> None:
-    """The scripts fill charts with the same numbers as Python does."""
+    """Check that the scripts fill charts with the same numbers as Python does."""
     for name in LIVE:
         made = chart(comparison, name)
         traces = drawn(page, name, sum(len(trace.x) for trace in made.data))

@@ -11,7 +11,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
-LAYERS = (2, 5, 7)  # of the target, whose states it reads
+LAYERS = (2, 5, 7)  # the target layer that it reads
 MASK = 1
 
 

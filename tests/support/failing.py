@@ -8,7 +8,7 @@ from tests.support.scripted import ScriptedEngine
 
 
 def failing_engine(error: type[BaseException], number: int) -> ScriptedEngine:
-    """The engine raises in place of this decoder, counted from 1."""
+    """Raise in place of the engine's n-th decoder, counted from 1."""
 
     class Failing(ScriptedEngine):
         left = number

@@ -1,4 +1,4 @@
-"""Servers on this machine that give a test's answers: in OpenAI's protocol, in what resembles it, and in none."""
+"""Local servers that send a test's answers, whether or not these follow OpenAI's protocol."""
 
 import gzip
 import json
@@ -40,7 +40,7 @@ class FakeServer:
 
 @contextmanager
 def fake(answers: Answers | Callable[[str, dict[str, Any]], Answer | None]) -> Iterator[FakeServer]:
-    """By path, or by path and body."""
+    """Answers by path, or computed from path and body."""
     over = Event()
 
     class Handler(BaseHTTPRequestHandler):
@@ -121,7 +121,7 @@ TEXT = "The cat sat on the red mat"
 
 
 def answers(*stream: Any, **more: Any) -> dict[str, Answer]:
-    """Of a server with one model that streams these events, or its usual ones."""
+    """Return the answers of a server with one model that streams these events, or the usual ones."""
     return {"/v1/models": models("tiny"), CHAT: Answer(stream=stream or (*EVENTS, "[DONE]"), **more)}
 
 
@@ -136,7 +136,7 @@ def _head(kind: str = "text/event-stream", status: str = "200 OK", *headers: str
 
 
 def _sent(start: bytes, piece: bytes = b"", pause: float = 0.0) -> Callable[[Send, Wait], None]:
-    """Send a start, then pieces for a minute, if there are any, with pauses."""
+    """Send the start, then a piece at a time, with pauses, for a minute."""
 
     def raw(send: Send, wait: Wait) -> None:
         send(start)

@@ -49,7 +49,7 @@ def write(
 ) -> Path:
     """Write a file whose matrices have these types in turn, F32 by default; `arrays` replace the random weights.
 
-    After the tokens of single bytes come those of `merges`, `words` that no merge makes, and `defined` by the user.
+    Tokens are single bytes, `merges`, `words` that no merge makes, special ones, and `defined` by the user.
     """
     written = architecture or family
     writer = gguf.GGUFWriter(path, written)

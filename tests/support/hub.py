@@ -14,7 +14,7 @@ from typing import Self
 from urllib.parse import unquote
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-LARGE = 64 * 1024  # from this size on a file is known by its SHA-256, as with large-file storage
+LARGE = 64 * 1024  # files from this size on are identified by their SHA-256, as in large-file storage
 _API = re.compile(r"/api/models/(?P<repository>[^/]+/[^/]+)(?:/revision/(?P<revision>[^/]+))?")
 _RESOLVE = re.compile(r"/(?P<repository>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<file>.+)")
 _PIECE = 64 * 1024
@@ -25,9 +25,9 @@ class Hub:
         self.repositories = repositories
         self.gated: set[str] = set()
         self.cut_after: dict[str, int] = {}  # by file: bytes after which the connection is cut, once
-        self.stall_after: dict[str, int] = {}  # by file: bytes after which no more come, until the server ends
-        self.damaged: set[str] = set()  # files whose last byte is sent wrong
-        self.token: str | None = None  # the only one that is accepted for gated repositories
+        self.stall_after: dict[str, int] = {}  # by file: bytes after which it stalls until the server ends
+        self.damaged: set[str] = set()  # files sent with a wrong last byte
+        self.token: str | None = None  # required for gated repositories
         self.served: Counter[str] = Counter()
         self.ranges: list[str] = []
         self.ended = threading.Event()
@@ -72,7 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _describe(self, repository: str, revision: str | None) -> None:
         folder = self.hub.repositories.get(repository)
         if folder is None:
-            self._refuse(401, "RepoNotFound")  # as the Hub says to those who show no token
+            self._refuse(401, "RepoNotFound")  # the Hub's answer without a token
         elif revision not in (None, "main", COMMIT):
             self._refuse(404, "RevisionNotFound")
         else:

@@ -1,11 +1,11 @@
-"""`specdemo` on real engines, whose figures nobody reads: python -m tests.support.hurried COMMAND ..."""
+"""`specdemo` on real engines, measured as briefly as possible: python -m tests.support.hurried COMMAND ..."""
 
 import sys
 from functools import partial
 
 from specdemo.cli import main
 from specdemo.engines import load_engine
-from specdemo.engines.base import BRIEF
+from tests.support import BRIEF
 
 load_briefly = partial(load_engine, thoroughness=BRIEF)
 

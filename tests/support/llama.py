@@ -15,7 +15,7 @@ import xllamacpp
 from tests.support import gguf_files
 
 LOOKAHEAD = 4
-_NOISE = 0.008  # of the draft's weights, whose deviation is 0.06: it is right now and then
+_NOISE = 0.008  # added to weights with a deviation of 0.06: the draft is right now and then
 
 
 def write_pair(folder: Path) -> tuple[Path, Path]:
@@ -48,7 +48,7 @@ def started(*files: Path) -> Iterator[str]:
 
 
 def main(target: str, draft: str = "", threads: str = "1") -> None:
-    """Print the server's address, on a free port; serve until standard input closes, as whoever started it ends."""
+    """Serve on a free port and print the address; end when standard input closes, as with the parent process."""
     params = xllamacpp.CommonParams()
     params.model.path = target
     params.model_alias = {Path(target).stem}

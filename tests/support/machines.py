@@ -1,7 +1,7 @@
-"""Simulated machines: races whose true speedup is chosen, on a processor that others disturb.
+"""Simulated machines: races with a chosen true speedup, on a processor shared with other programs.
 
-A step is an amount of work; the machine's speed is a function of time alone, so that a disturbance hits whichever
-side happens to compute, as it does in a real race.
+A step is an amount of work, and the machine's speed is a function of time alone. So a disturbance hits whichever side
+happens to compute, as in a real race.
 """
 
 from dataclasses import dataclass
@@ -10,30 +10,30 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from specdemo.racing.race import SLICE_SECONDS, race
+from specdemo.racing.race import SLICE_SECONDS
 from specdemo.records import SIDES, Comparison, DraftToken, Round, Run, Side, Token, Trial, outcomes_from_counts
 from specdemo.results import metrics
-from specdemo.settings import GenerationSettings
+from tests.support.proposals import compared
 from tests.support.scripted import ScriptedEngine
 
 
 def ratio_of_seconds(comparison: Comparison) -> float:
-    """Of the same number of new tokens, by the clock alone."""
+    """Return plain / speculative seconds for the same number of new tokens."""
     tokens = metrics.common_tokens(comparison)
     return metrics.seconds_to(comparison.plain, tokens) / metrics.seconds_to(comparison.speculative, tokens)
 
 
 GRID = 5e-4
-DRIFT = 0.02  # how far the speed wanders in a second
-COLD = 0.5  # how much longer the first step after the other side's takes, whose weights fill the caches
+DRIFT = 0.02  # random walk of the speed per second
+COLD = 0.5  # extra time of a side's first step, since the other side's weights fill the caches
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Machine:
-    """`load`: what others take on average. `bursts`: mean seconds with and without another program, and the range of
-    speeds meanwhile. `halves`: one core goes away at some time. `states`: where memory lies, and what ran before,
-    make one side slower than usual, also in its repeats.
+    """`load`: average share of other programs. `bursts`: mean seconds with and without another program, and the range
+    of speeds meanwhile. `halves`: one core goes away at some time. `states`: memory and history of the process make
+    one side slower than usual, also in its repeats.
     """
 
     load: float = 0.0
@@ -42,11 +42,11 @@ class Machine:
     states: bool = False
 
     def state(self, random: np.random.Generator, step: float) -> float:
-        """A factor on speculative steps in this process: short ones by a tenth."""
+        """Return a factor on speculative steps in this process."""
         return float(np.exp(random.normal(0, 0.03 + 0.1e-3 / step))) if self.states else 1.0
 
     def speed(self, random: np.random.Generator, seconds: float) -> Floats:
-        """1 when undisturbed, every `GRID` seconds."""
+        """Return the speed every `GRID` seconds; 1 if undisturbed."""
         number = int(seconds / GRID) + 1
         speed = np.exp(np.cumsum(random.normal(0, DRIFT * np.sqrt(GRID), number)))
         if self.bursts is not None:
@@ -84,7 +84,7 @@ class _Clock:
         self._times = np.arange(len(self._done)) * GRID
 
     def seconds(self, work: Floats) -> Floats:
-        """One step after the other, from now on; the first is cold."""
+        """Return the seconds of consecutive steps from now on; the first one is cold."""
         work = np.concatenate([work[:1] * (1 + COLD), work[1:]])
         ends = np.cumsum(work) + np.interp(self.now, self._times, self._done)
         return np.diff(np.interp(ends, self._done, self._times), prepend=self.now)
@@ -96,13 +96,11 @@ TOKENS, LOOKAHEAD, ACCEPTANCE = 127, 3, 0.6  # decoded ones
 
 @cache
 def raced() -> Comparison:
-    *_, comparison = race(ScriptedEngine(), "Say", GenerationSettings())
-    assert isinstance(comparison, Comparison)
-    return comparison
+    return compared(ScriptedEngine())
 
 
 def simulated(machine: Machine, truth: float, *, seed: int, step: float = 0.010, repeats: int = 4) -> Comparison:
-    """With this speedup on an undisturbed machine."""
+    """Race with this speedup on an undisturbed machine."""
     random = np.random.default_rng(seed)
     accepted = _accepted(random, TOKENS)
     committed = np.array([count + 1 for _, count in accepted], float)
@@ -115,7 +113,7 @@ def simulated(machine: Machine, truth: float, *, seed: int, step: float = 0.010,
     clock = _Clock(machine.speed(random, 4 * total + 1))
 
     def steps(side: Side) -> Floats:
-        """Steps vary a little, and one in a hundred takes much longer."""
+        """Vary steps a little; one in a hundred takes much longer."""
         work = works[side]
         outlier = (random.random(len(work)) < 0.01) * random.exponential(0.5)
         return np.asarray(work * (np.exp(random.normal(0, 0.03, len(work))) + outlier))
@@ -134,7 +132,9 @@ def simulated(machine: Machine, truth: float, *, seed: int, step: float = 0.010,
                 run_tokens=TOKENS,
                 other_load=machine.load,
                 plain_steps=(tuple(before), tuple(after)),
-                round_steps=tuple((count + 1, each, took) for (each, count), took in zip(accepted, run, strict=True)),
+                round_steps=tuple(
+                    (count + 1, proposed, seconds) for (proposed, count), seconds in zip(accepted, run, strict=True)
+                ),
             )
         )
         before = after
@@ -151,7 +151,7 @@ def simulated(machine: Machine, truth: float, *, seed: int, step: float = 0.010,
 
 
 def _accepted(random: np.random.Generator, tokens: int) -> list[tuple[int, int]]:
-    """Proposed and accepted tokens of the rounds that decode so many tokens."""
+    """Return the proposed and accepted tokens of the rounds that decode this many tokens."""
     rounds = []
     while tokens > 0:
         proposed, accepted = min(LOOKAHEAD, tokens - 1), 0
@@ -163,11 +163,11 @@ def _accepted(random: np.random.Generator, tokens: int) -> list[tuple[int, int]]
 
 
 def _raced(works: dict[Side, Floats], clock: _Clock) -> dict[Side, list[float]]:
-    """The side that is behind computes for a slice, as in `specdemo.racing.race`."""
+    """Take turns: the side that is behind computes for a slice, as in `specdemo.racing.race`."""
     done: dict[Side, list[float]] = {side: [] for side in works}
     clocks = dict.fromkeys(works, 0.0)
     while unfinished := [side for side in works if len(done[side]) < len(works[side])]:
-        side = min(unfinished, key=lambda each: clocks[each])
+        side = min(unfinished, key=lambda name: clocks[name])
         seconds = clock.seconds(works[side][len(done[side]) :])
         slice_ = seconds[: int(np.searchsorted(np.cumsum(seconds), SLICE_SECONDS)) + 1]
         done[side] += slice_.tolist()
@@ -179,7 +179,7 @@ def _raced(works: dict[Side, Floats], clock: _Clock) -> dict[Side, list[float]]:
 def _alone(work: Floats, clock: _Clock) -> list[float]:
     seconds = clock.seconds(work)
     clock.now += seconds.sum()
-    return [float(each) for each in seconds]
+    return [float(step) for step in seconds]
 
 
 def _round(proposed: int, accepted: int, seconds: float) -> Round:

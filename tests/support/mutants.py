@@ -38,7 +38,7 @@ def header(
     tensors: int | None = None,
     count: int | None = None,
 ) -> bytes:
-    """`tensors` and `count` are false numbers of its rows and entries."""
+    """`tensors` and `count` declare false numbers of rows and entries."""
     counts = len(rows) if tensors is None else tensors, len(entries) if count is None else count
     parts = [b"GGUF", struct.pack("<IQQ", version, *counts)]
     for key, kind, value in entries:
@@ -69,7 +69,7 @@ def _value(kind: int, value: Any) -> bytes:
     return struct.pack(FORMS[kind], value)
 
 
-# files that once brought the page down, or their neighbours
+# files that once crashed the page, and variants of them
 SEEDS = {
     "split.count is a text": with_entry("split.count", STRING, "2"),
     "alignment is 0": with_entry("general.alignment", UINT32, 0),

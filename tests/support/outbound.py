@@ -1,4 +1,4 @@
-"""Loaded into the server under test as `sitecustomize`: writes down every other host it tries to reach."""
+"""Loaded into the server under test as `sitecustomize`: records every other host that it tries to reach."""
 
 import os
 import socket

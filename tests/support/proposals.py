@@ -1,5 +1,6 @@
 from typing import Any
 
+from specdemo.engines.base import Engine
 from specdemo.racing.race import race
 from specdemo.records import Comparison, DraftToken, Round
 from specdemo.settings import GenerationSettings
@@ -11,8 +12,12 @@ def proposals(step: Round) -> tuple[DraftToken, ...]:
     return step.proposed
 
 
-def compared(engine: ScriptedEngine | None = None, prompt: str = "Say", **settings: Any) -> Comparison:
-    """A race of scripted engines, by default with wrong proposals at the fourth and seventh token."""
-    *_, comparison = race(engine or ScriptedEngine(wrong=(4, 7)), prompt, GenerationSettings(**settings))
+def raced(engine: Engine, prompt: str, settings: GenerationSettings) -> Comparison:
+    *_, comparison = race(engine, prompt, settings)
     assert isinstance(comparison, Comparison)
     return comparison
+
+
+def compared(engine: ScriptedEngine | None = None, prompt: str = "Say", **settings: Any) -> Comparison:
+    """Race scripted engines, by default with wrong proposals at the fourth and seventh token."""
+    return raced(engine or ScriptedEngine(wrong=(4, 7)), prompt, GenerationSettings(**settings))

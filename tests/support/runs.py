@@ -1,4 +1,4 @@
-"""Runs on one engine, of a length that tests can wait for."""
+"""Short runs on one engine."""
 
 from typing import Any
 
@@ -37,6 +37,6 @@ def check_counters(engine: GenAIEngine, prompt: str = PROMPTS[0], **values: Any)
     counters = pipeline.generate([ids], [config])[0].extended_perf_metrics
     sizes = [len(step.committed) for step in (run.prefill, *run.rounds)]
     assert sizes == list(counters.raw_metrics.m_batch_sizes), "a step is a round"
-    judged = run.rounds[:-1]  # GenAI leaves out the round in which the request ends
+    judged = run.rounds[:-1]  # GenAI does not count the last round
     assert sum(step.accepted for step in judged) == counters.get_num_accepted_tokens()
     assert sum(len(proposals(step)) for step in judged) == counters.get_num_draft_tokens()

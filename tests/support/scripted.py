@@ -1,4 +1,4 @@
-"""An engine without weights, for exact tests: it generates given words, one per token, on a simulated clock."""
+"""An engine without weights, for exact tests: it generates given words as tokens, on a simulated clock."""
 
 import math
 from collections.abc import Generator, Sequence
@@ -8,7 +8,6 @@ from time import sleep
 from specdemo.capabilities import EngineName
 from specdemo.decoding.verification import judge
 from specdemo.engines.base import (
-    BRIEF,
     PREFILL_CHUNK,
     Arrival,
     Batch,
@@ -23,6 +22,7 @@ from specdemo.engines.base import (
 from specdemo.errors import EngineError
 from specdemo.records import SIDES, Costs, DraftToken, Environment, Model, ModelPair, Request, Round, Side, Token
 from specdemo.strategies import Constant, Plain, Strategy
+from tests.support import BRIEF
 
 WRONG = " um"
 _OTHER_LOOKAHEAD = 4  # of policies that choose their own: all are treated as constant

@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from specdemo.capabilities import EngineName
-from specdemo.engines.base import BRIEF, Decoder
+from specdemo.engines.base import Decoder
 from specdemo.models.catalogue import bundled_pair
 from specdemo.records import Costs, ModelPair, Request, Side
 from specdemo.strategies import Auto
+from tests.support import BRIEF
 from tests.support.scripted import ScriptedEngine
 
 THOROUGHNESS = replace(BRIEF, repeats=6)
@@ -28,7 +29,7 @@ class Engine(ScriptedEngine):
         long = request.max_new_tokens > LONG
         changed = replace(
             self,
-            step=4 * self.step if long else self.step,  # so that no visitor is too slow to see them
+            step=4 * self.step if long else self.step,  # slow enough for visitors to see them
             prefill=self.prefill * (1 + len(request.prompt.split()) // 32),
             draft=draft,
             diverges_at=30 if request.sampling.do_sample else None,
@@ -38,7 +39,7 @@ class Engine(ScriptedEngine):
 
 
 def load(name: EngineName, pair: ModelPair, side: Side | None = None) -> Engine:
-    words = 300 * tuple(Engine.words)  # more than anyone asks for
+    words = 300 * tuple(Engine.words)  # more than any request
     engine = Engine(words, WRONG, step=2**-9, draft=2**-11, extra=2**-12, prefill=2**-7, thoroughness=THOROUGHNESS)
     engine.pair = pair
     return engine

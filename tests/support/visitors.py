@@ -1,4 +1,4 @@
-"""Visitors that are no browsers: they speak the page's protocol, and may say anything."""
+"""Visitors without a browser, which can send anything in the page's protocol."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def apart(work: Coroutine[Any, Any, T]) -> T:
-    """Run it in another thread: in this one a browser's event loop may be running."""
+    """Run it in another thread, since a browser's event loop may be running in this one."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, work).result()
 
@@ -32,7 +32,7 @@ class Visitor:
         self.events = {event["api_name"]: event for event in self.config["dependencies"] if event["backend_fn"]}
 
     def values(self, event: str, **known: Any) -> list[Any]:
-        """What the widgets hold at first, or what is known of them."""
+        """Return the initial values of an event's widgets, changed as given."""
         parts = [self.parts[number] for number in self.events[event]["inputs"]]
         return [known.get(part.get("elem_id"), part.get("value")) for part in parts]
 
@@ -49,7 +49,7 @@ class Visitor:
                     yield json.loads(line.removeprefix("data: "))
 
     def last(self, leave: str = "process_completed") -> dict[str, Any]:
-        """The message at which an event is over, or the first of a kind, at which this visitor leaves."""
+        """Return an event's last message, or the first one of a kind, at which this visitor leaves."""
         with closing(self.messages()) as messages:
             return next((one for one in messages if one["msg"] in ("process_completed", leave)), {})
 
@@ -63,7 +63,7 @@ class Visitor:
         return self.last(leave)
 
     def compare(self, prompt: str, tokens: int, *, leave: bool = False) -> dict[str, Any] | None:
-        """The comparison, or the error; None for whoever leaves."""
+        """Return the comparison or the error; None if this visitor leaves."""
         settings = GenerationSettings(max_new_tokens=tokens, ignore_eos=True).model_dump()
         sent = self.http.post(f"{API}/call/compare", json={"data": [prompt, *settings.values()]})
         kind, answer = "", None

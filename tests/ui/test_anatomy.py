@@ -1,9 +1,9 @@
 import json
 from time import process_time
 
-from hypothesis import given
+from hypothesis import given, settings
 
-from specdemo.records import MOST, Comparison, Outcome, Round, Run, Token
+from specdemo.records import MAX_TOKENS, Comparison, Outcome, Round, Run, Token
 from specdemo.results import metrics
 from specdemo.results.figures import CHARTS, chart
 from specdemo.settings import GenerationSettings
@@ -12,6 +12,7 @@ from tests.support.proposals import compared, proposals
 from tests.support.random_records import comparisons
 
 
+@settings(max_examples=10)  # each draws seven charts
 @given(comparisons)
 def test_any_comparison_has_an_anatomy(comparison: Comparison) -> None:
     view = anatomy(comparison)
@@ -34,7 +35,7 @@ def test_passes_of_the_run_and_of_the_oracle() -> None:
     assert [row[:3] for row in rows] == [["this run", "3", "9"], ["oracle", "3", "6"]]
 
 
-def test_acceptance_by_confidence_leaves_out_what_was_not_judged() -> None:
+def test_acceptance_by_confidence_leaves_out_discarded_proposals() -> None:
     run = compared().speculative
     assert metrics.acceptance_by_confidence(run) == {}  # the scripted draft has no probabilities
     sure = [
@@ -50,12 +51,12 @@ def test_acceptance_by_confidence_leaves_out_what_was_not_judged() -> None:
 
 
 def test_the_longest_run_is_shown_without_going_over_it_for_each_of_its_rounds() -> None:
-    steps = tuple(Round(committed=(Token(id=1, text="a"),), seconds=0.001) for _ in range(MOST - 1))
+    steps = tuple(Round(committed=(Token(id=1, text="a"),), seconds=0.001) for _ in range(MAX_TOKENS - 1))
     run = Run(prefill=steps[0], rounds=steps, finish_reason="length")
-    settings = GenerationSettings(max_new_tokens=MOST)
+    settings = GenerationSettings(max_new_tokens=MAX_TOKENS)
     longest = compared().model_copy(
-        update={"speculative": run, "settings": settings, "draft_agreement": (False,) * (MOST - 1)}
+        update={"speculative": run, "settings": settings, "draft_agreement": (False,) * (MAX_TOKENS - 1)}
     )
     began = process_time()
-    assert metrics.oracle_lookaheads(longest) == [0] * (MOST - 1)
+    assert metrics.oracle_lookaheads(longest) == [0] * (MAX_TOKENS - 1)
     assert process_time() - began < 0.5, "some ms; two loops, one inside the other, take seconds"

@@ -36,7 +36,7 @@ LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 async def everything(request: Request) -> Response:
-    """Events are queued under the next number."""
+    """Queue an event under the next number."""
     await request.body()
     if request.url.path.startswith(f"{API}/call/") and request.method == "POST":
         return JSONResponse({"event_id": "called"})
@@ -56,7 +56,7 @@ def client(url: str = "http://localhost", names: Any = LOCAL, **options: Any) ->
 
 
 @pytest.mark.parametrize("url", ["http://localhost:7860", "http://127.0.0.1:7860", "http://[::1]:7860"])
-def test_a_page_of_this_machine_answers_under_its_own_names_alone(url: str) -> None:
+def test_a_local_page_answers_only_to_its_own_names(url: str) -> None:
     page = client(url)
     assert page.get("/config").text == "done"
     for host in ("evil.example", "evil.example:7860", "localhost.evil.example", "127.0.0.1.evil.example", "", "["):
@@ -64,14 +64,14 @@ def test_a_page_of_this_machine_answers_under_its_own_names_alone(url: str) -> N
         assert (refused.status_code, "--allowed-host" in refused.text) == (400, True), host
 
 
-def test_a_page_of_a_network_answers_under_any_name_until_its_names_are_given() -> None:
+def test_a_network_page_answers_to_any_name_unless_names_are_given() -> None:
     assert client("http://lab", names=None).get("/").text == "done"
     page = client("http://lab", names=(*LOCAL, "lab", "*.example.org"))
     for host, status in (("lab", 200), ("demo.example.org", 200), ("localhost", 200), ("evil.example", 400)):
         assert page.get("/", headers={"Host": host}).status_code == status, host
 
 
-def test_which_pages_only_their_own_machine_reaches() -> None:
+def test_which_pages_are_local() -> None:
     for address in ("localhost", "127.8.9.1", "::1", "[::1]"):
         assert only_here(address, ())
         assert not only_here(address, ("demo.example.org",))
@@ -89,7 +89,7 @@ def test_which_pages_only_their_own_machine_reaches() -> None:
         {"Sec-Fetch-Site": "same-site"},
     ],
 )
-def test_no_other_sites_page_can_have_a_browser_post_or_read(headers: dict[str, str]) -> None:
+def test_other_sites_can_neither_post_nor_read(headers: dict[str, str]) -> None:
     page = client("http://localhost:7860")
     refused = page.post(JOIN, headers=headers)
     assert (refused.status_code, "open the page itself" in refused.text) == (403, True)
@@ -119,17 +119,17 @@ def test_the_page_itself_can_post(headers: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "logout",  # signs everyone out
-        "gradio_api/deep_link?session_hash=a",  # writes a file
-        "gradio_api/file=https://example.com/",  # fetches an address
+        "logout",  # would sign everyone out
+        "gradio_api/deep_link?session_hash=a",  # would write a file
+        "gradio_api/file=https://example.com/",  # would fetch an address
         "gradio_api/proxy=https://a.hf.space/",
-        "gradio_api/process_recording",  # starts a program
+        "gradio_api/process_recording",  # would start a program
         "gradio_api/vibe-edit/",
         "gradio_api/custom_component/a/client/component/b",
         "gradio_api/component_server",
         "gradio_api/heartbeat/abc",
         "gradio_api/upload_progress?upload_id=abc",
-        "pwa_icon/9999",  # draws a picture of that size
+        "pwa_icon/9999",  # would draw a picture of that size
         "gradio_api/openapi.json",
         "gradio_api/run/compare",
         "monitoring",
@@ -137,12 +137,12 @@ def test_the_page_itself_can_post(headers: dict[str, str]) -> None:
         "readyz",
     ],
 )
-def test_only_routes_that_are_named_are_open(path: str) -> None:
+def test_only_listed_routes_are_open(path: str) -> None:
     for method in ("GET", "POST", "PUT", "DELETE"):
         assert client().request(method, f"/{path}").status_code == 404
 
 
-def test_before_signing_in_only_what_that_needs_is_open() -> None:
+def test_before_signing_in_only_the_sign_in_page_is_open() -> None:
     page = client(auth=True)
     for path in ("/", "/assets/index.js", "/theme.css", "/gradio_api/login_check"):
         assert page.get(path).status_code != 404, path
@@ -156,7 +156,7 @@ def test_before_signing_in_only_what_that_needs_is_open() -> None:
     assert page.get("/config").text == "done"
 
 
-def test_requests_have_a_size() -> None:
+def test_requests_need_a_length_within_limits() -> None:
     page = client()
     assert page.post(JOIN, content=json.dumps(SESSION).ljust(BODY_BYTES)).text == "done"
     for refused in (page.post(JOIN, content=bytes(BODY_BYTES + 1)), page.post(UPLOAD, content=bytes(FILE_BYTES * 2))):
@@ -188,7 +188,7 @@ def test_an_event_has_names_texts_and_values_within_limits(event: Any, status: i
     assert (answered.status_code, len(answered.text) < 200) == (status, True)
 
 
-def test_a_body_that_is_no_event_is_refused() -> None:
+def test_an_invalid_event_is_refused() -> None:
     for body in (b"", b"{", b"[1]", b"[" * 50_000, b'{"a": "\xff"}', b'{"a": "\\ud800"}', b'{"a": NaN}'):
         assert client().post(JOIN, content=body).status_code == 400
 
@@ -207,8 +207,8 @@ def test_a_session_without_events_is_told_to_reload() -> None:
     assert page.get(f"{API}/call/compare/called").text == "done"
 
 
-def test_where_too_much_is_waiting_the_longest_unfetched_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "UNDER_WAY", 3)
+def test_a_full_queue_drops_the_session_unfetched_for_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "EVENTS", 3)
     page = client()
     for name in "abcd":
         assert page.post(JOIN, json=SESSION | {"session_hash": name}).text == "done"
@@ -225,7 +225,7 @@ def test_where_too_much_is_waiting_the_longest_unfetched_makes_room(monkeypatch:
 # The page behind it
 
 
-async def built(**options: Any) -> tuple[gr.Blocks, Starlette]:  # without a loop, Gradio makes one and leaves it
+async def built(**options: Any) -> tuple[gr.Blocks, Starlette]:  # Gradio would make a loop and never close it
     page = build_page(cast(Worker, SimpleNamespace()), bundled_pair())
     return page, application(page, routes(), **options, **look())
 
@@ -254,12 +254,12 @@ def messages(http: httpx.Client, session: str) -> str:
     return http.get(f"{API}/queue/data", params={"session_hash": session}).text
 
 
-def test_messages_that_nobody_fetches_are_thrown_away(
+def test_unfetched_messages_are_dropped(
     served: tuple[gr.Blocks, httpx.Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page, http = served
     body, after = event(page, "code"), event(page, "cancel_run")
-    body["data"][2] = "\N{GRINNING FACE}" * 2**17  # the prompt, which comes back as code
+    body["data"][2] = "\N{GRINNING FACE}" * 2**17  # the prompt comes back as code
     http.post(JOIN, json=body).raise_for_status()
     monkeypatch.setattr(gate, "UNREAD_SECONDS", 0.0)
     http.post(JOIN, json=after).raise_for_status()
@@ -271,12 +271,12 @@ def test_messages_that_nobody_fetches_are_thrown_away(
     assert "Reload the page" in messages(http, body["session_hash"])
 
 
-def test_only_tabs_stand_among_the_tabs(served: tuple[gr.Blocks, httpx.Client]) -> None:
+def test_tabs_contain_only_tabs(served: tuple[gr.Blocks, httpx.Client]) -> None:
     tabs = next(each for each in served[0].blocks.values() if isinstance(each, gr.Tabs))
     assert {type(each) for each in tabs.children} == {gr.Tab}, "else Gradio shows a tab twice"
 
 
-def test_what_gradios_routes_stumble_over_is_refused_in_words(
+def test_requests_that_crash_gradios_routes_are_refused_with_a_reason(
     served: tuple[gr.Blocks, httpx.Client], capfd: pytest.CaptureFixture[str]
 ) -> None:
     _, http = served
@@ -299,7 +299,7 @@ def test_what_gradios_routes_stumble_over_is_refused_in_words(
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_signing_in_one_after_the_other_and_that_nobody_is_signed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sign_ins_take_turns_and_nobody_is_signed_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate, "SIGN_IN_SECONDS", 0.2)
     with running(auth=("me", "secret")) as (_, http):
         assert "auth_required" in http.get("/").text
@@ -316,7 +316,7 @@ def test_signing_in_one_after_the_other_and_that_nobody_is_signed_out(monkeypatc
         assert http.get("/config").status_code == 200
 
 
-def test_uploads_are_one_file_each_so_many_of_them_for_an_hour(
+def test_uploads_are_limited_to_one_file_each_and_a_number_per_hour(
     served: tuple[gr.Blocks, httpx.Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, http = served
@@ -341,7 +341,7 @@ def test_uploads_are_one_file_each_so_many_of_them_for_an_hour(
     assert not Path(path).exists()
 
 
-def test_a_port_in_use_is_named_and_without_one_the_next_is_taken(
+def test_a_used_port_is_an_error_and_the_default_is_the_next_free_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

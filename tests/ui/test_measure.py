@@ -1,5 +1,5 @@
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,6 +7,7 @@ from typing import Any
 import gradio as gr
 import pytest
 
+from specdemo.child import result_of
 from specdemo.errors import EngineError
 from specdemo.experiments.plan import PRESETS, Axes, Plan, grid
 from specdemo.experiments.prompts import typed_tasks
@@ -16,8 +17,9 @@ from specdemo.records import Phase, Progress
 from specdemo.settings import GenerationSettings
 from specdemo.ui.compare import QUICK
 from specdemo.ui.controls import start_values
+from specdemo.ui.events import job_updates
 from specdemo.ui.measure import EMPTY, START, MeasureCallbacks, outcome, variant_choices, with_current
-from specdemo.ui.session import job_updates, with_chat_cache
+from specdemo.ui.session import with_chat_cache
 from tests.support.scripted import ScriptedEngine
 
 ENGINE = ScriptedEngine(wrong=(20, 30), draft=0.001)
@@ -27,26 +29,19 @@ VISITOR: Any = SimpleNamespace(session_hash="visitor")
 
 
 class Sessions:
-    """They do the work with scripted engines here, and then perhaps fail."""
+    """Its jobs run on scripted engines."""
 
-    jobs: list[Any]
-
-    def __init__(self, error: Exception | None = None, *states: object) -> None:
-        self._error, self._states, self.jobs = error, states, []
+    def __init__(self) -> None:
+        self.jobs: list[Any] = []
 
     def measure(self, visitor: str, what: str, job: Job) -> Iterator[Any]:
         self.jobs.append(job)
-        yield from self._states
         yield from job(Engines(lambda name, pair: ENGINE, lambda: False))
-        if self._error is not None:
-            raise self._error
 
 
-def measured(
-    ticked: list[str], error: EngineError | None = None, *, preset: str = "Compare all strategies"
-) -> list[list[Any]]:
+def measured(ticked: list[str], *, preset: str = "Compare all strategies") -> list[list[Any]]:
     """Updates of message, board, files, best setting, its button, start and stop."""
-    callbacks = MeasureCallbacks(Sessions(error))  # type: ignore[arg-type]
+    callbacks = MeasureCallbacks(Sessions())  # type: ignore[arg-type]
     return list(callbacks.measure(VISITOR, True, ENGINE.pair, None, False, preset, ticked, "Say", 1, 40, 1, *VALUES))
 
 
@@ -69,7 +64,7 @@ def test_every_choice_offers_its_variants_and_measures_them(preset: str) -> None
     assert last[2]["visible"]
 
 
-def test_what_cannot_be_measured_is_a_sentence() -> None:
+def test_an_impossible_measurement_is_refused_with_a_reason() -> None:
     assert "Choose at least one variant" in measured([])[0][0]
     alone = ENGINE.pair.model_copy(update={"target": ENGINE.pair.target.model_copy(update={"server": "llama.cpp"})})
     assert "A server chose its precision" in variant_choices("Vary the precision", alone, *VALUES)["info"]
@@ -87,7 +82,7 @@ def lookahead(n: int) -> GenerationSettings:
     return SETTINGS.model_copy(update={"num_assistant_tokens": n})
 
 
-def test_a_faster_setting_is_set_and_one_as_good_is_not() -> None:
+def test_only_a_faster_setting_is_set() -> None:
     _, result = tuned(lookahead(1), (1, 8))
     better = outcome(result, lookahead(1))
     assert better.settings is not None
@@ -101,7 +96,7 @@ def test_a_faster_setting_is_set_and_one_as_good_is_not() -> None:
     assert (same.card["title"], len(same.card["rows"])) == ("Kept: lookahead 8", 2)
 
 
-def test_the_search_uses_the_prompt_in_view_and_the_pair_that_a_run_has_loaded() -> None:
+def test_the_search_uses_the_current_prompt_and_the_loaded_pair() -> None:
     sessions = Sessions()
     pair = ENGINE.pair
     chat = pair.model_copy(update={"target": pair.target.model_copy(update={"chat_template": True})})
@@ -116,28 +111,30 @@ def test_the_search_uses_the_prompt_in_view_and_the_pair_that_a_run_has_loaded()
     assert [task.prompt for task in job.work.keywords["plan"].tasks] == ["What one sees"]
 
 
-def nothing(engines: Engines) -> Iterator[Any]:
-    yield from ()
+def updates(*states: object, error: Exception | None = None) -> Generator[list[Any], None, Any]:
+    def steps() -> Iterator[Any]:
+        yield from states
+        if error is not None:
+            raise error
+
+    return job_updates(steps(), lambda *update: [*update], lambda state: f"{state.done} done")
 
 
-def shown(sessions: Sessions) -> list[Any]:
-    return list(job_updates(sessions, "visitor", "measure", nothing, lambda state: f"{state.done} done"))  # type: ignore[arg-type]
+def test_phases_and_progress_are_shown_and_the_end_clears_them() -> None:
+    half, full = (Progress(done, 2, 61.0, None) for done in (1, 2))
+    phase, first, last = updates(Phase("loading"), half, full)
+    assert "Loading the models" in phase[0]
+    assert "1 of 2, 1 min 1 s left" in first[0]
+    assert last == ["", "2 done"]
+    assert result_of(updates(half, full)) == full
 
 
-def test_phases_and_progress_are_told_and_the_end_clears_them() -> None:
-    half, whole = (Progress(done, 2, 61.0, None) for done in (1, 2))
-    phase, first, last = shown(Sessions(None, Phase("loading"), half, whole))
-    assert "Loading the models" in phase.message
-    assert "1 of 2, 1 min 1 s left" in first.message
-    assert (last.message, last.board, last.state) == ("", "2 done", whole)
-
-
-def test_what_is_finished_stays_after_a_stop() -> None:
+def test_finished_results_stay_after_a_stop() -> None:
     half = Progress(1, 2, None, None)
-    assert "Stopped after 1 of 2; finished results are kept" in shown(Sessions(None, half))[-1].message
+    assert "Stopped after 1 of 2; finished results are kept" in [*updates(half)][-1][0]
     for error in (EngineError(), ZeroDivisionError()):
-        failed = shown(Sessions(error, half))[-1]
-        assert 'role="alert"' in failed.message
-        assert (failed.board, failed.state) == ("1 done", half)
-    assert shown(Sessions(EngineError()))[-1].board == gr.skip()
-    assert "before anything was measured" in shown(Sessions())[-1].message
+        *_, (message, board) = updates(half, error=error)
+        assert ('role="alert"' in message, board) == (True, "1 done")
+        assert result_of(updates(half, error=error)) == half
+    assert [*updates(error=EngineError())][-1][1] == gr.skip()
+    assert "before anything was measured" in [*updates()][-1][0]

@@ -1,4 +1,4 @@
-"""The page as a visitor meets it, on scripted engines in headless Chromium: each behaviour once."""
+"""The page as visitors see it, on scripted engines in headless Chromium."""
 
 import json
 import re
@@ -34,9 +34,9 @@ LONG = "/?max_new_tokens=2000"
 CHAT = "/#target=chat/target&draft=chat/draft&max_new_tokens=48"
 PHONE = 390  # pixels; one side is shown at a time
 SIZES = ((1440, 900), (1280, 720), (1024, 768), (PHONE, 844))
-LINES = 7  # of text that a pane holds at any size
+LINES = 7  # of text visible in a pane at any size
 
-# of the selectors, those without an element that is wholly in view and uncovered
+# selectors without an element that is completely visible
 VISIBLE = """selectors => selectors.filter(selector => {
   const shown = element => {
     const box = element.getBoundingClientRect();
@@ -47,10 +47,11 @@ VISIBLE = """selectors => selectors.filter(selector => {
   return ![...document.querySelectorAll(selector)].some(shown);
 })"""
 
-# elements that the window cuts off, but for those that scroll
+# elements that the window cuts off, except those that scroll or end in an ellipsis
 CUT = """() => [...document.querySelectorAll('main *')].filter(e => {
     const at = e.getBoundingClientRect();
-    return at.width && (at.left < 0 || at.right > innerWidth) && !e.closest('.text, .charts, svg, .visually-hidden');
+    const hidden = at.width && (at.left < 0 || at.right > innerWidth);
+    return hidden && !e.closest('.text, .charts, .past .open, svg, .visually-hidden');
 }).map(e => e.outerHTML.slice(0, 80))"""
 
 CONTROLS = """() => [...document.querySelectorAll('button, input, select, textarea, summary')].filter(e => {
@@ -80,7 +81,7 @@ def test_everything_is_in_view_while_a_run_plays_and_at_its_end(visit: Visit) ->
     page.click("#prompt textarea")
     page.keyboard.press("Enter")
     grown(page, 3)
-    page.click(".toggle")  # so that it does not end before everything has been looked at
+    page.click(".toggle")  # long enough to check everything
     for over in (False, True):
         if over:
             skip(page)
@@ -147,7 +148,7 @@ def test_a_recorded_race_is_shown_until_something_is_typed_or_run(visit: Visit) 
             expect(page.locator(".past li")).to_have_count(1)
 
 
-def test_text_streams_on_both_sides_in_step(visit: Visit) -> None:
+def test_text_streams_on_both_sides_at_once(visit: Visit) -> None:
     page = visit()
     page.locator(".speed").evaluate("e => { e.value = '100'; e.dispatchEvent(new Event('change')); }")
     start(page)
@@ -156,7 +157,7 @@ def test_text_streams_on_both_sides_in_step(visit: Visit) -> None:
     for tokens in (4, 8, 12):
         grown(page, tokens)
         one, other = page.evaluate(clocks)
-        assert abs(one - other) < 60  # both at the same time of their own clocks, but for the round in progress
+        assert abs(one - other) < 60  # both at the same time on their clocks, up to the current round
     expect(page.locator(".reason")).to_contain_text("100× slower than it ran")
     page.click(".toggle")
     before = shown(page, "plain")
@@ -172,7 +173,7 @@ def test_text_streams_on_both_sides_in_step(visit: Visit) -> None:
     said = downloaded(page).plain.text
     assert "".join(page.locator(".pane.plain .text [data-index]").all_text_contents()) == said
     assert length_of_bar(page, "plain") == 1
-    page.select_option(".speed", "1")  # plays once more
+    page.select_option(".speed", "1")  # replays
     page.wait_for_selector(".race[data-state=playing]")
     page.wait_for_selector(".race[data-state=done]")
 
@@ -245,12 +246,12 @@ def test_controls_change_the_run_and_only_valid_ones_show(visit: Visit) -> None:
     assert (settings.drafter, settings.policy) == ("lookup", "constant")
     repeated(page)
     page.wait_for_function("location.hash.includes('lookup')")
-    page.reload()  # the hidden policy must not spoil what was remembered
+    page.reload()  # the hidden policy must not change the stored one
     expect(page.locator("#max_ngram_size")).to_be_visible()
     expect(page.locator("#message [role=alert]")).to_have_count(0)
 
 
-def test_markup_is_shown_and_never_run_and_differing_outputs_are_marked(visit: Visit) -> None:
+def test_markup_is_shown_as_text_and_differing_outputs_are_marked(visit: Visit) -> None:
     evil = '<img src=x onerror=alert(1)><script>alert(2)</script>"&'
     page = visit(f"/?prompt={quote(evil)}&do_sample=true&seed=3&max_new_tokens=48")
     run(page)
@@ -261,7 +262,7 @@ def test_markup_is_shown_and_never_run_and_differing_outputs_are_marked(visit: V
     assert page.locator(".race img, .race script").count() == 0
 
 
-def test_stop_keeps_what_there_is_and_enter_and_a_reload_say_what_happens(visit: Visit) -> None:
+def test_stop_keeps_the_partial_run_and_enter_and_a_reload_are_explained(visit: Visit) -> None:
     page = visit(LONG)
     page.click("#run")
     expect(page.locator("#run")).to_have_text("Running …", timeout=WAIT)
@@ -284,7 +285,7 @@ def test_stop_keeps_what_there_is_and_enter_and_a_reload_say_what_happens(visit:
     expect(page.locator("#run")).to_be_enabled(timeout=WAIT)
 
 
-def test_a_lookahead_moved_while_it_runs_is_followed(visit: Visit) -> None:
+def test_a_lookahead_moved_during_a_run_takes_effect(visit: Visit) -> None:
     page = visit("/#engine=traced&max_new_tokens=2000")
     start(page)
     page.wait_for_selector(".race[data-state=playing] .pane.speculative .text .token.accepted")
@@ -302,7 +303,7 @@ def test_a_lookahead_moved_while_it_runs_is_followed(visit: Visit) -> None:
     expect(page.locator("#at-hand .moves")).to_have_count(0)
 
 
-def test_runs_become_files_are_kept_and_compared_by_lookahead(visit: Visit) -> None:
+def test_runs_are_saved_listed_and_compared_by_lookahead(visit: Visit) -> None:
     page = visit(BRIEF)
     kept, rows = page.locator(".past li"), page.locator("#own-runs tbody tr")
     run(page)
@@ -336,7 +337,7 @@ def test_runs_become_files_are_kept_and_compared_by_lookahead(visit: Visit) -> N
     expect(page.locator(".past")).to_be_hidden()
 
 
-def test_the_best_setting_is_found_applied_and_told(visit: Visit) -> None:
+def test_the_best_setting_is_found_set_and_shown(visit: Visit) -> None:
     page = visit("/#engine=traced&max_new_tokens=16&ignore_eos=true&num_assistant_tokens=1")
     expect(page.locator("#find")).to_be_hidden()
     page.click("#open-finding button")
@@ -381,7 +382,7 @@ def test_the_anatomy_of_the_last_run_and_of_a_saved_one(visit: Visit, tmp_path: 
     assert downloaded(page).prompt == "Saved"
 
 
-def test_each_run_starts_afresh_unless_the_chat_is_continued(visit: Visit) -> None:
+def test_each_run_starts_a_new_chat_unless_the_chat_is_continued(visit: Visit) -> None:
     page = visit(CHAT)
     expect(page.locator("#continue-chat input")).to_be_disabled()
     page.fill("#prompt textarea", "Who is there?")

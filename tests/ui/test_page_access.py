@@ -1,4 +1,4 @@
-"""The page for everybody: axe-core's rules for WCAG AA, keyboards, and enlarged text."""
+"""Accessibility: axe-core's rules for WCAG AA, keyboards, and enlarged text."""
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -8,7 +8,7 @@ from tests.support.browser import BRIEF, TABS, Visit, open_tab, run
 
 pytestmark = pytest.mark.browser
 
-RULES = {  # a dark page differs by its colours
+RULES = {  # a dark page differs only in colours
     "light": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"],
     "dark": ["color-contrast"],
 }
@@ -17,9 +17,8 @@ STILL = "*, ::before, ::after { animation: none !important; transition: none !im
 
 
 def faults(page: Page, rules: list[str]) -> list[str]:
-    found = page.evaluate("options => axe.run(options)", {"runOnly": rules, "resultTypes": ["violations"]})[
-        "violations"
-    ]
+    options = {"runOnly": rules, "resultTypes": ["violations"]}
+    found = page.evaluate("options => axe.run(options)", options)["violations"]
     return [f"{one['id']} ({one['impact']}), {len(one['nodes'])} times: {one['nodes'][0]['html']}" for one in found]
 
 

@@ -1,4 +1,4 @@
-"""The page with real models and a Hub on this machine: `serve`, in headless Chromium."""
+"""The page with real models and a local Hub: `serve`, in headless Chromium."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from specdemo.models.catalogue import find
+from specdemo.models.catalogue import default_pair, find
 from specdemo.records import SIDES, Outcome
 from tests.support.browser import App, Visit, card, choose, downloaded, models_tab, open_tab, run, started
 from tests.support.folders import FIXTURES
 from tests.support.hub import Hub
 from tests.support.proposals import proposals
+from tests.support.step_costs import remember_costs
 
 pytestmark = [pytest.mark.openvino, pytest.mark.browser]
 
@@ -23,8 +24,9 @@ NAMES = [str(source.repository) for source in ENTRY.sources]
 
 @pytest.fixture(scope="module")
 def app(chromium: str, models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    """As on a Space, with models of a user's own, and tiny ones under the names of the entry's on a Hub."""
+    """As on a Space, with a user's own models, and a Hub with tiny models under the entry's names."""
     there = {name: FIXTURES / "qwen3" / role for name, role in zip(NAMES, ("target", "draft"), strict=True)}
+    remember_costs(default_pair())
     with Hub(there) as hub:
         places: dict[str, Any] = {"SPECDEMO_MODELS": str(models_dir), "HF_ENDPOINT": hub.url}
         with started(tmp_path_factory.mktemp("elsewhere"), "-m", "tests.support.hurried", "serve", **places) as app:
@@ -60,9 +62,9 @@ def kinds(page: Page, kind: str) -> list[str]:
     return page.locator(f".pane.speculative .text .token.{kind}").all_text_contents()
 
 
-def test_a_pair_of_the_catalogue_is_fetched_and_used_and_one_that_fails_leaves_it_in_use(visit: Visit) -> None:
+def test_a_catalogue_pair_is_downloaded_and_used_and_a_failing_one_does_not_replace_it(visit: Visit) -> None:
     page, name = models_tab(visit("/?max_new_tokens=32")), " + ".join(NAMES)
-    button = card(page, ENTRY.name).locator("button")
+    button = card(page, ENTRY.name).locator("button:not(.answer)")
     button.click()
     expect(page.locator("#download")).to_have_text(f"{ENTRY.title} is on this machine.")
     expect(button).to_have_text("Use this pair")

@@ -1,4 +1,4 @@
-"""The parts of Gradio's page that `assets/page/gradio.js` depends on: each test says what a new release changed."""
+"""The parts of Gradio's page on which `assets/page/gradio.js` depends; failures name what a new release changed."""
 
 import pytest
 from playwright.sync_api import expect
@@ -7,7 +7,7 @@ from tests.support.browser import BRIEF, Visit, open_tab
 
 pytestmark = pytest.mark.browser
 PROMPT = "#prompt textarea"
-# what `assets/page/gradio.css` arranges
+# selectors in `assets/page/gradio.css`
 STYLED = [
     ".gradio-container main",
     ".gradio-container .tabs",
@@ -31,14 +31,14 @@ def test_the_prompt_its_keys_and_its_examples(visit: Visit) -> None:
     page.press(PROMPT, "Shift+Enter")
     page.keyboard.type("two")
     expect(page.locator(PROMPT)).to_have_value("One\ntwo")  # Shift+Enter begins a line
-    page.wait_for_function("location.hash.includes('One%0Atwo')")  # and Gradio has seen it
+    page.wait_for_function("location.hash.includes('One%0Atwo')")  # Gradio has noticed
     page.press(PROMPT, "Enter")
     expect(page.locator(".pane.plain .prompt")).to_have_text("One\ntwo")  # Enter runs
     page.click(".examples .opens")
     example = page.locator(".examples .menu button").nth(1)
     text = example.get_attribute("data-prompt") or ""
     example.click()
-    expect(page.locator(PROMPT)).to_have_value(text)  # a script of ours can set it
+    expect(page.locator(PROMPT)).to_have_value(text)  # our script can set it
     expect(page.locator(".examples .menu")).to_be_hidden()
     page.wait_for_function("text => new URLSearchParams(location.hash.slice(1)).get('prompt') === text", arg=text)
 
@@ -52,7 +52,7 @@ def test_each_tab_of_the_browser_keeps_its_own_prompt(visit: Visit) -> None:
     expect(mine.locator(PROMPT)).to_have_value("Mine")
 
 
-def test_what_the_style_sheet_names_is_in_gradios_page(visit: Visit) -> None:
+def test_the_style_sheets_selectors_exist_in_gradios_page(visit: Visit) -> None:
     page = visit(BRIEF)
     missing = page.evaluate("names => names.filter(name => !document.querySelector(name))", STYLED)
     assert missing == []

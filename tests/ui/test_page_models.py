@@ -23,7 +23,7 @@ pytestmark = pytest.mark.browser
 ENTRY = find("qwen3-8b")
 
 
-def test_pair_and_settings_hold_on_every_tab_after_a_reload_and_in_a_link(visit: Visit, app: App) -> None:
+def test_pair_and_settings_survive_tabs_reloads_and_links(visit: Visit, app: App) -> None:
     page = visit(BRIEF)
     page.fill("#prompt textarea", "A & B = <C>?")
     set_slider(page, "num_assistant_tokens", 9)
@@ -59,7 +59,7 @@ def assert_restored(page: Page, header: str) -> None:
     expect(page.locator("#draft input")).to_have_value("llama/draft · recommended")
 
 
-def test_what_is_not_here_cannot_be_used_and_where_downloads_are_off_there_is_a_command(visit: Visit) -> None:
+def test_a_missing_pair_cannot_be_used_and_without_downloads_shows_a_command(visit: Visit) -> None:
     page = visit("/#target=../../etc")
     alert = page.locator("#message [role=alert]")
     expect(alert).to_contain_text("The link's pair cannot be used. Unknown model '../../etc'; choose one")
@@ -90,7 +90,7 @@ def test_what_is_not_here_cannot_be_used_and_where_downloads_are_off_there_is_a_
     expect(page.locator("#use")).to_be_disabled()
 
 
-def test_a_path_typed_as_the_target_is_taken(visit: Visit, models_dir: Path, tmp_path: Path) -> None:
+def test_a_typed_path_becomes_the_target(visit: Visit, models_dir: Path, tmp_path: Path) -> None:
     file = gguf_files.write(tmp_path / "typed.gguf", "llama", "Q8_0")
     page = visit()
     models_tab(page)

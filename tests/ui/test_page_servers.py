@@ -1,4 +1,4 @@
-"""The page of servers in headless Chromium, on llama.cpp's own servers with a tiny model."""
+"""The page for servers in headless Chromium, on llama.cpp servers with a tiny model."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Stop while a prompt is read, and in the plain half of a race of servers: what has started has a result."""
+"""Stop during the prefill, and in the plain half of a race of servers: a run that has started has a result."""
 
 from collections.abc import Iterator
 from time import sleep
@@ -62,14 +62,14 @@ def assert_stopped_before_the_speculative_side_began(page: Page) -> None:
     page.close()
 
 
-def test_stopped_while_the_prompt_is_read(browser: BrowserContext, app: App) -> None:
+def test_stop_during_the_prefill(browser: BrowserContext, app: App) -> None:
     page = opened(browser, app, LONG)
     start(page)
     expect(page.locator(".race")).to_contain_text("Reading the prompt")
     assert_stopped_before_the_speculative_side_began(page)
 
 
-def test_stopped_in_the_plain_half_of_a_race_of_servers(browser: BrowserContext, served: App) -> None:
+def test_stop_in_the_plain_half_of_a_race_of_servers(browser: BrowserContext, served: App) -> None:
     page = opened(browser, served, "Say")
     start(page)
     expect(page.locator(".pane.plain .text [data-index]").nth(3)).to_be_attached()

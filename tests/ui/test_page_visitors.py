@@ -1,4 +1,4 @@
-"""Several visitors of one page, and one whose connection is held: who waits, and who makes room."""
+"""Several visitors of one page, and connections that are held."""
 
 import re
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.browser
 LONG = "/?max_new_tokens=2000"
 
 
-def test_a_second_visitor_waits_in_a_visible_queue_and_may_leave(visit: Visit) -> None:
+def test_a_second_visitor_waits_in_a_visible_queue_and_can_leave(visit: Visit) -> None:
     first, second = visit(LONG), visit(BRIEF)
     first.click("#run")
     first.wait_for_selector(".race[data-state=playing]")
@@ -25,9 +25,9 @@ def test_a_second_visitor_waits_in_a_visible_queue_and_may_leave(visit: Visit) -
     first.click("#stop")
     finish(second)
     assert downloaded(first).plain.finish_reason == "cancelled"
-    assert downloaded(second).plain.finish_reason == "length"  # the first visitor's Stop was not the second's
+    assert downloaded(second).plain.finish_reason == "length"  # the first visitor's Stop did not stop the second
 
-    first.click("#run")  # and now closes the tab instead
+    first.click("#run")  # now close the tab instead
     expect(first.locator("#stop")).to_be_visible()
     start(second)
     expect(second.locator("#message")).to_contain_text("queue: 1/1")
@@ -48,5 +48,5 @@ def test_a_page_waits_for_the_server_and_holds_no_connection(browser: BrowserCon
     expect(page.locator("#run")).to_be_enabled()
     run(page)
     expect(page.locator(".grounds")).to_contain_text(re.compile(r"\d repeat"))
-    rests(page, seconds=5)  # a browser opens six connections to a host: a seventh tab would wait for ever
+    rests(page, seconds=5)  # a browser opens six connections to a host, so a seventh tab would wait
     page.close()

@@ -17,10 +17,11 @@ from specdemo.racing.race import race
 from specdemo.racing.worker import Prepare, WithEngine
 from specdemo.records import ModelPair, Slice, Turn
 from specdemo.settings import GenerationSettings
-from specdemo.ui import session
+from specdemo.ui import events
+from specdemo.ui.anatomy import open_run
 from specdemo.ui.compare import CompareCallbacks
 from specdemo.ui.controls import start_values
-from specdemo.ui.session import Sessions, Update, Visitors, in_child
+from specdemo.ui.session import Sessions, Update, Visitors
 from tests.support.proposals import compared
 from tests.support.scripted import ScriptedEngine
 
@@ -48,7 +49,7 @@ class Recorder:
         yield from ()
 
 
-def test_a_pair_is_loaded_as_its_first_run_wants_it() -> None:
+def test_a_pair_is_loaded_with_the_settings_of_its_first_run() -> None:
     bundled, scripted = bundled_pair(), ScriptedEngine().pair
     chat = bundled.model_copy(update={"target": bundled.target.model_copy(update={"chat_template": True})})
     linear = chat.model_copy(update={"target": chat.target.model_copy(update={"linear_attention": True})})
@@ -67,7 +68,7 @@ def test_a_pair_is_loaded_as_its_first_run_wants_it() -> None:
         assert used.runtime.enable_prefix_caching is keeps
 
 
-def test_an_empty_prompt_does_not_leave_an_earlier_run_beside_the_error() -> None:
+def test_an_empty_prompt_removes_the_earlier_run() -> None:
     worker = Recorder()
     (update,) = Sessions(worker).run("visitor", bundled_pair(), " ", GenerationSettings())  # type: ignore[arg-type]
     assert [json.loads(line)["kind"] for line in str(update.feed).splitlines()] == ["start", "error"]
@@ -75,7 +76,7 @@ def test_an_empty_prompt_does_not_leave_an_earlier_run_beside_the_error() -> Non
     assert worker.pairs == []
 
 
-def test_an_engine_gets_ready_for_whoever_reads_and_its_failures_wait_for_the_run() -> None:
+def test_an_engine_is_prepared_in_advance_and_failures_are_left_to_the_run() -> None:
     worker, settings = Recorder(), GenerationSettings(num_assistant_tokens=3)
     sessions = Sessions(worker)  # type: ignore[arg-type]
     for load in (True, False):
@@ -94,7 +95,7 @@ def test_the_feed_of_a_run_ends_whatever_fails(error: Exception) -> None:
     assert isinstance(error, EngineError) or "ZeroDivisionError: by hand" in last.message
 
 
-def test_a_message_without_an_answer_leaves_the_chat_as_it_was() -> None:
+def test_a_message_without_an_answer_leaves_the_chat_unchanged() -> None:
     before, last, new = (Turn(prompt=each, answer="Yes.") for each in "abc")
     sessions = mock.Mock()
     sessions.run.return_value = [Update(None, "Refused."), Update(None, "Stopped.")]
@@ -114,7 +115,7 @@ def test_a_message_without_an_answer_leaves_the_chat_as_it_was() -> None:
     assert turns == (new,), "each run starts afresh unless the chat is continued"
 
 
-def test_a_stop_ends_all_that_a_visitor_does_of_that_name_and_nothing_else() -> None:
+def test_a_stop_ends_a_visitors_activities_of_that_name_only() -> None:
     visitors = Visitors()
     with visitors.busy("me", "repeat") as first, visitors.busy("you", "repeat") as yours:
         with visitors.busy("me", "repeat") as second:
@@ -132,20 +133,20 @@ def packed(**changed: Any) -> str:
     return b64encode(gzip.compress(json.dumps(to_json(compared()) | changed).encode())).decode()
 
 
-def test_a_run_is_drawn_in_a_process_of_its_own_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = in_child(make_file, "gif", packed(), waiting=[{"value": "Wait"}], **WORDS)
+def test_a_run_is_drawn_in_a_limited_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = events.run_in_child(make_file, "gif", packed(), waiting=[{"value": "Wait"}], **WORDS)
     assert next(made)[0].pop("value") == "Wait"  # as Gradio does when it sends an update
     assert next(made)[0].pop("value") == "Wait"
     assert result_of(made).startswith(b"GIF8")
-    monkeypatch.setattr(session, "FILE_LIMITS", Limits(seconds=1))
+    monkeypatch.setattr(events, "FILE_LIMITS", Limits(seconds=1))
     long = packed(prompt="\n" * 2**22)
     assert len(long) < 50_000
     with pytest.raises(FileError, match="cannot be drawn: it took longer than 1 s; share it as JSON"):
-        result_of(in_child(make_file, "gif", long, waiting=[], **WORDS))
+        result_of(events.run_in_child(make_file, "gif", long, waiting=[], **WORDS))
 
 
 def test_the_page_shows_why_a_file_is_refused() -> None:
-    *_, (_, message) = CompareCallbacks(mock.Mock()).open(b"[1]")
+    *_, (_, message) = open_run(b"[1]")
     assert "not a comparison" in message
     kinds: tuple[Any, ...] = (["gif"], {}, None, "exe")
     for kind in kinds:

@@ -39,7 +39,7 @@ def test_controls_have_the_limits_of_the_settings(name: str) -> None:
             GenerationSettings.checked(engine="traced", **{name: made.maximum + made.step})
 
 
-def test_what_genai_cannot_do_is_not_offered_for_it() -> None:
+def test_settings_that_genai_lacks_are_not_offered() -> None:
     assert not visibility(PAIR, "genai", "model", "constant")["kv_cache"]
     assert visibility(PAIR, "traced", "model", "constant")["kv_cache"]
     _, _, policy, *_ = show_valid(PAIR, "genai", "model", "heuristic")
@@ -48,7 +48,7 @@ def test_what_genai_cannot_do_is_not_offered_for_it() -> None:
     assert settings_from(PAIR, values) == GenerationSettings()
 
 
-def test_settings_travel_in_a_link() -> None:
+def test_a_link_carries_settings() -> None:
     assert settings_from_link(PAIR, {"top_k": "7", "unknown": "x"}, START) == (GenerationSettings(top_k=7), None)
     settings, wrong = settings_from_link(PAIR, {"top_k": "many", "seed": "3"}, START)
     assert settings == GenerationSettings(seed=3)
@@ -59,14 +59,14 @@ def test_settings_travel_in_a_link() -> None:
 
 
 def restored(saved: str) -> tuple[StartValues, dict[str, Any]]:
-    """And which controls it changes besides the lookahead, whose line is renewed."""
+    """Return the changed controls, too, except the lookahead, which always changes."""
     start = restore(REGISTRY, saved, start_values(REGISTRY.default))
     changed = {name: value for name, value in zip(NAMES, start.controls, strict=True) if value != gr.skip()}
     assert "tokens" in changed.pop("num_assistant_tokens")["info"]
     return start, changed
 
 
-def test_a_stored_value_that_is_not_one_becomes_a_message_and_nothing_changes_nothing() -> None:
+def test_an_invalid_stored_value_is_a_message_and_an_empty_store_changes_nothing() -> None:
     start, changed = restored('{"prompt": "Say", "top_k": "7", "seed": "none"}')
     assert "Seed (seed) should be a valid integer" in start.message
     assert (start.prompt, changed) == ("Say", {"top_k": 7})
@@ -93,7 +93,7 @@ def test_stored_values_are_restored() -> None:
         ('{"cache_size": "0"}', "Cache size (cache_size) should be greater"),
     ],
 )
-def test_a_pair_that_cannot_be_used_becomes_a_message(saved: str, reason: str) -> None:
+def test_an_unusable_pair_is_a_message(saved: str, reason: str) -> None:
     start, _ = restored(saved)
     assert "The link&#39;s pair cannot be used." in start.message
     assert reason in start.message
@@ -108,7 +108,7 @@ def test_visitors_may_choose_the_device_that_the_page_was_started_with() -> None
     assert (start.message, start.pair.runtime.device) == (gr.skip(), "MULTI:CPU(2)")
 
 
-def test_another_kind_of_models_example_gives_way_to_the_new_pairs_and_a_typed_prompt_stays() -> None:
+def test_a_new_pair_replaces_an_example_of_the_other_kind_but_no_typed_prompt() -> None:
     story, chat = (bundled_prompts(kind)[0] for kind in ("base", "chat"))
     assert [prompt_for(PAIR, prompt) for prompt in (chat, story, "Mine")] == [story, gr.skip(), gr.skip()]
 
@@ -123,7 +123,7 @@ CHOSEN = {"repetition_penalty": 1.3, "num_assistant_tokens": 7}
 
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch) -> ModelPair:
-    """One whose entry in the catalogue has initial settings of its own."""
+    """Return a pair with its own initial settings in the catalogue."""
     entry = find("story-pair")
     entry = entry.model_copy(update={"begin": Defaults(generation=CHOSEN, runtime=entry.begin.runtime)})
     monkeypatch.setattr("specdemo.models.catalogue.catalogue", lambda: (entry,))

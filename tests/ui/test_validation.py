@@ -37,7 +37,7 @@ def page() -> Iterator[gr.Blocks]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_ANALYTICS_ENABLED", "False")
 
-        async def built() -> gr.Blocks:  # Gradio makes an event loop, and leaves it, unless there is one
+        async def built() -> gr.Blocks:  # Gradio would make a loop and never close it
             return build_page(cast(Worker, SimpleNamespace()), bundled_pair())
 
         yield apart(built())
@@ -65,7 +65,7 @@ def beginning(fn: BlockFunction) -> list[Any]:
     return [defaults.get(type(block), getattr(block, "value", None)) for block in fn.inputs]
 
 
-def test_every_event_refuses_what_its_widgets_could_not_have_sent(page: gr.Blocks, taken: Take) -> None:
+def test_every_event_refuses_values_that_its_widgets_cannot_send(page: gr.Blocks, taken: Take) -> None:
     tried = set()
 
     async def check(fn: BlockFunction, index: int, forged: Any) -> None:
@@ -83,7 +83,7 @@ def test_every_event_refuses_what_its_widgets_could_not_have_sent(page: gr.Block
         for fn in events(page):
             assert all(fits(block, value) for block, value in zip(fn.inputs, beginning(fn), strict=True))
             for index, block in enumerate(fn.inputs):
-                if isinstance(block, gr.State | gr.BrowserState):  # what a browser kept is checked where it is read
+                if isinstance(block, gr.State | gr.BrowserState):  # stored values are checked when they are read
                     continue
                 values = FORGED[cast(Any, type(block))]
                 for forged in values[:1] if block in seen else values:  # of a widget all, of every event each widget
@@ -94,7 +94,7 @@ def test_every_event_refuses_what_its_widgets_could_not_have_sent(page: gr.Block
     assert tried == set(FORGED)
 
 
-def test_a_button_that_needs_the_engine_says_at_once_that_it_waits(page: gr.Blocks) -> None:
+def test_a_button_that_needs_the_engine_reports_the_wait_at_once(page: gr.Blocks) -> None:
     clicked: dict[tuple[int | None, str], list[BlockFunction]] = {}
     for fn in events(page):
         for target in fn.targets:
@@ -105,7 +105,7 @@ def test_a_button_that_needs_the_engine_says_at_once_that_it_waits(page: gr.Bloc
         assert [fn for fn in fns if not fn.queue and fn.outputs], page.blocks[cast(int, target[0])].elem_id
 
 
-def test_too_few_values_are_refused_and_so_is_what_only_the_browser_handles(page: gr.Blocks, taken: Take) -> None:
+def test_too_few_values_and_browser_only_events_are_refused(page: gr.Blocks, taken: Take) -> None:
     async def check() -> None:
         for fn in page.fns.values():
             if fn.inputs or fn.fn is None:
@@ -116,12 +116,12 @@ def test_too_few_values_are_refused_and_so_is_what_only_the_browser_handles(page
 
 
 @pytest.mark.parametrize("data", [None, 1, "name", ["name"], {}, {"name": ["a"]}, {"_data": 1}], ids=str)
-def test_a_forged_event_names_no_entry_of_the_catalogue(data: Any) -> None:
+def test_a_forged_event_cannot_name_an_unlisted_entry(data: Any) -> None:
     assert name_of(gr.EventData(None, data)) in ("", "['a']")
 
 
 @pytest.mark.parametrize("saved", ["null", "[1]", "{", '{"seed": 1}', '{"prompt": "\\ud800"}', "[" * 100_000])
-def test_a_forged_beginning_is_passed_over(saved: str) -> None:
+def test_forged_start_values_are_ignored(saved: str) -> None:
     registry, built = Registry(bundled_pair(), Visitors()), start_values(bundled_pair())
     start = restore(registry, saved, built)
     assert (start.prompt, start.message) == (gr.skip(), gr.skip())

@@ -17,7 +17,7 @@ PROXY = "socks5://192.0.2.1:1080"
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    """With proxies in the environment, which the app must not ask for its own page."""
+    """Set proxies in the environment, which the app must not use for its own page."""
     folder = tmp_path_factory.mktemp("page")
     (folder / "models").mkdir()
     arguments = ("-m", "tests.support.scripted_app", folder / "models", str(SESSIONS))
@@ -43,7 +43,7 @@ def test_the_endpoint_returns_one_comparison(http: httpx.Client) -> None:
     assert http.post(f"{API}/run/compare", json={"data": ["Say"]}).status_code == 404, "which is no queue"
 
 
-def test_whoever_drops_frees_the_engine(http: httpx.Client) -> None:
+def test_a_dropped_connection_frees_the_engine(http: httpx.Client) -> None:
     leaves, stays = Visitor(http), Visitor(http)
     for visitor in (leaves, stays):
         visitor.opens()
@@ -54,7 +54,7 @@ def test_whoever_drops_frees_the_engine(http: httpx.Client) -> None:
     assert monotonic() - began < 15  # both comparisons take 40 s
 
 
-def test_visitors_are_kept_up_to_a_number_and_told_when_they_were_forgotten(http: httpx.Client, app: App) -> None:
+def test_only_the_latest_visitors_keep_their_session(http: httpx.Client, app: App) -> None:
     first, resident = Visitor(http), []
     assert first.opens()["success"]
     assert first.runs(max_new_tokens=4)["success"]

@@ -1,6 +1,6 @@
 """The engine that decodes with `openvino_genai`. Four facts about version 2026.4 shape it, each covered by a test:
 
-- After a failed step every later request on the pipeline fails, so we discard it and build another when needed.
+- After a failed step every later request on the pipeline fails, so we discard it and build a new one when needed.
 - A request that does not fit into the KV cache raises no error; its status becomes IGNORED.
 - One step advances every request of a batch by one round, and prefills new ones (continuous batching).
 - The pipeline drops cancelled requests in its next step.
@@ -28,6 +28,7 @@ from specdemo.engines.base import (
     counted_drafts,
     rounds_of,
 )
+from specdemo.engines.formats import reports_probabilities
 from specdemo.engines.genai.pipelines import Output, Pipelines, kind_of
 from specdemo.engines.genai.replay import Tracer
 from specdemo.engines.text import IncrementalText
@@ -93,7 +94,8 @@ class GenAIEngine(Engine):
             self.pipelines.step("plain")
             ids, log_probabilities, finish_reason = self.pipelines.read(handle)
             output = Output(output.ids + ids, output.log_probabilities + log_probabilities, finish_reason)
-        positions = slice(-len(tokens), None) if one_by_one else slice(-len(tokens) - 1, -1)  # an echo ends anew
+        # a new token follows an echo
+        positions = slice(-len(tokens), None) if one_by_one else slice(-len(tokens) - 1, -1)
         return list(output.log_probabilities[positions]) if output.ids[positions] == tuple(tokens) else None
 
     def count_tokens(self, text: str) -> int:
@@ -143,7 +145,7 @@ class GenAIDecoder(Decoder):
         started = perf_counter()
         self._pipelines.step(self._kind)
         seconds = perf_counter() - started
-        output, reported = self._pipelines.read(self._handle), self._request.reports_probabilities
+        output, reported = self._pipelines.read(self._handle), reports_probabilities(self._request)
         self.finish_reason = output.finish_reason
         tokens = [
             Token(id=id_, text=self._text.push(id_), probability=math.exp(log_probability) if reported else None)
@@ -153,9 +155,9 @@ class GenAIDecoder(Decoder):
             tokens[-1] = tokens[-1].model_copy(update={"text": tokens[-1].text + self._text.flush()})
         proposed: tuple[DraftToken, ...] | None = ()
         if self._committed:  # the first round is the prefill
-            count_ = number_proposed(self._request.strategy, tokens_left, self.finish_reason)
+            drafted = number_proposed(self._request.strategy, tokens_left, self.finish_reason)
             accepted = max(len(tokens) - 1, 0)
-            proposed = None if count_ is None else counted_drafts(tokens, count_, min(accepted, count_))
+            proposed = None if drafted is None else counted_drafts(tokens, drafted, min(accepted, drafted))
         self._committed += len(tokens)
         return Round(committed=tuple(tokens), seconds=seconds, proposed=proposed)
 
@@ -190,34 +192,34 @@ class GenAIBatch(Batch):
         self._pipelines = pipelines
         self._kind = kind_of(strategy)
         pipelines.get(self._kind, concurrent=True)
-        self._running: dict[int, _Running] = {}
+        self._active: dict[int, _ActiveRequest] = {}
 
     def now(self) -> float:
         return perf_counter()
 
     def submit(self, number: int, request: Request) -> None:
         ids = self._pipelines.tokenizer.encode_prompt(request)
-        self._running[number] = _Running(self._pipelines.start(self._kind, ids, request), request)
+        self._active[number] = _ActiveRequest(self._pipelines.start(self._kind, ids, request), request)
 
     def receive(self) -> Sequence[Arrival]:
         self._pipelines.step(self._kind)
-        at, arrived = self.now(), []
-        for number, running in list(self._running.items()):
-            output = self._pipelines.read(running.handle)
+        at, arrivals = self.now(), []
+        for number, request in list(self._active.items()):
+            output = self._pipelines.read(request.handle)
             if output.ids or output.finish_reason is not None:
-                rounds = running.rounds(output)
-                arrived.append(Arrival(number, at, len(output.ids), output.ids, rounds, output.finish_reason))
+                rounds = request.rounds(output)
+                arrivals.append(Arrival(number, at, len(output.ids), output.ids, rounds, output.finish_reason))
             if output.finish_reason is not None:
-                del self._running[number]
-        return arrived
+                del self._active[number]
+        return arrivals
 
     def close(self) -> None:
-        self._pipelines.cancel(self._kind, [running.handle for running in self._running.values()])
-        self._running = {}
+        self._pipelines.cancel(self._kind, [request.handle for request in self._active.values()])
+        self._active = {}
 
 
 @dataclass
-class _Running:
+class _ActiveRequest:
     handle: "openvino_genai.GenerationHandle"
     request: Request
     committed: int = 0

@@ -14,6 +14,7 @@ import numpy as np
 import openvino
 import openvino_genai
 
+from specdemo.engines import formats
 from specdemo.engines.base import PREFILL_CHUNK
 from specdemo.engines.language_model import LanguageModel
 from specdemo.engines.text import Tokenizer
@@ -26,11 +27,11 @@ from specdemo.records import FinishReason, ModelPair, Request
 from specdemo.strategies import HeadName, Plain, Strategy
 
 PipelineKind = Literal["plain", "model", "lookup"]
-_HEADS: dict[HeadName, str] = {
+_HEAD_ADVICE: dict[HeadName, str] = {
     "eagle3": "choose the target it was trained for, which must have at least ten layers",
     "dflash": "choose the target it was trained for, exported with its hidden states named",
     "mtp": "export the model again",
-}  # advice when GenAI rejects a head
+}  # when GenAI rejects a head
 
 
 def kind_of(strategy: Strategy) -> PipelineKind:
@@ -43,7 +44,7 @@ def generation_config(
     pipeline: openvino_genai.ContinuousBatchingPipeline, request: Request, **changes: Any
 ) -> openvino_genai.GenerationConfig:
     config = pipeline.get_config()
-    for name, value in {**request.genai(), **changes, "apply_chat_template": False}.items():
+    for name, value in {**formats.genai(request), **changes, "apply_chat_template": False}.items():
         setattr(config, name, value)
     return config  # the chat template is already in the prompt
 
@@ -89,17 +90,17 @@ class Pipelines:
         self, kind: PipelineKind, ids: Sequence[int], request: Request, **changes: Any
     ) -> "openvino_genai.GenerationHandle":
         pipeline, prompt = self.get(kind), self.prompt(ids)
-        with self.dropped_on_failure(kind):
+        with self.drop_on_failure(kind):
             return pipeline.add_request(next(_request_ids), prompt, generation_config(pipeline, request, **changes))
 
     def step(self, kind: PipelineKind) -> None:
-        with self.dropped_on_failure(kind):
+        with self.drop_on_failure(kind):
             self._loaded[kind].step()
 
     def read(self, handle: "openvino_genai.GenerationHandle") -> Output:
         """Return the tokens that a request has committed since the last call.
 
-        Raises a `CacheError` if it does not fit into the KV cache, which GenAI reports by a status only.
+        Raises a `CacheError` if it does not fit into the KV cache, for which GenAI only sets a status.
         """
         ids: list[int] = []
         log_probabilities: list[float] = []
@@ -117,12 +118,12 @@ class Pipelines:
         return Output(tuple(ids), tuple(log_probabilities), finish_reason)
 
     def prompt(self, ids: Sequence[int]) -> openvino.Tensor | str:
-        """Return a prompt as the target's pipelines take it: its ids, or its text where they take embeddings."""
+        """Return a prompt in the form that the pipelines accept: ids, or text if the target is exported in parts."""
         return self.tokenizer.text_of(ids) if self.pair.target.in_parts else as_tensor(ids)
 
     @contextmanager
-    def dropped_on_failure(self, kind: PipelineKind) -> Iterator[None]:
-        """Raise GenAI failures as `EngineError` and drop the pipeline, on which no later request would work."""
+    def drop_on_failure(self, kind: PipelineKind) -> Iterator[None]:
+        """Raise GenAI failures as `EngineError`, and drop the pipeline: no later request on it would work."""
         try:
             yield
         except OPENVINO_FAILURES as error:
@@ -166,26 +167,26 @@ class Pipelines:
                     "choose a smaller cache size."
                 ) from error
             if kind == "model" and self.pair.head is not None:
-                what = f"The head {require_draft(self.pair).name!r} does not fit {target.name!r}"
-                raise PairError.of(error, what, _HEADS[self.pair.head]) from error
-            what = f"OpenVINO cannot load {target.name!r} on {device}"
-            raise LoadError.of(error, what, "export it again") from error
+                message = f"The head {require_draft(self.pair).name!r} does not fit {target.name!r}"
+                raise PairError.of(error, message, _HEAD_ADVICE[self.pair.head]) from error
+            message = f"OpenVINO cannot load {target.name!r} on {device}"
+            raise LoadError.of(error, message, "export it again") from error
 
 
 _request_ids = count(1)
 _BLOCK = 32  # tokens in a block of the KV cache on CPU
-_EXTRA_TOKENS = 64  # tokens; proposals at the end of the longest text, and blocks begun by a draft
-_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "u8": 1.25, "u4": 0.75}  # a number, scales included; else 2
+_EXTRA_TOKENS = 64  # proposals after the longest text, and partly filled blocks of a draft
+_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "u8": 1.25, "u4": 0.75}  # per number, with scales; 2 if unknown
 
 
 def pool_blocks(pair: ModelPair) -> int:
     """Return the largest number of KV cache blocks that one request needs, within `cache_size`; 0 if unknown.
 
     GenAI takes new blocks from the end of its free list, and within a few dozen runs touches every block of the pool.
-    Limiting the pool to the longest allowed text limits the memory in use.
+    A pool just large enough for the longest text saves memory.
     """
     target, runtime = pair.target, pair.runtime
-    numbers = cached_numbers(folder_of(target)) if runtime.device.startswith("CPU") else None
+    numbers = cache_numbers_per_token(folder_of(target)) if runtime.device.startswith("CPU") else None
     if numbers is None or target.context_length is None:
         return 0
     precision = properties(runtime, runtime.device).get("KV_CACHE_PRECISION", "")
@@ -193,7 +194,7 @@ def pool_blocks(pair: ModelPair) -> int:
     return min(-(-(target.context_length + _EXTRA_TOKENS) // _BLOCK), max_blocks)
 
 
-def cached_numbers(folder: Path) -> int | None:
+def cache_numbers_per_token(folder: Path) -> int | None:
     """Return how many numbers the KV cache holds per token; None if the configuration does not say."""
     file = folder / "config.json"
     config = json_value(file.read_bytes()) if file.is_file() else {}

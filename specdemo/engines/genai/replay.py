@@ -1,8 +1,8 @@
 """Reconstructs the proposals of GenAI rounds and their outcomes, off the clock.
 
-GenAI does not report rejected proposals. They can be replayed when they depend on the committed text alone: always
-for prompt lookup, and in greedy decoding for a draft model. A replay that contradicts the committed tokens is
-discarded. The rules are those of openvino-genai 2026.4, and tests compare the results with its counters.
+GenAI does not report rejected proposals. They can be replayed if they depend on the committed text alone: always with
+prompt lookup, and in greedy decoding with a draft model. A replay that contradicts the committed tokens is discarded.
+The rules are those of openvino-genai 2026.4, and tests compare the results with its counters.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,8 +18,8 @@ from specdemo.engines.sequences import ModelSequence
 from specdemo.engines.text import token_texts
 from specdemo.records import DraftToken, Outcome, Request, Round
 
-Replayed = tuple[int, float | None]  # a proposed token's id and the draft's probability of it
-Replay = Callable[[Sequence[int], int], list[Replayed]]  # (text, limit) -> proposals
+Proposal = tuple[int, float | None]  # a proposed token's id and the draft's probability of it
+Replay = Callable[[Sequence[int], int], list[Proposal]]  # (text, limit) -> proposals
 
 
 class DraftReplay:
@@ -32,22 +32,22 @@ class DraftReplay:
         self._seen = set(prompt)
         self._choose(prompt)  # the prefill proposes one token, which is penalised but never verified
 
-    def __call__(self, text: Sequence[int], limit: int) -> list[Replayed]:
+    def __call__(self, text: Sequence[int], limit: int) -> list[Proposal]:
         self._seen.update(text)
 
-        def choose(before: Sequence[Replayed]) -> Replayed:
+        def choose(before: Sequence[Proposal]) -> Proposal:
             return self._choose([*text, *(token for token, _ in before)])
 
         return propose(self._policy, limit, choose, _confidence)
 
-    def _choose(self, text: Sequence[int]) -> Replayed:
+    def _choose(self, text: Sequence[int]) -> Proposal:
         logits = self._draft.logits(text)[0]
         token = greedy_choice(logits, self._sampling, list(self._seen))
         self._seen.add(token)
         return token, float(softmax(logits)[token])
 
 
-def _confidence(proposal: Replayed) -> float:
+def _confidence(proposal: Proposal) -> float:
     """Return the draft's probability; GenAI reads a log-probability of exactly 0 as unknown, below any threshold."""
     _, probability = proposal
     assert probability is not None, "a draft model knows its probabilities"
@@ -86,7 +86,7 @@ class Tracer:
         return draft_agreement(self._draft, self._text, first, lambda row, seen: greedy_choice(row, sampling, seen))
 
     def _draft_tokens(
-        self, step: Round, proposals: Sequence[Replayed], outcomes: Sequence[Outcome]
+        self, step: Round, proposals: Sequence[Proposal], outcomes: Sequence[Outcome]
     ) -> tuple[DraftToken, ...]:
         accepted = step.committed[: outcomes.count(Outcome.ACCEPTED)]
         context = self._text + [token.id for token in accepted if token.id is not None]

@@ -28,14 +28,14 @@ from specdemo.records import Server, Side
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _CONNECT_SECONDS = 5.0  # a reachable host accepts in well under one; more only delays the message
-_OBJECT_BYTES = 8 * 2**20  # for an answer read whole; a list of a thousand models takes 0.5 MB
-_STREAM_BYTES = 32 * 2**20  # for a stream; llama.cpp takes 1.5 kB per event, and a run has at most 2,048 tokens
-_STREAM_EVENTS = 50_000  # in a stream; the smallest ones would still fill the memory
-_KEPT_BYTES = 2**16  # of an answer's beginning, to quote from if it is no stream of events
+_OBJECT_BYTES = 8 * 2**20  # of an answer without a stream; a list of a thousand models takes 0.5 MB
+_STREAM_BYTES = 32 * 2**20  # of a stream; llama.cpp takes 1.5 kB per event, and a run has at most 2,048 tokens
+_STREAM_EVENTS = 50_000  # of a stream; more of the smallest ones would fill the memory
+_HEAD_BYTES = 2**16  # of an answer's beginning, to quote from if it is no stream of events
 _OPTIONAL = ("stream_options", "return_token_ids")  # ask for counts and ids; some servers refuse them
-_PASTED = r"(?P<root>.*?)(?P<version>/v\d\w*(/.*?)?)?(/(chat/)?completions?|/models|/responses|/props|/health)?/*"
-_HERE = "localhost", "127.0.0.1", "[::1]", "0.0.0.0"
-_REFUSALS = 301, 302, 303, 307, 308, 401, 403, 429, 503  # by these a server says more than that a path is unknown
+_URL_PATH = r"(?P<root>.*?)(?P<version>/v\d\w*(/.*?)?)?(/(chat/)?completions?|/models|/responses|/props|/health)?/*"
+_LOCAL_HOSTS = "localhost", "127.0.0.1", "[::1]", "0.0.0.0"
+REFUSALS = 301, 302, 303, 307, 308, 401, 403, 429, 503  # statuses that mean more than an unknown path
 
 
 class SilentError(ServerError): ...
@@ -63,13 +63,13 @@ class Client:
             raise UsageError(f"The API key contains an invalid character; set {key_variable} again.")
         try:
             url = httpx.URL(server.url)
-            fits = url.scheme in ("http", "https") and url.host and not url.userinfo
+            is_valid = url.scheme in ("http", "https") and url.host and not url.userinfo
         except httpx.InvalidURL:
-            fits = False
-        if not fits:
+            is_valid = False
+        if not is_valid:
             raise UsageError(f"Invalid URL of the {side} server; write it like http://127.0.0.1:8080.")
         self._address = urlsplit(server.url).netloc
-        path = re.fullmatch(_PASTED, url.path)
+        path = re.fullmatch(_URL_PATH, url.path)
         self.version = (path and path["version"]) or ""  # of the protocol, such as /v1, if it is given
         base = url.copy_with(path=(path and path["root"]) or "/", query=None, fragment=None)
         headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
@@ -79,36 +79,36 @@ class Client:
                 timeout=httpx.Timeout(self._silence, connect=min(_CONNECT_SECONDS, self._silence)),
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),  # a load test sets its own
                 headers=headers,
-                mounts={f"all://{host}": None for host in _HERE},  # without the environment's proxy
+                mounts={f"all://{host}": None for host in _LOCAL_HOSTS},  # without the environment's proxy
             )
         except (ImportError, httpx.InvalidURL, ValueError) as error:  # SOCKS needs a package, as the error says
-            what = f"The environment names a proxy that cannot be used ({error})"
-            raise UsageError(f"{what}; correct it, or name the server's host in NO_PROXY.") from error
+            reason = f"The environment names a proxy that cannot be used ({error})"
+            raise UsageError(f"{reason}; correct it, or name the server's host in NO_PROXY.") from error
 
-    def find(self, path: str, *, refusals: Collection[int] = _REFUSALS) -> dict[str, Any] | None:
+    def find(self, path: str, *, refusals: Collection[int] = REFUSALS) -> dict[str, Any] | None:
         """Return the object at a path; None if there is none. Raise ServerError for a status in `refusals`."""
-        status, text = _wait(self._whole("GET", path))
+        status, text = _wait(self._request("GET", path))
         if status in refusals:
-            raise self._unusable(status, text)
+            raise self._response_error(status, text)
         return failures.usable_object(status, text)
 
     def text(self, path: str, seconds: float) -> str:
         """Return the text at a path; empty if there is none within some seconds."""
         with suppress(ServerError, TimeoutError):
-            status, text = _wait(asyncio.wait_for(self._whole("GET", path), seconds))
+            status, text = _wait(asyncio.wait_for(self._request("GET", path), seconds))
             return text if status == 200 else ""
         return ""
 
     def fetch(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the object at a path, or in answer to a body; anything else is a `ServerError`."""
-        status, text = _wait(self._whole("GET" if body is None else "POST", path, body))
+        """Return the object at a path, or the answer to a body. Raise ServerError for anything else."""
+        status, text = _wait(self._request("GET" if body is None else "POST", path, body))
         answer = failures.usable_object(status, text)
         if answer is None:
-            raise self._unusable(status, text)
+            raise self._response_error(status, text)
         return answer
 
     def stream(self, path: str, body: dict[str, Any]) -> Generator[Event]:
-        """Send on the first `next`, which yields an empty event; then yield each. Closing cancels the request."""
+        """Send at the first `next`, which yields an empty event, then yield events. Closing cancels the request."""
         events: SimpleQueue[Event | ServerError | None] = SimpleQueue()
         sent, cancel = self.send(path, body, events.put)
         try:
@@ -121,8 +121,9 @@ class Client:
             cancel()
 
     def send(self, path: str, body: dict[str, Any], on_event: OnEvent) -> tuple[float, Callable[[], object]]:
-        """Send the request at once; return its time by `perf_counter`, and a function that cancels it. `on_event`
-        gets each event in another thread, then None or an error.
+        """Send the request at once. Return its time by `perf_counter`, and a function that cancels it.
+
+        `on_event` is called in another thread, with each event and at the end with None or an error.
         """
         return perf_counter(), _start(self._report(path, body, on_event)).cancel
 
@@ -133,46 +134,46 @@ class Client:
         return ServerError(f"The {self.side} server {text}")
 
     @contextmanager
-    def understanding(self) -> Iterator[None]:
-        """Raise a ServerError in place of what fails in the block because the server sent something unexpected."""
+    def checking_format(self) -> Iterator[None]:
+        """Raise a ServerError if reading the server's data fails in this block."""
         try:
             yield
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise self.error("answered in an unknown format; name its kind with --server.") from error
 
-    def redacted(self, said: object) -> str:
-        """Return what a server said, on one line and without addresses, which visitors must not see."""
-        return failures.redacted(said, self._address)
+    def redacted(self, message: object) -> str:
+        """Return a server's message on one line, without addresses, which visitors must not see."""
+        return failures.redacted(message, self._address)
 
     async def _report(self, path: str, body: dict[str, Any], on_event: OnEvent) -> None:
         try:
-            while refused := await self._ask(path, body, on_event):
+            while refused := await self._stream_once(path, body, on_event):
                 self._omitted.update(refused)
             on_event(None)
         except ServerError as error:
             on_event(error)
-        except Exception as error:  # a reader waits for an end, whatever it is
+        except Exception as error:  # the receiver waits for an end in any case
             _log.exception("An answer could not be read")
-            on_event(self.error(f"sent something that cannot be read ({type(error).__name__}); see specdemo's log."))
+            on_event(self.error(f"sent data that cannot be read ({type(error).__name__}); see specdemo's log."))
 
-    async def _ask(self, path: str, body: dict[str, Any], on_event: OnEvent) -> list[str]:
+    async def _stream_once(self, path: str, body: dict[str, Any], on_event: OnEvent) -> list[str]:
         """Report the events up to the proper end: `[DONE]`, llama.cpp's `stop`, or a finish reason with usage.
 
-        A server that sends only the finish reason may also close the connection or fall silent. An older server
-        refuses optional fields; return those, with which nothing was reported.
+        A server that sends only the finish reason may also close the connection or fall silent. Return the optional
+        fields that an older server refuses; then nothing was reported.
         """
         now, count, finished = asyncio.get_running_loop().time, 0, False
         body = {name: body[name] for name in body if name not in self._omitted}
         try:
             async with (
-                self._answer("POST", path, _STREAM_BYTES, body) as (response, received, deadline),
+                self._open("POST", path, _STREAM_BYTES, body) as (response, received, deadline),
                 aclosing(EventSource(response).aiter_sse()) as frames,
             ):
                 if not response.is_success:
                     await response.aread()
                     if refused := [name for name in _OPTIONAL if name in body and name in received.text()]:
                         return refused
-                    raise self._unusable(response.status_code, received.text())
+                    raise self._response_error(response.status_code, received.text())
                 response.headers["content-type"] = "text/event-stream"  # some servers call it plain text
                 async for frame in frames:
                     at, text, count = perf_counter(), frame.data.strip(), count + 1
@@ -180,7 +181,7 @@ class Client:
                         return []
                     if count > _STREAM_EVENTS:
                         raise self._too_long()
-                    data = self._checked(text, failed=frame.event == "error")
+                    data = self._parsed_event(text, failed=frame.event == "error")
                     if data is None:
                         continue
                     deadline.reschedule(now() + self._silence)
@@ -189,13 +190,13 @@ class Client:
                     if data.get("stop") is True or (finished and data.get("usage")):
                         return []
                 if not finished:
-                    raise self._unusable(response.status_code, received.text(), streamed=True)
+                    raise self._response_error(response.status_code, received.text(), streamed=True)
         except ServerError:
             if not finished:
                 raise
         return []
 
-    def _checked(self, text: str, *, failed: bool) -> dict[str, Any] | None:
+    def _parsed_event(self, text: str, *, failed: bool) -> dict[str, Any] | None:
         data = failures.parsed(text)
         reason = (data or text) if failed else failures.error_in(data)
         if reason is not None:
@@ -204,55 +205,57 @@ class Client:
             raise self.error(f"sent an event that is no JSON ({self.redacted(text)}); see its log, and run again.")
         return data if isinstance(data, dict) else None
 
-    def _unusable(self, status: int, text: str, *, streamed: bool = False) -> ServerError:
+    def _response_error(self, status: int, text: str, *, streamed: bool = False) -> ServerError:
         return self.error(failures.describe(status, text, self._address, self._key_variable, streamed=streamed))
 
     def _too_long(self) -> ServerError:
-        return self.error("sends more than any answer takes; see its log, and check its address.")
+        return self.error("sends more data than any answer needs; see its log, and check its address.")
 
-    async def _whole(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, str]:
-        async with self._answer(method, path, _OBJECT_BYTES, body) as (response, received, _):
+    async def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, str]:
+        async with self._open(method, path, _OBJECT_BYTES, body) as (response, received, _):
             await response.aread()
             text = response.content.decode(errors="replace") if response.is_success else received.text()
             return response.status_code, text
 
     @asynccontextmanager
-    async def _answer(
+    async def _open(
         self, method: str, path: str, limit: int, body: dict[str, Any] | None
-    ) -> AsyncIterator[tuple[httpx.Response, "_Bounded", asyncio.Timeout]]:
+    ) -> AsyncIterator[tuple[httpx.Response, "_LimitedStream", asyncio.Timeout]]:
         try:
             async with (
                 asyncio.timeout(self._silence) as deadline,
                 self._http.stream(method, path, json=body) as response,
             ):
                 if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-                    raise self.error("answers compressed, which was not asked for; switch its compression off.")
+                    raise self.error(
+                        "sends compressed answers, which the request excludes; switch its compression off."
+                    )
                 assert isinstance(response.stream, httpx.AsyncByteStream)
-                received = _Bounded(response.stream, limit, self._too_long() if response.is_success else None)
+                received = _LimitedStream(response.stream, limit, self._too_long() if response.is_success else None)
                 response.stream = received
                 yield response, received, deadline
         except (httpx.ConnectTimeout, httpx.ConnectError, httpx.ProxyError, httpx.UnsupportedProtocol) as error:
-            why = self.redacted(str(error) or "no connection in time")
-            raise self.error(f"cannot be reached ({why}); check that it is running, and its address.") from error
+            reason = self.redacted(str(error) or "no connection in time")
+            raise self.error(f"cannot be reached ({reason}); check that it is running, and its address.") from error
         except (TimeoutError, httpx.TimeoutException) as error:
             advice = "check whether it is still working, or raise --server-timeout."
             raise SilentError(str(self.error(f"has sent nothing for {self._silence:g} s; {advice}"))) from error
         except httpx.RequestError as error:
-            raise self.error("broke its answer off; see its log, and run again.") from error
+            raise self.error("broke off its answer; see its log, and run again.") from error
 
 
-class _Bounded(httpx.AsyncByteStream):
-    """Passes an answer's bytes on up to a limit: then it fails or, without an error, ends. Keeps the first bytes."""
+class _LimitedStream(httpx.AsyncByteStream):
+    """Passes on an answer's bytes up to a limit, then raises the error or, without one, ends; keeps the beginning."""
 
     def __init__(self, stream: httpx.AsyncByteStream, limit: int, error: ServerError | None) -> None:
         self._stream, self._error = stream, error
-        self._limit = limit if error is not None else _KEPT_BYTES
-        self._kept, self._last, self._total = bytearray(), b"", 0
+        self._limit = limit if error is not None else _HEAD_BYTES
+        self._head, self._last, self._total = bytearray(), b"", 0
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for part in self._stream:
             self._total, self._last = self._total + len(part), part
-            self._kept += part[: max(_KEPT_BYTES - len(self._kept), 0)]
+            self._head += part[: max(_HEAD_BYTES - len(self._head), 0)]
             if self._total > self._limit:
                 if self._error is not None:
                     raise self._error
@@ -264,8 +267,8 @@ class _Bounded(httpx.AsyncByteStream):
         await self._stream.aclose()
 
     def text(self) -> str:
-        last = self._last if self._total > _KEPT_BYTES else b""
-        return (bytes(self._kept) + last).decode(errors="replace")
+        last = self._last if self._total > _HEAD_BYTES else b""
+        return (bytes(self._head) + last).decode(errors="replace")
 
 
 @cache

@@ -1,13 +1,13 @@
 """A pair decoded by two servers, one plain and one speculative, since no server switches per request.
 
-A round lasts from the arrival of the previous round's first token to that of its own, network delays included. Until
-a server reports token counts, at a request's end, they are estimated from text length: one token per event would
-undercount rounds that commit several, and so the speculative side only.
+A round lasts from the arrival of the previous round's first token to that of its own, network delays included. A
+server reports token counts at a request's end; until then they are estimated from text length. Counting one token per
+event would miss those of rounds that commit several, as only the speculative side does.
 """
 
 import os
 import platform
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -33,10 +33,11 @@ from specdemo.engines.server.vllm import counted_between
 from specdemo.errors import ServerError, UsageError
 from specdemo.models.checks import check_strategy
 from specdemo.records import (
-    MOST,
+    MAX_TOKENS,
     NOT_USED,
     SIDES,
     Costs,
+    DraftCounts,
     Environment,
     Model,
     ModelPair,
@@ -68,16 +69,16 @@ class RemoteEngine(Engine):
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
         check_strategy(self.pair, "server", request.strategy, request.sampling)
-        return RemoteDecoder(*self._of(request.strategy), request)
+        return RemoteDecoder(*self._connection(request.strategy), request)
 
     def batch(self, strategy: Strategy) -> Batch:
         check_strategy(self.pair, "server", strategy, Sampling())
-        return RemoteBatch(*self._of(strategy))
+        return RemoteBatch(*self._connection(strategy))
 
-    def _of(self, strategy: Strategy) -> tuple[Client, Dialect]:
+    def _connection(self, strategy: Strategy) -> tuple[Client, Dialect]:
         side: Side = "plain" if isinstance(strategy, Plain) else "speculative"
         if side not in self._connections:
-            raise UsageError(f"There is no {side} server; give its address, too.")
+            raise UsageError(f"There is no {side} server; give its address as well.")
         return self._connections[side]
 
     def count_tokens(self, text: str) -> int:
@@ -100,17 +101,17 @@ def remote_pair(servers: Servers) -> ModelPair:
 
 
 def _connections(servers: Servers) -> dict[Side, tuple[Client, Dialect]]:
-    found: dict[Side, tuple[Client, Dialect]] = {}
+    connections: dict[Side, tuple[Client, Dialect]] = {}
     with ExitStack() as opened:
         for side in SIDES:
             server: Server | None = getattr(servers, side)
             if server is not None:
                 client = opened.enter_context(closing(Client(server, side, _key_variable(servers, side))))
-                found[side] = client, dialect_of(client, server)
-        opened.pop_all()  # all of them answered
-    if not found:
+                connections[side] = client, dialect_of(client, server)
+        opened.pop_all()  # all servers answered, so their clients stay open
+    if not connections:
         raise UsageError("The remote engine needs the address of a server; give --url and --plain-url.")
-    return found
+    return connections
 
 
 def _key_variable(servers: Servers, side: Side) -> str:
@@ -123,18 +124,18 @@ def _key_variable(servers: Servers, side: Side) -> str:
 
 def _environment(dialects: list[Dialect]) -> Environment:
     names = list(dict.fromkeys(dialect.version() for dialect in dialects))
-    known = {"device": " and ".join(names), "draft_device": names[-1], "python": platform.python_version()}
+    reported = {"device": " and ".join(names), "draft_device": names[-1], "python": platform.python_version()}
     unused = dict.fromkeys(("openvino", "openvino_genai", "openvino_tokenizers"), NOT_USED)
     unknown = dict.fromkeys(("inference_precision", "kv_cache_precision"), "unknown")
-    return Environment(specdemo=__version__, threads=None, **known, **unused, **unknown)
+    return Environment(specdemo=__version__, threads=None, **reported, **unused, **unknown)
 
 
 def dialect_of(client: Client, server: Server) -> Dialect:
     """Return the protocol to use with a server: OpenAI's, unless it proves to be llama.cpp."""
     if server.kind == "llama.cpp":
         return LlamaCpp(client, server.model)
-    found = LlamaCpp.found(client, server.model) if server.kind is None else None
-    return found or OpenAI(client, server.model)
+    detected = LlamaCpp.detect(client, server.model) if server.kind is None else None
+    return detected or OpenAI(client, server.model)
 
 
 class RemoteDecoder(Decoder):
@@ -151,34 +152,34 @@ class RemoteDecoder(Decoder):
         with closing(self._client.stream(path, body)) as events:
             self._reader = reader(next(events).at)
             yield Prefilling(0, 0)  # the request is under way
-            held: Round | None = None  # the finish reason must be set before the last round is yielded
+            pending: Round | None = None  # the finish reason must be set before the last round is yielded
             try:
-                for news in self._news(self._reader, events):
-                    if isinstance(news, Prefilling):
-                        yield news
+                for step in self._steps(self._reader, events):
+                    if isinstance(step, Prefilling):
+                        yield step
                         continue
-                    if held is not None:
-                        yield held
-                    held = news
+                    if pending is not None:
+                        yield pending
+                    pending = step
             except ServerError:
-                if held is not None:
-                    yield held
+                if pending is not None:
+                    yield pending
                 raise
-            if held is None:
+            if pending is None:
                 raise self._client.error("ended its answer before any text; see its log, or try another prompt.")
             self.finish_reason = self._reader.finish_reason
-            yield held
+            yield pending
 
-    def _news(self, reader: Reader, events: Iterator[Event]) -> Iterator[Prefilling | Round]:
+    def _steps(self, reader: Reader, events: Iterator[Event]) -> Iterator[Prefilling | Round]:
         tokens = 0
-        with self._client.understanding():
+        with self._client.checking_format():
             for event in events:
-                for news in reader.on_event(event):
-                    tokens += len(news.committed) if isinstance(news, Round) else 0
+                for step in reader.on_event(event):
+                    tokens += len(step.committed) if isinstance(step, Round) else 0
                     self.trace_source = reader.trace_source
-                    if tokens > MOST:  # more than any run may have
-                        raise self._client.error("sends more tokens than it was asked for; see its log.")
-                    yield news
+                    if tokens > MAX_TOKENS:
+                        raise self._client.error("sends more tokens than were requested; see its log.")
+                    yield step
             yield from reader.end()
 
     def finalized(self, run: Run) -> Run:
@@ -191,27 +192,27 @@ class RemoteDecoder(Decoder):
                     after = self._dialect.counters()
                     reader.draft_counts = counted_between(self._counters, after, reader.total)
                 rounds = tuple(map(reader.with_token_texts, rounds))
-            with self._client.understanding():
+            with self._client.checking_format():
                 rounds = reader.finalized(rounds)
         self.trace_source = reader.trace_source
-        known = {"prompt_tokens": reader.prompt_tokens, "draft_counts": reader.draft_counts}
-        known["passes_known"] = reader.trace_source != "bursts"
-        return run.model_copy(update={"prefill": rounds[0], "rounds": rounds[1:], **known})
+        reported = {"prompt_tokens": reader.prompt_tokens, "draft_counts": reader.draft_counts}
+        reported["passes_known"] = reader.trace_source != "bursts"
+        return run.model_copy(update={"prefill": rounds[0], "rounds": rounds[1:], **reported})
 
 
-_PATIENCE = 0.1  # seconds to wait for an event
+_WAIT_SECONDS = 0.1  # for an event
 
 
 @dataclass
-class _Flight:
-    """A request under way: its rounds so far, the end of the last, and what was counted of its text."""
+class _ActiveRequest:
+    """Its rounds so far, the end of the last one, and the tokens and characters counted so far."""
 
     reader: Reader
     cancel: Callable[[], object]
     at: float
     rounds: list[Round] = field(default_factory=list)
     tokens: int = 0
-    letters: int = 0
+    characters: int = 0
 
 
 class RemoteBatch(Batch):
@@ -219,9 +220,9 @@ class RemoteBatch(Batch):
 
     def __init__(self, client: Client, dialect: Dialect) -> None:
         self._client, self._dialect = client, dialect
-        self._news = SimpleQueue[tuple[int, Event | ServerError | None]]()
-        self._flying: dict[int, _Flight] = {}
-        self._tokens = self._letters = 0  # of finished requests
+        self._events = SimpleQueue[tuple[int, Event | ServerError | None]]()
+        self._active: dict[int, _ActiveRequest] = {}
+        self._tokens = self._characters = 0  # of finished requests
 
     def now(self) -> float:
         return perf_counter()  # times arrivals, too
@@ -229,55 +230,58 @@ class RemoteBatch(Batch):
     def submit(self, number: int, request: Request) -> None:
         check_prompt(request)
         path, body, reader = self._dialect.ask(request)
-        sent, cancel = self._client.send(path, body, lambda event: self._news.put((number, event)))
-        self._flying[number] = _Flight(reader(sent), cancel, sent)
+        sent, cancel = self._client.send(path, body, lambda event: self._events.put((number, event)))
+        self._active[number] = _ActiveRequest(reader(sent), cancel, sent)
 
     def receive(self) -> list[Arrival]:
         try:
-            number, event = self._news.get(timeout=_PATIENCE)
+            number, event = self._events.get(timeout=_WAIT_SECONDS)
         except Empty:
             return []
-        flight = self._flying[number]
+        active = self._active[number]
         if isinstance(event, ServerError):
             raise event
         if event is None:
-            return [*self._arrived(number, flight, flight.reader.end()), self._ended(number, flight)]
-        return self._arrived(number, flight, flight.reader.on_event(event))
+            return [*self._arrivals(number, active, active.reader.end()), self._last_arrival(number, active)]
+        return self._arrivals(number, active, active.reader.on_event(event))
 
     def close(self) -> None:
-        for flight in self._flying.values():
-            flight.cancel()
+        for request in self._active.values():
+            request.cancel()
 
-    def _arrived(self, number: int, flight: _Flight, news: Iterator[Prefilling | Round]) -> list[Arrival]:
-        found = []
-        with self._client.understanding():
-            for step in (one for one in news if isinstance(one, Round)):
-                flight.at += step.seconds
-                flight.rounds.append(step)
+    def _arrivals(self, number: int, active: _ActiveRequest, steps: Iterator[Prefilling | Round]) -> list[Arrival]:
+        arrivals = []
+        with self._client.checking_format():
+            rounds = [step for step in steps if isinstance(step, Round)]
+            for step in rounds:
+                active.at += step.seconds
+                active.rounds.append(step)
                 text = "".join(token.text for token in step.committed)
-                flight.letters += len(text)
-                more = self._more(flight, len(step.committed))
-                flight.tokens += more
-                found.append(Arrival(number, flight.at, more, text, ()))
-        return found
+                active.characters += len(text)
+                tokens = self._estimated_tokens(active, len(step.committed))
+                active.tokens += tokens
+                arrivals.append(Arrival(number, active.at, tokens, text, ()))
+        return arrivals
 
-    def _more(self, flight: _Flight, seen: int) -> int:
-        """Return how many tokens arrived with a round that seems to hold `seen`; at least one with the first."""
-        if flight.reader.trace_source != "bursts" or not self._letters:
-            return seen
-        by_length = round(flight.letters * self._tokens / self._letters) - flight.tokens
-        return max(by_length, 0 if flight.tokens else 1)
+    def _estimated_tokens(self, active: _ActiveRequest, committed: int) -> int:
+        """Estimate a round's tokens from its text where only bursts are known; at least one with the first."""
+        if active.reader.trace_source != "bursts" or not self._characters:
+            return committed
+        by_length = round(active.characters * self._tokens / self._characters) - active.tokens
+        return max(by_length, 0 if active.tokens else 1)
 
-    def _ended(self, number: int, flight: _Flight) -> Arrival:
-        del self._flying[number]
-        with self._client.understanding():
-            finalized = flight.reader.finalized(tuple(flight.rounds)) if flight.rounds else ()
-        in_passes, sums, rest = flight.reader.trace_source != "bursts", flight.reader.draft_counts, finalized[1:]
-        counts = [(None if each.proposed is None else len(each.proposed), each.accepted) for each in rest]
-        if sums is not None and counts:  # only sums matter, so they may stand in the first round
-            counts = [(sums.proposed, sums.accepted), *[(0, 0)] * len(rest[1:])]
-        rounds = tuple(RoundCounts(*each) for each in counts)
-        tokens = sum(len(step.committed) for step in finalized)
-        self._tokens, self._letters = self._tokens + tokens, self._letters + flight.letters
-        reason = flight.reader.finish_reason
-        return Arrival(number, flight.at, tokens - flight.tokens, "", rounds if in_passes else None, reason)
+    def _last_arrival(self, number: int, active: _ActiveRequest) -> Arrival:
+        del self._active[number]
+        reader = active.reader
+        with self._client.checking_format():
+            rounds = reader.finalized(tuple(active.rounds)) if active.rounds else ()
+        tokens = sum(len(step.committed) for step in rounds)
+        self._tokens, self._characters = self._tokens + tokens, self._characters + active.characters
+        counts = None if reader.trace_source == "bursts" else _round_counts(rounds[1:], reader.draft_counts)
+        return Arrival(number, active.at, tokens - active.tokens, "", counts, reader.finish_reason)
+
+
+def _round_counts(rounds: Sequence[Round], totals: DraftCounts | None) -> tuple[RoundCounts, ...]:
+    if totals is not None and rounds:  # only sums matter, so the first round can have them all
+        return RoundCounts(totals.proposed, totals.accepted), *[RoundCounts(0, 0)] * (len(rounds) - 1)
+    return tuple(RoundCounts(None if step.proposed is None else len(step.proposed), step.accepted) for step in rounds)

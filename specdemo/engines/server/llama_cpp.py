@@ -1,9 +1,9 @@
 """llama.cpp's server in its own protocol, which reports token ids and, with each event, the running draft counts.
 
 Events with the same `timings.predicted_ms` belong to one target pass; differences of the cumulative `draft_n` and
-`draft_n_accepted` are a round's proposed and accepted tokens. Tokens that end within a character send no event, so of
-passes that stay hidden that way, only the sums are known. Other servers imitate this one without its counts, so
-`LlamaCpp.found` has it decode a token before it believes them. A router finds its models by name in every request.
+`draft_n_accepted` are a round's proposed and accepted tokens. Tokens that end within a character send no event; only
+sums are known of passes hidden in this way. Other servers imitate this one without its counts, so `LlamaCpp.detect`
+decodes a token as a test. A router finds its models by the name in every request.
 """
 
 import re
@@ -13,22 +13,21 @@ from contextlib import closing
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
+from specdemo.engines import formats
 from specdemo.engines.base import Prefilling, counted_drafts
 from specdemo.engines.server.client import Client, Event, SilentError
 from specdemo.engines.server.protocol import Dialect, HttpRequest, Reader, choose
 from specdemo.errors import ServerError
-from specdemo.records import MOST, TICK, Model, Request, Round, Token
-
-_WINDOW = 64  # last tokens for a repetition penalty, if the context length is unknown; llama.cpp's own default
+from specdemo.records import MAX_TOKENS, TICK, Model, Request, Round, Token
 
 
 class LlamaCpp(Dialect):
     def __init__(self, client: Client, model: str | None) -> None:
         self._client = client
         self._props = client.fetch("/props")
-        listed = client.fetch("/v1/models")
-        with client.understanding():
-            self._model = choose(client, listed.get("data") or [{"id": "llama.cpp"}], model)
+        models = client.fetch("/v1/models")
+        with client.checking_format():
+            self._model = choose(client, models.get("data") or [{"id": "llama.cpp"}], model)
             self._name = str(self._model["id"])
             self._routed = self._props.get("role") == "router"
             if self._routed:
@@ -36,25 +35,25 @@ class LlamaCpp(Dialect):
             self._context: int | None = (self._props.get("default_generation_settings") or {}).get("n_ctx") or None
 
     @classmethod
-    def found(cls, client: Client, model: str | None) -> Self | None:
-        """Return the server's model; None if it is another kind of server, so that its errors are of no interest."""
+    def detect(cls, client: Client, model: str | None) -> Self | None:
+        """Return the dialect if the server proves to be llama.cpp's; otherwise None, and its errors do not matter."""
         props = client.find("/props", refusals=(503,) if client.key else (401, 403, 503)) or {}
         if not isinstance(props.get("default_generation_settings"), dict):
             return None
         try:
-            found = cls(client, model)
-            body = {**found._body("a", 1), "ignore_eos": True}
-            with closing(client.stream("/completion", body)) as events, client.understanding():
+            dialect = cls(client, model)
+            body = {**dialect._body("a", 1), "ignore_eos": True}
+            with closing(client.stream("/completion", body)) as events, client.checking_format():
                 reader = LlamaCppReader(next(events).at)
-                news = [one for event in events for one in reader.on_event(event)] + [*reader.end()]
+                steps = [step for event in events for step in reader.on_event(event)] + [*reader.end()]
         except ServerError as error:
             if isinstance(error, SilentError) or props.get("role") == "router":  # it is busy, or certainly llama.cpp
                 raise
             return None
-        return found if any(isinstance(one, Round) for one in news) else None
+        return dialect if any(isinstance(step, Round) for step in steps) else None
 
     def describe(self) -> Model:
-        with self._client.understanding():
+        with self._client.checking_format():
             meta = self._model.get("meta") or {}
             path = self._name.endswith(".gguf")
             return Model(
@@ -79,7 +78,7 @@ class LlamaCpp(Dialect):
             thinking = {"enable_thinking": request.enable_thinking}
             chat = {"model": self._name, "messages": request.messages, "chat_template_kwargs": thinking}
             prompt = str(self._client.fetch("/apply-template", chat).get("prompt"))
-        body = self._body(prompt, request.max_new_tokens) | request.llama_cpp(self._context or _WINDOW)
+        body = self._body(prompt, request.max_new_tokens) | formats.llama_cpp(request, self._context)
         return "/completion", body, LlamaCppReader
 
     def count_tokens(self, text: str) -> int:
@@ -111,12 +110,12 @@ class _Counts(NamedTuple):
 
 
 class LlamaCppReader(Reader):
-    def __init__(self, began: float) -> None:
-        super().__init__(began)
+    def __init__(self, sent_at: float) -> None:
+        super().__init__(sent_at)
         self._tokens: deque[Token] = deque()  # reported, but not in a round yet
         self._passes = -1  # in rounds so far, without the prefill
         self._seen = 0  # since then
-        self._closed = self._last = _Counts(began)  # at the end of the last round, and of the last pass
+        self._closed = self._last = _Counts(sent_at)  # at the end of the last round, and of the last pass
 
     def on_event(self, event: Event) -> Iterator[Prefilling | Round]:
         """Yield completed rounds; a round is complete once the next one begins."""
@@ -128,7 +127,7 @@ class LlamaCppReader(Reader):
         text, last = data.get("content") or "", self._last
         if not text and "tokens_predicted" not in data:
             return  # a keep-alive
-        if (more := data["tokens_predicted"] - last.tokens) > 0:
+        if (new_tokens := data["tokens_predicted"] - last.tokens) > 0:
             timings = data["timings"]
             now = _Counts(
                 event.at,
@@ -140,11 +139,11 @@ class LlamaCppReader(Reader):
             if now.milliseconds == last.milliseconds:
                 now = last._replace(tokens=now.tokens)
             else:
-                if more == 1:  # nothing is hidden, so the previous pass is complete
+                if new_tokens == 1:  # nothing is hidden, so the previous pass is complete
                     yield from self._close()
                 self._seen += 1
             self._last = now
-            self._tokens += [Token(id=None, text="")] * min(more - 1, MOST)
+            self._tokens += [Token(id=None, text="")] * min(new_tokens - 1, MAX_TOKENS)
             self._tokens.append(Token(id=(data.get("tokens") or [None])[-1], text=text))
         elif text:
             raise ValueError("a text without a token")
@@ -157,22 +156,21 @@ class LlamaCppReader(Reader):
         yield from self._close()
 
     def _close(self) -> Iterator[Round]:
-        """Yield a round for each pass since the last close; hidden passes share what is known of their sum."""
+        """Yield a round for each pass since the last close; hidden passes share the sums."""
         before, after = self._closed, self._last
         if after is before:
             return
-        passes = min(max(after.tokens - 1 - after.accepted - self._passes, self._seen), MOST)
+        passes = min(max(after.tokens - 1 - after.accepted - self._passes, self._seen), MAX_TOKENS)
         accepted, proposed = after.accepted - before.accepted, after.drafted - before.drafted
-        seconds = max(after.at - before.at, TICK)
+        seconds, remaining = max(after.at - before.at, TICK), passes
         if self._passes < 0 and passes > 1:  # the prefill proposes nothing, and takes nearly all the time
             yield self._round(0, 0, seconds)
-            seconds = TICK
-        rest = passes - (self._passes < 0 and passes > 1)
-        known = rest == 1 or (accepted == 0 and proposed % rest == 0)
-        for index in range(rest):
+            seconds, remaining = TICK, passes - 1
+        divides = remaining == 1 or (accepted == 0 and proposed % remaining == 0)
+        for index in range(remaining):
             if self._tokens:
-                own = accepted // rest + (index < accepted % rest)
-                yield self._round(own, proposed // rest if known else None, seconds / rest)
+                share = accepted // remaining + (index < accepted % remaining)
+                yield self._round(share, proposed // remaining if divides else None, seconds / remaining)
         self._passes, self._seen = self._passes + passes, 0
         self._closed = after
 

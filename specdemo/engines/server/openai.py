@@ -1,8 +1,8 @@
 """OpenAI's protocol, which nearly every server speaks.
 
-A chunk that arrives at once is a round, though it need not be a target pass. The number of tokens is reported at the
-end, if at all, and divided among the chunks by text length. Where chunks have token ids, as vLLM's can, each is a
-target pass, which the counts at the end confirm or refute.
+Each chunk is a round, although it need not be one target pass. The number of tokens is reported at the end or never,
+and divided among the chunks by text length. Chunks with token ids, as vLLM can send, are target passes; the counts at
+the end confirm or refute this.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,15 +11,16 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from specdemo.capabilities import SERVERS
+from specdemo.engines import formats
 from specdemo.engines.base import Prefilling, counted_drafts
 from specdemo.engines.server import vllm
-from specdemo.engines.server.client import Client, Event
+from specdemo.engines.server.client import REFUSALS, Client, Event
 from specdemo.engines.server.protocol import Dialect, HttpRequest, Reader, choose
-from specdemo.records import MOST, TICK, Model, Request, Round, Token, TraceSource
+from specdemo.records import MAX_TOKENS, TICK, Model, Request, Round, Token, TraceSource
 
 _LETTERS_PER_TOKEN = 4  # of English, for texts whose length in tokens is only estimated
 _PREFIXES = ("/v1", "/v3", "")  # where servers have the protocol; OpenVINO Model Server: v3
-_MOST_COUNTED = 2**31  # tokens; more is nonsense
+_MAX_COUNT = 2**31  # tokens; more is nonsense
 _METRICS_SECONDS = 2.0  # to wait for `/metrics`, without which only the counts are missing
 
 
@@ -28,21 +29,21 @@ class OpenAI(Dialect):
         self._client = client
         prefixes = [*dict.fromkeys((client.version, *_PREFIXES) if client.version else _PREFIXES)]
         for prefix in prefixes:
-            found = client.find(f"{prefix}/models", **{} if prefix == prefixes[0] else {"refusals": ()}) or {}
-            if isinstance(found.get("data"), list):
+            models = client.find(f"{prefix}/models", refusals=REFUSALS if prefix == prefixes[0] else ()) or {}
+            if isinstance(models.get("data"), list):
                 break
         else:
-            prefix, found = prefixes[0], {}
+            prefix, models = prefixes[0], {}
             if model is None:
-                client.fetch(f"{prefix}/models")  # raises what it is instead
+                client.fetch(f"{prefix}/models")  # raises an error that says what the server is
         self._prefix = prefix
-        with client.understanding():
-            self._model = choose(client, found.get("data") or [], model)
+        with client.checking_format():
+            self._model = choose(client, models.get("data") or [], model)
             self._name = str(self._model["id"])
         self._reader = partial(OpenAIReader, text_of=cache(self._text_of))
 
     def describe(self) -> Model:
-        with self._client.understanding():
+        with self._client.checking_format():
             return Model(
                 name=self._name,
                 architecture="server",
@@ -58,14 +59,14 @@ class OpenAI(Dialect):
 
     @cached_property
     def _vllm(self) -> str | None:
-        """The version of vLLM, the only server that has one at this path."""
+        """vLLM's version; other servers have none at this path."""
         return (self._client.find("/version", refusals=()) or {}).get("version")
 
     def counters(self) -> str:
         return self._client.text("/metrics", _METRICS_SECONDS) if self._vllm else ""
 
     def ask(self, request: Request) -> HttpRequest:
-        body: dict[str, Any] = {"model": self._name, **request.openai(neutral=False)}
+        body: dict[str, Any] = {"model": self._name, **formats.openai(request, neutral=False)}
         body |= {"stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
         if not request.apply_chat_template:
             return f"{self._prefix}/completions", {**body, "prompt": request.prompt}, self._reader
@@ -77,18 +78,18 @@ class OpenAI(Dialect):
         return str(self._client.fetch("/detokenize", {"model": self._name, "tokens": [token]}).get("prompt"))
 
     def count_tokens(self, text: str) -> int:
-        """Return a rough number of tokens: not every server can be asked."""
+        """Return a rough estimate: not every server can count tokens."""
         return max(len(text) // _LETTERS_PER_TOKEN, 1)
 
 
 class OpenAIReader(Reader):
-    """Reads one answer. Thinking that arrives apart is put between the marks that models write around it."""
+    """Reads one answer. Reasoning in a separate field is put between `<think>` tags, as models write it."""
 
     trace_source: TraceSource = "bursts"
 
-    def __init__(self, began: float, text_of: Callable[[int], str]) -> None:
-        super().__init__(began)
-        self._at, self._text_of = began, text_of
+    def __init__(self, sent_at: float, text_of: Callable[[int], str]) -> None:
+        super().__init__(sent_at)
+        self._at, self._text_of = sent_at, text_of
         self._report: vllm.Report | None = None
         self._thinks = False
 
@@ -106,7 +107,7 @@ class OpenAIReader(Reader):
             self.finish_reason = "length" if reason == "length" else "stop"
         text, ids = self._text(choice), choice.get("token_ids") or ()
         if text or ids:
-            first = self._at == self.began
+            first = self._at == self.sent_at
             if first or not ids:
                 self.trace_source = "reported" if ids else "bursts"
             texts = zip(ids or [None], _split(text, len(ids) or 1), strict=True)
@@ -120,19 +121,20 @@ class OpenAIReader(Reader):
         parts = content if isinstance(content, list) else [content]
         thoughts = [part["thinking"] for part in parts if isinstance(part, dict) and part.get("thinking")]
         thought = _joined(delta.get("reasoning_content")) or _joined(delta.get("reasoning")) or _joined(thoughts)
-        said = _joined(choice.get("text")) or _joined(parts)
+        answer = _joined(choice.get("text")) or _joined(parts)
         text = thought if self._thinks or not thought else f"<think>{thought}"
         self._thinks = self._thinks or bool(thought)
-        if self._thinks and said:
+        if self._thinks and answer:
             self._thinks, text = False, f"{text}</think>"
-        return (text + said).encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # without lone surrogates
+        text += answer
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # without lone surrogates
 
     def with_token_texts(self, step: Round) -> Round:
         text, committed = "".join(token.text for token in step.committed), list[Token]()
         for token in step.ids if len(step.ids) > 1 else ():
-            own = self._text_of(token)
-            committed.append(Token(id=token, text=own if text.startswith(own) else ""))  # a special token has none
-            text = text.removeprefix(own)
+            part = self._text_of(token)
+            committed.append(Token(id=token, text=part if text.startswith(part) else ""))  # empty for special tokens
+            text = text.removeprefix(part)
         return step.model_copy(update={"committed": tuple(committed)}) if committed and not text else step
 
     def finalized(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
@@ -140,32 +142,34 @@ class OpenAIReader(Reader):
         if self.trace_source == "bursts" or tokens != (self.total or tokens):
             self.trace_source = "bursts"
             return self._divided(rounds)
-        first, *rest = rounds
-        accepted = [len(step.committed) - 1 for step in rest]
+        prefill, *others = rounds
+        accepted = [len(step.committed) - 1 for step in others]
         unseen = self.draft_counts.accepted - sum(accepted) if self.draft_counts and accepted else 0
-        accepted[-1:] = [count + unseen for count in accepted[-1:]]  # behind the end of the text
-        proposed = self._report.proposed(accepted) if self._report else [None] * len(rest)
-        if len(first.committed) > 1 or unseen < 0 or proposed is None:  # something joined rounds
+        if accepted:
+            accepted[-1] += unseen  # accepted after the end of the text
+        proposed = self._report.proposed(accepted) if self._report else [None] * len(others)
+        if len(prefill.committed) > 1 or unseen < 0 or proposed is None:  # rounds were joined on the way
             self.trace_source = "bursts"
             return rounds
-        drafts = map(counted_drafts, (step.committed for step in rest), proposed, accepted)
-        return (first, *(step.model_copy(update={"proposed": each}) for step, each in zip(rest, drafts, strict=True)))
+        drafts = map(counted_drafts, (step.committed for step in others), proposed, accepted)
+        steps = zip(others, drafts, strict=True)
+        return (prefill, *(step.model_copy(update={"proposed": draft_tokens}) for step, draft_tokens in steps))
 
     def _divided(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
         """Divide the reported number of tokens among the rounds, at least one each, by their texts' lengths."""
         texts = ["".join(token.text for token in step.committed) for step in rounds]
-        spare = min(max((self.total or 0) - len(rounds), 0), MOST)
+        extra = min(max((self.total or 0) - len(rounds), 0), MAX_TOKENS)  # tokens beyond one per round
         ends = [0, *accumulate(map(len, texts))]
-        found = []
+        divided = []
         for step, text, (start, end) in zip(rounds, texts, pairwise(ends), strict=True):
-            more = spare * end // (ends[-1] or 1) - spare * start // (ends[-1] or 1)
-            committed = tuple(Token(id=None, text=part) for part in _split(text, 1 + more))
-            found.append(step.model_copy(update={"committed": committed}))
-        return tuple(found)
+            count = 1 + extra * end // (ends[-1] or 1) - extra * start // (ends[-1] or 1)
+            committed = tuple(Token(id=None, text=part) for part in _split(text, count))
+            divided.append(step.model_copy(update={"committed": committed}))
+        return tuple(divided)
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and 0 < value <= _MOST_COUNTED else None
+    return value if isinstance(value, int) and 0 < value <= _MAX_COUNT else None
 
 
 def _joined(content: object) -> str:

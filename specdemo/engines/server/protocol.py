@@ -1,4 +1,4 @@
-"""What all protocols have in common: a dialect writes the request, and its reader turns events into rounds."""
+"""The interface of all protocols: a dialect writes requests, and its reader turns events into rounds."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -10,12 +10,12 @@ from specdemo.records import DraftCounts, FinishReason, Model, Request, Round, T
 
 
 class Reader(ABC):
-    """Reads one answer that was asked for at time `began`, by `perf_counter`."""
+    """Reads the answer to a request that was sent at this time by `perf_counter`."""
 
     trace_source: TraceSource = "reported"
 
-    def __init__(self, began: float) -> None:
-        self.began = began
+    def __init__(self, sent_at: float) -> None:
+        self.sent_at = sent_at
         self.finish_reason: FinishReason | None = None
         self.prompt_tokens: int | None = None
         self.total: int | None = None  # tokens of the answer, once they are reported
@@ -25,7 +25,7 @@ class Reader(ABC):
     def on_event(self, event: Event) -> Iterator[Prefilling | Round]: ...
 
     def with_token_texts(self, step: Round) -> Round:
-        """Detokenize each id separately; leave the round unchanged if the pieces do not add up to its text."""
+        """Detokenize each id separately; leave the round unchanged if the texts do not join to its own."""
         return step
 
     def end(self) -> Iterator[Round]:
@@ -61,16 +61,18 @@ class Dialect(ABC):
         return ""
 
 
-def choose(client: Client, listed: Sequence[dict[str, Any]], name: str | None) -> dict[str, Any]:
-    """Return the listed model of a name, or the only one; otherwise, the error lists them."""
-    option, names = "--plain-model" if client.side == "plain" else "--model", [str(one["id"]) for one in listed]
-    known = client.redacted(", ".join(names))
+def choose(client: Client, models: Sequence[dict[str, Any]], name: str | None) -> dict[str, Any]:
+    """Return the model with this name, or the only one. Otherwise raise a ServerError that lists them."""
+    option = "--plain-model" if client.side == "plain" else "--model"
+    names = client.redacted(", ".join(str(model["id"]) for model in models))
     if name is None:
-        if len(listed) == 1:
-            return listed[0]
-        what = f"has several models ({known})" if listed else "does not list its models"
-        raise client.error(f"{what}; name one with {option}.")
-    fits = [one for one in listed if name == one["id"] or name in (one.get("aliases") or ())]
-    if listed and not fits:
-        raise client.error(f"has no model {name!r}, but {known}; name one of them with {option}.")
-    return fits[0] if fits else {"id": name}
+        if len(models) == 1:
+            return models[0]
+        reason = f"has several models ({names})" if models else "does not list its models"
+        raise client.error(f"{reason}; name one with {option}.")
+    for model in models:
+        if name == model["id"] or name in (model.get("aliases") or ()):
+            return model
+    if models:
+        raise client.error(f"has no model {name!r}, but {names}; name one of them with {option}.")
+    return {"id": name}

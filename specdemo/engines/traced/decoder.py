@@ -1,7 +1,7 @@
 """One request in specdemo's own loop: draft, verify, commit.
 
-A round's clock covers what every implementation must do: drafting, the target pass, and choosing tokens. What is only
-displayed (probabilities in greedy decoding, entropies, text) is computed off the clock.
+A round's clock covers what every implementation must do: drafting, the target pass, and choosing tokens. Values for
+display only (probabilities in greedy decoding, entropies, text) are computed off the clock.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -47,7 +47,7 @@ class TracedDecoder(Decoder):
     ) -> None:
         """Create a decoder. It calls `reset` after a failure, which may leave the caches inconsistent."""
         self._request, self._sampling = request, request.sampling
-        self._tokenizer, self._ends = tokenizer, tokenizer.ends()
+        self._tokenizer, self._eos_ids = tokenizer, tokenizer.eos_ids()
         self._open_target, self._open_drafter = target, drafter
         self._reset, self._update_strategy = reset, update_strategy
         self._text: list[int] = []
@@ -105,7 +105,7 @@ class TracedDecoder(Decoder):
             raise EngineError.of(error) from error
 
     def _round(self, proposals: Sequence[Proposal], started: float, drafted: float) -> Round:
-        """Verify the proposals and commit a round. Values computed after `ended` are for display only."""
+        """Verify the proposals and commit a round. Everything after `ended` is for display only."""
         assert self._target is not None
         ids = [proposal.id for proposal in proposals]
         logits = self._target.logits(self._text + ids, len(ids) + 1)
@@ -151,7 +151,7 @@ class TracedDecoder(Decoder):
     def _until_end(self, committed: list[int]) -> list[int]:
         if not self._request.ignore_eos:
             for index, token in enumerate(committed):
-                if token in self._ends:
+                if token in self._eos_ids:
                     self.finish_reason = "stop"
                     return committed[: index + 1]
         if len(self._text) + len(committed) - self._prompt_length >= self._request.max_new_tokens:

@@ -1,4 +1,4 @@
-"""What proposes tokens: a draft model, one with a different tokenizer, or the text so far."""
+"""Proposers of tokens: a draft model, one with a different tokenizer, and indexes of the text so far."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -30,12 +30,12 @@ from specdemo.settings import Sampling
 class Proposal:
     """A proposed token. `distribution` computes the draft's distribution, if it has one.
 
-    `confidence` computes the token's probability more cheaply, for policies that need it on the clock.
+    `confidence` computes the token's probability at less cost, for policies that need it on the clock.
     """
 
     id: int
     distribution: Callable[[], Probabilities] | None
-    confidence: Callable[[], float] = lambda: 1.0  # a copied token's, for which no policy asks
+    confidence: Callable[[], float] = lambda: 1.0  # of a copied token, which no policy uses
 
     @property
     def probability(self) -> float | None:
@@ -69,7 +69,7 @@ class ModelDrafter(Proposer):
         random: Uniform,
         tokens: Tokens | None = None,
     ) -> None:
-        """Propose at most `context` tokens into a text; `tokens` belong to the logits, if not all of the target's.
+        """`context` limits text and proposals together; `tokens` are those of the logits, if not all of the target's.
 
         `vocabulary` is the target's number of logits; a draft with the same tokenizer may pad its own differently.
         """
@@ -118,11 +118,11 @@ class ModelDrafter(Proposer):
             seen = columns[columns >= 0]
 
         def probabilities() -> Probabilities:
-            own = distribution(row, sampling, seen)
+            draft = distribution(row, sampling, seen)
             if self._tokens is None:
-                return own
+                return draft
             result = np.zeros(self._vocabulary)
-            np.add.at(result, self._tokens, own)
+            np.add.at(result, self._tokens, draft)
             return result
 
         if sampling.do_sample:
@@ -144,10 +144,10 @@ class TextDrafter(Proposer):
 
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
         tokens = self._index.find(text, limit).tokens
-        return [Proposal(token, partial(_certainty, token, self._vocabulary)) for token in tokens]
+        return [Proposal(token, partial(_one_hot, token, self._vocabulary)) for token in tokens]
 
 
-def _certainty(token: int, vocabulary: int) -> Probabilities:
+def _one_hot(token: int, vocabulary: int) -> Probabilities:
     return np.bincount([token], minlength=vocabulary).astype(float)
 
 
@@ -157,7 +157,7 @@ class TranslatingDrafter(Proposer):
     Proposed text is re-encoded for the target, so it has no probability: the target's tokens are not the draft's.
     """
 
-    _CONTEXT = 16  # target tokens re-encoded with the proposal, to tokenize the join consistently
+    _CONTEXT = 16  # target tokens encoded again with the proposal, to tokenize the boundary consistently
 
     def __init__(self, drafter: ModelDrafter, draft_tokenizer: Tokenizer, target_tokenizer: Tokenizer) -> None:
         self._drafter, self._draft_tokenizer, self._target_tokenizer = drafter, draft_tokenizer, target_tokenizer
@@ -186,5 +186,8 @@ class TranslatingDrafter(Proposer):
 
 def _find_end(context: Sequence[int], encoded: Sequence[int]) -> int | None:
     """Find the end of the context, which encoding may prefix with a few tokens; None if not found."""
-    ends = (start + len(context) for start in range(min(3, len(encoded))))
-    return next((end for end in ends if list(encoded[end - len(context) : end]) == list(context)), None)
+    for start in range(min(3, len(encoded))):
+        end = start + len(context)
+        if list(encoded[start:end]) == list(context):
+            return end
+    return None

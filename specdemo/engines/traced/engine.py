@@ -1,7 +1,7 @@
 """Decodes a pair in specdemo's own loop. Both sides share one compiled target; each request has its own caches."""
 
 import math
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Literal
@@ -17,7 +17,7 @@ from specdemo.engines.language_model import (
     Adapt,
     HeadModel,
     LanguageModel,
-    OwnTokens,
+    ReducedVocabulary,
     Tokens,
     add_states_output,
 )
@@ -35,12 +35,12 @@ from specdemo.settings import RuntimeSettings
 from specdemo.strategies import Plain, Strategy
 
 _Role = Literal["plain", "speculative", "draft"]  # the sides share the target, but not its cache
-_CACHED_TEXTS = 2  # the warm-up's and the chat's
+_CACHED_TEXTS = 2  # of the warm-up and of the chat
 # Activations of a draft that share a scale. Steps take a tenth less time than with 32, at the same agreement; larger
 # groups do not divide the rows of every model.
 _DRAFT_GROUP = 64
-_LEAST_PROBABILITY = 1e-12  # keeps logarithms finite
-_FIXED_LENGTHS = range(1, 6)  # longer rounds rarely pay, and each compiled length takes memory
+_MIN_PROBABILITY = 1e-12  # keeps logarithms finite
+_FIXED_LENGTHS = range(1, 6)  # of passes; longer rounds rarely pay, and each compiled length takes memory
 _EXACT_LAYOUTS: tuple[Layout, ...] = ("empty", "padded")  # may repeat bits at any length; the cheaper one first
 
 
@@ -54,21 +54,19 @@ class TracedEngine(Engine):
         self.thoroughness = thoroughness
         check_devices(runtime)
         tokenizers = IN_BACKGROUND.submit(_tokenizers, pair)
-        default = pair_settings(pair).strategy  # most requests use it
-        early = {1, *_lengths(default)} if thoroughness.fixed_lengths else ()
-        draft = IN_BACKGROUND.submit(_load_draft, pair, runtime, early=bool(early))
-        self._target: LanguageModel | None = _load_target(pair, runtime, early)
-        if self._target.layout is None and pair.runtime.dynamic_quantization == "auto":
-            self._target = None  # freed first
-            runtime = pair.runtime  # off
-            draft = IN_BACKGROUND.submit(_load_draft, pair, runtime, early=bool(early))
-            self._target = _load_target(pair, runtime, early)
+        default = pair_settings(pair).strategy if thoroughness.fixed_lengths else None  # most requests use it
+        target, draft = _load_models(pair, runtime, default)
+        if target.layout is None and pair.runtime.dynamic_quantization == "auto":  # its passes do not repeat bits
+            del target, draft  # free their memory first
+            runtime = pair.runtime  # without quantization
+            target, draft = _load_models(pair, runtime, default)
+        self._target: LanguageModel | None = target
+        self._draft, self._draft_tokens, self._head = draft
         self._tokenizer, self._draft_tokenizer = tokenizers.result()
-        self._draft, self._own_tokens, self._head = draft.result()
         self._estimates = Estimates()  # of the automatic lookahead
         self._sequences: dict[_Role, list[CachedSequence]] = {}
         if self._head is not None and np.array_equal(self._head.tokens, np.arange(self._target.vocabulary)):
-            self._own_tokens = None  # the same as the target's
+            self._draft_tokens = None  # the same as the target's
         elif self._draft is not None and self._head is None:
             self.pair = pair.model_copy(update={"translated": self._draft_tokenizer is not None})
         if self._draft is not None:  # `draft_agreement` repeats its choices in passes over many tokens
@@ -104,9 +102,9 @@ class TracedEngine(Engine):
         sequence.logits(text)
         longer = [*text, *(text * tokens)[:tokens]]
         while True:
-            began = perf_counter()
+            start = perf_counter()
             sequence.logits(longer, tokens)
-            yield perf_counter() - began
+            yield perf_counter() - start
 
     def log_probabilities(
         self, request: Request, before: Sequence[int], tokens: Sequence[int], *, one_by_one: bool
@@ -116,7 +114,7 @@ class TracedEngine(Engine):
         target = self._model("plain").sequence(len(text), kv_cache=request.kv_cache)
         rows = (target.logits(text[:end])[0] for end in ends) if one_by_one else target.logits(text[:-1], len(tokens))
         return [
-            math.log(max(float(distribution(row, request.sampling, text[:end])[text[end]]), _LEAST_PROBABILITY))
+            math.log(max(float(distribution(row, request.sampling, text[:end])[text[end]]), _MIN_PROBABILITY))
             for row, end in zip(rows, ends, strict=True)
         ]
 
@@ -149,10 +147,10 @@ class TracedEngine(Engine):
             index = index_of(strategy)
             return (lambda *_: TextDrafter(index, vocabulary)), index.update_strategy
         context = self.pair.draft.context_length if self.pair.draft is not None else None
-        # not when sampling: a seed reproduces a run only if every run starts from the same estimates
+        # when sampling, every run starts from the same estimates, so that a seed reproduces it
         learns = strategy.needs_costs and not request.sampling.do_sample
         if costs is not None and self._model("speculative").compiles_lengths:
-            longest = _FIXED_LENGTHS[-1]  # measured with compiled passes, but longer ones are compiled for no policy
+            longest = _FIXED_LENGTHS[-1]  # costs were measured with compiled passes, but no longer ones are compiled
             costs = costs.model_copy(update={"verify": costs.verify[:longest], "drafting": costs.drafting[:longest]})
         policy = policy_for(strategy, costs, self._estimates if learns else None)
 
@@ -162,7 +160,9 @@ class TracedEngine(Engine):
                 if self._head is not None
                 else self._sequence("draft", text, capacity, kv_cache=request.kv_cache)
             )
-            drafter = ModelDrafter(sequence, vocabulary, context, policy, request.sampling, random, self._own_tokens)
+            drafter = ModelDrafter(
+                sequence, vocabulary, context, policy, request.sampling, random, self._draft_tokens
+            )
             if self._draft_tokenizer is None:
                 return drafter
             return TranslatingDrafter(drafter, self._draft_tokenizer, self._tokenizer)
@@ -174,52 +174,57 @@ def _lengths(strategy: Strategy) -> Sequence[int]:
     """Return the lengths of the target passes in a strategy's rounds, in tokens."""
     if isinstance(strategy, Plain):
         return (1,)
-    lookahead = strategy.fixed_lookahead
-    return (1, lookahead + 1) if lookahead and strategy.drafter.model else _FIXED_LENGTHS
+    if strategy.fixed_lookahead and strategy.drafter.model:
+        return (1, strategy.fixed_lookahead + 1)
+    longest = min((getattr(strategy, "max_assistant_tokens", None) or _FIXED_LENGTHS[-1]) + 1, _FIXED_LENGTHS[-1])
+    # a pass over three tokens is padded to four, which costs 2 % more; another length costs two seconds of a core
+    return [length for length in _FIXED_LENGTHS if length in (1, 2, 4, longest) and length <= longest]
 
 
 def _draft_lengths(pair: ModelPair, strategy: Strategy) -> Sequence[int]:
-    """A draft reads one token, or two after a fully accepted round; a head every committed one."""
-    return range(1, max(_lengths(strategy)) + 1) if pair.eagle3 else (1, 2)
+    """Return pass lengths of a draft, which reads one token or two; a head reads every committed one."""
+    return range(1, max(_lengths(strategy)) + 1) if pair.head == "eagle3" else (1, 2)
 
 
 def _layouts(pair: ModelPair) -> tuple[Layout, ...]:
-    """Activations are quantized only where weights are compressed."""
+    """Return the layouts to try; none without compressed weights, since activations are quantized only with them."""
     return () if pair.target.weights.lower().startswith(("f", "bf")) else _EXACT_LAYOUTS
 
 
-def _load_target(pair: ModelPair, runtime: RuntimeSettings, early: Iterable[int]) -> LanguageModel:
-    states: Adapt = add_states_output if pair.eagle3 else lambda model: None
-    options = properties(runtime, runtime.device)
-    return LanguageModel(
-        folder_of(pair.target), runtime.device, options, layouts=_layouts(pair), adapt=states, early=early
-    )
+_Draft = tuple[LanguageModel | None, Tokens | None, HeadModel | None]
 
 
-def _load_draft(
-    pair: ModelPair, runtime: RuntimeSettings, *, early: bool
-) -> tuple[LanguageModel | None, Tokens | None, HeadModel | None]:
-    """The draft, its own tokens if they differ from the target's, and its head if it is one. With `early`, passes are
-    compiled in the layout that the target will probably have.
-    """
+def _load_models(pair: ModelPair, runtime: RuntimeSettings, default: Strategy | None) -> tuple[LanguageModel, _Draft]:
+    """Load target and draft at the same time, and start compiling the passes of the default strategy's rounds."""
+    lengths, draft_lengths = (_lengths(default), _draft_lengths(pair, default)) if default is not None else ((), ())
+    draft = IN_BACKGROUND.submit(_load_draft, pair, runtime, draft_lengths)
+    folder, options = folder_of(pair.target), properties(runtime, runtime.device)
+    adapt: Adapt = add_states_output if pair.head == "eagle3" else lambda model: None
+    target = LanguageModel(folder, runtime.device, options, layouts=_layouts(pair), adapt=adapt, lengths=lengths)
+    return target, draft.result()
+
+
+def _load_draft(pair: ModelPair, runtime: RuntimeSettings, lengths: Sequence[int]) -> _Draft:
+    """Return the draft's model, its tokens if they differ from the target's, and its head if it is one."""
     if pair.draft is None:
         return None, None, None
     folder, device = folder_of(pair.draft), draft_device(runtime)
     # a draft quantizes activations where its target does: its steps take a fifth less time
-    own = draft_runtime(runtime if device == runtime.device else pair.runtime)
-    options = properties(own, device, group=_DRAFT_GROUP)
-    layouts, lengths = _layouts(pair)[:1], _draft_lengths(pair, pair_settings(pair).strategy) if early else ()
-    if pair.eagle3:
+    settings = draft_runtime(runtime if device == runtime.device else pair.runtime)
+    options = properties(settings, device, group=_DRAFT_GROUP)
+    layouts = _layouts(pair)[:1]  # the target's most likely one
+    if pair.head == "eagle3":
         head = HeadModel(folder, device, options, layouts, lengths)
         return head.model, head.tokens, head
-    adapted = OwnTokens()
-    return LanguageModel(folder, device, options, layouts=layouts, adapt=adapted, early=lengths), adapted.tokens, None
+    reduced = ReducedVocabulary()
+    model = LanguageModel(folder, device, options, layouts=layouts, adapt=reduced, lengths=lengths)
+    return model, reduced.tokens, None
 
 
 def _tokenizers(pair: ModelPair) -> tuple[Tokenizer, Tokenizer | None]:
     """Return the target's tokenizer, and the draft's if it is a different one."""
     target, draft = Tokenizer(pair.target), pair.draft
-    if draft is None or pair.eagle3:
+    if draft is None or pair.head == "eagle3":
         return target, None
     tokenizer = Tokenizer(draft)
     try:
