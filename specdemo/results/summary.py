@@ -1,7 +1,4 @@
-"""The summary of a comparison, which page, terminal, reports and files share: figures, sentences and warnings.
-
-Counts do not depend on clocks. How sure the headline sounds follows from the interval.
-"""
+"""The summary of a comparison, for page, terminal, reports and files: headline, sentences, figures and warnings."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,8 +14,7 @@ from specdemo.results.words import agreement, divergence_reason, milliseconds, n
 from specdemo.text import counted
 
 _EXACT = 1.2  # within this factor of 1×, a second decimal matters
-_APART = 1.1  # typical steps over the race's clocks; hand-set: from here on a reader asks why
-_SOURCES = {True: "in this run", False: "measured separately"}
+_APART = 1.1  # typical steps over the race's clocks; hand-set: readers notice a larger difference
 _POSITIONS = 4  # listed in "acceptance by position"; the chart has all
 
 
@@ -36,9 +32,9 @@ class Figure:
 class Summary:
     """Strings are empty where there is nothing to say.
 
-    `range` is the headline's interval in words, `refined` the number of repeats in it; `certain` has counts, which
-    hold whatever disturbed the clocks. `seconds` are for the same number of tokens, prefill excluded, in typical
-    steps; `apart` says why they differ from the race's clocks.
+    `range` is the headline's interval in words, `refined` the number of repeats in it. `certain` has counts, which
+    no disturbance of the clocks affects. `seconds` are for the same number of tokens, prefill excluded, in typical
+    steps. `apart` explains why they differ from the race's clocks.
     """
 
     headline: str
@@ -64,37 +60,37 @@ class Summary:
         return ", ".join(filter(None, (self.headline, self.range, self.refined))) + "."
 
     def to_dict(self) -> dict[str, Any]:
-        words = asdict(self)
-        return {name: words[name] for name in words if name not in ("speedup", "values")} | self.values
+        fields = asdict(self)
+        return {name: fields[name] for name in fields if name not in ("speedup", "values")} | self.values
 
 
 def summarise(comparison: Comparison) -> Summary:
     speedup = estimate.of_comparison(comparison) if comparison.both_ran else None
-    warned = tuple(warnings(comparison, speedup))
+    run_warnings = tuple(warnings(comparison, speedup))
     seconds = _seconds(comparison, speedup)
     strength: Strength | Literal["none"] = "none" if speedup is None else speedup.strength
-    nothing = speedup is not None and not any(step.accepted for step in comparison.speculative.rounds)
+    gained = any(step.accepted for step in comparison.speculative.rounds)
     if speedup is None:
         headline = "Too short to compare" if comparison.both_ran else "Nothing to compare"
-    elif nothing and strength in ("uncertain", "noisy"):
+    elif not gained and strength in ("uncertain", "noisy"):
         # a round that accepts nothing cannot be faster than a plain step, whatever the clocks say
         headline, strength = "Nothing gained", "even"
     else:
-        headline = call(speedup)
+        headline = headline_of(speedup)
     return Summary(
         headline=headline,
         strength=strength,
         direction="same" if speedup is None else speedup.direction,
         range="" if speedup is None else between(speedup),
         refined=f"refined by {counted(len(comparison.repeats), 'repeat')}" if comparison.repeats else "",
-        sentence=_sentence(comparison, speedup, seconds, nothing=nothing),
+        sentence=_sentence(comparison, speedup, seconds, gained=gained),
         certain=_certain(comparison, strength),
         speedup=speedup,
         seconds=seconds,
         apart=_apart(comparison, speedup, seconds),
         figures=tuple(figures(comparison, speedup)),
-        warnings=warned,
-        why=tuple(filter(None, _why(comparison, speedup, warned))),
+        warnings=run_warnings,
+        why=tuple(filter(None, _why(comparison, speedup, run_warnings))),
         agreement=agreement(comparison),
         made_by=f"{comparison.pair.name} on {comparison.environment.device}: {run_words(comparison)}.",
         notes=tuple(notes(comparison)),
@@ -104,14 +100,11 @@ def summarise(comparison: Comparison) -> Summary:
 
 def _values(comparison: Comparison, speedup: Speedup | None) -> dict[str, Any]:
     run = comparison.speculative
-    values: dict[str, Any] = {"speedup": None, "speedup_interval": None, "plain_steps_per_round": None}
-    if speedup is not None:
-        values |= speedup.model_dump(exclude={"middle", "low", "high"}) | {
-            "speedup": speedup.middle,
-            "speedup_interval": [speedup.low, speedup.high],
-            "plain_steps_per_round": speedup.plain_steps_per_round,
-        }
-    return values | {
+    return {
+        "speedup": None if speedup is None else speedup.middle,
+        "speedup_interval": None if speedup is None else [speedup.low, speedup.high],
+        "plain_steps_per_round": None if speedup is None else speedup.plain_steps_per_round,
+        **({} if speedup is None else speedup.model_dump(exclude={"middle", "low", "high"})),
         "acceptance_rate": metrics.acceptance_rate(run),
         "mean_acceptance_length": metrics.mean_acceptance_length(run),
         "identical": metrics.identical(comparison) if comparison.both_ran else None,
@@ -122,25 +115,17 @@ def _values(comparison: Comparison, speedup: Speedup | None) -> dict[str, Any]:
 # The headline and what stands beside it
 
 
-def call(speedup: Interval) -> str:
-    """The headline of a speedup, such as "1.4× faster"."""
-    factor = times(speedup.middle)
+def headline_of(speedup: Interval) -> str:
     match speedup.strength:
-        case "noisy":
-            return "Too noisy to call"
-        case "even":
-            return "About even"
         case "clear":
-            return f"{factor} {speedup.direction}"
+            return _times_faster(speedup.middle)
         case "probable":
-            return f"Probably {speedup.direction}, about {factor}"
-    if 1 / (1 + estimate.LITTLE) < speedup.middle < 1 + estimate.LITTLE:
-        return f"Not certain: about {speedup.middle:.2f}×"
-    return f"Not certain: perhaps {factor} {_faster(speedup.middle)}"
-
-
-def _faster(speedup: float) -> str:
-    return "faster" if speedup > 1 else "slower"
+            return f"{capitalised(speedup.call)}, about {times(speedup.middle)}"
+        case "uncertain" if 1 / (1 + estimate.LITTLE) < speedup.middle < 1 + estimate.LITTLE:
+            return f"Not certain: about {speedup.middle:.2f}×"
+        case "uncertain":
+            return f"Not certain: perhaps {_times_faster(speedup.middle)}"
+    return capitalised(speedup.call)
 
 
 def times(speedup: float) -> str:
@@ -149,17 +134,21 @@ def times(speedup: float) -> str:
     return f"{factor:.1f}×" if factor >= _EXACT else f"{factor:.2f}×"
 
 
+def _times_faster(speedup: float) -> str:
+    return f"{times(speedup)} {'faster' if speedup > 1 else 'slower'}"
+
+
 def between(speedup: Interval) -> str:
-    if speedup.is_bound:
+    if speedup.strength == "noisy":
         return f"at most {times(speedup.high)} faster"
     if speedup.low >= 1:
         return f"between {times(speedup.low)} and {times(speedup.high)} faster"
     if speedup.high <= 1:
         return f"between {times(speedup.high)} and {times(speedup.low)} slower"
-    return f"between {times(speedup.low)} slower and {times(speedup.high)} faster"
+    return f"between {_times_faster(speedup.low)} and {_times_faster(speedup.high)}"
 
 
-def _sentence(comparison: Comparison, speedup: Speedup | None, seconds: dict[Side, float], *, nothing: bool) -> str:
+def _sentence(comparison: Comparison, speedup: Speedup | None, seconds: dict[Side, float], *, gained: bool) -> str:
     missing = list(comparison.failures.values())
     for side in SIDES:
         run = comparison.side(side)
@@ -169,8 +158,8 @@ def _sentence(comparison: Comparison, speedup: Speedup | None, seconds: dict[Sid
             missing += [f"Stopped before the {side} side began."]
     if missing or speedup is None:
         return " ".join(missing) or "The answer is too short to compare; allow more tokens."
-    if nothing:
-        return _nothing(comparison)
+    if not gained:
+        return _nothing_gained(comparison)
     length, steps = speedup.tokens_per_round, speedup.plain_steps_per_round
     if length is None or steps is None:
         plain, speculative = (f"{seconds[side]:.2f} s" for side in SIDES)
@@ -182,16 +171,16 @@ def _sentence(comparison: Comparison, speedup: Speedup | None, seconds: dict[Sid
     return f"Each round writes {length:.2f} tokens {conjunction} takes as long as {steps:.2f} {noun}."
 
 
-def _nothing(comparison: Comparison) -> str:
+def _nothing_gained(comparison: Comparison) -> str:
     drafter = comparison.settings.strategy.drafter
-    if any(step.proposed is None or step.proposed for step in comparison.speculative.rounds):
+    if any(step.proposed != () for step in comparison.speculative.rounds):
         return f"None of {drafter.subject}'s proposals was accepted, so speculation only cost time."
-    what = "proposed nothing" if drafter.model else "found nothing to copy"
-    return f"{capitalised(drafter.subject)} {what}, so both sides decoded one token at a time."
+    reason = "proposed nothing" if drafter.model else "found nothing to copy"
+    return f"{capitalised(drafter.subject)} {reason}, so both sides decoded one token at a time."
 
 
 def _certain(comparison: Comparison, strength: str) -> str:
-    """Return the counts, which hold whatever the clocks say, unless the clocks suffice."""
+    """Return the counts if the clocks may be wrong or leave the direction open."""
     load, passes = max(estimate.loads(comparison), default=0.0), metrics.passes_to(comparison)
     busy = load > estimate.BUSY
     if passes is None or not (comparison.environment.remote or busy or strength == "uncertain"):
@@ -202,17 +191,16 @@ def _certain(comparison: Comparison, strength: str) -> str:
 
 def _seconds(comparison: Comparison, speedup: Speedup | None) -> dict[Side, float]:
     """Return both sides' seconds for the same number of tokens, in typical steps: their ratio is the headline's."""
-    tokens = metrics.common_tokens(comparison)
-    if speedup is not None and speedup.strength != "noisy":
-        plain = tokens * speedup.plain_step
-        return {"plain": plain, "speculative": plain / speedup.middle}
-    return _clocks(comparison) if tokens else {}
+    if speedup is None or speedup.strength == "noisy":
+        return _clocks(comparison)
+    plain = metrics.common_tokens(comparison) * speedup.plain_step
+    return {"plain": plain, "speculative": plain / speedup.middle}
 
 
 def _clocks(comparison: Comparison) -> dict[Side, float]:
-    """Return both sides' seconds for the same number of tokens, by the race's own clocks."""
+    """The same by the race's own clocks; empty if there are no tokens to compare."""
     tokens = metrics.common_tokens(comparison)
-    return {side: metrics.seconds_to(comparison.side(side), tokens) for side in SIDES}
+    return {side: metrics.seconds_to(comparison.side(side), tokens) for side in SIDES} if tokens else {}
 
 
 def _apart(comparison: Comparison, speedup: Speedup | None, seconds: dict[Side, float]) -> str:
@@ -225,65 +213,72 @@ def _apart(comparison: Comparison, speedup: Speedup | None, seconds: dict[Side, 
     if all(1 / _APART < difference < _APART for difference in differences):
         return ""
     raced = f"On the race's own clock: plain {clocks['plain']:.2f} s, speculative {clocks['speculative']:.2f} s"
-    if ratio > speedup.most:
+    if ratio > estimate.limit_of(speedup.tokens_per_round):
         raced += ", which is impossible: other programs interfered"
     else:
-        raced += f", so {times(ratio)} {_faster(ratio)}"
+        raced += f", so {_times_faster(ratio)}"
     basis = ["typical steps"]
-    basis += [counted(len(comparison.repeats), "repeat")] if comparison.repeats else []
-    basis += ["step costs"] if speedup.counts_expected else []
+    if comparison.repeats:
+        basis.append(counted(len(comparison.repeats), "repeat"))
+    if speedup.counts_expected:
+        basis.append("step costs")
     return f"{raced}. Headline and bars rest on {listed(basis)}, which vary less."
 
 
 # Why?
 
 
-def _why(comparison: Comparison, speedup: Speedup | None, warned: Sequence[RunWarning]) -> Iterator[str]:
+def _why(comparison: Comparison, speedup: Speedup | None, run_warnings: Sequence[RunWarning]) -> Iterator[str]:
     if speedup is not None:
-        yield _evidence(comparison, speedup, disturbed=any(warning.kind == "disturbed" for warning in warned))
-        yield _makeup(comparison, speedup)
-        best, longest = ceiling(comparison), len(comparison.costs.verify) - 1 if comparison.costs else 0
-        if best is not None and best[0] > 1 and longest >= (comparison.settings.strategy.fixed_lookahead or 0):
-            yield (
-                "On this machine a perfect draft, one whose proposals are all accepted, would reach "
-                f"{best[0]:.1f}× by proposing {counted(best[1], 'token')} a round (up to {longest} were "
-                "measured). Up to that speedup the draft is the limit, beyond it the machine."
-            )
-    for warning in warned:
+        disturbed = any(warning.kind == "disturbed" for warning in run_warnings)
+        yield _evidence(comparison, speedup, disturbed=disturbed)
+        yield _round_words(comparison, speedup)
+        yield _ceiling_words(comparison)
+    for warning in run_warnings:
         yield warning.reason
     if comparison.both_ran:
         yield f"{capitalised(agreement(comparison))}. {divergence_reason(comparison)}".strip()
 
 
 def _evidence(comparison: Comparison, speedup: Speedup, *, disturbed: bool) -> str:
-    """Name the estimates behind the speedup, and give advice if they leave its side open."""
+    """Name the estimates behind the speedup, and give advice if they leave its direction open."""
     repeats = len(comparison.repeats)
     runs = f"the race and {counted(repeats, 'repeat')}" if repeats else "one race"
-    measured = (
-        "more than a round can gain, and are ignored" if speedup.measured is None else f"{speedup.measured:.2f}×"
-    )
+    measured = f"{speedup.measured:.2f}×" if speedup.measured else "more than a round can gain, and are ignored"
     expected = f"; counts and step costs give {speedup.expected:.2f}×" if speedup.counts_expected else ""
     unsure = speedup.strength in ("uncertain", "noisy", "probable") and not disturbed
     advice = " A longer answer gives a firmer result." if unsure else ""
     return f"{counted(speedup.steps, 'timed step')} of {runs} give {measured}{expected}. Estimate: {speedup}.{advice}"
 
 
-def _makeup(comparison: Comparison, speedup: Speedup) -> str:
-    """Name the acceptance rate and the costs of a round."""
+def _round_words(comparison: Comparison, speedup: Speedup) -> str:
+    """State the acceptance rate and the costs of a round."""
     sentences, parts = list[str](), list[str]()
     if (rate := metrics.acceptance_rate(comparison.speculative)) is not None:
         drafter = comparison.settings.strategy.drafter
         sentences.append(f"The target accepted {percent(rate)} of {drafter.subject}'s proposals.")
     if (costs := estimate.round_costs(comparison, speedup)) is not None:
-        lookahead = _lookahead(comparison)
         if costs.draft_step is not None:
             parts.append(f"a proposal costs {percent(costs.draft_step)} of a plain step")
-        if costs.verify is not None and lookahead is not None:
+        if costs.verify is not None and costs.lookahead is not None:
             steps = "about one step" if costs.verify < 1.1 else f"{costs.verify:.1f} steps"
-            parts.append(f"checking {counted(lookahead + 1, 'token')} costs {steps}")
+            parts.append(f"checking {counted(costs.lookahead + 1, 'token')} costs {steps}")
         if parts:
-            sentences.append(f"{capitalised(' and '.join(parts))}, {_SOURCES[costs.own]}.")
+            sentences.append(f"{capitalised(' and '.join(parts))}, {costs.source}.")
     return " ".join(sentences)
+
+
+def _ceiling_words(comparison: Comparison) -> str:
+    """State what a perfect draft would reach; empty if nothing, or if longer lookaheads ran than were measured."""
+    best, costs = ceiling(comparison), comparison.costs
+    longest = 0 if costs is None else len(costs.verify) - 1
+    if best is None or best[0] <= 1 or longest < (comparison.settings.strategy.fixed_lookahead or 0):
+        return ""
+    return (
+        f"On this machine a perfect draft, one whose proposals are all accepted, would reach {best[0]:.1f}× by "
+        f"proposing {counted(best[1], 'token')} a round (up to {longest} were measured). Up to that speedup the "
+        "draft is the limit, beyond it the machine."
+    )
 
 
 # Figures
@@ -304,18 +299,18 @@ def figures(comparison: Comparison, speedup: Speedup | None) -> Iterator[Figure]
     yield Figure("acceptance rate α", "", rate, FORMULAS["acceptance_rate"])
     yield both("mean acceptance length τ", "mean_acceptance_length", metrics.mean_acceptance_length, number)
     yield Figure("acceptance by position i", "", _positions(speculative), FORMULAS["per_position"])
-    if (costs := estimate.round_costs(comparison, speedup)) is not None:
-        lookahead = _lookahead(comparison)
-        d, v = ("d", "v") if lookahead is None else (f"d({lookahead})", f"v({lookahead + 1})")
-        names = {"draft_cost": "draft cost c", "drafting": f"drafting {d}", "verify_cost": f"verify cost {v}"}
-        for (key, name), cost in zip(names.items(), (costs.draft_step, costs.drafting, costs.verify), strict=True):
-            if cost is not None:
-                yield Figure(name, "", f"{cost:.3f}", f"{FORMULAS[key]}, {_SOURCES[costs.own]}")
-
-
-def _lookahead(comparison: Comparison) -> int | None:
-    """None if rounds propose different numbers of tokens."""
-    return None if comparison.moves else comparison.settings.strategy.fixed_lookahead
+    costs = estimate.round_costs(comparison, speedup)
+    if costs is None:
+        return
+    d, v = ("d", "v") if costs.lookahead is None else (f"d({costs.lookahead})", f"v({costs.lookahead + 1})")
+    parts = (
+        ("draft cost c", costs.draft_step, "draft_cost"),
+        (f"drafting {d}", costs.drafting, "drafting"),
+        (f"verify cost {v}", costs.verify, "verify_cost"),
+    )
+    for name, cost, key in parts:
+        if cost is not None:
+            yield Figure(name, "", f"{cost:.3f}", f"{FORMULAS[key]}, {costs.source}")
 
 
 def _speedup(speedup: Speedup | None) -> str:

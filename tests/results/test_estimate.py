@@ -156,7 +156,7 @@ def test_the_parts_of_a_round_make_up_the_speedup() -> None:
         found = estimated(comparison)
         parts = estimate.round_costs(comparison, found)
         assert parts is not None
-        assert parts.own
+        assert parts.source == "in this run"
         assert parts.draft_step == pytest.approx(engine.draft / engine.step, rel=0.02)
         assert (found.tokens_per_round or 0) / sum(filter(None, parts[1:3])) == pytest.approx(found.middle)
     untimed = [step.model_copy(update={"draft_seconds": None}) for step in comparison.speculative.rounds]
@@ -165,7 +165,7 @@ def test_the_parts_of_a_round_make_up_the_speedup() -> None:
     beside = estimate.round_costs(apart, found)
     assert beside is not None
     assert [beside.draft_step, beside.verify] == pytest.approx([0.2, 1.4])
-    assert not beside.own
+    assert beside.source == "measured separately"
 
 
 def test_step_costs_that_do_not_apply_are_not_used() -> None:

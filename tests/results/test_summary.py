@@ -15,7 +15,7 @@ from specdemo.racing.race import race
 from specdemo.records import NOT_USED, Comparison, Move, WarmUp
 from specdemo.results import metrics
 from specdemo.results.estimate import Interval
-from specdemo.results.summary import Summary, between, call, summarise, times
+from specdemo.results.summary import Summary, between, headline_of, summarise, times
 from specdemo.results.warnings import warnings
 from specdemo.results.words import run_words, shared_words
 from specdemo.settings import GenerationSettings
@@ -59,7 +59,7 @@ def kinds(comparison: Comparison, **changed: Any) -> list[str]:
 )
 def test_strengths(interval: tuple[float, float, float], headline: str, clause: str) -> None:
     found = Interval(middle=interval[0], low=interval[1], high=interval[2])
-    assert (call(found), between(found)) == (headline, clause)
+    assert (headline_of(found), between(found)) == (headline, clause)
     assert times(0.5) == times(2) == "2.0×"
 
 
