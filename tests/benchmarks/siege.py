@@ -209,7 +209,7 @@ def opened(visitor: Visitor, number: int) -> Tally:
     if not sent.is_success:
         return answer_of(sent)
     file = {"path": sent.json()[0], "meta": {"_type": "gradio.FileData"}}
-    return send(visitor, "open", [file], leave=number % 2 == 0)
+    return send(visitor, "open_run", [file], leave=number % 2 == 0)
 
 
 def forms(visitor: Visitor, number: int) -> Tally:
