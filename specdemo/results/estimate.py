@@ -196,8 +196,8 @@ def of_comparison(comparison: Comparison) -> Speedup | None:
 
 def loads(comparison: Comparison) -> list[float]:
     """Known shares of the processor that other programs took, during the race and each repeat."""
-    races = (comparison, *comparison.repeats)
-    return [race.other_load for race in races if race.other_load is not None]
+    shares = (comparison.other_load, *(trial.other_load for trial in comparison.repeats))
+    return [share for share in shares if share is not None]
 
 
 def of_trials(trials: Sequence[Trial], prompts: Sequence[Hashable] | None = None) -> Speedup:
