@@ -172,7 +172,7 @@ _DEFAULT_CAP = Parameters.model_fields["max_assistant_tokens"].default  # the sa
 @register
 @dataclass(frozen=True)
 class Confidence(Strategy):
-    """The draft stops once its own probability falls below a threshold, or at the most proposals."""
+    """The draft stops once its own probability falls below a threshold, or after a number of proposals."""
 
     assistant_confidence_threshold: float
     max_assistant_tokens: int | None = None  # None: the engine has no cap

@@ -177,9 +177,9 @@ def _samples(plain: Sequence[Timed], rounds: Sequence[Timed], least: int = 1) ->
     """A sample for each lookahead with at least `least` rounds and known draft times."""
     samples = list[Sample]()
     step = median(timed.rest for timed in plain) if plain else math.nan
-    for lookahead in {timed.lookahead for timed in rounds if timed.drafting is not None and plain} - {0}:
+    for lookahead in {timed.lookahead for timed in rounds if timed.drafting is not None}:
         same = [timed for timed in rounds if timed.lookahead == lookahead]
-        if len(same) >= least:
+        if plain and lookahead > 0 and len(same) >= least:
             drafting, verify = median(timed.drafting or 0.0 for timed in same), median(timed.rest for timed in same)
             samples.append(Sample(lookahead, len(same), step, drafting / step, verify / step))
     return samples
