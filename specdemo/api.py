@@ -121,7 +121,7 @@ class Run:
         path = Path(path)
         kind = path.suffix.lower().removeprefix(".")
         if kind != "json" and kind not in FILE_KINDS:
-            kinds = ", ".join(f".{each}" for each in ("json", *FILE_KINDS))
+            kinds = ", ".join(f".{kind}" for kind in ("json", *FILE_KINDS))
             raise UsageError(f"A run cannot be saved as {quoted(path.name)}; end it in one of {kinds}.")
         write_bytes(json_file(self.to_dict()) if kind == "json" else FILE_KINDS[kind].make(self.comparison), path)
         return path
@@ -162,7 +162,7 @@ def load(
         from specdemo.engines.server.engine import remote_pair  # httpx takes a quarter of a second to import
 
         named = {"speculative": url, "plain": plain_url}
-        return Pair(remote_pair(Servers(**{side: Server(url=each) for side, each in named.items() if each})))
+        return Pair(remote_pair(Servers(**{side: Server(url=url) for side, url in named.items() if url})))
     if target is None:
         return Pair(default_pair(**runtime))
     models = [_model(str(target), models_dir)]
@@ -175,8 +175,8 @@ def load(
 
 
 def _model(name: str, directory: Path | None) -> Model:
-    sources = ((each.name, each.target) for each in catalogue())
-    source = next((each for pair, each in sources if name in (pair, each.name, each.repository)), None)
+    targets = ((entry.name, entry.target) for entry in catalogue())
+    source = next((target for pair, target in targets if name in (pair, target.name, target.repository)), None)
     place = None if source is None else local_folder(source, directory)
     if place is None:
         try:

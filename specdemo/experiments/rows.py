@@ -113,7 +113,7 @@ def points(result: Result, *, fresh: bool = False, part: Callable[[Row], str] = 
             grouped.setdefault((row.variant, part(row)), []).append((row, row.trial))
     order = [*result.variants]
     keys = sorted(grouped, key=lambda key: order.index(key[0]))
-    return [_point(name, each, grouped[name, each]) for name, each in keys]
+    return [_point(*key, grouped[key]) for key in keys]
 
 
 def _point(name: str, part: str, done: Sequence[tuple[Row, Trial]]) -> Point:
@@ -121,7 +121,7 @@ def _point(name: str, part: str, done: Sequence[tuple[Row, Trial]]) -> Point:
     prompts: list[Hashable] = [row.prompt for row in rows]
     tokens = sum(trial.tokens for trial in trials)
     counts = ([getattr(trial, kind) for trial in trials] for kind in ("accepted", "proposed", "rounds"))
-    accepted, proposed, rounds = (None if None in each else sum(each) for each in counts)
+    accepted, proposed, rounds = (None if None in column else sum(column) for column in counts)
     return Point(
         variant=name,
         part=part,
@@ -139,7 +139,7 @@ def _point(name: str, part: str, done: Sequence[tuple[Row, Trial]]) -> Point:
 
 def _means(pairs: Sequence[tuple[float, float] | None]) -> tuple[float, float] | None:
     known = [pair for pair in pairs if pair is not None]
-    return (fmean(plain for plain, _ in known), fmean(other for _, other in known)) if known else None
+    return (fmean(plain for plain, _ in known), fmean(speculative for _, speculative in known)) if known else None
 
 
 def fastest(candidates: Iterable[Point]) -> Point | None:
@@ -225,9 +225,9 @@ class _State:
         kind = stage.session, self.plan.variants[stage.groups[0].order[0]].settings.drafter
         if stage.groups[0].task is not None and kind != self.warm:
             self.warm = kind
-            every = (self.plan.variants[name].settings for name in sorted(stage.groups[0].order))
-            able = [settings for settings in every if can_run(engine.pair, settings, costs)]
-            rehearse(engine, WARM_UP_PROMPT, able, costs, lambda: self.stop() or self.over(stage.until))
+            candidates = (self.plan.variants[name].settings for name in sorted(stage.groups[0].order))
+            runnable = [settings for settings in candidates if can_run(engine.pair, settings, costs)]
+            rehearse(engine, WARM_UP_PROMPT, runnable, costs, lambda: self.stop() or self.over(stage.until))
         for group in stage.groups:
             if over():
                 return
@@ -273,7 +273,7 @@ class _State:
         variants = [self.plan.variants[name] for name in group.order]
         level = variants[0].concurrency or 1
         requests = {"": Request.of("", variants[0].settings).plain}
-        requests |= {each.name: Request.of("", each.settings) for each in variants}
+        requests |= {variant.name: Request.of("", variant.settings) for variant in variants}
         if group.repeat % 2 == 0:
             requests = dict(reversed(requests.items()))
         measured = blocks(engine, requests, self.plan.tasks, level, f"{group.repeat} {level}", stop)

@@ -108,7 +108,7 @@ def _timed(
 ) -> tuple[list[Timed], list[Timed]]:
     """Return plain steps, and rounds with as many proposals, or passes of that length without a draft."""
     plain, rounds = _raced(engine, text, lookaheads, stop) if _drafts(engine) else ([], [])
-    if rounds and all(each.drafting is not None for each in rounds):
+    if rounds and all(timed.drafting is not None for timed in rounds):
         return plain, rounds
     # GenAI does not split its rounds, and a target alone has none: time passes of either length
     longest = max(lookaheads)
@@ -118,8 +118,8 @@ def _timed(
     single = [*before, *after]
     if not rounds:
         return [Timed(0, 0.0, seconds) for seconds in single], [Timed(longest, 0.0, seconds) for seconds in longer]
-    verify = median(longer) / median(single) * median(each.rest for each in plain)  # at the pace of the race
-    return plain, [Timed(longest, max(each.rest - verify, 0.0), verify) for each in rounds]
+    verify = median(longer) / median(single) * median(timed.rest for timed in plain)  # at the pace of the race
+    return plain, [Timed(longest, max(timed.rest - verify, 0.0), verify) for timed in rounds]
 
 
 def _raced(
@@ -134,7 +134,7 @@ def _raced(
     *_, comparison = race(engine, text, settings, stop=stop, live_settings=lambda: next(turns))
     if not isinstance(comparison, Comparison):
         return [], []
-    rounds = [each for each in timings(comparison.speculative) if each.lookahead in lookaheads]
+    rounds = [timed for timed in timings(comparison.speculative) if timed.lookahead in lookaheads]
     return timings(comparison.plain), rounds
 
 
@@ -201,17 +201,19 @@ def merged(costs: Costs | None, samples: Sequence[Sample]) -> Costs:
         same = np.array([row[1:] for row in rows if row.lookahead == lookahead])
         means.append([lookahead, same[:, 0].sum(), *np.average(same[:, 1:], axis=0, weights=same[:, 0])])
     measured, rounds, plain, drafting, verify = np.array(means).T
-    step, every = float(np.average(plain, weights=rounds)), np.arange(measured[-1] + 1)
+    step, lookaheads = float(np.average(plain, weights=rounds)), np.arange(measured[-1] + 1)
 
     def filled(first: float, values: Floats) -> tuple[float, ...]:
         """Rising from its value at lookahead 0."""
-        return tuple(step * np.interp(every, [0, *measured], [first, *rising(np.maximum(values, first), rounds)]))
+        return tuple(
+            step * np.interp(lookaheads, [0, *measured], [first, *rising(np.maximum(values, first), rounds)])
+        )
 
     counts = dict(zip(measured, rounds, strict=True)) | {0: rounds.sum()}
     return Costs(
         verify=filled(1, verify),
         drafting=filled(0, drafting) if drafting.any() else (),
-        samples=tuple(int(counts.get(each, 0)) for each in every),
+        samples=tuple(int(counts.get(lookahead, 0)) for lookahead in lookaheads),
     )
 
 
@@ -221,8 +223,9 @@ def rising(values: Floats, weights: Floats) -> list[float]:
     for value, weight in zip(values, weights, strict=True):
         blocks.append((value, weight, 1))
         while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
-            (one, heavy, long), (other, light, short) = blocks[-2:]
-            blocks[-2:] = [((one * heavy + other * light) / (heavy + light), heavy + light, long + short)]
+            (mean, weight, length), (next_mean, next_weight, next_length) = blocks[-2:]
+            total = weight + next_weight
+            blocks[-2:] = [((mean * weight + next_mean * next_weight) / total, total, length + next_length)]
     return [value for value, _, length in blocks for _ in range(length)]
 
 

@@ -39,18 +39,19 @@ def fastest_engine(pair: ModelPair) -> EngineName | None:
     """Return the engine whose tokens should take least time: the pair's own, unless another should be clearly faster;
     None until step costs of two are known.
     """
-    known = {name: found.token_seconds for name in LOCAL if (found := recommended(pair, name)) is not None}
-    if len(known) < 2:
+    recommendations = {name: recommended(pair, name) for name in LOCAL}
+    seconds = {name: best.token_seconds for name, best in recommendations.items() if best is not None}
+    if len(seconds) < 2:
         return None
-    best, own = min(known, key=known.__getitem__), pair_settings(pair).engine
-    return best if known[best] < _CLEARLY * known.get(own, math.inf) else own
+    fastest, default = min(seconds, key=seconds.__getitem__), pair_settings(pair).engine
+    return fastest if seconds[fastest] < _CLEARLY * seconds.get(default, math.inf) else default
 
 
 def start_settings(pair: ModelPair, engine: EngineName | None = None) -> GenerationSettings:
     """Return the settings that the page starts with: the pair's defaults, with the engine and lookahead best here."""
     chosen = engine or fastest_engine(pair)
     settings = pair_settings(pair, **({} if chosen is None else {"engine": chosen}))
-    found = recommended(pair, settings.engine)
-    if found is None or not isinstance(settings.strategy, Constant):
+    best = recommended(pair, settings.engine)
+    if best is None or not isinstance(settings.strategy, Constant):
         return settings
-    return settings.model_copy(update={"num_assistant_tokens": max(found.lookahead, 1)})
+    return settings.model_copy(update={"num_assistant_tokens": max(best.lookahead, 1)})
