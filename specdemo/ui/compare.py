@@ -230,7 +230,7 @@ class CompareTab:
         gr.HTML(html("takes_effect"), elem_id="when")
         gr.HTML(html("own_runs"), elem_id="own-runs")
         with gr.Column(elem_id="main", elem_classes="controls"):
-            self._add("drafter", "policy", "max_ngram_size", "max_new_tokens")
+            self._add("drafter", "max_ngram_size", "max_new_tokens")
 
     def _add_search_panel(self) -> None:
         _panel("finding", "Find my best setting")
