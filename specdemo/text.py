@@ -2,7 +2,7 @@
 
 import re
 
-# Control characters (of which escape sequences begin with one), line separators, and marks that reorder what follows.
+# Control characters, which begin escape sequences, line separators, and marks that reorder the text after them.
 _CONTROLS = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
 _HIDDEN, _HIDDEN_OR_LINE = re.compile(f"[{_CONTROLS}]"), re.compile(rf"[{_CONTROLS}\t\n]")
 _FOLDERS = re.compile(r"(?<![\w:/.])(?:~|[A-Za-z]:)?(?:[/\\][^/\\\s'\":,;()]+)+[/\\]")

@@ -1,4 +1,4 @@
-"""Running a plan: one row after another, and the figures of every variant.
+"""Run a plan row by row, and average the rows of each variant.
 
 A row is a trial: a speculative run between two plain runs of the same prompt. A warmer or busier machine affects
 neighbours almost equally, so they are compared, never distant runs. With several requests at once, it is two blocks.

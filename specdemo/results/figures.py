@@ -23,8 +23,8 @@ from specdemo.results import metrics
 
 Figure = Any  # plotly.graph_objects.Figure, which has no types
 Trace = dict[str, Any]
-_COLOURS = ("own", "accepted", "rejected", "plain", "refused", "mute", "ink")  # of several lines, in order
-_PATTERNS = ("", "/", "x", ".", "\\", "-", "+")  # of bars in the same order, which differ in grey, too
+_COLOURS = ("own", "accepted", "rejected", "plain", "refused", "mute", "ink")  # of lines and bars, in order
+_PATTERNS = ("", "/", "x", ".", "\\", "-", "+")  # of bars in the same order, so that they also differ in grey
 _MOST_STRETCH = 2  # times the largest value: how far error bars may stretch an axis
 
 

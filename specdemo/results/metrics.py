@@ -68,8 +68,8 @@ def time_per_token(run: Run) -> float | None:
 
 
 def seconds_to(run: Run, tokens: int) -> float:
-    """Return the decode seconds of the first `tokens` tokens after the prefill's; of a last round that commits more,
-    a proportional part counts.
+    """Return the decode seconds of the first `tokens` tokens after the prefill's. A round that commits more counts
+    in proportion.
     """
     seconds = 0.0
     for step in run.rounds:
@@ -132,8 +132,9 @@ def accepted_per_round(run: Run) -> dict[int, int]:
 
 
 def divergence(plain: Run, speculative: Run) -> int | None:
-    """Return the index of the first token in which the outputs differ; None if there is none. A side that ended on
-    its own differs there from a longer one; a cancelled or failed side does not. Without ids, texts are compared.
+    """Return the index of the first token in which the outputs differ, or None. If one side ended on its own, the
+    next token of a longer side counts as different, unless the run was cancelled or failed. Without ids, texts are
+    compared.
     """
     runs = plain, speculative
     if not plain.tokens or not speculative.tokens:
@@ -217,8 +218,8 @@ def ceiling(costs: Costs, *, free: bool = False) -> tuple[float, int] | None:
 
 # Greedy decoding of small models often ends in a loop, such as "a raven, a raven, a raven". A draft predicts loops
 # easily, so a speedup measured on one says little about other texts.
-_TIMES = 4  # least repetitions in a row
-_TOKENS = 24  # least tokens in all
+_TIMES = 4  # minimum repetitions in a row
+_TOKENS = 24  # minimum tokens in all
 
 
 class Loop(NamedTuple):

@@ -1,4 +1,4 @@
-"""Warnings about a comparison, the gravest first: why its speedup cannot be trusted, or what holds it back."""
+"""Warnings about a comparison, the most serious first: why its speedup cannot be trusted, or what holds it back."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
