@@ -232,9 +232,9 @@ def experiment(
     """Measure prompts × settings × repeats, as `specdemo measure` does, or a preset such as "tune" or "bench".
 
     `prompts` are texts, a `Path` to a file of prompts, or by default the bundled suite. At most `limit` of them are
-    measured, and of a file never more than 10,000, from all its categories in turn. `skip_bad` skips entries of a file
-    that are not prompts. `chosen` are settings, and what varies, such as `lookaheads=[2, 4]`. `path` is a .json file
-    to write, with an HTML report next to it. `on_progress` is called after every run.
+    measured, and of a file never more than 10,000, from all its categories in turn. `skip_bad` skips entries of a
+    file that are not prompts. `chosen` are settings, and what varies, such as `lookaheads=[2, 4]`. `path` is a .json
+    file to write, with an HTML report next to it. `on_progress` is called after every run.
     """
     if preset not in PRESETS:
         raise UsageError(f"There is no preset {quoted(preset)}; {suggestion(preset, [*PRESETS])}.")

@@ -42,9 +42,9 @@ export function remember(names, defaults, ...values) {
   }, PAUSE_MS);
 }
 
-/** The values that a drafter had when it was last chosen, else the current ones. @param {string[]} names @param {any[]} values the drafter's first */
-export function recallDrafter(names, ...values) {
-  return names.map((name, index) => valuesByDrafter[values[0]]?.[name] ?? values[index]);
+/** The values that a drafter had when it was last chosen, else `initial` ones, else the current ones. @param {Record<string, any>} initial @param {any[]} values the drafter's first */
+export function recallDrafter(initial, ...values) {
+  return Object.keys(initial).map((name, index) => valuesByDrafter[values[0]]?.[name] ?? initial[name] ?? values[index]);
 }
 
 /** Remember another pair: differences from the defaults, or everything for another target. @param {Record<string, any>} defaults @param {string} values as JSON */

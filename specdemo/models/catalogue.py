@@ -306,16 +306,18 @@ def initial_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
 
 
 def _with_defaults(pair: ModelPair, chosen: dict[str, Any]) -> GenerationSettings:
-    """Leave out the default policy if the engine lacks it or one of its settings, or if it lacks a chosen one."""
+    """Leave out the default policy and its cap if another is chosen, the engine does not support both, or the policy
+    lacks a chosen parameter.
+    """
     defaults = default_settings(pair.target).generation
     if pair.servers is None:
         engine = (defaults | chosen).get("engine", GenerationSettings.model_fields["engine"].default)
-        able = strategies(engine, pair.draft_kind, chosen.get("drafter"), str(defaults.get("policy")))
-        fits = any(chosen.keys() & parameters() <= effective(strategy, engine) for strategy in able)
-        supported = {name: value for name, value in defaults.items() if supports(engine, name)}
-        if not fits or supported != defaults:
-            supported.pop("policy", None)
-        defaults = supported
+        policy = defaults.get("policy")
+        candidates = strategies(engine, pair.draft_kind, "model", str(policy))
+        fits = any((chosen.keys() & parameters()) <= effective(strategy, engine) for strategy in candidates)
+        fits = fits and all(supports(engine, name) for name in defaults)
+        if not fits or (chosen.get("drafter", "model"), chosen.get("policy", policy)) != ("model", policy):
+            defaults = {name: defaults[name] for name in defaults if name not in ("policy", "max_assistant_tokens")}
     return GenerationSettings.checked(**defaults | chosen)
 
 

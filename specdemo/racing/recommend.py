@@ -48,7 +48,9 @@ def fastest_engine(pair: ModelPair) -> EngineName | None:
 
 
 def start_settings(pair: ModelPair, engine: EngineName | None = None) -> GenerationSettings:
-    """Return the settings that the page starts with: the pair's defaults, with the engine and lookahead best here."""
+    """Return the settings that the page starts with: the pair's defaults, with the engine and, if it is constant, the
+    lookahead best here.
+    """
     chosen = engine or fastest_engine(pair)
     settings = pair_settings(pair, **({} if chosen is None else {"engine": chosen}))
     best = recommended(pair, settings.engine)

@@ -303,9 +303,9 @@ class CompareTab:
         valid = [*(controls[name] for name in _start_appearance(self._shared.registry.default)), self.message]
         changed = [pair.change, *(chooser.change for chooser in choosers)]
         gr.on(changed, widgets.show_valid, [pair, *choosers], valid, **PRIVATE)
-        names = STRATEGY[1:]
-        of_drafter = [controls[name] for name in names]
-        recalled = script("settings.js", "recallDrafter", json.dumps(names))
+        initial = dict.fromkeys(STRATEGY[1:]) | {"max_assistant_tokens": FIELDS["max_assistant_tokens"].default}
+        of_drafter = [controls[name] for name in initial]
+        recalled = script("settings.js", "recallDrafter", json.dumps(initial))
         controls["drafter"].input(None, of_drafter, of_drafter, js=recalled)
         pair.change(lambda new: _chat((), visible=new.target.chat_template), pair, self._chat, **PRIVATE)
         pair.change(examples_html, pair, self._examples, **PRIVATE)

@@ -22,7 +22,7 @@ from specdemo.models.devices import multiplies_int8
 from specdemo.models.gguf import inspect_gguf
 from specdemo.records import ModelPair
 from specdemo.results.words import notes
-from specdemo.strategies import Auto, Confidence, Constant, Lookup
+from specdemo.strategies import Auto, Confidence, Constant, Lookup, Suffix
 from tests.support import BRIEF
 from tests.support.proposals import raced
 
@@ -112,7 +112,8 @@ def test_its_policy_gives_way_to_what_it_excludes(monkeypatch: pytest.MonkeyPatc
     for chosen, strategy in (
         ({"assistant_confidence_threshold": 0.7}, replace(threshold, assistant_confidence_threshold=0.7)),
         ({"num_assistant_tokens": 5}, Constant(5)),
-        ({"policy": "auto"}, Auto(3)),
+        ({"policy": "auto"}, Auto(20)),
+        ({"drafter": "suffix"}, Suffix(0.4, 20)),
         ({"drafter": "lookup"}, Lookup(3, 2)),
     ):
         assert initial_settings(pair, **chosen).strategy == strategy

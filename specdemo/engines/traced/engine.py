@@ -54,7 +54,8 @@ class TracedEngine(Engine):
         self.thoroughness = thoroughness
         check_devices(runtime)
         tokenizers = IN_BACKGROUND.submit(_tokenizers, pair)
-        default = pair_settings(pair).strategy if thoroughness.fixed_lengths else None  # most requests use it
+        # most requests use it
+        default = pair_settings(pair, engine="traced").strategy if thoroughness.fixed_lengths else None
         target, draft = _load_models(pair, runtime, default)
         if target.layout is None and pair.runtime.dynamic_quantization == "auto":  # its passes do not repeat bits
             del target, draft  # free their memory first
@@ -171,14 +172,15 @@ class TracedEngine(Engine):
 
 
 def _lengths(strategy: Strategy) -> Sequence[int]:
-    """Return the lengths of the target passes in a strategy's rounds, in tokens."""
+    """Return the pass lengths to compile for a strategy's rounds, in tokens; a pass between two of them is padded."""
     if isinstance(strategy, Plain):
         return (1,)
     if strategy.fixed_lookahead and strategy.drafter.model:
         return (1, strategy.fixed_lookahead + 1)
-    longest = min((getattr(strategy, "max_assistant_tokens", None) or _FIXED_LENGTHS[-1]) + 1, _FIXED_LENGTHS[-1])
+    most = strategy.fixed_lookahead or getattr(strategy, "max_assistant_tokens", None) or _FIXED_LENGTHS[-1]
+    longest = min(most + 1, _FIXED_LENGTHS[-1])
     # a pass over three tokens is padded to four, which costs 2 % more; another length costs two seconds of a core
-    return [length for length in _FIXED_LENGTHS if length in (1, 2, 4, longest) and length <= longest]
+    return sorted(length for length in {1, 2, 4, longest} if length <= longest)
 
 
 def _draft_lengths(pair: ModelPair, strategy: Strategy) -> Sequence[int]:
