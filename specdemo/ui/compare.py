@@ -183,6 +183,9 @@ class CompareTab:
     def __init__(self, callbacks: CompareCallbacks, shared: Shared) -> None:
         self._callbacks, self._shared = callbacks, shared
         self._controls: dict[str, Control] = {}
+        pair = shared.registry.default
+        self._values = values = widgets.start_values(pair)
+        self._appearance = widgets.appearance(pair, values["engine"], values["drafter"], values["policy"])
         # every component belongs to the tab: Gradio miscounts tabs that have others between them
         with gr.Tab("Compare", id=COMPARE, elem_id="compare"), gr.Row(elem_id="first", equal_height=False):
             with gr.Column(elem_id="rail", scale=0, min_width=300):
@@ -258,10 +261,9 @@ class CompareTab:
                 self._code = gr.Textbox(visible=False)
 
     def _add(self, *names: str) -> None:
-        pair = self._shared.registry.default
-        values, options = widgets.start_values(pair), _start_appearance(pair)
         for name in names:
-            self._controls[name] = widgets.control(name, value=values[name], min_width=120, **options.get(name, {}))
+            options = self._appearance.get(name, {})
+            self._controls[name] = widgets.control(name, value=self._values[name], min_width=120, **options)
 
     def _connect_run(self) -> None:
         callbacks, buttons_of_run = self._callbacks, [self.run, self._stop, self._cancel]
@@ -300,7 +302,7 @@ class CompareTab:
         reading = [self.prompt.focus, *(controls[name].change for name in STRATEGY)]
         gr.on(reading, self._callbacks.prepare, [self._shared.session_open, *self._pair_and_settings], **latest)
         choosers = [controls["engine"], controls["drafter"], controls["policy"]]
-        valid = [*(controls[name] for name in _start_appearance(self._shared.registry.default)), self.message]
+        valid = [*(controls[name] for name in self._appearance), self.message]
         changed = [pair.change, *(chooser.change for chooser in choosers)]
         gr.on(changed, widgets.show_valid, [pair, *choosers], valid, **PRIVATE)
         initial = dict.fromkeys(STRATEGY[1:]) | {"max_assistant_tokens": FIELDS["max_assistant_tokens"].default}
@@ -316,11 +318,6 @@ class CompareTab:
         copied.then(None, self._code, js=script("settings.js", "copyCode"))
         drawn = self.race.download(self._callbacks.share, outputs=[self.message, self._shared_file], **QUIET, **FILES)
         drawn.then(None, self._shared_file, js=script("files.js", "saveSharedFile"))
-
-
-def _start_appearance(pair: ModelPair) -> dict[str, dict[str, Any]]:
-    start = widgets.start_values(pair)
-    return widgets.appearance(pair, start["engine"], start["drafter"], start["policy"])
 
 
 def _panel(name: str, title: str) -> None:
