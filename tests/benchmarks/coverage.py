@@ -2,9 +2,10 @@
 
     python -m tests.benchmarks.coverage [--minutes 15] [--pairs story-pair smollm2] [--engine traced]
 
-Each pair has settings above, near and below 1×. Each setting is raced, with one repeat, on the quiet machine and
-while other programs ask for 25, 50 and 90 % of every core in bursts. The true speedup is the ratio of total seconds
-in quiet races just before and after, up to the same number of tokens. Run it on a machine that does nothing else.
+Each pair has settings above, near and below 1×. Each setting is raced with the bundled prompts in turn, with one
+repeat, on the quiet machine and while other programs ask for 25, 50 and 90 % of every core in bursts. The true
+speedup is the ratio of total seconds in quiet races just before and after, up to the same number of tokens. Run it
+on a machine that does nothing else.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from itertools import cycle
 from multiprocessing import get_context
 from random import Random
 from statistics import median
@@ -21,7 +23,8 @@ from typing import Any, NamedTuple
 
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
-from specdemo.models.catalogue import bundled_pair, default_pair, initial_settings
+from specdemo.experiments.prompts import bundled_tasks
+from specdemo.models.catalogue import bundled_pair, default_pair, pair_settings
 from specdemo.models.converted import convert_pair
 from specdemo.racing.costs import measure_costs
 from specdemo.racing.race import race
@@ -32,19 +35,14 @@ from specdemo.results.estimate import EVEN, LITTLE, Interval, of_comparison
 from specdemo.settings import GenerationSettings
 
 LOADS = {"0 %": 0.0, "25 %": 0.25, "50 %": 0.5, "90 %": 0.9}  # of every core, asked for by other programs
-STORY = "Once upon a time there was a fox who"
-CODE = "Write a Python function that returns the n-th Fibonacci number."
-SETTINGS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
-    "story-pair": {
-        "above": (STORY, {"num_assistant_tokens": 4}),
-        "near": (STORY, {"drafter": "lookup", "num_assistant_tokens": 2}),
-        "below": (STORY, {"num_assistant_tokens": 12, "do_sample": True, "temperature": 2.0, "top_k": 0}),
-    },
-    "smollm2": {
-        "above": (CODE, {"num_assistant_tokens": 2}),
-        "near": (CODE, {"drafter": "lookup", "num_assistant_tokens": 1}),
-        "below": (CODE, {"num_assistant_tokens": 12}),
-    },
+SETTINGS: dict[str, list[dict[str, Any]]] = {  # the lookaheads of each pair lie above, near and below 1×
+    "story-pair": [
+        {"num_assistant_tokens": 4},
+        {"drafter": "lookup", "num_assistant_tokens": 2},
+        {"num_assistant_tokens": 8, "do_sample": True, "temperature": 1.0, "top_k": 0},
+        {"num_assistant_tokens": 12, "do_sample": True, "temperature": 2.0, "top_k": 0},
+    ],
+    "smollm2": [{"num_assistant_tokens": number} for number in (2, 4, 6, 12)],
 }
 _BURSTS = (0.05, 0.5)  # seconds
 _LONGEST = 1800.0  # seconds, after which a burner ends in any case
@@ -111,29 +109,25 @@ def measure(name: str, arguments: argparse.Namespace, until: float) -> Iterator[
     for _ in convert_pair(pair):
         pass
     shared = {"engine": arguments.engine, "max_new_tokens": arguments.tokens, "ignore_eos": True}
-    variants = {
-        setting: (prompt, initial_settings(pair, **shared | chosen))
-        for setting, (prompt, chosen) in SETTINGS[name].items()
-    }
+    variants = [pair_settings(pair, **shared | chosen) for chosen in SETTINGS[name]]
+    tasks = bundled_tasks("base" if name == "story-pair" else "chat")
+    Random(0).shuffle(tasks)
     with closing(load_engine(arguments.engine, pair)) as engine:
         costs = measure_costs(engine)
+        for prompt in cycle(task.prompt for task in tasks):
 
-        def truths() -> dict[str, tuple[float, float]]:
-            return {setting: truth(engine, *chosen, arguments.truth) for setting, chosen in variants.items()}
+            def truths(prompt: str = prompt) -> list[tuple[float, float]]:
+                return [truth(engine, prompt, settings, arguments.truth / 2) for settings in variants]
 
-        before = truths()
-        while True:  # at least once
-            found: list[tuple[str, str, Comparison]] = []
+            before, found = truths(), list[tuple[int, str, Comparison]]()
             for load, share in LOADS.items():
                 with beside(share):
-                    for setting, chosen in variants.items():
-                        found.append((setting, load, compared(engine, *chosen)))
-                        print(f"{name}, {setting}, {load}", file=sys.stderr, flush=True)
+                    found += [(index, load, compared(engine, prompt, each)) for index, each in enumerate(variants)]
             after = truths()
-            for setting, load, comparison in found:
-                plain, speculative = (sum(sides) for sides in zip(before[setting], after[setting], strict=True))
+            for index, load, comparison in found:
+                plain, speculative = (sum(sides) for sides in zip(before[index], after[index], strict=True))
                 yield Raced(name, load, plain / speculative, comparison.model_copy(update={"costs": costs}))
-            before = after
+            print(f"{name}: {prompt[:60]}", file=sys.stderr, flush=True)
             if monotonic() > until:
                 return
 
@@ -187,7 +181,7 @@ def main() -> None:
     parser.add_argument("--pairs", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
     parser.add_argument("--engine", choices=("traced", "genai"), default="traced")
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--truth", type=float, default=5, metavar="SECONDS", help="of races for each truth")
+    parser.add_argument("--truth", type=float, default=8, metavar="SECONDS", help="of races for each truth")
     arguments = parser.parse_args()
     races = list[Raced]()
     for number, name in enumerate(arguments.pairs):
