@@ -23,7 +23,7 @@ from specdemo.files import json_file, read_bytes, write_bytes
 from specdemo.models.catalogue import (
     catalogue,
     default_pair,
-    initial_runtime,
+    default_runtime,
     local_folder,
     pair_of,
     pair_settings,
@@ -39,7 +39,7 @@ from specdemo.results import estimate, metrics
 from specdemo.results.estimate import Speedup
 from specdemo.results.figures import Figure, chart
 from specdemo.results.summary import summarise
-from specdemo.settings import GenerationSettings
+from specdemo.settings import GenerationSettings, require_effect
 
 OWN_DRAFT = "own"  # the draft on this machine that fits the target best
 _MOST_BYTES = 2**26  # of a file with a comparison: the longest take about a tenth
@@ -171,7 +171,7 @@ def load(
         models += [fitting] if fitting is not None else []
     elif draft is not None:
         models.append(_model(str(draft), models_dir))
-    return Pair(pair_of(*models, runtime=initial_runtime(models[0], **runtime)))
+    return Pair(pair_of(*models, runtime=default_runtime(models[0], **runtime)))
 
 
 def _model(name: str, directory: Path | None) -> Model:
@@ -205,6 +205,7 @@ def compare(
     after each repeat.
     """
     chosen = pair.settings(**settings)
+    require_effect(settings, [chosen], lambda name, value="": f"{name}={value!r}" if value else name)
     check_prompt(Request.of(prompt, chosen, tuple(history)))  # before loading, which takes a while
     work = partial(measured_race, prompt=prompt, settings=chosen, history=tuple(history), number=repeats)
     last = None

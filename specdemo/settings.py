@@ -3,7 +3,7 @@
 Field names follow `openvino_genai.GenerationConfig`. Page and `--help` show their titles, descriptions and limits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, Validat
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, core_schema
 
-from specdemo.capabilities import ENGINES, EngineName, refusal, supports
+from specdemo.capabilities import ENGINES, EngineName, effective, refusal, supports
 from specdemo.errors import SettingsError, capitalised, quoted
-from specdemo.strategies import STRATEGIES, Parameters, Strategy, drafters, policies, strategy_of
+from specdemo.strategies import STRATEGIES, Parameters, Strategy, drafters, parameters, policies, strategy_of
 
 Precision = Literal["default", "f32", "f16", "bf16"]
 CachePrecision = Literal["default", "u4", "u8", "f16", "bf16", "f32"]
@@ -173,6 +173,26 @@ class GenerationSettings(Parameters, _Selection):
 
 def _policies_of(drafter: Any) -> list[str]:
     return [strategy.policy.name for strategy in STRATEGIES.values() if strategy.drafter.name == drafter]
+
+
+_OF_SAMPLING = ("temperature", "top_p", "top_k")  # the seed is ignored too, but harmless in a script
+
+
+def require_effect(
+    given: Collection[str], variants: Collection[GenerationSettings], write: Callable[..., str]
+) -> None:
+    """Check that each given setting affects a variant. `write` takes a name, or a name and a value."""
+    used = {name for settings in variants for name in effective(type(settings.strategy), settings.engine)}
+    for name in given:
+        if name in parameters() and name not in used:
+            strategy = next(strategy for strategy in STRATEGIES.values() if name in strategy.parameters())
+            choice = write(*strategy.setting().split())
+            raise SettingsError(
+                f"{write(name)} has no effect in the chosen strategy; leave it out, or choose {choice}."
+            )
+        if name in _OF_SAMPLING and not any(settings.do_sample for settings in variants):
+            choice = write("do_sample")
+            raise SettingsError(f"{write(name)} has no effect in greedy decoding; leave it out, or add {choice}.")
 
 
 class RuntimeSettings(Checked):

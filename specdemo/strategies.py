@@ -52,12 +52,13 @@ class Strategy:
     @property
     def description(self) -> str:
         """The lookahead in a few words, such as "lookahead 4"."""
-        return self.template.format(**vars(self))
+        cap = getattr(self, "max_assistant_tokens", None)
+        return self.template.format(**vars(self)) + (f", at most {cap} proposals" if cap else "")
 
-    @property
-    def setting(self) -> str:
-        """The setting that distinguishes it from other strategies."""
-        return f"policy {self.policy.name}" if self.drafter.model else f"drafter {self.drafter.name}"
+    @classmethod
+    def setting(cls) -> str:
+        """Return the setting that distinguishes it from other strategies, such as "policy constant"."""
+        return f"policy {cls.policy.name}" if cls.drafter.model else f"drafter {cls.drafter.name}"
 
     @property
     def fixed_lookahead(self) -> int | None:

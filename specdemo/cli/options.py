@@ -11,19 +11,18 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from specdemo.capabilities import ServerKind, effective
+from specdemo.capabilities import ServerKind
 from specdemo.errors import UsageError, quoted
 from specdemo.models import catalogue
 from specdemo.models.checks import fitting_draft
 from specdemo.models.library import library, resolve
 from specdemo.records import SILENCE_SECONDS, ModelPair, Server, Servers
-from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, choices
-from specdemo.strategies import STRATEGIES, parameters
+from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, choices, require_effect
+from specdemo.strategies import parameters
 from specdemo.text import printable
 
 URL_VARIABLE = "SPECDEMO_URL"
 PLAIN_URL_VARIABLE = "SPECDEMO_PLAIN_URL"
-_OF_SAMPLING = ("temperature", "top_p", "top_k")  # the seed is ignored too, but harmless in a script
 
 Commands = Any  # of `ArgumentParser.add_subparsers`, whose type is private to argparse
 
@@ -46,7 +45,7 @@ def add_defaults(parser: argparse.ArgumentParser, initial: Callable[[ModelPair],
     values = dict(initial(pair)) | dict(pair.runtime)
     by_pair = {"engine"}
     for entry in catalogue.catalogue():
-        by_pair |= entry.begin.generation.keys() | entry.begin.runtime.model_fields_set
+        by_pair |= entry.defaults.generation.keys() | entry.defaults.runtime.model_fields_set
     for action in parser._actions:
         value = values.get(action.dest)
         if value not in (None, False, ""):
@@ -158,18 +157,16 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
     if len(models) == 1 and getattr(options, "drafter", "model") == "model":
         fitting = fitting_draft(models[0], library(options.models_dir).models)
         models += [fitting] if fitting is not None else []
-    runtime = catalogue.initial_runtime(models[0], **given_settings(options, RuntimeSettings))
+    runtime = catalogue.default_runtime(models[0], **given_settings(options, RuntimeSettings))
     return catalogue.pair_of(*models, runtime=runtime)
 
 
 def raced_settings(options: argparse.Namespace, pair: ModelPair) -> GenerationSettings:
     """Return the settings of a race. Print to standard error if prompt lookup replaces a missing draft."""
-    explicit = hasattr(options, "drafter")
-    default = {} if explicit else {"drafter": catalogue.default_drafter(pair)}
-    settings = catalogue.initial_settings(pair, **default | given_settings(options, GenerationSettings))
+    settings = catalogue.pair_settings(pair, **given_settings(options, GenerationSettings))
     if pair.draft is None and settings.strategy.drafter.model:
         raise UsageError("A target alone has no draft model; give one with --draft, or choose --drafter lookup.")
-    if pair.draft is None and not explicit:
+    if pair.draft is None and not hasattr(options, "drafter"):
         name = printable(pair.target.name)
         print(f"{name} has no draft here, so prompt lookup proposes; choose one with --draft.", file=sys.stderr)
     return settings
@@ -177,19 +174,8 @@ def raced_settings(options: argparse.Namespace, pair: ModelPair) -> GenerationSe
 
 def check_effect(options: argparse.Namespace, variants: Collection[GenerationSettings]) -> None:
     """Check that each given setting affects at least one run."""
-    used = {name for settings in variants for name in effective(type(settings.strategy), settings.engine)}
-    for name in given_settings(options, GenerationSettings):
-        flag = "--" + name.replace("_", "-")
-        if name in parameters() and name not in used:
-            strategy = next(strategy for strategy in STRATEGIES.values() if name in strategy.parameters())
-            drafter = strategy.drafter.name
-            is_default = drafter == GenerationSettings.model_fields["drafter"].default
-            choice = f"--policy {strategy.policy.name}" if is_default else f"--drafter {drafter}"
-            raise UsageError(
-                f"{flag} has no effect in the chosen decoding strategy; leave it out, or choose {choice}."
-            )
-        if name in _OF_SAMPLING and not any(settings.do_sample for settings in variants):
-            raise UsageError(f"{flag} has no effect in greedy decoding; leave it out, or add --do-sample.")
+    given = given_settings(options, GenerationSettings)
+    require_effect(given, variants, lambda name, value="": f"--{name.replace('_', '-')} {value}".rstrip())
 
 
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from specdemo.capabilities import DRAFT_KINDS, effective, strategies, supports
+from specdemo.capabilities import DRAFT_KINDS, effective, strategies
 from specdemo.errors import FolderError, ModelError, PairError, SettingsError, UnknownNameError, quoted
 from specdemo.files import ASSETS, expand_path, is_writable, list_folder, own_cache
 from specdemo.models.converted import conversions, file_digest, has_int8_weights, is_converted
@@ -26,7 +26,7 @@ from specdemo.models.folder import inspect_folder, own_head
 from specdemo.models.gguf import inspect_model
 from specdemo.records import Model, ModelPair, Prompts, Record
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.strategies import DraftKindName, parameters
+from specdemo.strategies import DraftKindName, parameters, strategy_of
 
 BUNDLED = ASSETS / "story-pair"
 MODELS_VARIABLE, PAIR_VARIABLE = "SPECDEMO_MODELS", "SPECDEMO_PAIR"
@@ -91,7 +91,7 @@ class Entry(Record):
     prompts: Prompts
     reason: str | None = None
     notes: str = ""
-    begin: Defaults = Defaults()
+    defaults: Defaults = Defaults()
 
     @property
     def supported(self) -> bool:
@@ -212,7 +212,7 @@ def entry_folders(entry: Entry, directory: Path | None = None) -> tuple[Path | N
 def bundled_pair(**runtime: Any) -> ModelPair:
     """Return the bundled pair, by default in f32, in which both outputs are identical."""
     target, draft = bundled_models()
-    return pair_of(target, draft, runtime=initial_runtime(target, **runtime))
+    return pair_of(target, draft, runtime=default_runtime(target, **runtime))
 
 
 def bundled_models() -> tuple[Model, Model]:
@@ -243,7 +243,7 @@ def default_pair(**runtime: Any) -> ModelPair:
     ]
     if not all(map(is_converted, models)) and not is_writable(conversions()):
         return bundled_pair(**runtime)
-    return pair_of(*models, runtime=initial_runtime(models[0], **runtime))
+    return pair_of(*models, runtime=default_runtime(models[0], **runtime))
 
 
 def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettings) -> ModelPair:
@@ -273,57 +273,55 @@ def require_draft(pair: ModelPair) -> Model:
     return pair.draft
 
 
-def default_settings(target: Model) -> Defaults:
+def defaults_of(target: Model) -> Defaults:
     """Return a target's default settings: the catalogue's if it is listed there, wherever it is stored."""
     if target.server is not None:
         return Defaults(generation={"engine": "server", "policy": "server"})
     for entry in catalogue():
         if target.path is not None and _matches(target.path, entry.target):
-            return entry.begin
+            return entry.defaults
     return Defaults()
 
 
 def _matches(path: Path, source: Source) -> bool:
     """Whether a path is the catalogue's model, or a file with its content."""
     if source.sha256 is not None and path.is_file():
-        with suppress(OSError):
+        with suppress(OSError):  # it is gone or unreadable, so it is compared by its path
             return path.stat().st_size == source.disk_bytes and _has_right_digest(source, path)
     return local_folder(source) == path
 
 
-def initial_runtime(target: Model, **chosen: Any) -> RuntimeSettings:
+def default_runtime(target: Model, **chosen: Any) -> RuntimeSettings:
     """Return a target's defaults updated with `chosen`."""
-    return RuntimeSettings.checked(**default_settings(target).runtime.model_dump() | chosen)
+    return RuntimeSettings.checked(**defaults_of(target).runtime.model_dump() | chosen)
 
 
-def initial_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
-    """Return a pair's defaults updated with `chosen`; the traced engine is preferred where quantization helps it."""
+def pair_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
+    """Return a pair's defaults updated with `chosen`. The traced engine is preferred where quantization helps it, and
+    prompt lookup proposes for a target alone.
+    """
+    chosen = {"drafter": default_drafter(pair)} | chosen
     traced = "traced" in DRAFT_KINDS[pair.draft_kind or "model"].engines and has_int8_weights(pair.target)
     if "engine" not in chosen and traced and int8_runtime(pair.runtime) != pair.runtime:
-        with suppress(SettingsError):  # if the chosen settings need the other engine
+        with suppress(SettingsError):  # a chosen setting needs the other engine
             return _with_defaults(pair, {"engine": "traced"} | chosen)
     return _with_defaults(pair, chosen)
 
 
 def _with_defaults(pair: ModelPair, chosen: dict[str, Any]) -> GenerationSettings:
-    """Leave out the default policy and its cap if another is chosen, the engine does not support both, or the policy
-    lacks a chosen parameter.
+    """Leave out the default policy and its parameters if another drafter or policy is chosen, it lacks a chosen
+    parameter, or the engine does not support all of it.
     """
-    defaults = default_settings(pair.target).generation
-    if pair.servers is None:
+    defaults = defaults_of(pair.target).generation
+    policy = defaults.get("policy")
+    strategy = strategy_of("model", str(policy))
+    if pair.servers is None and strategy is not None:
         engine = (defaults | chosen).get("engine", GenerationSettings.model_fields["engine"].default)
-        policy = defaults.get("policy")
-        candidates = strategies(engine, pair.draft_kind, "model", str(policy))
-        fits = any((chosen.keys() & parameters()) <= effective(strategy, engine) for strategy in candidates)
-        fits = fits and all(supports(engine, name) for name in defaults)
-        if not fits or (chosen.get("drafter", "model"), chosen.get("policy", policy)) != ("model", policy):
-            defaults = {name: defaults[name] for name in defaults if name not in ("policy", "max_assistant_tokens")}
+        needed = {*strategy.parameters(), *(chosen.keys() & parameters())}
+        supported = strategy in strategies(engine, pair.draft_kind) and needed <= effective(strategy, engine)
+        if not supported or (chosen["drafter"], chosen.get("policy", policy)) != ("model", policy):
+            defaults = {name: defaults[name] for name in defaults.keys() - {"policy", *strategy.parameters()}}
     return GenerationSettings.checked(**defaults | chosen)
-
-
-def pair_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
-    """Return `initial_settings`, with prompt lookup as the drafter of a target alone."""
-    return initial_settings(pair, **{"drafter": default_drafter(pair)} | chosen)
 
 
 def default_drafter(pair: ModelPair) -> str:
