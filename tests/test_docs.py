@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from specdemo.cli.commands import build_parser
+from specdemo.models.catalogue import default_pair, pair_settings
 from specdemo.results import metrics
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,6 +53,16 @@ def test_links_and_pictures_lead_somewhere(path: Path) -> None:
         if heading:
             headings = re.findall(r"^##+ (.+)$", linked.read_text().lower(), re.MULTILINE)
             assert heading in [re.sub(r"[^\w -]", "", title).replace(" ", "-") for title in headings]
+
+
+def test_docs_name_the_settings_that_smollm2_starts_with() -> None:
+    start = pair_settings(default_pair(), engine="traced")
+    threshold, cap = start.assistant_confidence_threshold, start.max_assistant_tokens
+    for name in ("questions", "performance"):
+        text = " ".join((ROOT / f"docs/{name}.md").read_text().split())
+        number = ["one", "two", "three"][cap - 1]
+        assert f"starts with a confidence threshold of {threshold} and at most {number} proposals" in text
+    assert f"{cap} for SmolLM2" in (ROOT / "docs/engines.md").read_text()
 
 
 def test_every_document_is_linked_from_the_readme() -> None:

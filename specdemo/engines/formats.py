@@ -7,7 +7,7 @@ from specdemo.records import Request
 from specdemo.strategies import Confidence, Fields
 
 _NO_TOP_K = 2**63 - 1  # in GenAI
-_WINDOW = 4096  # last tokens that llama.cpp penalises, if the context length is unknown
+_DEFAULT_PENALTY_WINDOW = 4096  # last tokens that llama.cpp penalises, if the context length is unknown
 
 
 def reports_probabilities(request: Request) -> bool:
@@ -35,10 +35,10 @@ def genai(request: Request) -> Fields:
     return fields | (request.strategy.genai() or {})
 
 
-def openai(request: Request, *, neutral: bool = True) -> Fields:
+def openai(request: Request, *, include_defaults: bool = True) -> Fields:
     """Return fields of OpenAI's protocol, and those that vLLM and others add.
 
-    If not `neutral`, leave out additions that change nothing, since some servers refuse fields they do not know.
+    Without `include_defaults`, additions that change nothing are left out: some servers refuse unknown fields.
     """
     sampling = request.sampling
     fields: Fields = {"max_tokens": request.max_new_tokens, "temperature": 0}
@@ -47,7 +47,7 @@ def openai(request: Request, *, neutral: bool = True) -> Fields:
         fields |= {"temperature": sampling.temperature, "top_p": sampling.top_p, "seed": sampling.seed}
         added["top_k"] = sampling.top_k or -1
     defaults = {"ignore_eos": False, "repetition_penalty": 1, "top_k": -1}
-    return fields | {name: value for name, value in added.items() if neutral or value != defaults[name]}
+    return fields | {name: value for name, value in added.items() if include_defaults or value != defaults[name]}
 
 
 def llama_cpp(request: Request, context_length: int | None) -> Fields:
@@ -60,6 +60,6 @@ def llama_cpp(request: Request, context_length: int | None) -> Fields:
         "min_p": 0,
         "seed": sampling.seed,
         "repeat_penalty": sampling.repetition_penalty,
-        "repeat_last_n": context_length or _WINDOW,
+        "repeat_last_n": context_length or _DEFAULT_PENALTY_WINDOW,
         "ignore_eos": request.ignore_eos,
     }

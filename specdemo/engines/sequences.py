@@ -21,8 +21,8 @@ _MAX_REUSED = 65  # tokens of the longest verification; requests up to this leng
 _BLOCK = 32  # positions per block of OpenVINO's paged attention on CPU
 
 
-Layout = Literal["joined", "empty", "padded"]
-"""The sequences of a pass over several tokens: one sequence; one per token plus an empty one; or at least two."""
+Layout = Literal["joined", "empty_sequence", "second_token"]
+"""The sequences of a pass: all tokens in one; or one per token, and an empty one, or a second token, beside them."""
 
 States = npt.NDArray[np.float32]  # hidden states, shape (tokens, hidden)
 
@@ -162,6 +162,7 @@ class Paged(CachedSequence):
         self._compiled, self._fixed, self._layout = compiled, fixed, layout
         self._caches = dict[str, openvino.Tensor]()
         self._passes = dict[int, _Pass]()
+        self._padded_states: States = np.zeros((0, 0, 0), np.float32)
         self._capacity = 0
         self._reserve(capacity)
 
@@ -169,7 +170,7 @@ class Paged(CachedSequence):
         """Nothing to do: later passes overwrite the positions."""
 
     def _reserve(self, capacity: int) -> None:
-        """Make room for `capacity` tokens, keeping the cache, plus one block for padding that is never read."""
+        """Make room for `capacity` tokens, keeping the cache, plus one block for a second token; it is never read."""
         cached, blocks = self._capacity // _BLOCK, -(-capacity // _BLOCK)
         self._capacity = blocks * _BLOCK
         for port in self._compiled.inputs:
@@ -189,9 +190,9 @@ class Paged(CachedSequence):
 
     def _feed(self, ids: Sequence[int], past: int) -> Logits:
         count = len(ids)
-        # Padded to a compiled length, since dynamic passes of changing lengths take a quarter longer. Later passes
-        # overwrite what is cached for the padding.
-        length = min((fixed for fixed in self._fixed if count <= fixed <= 2 * count), default=count)
+        # Passes of changing lengths take a quarter longer than compiled ones, so a pass is padded to a compiled
+        # length. The padding keeps ids of earlier passes, and later passes overwrite what is cached for it.
+        length = min((compiled for compiled in self._fixed if count <= compiled <= 2 * count), default=count)
         if past + length > self._capacity:
             self._reserve(2 * (past + length))
         step = self._pass(length)
@@ -201,9 +202,9 @@ class Paged(CachedSequence):
         step.context.array[...] = past + length
         if "hidden_states" in self._names:
             states = self.input_states(past, past + count)
-            self._read = np.zeros((length, 1, states.shape[1]), np.float32)
-            self._read[:count, 0] = states
-            step.request.set_tensor("hidden_states", openvino.Tensor(self._read, shared_memory=True))
+            self._padded_states = np.zeros((length, 1, states.shape[1]), np.float32)
+            self._padded_states[:count, 0] = states
+            step.request.set_tensor("hidden_states", openvino.Tensor(self._padded_states, shared_memory=True))
         step.request.infer(share_outputs=True)
         self._store_states(step.request, past, count)
         logits: Logits = step.request.get_output_tensor(0).data.reshape(step.query_length, -1)
@@ -227,10 +228,10 @@ class _SharedInput:
 
 
 def pass_shape(count: int, layout: Layout) -> tuple[int, int, int]:
-    """Return the padded query length of a pass over `count` tokens, its sequences of text, and all its sequences."""
+    """Return the query length of a pass over `count` tokens, its sequences of text, and all its sequences."""
     if layout == "joined":
         return count, 1, 1
-    if layout == "empty":
+    if layout == "empty_sequence":
         return count, count, count + 1
     return max(count, 2), count, max(count, 2)
 
@@ -248,8 +249,8 @@ class _Pass:
         self.tokens, self.positions = (_SharedInput(np.zeros(self.query_length), np.int64) for _ in range(2))
         self.past, self.context = _SharedInput(np.zeros(rows)), _SharedInput(0)
         # of an added empty sequence: no blocks; of an added token: the block that is never read
-        padding = [[] if layout == "empty" else [blocks]] * (rows - self.sequences)
-        indices = [[*range(blocks)]] * self.sequences + padding
+        added = [[] if layout == "empty_sequence" else [blocks]] * (rows - self.sequences)
+        indices = [[*range(blocks)]] * self.sequences + added
         ends = [0, count] if layout == "joined" else [min(index, self.query_length) for index in range(rows + 1)]
         self._inputs = {
             "input_ids": self.tokens,

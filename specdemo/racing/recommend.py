@@ -37,7 +37,8 @@ def recommended(pair: ModelPair, engine: EngineName) -> Recommendation | None:
 
 def fastest_engine(pair: ModelPair) -> EngineName | None:
     """Return the engine whose tokens should take least time: the pair's own, unless another should be clearly faster;
-    None until step costs of two are known.
+    None until step costs of two are known. Engines are compared at their best constant lookaheads, whatever policy
+    the pair starts with.
     """
     recommendations = {name: recommended(pair, name) for name in LOCAL}
     seconds = {name: best.token_seconds for name, best in recommendations.items() if best is not None}

@@ -7,7 +7,7 @@ import gradio as gr
 
 from specdemo.errors import FileError
 from specdemo.exports.schema import from_text
-from specdemo.ui.events import FILES, QUIET, run_in_child
+from specdemo.ui.events import FILES, QUEUED, run_in_child
 from specdemo.ui.feed import end_event
 from specdemo.ui.parts import alert, notice
 from specdemo.ui.views import view
@@ -21,15 +21,15 @@ def anatomy_tab(race: gr.HTML) -> None:
         upload = gr.UploadButton("Open a JSON file", file_types=[".json"], type="binary", elem_id="open", size="sm")
         message = gr.HTML(elem_classes="message")
         view("anatomy")
-    upload.upload(open_run, upload, [race, message], **QUIET, **FILES)
+    upload.upload(open_run, upload, [race, message], **QUEUED, **FILES)
 
 
 def open_run(data: bytes) -> Iterator[list[Any]]:
     """Yield updates of race view and message."""
     waiting = [gr.skip(), notice("Reading the file …")]
-    failure = {"what": "This file cannot be read", "otherwise": "open one saved with Share"}
+    what, advice = "This file cannot be read", "open one saved with Share"
     try:
-        comparison = yield from run_in_child(from_text, data, failure["otherwise"], waiting=waiting, **failure)
+        comparison = yield from run_in_child(from_text, data, advice, waiting=waiting, what=what, otherwise=advice)
         yield [end_event(comparison), ""]
     except FileError as error:
         yield [gr.skip(), alert(error)]

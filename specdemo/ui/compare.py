@@ -22,7 +22,7 @@ from specdemo.results.words import SAMPLING_CAVEAT, is_chat
 from specdemo.settings import GenerationSettings
 from specdemo.ui import controls as widgets
 from specdemo.ui.controls import FIELDS, LIVE_CONTROLS, NAMES, STRATEGY, Control, default_values
-from specdemo.ui.events import ENGINE, FILES, PRIVATE, QUIET, check_session, run_in_child, stop_on_click
+from specdemo.ui.events import AT_ONCE, ENGINE, FILES, QUEUED, check_session, run_in_child, stop_on_click
 from specdemo.ui.parts import alert, examples_html, html, notice
 from specdemo.ui.registry import Shared
 from specdemo.ui.server import event_value
@@ -173,7 +173,7 @@ def _chat(turns: tuple[Turn, ...], **options: Any) -> list[Any]:
 APPLIED = (*STRATEGY, "kv_cache")  # they change when a measured setting is applied
 COMPARE = "compare"
 FIND = "Start"
-FIND_HELP = html("paragraph", "Tries lookaheads and policies with this prompt, and sets the fastest.")
+FIND_HELP = html("paragraph", "Tries lookaheads, thresholds and, if thorough, policies. Sets the fastest.")
 QUICK, THOROUGH = "30 seconds", "Thorough"
 
 
@@ -204,7 +204,7 @@ class CompareTab:
 
     def prepare(self, event: Any) -> None:
         """Get the engine ready after an event."""
-        event.then(self._callbacks.prepare, [self._shared.session_open, *self._pair_and_settings], **PRIVATE)
+        event.then(self._callbacks.prepare, [self._shared.session_open, *self._pair_and_settings], **AT_ONCE)
 
     def _add_prompt(self) -> None:
         pair = self._shared.registry.default
@@ -267,7 +267,7 @@ class CompareTab:
 
     def _connect_run(self) -> None:
         callbacks, buttons_of_run = self._callbacks, [self.run, self._stop, self._cancel]
-        started = self.run.click(callbacks.wait, outputs=[self.message, *buttons_of_run], **PRIVATE).then(
+        started = self.run.click(callbacks.wait, outputs=[self.message, *buttons_of_run], **AT_ONCE).then(
             callbacks.run,
             [self._shared.session_open, self._shared.pair, *self._chat, self.prompt, *self.controls.values()],
             [self.race, self.message, *self._chat, self._finished, *buttons_of_run],
@@ -276,10 +276,10 @@ class CompareTab:
             api_visibility="private",
             **ENGINE,
         )
-        started.then(partial(buttons, "idle"), outputs=buttons_of_run, **PRIVATE)
+        started.then(partial(buttons, "idle"), outputs=buttons_of_run, **AT_ONCE)
         stop_on_click(self._stop, self._shared.sessions, "run")
         self._stop.click(None, js=script("main.js", "skipPlayback"))
-        self._cancel.click(cancel_run, outputs=[self.message, *buttons_of_run], cancels=started, **PRIVATE)
+        self._cancel.click(cancel_run, outputs=[self.message, *buttons_of_run], cancels=started, **AT_ONCE)
         self.run.click(None, js=script("main.js", "setRequested", "true"))
         for end in (started.then, self._cancel.click):
             end(None, js=script("main.js", "setRequested", "false"))
@@ -288,7 +288,7 @@ class CompareTab:
             self._callbacks.repeat,
             [self._shared.session_open, self._shared.pair, self._finished],
             [self.race, self._finished],
-            **QUIET,
+            **QUEUED,
             concurrency_limit=None,  # outside the engine's queue: it runs only while nobody else needs the engine
             trigger_mode="multiple",
         )
@@ -296,7 +296,7 @@ class CompareTab:
 
     def _connect_controls(self) -> None:
         controls, pair = self.controls, self._shared.pair
-        latest: dict[str, Any] = {"trigger_mode": "always_last", **PRIVATE}
+        latest: dict[str, Any] = {"trigger_mode": "always_last", **AT_ONCE}
         moved = [controls[name].input for name in LIVE_CONTROLS]  # by the visitor, not by a pair that was just loaded
         gr.on(moved, self._callbacks.move, self._pair_and_settings, **latest)
         reading = [self.prompt.focus, *(controls[name].change for name in STRATEGY)]
@@ -304,19 +304,20 @@ class CompareTab:
         choosers = [controls["engine"], controls["drafter"], controls["policy"]]
         valid = [*(controls[name] for name in self._appearance), self.message]
         changed = [pair.change, *(chooser.change for chooser in choosers)]
-        gr.on(changed, widgets.show_valid, [pair, *choosers], valid, **PRIVATE)
+        gr.on(changed, widgets.show_valid, [pair, *choosers], valid, **AT_ONCE)
         initial = dict.fromkeys(STRATEGY[1:]) | {"max_assistant_tokens": FIELDS["max_assistant_tokens"].default}
         of_drafter = [controls[name] for name in initial]
         recalled = script("settings.js", "recallDrafter", json.dumps(initial))
         controls["drafter"].input(None, of_drafter, of_drafter, js=recalled)
-        pair.change(lambda new: _chat((), visible=new.target.chat_template), pair, self._chat, **PRIVATE)
-        pair.change(examples_html, pair, self._examples, **PRIVATE)
+        pair.change(lambda new: _chat((), visible=new.target.chat_template), pair, self._chat, **AT_ONCE)
+        pair.change(examples_html, pair, self._examples, **AT_ONCE)
 
     def _connect_exports(self) -> None:
         inputs = [self._flavour, self._shared.pair, self.prompt, *self.controls.values()]
-        copied = self._copy.click(self._callbacks.code, inputs, [self.message, self._code], **PRIVATE)
+        copied = self._copy.click(self._callbacks.code, inputs, [self.message, self._code], **AT_ONCE)
         copied.then(None, self._code, js=script("settings.js", "copyCode"))
-        drawn = self.race.download(self._callbacks.share, outputs=[self.message, self._shared_file], **QUIET, **FILES)
+        outputs = [self.message, self._shared_file]
+        drawn = self.race.download(self._callbacks.share, None, outputs, **QUEUED, **FILES)
         drawn.then(None, self._shared_file, js=script("files.js", "saveSharedFile"))
 
 

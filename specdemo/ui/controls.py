@@ -8,7 +8,7 @@ from pydantic.fields import FieldInfo
 
 from specdemo.capabilities import DRAFT_KINDS, ENGINES, LOCAL, PARTIAL, EngineName, effective, strategies, supports
 from specdemo.errors import SettingsError
-from specdemo.models.catalogue import default_drafter, initial_settings, pair_settings
+from specdemo.models.catalogue import default_drafter, pair_settings
 from specdemo.racing.race import LiveSettings
 from specdemo.racing.recommend import recommended, start_settings
 from specdemo.records import ModelPair
@@ -176,7 +176,7 @@ def settings_from(pair: ModelPair, values: dict[str, Any]) -> GenerationSettings
         [policy] = policies(pair, engine, drafter)
     shown = visibility(pair, engine, drafter, policy)
     used = {name: value for name, value in values.items() if shown.get(name, True)}
-    return initial_settings(pair, **used | {"engine": engine, "drafter": drafter, "policy": policy})
+    return pair_settings(pair, **used | {"engine": engine, "drafter": drafter, "policy": policy})
 
 
 def settings_from_link(

@@ -18,10 +18,10 @@ from specdemo.ui.session import Sessions, as_failure
 JOB_UPDATE_SECONDS = 1.0  # between updates of a measurement, which are larger than those of a race
 T = TypeVar("T")
 
-# For events that show their own progress.
-QUIET: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
-# For events that run at once, outside the queue.
-PRIVATE: dict[str, Any] = {**QUIET, "queue": False}
+# For all events: visitors' programs cannot call them, and they show their own progress.
+QUEUED: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
+# For quick events, which do not wait for others.
+AT_ONCE: dict[str, Any] = {**QUEUED, "queue": False}
 # The engine takes one job at a time: two would distort each other's clocks.
 ENGINE: dict[str, Any] = {"concurrency_id": "engine", "concurrency_limit": 1}
 # Visitors' files are read and drawn in child processes, which end when their visitors leave.
@@ -34,19 +34,19 @@ def queue_for_engine(
     button: gr.Button, callback: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any]
 ) -> Any:
     """Queue a callback when the button is clicked. Its first output is a message, which says that it is waiting."""
-    button.click(partial(notice, WAITING), outputs=outputs[0], **PRIVATE)
-    return button.click(callback, inputs, outputs, **QUIET, **ENGINE)
+    button.click(partial(notice, WAITING), outputs=outputs[0], **AT_ONCE)
+    return button.click(callback, inputs, outputs, **QUEUED, **ENGINE)
 
 
 def stop_on_click(button: gr.Button, sessions: Sessions, activity: str) -> None:
     def stop(request: gr.Request) -> None:
         sessions.stop(str(request.session_hash), activity)
 
-    button.click(stop, **PRIVATE)
+    button.click(stop, **AT_ONCE)
 
 
 def check_session(session_open: bool) -> None:
-    """The server keeps the state of its latest visitors only."""
+    """Raise gr.Error if the server has dropped this visitor's state; it keeps that of the latest ones."""
     if not session_open:
         raise gr.Error("This session has expired. Reload the page.", print_exception=False)
 
@@ -86,13 +86,14 @@ def job_updates(
     return state
 
 
-def _progress(state: Progress[Any], ago: float) -> str:
-    """`ago`: seconds since the state arrived. Within a time limit, the bar shows the time."""
-    text, left = f"{state.doing.capitalize()}: {_done(state)}", state.seconds_left
-    left = None if left is None else max(left - ago, 0.0)
-    if state.limit is None or left is None:
-        return progress_html(text, state.done, state.total, left)
-    return progress_html(text, state.limit - left, state.limit, left)
+def _progress(state: Progress[Any], age: float) -> str:
+    """`age`: seconds since the state arrived. Within a time limit, the bar shows the time."""
+    text, seconds_left = f"{state.doing.capitalize()}: {_done(state)}", state.seconds_left
+    if seconds_left is not None:
+        seconds_left = max(seconds_left - age, 0.0)
+    if state.limit is None or seconds_left is None:
+        return progress_html(text, state.done, state.total, seconds_left)
+    return progress_html(text, state.limit - seconds_left, state.limit, seconds_left)
 
 
 def _done(state: Progress[Any]) -> str:

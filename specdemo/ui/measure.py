@@ -289,16 +289,16 @@ def measure_tab(shared: Shared, compare: CompareTab) -> None:
     inputs = [session_open, pair, file, skip_bad, preset, ticked, text, limit, tokens, minutes, *controls.values()]
     events.queue_for_engine(start, callbacks.measure, inputs, [message, board, files, best, use, start, stop_button])
     events.stop_on_click(stop_button, shared.sessions, "measure")
-    file.upload(preview, file, [suite, skip_bad], **events.QUIET, **events.FILES)
+    file.upload(preview, file, [suite, skip_bad], **events.QUEUED, **events.FILES)
     gr.on(
         [preset.change, pair.change, controls["engine"].change, controls["drafter"].change],
         variant_choices,
         [preset, pair, *controls.values()],
         ticked,
-        **events.PRIVATE,
+        **events.AT_ONCE,
     )
     applied = [controls[name] for name in APPLIED]
-    used = use.click(apply_setting, best, applied, **events.PRIVATE)
+    used = use.click(apply_setting, best, applied, **events.AT_ONCE)
     used.then(None, js=script("gradio.js", "openCompare"))
     events.queue_for_engine(
         compare.find_start,

@@ -17,7 +17,7 @@ from specdemo.models.devices import devices
 from specdemo.records import Model, ModelPair
 from specdemo.ui.compare import CompareTab
 from specdemo.ui.controls import RUNTIME, STRATEGY, Control, control, engines_for, start_values
-from specdemo.ui.events import ENGINE, PRIVATE, QUIET, WAITING, stop_on_click
+from specdemo.ui.events import AT_ONCE, ENGINE, QUEUED, WAITING, stop_on_click
 from specdemo.ui.parts import alert, header_html, html, notice, report_html
 from specdemo.ui.registry import PAIR_NAMES, Registry, Shared, values_of
 from specdemo.ui.server import event_value
@@ -76,10 +76,10 @@ class ModelsTab:
         settings = [*self._settings.values()]
         loaded = [self._pair, self._header, *progress, self.in_use, *settings, *self.controls]
         waiting = partial(self._loading, notice(WAITING), busy=True)
-        gr.on([self._use.click, self._catalogue.select], waiting, outputs=progress, **PRIVATE)
-        self._use.click(self.use, inputs, loaded, **QUIET, **ENGINE)
+        gr.on([self._use.click, self._catalogue.select], waiting, outputs=progress, **AT_ONCE)
+        self._use.click(self.use, inputs, loaded, **QUEUED, **ENGINE)
         stop_on_click(self._cancel, self._sessions, "load")
-        self.list_after(self._catalogue.select(self.use_entry, inputs, loaded, **QUIET, **ENGINE))
+        self.list_after(self._catalogue.select(self.use_entry, inputs, loaded, **QUEUED, **ENGINE))
         fetched = gr.on(
             [self._catalogue.download, self._offer.download],
             self.fetch,
@@ -87,24 +87,24 @@ class ModelsTab:
             [self._progress, self._stop, self._catalogue, *lists],
             concurrency_limit=1,
             concurrency_id="download",
-            **QUIET,
+            **QUEUED,
         )
         stop_on_click(self._stop, self._sessions, "download")
-        tab.select(self.refresh, shown, [self._catalogue, *lists], **PRIVATE)
+        tab.select(self.refresh, shown, [self._catalogue, *lists], **AT_ONCE)
         updated = [*self.controls, self._listed, self._message]
         if self._local:
-            read = gr.on(adding, partial(notice, "Reading the file …"), outputs=self._message, **PRIVATE)
-            read.then(self.add, [place, self._listed], updated, **PRIVATE)
-        target.input(self.fit_to_target, shown, updated, **PRIVATE)
+            read = gr.on(adding, partial(notice, "Reading the file …"), outputs=self._message, **AT_ONCE)
+            read.then(self.add, [place, self._listed], updated, **AT_ONCE)
+        target.input(self.fit_to_target, shown, updated, **AT_ONCE)
         described = [target, draft, self.controls[PAIR_NAMES.index("cache_size")]]
         report = [self._report, self._offer, self._use]
         changes = [tab.select, *(control.change for control in described)]
-        gr.on(changes, self.report, described, report, trigger_mode="always_last", **PRIVATE)
-        fetched.then(self.report, described, report, **PRIVATE)
+        gr.on(changes, self.report, described, report, trigger_mode="always_last", **AT_ONCE)
+        fetched.then(self.report, described, report, **AT_ONCE)
 
     def list_after(self, event: Any) -> None:
         target, draft, *_ = self.controls
-        event.then(self.update_lists, [target, self._listed], [target, draft, self._listed], **PRIVATE)
+        event.then(self.update_lists, [target, self._listed], [target, draft, self._listed], **AT_ONCE)
 
     def use(self, request: gr.Request, before: ModelPair, engine: Any, *values: Any) -> Iterator[Updates]:
         chosen, previous = dict(zip(PAIR_NAMES, values, strict=True)), values_of(before)

@@ -27,7 +27,7 @@ from specdemo.ui import controls as widgets
 from specdemo.ui.anatomy import ANATOMY, anatomy_tab
 from specdemo.ui.compare import COMPARE, CompareCallbacks, CompareTab, api_description
 from specdemo.ui.controls import NAMES, STRATEGY
-from specdemo.ui.events import ENGINE, PRIVATE
+from specdemo.ui.events import AT_ONCE, ENGINE, QUEUED
 from specdemo.ui.gate import only_here
 from specdemo.ui.measure import measure_tab
 from specdemo.ui.models import ModelsTab
@@ -110,10 +110,10 @@ def build_page(
             anatomy_tab(compare.race)
             measure_tab(shared, compare)
             models = ModelsTab(shared, compare)
-        compare.race.select(lambda: gr.update(selected=ANATOMY), outputs=tabs, **PRIVATE)
+        compare.race.select(lambda: gr.update(selected=ANATOMY), outputs=tabs, **AT_ONCE)
         # it changes when a pair has been loaded, which the visitor then wants to run
-        models.in_use.change(lambda: gr.update(selected=COMPARE), outputs=tabs, **PRIVATE)
-        models.in_use.change(prompt_for, [shared.pair, compare.prompt], compare.prompt, **PRIVATE)
+        models.in_use.change(lambda: gr.update(selected=COMPARE), outputs=tabs, **AT_ONCE)
+        models.in_use.change(prompt_for, [shared.pair, compare.prompt], compare.prompt, **AT_ONCE)
         _remember(page, shared, compare, models)
         gr.api(callbacks.api(pair), api_name="compare", api_description=api_description(), **ENGINE)
     return cast(gr.Blocks, page)
@@ -147,10 +147,9 @@ def _remember(page: gr.Blocks, shared: Shared, compare: CompareTab, models: Mode
     saved = gr.Textbox(visible=False)
     outputs: list[Any] = [*inputs, compare.message, shared.pair, shared.header]
     outputs += [*models.controls, compare.run, shared.session_open]
-    wanted = json.dumps([*remembered, *PAIR_NAMES])
+    remembered_names = json.dumps([*remembered, *PAIR_NAMES])
     # queued: otherwise Gradio does not fire the state's change event, which updates everything about the pair
-    queued = PRIVATE | {"queue": True}
-    loaded = page.load(restored, saved, outputs, js=script("settings.js", "recall", wanted), **queued)
+    loaded = page.load(restored, saved, outputs, js=script("settings.js", "recall", remembered_names), **QUEUED)
     loaded.then(None, inputs, js=js)
     compare.prepare(loaded)
     models.list_after(loaded)
@@ -174,8 +173,8 @@ def restore(registry: Registry, saved: str, built: dict[str, Any]) -> StartValue
     pair, pair_error = _pair(registry, {name: values[name] for name in PAIR_NAMES if name in values})
     start = widgets.start_values(registry.default)
     named = {name: values[name] for name in NAMES if name in values}
-    other = pair != registry.default
-    if other or named.keys() & set(STRATEGY):  # a link without a strategy leaves it to this page
+    is_other_pair = pair != registry.default
+    if is_other_pair or named.keys() & set(STRATEGY):  # a link without a strategy leaves it to this page
         start = widgets.default_values(registry.default)
     settings, setting_error = widgets.settings_from_link(pair, named, start)
     error = pair_error or setting_error
@@ -184,12 +183,12 @@ def restore(registry: Registry, saved: str, built: dict[str, Any]) -> StartValue
     # its info may be outdated: step costs may have been measured since the page was built
     controls["num_assistant_tokens"] = gr.update(value=lookahead, info=widgets.lookahead_info(pair, settings.engine))
     return StartValues(
-        prompt=values.get("prompt", bundled_prompts(pair.target.prompts)[0] if other else gr.skip()),
+        prompt=values.get("prompt", bundled_prompts(pair.target.prompts)[0] if is_other_pair else gr.skip()),
         controls=[*controls.values()],
         message=alert(error) if error is not None else gr.skip(),
-        pair=pair if other else gr.skip(),
-        header=header_html(pair) if other else gr.skip(),
-        pair_controls=[value if other else gr.skip() for value in values_of(pair).values()],
+        pair=pair if is_other_pair else gr.skip(),
+        header=header_html(pair) if is_other_pair else gr.skip(),
+        pair_controls=[value if is_other_pair else gr.skip() for value in values_of(pair).values()],
     )
 
 

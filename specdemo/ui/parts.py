@@ -11,7 +11,7 @@ from specdemo.capabilities import DRAFT_KINDS, ENGINES, SERVERS
 from specdemo.errors import SpecdemoError
 from specdemo.exports.html import text_of
 from specdemo.files import ASSETS
-from specdemo.models.catalogue import Entry, Source, bundled_prompts, initial_settings
+from specdemo.models.catalogue import Entry, Source, bundled_prompts, pair_settings
 from specdemo.models.checks import PairReport
 from specdemo.models.converted import stored_form
 from specdemo.models.devices import draft_device, in_units
@@ -94,7 +94,7 @@ def _expected(pair: ModelPair) -> tuple[Mapping[str, dict[str, Any]], str]:
     if not _EXPECTATIONS.is_file() or pair.draft is None:
         return {}, ""
     expected = json.loads(_EXPECTATIONS.read_text(encoding="utf-8")).get(f"{pair.target.name}|{pair.draft.name}", {})
-    if expected.get("engine") != initial_settings(pair).engine:
+    if expected.get("engine") != pair_settings(pair).engine:
         return {}, ""
     return {entry["prompt"]: entry for entry in expected.get("prompts", [])}, expected.get("measured_on", "")
 

@@ -84,7 +84,7 @@ class Registry:
 
     def default_runtime(self, target: str) -> RuntimeSettings:
         model = self.models().get(target)
-        return catalogue.initial_runtime(model) if model is not None else RuntimeSettings()
+        return catalogue.default_runtime(model) if model is not None else RuntimeSettings()
 
     def names_of(self, entry_name: str) -> dict[str, str]:
         """Return the names of a catalogue entry's target and draft."""

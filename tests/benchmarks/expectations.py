@@ -18,7 +18,7 @@ from specdemo.experiments.plan import PRESETS
 from specdemo.experiments.prompts import Task
 from specdemo.experiments.rows import Load, points, run
 from specdemo.files import ASSETS
-from specdemo.models.catalogue import PAIR_VARIABLE, bundled_prompts, default_pair, initial_settings
+from specdemo.models.catalogue import PAIR_VARIABLE, bundled_prompts, default_pair, pair_settings
 from specdemo.models.converted import convert_pair
 from specdemo.models.devices import instruction_sets
 from specdemo.records import ModelPair
@@ -36,7 +36,7 @@ class Expectations(NamedTuple):
 
 
 def expectations(pair: ModelPair, load: Load, *, repeats: int = REPEATS, tokens: int = TOKENS) -> Expectations:
-    settings = initial_settings(pair, max_new_tokens=tokens)
+    settings = pair_settings(pair, max_new_tokens=tokens)
     prompts = {f"{number}": text for number, text in enumerate(bundled_prompts(pair.target.prompts), 1)}
     tasks = [Task(name=name, task=name, prompt=text) for name, text in prompts.items()]
     *_, last = run(PRESETS["measure"].plan(pair, tasks, settings, repeats=repeats), load)

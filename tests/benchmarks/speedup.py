@@ -25,7 +25,7 @@ import httpx
 from specdemo.decoding.lookahead import best_lookahead
 from specdemo.engines import load_engine
 from specdemo.experiments.prompts import bundled_tasks
-from specdemo.models.catalogue import default_pair, initial_runtime, pair_of, pair_settings
+from specdemo.models.catalogue import default_pair, default_runtime, pair_of, pair_settings
 from specdemo.models.converted import convert_pair
 from specdemo.models.folder import agreement_per_step
 from specdemo.models.library import resolve
@@ -52,7 +52,7 @@ def main() -> None:
     options = parser.parse_args()
     random = Random(options.seed)
     target = resolve(options.target) if options.target else default_pair().target
-    runtime = initial_runtime(target).model_copy(update={"weights": options.weights})
+    runtime = default_runtime(target).model_copy(update={"weights": options.weights})
     pairs = {name: pair_of(target, resolve(name), runtime=runtime) for name in options.drafts}
     for pair in pairs.values():
         for _ in convert_pair(pair):

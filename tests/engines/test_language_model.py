@@ -17,6 +17,8 @@ from specdemo.models.catalogue import BUNDLED
 from specdemo.models.devices import properties
 from specdemo.settings import RuntimeSettings, Sampling
 
+LAYOUTS: tuple[Layout, ...] = ("empty_sequence", "second_token")
+
 pytestmark = pytest.mark.openvino
 
 F32 = properties(RuntimeSettings(precision="f32", model_cache=False), "CPU")
@@ -48,7 +50,7 @@ def test_a_cache_changes_nothing(model: LanguageModel) -> None:
             np.testing.assert_allclose(sequence.logits(text, last), expected, atol=2e-4)
 
 
-@pytest.mark.parametrize("layout", ["empty", "padded"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_passes_of_fixed_length_give_identical_results(layout: Layout) -> None:
     """Quantize activations in either layout on any processor."""
     dynamic = LanguageModel(BUNDLED / "draft", "CPU", QUANTIZED)
@@ -68,8 +70,8 @@ def test_passes_of_fixed_length_give_identical_results(layout: Layout) -> None:
 def test_a_layout_is_used_if_longer_passes_agree_with_plain_steps_to_the_bit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    chosen = LanguageModel(BUNDLED / "draft", "CPU", QUANTIZED, layouts=("empty", "padded"))
-    assert chosen.layout in ("empty", "padded", None)
+    chosen = LanguageModel(BUNDLED / "draft", "CPU", QUANTIZED, layouts=LAYOUTS)
+    assert chosen.layout in ("empty_sequence", "second_token", None)
     if chosen.layout is not None:  # true on every processor so far; longer texts and other lengths than in the trial
         random = np.random.default_rng(0)
         text, end = [int(token) for token in random.integers(1, 4000, 120)], 20
@@ -92,10 +94,10 @@ def test_a_layout_is_used_if_longer_passes_agree_with_plain_steps_to_the_bit(
         return False
 
     monkeypatch.setattr(LanguageModel, "repeats_bits", fails)
-    assert LanguageModel(BUNDLED / "draft", "CPU", QUANTIZED, layouts=("empty", "padded")).layout is None
-    assert tried == ["empty", "padded"]
+    assert LanguageModel(BUNDLED / "draft", "CPU", QUANTIZED, layouts=LAYOUTS).layout is None
+    assert tried == [*LAYOUTS]
     exact = F32 | {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
-    assert LanguageModel(BUNDLED / "draft", "CPU", exact, layouts=("empty",)).layout == "joined", "nothing to try"
+    assert LanguageModel(BUNDLED / "draft", "CPU", exact, layouts=LAYOUTS).layout == "joined"
 
 
 def test_the_trial_finds_passes_that_round_differently_or_fail(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +105,7 @@ def test_the_trial_finds_passes_that_round_differently_or_fail(monkeypatch: pyte
     model = LanguageModel(BUNDLED / "draft", "CPU", QUANTIZED)
     assert not model.repeats_bits("joined")
     monkeypatch.setattr(Paged, "logits", Mock(side_effect=RuntimeError("no kernel")))
-    assert not model.repeats_bits("padded")
+    assert not model.repeats_bits("second_token")
 
 
 def test_a_long_text_is_fed_in_chunks(model: LanguageModel) -> None:

@@ -21,7 +21,7 @@ from specdemo.engines.server.engine import RemoteEngine, remote_pair
 from specdemo.errors import PromptError, ServerError, UsageError
 from specdemo.experiments.concurrent import serve
 from specdemo.exports import schema
-from specdemo.models.catalogue import initial_settings
+from specdemo.models.catalogue import pair_settings
 from specdemo.racing.race import run_alone
 from specdemo.records import Comparison, Request, Run, Server, Servers
 from specdemo.strategies import ServerDefault
@@ -46,11 +46,11 @@ def run(content: Answers, **chosen: Any) -> Run:
 
 
 def answered(engine: RemoteEngine, **chosen: Any) -> Run:
-    return run_alone(engine.decoder(Request.of("Say", initial_settings(engine.pair, **chosen))))
+    return run_alone(engine.decoder(Request.of("Say", pair_settings(engine.pair, **chosen))))
 
 
 def saved_race(engine: RemoteEngine, prompt: str = "Say", **chosen: Any) -> Comparison:
-    comparison = raced(engine, prompt, initial_settings(engine.pair, **chosen))
+    comparison = raced(engine, prompt, pair_settings(engine.pair, **chosen))
     assert schema.from_json(schema.to_json(comparison)).model_dump() == comparison.model_dump()
     return comparison
 
@@ -325,7 +325,7 @@ def test_request_bodies() -> None:
         servers = Servers(plain=Server(url=plain.url), speculative=Server(url=other.url))
         with closing(RemoteEngine(remote_pair(servers))) as engine:
             answered(engine, do_sample=True, top_k=7, seed=5)
-            run_alone(engine.decoder(Request.of("Say", initial_settings(engine.pair, enable_thinking=False)).plain))
+            run_alone(engine.decoder(Request.of("Say", pair_settings(engine.pair, enable_thinking=False)).plain))
     assert set(other.keys) == {"Bearer secret"}
     assert set(plain.keys) == {None}, "a key for one host is not sent to another"
     (sent,), (bare,) = other.bodies[CHAT], plain.bodies[CHAT]
@@ -378,7 +378,7 @@ def test_proxies_are_for_other_machines() -> None:
 
 def test_a_batch_refuses_a_prompt_and_fails_with_its_server() -> None:
     with engine_of(None, {**answers(), CHAT: FAILED["429"][0]}) as engine:
-        request = Request.of("Say", initial_settings(engine.pair))
+        request = Request.of("Say", pair_settings(engine.pair))
         with closing(engine.batch(ServerDefault())) as batch:
             with pytest.raises(PromptError, match="not text"):
                 batch.submit(0, replace(request, prompt="Say \ud800"))

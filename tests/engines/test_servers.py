@@ -21,7 +21,7 @@ from specdemo.experiments.concurrent import serve
 from specdemo.experiments.plan import PRESETS, available
 from specdemo.experiments.prompts import typed_tasks
 from specdemo.experiments.rows import Loaded, points, run
-from specdemo.models.catalogue import initial_settings
+from specdemo.models.catalogue import pair_settings
 from specdemo.racing.costs import measure_costs
 from specdemo.racing.race import run_alone
 from specdemo.records import Request, Server, Servers
@@ -52,7 +52,7 @@ def counted(servers: Servers) -> Counter[str]:
 
 
 def test_rounds_add_up_to_what_the_server_counts(served: RemoteEngine, llama_servers: Servers) -> None:
-    settings = initial_settings(served.pair, max_new_tokens=60, ignore_eos=True)
+    settings = pair_settings(served.pair, max_new_tokens=60, ignore_eos=True)
     before = counted(llama_servers)
     run = run_alone(served.decoder(Request.of(PROMPT, settings)))
     assert len(run.token_ids) == len(run.tokens) == 60
@@ -68,7 +68,7 @@ def test_rounds_add_up_to_what_the_server_counts(served: RemoteEngine, llama_ser
 
 
 def test_a_sweep_and_a_benchmark_try_what_the_server_supports(served: RemoteEngine) -> None:
-    settings = initial_settings(served.pair, max_new_tokens=8, ignore_eos=True)
+    settings = pair_settings(served.pair, max_new_tokens=8, ignore_eos=True)
     plan = PRESETS["tune"].plan(served.pair, typed_tasks([PROMPT]), settings, repeats=1)
     *_, last = run(plan, loaded=Loaded(served, None))
     (point,) = points(last.result)
@@ -79,7 +79,7 @@ def test_a_sweep_and_a_benchmark_try_what_the_server_supports(served: RemoteEngi
 
 
 def test_several_requests_at_once(served: RemoteEngine, llama_servers: Servers) -> None:
-    settings = initial_settings(served.pair, max_new_tokens=24, ignore_eos=True)
+    settings = pair_settings(served.pair, max_new_tokens=24, ignore_eos=True)
     request, before = Request.of(PROMPT, settings), counted(llama_servers)
     blocks = []
     for decoded in (request.plain, request):
@@ -101,11 +101,11 @@ def test_several_requests_at_once(served: RemoteEngine, llama_servers: Servers) 
 def test_settings_fixed_at_a_servers_start_cannot_be_chosen(served: RemoteEngine) -> None:
     for chosen in ({"policy": "constant"}, {"drafter": "lookup", "policy": "constant"}):
         with pytest.raises(SettingsError, match="choose policy server"):
-            initial_settings(served.pair, **chosen)
+            pair_settings(served.pair, **chosen)
     with pytest.raises(SettingsError, match="choose policy server"):
         served.decoder(Request(PROMPT, Constant(4)))
     with pytest.raises(PromptError):
-        run_alone(served.decoder(Request.of(" ", initial_settings(served.pair))))
+        run_alone(served.decoder(Request.of(" ", pair_settings(served.pair))))
     assert measure_costs(served) is None
     assert served.count_tokens("Hello") == 4
 
@@ -153,7 +153,7 @@ def test_characters_of_several_tokens_hide_some(tmp_path: Path) -> None:
         started(file, file) as url,
         closing(RemoteEngine(remote_pair(Servers(speculative=Server(url=url))))) as engine,
     ):
-        settings = initial_settings(engine.pair, max_new_tokens=60, ignore_eos=True, do_sample=True, temperature=2.0)
+        settings = pair_settings(engine.pair, max_new_tokens=60, ignore_eos=True, do_sample=True, temperature=2.0)
         run = run_alone(engine.decoder(Request.of(PROMPT, settings)))
     assert len(run.tokens) == 60 > len(run.token_ids)
     assert sum(len(step.committed) for step in run.rounds) == 59

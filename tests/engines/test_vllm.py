@@ -13,7 +13,7 @@ import pytest
 from specdemo.engines.base import rounds_of
 from specdemo.errors import ServerError
 from specdemo.experiments.concurrent import serve
-from specdemo.models.catalogue import initial_settings
+from specdemo.models.catalogue import pair_settings
 from specdemo.racing.race import run_alone
 from specdemo.records import Comparison, DraftCounts, Request
 from specdemo.results import metrics
@@ -149,14 +149,14 @@ def test_counters_replace_a_missing_report_unless_another_request_finished(other
     after = (FOLDER / "metrics.txt").read_text()
     before = f"vllm:generation_tokens_total 169\nvllm:request_success_total {6 - others}.0\n"
     with engine_of(None, vllm(without(-1, "metrics"), map(Answer, (before, after)))) as engine:
-        run = run_alone(engine.decoder(Request.of("Say", initial_settings(engine.pair))))
+        run = run_alone(engine.decoder(Request.of("Say", pair_settings(engine.pair))))
     counts = DraftCounts(rounds=58, proposed=174, accepted=60, by_position=(23, 20, 17), of_server=True)
     assert run.draft_counts == (None if others else counts)
 
 
 def test_several_requests_at_once_have_the_same_sums() -> None:
     with engine_of(None, vllm(changed(**SUMMARY))) as engine:
-        request = Request.of("Say", initial_settings(engine.pair))
+        request = Request.of("Say", pair_settings(engine.pair))
         with closing(engine.batch(request.strategy)) as batch:
             block = serve(batch, repeat(request), 2, 2)
     assert block is not None
@@ -169,7 +169,7 @@ def test_a_broken_answer_keeps_its_rounds_but_is_refused_in_a_batch() -> None:
     several[1]["choices"][0]["index"] = 1
     for streamed, words in ((events[:20], "broke off its answer"), (several, "unknown format")):
         with engine_of(None, vllm(streamed)) as engine:
-            rounds = rounds_of(engine.decoder(Request.of("Say", initial_settings(engine.pair))))
+            rounds = rounds_of(engine.decoder(Request.of("Say", pair_settings(engine.pair))))
             with pytest.raises(ServerError, match=words):
                 done += map(attrgetter("ids"), rounds)
     assert done == [event["choices"][0]["token_ids"] for event in events[1:20]]

@@ -12,7 +12,7 @@ import xllamacpp
 from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.errors import SettingsError
 from specdemo.exports.code import FLAVOURS, code, command
-from specdemo.models.catalogue import BUNDLED, bundled_models, bundled_pair, find, initial_settings, pair_of
+from specdemo.models.catalogue import BUNDLED, bundled_models, bundled_pair, find, pair_of, pair_settings
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import inspect_model
 from specdemo.models.library import Origin
@@ -41,7 +41,7 @@ def written(flavour: str, pair: ModelPair = PAIR, **chosen: Any) -> str:
 def test_the_lines_for_genai_write_what_the_engine_writes(
     engine: GenAIEngine, chosen: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    settings = initial_settings(engine.pair, max_new_tokens=40, repetition_penalty=1.1, **chosen)
+    settings = pair_settings(engine.pair, max_new_tokens=40, repetition_penalty=1.1, **chosen)
     prompt = "Once upon a time there was a fox who"
     expected = run_alone(engine.decoder(Request.of(prompt, settings))).text
     lines = code("genai", engine.pair, settings, prompt, local=True)

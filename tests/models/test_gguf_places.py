@@ -11,9 +11,9 @@ from specdemo.models.catalogue import (
     Source,
     bundled_models,
     default_pair,
-    default_settings,
+    default_runtime,
+    defaults_of,
     find,
-    initial_runtime,
     local_folder,
 )
 from specdemo.models.library import find_model, other_programs_files
@@ -124,8 +124,8 @@ def test_a_pair_of_the_catalogue_begins_with_its_settings_once_it_is_here(
     pair = default_pair()
     assert pair.name == "Tiny + smollm2-draft"
     assert (pair.runtime.precision, pair.runtime.dynamic_quantization) == ("f32", "auto")
-    assert initial_runtime(pair.target) == pair.runtime
-    assert default_settings(pair.target).generation["repetition_penalty"] == 1.1
-    assert default_settings(bundled_models()[0]).generation == {}, "another pair's settings"
+    assert default_runtime(pair.target) == pair.runtime
+    assert defaults_of(pair.target).generation["repetition_penalty"] == 1.1
+    assert defaults_of(bundled_models()[0]).generation == {}, "another pair's settings"
     monkeypatch.setenv("SPECDEMO_PAIR", "story-pair")
     assert default_pair().target.path == BUNDLED / "target"

@@ -11,11 +11,11 @@ from specdemo.engines.base import Engine
 from specdemo.models.catalogue import (
     PAIR_VARIABLE,
     default_pair,
-    default_settings,
+    default_runtime,
+    defaults_of,
     find,
-    initial_runtime,
-    initial_settings,
     local_folder,
+    pair_settings,
 )
 from specdemo.models.converted import convert_pair, traced_runtime
 from specdemo.models.devices import multiplies_int8
@@ -51,7 +51,7 @@ def engine(request: pytest.FixtureRequest, pair: ModelPair) -> Iterator[Engine]:
 
 
 def test_it_writes_code_and_both_sides_agree(engine: Engine) -> None:
-    settings = initial_settings(engine.pair, engine=engine.name, max_new_tokens=64)
+    settings = pair_settings(engine.pair, engine=engine.name, max_new_tokens=64)
     comparison = raced(engine, PROMPT, settings)
     assert "def " in comparison.plain.text
     assert 30 < (comparison.plain.prompt_tokens or 0) < 60, "those of the prompt, its frame and the system's message"
@@ -72,7 +72,7 @@ def test_its_head_predicts_what_it_writes(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv(PAIR_VARIABLE, "smollm2-eagle3")
     pair = default_pair(weights="int8")
     with closing(load_engine("traced", pair, thoroughness=BRIEF)) as engine:
-        settings = initial_settings(pair, engine="traced", max_new_tokens=48)
+        settings = pair_settings(pair, engine="traced", max_new_tokens=48)
         comparison = raced(engine, PROMPT, settings)
     assert pair.head == "eagle3"
     assert comparison.plain.token_ids == comparison.speculative.token_ids
@@ -83,8 +83,8 @@ def test_its_head_predicts_what_it_writes(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_copy_of_its_file_has_the_same_defaults(tmp_path: Path) -> None:
     copy = Path(shutil.copy(str(FILE), tmp_path / "mine.gguf"))
-    assert default_settings(inspect_gguf(copy)) == find("smollm2-eagle3").begin
-    assert initial_runtime(inspect_gguf(copy)).dynamic_quantization == "auto"
+    assert defaults_of(inspect_gguf(copy)) == find("smollm2-eagle3").defaults
+    assert default_runtime(inspect_gguf(copy)).dynamic_quantization == "auto"
 
 
 @pytest.mark.parametrize("name", ["smollm2", "smollm2-eagle3"])
@@ -101,8 +101,8 @@ def test_it_starts_in_the_traced_engine_if_that_quantizes(name: str, monkeypatch
         pair = default_pair(**runtime)
         quantization = "on" if engine == "traced" else pair.runtime.dynamic_quantization
         assert traced_runtime(pair).dynamic_quantization == quantization
-        assert initial_settings(pair).engine == engine
-        assert initial_settings(pair).policy == ("confidence" if engine == "traced" else "constant")
+        assert pair_settings(pair).engine == engine
+        assert pair_settings(pair).policy == ("confidence" if engine == "traced" else "constant")
 
 
 def test_its_policy_gives_way_to_what_it_excludes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,4 +116,4 @@ def test_its_policy_gives_way_to_what_it_excludes(monkeypatch: pytest.MonkeyPatc
         ({"drafter": "suffix"}, Suffix(0.4, 20)),
         ({"drafter": "lookup"}, Lookup(3, 2)),
     ):
-        assert initial_settings(pair, **chosen).strategy == strategy
+        assert pair_settings(pair, **chosen).strategy == strategy

@@ -20,7 +20,7 @@ from specdemo.cli import main
 from specdemo.engines.server.engine import RemoteEngine, remote_pair
 from specdemo.engines.server.vllm import counted_between
 from specdemo.files import ASSETS
-from specdemo.models.catalogue import initial_settings
+from specdemo.models.catalogue import pair_settings
 from specdemo.racing.race import race, run_alone
 from specdemo.records import Comparison, Request, Server, Servers
 from specdemo.results import metrics
@@ -54,7 +54,7 @@ def served(folder: Path, port: int, *options: str) -> Iterator[str]:
 def compare(engine: RemoteEngine, url: str) -> None:
     """Race each prompt, then decode it between two reads of the server's counters."""
     for prompt in PROMPTS:
-        settings = initial_settings(engine.pair, max_new_tokens=96, ignore_eos=True)
+        settings = pair_settings(engine.pair, max_new_tokens=96, ignore_eos=True)
         *_, comparison = race(engine, prompt, settings)
         assert isinstance(comparison, Comparison)
         print(f"{prompt}: {agreement(comparison)}, {comparison.trace_source}, passes {metrics.passes_to(comparison)}")

@@ -125,7 +125,7 @@ CHOSEN = {"repetition_penalty": 1.3, "num_assistant_tokens": 7}
 def pair(monkeypatch: pytest.MonkeyPatch) -> ModelPair:
     """Return a pair with its own initial settings in the catalogue."""
     entry = find("story-pair")
-    entry = entry.model_copy(update={"begin": Defaults(generation=CHOSEN, runtime=entry.begin.runtime)})
+    entry = entry.model_copy(update={"defaults": Defaults(generation=CHOSEN, runtime=entry.defaults.runtime)})
     monkeypatch.setattr("specdemo.models.catalogue.catalogue", lambda: (entry,))
     return bundled_pair()
 

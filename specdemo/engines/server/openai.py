@@ -66,7 +66,7 @@ class OpenAI(Dialect):
         return self._client.text("/metrics", _METRICS_SECONDS) if self._vllm else ""
 
     def ask(self, request: Request) -> HttpRequest:
-        body: dict[str, Any] = {"model": self._name, **formats.openai(request, neutral=False)}
+        body: dict[str, Any] = {"model": self._name, **formats.openai(request, include_defaults=False)}
         body |= {"stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
         if not request.apply_chat_template:
             return f"{self._prefix}/completions", {**body, "prompt": request.prompt}, self._reader
