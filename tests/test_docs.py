@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from specdemo.cli.commands import build_parser
-from specdemo.models.catalogue import default_pair, pair_settings
+from specdemo.models.catalogue import find
 from specdemo.results import metrics
+from specdemo.settings import GenerationSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -56,7 +57,7 @@ def test_links_and_pictures_lead_somewhere(path: Path) -> None:
 
 
 def test_docs_name_the_settings_that_smollm2_starts_with() -> None:
-    start = pair_settings(default_pair(), engine="traced")
+    start = GenerationSettings.checked(engine="traced", **find("smollm2-eagle3").defaults.generation)
     threshold, cap = start.assistant_confidence_threshold, start.max_assistant_tokens
     for name in ("questions", "performance"):
         text = " ".join((ROOT / f"docs/{name}.md").read_text().split())
