@@ -22,7 +22,9 @@ _BLOCK = 32  # positions per block of OpenVINO's paged attention on CPU
 
 
 Layout = Literal["joined", "empty_sequence", "second_token"]
-"""The sequences of a pass: all tokens in one; or one per token, and an empty one, or a second token, beside them."""
+"""How a pass is split into sequences: all tokens in one, or one per token. In the latter layouts an empty sequence
+follows or, after a lone token, a second token.
+"""
 
 States = npt.NDArray[np.float32]  # hidden states, shape (tokens, hidden)
 
@@ -192,7 +194,7 @@ class Paged(CachedSequence):
         count = len(ids)
         # Passes of changing lengths take a quarter longer than compiled ones, so a pass is padded to a compiled
         # length. The padding keeps ids of earlier passes, and later passes overwrite what is cached for it.
-        length = min((compiled for compiled in self._fixed if count <= compiled <= 2 * count), default=count)
+        length = min((length for length in self._fixed if count <= length <= 2 * count), default=count)
         if past + length > self._capacity:
             self._reserve(2 * (past + length))
         step = self._pass(length)
@@ -202,7 +204,7 @@ class Paged(CachedSequence):
         step.context.array[...] = past + length
         if "hidden_states" in self._names:
             states = self.input_states(past, past + count)
-            self._padded_states = np.zeros((length, 1, states.shape[1]), np.float32)
+            self._padded_states = np.zeros((step.query_length, 1, states.shape[1]), np.float32)
             self._padded_states[:count, 0] = states
             step.request.set_tensor("hidden_states", openvino.Tensor(self._padded_states, shared_memory=True))
         step.request.infer(share_outputs=True)

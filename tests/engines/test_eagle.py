@@ -6,12 +6,17 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from specdemo.engines.genai.engine import GenAIEngine
+from specdemo.engines.language_model import HeadModel, LanguageModel, add_states_output
+from specdemo.engines.sequences import Layout
 from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import FolderError, PairError, SettingsError
 from specdemo.models.catalogue import BUNDLED
+from specdemo.models.devices import properties
 from specdemo.models.folder import inspect_folder
 from specdemo.racing.race import run_alone
 from specdemo.records import Outcome, Run
@@ -24,6 +29,7 @@ from tests.support.runs import check_counters, plain, request, speculate
 pytestmark = pytest.mark.openvino
 FOLDER = Path(__file__).parents[1] / "fixtures" / "eagle3"
 F32 = RuntimeSettings(precision="f32")
+EXACT = properties(F32, "CPU")
 PROMPT = "Does speculative decoding help"
 CHAIN: dict[str, Any] = {"num_assistant_tokens": 5}
 
@@ -48,6 +54,26 @@ def test_greedy_output_is_that_of_the_target_alone(eagle: GenAIEngine, tokens: i
     assert len(run.token_ids) == tokens
     assert run.finish_reason == "length"
     assert tokens < 64 or len(run.rounds) < 63, "the head is right sometimes"
+
+
+def test_a_head_proposes_the_same_in_every_layout_and_keeps_to_its_vocabulary() -> None:
+    found = list[npt.NDArray[np.float32]]()
+    layouts: tuple[Layout, ...] = ("joined", "empty_sequence", "second_token")
+    for layout in layouts:
+        target = LanguageModel(FOLDER / "target", "CPU", EXACT, adapt=add_states_output)
+        head = HeadModel(FOLDER / "draft", "CPU", EXACT, (), ())
+        for model in (target, head.model):
+            model.use_layout(layout)
+        head.model.compile_lengths((2,) if layout == "joined" else (1, 2))
+        states, text = target.sequence(40), list(range(1, 12))
+        sequence = head.sequence(states, 40)
+        for read, end in ((4, 4), (5, 6), (7, 8), (7, 9), (11, 11)):  # the target lags behind by up to two tokens
+            states.logits(text[:read])
+            found.append(sequence.logits(text[:end])[-1].copy())
+        assert found[-1].shape == head.tokens.shape
+    for first, second, third in zip(found[:5], found[5:10], found[10:], strict=True):
+        np.testing.assert_allclose(second, first, atol=1e-3)
+        np.testing.assert_allclose(third, first, atol=1e-3)
 
 
 def test_rounds_agree_with_the_counters_of_genai(eagle: GenAIEngine) -> None:

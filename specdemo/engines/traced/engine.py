@@ -40,7 +40,7 @@ _CACHED_TEXTS = 2  # of the warm-up and of the chat
 # groups do not divide the rows of every model.
 _DRAFT_GROUP = 64
 _MIN_PROBABILITY = 1e-12  # keeps logarithms finite
-_MAX_COMPILED_LENGTH = 5  # tokens of a pass; longer rounds rarely pay, and each compiled length takes memory
+_MAX_FIXED_LENGTH = 5  # tokens of a pass; longer rounds rarely pay, and each compiled length takes memory
 _EXACT_LAYOUTS: tuple[Layout, ...] = ("empty_sequence", "second_token")  # may repeat bits; the cheaper one first
 
 
@@ -91,13 +91,13 @@ class TracedEngine(Engine):
 
     def _compile_passes(self, strategy: Strategy) -> None:
         """Compile the passes of a strategy's rounds, for both sides, before the clock starts."""
-        self._model("plain").compile_lengths(_compiled_lengths(strategy))
+        self._model("plain").compile_lengths(_fixed_lengths(strategy))
         if self._draft is not None and strategy.drafter.model:
             self._draft.compile_lengths(_draft_lengths(self.pair, strategy))
 
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
         if self.thoroughness.fixed_lengths:
-            self._model("plain").compile_lengths(range(1, _MAX_COMPILED_LENGTH + 1))
+            self._model("plain").compile_lengths(range(1, _MAX_FIXED_LENGTH + 1))
         text = self._tokenizer.encode(prompt)
         sequence = self._model("plain").sequence(len(text) + tokens)
         sequence.logits(text)
@@ -151,7 +151,7 @@ class TracedEngine(Engine):
         # when sampling, every run starts from the same estimates, so that a seed reproduces it
         learns = strategy.needs_costs and not request.sampling.do_sample
         if costs is not None and self._model("speculative").compiles_lengths:
-            longest = _MAX_COMPILED_LENGTH  # the costs hold for compiled passes, and longer ones are not compiled
+            longest = _MAX_FIXED_LENGTH  # the costs hold for compiled passes, and longer ones are not compiled
             costs = costs.model_copy(update={"verify": costs.verify[:longest], "drafting": costs.drafting[:longest]})
         policy = policy_for(strategy, costs, self._estimates if learns else None)
 
@@ -171,21 +171,21 @@ class TracedEngine(Engine):
         return open_drafter, policy.update_strategy
 
 
-def _compiled_lengths(strategy: Strategy) -> Sequence[int]:
+def _fixed_lengths(strategy: Strategy) -> Sequence[int]:
     """Return the pass lengths to compile for a strategy's rounds, in tokens; a pass between two of them is padded."""
     if isinstance(strategy, Plain):
         return (1,)
     if strategy.fixed_lookahead and strategy.drafter.model:
         return (1, strategy.fixed_lookahead + 1)
-    cap = strategy.fixed_lookahead or getattr(strategy, "max_assistant_tokens", None) or _MAX_COMPILED_LENGTH
-    longest = min(cap + 1, _MAX_COMPILED_LENGTH)
+    cap = strategy.fixed_lookahead or getattr(strategy, "max_assistant_tokens", None) or _MAX_FIXED_LENGTH
+    longest = min(cap + 1, _MAX_FIXED_LENGTH)
     # a pass over three tokens is padded to four, which costs 2 % more; another length costs two seconds of a core
     return sorted(length for length in {1, 2, 4, longest} if length <= longest)
 
 
 def _draft_lengths(pair: ModelPair, strategy: Strategy) -> Sequence[int]:
     """Return pass lengths of a draft, which reads one token or two; a head reads every committed one."""
-    return range(1, max(_compiled_lengths(strategy)) + 1) if pair.head == "eagle3" else (1, 2)
+    return range(1, max(_fixed_lengths(strategy)) + 1) if pair.head == "eagle3" else (1, 2)
 
 
 def _layouts(pair: ModelPair) -> tuple[Layout, ...]:
@@ -198,7 +198,7 @@ _Draft = tuple[LanguageModel | None, Tokens | None, HeadModel | None]
 
 def _load_models(pair: ModelPair, runtime: RuntimeSettings, default: Strategy | None) -> tuple[LanguageModel, _Draft]:
     """Load target and draft at the same time, and start compiling the passes of the default strategy's rounds."""
-    lengths = _compiled_lengths(default) if default is not None else ()
+    lengths = _fixed_lengths(default) if default is not None else ()
     draft_lengths = _draft_lengths(pair, default) if default is not None else ()
     draft = IN_BACKGROUND.submit(_load_draft, pair, runtime, draft_lengths)
     folder, options = folder_of(pair.target), properties(runtime, runtime.device)
