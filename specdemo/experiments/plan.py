@@ -16,7 +16,7 @@ from pydantic import Field
 from specdemo.capabilities import CONCURRENT, ENGINES, EngineName, strategies, supports
 from specdemo.errors import PairError, SettingsError, SpecdemoError, listed, quoted
 from specdemo.experiments.prompts import Task
-from specdemo.models.catalogue import pair_settings
+from specdemo.models.catalogue import changed_settings, pair_settings
 from specdemo.models.checks import check_concurrent, check_strategy, with_tokenizers_compared
 from specdemo.records import MAX_CONCURRENCY, ModelPair, Record
 from specdemo.settings import Checked, GenerationSettings, RuntimeSettings
@@ -120,7 +120,7 @@ def grid(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> dict[str,
 def _variant(pair: ModelPair, settings: GenerationSettings, alternatives: Sequence[_Alternative]) -> Variant:
     changes = {name: value for alternative in alternatives for name, value in alternative.changes.items()}
     runtime = {name: changes.pop(name) for name in PARTS.values() if name in changes}
-    chosen = GenerationSettings.checked(**dict(settings) | changes)
+    chosen = changed_settings(pair, settings, **changes)
     if "num_assistant_tokens" in changes and "num_assistant_tokens" not in chosen.strategy.parameters():
         raise SettingsError(f"A lookahead has no effect with {chosen.strategy.description}; leave one of them out.")
     return Variant(
@@ -190,7 +190,7 @@ def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, dict[s
         for strategy in strategies(engine, pair.draft_kind):
             changes = {**lacking, "engine": engine, "drafter": strategy.drafter.name, "policy": strategy.policy.name}
             try:
-                chosen = GenerationSettings.checked(**dict(settings) | changes)
+                chosen = changed_settings(pair, settings, **changes)
                 check_strategy(pair, engine, chosen.strategy, chosen.sampling)
             except (PairError, SettingsError):  # not with these settings
                 continue
@@ -335,7 +335,7 @@ class Preset:
     confirm: bool = False
 
     def settings(self, pair: ModelPair, **chosen: Any) -> GenerationSettings:
-        """The pair's initial settings, with those that this measurement needs."""
+        """Return the pair's defaults, with the settings that this measurement needs."""
         local = self.engine is not None and pair.target.server is None
         needed = {"engine": self.engine, "policy": "constant"} if local else {}
         return pair_settings(pair, **needed | chosen)

@@ -313,15 +313,23 @@ def _with_defaults(pair: ModelPair, chosen: dict[str, Any]) -> GenerationSetting
     parameter, or the engine does not support all of it.
     """
     defaults = defaults_of(pair.target).generation
-    policy = defaults.get("policy")
-    strategy = strategy_of("model", str(policy))
+    policy = str(defaults.get("policy", ""))
+    strategy = strategy_of("model", policy)
     if pair.servers is None and strategy is not None:
         engine = (defaults | chosen).get("engine", GenerationSettings.model_fields["engine"].default)
-        needed = {*strategy.parameters(), *(chosen.keys() & parameters())}
+        needed = {*strategy.parameters(), *([] if "policy" in chosen else chosen.keys() & parameters())}
         supported = strategy in strategies(engine, pair.draft_kind) and needed <= effective(strategy, engine)
         if not supported or (chosen["drafter"], chosen.get("policy", policy)) != ("model", policy):
             defaults = {name: defaults[name] for name in defaults.keys() - {"policy", *strategy.parameters()}}
     return GenerationSettings.checked(**defaults | chosen)
+
+
+def changed_settings(pair: ModelPair, settings: GenerationSettings, **changes: Any) -> GenerationSettings:
+    """Return settings with changes; values that are its strategy's defaults give way to those of the new strategy."""
+    strategy = {name: getattr(settings, name) for name in ("engine", "drafter", "policy")}
+    defaults = dict(pair_settings(pair, **strategy))
+    chosen = {name: value for name, value in settings if value != defaults[name]}
+    return pair_settings(pair, **chosen | strategy | changes)
 
 
 def default_drafter(pair: ModelPair) -> str:

@@ -10,6 +10,7 @@ from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
 from specdemo.models.catalogue import (
     PAIR_VARIABLE,
+    changed_settings,
     default_pair,
     default_runtime,
     defaults_of,
@@ -116,4 +117,8 @@ def test_its_policy_gives_way_to_what_it_excludes(monkeypatch: pytest.MonkeyPatc
         ({"drafter": "suffix"}, Suffix(0.4, 20)),
         ({"drafter": "lookup"}, Lookup(3, 2)),
     ):
-        assert pair_settings(pair, **chosen).strategy == strategy
+        settings = pair_settings(pair, **chosen)
+        assert settings.strategy == strategy
+        changes = {"drafter": settings.drafter, "policy": settings.policy} | chosen
+        assert changed_settings(pair, pair_settings(pair), **changes).strategy == strategy, "in measurements, too"
+        assert changed_settings(pair, settings, drafter="model", policy="confidence").max_assistant_tokens == 3
