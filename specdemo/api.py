@@ -205,7 +205,7 @@ def compare(
     after each repeat.
     """
     chosen = pair.settings(**settings)
-    require_effect(settings, [chosen], lambda name, value="": f"{name}={value!r}" if value else name)
+    require_effect(settings, [chosen], _written)
     check_prompt(Request.of(prompt, chosen, tuple(history)))  # before loading, which takes a while
     work = partial(measured_race, prompt=prompt, settings=chosen, history=tuple(history), number=repeats)
     last = None
@@ -215,6 +215,10 @@ def compare(
             on_event(event)
     assert last is not None, "nobody stops the race"
     return Run(last)
+
+
+def _written(name: str, value: Any = None) -> str:
+    return name if value is None else f"{name}={value!r}"
 
 
 def experiment(
@@ -249,6 +253,7 @@ def experiment(
     else:
         tasks = typed_tasks([prompts] if isinstance(prompts, str) else prompts)
     plan = named.plan(pair.models, tasks, settings, axes, repeats=repeats, minutes=minutes)
+    require_effect(chosen, [variant.settings for variant in plan.variants.values()], _written)
     last = None
     job = partial(with_loader, pair=pair.models, work=partial(measure, plan))
     for progress in pair.work(job):

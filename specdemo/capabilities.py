@@ -156,10 +156,10 @@ def refusal(strategy: Strategy, engine: EngineName, *, kv_cache: bool = True) ->
     if isinstance(strategy, Plain):
         return None
     if strategy.needs_costs and not kv_cache:
-        return f"{strategy.setting()} needs the step costs of a KV cache, so kv_cache must be on"
+        return f"{' '.join(strategy.setting())} needs the step costs of a KV cache, so kv_cache must be on"
     if strategy.name not in ENGINES[engine].strategies:
         other = "policy server" if engine == "server" else f"the {engines_of(type(strategy))[0]} engine"
-        return f"the {engine} engine does not support {strategy.setting()}; choose {other}"
+        return f"the {engine} engine does not support {' '.join(strategy.setting())}; choose {other}"
     return None
 
 
@@ -188,7 +188,7 @@ def pair_refusal(
             return f"{reason}; choose policy constant."
         engines = [name for name in kind.engines if proposes(type(strategy), draft, name)]
         or_engine = f", or the {engines[0]} engine" if engines else ""
-        reason = f"With {kind.noun} the {engine} engine does not support {strategy.setting()}"
+        reason = f"With {kind.noun} the {engine} engine does not support {' '.join(strategy.setting())}"
         return f"{reason}; choose policy constant{or_engine}."
     if draft == "eagle3" and engine == "genai" and penalty:
         return (

@@ -141,10 +141,8 @@ class GenerationSettings(Parameters, _Selection):
     def strategy(self) -> Strategy:
         strategy = strategy_of(self.drafter, self.policy)
         assert strategy is not None, "checked below"
-        return strategy(*map(self._effective, strategy.parameters()))
-
-    def _effective(self, name: str) -> Any:
-        return getattr(self, name) if supports(self.engine, name) else None
+        used = effective(strategy, self.engine)
+        return strategy(*(getattr(self, name) if name in used else None for name in strategy.parameters()))
 
     @property
     def sampling(self) -> Sampling:
@@ -185,14 +183,11 @@ def require_effect(
     used = {name for settings in variants for name in effective(type(settings.strategy), settings.engine)}
     for name in given:
         if name in parameters() and name not in used:
-            strategy = next(strategy for strategy in STRATEGIES.values() if name in strategy.parameters())
-            choice = write(*strategy.setting().split())
-            raise SettingsError(
-                f"{write(name)} has no effect in the chosen strategy; leave it out, or choose {choice}."
-            )
+            chosen = " and ".join(dict.fromkeys(write(*settings.strategy.setting()) for settings in variants))
+            raise SettingsError(f"{write(name)} has no effect with {chosen}; leave it out, or change that.")
         if name in _OF_SAMPLING and not any(settings.do_sample for settings in variants):
-            choice = write("do_sample")
-            raise SettingsError(f"{write(name)} has no effect in greedy decoding; leave it out, or add {choice}.")
+            add = write("do_sample", True)
+            raise SettingsError(f"{write(name)} has no effect in greedy decoding; leave it out, or add {add}.")
 
 
 class RuntimeSettings(Checked):

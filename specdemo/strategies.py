@@ -39,7 +39,7 @@ class Strategy:
     """A drafter and when it stops. The first line of a subclass's docstring explains it to users.
 
     The settings `drafter` and `policy` select it. `drafts` are the kinds of draft that support it. `template` becomes
-    its description. `needs_costs`: it needs step costs, which require a KV cache.
+    its description, with the cap if it has one. `needs_costs`: it needs step costs, which require a KV cache.
     """
 
     name: ClassVar[str]
@@ -56,9 +56,9 @@ class Strategy:
         return self.template.format(**vars(self)) + (f", at most {cap} proposals" if cap else "")
 
     @classmethod
-    def setting(cls) -> str:
-        """Return the setting that distinguishes it from other strategies, such as "policy constant"."""
-        return f"policy {cls.policy.name}" if cls.drafter.model else f"drafter {cls.drafter.name}"
+    def setting(cls) -> tuple[str, str]:
+        """Return the setting that distinguishes it from other strategies, and its value."""
+        return ("policy", cls.policy.name) if cls.drafter.model else ("drafter", cls.drafter.name)
 
     @property
     def fixed_lookahead(self) -> int | None:

@@ -19,7 +19,7 @@ export function columns({ round: { seconds, draft_seconds, verify_seconds }, num
   const [whole, draft, verify] = [seconds, draft_seconds, verify_seconds].map((duration) => 1000 * (duration ?? 0));
   return {
     round: number || null, seconds: ms / 1000, tokens, step: whole,
-    ...(number && proposed !== null && { accepted, refused: proposed - accepted, alpha }),
+    ...(number && proposed !== null && { accepted, unaccepted: proposed - accepted, alpha }),
     ...(draft || verify ? { draft, verify, rest: Math.max(whole - draft - verify, 0) } : { whole }),
   };
 }

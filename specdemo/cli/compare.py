@@ -13,12 +13,13 @@ from specdemo.cli.options import (
     add_pair,
     add_prompts,
     add_settings,
-    check_effect,
     check_file,
     chosen_pair,
+    given_settings,
     integer,
     prompt_file,
     raced_settings,
+    written,
 )
 from specdemo.cli.terminal import interruptible, print_figures, progress, racing, safe_console, show_conversion
 from specdemo.engines.base import check_prompt
@@ -33,7 +34,7 @@ from specdemo.racing.trials import MOST_SECONDS, REPEAT_SECONDS, measured_race
 from specdemo.records import MAX_TOKENS, Comparison, ModelPair, Request
 from specdemo.results.estimate import ENOUGH
 from specdemo.results.words import is_chat
-from specdemo.settings import GenerationSettings
+from specdemo.settings import GenerationSettings, require_effect
 from specdemo.text import printable
 
 
@@ -68,7 +69,7 @@ def add_to(commands: Commands) -> None:
 def _chosen(options: argparse.Namespace) -> tuple[ModelPair, GenerationSettings]:
     pair = chosen_pair(options)
     settings = raced_settings(options, pair)
-    check_effect(options, [settings])
+    require_effect(given_settings(options, GenerationSettings), [settings], written)
     return pair, settings
 
 

@@ -13,12 +13,12 @@ from specdemo.cli.options import (
     add_pair,
     add_prompts,
     add_settings,
-    check_effect,
     check_file,
     chosen_pair,
     given_settings,
     integer,
     prompt_file,
+    written,
 )
 from specdemo.cli.terminal import interruptible, print_report, progress, show_conversion
 from specdemo.errors import UsageError, quoted
@@ -29,7 +29,7 @@ from specdemo.experiments.rows import Result, fastest, points, run
 from specdemo.files import write_json
 from specdemo.models.converted import convert_pair
 from specdemo.records import MAX_TOKENS, Progress
-from specdemo.settings import GenerationSettings
+from specdemo.settings import GenerationSettings, require_effect
 from specdemo.text import counted, printable
 
 _BEST_SECONDS = 1.0  # between searches for the best so far: intervals of thousands of rows take time
@@ -74,7 +74,8 @@ def _add(commands: Commands, preset: Preset) -> None:
 def _measure(options: argparse.Namespace, preset: Preset) -> None:
     check_file(options.json)
     plan = _plan(options, preset)
-    check_effect(options, [variant.settings for variant in plan.variants.values()])
+    variants = [variant.settings for variant in plan.variants.values()]
+    require_effect(given_settings(options, GenerationSettings), variants, written)
     against = None if options.against is None else read_result(options.against)
     limit = "" if plan.minutes is None else f", for about {plan.minutes:g} min; --minutes M changes that"
     size = f"{counted(len(plan.variants), 'variant')}, {counted(len(plan.tasks), 'prompt')}"

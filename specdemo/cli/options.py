@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import UnionType
@@ -17,7 +17,7 @@ from specdemo.models import catalogue
 from specdemo.models.checks import fitting_draft
 from specdemo.models.library import library, resolve
 from specdemo.records import SILENCE_SECONDS, ModelPair, Server, Servers
-from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, choices, require_effect
+from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, choices
 from specdemo.strategies import parameters
 from specdemo.text import printable
 
@@ -172,10 +172,8 @@ def raced_settings(options: argparse.Namespace, pair: ModelPair) -> GenerationSe
     return settings
 
 
-def check_effect(options: argparse.Namespace, variants: Collection[GenerationSettings]) -> None:
-    """Check that each given setting affects at least one run."""
-    given = given_settings(options, GenerationSettings)
-    require_effect(given, variants, lambda name, value="": f"--{name.replace('_', '-')} {value}".rstrip())
+def written(name: str, value: Any = True) -> str:
+    return f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
 
 
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:

@@ -21,7 +21,7 @@ _WARM_UP_TOKENS = 8  # before the first block of a kind: its first passes compil
 
 
 @dataclass
-class Served:
+class RequestProgress:
     """A request: its tokens so far, the seconds until the first and the last of them, and its output."""
 
     prompt: str
@@ -47,7 +47,7 @@ class Block(NamedTuple):
 
     seconds: float
     tokens: int
-    served: tuple[Served, ...]
+    served: tuple[RequestProgress, ...]
     rounds: tuple[tuple[int | None, int], ...] | None
     other_load: float | None
 
@@ -95,13 +95,13 @@ def serve(
     batch may still hold requests; close it. SpecdemoError: a request cannot be served, or the engine failed.
     """
     load = OtherLoad(thoroughness.load_seconds)
-    running, done = dict[int, Served](), dict[int, Served]()
+    running, done = dict[int, RequestProgress](), dict[int, RequestProgress]()
     rounds: list[tuple[int | None, int]] | None = []
     tokens, upcoming = 0, enumerate(requests)
 
     def submit(how_many: int) -> None:
         for index, request in islice(upcoming, how_many):
-            running[index] = Served(request.prompt, batch.now())
+            running[index] = RequestProgress(request.prompt, batch.now())
             batch.submit(index, request)
 
     began = at = batch.now()

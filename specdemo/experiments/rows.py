@@ -191,7 +191,7 @@ def run(
 
 
 def _of_task(settings: GenerationSettings, task: Task) -> GenerationSettings:
-    """The task's own system prompt comes before the plan's."""
+    """Use the task's system prompt, if it has one, instead of the plan's."""
     return settings.model_copy(update={"system_prompt": task.system_prompt}) if task.system_prompt else settings
 
 
@@ -231,8 +231,8 @@ class _State:
         for group in stage.groups:
             if over():
                 return
-            blocks = group.task is None
-            for row in self.blocks(engine, group, over) if blocks else self.trials(engine, costs, group, over):
+            concurrent = group.task is None
+            for row in self.blocks(engine, group, over) if concurrent else self.trials(engine, costs, group, over):
                 self.rows.append(row)
                 yield row
 
@@ -271,12 +271,12 @@ class _State:
     def blocks(self, engine: Engine, group: Group, stop: Stop) -> Iterator[Row]:
         """Yield a row for each variant; every second repeat reverses the order, so that drift favours no side."""
         variants = [self.plan.variants[name] for name in group.order]
-        level = variants[0].concurrency or 1
+        concurrency = variants[0].concurrency or 1
         requests = {"": Request.of("", variants[0].settings).plain}
         requests |= {variant.name: Request.of("", variant.settings) for variant in variants}
         if group.repeat % 2 == 0:
             requests = dict(reversed(requests.items()))
-        measured = blocks(engine, requests, self.plan.tasks, level, f"{group.repeat} {level}", stop)
+        measured = blocks(engine, requests, self.plan.tasks, concurrency, f"{group.repeat} {concurrency}", stop)
         if measured is None:
             return
         plain, row = measured[""], partial(Row, task="", prompt="", repeat=group.repeat, fresh=group.fresh)

@@ -89,7 +89,7 @@ def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: st
         )
     notes += [source.get for source in (target, draft) if source is not None and source.get is not None]
     copy = _Copy(pair, request, target, draft, software.form(request.strategy))
-    return "\n".join([*map(_comment, notes), *software.write(copy)]) + "\n"
+    return "\n".join([*(f"# {printable(note)}" for note in notes), *software.write(copy)]) + "\n"
 
 
 def _genai(copy: _Copy) -> Iterator[str]:
@@ -175,10 +175,6 @@ FLAVOURS: dict[str, Software] = {
 
 def _arguments(values: dict[str, Any]) -> str:
     return "".join(f", {name}={value!r}" for name, value in values.items())
-
-
-def _comment(text: str) -> str:
-    return f"# {printable(text)}"
 
 
 def _json(value: Any) -> str:

@@ -84,7 +84,7 @@ def measure_costs(
     return costs
 
 
-class Timed(NamedTuple):
+class Timing(NamedTuple):
     """Seconds of a round with so many proposals: the draft's (None if unknown) and the rest."""
 
     lookahead: int
@@ -105,7 +105,7 @@ def _drafts(engine: Engine) -> bool:
 
 def _timed(
     engine: Engine, text: str, lookaheads: Sequence[int], stop: Callable[[], bool]
-) -> tuple[list[Timed], list[Timed]]:
+) -> tuple[list[Timing], list[Timing]]:
     """Return plain steps, and rounds with as many proposals, or passes of that length without a draft."""
     plain, rounds = _raced(engine, text, lookaheads, stop) if _drafts(engine) else ([], [])
     if rounds and all(timed.drafting is not None for timed in rounds):
@@ -117,14 +117,14 @@ def _timed(
         return [], []
     single = [*before, *after]
     if not rounds:
-        return [Timed(0, 0.0, seconds) for seconds in single], [Timed(longest, 0.0, seconds) for seconds in longer]
+        return [Timing(0, 0.0, seconds) for seconds in single], [Timing(longest, 0.0, seconds) for seconds in longer]
     verify = median(longer) / median(single) * median(timed.rest for timed in plain)  # at the pace of the race
-    return plain, [Timed(longest, max(timed.rest - verify, 0.0), verify) for timed in rounds]
+    return plain, [Timing(longest, max(timed.rest - verify, 0.0), verify) for timed in rounds]
 
 
 def _raced(
     engine: Engine, text: str, lookaheads: Sequence[int], stop: Callable[[], bool]
-) -> tuple[list[Timed], list[Timed]]:
+) -> tuple[list[Timing], list[Timing]]:
     """Race with these lookaheads in turns; return plain steps and the rounds with as many proposals."""
     if len(lookaheads) > 1:
         next(engine.pass_seconds(text, 1))  # compiles the usual lengths
@@ -138,12 +138,12 @@ def _raced(
     return timings(comparison.plain), rounds
 
 
-def timings(run: Run) -> list[Timed]:
-    rounds = list[Timed]()
+def timings(run: Run) -> list[Timing]:
+    rounds = list[Timing]()
     for step in run.rounds:
         drafting = step.draft_seconds if step.proposed else 0.0
         proposed = -1 if step.proposed is None else len(step.proposed)
-        rounds.append(Timed(proposed, drafting, step.seconds - (drafting or 0.0)))
+        rounds.append(Timing(proposed, drafting, step.seconds - (drafting or 0.0)))
     return rounds
 
 
@@ -173,7 +173,7 @@ class Sample(NamedTuple):
     verify: float
 
 
-def _samples(plain: Sequence[Timed], rounds: Sequence[Timed], least: int = 1) -> list[Sample]:
+def _samples(plain: Sequence[Timing], rounds: Sequence[Timing], least: int = 1) -> list[Sample]:
     """A sample for each lookahead with at least `least` rounds and known draft times."""
     samples = list[Sample]()
     step = median(timed.rest for timed in plain) if plain else math.nan

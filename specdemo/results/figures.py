@@ -23,7 +23,7 @@ from specdemo.results import metrics
 
 Figure = Any  # plotly.graph_objects.Figure, which has no types
 Trace = dict[str, Any]
-_COLOURS = ("own", "accepted", "rejected", "plain", "refused", "mute", "ink")  # of lines and bars, in order
+_COLOURS = ("own", "accepted", "rejected", "plain", "unaccepted", "mute", "ink")  # of lines and bars, in order
 _PATTERNS = ("", "/", "x", ".", "\\", "-", "+")  # of bars in the same order, so that they also differ in grey
 _MOST_STRETCH = 2  # times the largest value: how far error bars may stretch an axis
 
@@ -84,11 +84,11 @@ def _tokens() -> Figure:
 def _acceptance() -> Figure:
     place = ("speculative", "round")
     accepted = _grow(bars, "accepted", "accepted", *place, "accepted")
-    refused = _grow(bars, "not accepted", "refused", *place, "refused", hatch="/")
+    unaccepted = _grow(bars, "not accepted", "unaccepted", *place, "unaccepted", hatch="/")
     rate = _grow(line, "α", "ink", *place, "alpha", yaxis="y2", hovertemplate="%{y:.2f}")
     scale = {"range": [0, 1.02], "tickvals": [0, 0.5, 1], "overlaying": "y", "side": "right", "showgrid": False}
     axes = {"xaxis": _ROUND, "yaxis": {"nticks": 4}, "yaxis2": scale | {"title": {"text": "α"}}}
-    return figure("round", "proposals", accepted, refused, rate, **axes, margin={"r": 40})
+    return figure("round", "proposals", accepted, unaccepted, rate, **axes, margin={"r": 40})
 
 
 def _timing() -> Figure:
@@ -115,7 +115,7 @@ def columns(run: Run) -> Iterator[dict[str, Any]]:
         row: dict[str, Any] = {"round": number or None, "seconds": seconds, "tokens": tokens}
         if number and step.proposed is not None:
             accepted, proposed = accepted + step.accepted, proposed + len(step.proposed)
-            row |= {"accepted": step.accepted, "refused": len(step.proposed) - step.accepted}
+            row |= {"accepted": step.accepted, "unaccepted": len(step.proposed) - step.accepted}
             row["alpha"] = accepted / proposed if proposed else None
         times = step.seconds, step.draft_seconds, step.verify_seconds
         whole, draft, verify = (1000 * (seconds_of or 0.0) for seconds_of in times)

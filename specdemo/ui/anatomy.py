@@ -7,7 +7,7 @@ import gradio as gr
 
 from specdemo.errors import FileError
 from specdemo.exports.schema import from_text
-from specdemo.ui.events import FILES, QUEUED, run_in_child
+from specdemo.ui.events import FILES, PRIVATE, run_in_child
 from specdemo.ui.feed import end_event
 from specdemo.ui.parts import alert, notice
 from specdemo.ui.views import view
@@ -21,7 +21,7 @@ def anatomy_tab(race: gr.HTML) -> None:
         upload = gr.UploadButton("Open a JSON file", file_types=[".json"], type="binary", elem_id="open", size="sm")
         message = gr.HTML(elem_classes="message")
         view("anatomy")
-    upload.upload(open_run, upload, [race, message], **QUEUED, **FILES)
+    upload.upload(open_run, upload, [race, message], **PRIVATE, **FILES)
 
 
 def open_run(data: bytes) -> Iterator[list[Any]]:

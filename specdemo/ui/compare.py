@@ -15,14 +15,14 @@ from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
 from specdemo.exports.code import FLAVOURS, code
 from specdemo.exports.html import FILE_KINDS, make_file
 from specdemo.files import is_text
-from specdemo.models.catalogue import bundled_prompts
+from specdemo.models.catalogue import bundled_prompts, pair_settings
 from specdemo.models.checks import with_tokenizers_compared
 from specdemo.records import MAX_TURNS, ModelPair, Turn
 from specdemo.results.words import SAMPLING_CAVEAT, is_chat
 from specdemo.settings import GenerationSettings
 from specdemo.ui import controls as widgets
-from specdemo.ui.controls import FIELDS, LIVE_CONTROLS, NAMES, STRATEGY, Control, default_values
-from specdemo.ui.events import AT_ONCE, ENGINE, FILES, QUEUED, check_session, run_in_child, stop_on_click
+from specdemo.ui.controls import FIELDS, LIVE_CONTROLS, NAMES, STRATEGY, Control
+from specdemo.ui.events import AT_ONCE, ENGINE, FILES, PRIVATE, check_session, run_in_child, stop_on_click
 from specdemo.ui.parts import alert, examples_html, html, notice
 from specdemo.ui.registry import Shared
 from specdemo.ui.server import event_value
@@ -130,7 +130,7 @@ class CompareCallbacks:
         text = inspect.Parameter("prompt", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=str)
         options = [
             inspect.Parameter(name, text.kind, annotation=widgets.annotation(name), default=value)
-            for name, value in default_values(pair).items()
+            for name, value in pair_settings(pair)
         ]
         vars(compare)["__signature__"] = inspect.Signature([text, *options], return_annotation=dict[str, Any])
         compare.__annotations__ = {parameter.name: parameter.annotation for parameter in (text, *options)}
@@ -173,7 +173,7 @@ def _chat(turns: tuple[Turn, ...], **options: Any) -> list[Any]:
 APPLIED = (*STRATEGY, "kv_cache")  # they change when a measured setting is applied
 COMPARE = "compare"
 FIND = "Start"
-FIND_HELP = html("paragraph", "Tries lookaheads, thresholds and, if thorough, policies. Sets the fastest.")
+FIND_HELP = html("paragraph", "Tries lookaheads, thresholds and policies, and sets one that is clearly faster.")
 QUICK, THOROUGH = "30 seconds", "Thorough"
 
 
@@ -288,7 +288,7 @@ class CompareTab:
             self._callbacks.repeat,
             [self._shared.session_open, self._shared.pair, self._finished],
             [self.race, self._finished],
-            **QUEUED,
+            **PRIVATE,
             concurrency_limit=None,  # outside the engine's queue: it runs only while nobody else needs the engine
             trigger_mode="multiple",
         )
@@ -317,7 +317,7 @@ class CompareTab:
         copied = self._copy.click(self._callbacks.code, inputs, [self.message, self._code], **AT_ONCE)
         copied.then(None, self._code, js=script("settings.js", "copyCode"))
         outputs = [self.message, self._shared_file]
-        drawn = self.race.download(self._callbacks.share, None, outputs, **QUEUED, **FILES)
+        drawn = self.race.download(self._callbacks.share, None, outputs, **PRIVATE, **FILES)
         drawn.then(None, self._shared_file, js=script("files.js", "saveSharedFile"))
 
 

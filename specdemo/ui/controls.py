@@ -154,11 +154,6 @@ def start_values(pair: ModelPair) -> dict[str, Any]:
     return start_settings(pair).model_dump()
 
 
-def default_values(pair: ModelPair) -> dict[str, Any]:
-    """Return the defaults of links, which list only other values."""
-    return pair_settings(pair).model_dump()
-
-
 def first_policy(available: Collection[str]) -> str:
     return "constant" if "constant" in available or not available else next(iter(available))
 

@@ -18,10 +18,10 @@ from specdemo.ui.session import Sessions, as_failure
 JOB_UPDATE_SECONDS = 1.0  # between updates of a measurement, which are larger than those of a race
 T = TypeVar("T")
 
-# For all events: visitors' programs cannot call them, and they show their own progress.
-QUEUED: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
+# For events that visitors' programs cannot call and that show their own progress.
+PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 # For quick events, which do not wait for others.
-AT_ONCE: dict[str, Any] = {**QUEUED, "queue": False}
+AT_ONCE: dict[str, Any] = {**PRIVATE, "queue": False}
 # The engine takes one job at a time: two would distort each other's clocks.
 ENGINE: dict[str, Any] = {"concurrency_id": "engine", "concurrency_limit": 1}
 # Visitors' files are read and drawn in child processes, which end when their visitors leave.
@@ -35,7 +35,7 @@ def queue_for_engine(
 ) -> Any:
     """Queue a callback when the button is clicked. Its first output is a message, which says that it is waiting."""
     button.click(partial(notice, WAITING), outputs=outputs[0], **AT_ONCE)
-    return button.click(callback, inputs, outputs, **QUEUED, **ENGINE)
+    return button.click(callback, inputs, outputs, **PRIVATE, **ENGINE)
 
 
 def stop_on_click(button: gr.Button, sessions: Sessions, activity: str) -> None:

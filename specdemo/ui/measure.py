@@ -289,7 +289,7 @@ def measure_tab(shared: Shared, compare: CompareTab) -> None:
     inputs = [session_open, pair, file, skip_bad, preset, ticked, text, limit, tokens, minutes, *controls.values()]
     events.queue_for_engine(start, callbacks.measure, inputs, [message, board, files, best, use, start, stop_button])
     events.stop_on_click(stop_button, shared.sessions, "measure")
-    file.upload(preview, file, [suite, skip_bad], **events.QUEUED, **events.FILES)
+    file.upload(preview, file, [suite, skip_bad], **events.PRIVATE, **events.FILES)
     gr.on(
         [preset.change, pair.change, controls["engine"].change, controls["drafter"].change],
         variant_choices,

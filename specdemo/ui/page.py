@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 from specdemo.engines import load_engine
 from specdemo.errors import SpecdemoError
 from specdemo.exports.html import PAGE
-from specdemo.models.catalogue import bundled_prompts
+from specdemo.models.catalogue import bundled_prompts, pair_settings
 from specdemo.racing.recommend import start_settings
 from specdemo.racing.worker import EngineFactory, Prepare, Worker
 from specdemo.records import ModelPair, Prompts
@@ -27,14 +27,14 @@ from specdemo.ui import controls as widgets
 from specdemo.ui.anatomy import ANATOMY, anatomy_tab
 from specdemo.ui.compare import COMPARE, CompareCallbacks, CompareTab, api_description
 from specdemo.ui.controls import NAMES, STRATEGY
-from specdemo.ui.events import AT_ONCE, ENGINE, QUEUED
+from specdemo.ui.events import AT_ONCE, ENGINE, PRIVATE
 from specdemo.ui.gate import only_here
 from specdemo.ui.measure import measure_tab
 from specdemo.ui.models import ModelsTab
 from specdemo.ui.parts import alert, header_html
 from specdemo.ui.registry import PAIR_NAMES, Registry, Shared, values_of
 from specdemo.ui.server import SESSIONS, Page, application, listening, visitors_files
-from specdemo.ui.session import Sessions, Visitors, initial_pair
+from specdemo.ui.session import Sessions, Visitors, with_chat_cache
 from specdemo.ui.views import head, kit, plotly, script, theme
 
 
@@ -58,7 +58,7 @@ def serve(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     allowed = "SPACE_ID" not in os.environ if downloads is None else downloads
     local = only_here(host, allowed_hosts)
-    worker = Worker(load, Prepare(start_settings(pair).engine, initial_pair(pair)))
+    worker = Worker(load, Prepare(start_settings(pair).engine, with_chat_cache(pair)))
     try:
         with visitors_files():
             page = build_page(worker, pair, models_dir=models_dir, downloads=allowed, local=local)
@@ -129,7 +129,7 @@ def prompt_for(pair: ModelPair, prompt: str) -> Any:
 def _remember(page: gr.Blocks, shared: Shared, compare: CompareTab, models: ModelsTab) -> None:
     registry = shared.registry
     remembered = {"prompt": compare.prompt, **compare.controls}
-    start, default = widgets.start_values(registry.default), widgets.default_values(registry.default)
+    start, default = widgets.start_values(registry.default), pair_settings(registry.default).model_dump()
     # a link always names values that come from step costs, so that it means the same on every machine; see `restore`
     settings = [value if value == default[name] else None for name, value in start.items()]
     first = [bundled_prompts(registry.default.target.prompts)[0], *settings]
@@ -149,7 +149,7 @@ def _remember(page: gr.Blocks, shared: Shared, compare: CompareTab, models: Mode
     outputs += [*models.controls, compare.run, shared.session_open]
     remembered_names = json.dumps([*remembered, *PAIR_NAMES])
     # queued: otherwise Gradio does not fire the state's change event, which updates everything about the pair
-    loaded = page.load(restored, saved, outputs, js=script("settings.js", "recall", remembered_names), **QUEUED)
+    loaded = page.load(restored, saved, outputs, js=script("settings.js", "recall", remembered_names), **PRIVATE)
     loaded.then(None, inputs, js=js)
     compare.prepare(loaded)
     models.list_after(loaded)
@@ -175,7 +175,7 @@ def restore(registry: Registry, saved: str, built: dict[str, Any]) -> StartValue
     named = {name: values[name] for name in NAMES if name in values}
     is_other_pair = pair != registry.default
     if is_other_pair or named.keys() & set(STRATEGY):  # a link without a strategy leaves it to this page
-        start = widgets.default_values(registry.default)
+        start = pair_settings(registry.default).model_dump()
     settings, setting_error = widgets.settings_from_link(pair, named, start)
     error = pair_error or setting_error
     controls = {name: gr.skip() if value == built[name] else value for name, value in settings}

@@ -24,6 +24,8 @@ from specdemo.settings import GenerationSettings
 from specdemo.ui.feed import Feed, end_event
 from specdemo.ui.parts import alert, notice, phase_text
 
+_FIRST = GenerationSettings()  # of a first run, as far as loading depends on it
+
 
 class Visitors:
     """Each visitor's activities in progress. Two may have the same name: the repeats of two runs, for example."""
@@ -167,7 +169,7 @@ class Sessions:
     def load(self, visitor: str, engine: EngineName, pair: ModelPair) -> Iterator[str]:
         """Load a pair in place of the current one. Yield messages; if the last one is empty, the pair is loaded."""
         with self._visitors.busy(visitor, "load") as cancelled:
-            for phase in self._worker.run(Prepare(engine, initial_pair(pair)), cancelled):
+            for phase in self._worker.run(Prepare(engine, with_chat_cache(pair)), cancelled):
                 yield notice(phase_text(phase)) if phase is not None else ""
             yield notice("Stopped; the previous pair is still in use.") if cancelled.is_set() else ""
 
@@ -207,12 +209,7 @@ def _turn(prompt: str, comparison: Comparison) -> Turn | None:
     return Turn(prompt=prompt, answer=text) if text and comparison.plain.finish_reason != "cancelled" else None
 
 
-def initial_pair(pair: ModelPair) -> ModelPair:
-    """Return the pair as its first run will need it, so that it loads only once."""
-    return with_chat_cache(pair, GenerationSettings())
-
-
-def with_chat_cache(pair: ModelPair, settings: GenerationSettings) -> ModelPair:
+def with_chat_cache(pair: ModelPair, settings: GenerationSettings = _FIRST) -> ModelPair:
     """Enable prefix caching, so that a chat's next turn prefills only its new tokens, on both sides. A server manages
     its own cache; GenAI speculates without prefix caching for some targets and drafts.
     """

@@ -1,6 +1,5 @@
 """A strategy declares itself: page, terminal, measurements and copied code follow from its class."""
 
-from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,14 +9,14 @@ import pytest
 
 from specdemo.capabilities import ENGINES, engines_of
 from specdemo.cli import main
-from specdemo.cli.options import check_effect
+from specdemo.cli.options import written
 from specdemo.decoding.indexes import Match, TextIndex, index_of
 from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import SettingsError, UsageError
 from specdemo.experiments.plan import Axes, available, grid
 from specdemo.results.metrics import identical
 from specdemo.results.words import shared_words
-from specdemo.settings import GenerationSettings
+from specdemo.settings import GenerationSettings, require_effect
 from specdemo.strategies import CONSTANT, STRATEGIES, Drafter, Fields, Parameters, Strategy, parameters
 from specdemo.ui import controls
 from tests.support.proposals import raced
@@ -88,9 +87,8 @@ def test_the_terminal_accepts_it_and_code_reproduces_it(capfd: pytest.CaptureFix
     assert "config.parrot = 2" in capfd.readouterr().out
     assert main(["code", "Say", "--to", "llama.cpp", *options]) == 2
     assert "llama.cpp has no equivalent of" in capfd.readouterr().err
-    options_ = Namespace(drafter="parrot", max_ngram_size=2)
-    with pytest.raises(UsageError, match="--max-ngram-size has no effect in the chosen"):
-        check_effect(options_, [GenerationSettings.checked(**CHOSEN)])
+    with pytest.raises(UsageError, match="--max-ngram-size has no effect with --drafter parrot; leave it out"):
+        require_effect(["drafter", "max_ngram_size"], [GenerationSettings.checked(**CHOSEN)], written)
     with pytest.raises(SystemExit):
         main(["compare", "--help"])
     assert "parrot" in capfd.readouterr().out
