@@ -119,7 +119,8 @@ def test_a_pair_of_the_catalogue_begins_with_its_settings_once_it_is_here(
 ) -> None:
     monkeypatch.setenv("SPECDEMO_PAIR", "smollm2")
     assert default_pair().name == "story-pair"
-    entries = find("smollm2").model_copy(update={"target": source}), find("story-pair")
+    defaults = find("smollm2-eagle3").defaults
+    entries = find("smollm2").model_copy(update={"target": source, "defaults": defaults}), find("story-pair")
     monkeypatch.setattr(catalogue, "catalogue", lambda: entries)
     pair = default_pair()
     assert pair.name == "Tiny + smollm2-draft"
