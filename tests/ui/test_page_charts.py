@@ -95,6 +95,7 @@ def test_on_a_touch_screen_charts_scroll_and_a_tap_shows_values(visit: Visit) ->
     x = y = 0.0
     for _ in range(5):  # a tap while Plotly redraws, or while the page moves, names nothing
         page.evaluate("document.querySelector('.chart.tokens').scrollIntoView({ block: 'center' })")
+        page.wait_for_function(f"{FULL}.yaxis.range[1] > 48")  # all tokens are drawn once the chart is in view
         box = page.locator(".chart.tokens .nsewdrag").bounding_box()
         assert box is not None
         x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
