@@ -15,7 +15,7 @@ test("a round's columns leave out what is unknown", () => {
   const parts = { ...round(0.01, [" b", " c"], 1, ["?"]), draft_seconds: 0.002, verify_seconds: 0.007 };
   const [prefill, first, second] = timeline(round(1, [" a"]), parts, { ...round(0.01, [" d"]), proposed: null }).map(columns);
   assert.deepEqual([prefill.round, prefill.seconds, prefill.accepted], [null, 0, undefined]);
-  assert.deepEqual([first.accepted, first.refused, first.alpha, first.draft, first.verify, first.whole], [1, 1, 0.5, 2, 7, undefined]);
+  assert.deepEqual([first.accepted, first.unaccepted, first.alpha, first.draft, first.verify, first.whole], [1, 1, 0.5, 2, 7, undefined]);
   assert.ok(Math.abs(first.rest - 1) < 1e-9);
   assert.deepEqual([second.tokens, second.alpha, second.whole, second.rest], [4, undefined, 10, undefined]);
 });
