@@ -155,11 +155,12 @@ def refusal(strategy: Strategy, engine: EngineName, *, kv_cache: bool = True) ->
     """Return why no pair can be decoded this way, naming the settings, or None."""
     if isinstance(strategy, Plain):
         return None
+    setting = " ".join(strategy.setting())
     if strategy.needs_costs and not kv_cache:
-        return f"{' '.join(strategy.setting())} needs the step costs of a KV cache, so kv_cache must be on"
+        return f"{setting} needs the step costs of a KV cache, so kv_cache must be on"
     if strategy.name not in ENGINES[engine].strategies:
         other = "policy server" if engine == "server" else f"the {engines_of(type(strategy))[0]} engine"
-        return f"the {engine} engine does not support {' '.join(strategy.setting())}; choose {other}"
+        return f"the {engine} engine does not support {setting}; choose {other}"
     return None
 
 

@@ -32,7 +32,8 @@ export function remember(names, defaults, ...values) {
   });
   current = changed;
   const now = Object.fromEntries(names.map((name, index) => [name, values[index]]));
-  if (now.drafter && now.drafter === (drafter || now.drafter)) valuesByDrafter[now.drafter] = now; // one just chosen gets its own values back first
+  drafter ??= now.drafter;
+  if (now.drafter === drafter && drafter) valuesByDrafter[drafter] = now; // a drafter just chosen gets its own values back first
   drafter = now.drafter ?? drafter;
   clearTimeout(timer);
   timer = setTimeout(() => {

@@ -233,7 +233,6 @@ class HeadModel:
     def __init__(
         self, folder: Path, device: str, properties: dict[str, str], layouts: Sequence[Layout], lengths: Iterable[int]
     ) -> None:
-        self._reduced = ReducedVocabulary()
         self.model = LanguageModel(folder, device, properties, layouts=layouts, adapt=self._cut, lengths=lengths)
         self._compiled_fc = openvino.Core().compile_model(self._fc, device, properties)
 
@@ -261,9 +260,10 @@ class HeadModel:
         differences = np.array(result.input_value(0).get_node().data, np.int64)
         model.remove_result(result)
         self.tokens: Tokens = np.arange(len(differences)) + differences
-        self._reduced(model)
-        if self._reduced.tokens is not None:
-            self.tokens = self.tokens[self._reduced.tokens]
+        reduced = ReducedVocabulary()
+        reduced(model)
+        if reduced.tokens is not None:
+            self.tokens = self.tokens[reduced.tokens]
         model.add_results([ops.result(ends[-1])])
 
 
