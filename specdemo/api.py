@@ -92,7 +92,7 @@ class Run:
 
     @property
     def speedup(self) -> Speedup | None:
-        """Plain seconds / speculative seconds for the same tokens, with a 95 % interval; None if one is too short."""
+        """Plain seconds / speculative seconds for the same tokens; None if one is too short."""
         return estimate.of_comparison(self.comparison)
 
     @property
@@ -200,9 +200,9 @@ def compare(
 ) -> Run:
     """Race plain against speculative decoding of a prompt, then repeat the race to measure the speedup.
 
-    More `repeats` narrow its interval; None chooses their number as the page does. `history` holds a chat's earlier
-    turns. `on_event` is called with each `Phase`, such as loading, each `Slice` of decoded rounds, and the comparison
-    after each repeat.
+    `repeats` narrow its interval, up to what differs between processes; None chooses their number as the page does.
+    `history` holds a chat's earlier turns. `on_event` is called with each `Phase`, such as loading, each `Slice` of
+    decoded rounds, and the comparison after each repeat.
     """
     chosen = pair.settings(**settings)
     require_effect(settings, [chosen], _written)

@@ -24,7 +24,6 @@ TICK = 1e-9
 Seconds = Annotated[float, Field(ge=TICK, le=1e6)]  # at least a clock tick, and less than two weeks
 Share = Annotated[float, Field(ge=0, le=1e6)]  # seconds of a part; may be 0
 Probability = Annotated[float, Field(ge=0, le=1.01)]  # a sum of rounded terms can slightly exceed 1
-LogRatio = Annotated[float, Field(ge=-50, le=50)]
 Count = Annotated[int, Field(ge=0, lt=2**53)]  # browsers represent these exactly
 
 
@@ -358,14 +357,13 @@ class Costs(Record):
 
     `verify[γ]`: the target's pass over γ + 1 tokens and the choice among them, so `verify[0]` is a plain step;
     `drafting[γ]`: the draft model's part, empty without one. A validator makes both non-decreasing.
-    `samples[γ]` counts the rounds behind both, 0 where they are interpolated. `checks` are log(predicted / raced)
-    speedups of quiet races on this machine; `other_load` is the share of the processor that other processes took.
+    `samples[γ]` counts the rounds behind both, 0 where they are interpolated. `other_load` is the share of the
+    processor that other processes took.
     """
 
     verify: Annotated[tuple[Seconds, ...], AfterValidator(_rising)] = Field(min_length=1, max_length=MAX_TOKENS)
     drafting: Annotated[tuple[Share, ...], AfterValidator(_rising)] = Field((), max_length=MAX_TOKENS)
     samples: tuple[Count, ...] = Field((), max_length=MAX_TOKENS)
-    checks: tuple[LogRatio, ...] = Field((), max_length=MAX_TOKENS)
     other_load: Probability | None = None
 
     @computed_field  # type: ignore[prop-decorator]  # pydantic's own form

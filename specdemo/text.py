@@ -1,4 +1,4 @@
-"""Foreign text, such as file names, answers and error messages, made safe to show in terminal, Markdown and page."""
+"""Foreign text made safe to show in terminal, Markdown and page, and numbers in words."""
 
 import re
 
@@ -29,3 +29,20 @@ def counted(count: int, noun: str) -> str:
 def without_folders(text: str) -> str:
     """Cut paths to their last part: visitors need not know the server's folders."""
     return _FOLDERS.sub("", text)
+
+
+def number(value: float | None, unit: str = "") -> str:
+    return "–" if value is None else f"{value:.2f}{unit}"
+
+
+def percent(share: float) -> str:
+    return f"{share * 100:.0f} %"
+
+
+def parameters(count: int) -> str:
+    """Such as 1.1M or 7.0B."""
+    return f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.1f}M"
+
+
+def milliseconds(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{seconds * 1000:.2f} ms"

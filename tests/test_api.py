@@ -42,7 +42,7 @@ def test_public_names_exist() -> None:
 
 def test_a_run_has_its_figures(run: specdemo.Run) -> None:
     assert run.speedup is not None
-    assert run.speedup.low <= run.speedup.middle <= run.speedup.high
+    assert run.speedup.low <= run.speedup.ratio <= run.speedup.high
     assert run.acceptance_rate is not None
     assert (run.mean_acceptance_length or 0) > 1
     assert run.identical

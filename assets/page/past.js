@@ -8,7 +8,7 @@ import { isObject, isText, restore, store } from "./storage.js";
 
 /** @typedef {import("./race.js").Race} Race */
 /** @typedef {import("./race.js").Finished} Finished */
-/** A row of the table of a prompt's runs; `low` and `high` are the ends of the speedup's interval. @typedef {{ group: string, setting: string, accepted: number | null, length: number | null, speedup: number | null, low?: number | null, high?: number | null, strength?: string }} Row */
+/** A row of the table of a prompt's runs; `low` and `high` are the ends of the speedup's interval. @typedef {{ group: string, setting: string, accepted: number | null, length: number | null, speedup: number | null, low?: number | null, high?: number | null }} Row */
 /** A stored run; the race opens `packed`. @typedef {{ run: string, when: number, prompt: string, headline: string, made_by: string, row: Row, packed: string }} StoredRun */
 
 const MOST_RUNS = 40; // browsers have room for 5 MB, and a long run takes about 100 kB
@@ -38,7 +38,7 @@ export function rowOf({ record: { pair, prompt, settings, summary, moves } }) {
   return {
     group: JSON.stringify([prompt, pair.name, settings.engine, settings.drafter, settings.max_new_tokens, settings.do_sample]),
     setting: moves.length ? "changed" : setting,
-    accepted: summary.acceptance_rate, length: summary.mean_acceptance_length, speedup: summary.speedup, low, high, strength: summary.strength,
+    accepted: summary.acceptance_rate, length: summary.mean_acceptance_length, speedup: summary.speedup, low, high,
   };
 }
 
@@ -46,9 +46,9 @@ export function rowOf({ record: { pair, prompt, settings, summary, moves } }) {
 const latestOf = (runs) => runs.find(({ run }) => run === restore(SHOWN, "sessionStorage")) ?? runs[0];
 
 /** @param {Row} row */
-function speedupText({ speedup, low, high, strength }) {
+function speedupText({ speedup, low, high }) {
   const interval = high ? ` (${low?.toFixed(2)}–${high.toFixed(2)})` : ""; // runs of earlier versions lack it
-  return strength === "noisy" ? "too noisy" : speedup === null ? "–" : `${speedup.toFixed(2)}×${interval}`;
+  return speedup === null ? "–" : `${speedup.toFixed(2)}×${interval}`;
 }
 
 export class Past {
@@ -111,14 +111,14 @@ export class Past {
     const rows = new Map();
     for (const { row } of runs) if (row.group === latest?.row.group && !rows.has(row.setting)) rows.set(row.setting, row);
     const shown = [...rows.values()].slice(0, MOST_ROWS).sort((a, b) => a.setting.localeCompare(b.setting, undefined, { numeric: true }));
-    const best = shown.find((row) => row.strength !== "noisy" && shown.every((other) => other === row || (row.low ?? 0) > (other.high ?? Infinity)));
+    const best = shown.find((row) => shown.every((other) => other === row || (row.low ?? 0) > (other.high ?? Infinity)));
     document.querySelector("#own-runs tbody")?.replaceChildren(...(shown.length > 1 ? shown : []).map((row) => {
       const element = make("tr", "", row === best ? "best" : "");
       const cells = [row.setting, formatted("alpha", row.accepted), row.length?.toFixed(1) ?? "–", speedupText(row)];
       element.append(...cells.map((text) => make("td", text)));
       return element;
     }));
-    this.curve(runs.filter(({ row }) => row.group === latest?.row.group && row.speedup && row.strength !== "noisy" && Number(row.setting)));
+    this.curve(runs.filter(({ row }) => row.group === latest?.row.group && row.speedup && Number(row.setting)));
   }
 
   /** Speedup over lookahead, a point for each run of a prompt, which opens it. @param {StoredRun[]} runs */

@@ -32,7 +32,6 @@ export class Race {
     element.querySelector(".rounds")?.addEventListener("click", () => trigger("select", {}));
     if (element.querySelector(".share")) connectShareMenu(find(".share"), find("#share-menu"), () => this.finished?.record, trigger);
     this.run = "";
-    /** @type {Comparison | null} */ this.firstSummary = null; // before repeats
     /** @type {Set<string>} */ this.startedRuns = new Set(); // including this one
     this.lastEvent = -1; // its number in the run
     /** @type {Comparison | null} */ this.request = null; // prompt, pair and settings
@@ -83,7 +82,6 @@ export class Race {
     }
     if (event.kind === "end") {
       const { run, record, anatomy } = event;
-      this.firstSummary ??= record.summary;
       this.finished = { run, record, anatomy }; // it is sent again with the figures of repeats
       this.moves = record.moves;
       this.panes.speculative.source = record.trace_source;
@@ -121,7 +119,7 @@ export class Race {
   begin(run, request) {
     this.finished = this.failure = null;
     this.startedRuns.add(run);
-    Object.assign(this, { run, request, moves: [], lastEvent: -1, firstSummary: null });
+    Object.assign(this, { run, request, moves: [], lastEvent: -1 });
     const { settings, pair, recorded } = request;
     const remote = pair.target.server !== null;
     this.recorded = Boolean(recorded);
@@ -150,7 +148,7 @@ export class Race {
   setReason(text) {
     if (this.find(".reason").textContent === text) return; // a live region: repeat nothing
     this.find(".reason").textContent = text;
-    for (const name of ["agreement", "range", "grounds", "apart", "warning", "made-by"]) this.find(`.${name}`).textContent = "";
+    for (const name of ["agreement", "range", "grounds", "warning", "made-by"]) this.find(`.${name}`).textContent = "";
   }
 
   /** @param {Player} player @param {boolean} rewound */
@@ -214,24 +212,20 @@ export class Race {
     if (!this.finished) return this.setReason(this.failure ?? "");
     const { record, record: { summary } } = this.finished;
     const stopped = SIDES.some((side) => record[side].finish_reason === "cancelled") && SIDES.map((side) => `${this.player.stateOf(side).tokens} ${side}`).join(" and ");
-    Object.assign(this.root.dataset, { tone: summary.direction, strength: summary.strength });
-    const reason = [stopped && `Stopped after ${stopped} tokens.`, summary.sentence, summary.certain].filter(Boolean).join(" ");
-    const { headline, strength } = this.firstSummary;
-    const before = headline === summary.headline || strength === "uncertain" ? "" : ` (was ${headline.toLowerCase()})`; // uncertain ones announce a change
-    const range = [summary.range, summary.refined || (before && "with step costs")].filter(Boolean).join(", ") + before;
-    const warning = summary.warnings.find((/** @type {any} */ { kind }) => kind !== "disturbed" || !summary.certain); // `certain` says it, too
-    const texts = { headline: summary.headline, reason, range, apart: summary.apart, warning: warning?.chip, "made-by": summary.made_by };
+    this.root.dataset.tone = summary.direction;
+    const reason = [stopped && `Stopped after ${stopped} tokens.`, summary.expectation, summary.sentence, summary.certain].filter(Boolean).join(" ");
+    const warning = summary.warnings.find((/** @type {any} */ { kind }) => kind !== "disturbed"); // the expectation says it
+    const texts = { headline: summary.headline, reason, range: summary.pooled, warning: warning?.chip, "made-by": summary.made_by };
     for (const [name, text] of Object.entries(texts)) this.find(`.${name}`).textContent = text ?? "";
     this.find(".warning").dataset.meaning = warning?.reason ?? "";
     this.find(".agreement").textContent = summary.agreement && `${summary.identical ? "✓" : "≠"} ${summary.agreement}`;
     this.find(".agreement").dataset.identical = record.settings.do_sample ? "" : String(summary.identical); // draws may differ
     this.find(".grounds").replaceChildren(...paragraphs(summary.why));
     this.find(".figures").replaceChildren(tiles(summary.figures), ...paragraphs(summary.notes));
-    const { plain, speculative } = summary.seconds, longest = Math.max(...Object.values(summary.seconds));
-    const typical = Math.abs(plain / speculative / summary.speedup - 1) < 1e-6; // else the race's clocks
+    const longest = Math.max(...Object.values(summary.seconds));
     for (const side of SIDES) { // a side that failed has no time
       const time = summary.seconds[side];
-      if (time !== undefined) this.setBar(side, longest ? time / longest : 0, `${duration(1000 * time)} ${typical ? "in typical steps" : "on the clock"}`, true);
+      if (time !== undefined) this.setBar(side, longest ? time / longest : 0, duration(1000 * time) + (summary.runs > 1 ? " on average" : ""), true);
     }
     if (this.markedRun === this.run) return;
     this.markedRun = this.run;

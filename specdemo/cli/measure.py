@@ -88,7 +88,7 @@ def _measure(options: argparse.Namespace, preset: Preset) -> None:
             for state in run(plan, options.load_engine, stop=stop):
                 result = state.result
                 if monotonic() > due and (point := fastest(points(result))) is not None:
-                    best = f", best so far: {point.variant} {point.speedup.middle:.2f}×"
+                    best = f", best so far: {point.variant} {point.speedup.ratio:.2f}×"
                     due = monotonic() + _BEST_SECONDS
                 show(state.doing, *_bar(state, best))
         if stop():

@@ -22,6 +22,7 @@ from specdemo.experiments.report import Table as ReportTable
 from specdemo.files import colours
 from specdemo.racing.race import RaceEvent
 from specdemo.records import SIDES, Comparison, Model, Phase, Side, Slice
+from specdemo.results.estimate import INTERVAL
 from specdemo.results.summary import summarise
 from specdemo.results.words import Piece, PieceKind, pieces, prompt_of
 from specdemo.text import counted, printable
@@ -34,7 +35,6 @@ STYLES: dict[PieceKind, str] = {
     "plain": "",
 }
 _SIDE_BY_SIDE = 80  # columns of a terminal, at least
-_INTERVAL = "95 % interval"
 _LINE_SECONDS = 10.0  # between lines of progress in a log, if standard error is not a terminal
 _MORE = "--explain says why, with formulas."
 
@@ -138,7 +138,7 @@ def print_figures(console: Console, comparison: Comparison, *, explained: bool =
     """Print everything but the headline."""
     summary = summarise(comparison)
     agreement = f"{summary.agreement.capitalize()}."
-    for sentence in filter(None, (summary.sentence, summary.certain, summary.apart, agreement)):
+    for sentence in filter(None, (summary.sentence, summary.certain, agreement)):
         console.print(Text(sentence))
     table = Table("figure", "plain", "speculative", *["formula"] * explained, box=None, header_style="bold")
     for figure in summary.figures:
@@ -170,11 +170,11 @@ def print_report(report: Report) -> None:
 def _table(content: ReportTable) -> Table:
     """Return a table whose title explains the brackets, instead of each cell: terminals are narrow."""
     columns = [Column(name, overflow="fold") for name in content.columns]
-    intervals = any(_INTERVAL in cell for row in content.rows for cell in row)
-    title = f"{content.title} ({_INTERVAL}s in brackets)" if intervals else content.title
+    intervals = any(INTERVAL in cell for row in content.rows for cell in row)
+    title = f"{content.title} ({INTERVAL}s in brackets)" if intervals else content.title
     table = Table(*columns, padding=(0, 1, 0, 0), box=None, header_style="bold", title=title)
     for row in content.rows:
-        table.add_row(*(Text(cell.replace(f"{_INTERVAL} ", "")) for cell in row))
+        table.add_row(*(Text(cell.replace(f"{INTERVAL} ", "")) for cell in row))
     return table
 
 

@@ -25,9 +25,9 @@ ALL = "all"  # stands for every policy or strategy that the pair supports
 MOST_VARIANTS = 500  # bounds a table and its charts; the widest useful grid has about 60
 MOST_REPEATS = 1000  # bounds the time and the file of a run; an interval needs 6
 MOST_MINUTES = 24 * 60  # a day
-FRESH = 8  # fresh runs of the fastest setting, at least: 6 give an interval, 2 more make it worth quoting
-TRYING = 0.6  # of a time limit, if the fastest runs again: more shrinks its interval, less tries too few settings
-WITHIN = 12  # repeats within a time limit: more would hardly narrow an interval that covers prompts and drift
+CONFIRMING_RUNS = 8  # further runs of the fastest setting, at least; hand-set: they halve a typical interval
+TRYING_SHARE = 0.6  # of a time limit, if the fastest runs on: more leaves its interval wide, less tries too few
+MAX_REPEATS_IN_TIME = 12  # within a time limit: more would hardly narrow an interval that covers prompts and drift
 # conditions rather than choices: the fastest setting is looked for under each of them
 CONDITIONS = ("temperature", "precision", "concurrency", "file")
 PARTS = {"target": "precision", "draft": "draft_precision", "cache": "kv_cache_precision"}  # the runtime settings
@@ -231,7 +231,6 @@ class Group(NamedTuple):
     repeat: int
     task: Task | None
     order: Sequence[str]
-    fresh: bool = False
 
 
 class Stage(NamedTuple):
@@ -246,8 +245,8 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """With `confirm`, the fastest variant runs again at the end, and only these fresh runs are quoted, since the
-    fastest of many is partly the luckiest. `minutes` counts from the first warm-up; each stage has a run at least.
+    """With `confirm`, the fastest variant runs on at the end, which narrows its interval. `minutes` counts from the
+    first warm-up; each stage has a run at least.
     """
 
     pair: ModelPair
@@ -275,11 +274,11 @@ class Plan:
 
     @property
     def again(self) -> int:
-        """Fresh runs of the fastest variant on each prompt."""
-        return max(-(-FRESH // len(self.tasks)), self.repeats if self.minutes is not None else 0)
+        """Further runs of the fastest variant on each prompt."""
+        return max(-(-CONFIRMING_RUNS // len(self.tasks)), self.repeats if self.minutes is not None else 0)
 
     def stages(self) -> Iterator[Stage]:
-        """All but the fresh runs. GenAI keeps one speculative pipeline, so each drafter has its own stage."""
+        """All but those that confirm. GenAI keeps one speculative pipeline, so each drafter has its own stage."""
         kinds: dict[tuple[str, str, bool], list[Variant]] = {}
         for variant in self.variants.values():
             kind = variant.session, variant.settings.drafter, variant.concurrency is not None
@@ -287,16 +286,17 @@ class Plan:
         done = 0
         for variants in kinds.values():
             done += len(variants)
-            yield self._stage(variants, self.repeats, done / len(self.variants) * (TRYING if self.confirm else 1))
+            until = done / len(self.variants) * (TRYING_SHARE if self.confirm else 1)
+            yield self._stage(variants, range(self.repeats), until)
 
-    def confirming(self, name: str) -> Stage:
-        return self._stage([self.variants[name]], self.again, 1.0, fresh=True)
+    def more_of(self, name: str) -> Stage:
+        return self._stage([self.variants[name]], range(self.repeats, self.repeats + self.again), 1.0)
 
-    def _stage(self, variants: Sequence[Variant], repeats: int, until: float, *, fresh: bool = False) -> Stage:
+    def _stage(self, variants: Sequence[Variant], repeats: range, until: float) -> Stage:
         first = variants[0]
         groups = [
-            Group(repeat, task, order, fresh)
-            for repeat in range(repeats)
+            Group(repeat, task, order)
+            for repeat in repeats
             for task, order in self._shuffled(variants, Random(repeat))  # every stage begins with the same prompts
         ]
         pair = self.pair.model_copy(update={"runtime": first.runtime})
@@ -357,7 +357,7 @@ class Preset:
         if chosen.concurrency:  # a chat's later turns would need the answers to the earlier ones
             tasks = [task for task in tasks if not task.before]
         limit = minutes if minutes is not None or repeats is not None else self.minutes
-        repeats = repeats or (WITHIN if limit is not None else self.repeats)
+        repeats = repeats or (MAX_REPEATS_IN_TIME if limit is not None else self.repeats)
         return Plan(pair, tasks, settings, grid(pair, settings, chosen), repeats, limit, self.confirm)
 
 

@@ -16,14 +16,13 @@ from specdemo.experiments.rows import Point, Result, Row, fastest, points
 from specdemo.exports.html import PLOTTING, filled, in_script, plotting
 from specdemo.files import ASSETS, colours, json_file, json_value, read_bytes, write_each
 from specdemo.results import metrics
-from specdemo.results.estimate import INTERVAL, TRIALS_FORMULA
+from specdemo.results.estimate import BUSY, INTERVAL, Speedup
 from specdemo.results.figures import Figure, Spot, as_data, compared
 from specdemo.results.words import milliseconds, number, percent, shared_words
 from specdemo.text import cell_markdown, counted
 
 _MOST_BYTES = 256 * 2**20  # of a report to compare with; 10,000 rows take about 100 MB
 _NAMED = 4  # of the settings that may be as fast
-_BUSY = 0.2  # of the processor: below it, intervals hardly widen
 _COLUMNS = (
     "speedup", "τ", "α", "outputs", "tokens/s", "plain tokens/s", "TTFT", "plain TTFT", "TPOT", "plain TPOT", "runs",
 )  # fmt: skip
@@ -47,38 +46,45 @@ def conclude(result: Result) -> Conclusion:
         places.setdefault(tuple(values.get(axis) for axis in CONDITIONS), []).append(point)
     if len(places) > 1:
         return Conclusion(None, _where([*filter(None, map(fastest, places.values()))]))
-    return _choose(measured, next(iter(points(result, fresh=True)), None))
+    return _choose(measured, [name for name in result.variants if all(row.variant != name for row in result.rows)])
 
 
-def _choose(measured: Sequence[Point], fresh: Point | None) -> Conclusion:
+def _choose(measured: Sequence[Point], untried: Sequence[str]) -> Conclusion:
     """Recommend the fastest setting if it beats plain decoding; others may be as good."""
-    best = fresh or fastest(measured)
+    best = fastest(measured)
     assert best is not None, "something was measured"
     name, speedup = best.variant, best.speedup
-    evidence = f"{speedup} in {counted(best.runs, 'fresh run' if fresh else 'run')}"
-    outputs = "outputs identical" if best.identical else f"outputs identical in {best.identical_runs} of {best.runs}"
-    if speedup.strength in ("uncertain", "noisy"):
-        sentence = f"Inconclusive: the fastest setting, {name}, reached {evidence}."
-        return Conclusion(None, f"{sentence} Measure longer, or close other programs.")
-    if speedup.direction != "faster":
-        clearly = "clearly " if speedup.middle > 1 else ""
-        sentence = f"No setting {clearly}beats plain decoding here: the best, {name}, reached {evidence}, {outputs}."
-        return Conclusion(None, sentence)
-    probably = "probably " if speedup.strength == "probable" else ""
-    others = [point for point in measured if point.variant != name and point.speedup.high >= speedup.low]
-    equals = [point.variant for point in sorted(others, key=lambda point: -point.speedup.middle)]
-    more = [f"{len(equals) - _NAMED} more"] if len(equals) > _NAMED else []
-    as_fast = f" As fast, perhaps: {listed([*equals[:_NAMED], *more])}." if equals else ""
-    verb = f"{name} is {probably}faster" if probably or equals else f"choose {name}"
-    return Conclusion(name, capitalised(f"{verb}: {evidence}, {outputs}.{as_fast}"))
+    number = len(measured) + len(untried)
+    short = f"Not enough time: {len(measured)} of {counted(number, 'setting')} tried. " if untried else ""
+    evidence = f"{speedup} in {counted(best.runs, 'run')}"
+    match speedup.direction:
+        case "faster":
+            others = [point for point in measured if point.variant != name and point.speedup.high >= speedup.low]
+            equals = [point.variant for point in sorted(others, key=lambda point: -point.speedup.ratio)]
+            more = [f"{len(equals) - _NAMED} more"] if len(equals) > _NAMED else []
+            as_fast = f" As fast, perhaps: {listed([*equals[:_NAMED], *more])}." if equals else ""
+            verb = f"{name} is faster" if equals else f"choose {name}"
+            return Conclusion(name, f"{short}{capitalised(verb)}: {evidence}, {best.outputs}.{as_fast}")
+        case "slower" if not untried:
+            sentence = f"No setting beats plain decoding here: the best, {name}, reached {evidence}."
+        case "slower":
+            sentence = f"Of these none beats plain decoding: the best, {name}, reached {evidence}."
+        case "same":
+            sentence = f"No clear winner: the fastest setting, {name}, reached {evidence}. Measure longer"
+            sentence += ", or close other programs." if speedup.busy else "."
+    return Conclusion(None, short + sentence)
 
 
 def _where(best: Sequence[Point]) -> str:
     """Say where speculation pays, given the best setting of each condition."""
     by_call: dict[str, list[str]] = {}
-    for point in sorted(best, key=lambda point: -point.speedup.middle):
-        by_call.setdefault(point.speedup.call, []).append(f"{point.variant} ({point.speedup.middle:.2f}×)")
+    for point in sorted(best, key=lambda point: -point.speedup.ratio):
+        by_call.setdefault(_call(point.speedup), []).append(f"{point.variant} ({point.speedup.ratio:.2f}×)")
     return f"Speculation is {'; '.join(f'{call} at {listed(names)}' for call, names in by_call.items())}."
+
+
+def _call(speedup: Speedup) -> str:
+    return "neither clearly faster nor slower" if speedup.direction == "same" else speedup.direction
 
 
 class Chart(NamedTuple):
@@ -117,7 +123,7 @@ class Report:
     def rows(self) -> list[dict[str, Any]]:
         """Unrounded, of every variant, as rows of a data frame."""
         rows = [(point.model_dump(exclude={"part"}), point.speedup) for point in self.points]
-        return [row | {"speedup": speedup.middle, "low": speedup.low, "high": speedup.high} for row, speedup in rows]
+        return [row | {"speedup": speedup.ratio, "low": speedup.low, "high": speedup.high} for row, speedup in rows]
 
     def data(self) -> dict[str, Any]:
         """Everything measured and derived, JSON-serialisable."""
@@ -147,7 +153,7 @@ def _measured_on(result: Result) -> Iterator[str]:
     """Whether the machine was busy, and on what and when this was measured."""
     trials = [row.trial for row in result.rows if row.trial is not None]
     loads = [trial.other_load for trial in trials if trial.other_load is not None]
-    if loads and fmean(loads) > _BUSY:
+    if loads and fmean(loads) > BUSY:
         yield f"Other programs took {percent(fmean(loads))} of the processor, which widens the intervals."
     facts = next(iter(result.engines.values()), None)
     if facts is not None:
@@ -162,7 +168,7 @@ def _tables(result: Result, measured: Sequence[Point]) -> dict[str, Table]:
     tables = {"table": _table("Every variant", ("variant",), [(point.variant, *_cells(point)) for point in measured])}
     split = points(result, part=lambda row: row.task)
     if len({point.part for point in split}) > 1:
-        rows = [(point.variant, point.part, point.speedup.call, *_cells(point)) for point in split]
+        rows = [(point.variant, point.part, _call(point.speedup), *_cells(point)) for point in split]
         tables["tasks"] = _table("By task", ("variant", "task", "speculation"), rows)
     return tables
 
@@ -181,7 +187,7 @@ def _cells(point: Point) -> tuple[str, ...]:
         str(point.speedup),
         number(point.mean_acceptance_length),
         number(point.acceptance_rate),
-        "identical" if point.identical else f"{point.identical_runs} of {point.runs} identical",
+        point.outputs.removeprefix("outputs "),
         f"{point.tokens_per_second:.0f}",
         f"{point.plain_tokens_per_second:.0f}",
         *map(milliseconds, (ttft, plain_ttft, tpot, plain_tpot)),
@@ -199,9 +205,11 @@ def _notes(result: Result, measured: Sequence[Point], best: str | None) -> Itera
         yield f"To use {best}: {options_of(result, best)}"
     concurrent = {row.ttft is not None for row in result.rows}
     if False in concurrent:
-        yield f"Speedup: {TRIALS_FORMULA}."
+        yield f"Speedup: {formulas['speedup']}."
     if True in concurrent:
-        yield f"Speedup of several requests at once: {formulas['load_speedup']}; {INTERVAL}."
+        yield f"Speedup of several requests at once: {formulas['load_speedup']}."
+    together = f", which hold for all {len(measured)} variants together" if len(measured) > 1 else ""
+    yield f"In brackets: {INTERVAL}s for a quiet run of this machine{together}."
     yield f"α: {formulas['acceptance_rate']}. τ: {formulas['mean_acceptance_length']}."
     for problem in dict.fromkeys(row.problem for row in result.rows if row.problem is not None):
         names = dict.fromkeys(row.variant for row in result.rows if row.problem == problem)
@@ -241,7 +249,7 @@ def _charts(result: Result, measured: Sequence[Point]) -> dict[str, Chart]:
             lengths[line].append((places[axis], length, None, None, number(length)))
             drawn.add(point.variant)
     charts: dict[str, Chart] = {}
-    remark, formula = "Error bars: 95 % intervals.", f"{capitalised(metrics.FORMULAS['mean_acceptance_length'])}."
+    remark, formula = f"Error bars: {INTERVAL}s.", f"{capitalised(metrics.FORMULAS['mean_acceptance_length'])}."
     if drawn:
         charts["speedup"] = Chart(f"Speedup by {axis}", compared(axis, "speedup", speedups), remark)
         charts["length"] = Chart("Mean acceptance length τ", compared(axis, "τ", lengths), formula)
@@ -258,8 +266,7 @@ def _charts(result: Result, measured: Sequence[Point]) -> dict[str, Chart]:
 
 def _speedup_at(place: Any, point: Point) -> Spot:
     speedup = point.speedup
-    label = f"{speedup}, outputs {'identical' if point.identical else 'differ'}"
-    return place, speedup.middle, speedup.low, speedup.high, label
+    return place, speedup.ratio, speedup.low, speedup.high, f"{speedup}, {point.outputs}"
 
 
 def read_result(path: Path) -> Result:

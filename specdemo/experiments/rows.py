@@ -23,7 +23,7 @@ from specdemo.racing.race import run_alone
 from specdemo.racing.trials import can_run, rehearse, trials
 from specdemo.racing.warm_up import WARM_UP_PROMPT
 from specdemo.records import Costs, Environment, ModelPair, Progress, Record, Request, Trial, Turn
-from specdemo.results.estimate import Interval, of_trials
+from specdemo.results.estimate import Speedup, of_trials
 from specdemo.results.metrics import answer
 from specdemo.settings import GenerationSettings
 
@@ -44,7 +44,6 @@ class Row(Record):
     prompt: str
     prompt_tokens: int | None = None
     repeat: int
-    fresh: bool = False
     trial: Trial | None
     ttft: tuple[float, float] | None = None
     tpot: tuple[float, float] | None = None
@@ -90,33 +89,42 @@ class Point(Record):
 
     variant: str
     part: str = ""
-    speedup: Interval
+    speedup: Speedup
     mean_acceptance_length: float | None
     acceptance_rate: float | None
     runs: int
     identical_runs: int
+    sampled: bool = False
     tokens_per_second: float
     plain_tokens_per_second: float
     ttft: tuple[float, float] | None = None
     tpot: tuple[float, float] | None = None
 
     @property
-    def identical(self) -> bool:
-        return self.identical_runs == self.runs
+    def outputs(self) -> str:
+        """In words; draws of both sides differ by chance."""
+        if self.sampled:
+            return "outputs sampled"
+        if self.identical_runs == self.runs:
+            return "outputs identical"
+        return f"outputs identical in {self.identical_runs} of {self.runs}"
 
 
-def points(result: Result, *, fresh: bool = False, part: Callable[[Row], str] = lambda row: "") -> list[Point]:
-    """Every variant with a trial, in order, by part."""
+def points(result: Result, *, part: Callable[[Row], str] = lambda row: "") -> list[Point]:
+    """Every variant with a trial, in order, by part. The intervals of all points hold together, so the best of them
+    may be named.
+    """
     grouped: dict[tuple[str, str], list[tuple[Row, Trial]]] = {}
     for row in result.rows:
-        if row.trial is not None and row.fresh == fresh:
+        if row.trial is not None:
             grouped.setdefault((row.variant, part(row)), []).append((row, row.trial))
     order = [*result.variants]
     keys = sorted(grouped, key=lambda key: order.index(key[0]))
-    return [_point(*key, grouped[key]) for key in keys]
+    sampled = {name: variant.settings.do_sample for name, variant in result.variants.items()}
+    return [_point(*key, grouped[key], tried=len(keys), sampled=sampled[key[0]]) for key in keys]
 
 
-def _point(name: str, part: str, done: Sequence[tuple[Row, Trial]]) -> Point:
+def _point(name: str, part: str, done: Sequence[tuple[Row, Trial]], *, tried: int, sampled: bool) -> Point:
     rows, trials = zip(*done, strict=True)
     prompts: list[Hashable] = [row.prompt for row in rows]
     tokens = sum(trial.tokens for trial in trials)
@@ -125,7 +133,8 @@ def _point(name: str, part: str, done: Sequence[tuple[Row, Trial]]) -> Point:
     return Point(
         variant=name,
         part=part,
-        speedup=of_trials(trials, prompts),
+        sampled=sampled,
+        speedup=of_trials(trials, prompts, tried=tried),
         mean_acceptance_length=sum(trial.run_tokens for trial in trials) / rounds if rounds else None,
         acceptance_rate=accepted / proposed if accepted is not None and proposed else None,
         runs=len(trials),
@@ -144,7 +153,7 @@ def _means(pairs: Sequence[tuple[float, float] | None]) -> tuple[float, float] |
 
 def fastest(candidates: Iterable[Point]) -> Point | None:
     """Return the point with the greatest speedup, the first of near-equal ones; None if there is none."""
-    return max(candidates, key=lambda point: round(point.speedup.middle, 3), default=None)
+    return max(candidates, key=lambda point: round(point.speedup.ratio, 3), default=None)
 
 
 class Loaded(NamedTuple):
@@ -213,7 +222,7 @@ class _State:
             yield stage
         best = fastest(points(self.result())) if self.plan.confirm else None
         if best is not None and not self.stop():
-            yield self.plan.confirming(best.variant)
+            yield self.plan.more_of(best.variant)
 
     def measure(self, stage: Stage, engine: Engine, costs: Costs | None) -> Iterator[Row]:
         self.began = self.began or perf_counter()
@@ -240,7 +249,7 @@ class _State:
         """Yield a row for each variant of a group, with its trial or the reason why there is none."""
         task = group.task
         assert task is not None
-        row = partial(Row, task=task.task, prompt=task.name, repeat=group.repeat, fresh=group.fresh)
+        row = partial(Row, task=task.task, prompt=task.name, repeat=group.repeat)
         able = [name for name in group.order if can_run(engine.pair, self.plan.variants[name].settings, costs)]
         yield from (row(variant=name, trial=None, problem=_NO_COSTS) for name in group.order if name not in able)
         left = [*able]
@@ -279,7 +288,7 @@ class _State:
         measured = blocks(engine, requests, self.plan.tasks, concurrency, f"{group.repeat} {concurrency}", stop)
         if measured is None:
             return
-        plain, row = measured[""], partial(Row, task="", prompt="", repeat=group.repeat, fresh=group.fresh)
+        plain, row = measured[""], partial(Row, task="", prompt="", repeat=group.repeat)
         for name in group.order:
             block = measured[name]
             ttft, tpot = (plain.ttft, block.ttft), (plain.tpot, block.tpot)

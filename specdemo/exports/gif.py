@@ -77,7 +77,8 @@ def _frame(texts: dict[Side, _Text], summary: Summary, seconds: float, at: float
         share, label = tokens / goal, f"{counted(tokens, 'token')} · {_duration(clock)}"
         if at is None and summary.seconds:
             total = summary.seconds[side]
-            share, label = total / (max(summary.seconds.values()) or 1), _duration(total)
+            average = " on average" if summary.runs > 1 else ""
+            share, label = total / (max(summary.seconds.values()) or 1), _duration(total) + average
         y, left, right = _TOP - 36 + 18 * number, _EDGE + 90, WIDTH - _EDGE - 230
         draw.rectangle((left, y, right, y + 9), colours()["line"])
         colour = colours()["plain" if side == "plain" else "accepted"]
@@ -86,8 +87,9 @@ def _frame(texts: dict[Side, _Text], summary: Summary, seconds: float, at: float
         _write(draw, label, right + 12, y - 4, 13, "ink")
         image.paste(_pane(text.rows[:shown]), (_EDGE + number * (_PANE[0] + _GAP), _TOP))
     if at is None:
-        _write(draw, summary.headline, _EDGE, 10, 24, _TONES.get(summary.direction, "ink"))
-        _write(draw, f"{summary.sentence} {summary.agreement.capitalize()}.", _EDGE, 42, 13, "mute")
+        _write(draw, f"{summary.headline} {summary.pooled}", _EDGE, 10, 24, _TONES.get(summary.direction, "ink"))
+        sentences = f"{summary.expectation} {summary.sentence} {summary.agreement.capitalize()}."
+        _write(draw, sentences.strip(), _EDGE, 42, 13, "mute")
     else:
         factor = _PLAY_SECONDS / seconds if seconds else 1
         pace = f"{factor:.1f}× slower" if factor >= 1 else f"{1 / factor:.1f}× faster"

@@ -6,7 +6,7 @@ weights push the draft's out of the processor's caches each round, so a draft st
 Therefore whole rounds are timed, in turns with plain steps in slices like a race's, and only their ratio is kept:
 the machine's pace drifts, by a third within a minute, and moves both. Where an engine changes its lookahead between
 rounds, one race has all of the usual ones, since from race to race even the ratio moves by a tenth. Quiet races of
-this pair add their own rounds to the table, and how far its predictions were off.
+this pair add their own rounds to the table.
 """
 
 import json
@@ -46,7 +46,6 @@ _WORDS = WARM_UP_PROMPT.split()
 _QUIET = 0.1  # share of the processor that others took; hand-set: what a desktop does at rest
 _ENOUGH = 8  # rounds of a race with as many proposals; the median of fewer moves with a single slow one
 _MEMORY = 200  # rounds: the latest races count more than older ones, since the machine and its software change
-_CHECKS = 20  # latest races whose predictions are compared
 _FORMAT = "rounds"  # of the kept file
 _MOST_BYTES = 2**20
 
@@ -230,20 +229,12 @@ def rising(values: Floats, weights: Floats) -> list[float]:
 
 
 def learn(engine: Engine, comparison: Comparison) -> None:
-    """Add a quiet race's rounds to the kept table, and how far its prediction of this race was off."""
+    """Add a quiet race's rounds to the kept table."""
     known, loads = recall(engine.name, engine.pair), estimate.loads(comparison)
-    speedup = estimate.of_comparison(comparison)
-    if known is None or speedup is None or not loads or max(loads) > _QUIET:
+    if known is None or not loads or max(loads) > _QUIET or not comparison.settings.strategy.drafter.model:
         return
-    expected, measured = estimate.expected_speedup(comparison, known), speedup.measured
-    checks = known.checks
-    if expected is not None and measured is not None:
-        checks = (*checks, math.log(expected / measured))[-_CHECKS:]
-    table = known
-    if comparison.settings.strategy.drafter.model:
-        plain, rounds = timings(comparison.plain), timings(comparison.speculative)
-        table = merged(known, _samples(plain, rounds, least=_ENOUGH))
-    remember(engine, table.model_copy(update={"checks": checks, "other_load": known.other_load}))
+    samples = _samples(timings(comparison.plain), timings(comparison.speculative), least=_ENOUGH)
+    remember(engine, merged(known, samples).model_copy(update={"other_load": known.other_load}))
 
 
 def remember(engine: Engine, costs: Costs) -> None:

@@ -4,7 +4,7 @@ If they took turns step by step, each side would evict the other's weights from 
 side whose clock is behind computes for at least `SLICE_SECONDS`; docs/performance.md says what that costs. If greedy
 outputs diverge, the engine reports the target's probabilities of both tokens at the first difference. A pass over
 several tokens rounds differently, by as much as is measured on the preceding text, so two almost equally likely
-tokens can change places. A larger gap is a fault of engine or model.
+tokens can change places. A larger gap may be a fault of engine or model.
 """
 
 import math

@@ -219,7 +219,7 @@ class Worker:
     def __init__(self, load: EngineFactory, first: Job | None = None) -> None:
         """`load` is called in the child and must be picklable; `first` is a job to prepare with."""
         self._factory = load
-        self._busy = Lock()
+        self._busy, self._live_lock = Lock(), Lock()  # the other: a job's settings change only while it is current
         self._waiting = list[ThreadEvent]()  # jobs waiting for the current one to end
         self._current: ThreadEvent | None = None
         self._start()
@@ -240,8 +240,9 @@ class Worker:
 
     def move(self, cancelled: ThreadEvent, settings: LiveSettings) -> None:
         """Change the settings of the job with this event from its next round on, if it is running and can follow."""
-        if self._current is cancelled:
-            self._live_settings[:] = settings
+        with self._live_lock:
+            if self._current is cancelled:
+                self._live_settings[:] = settings
 
     def run(self, job: Job, cancelled: ThreadEvent | None = None) -> Iterator[Any]:
         """Yield what the job yields; while a `Phase` lasts, repeat it every second.
@@ -277,8 +278,9 @@ class Worker:
                 self.close()
                 self._start()
             self._stop.clear()
-            self._live_settings[:] = _NO_CHANGE
-            self._current = cancelled
+            with self._live_lock:
+                self._live_settings[:] = _NO_CHANGE
+                self._current = cancelled
             self._watchdog.reported()
             with _starting():
                 self._child.send(job)

@@ -1,197 +1,112 @@
-"""The speedup with its 95 % interval, and how sure its direction is.
+"""The speedup, and an interval for what it would be on a quiet run of this machine.
 
-    speedup = tokens per round × seconds of a plain step / seconds of a round
+    speedup = plain seconds / speculative seconds for the same tokens
 
-Tokens and rounds are counted, so only the two times are uncertain. Each is estimated from medians over a quarter of a
-second, which single slow steps do not move. Other programs come and go more slowly than steps do, so the spread of
-these medians gives the standard error (the method of batch means). Two more errors are added that no race shows,
-however long: the state of process and machine, and that other programs slow wide passes down the most. Beside other
-programs, counts and step costs give a second estimate, which a busy machine hardly moves. It counts only if its error
-in quiet races on this machine is known. docs/figures.md explains every step;
-`tests/benchmarks/coverage.py` measures how often intervals contain the true speedup.
+on the clocks, with prefills excluded and repeats added. The interval is an inference around that ratio. Steps of one
+kind (the same prompt and number of proposals) do the same work, so their seconds differ by disturbances alone. Each
+run is cut into parts, the same stretch of text on both clocks; how much slower than usual plain decoding was in a
+part, compared with speculation, is one observation. Their spread gives the standard error. Two errors that no number
+of repeats shows are added: the state of the process, and other programs, which slow down some pass lengths more than
+others. docs/figures.md explains every step; `tests/benchmarks/coverage.py` measures how often intervals hold.
 """
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
-from itertools import chain
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from statistics import NormalDist
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from specdemo.records import Comparison, Costs, Record, Run, Trial
+from specdemo.records import Comparison, Record, Run, Trial
 from specdemo.results import metrics
 
-Z = 1.96  # standard errors on either side of a 95 % interval
-_CLEAR_EFFECT = 0.02  # within this of 1×, neither side is called faster: nobody would notice
-ABOVE = 1.1  # × τ: more is impossible, as a round reads the weights at least once; a tenth for clocks and caches
-LITTLE = 0.05  # within this of 1×, no probable side is named: it would be wrong every other time
-_PROBABLE = 1.3  # standard errors from 1×: the side is right in nine cases of ten
-EVEN = 1.15  # "about even": both ends lie within this factor of 1×; readers notice a larger difference
-BUSY = 0.2  # share of the processor that others took; below it the race's own interval suffices
+LEVEL = 0.9  # of all intervals; docs/performance.md has the measured coverage
+INTERVAL = f"{LEVEL * 100:.0f} % interval"
+BUSY = 0.2  # share of the processor that others took: from here on, the interval shows it more than the machine
+ENOUGH = 6  # prompts: from this number on they count as a sample
 _PART_SECONDS = 0.25  # longer than a time slice, shorter than most disturbances
 _MIN_PARTS = 4  # the standard error of fewer would be a guess
-_MIN_PART_STEPS = 4  # on average: a median of fewer is not robust
-_MAX_ERROR = 3.5  # standard error: a factor of a thousand either way; files may hold any numbers
-_BOUND_RATIO = 1000  # upper end / lower end; above it, only the upper one means something
-_DEFAULT_ERROR = 0.4  # of a side with too few steps for parts: a factor of 2.2 either way; hand-set
-# Standard errors (of the logarithm) that no race shows, from repeated quiet races of both bundled pairs: the same
-# request was 1.8 or 2.3 times as fast, depending on what its process had done before; short steps vary the most.
-_STATE = 0.03
-_STATE_SECONDS = 0.125e-3  # per seconds of a plain step
+_MIN_PART_STEPS = 2  # a part of one step would show the spread of steps, not of moments
+_DEFAULT_ERROR = 0.6  # of too few steps for parts: a factor of 2.7 either way; hand-set
+_MAX_ERROR = 3.5  # a factor of 300 either way; files may hold any numbers
+# Standard errors (of the logarithm) that no repeat shows; see docs/performance.md for the races behind them.
+_STATE = 0.03  # of another process, other moments of the machine
+_STATE_SECONDS = 0.125e-3  # the same per seconds of a plain step: short steps vary the most
 _LOAD = 0.2  # per share of the processor that other programs took
 _LOAD_SECONDS = 0.8e-3  # the same per seconds of a plain step: short ones mostly wait for a late thread
-ENOUGH = 6  # prompts: from this number on they count as a sample
-_MIN_CHECKS = 3  # quiet races with a known prediction error; the spread of fewer would be a guess
 
-INTERVAL = f"95 % interval: {Z} standard errors"
-_RATIO = f"tokens per round × plain step / round, in seconds, which are averages of medians over {_PART_SECONDS:g} s"
-TRIALS_FORMULA = f"{_RATIO}; {INTERVAL}"
-FORMULA = f"{_RATIO}; beside other programs averaged with τ / (d(γ) + v(γ+1)) of step costs; {INTERVAL}"
-
-Strength = Literal["clear", "probable", "even", "uncertain", "noisy"]
+State = Literal["clear", "close", "disturbed"]
 Direction = Literal["faster", "slower", "same"]
 _Floats = npt.NDArray[np.float64]
 
 
-class Interval(Record):
-    middle: float
+class Speedup(Record):
+    """`ratio` of the clocks, with the ends of the interval for a quiet run. `other_load` is the share of the
+    processor that other programs took, None if unknown. `tokens_per_round` is None if a server does not report its
+    passes. `repeats_help` is False if further repeats would hardly narrow the interval.
+    """
+
+    ratio: float
     low: float
     high: float
+    other_load: float | None = None
+    tokens_per_round: float | None = None
+    repeats_help: bool = True
 
     def __str__(self) -> str:
-        if self.strength == "noisy":
-            return f"at most {self.high:.2f}×"
-        return f"{self.middle:.2f}× (95 % interval {self.low:.2f}–{self.high:.2f})"
+        return f"{self.ratio:.2f}× ({INTERVAL} {self.low:.2f}–{self.high:.2f})"
 
     @property
-    def strength(self) -> Strength:
-        """clear: the interval excludes 1; probable: the side is right in nine cases of ten; even: both ends are close
-        to 1; uncertain: none of these; noisy: only a bound is known.
-        """
-        if self.high > _BOUND_RATIO * self.low:
-            return "noisy"
-        distance, error = abs(math.log(self.middle)), math.log(self.high / self.low) / (2 * Z)
-        if not self.low <= 1 <= self.high and distance >= math.log(1 + _CLEAR_EFFECT):
+    def busy(self) -> bool:
+        return (self.other_load or 0.0) > BUSY
+
+    @property
+    def state(self) -> State:
+        """clear: the interval excludes 1; otherwise, disturbed if other programs were busy, else close."""
+        if not self.low <= 1 <= self.high:
             return "clear"
-        if distance > _PROBABLE * error and distance >= math.log(1 + LITTLE):
-            return "probable"
-        return "even" if self.low >= 1 / EVEN and self.high <= EVEN else "uncertain"
+        return "disturbed" if self.busy else "close"
 
     @property
     def direction(self) -> Direction:
-        if self.strength not in ("clear", "probable"):
+        if self.state != "clear":
             return "same"
-        return "faster" if self.middle > 1 else "slower"
-
-    @property
-    def call(self) -> str:
-        if self.strength == "probable":
-            return f"probably {self.direction}"
-        undecided = {"even": "about even", "uncertain": "not certain", "noisy": "too noisy to call"}
-        return undecided.get(self.strength, self.direction)
-
-
-class Speedup(Interval):
-    """A speedup with its factors: `middle` = `tokens_per_round` / `plain_steps_per_round`, of `plain_step` seconds.
-
-    `tokens_per_round` is None if a server does not report its passes. `measured` is the estimate from timed `steps`
-    alone; None if impossible. `expected` is the one from counts and step costs, which counts only beside other
-    programs; None without step costs.
-    """
-
-    steps: int
-    plain_step: float
-    tokens_per_round: float | None
-    measured: float | None
-    expected: float | None = None
-    counts_expected: bool = False
+        return "faster" if self.low > 1 else "slower"
 
     @property
     def plain_steps_per_round(self) -> float | None:
-        return None if self.tokens_per_round is None else self.tokens_per_round / self.middle
-
-
-def limit_of(tokens_per_round: float | None) -> float:
-    """Return the speedup above which a measurement is impossible."""
-    return math.inf if tokens_per_round is None else ABOVE * tokens_per_round
-
-
-def _standard_error(deviations: _Floats) -> float:
-    """Return the standard error of a sum from its terms' deviations, widened as Student's t is for so few terms."""
-    number = len(deviations)
-    return float(math.sqrt((deviations**2).sum() * number / (number - 3)))
+        return None if self.tokens_per_round is None else self.tokens_per_round / self.ratio
 
 
 class _Step(NamedTuple):
-    """One timed step: the number of its prompt, proposals (-1 if unknown), committed tokens and seconds."""
+    """`kind`: steps of the same kind do the same work."""
 
-    prompt: int
-    proposed: int
+    kind: Hashable
     tokens: int
     seconds: float
 
 
-def _until(steps: list[_Step], tokens: int) -> list[_Step]:
-    """Return the steps up to the one that commits the last of these tokens."""
-    ends = np.cumsum([step.tokens for step in steps])
-    return steps[: int(np.searchsorted(ends, tokens)) + 1]
+class _Raced(NamedTuple):
+    """A speculative run and its plain neighbours, up to the same number of tokens, with both sides' seconds."""
 
-
-def _merged(steps: list[_Step]) -> list[_Step]:
-    """Return a server's run as one step: its chunks do not arrive pass by pass."""
-    totals = sum(step.tokens for step in steps), sum(step.seconds for step in steps)
-    return [_Step(step.prompt, -1, *totals) for step in steps[:1]]
-
-
-class _Side:
-    """One side's tokens and estimated seconds by prompt, its number of steps, and its relative standard error."""
-
-    def __init__(self, runs: Iterable[list[_Step]]) -> None:
-        steps = [*chain.from_iterable(runs)]
-        prompts, proposed, tokens, times = zip(*steps, strict=True)
-        usual = _medians_by_kind([*zip(prompts, proposed, strict=True)], times)
-        medians = _medians_of_parts(np.array(times) / usual, sum(times))
-        parts = len(medians)
-        self.error = _standard_error((medians - medians.mean()) / parts) if parts >= _MIN_PARTS else _DEFAULT_ERROR
-        self.steps = len(steps)
-        self.tokens = np.bincount(prompts, tokens)
-        self.seconds = np.bincount(prompts, usual * math.exp(medians.mean()))
-
-
-def _medians_by_kind(kinds: Sequence[Hashable], seconds: Sequence[float]) -> _Floats:
-    """Return for each step the median seconds of its kind."""
-    by_kind: dict[Hashable, list[float]] = {}
-    for kind, time in zip(kinds, seconds, strict=True):
-        by_kind.setdefault(kind, []).append(time)
-    medians = {kind: np.median(times) for kind, times in by_kind.items()}
-    return np.array([medians[kind] for kind in kinds])
-
-
-def _medians_of_parts(factors: _Floats, seconds: float) -> _Floats:
-    """Return logarithms of the medians of parts of about `_PART_SECONDS`, or shorter ones if they are few. All have
-    the same number of steps, since a single slow step could last longer than a part.
-    """
-    most = len(factors) / _MIN_PART_STEPS if seconds < _PART_SECONDS * len(factors) else len(factors)
-    number = min(max(seconds / _PART_SECONDS, _MIN_PARTS), most)
-    return np.log([np.median(part) for part in np.array_split(factors, max(int(number), 1))])
+    plain: list[list[_Step]]
+    speculative: list[_Step]
+    plain_seconds: float
+    seconds: float
 
 
 def of_comparison(comparison: Comparison) -> Speedup | None:
     """None if a side has no step to compare."""
-    tokens = metrics.common_tokens(comparison)
+    tokens, speculative = metrics.common_tokens(comparison), comparison.speculative
     if not tokens:
         return None
-    plain, speculative = (_until(_steps(run), tokens) for run in (comparison.plain, comparison.speculative))
-    plain_repeats, repeats = _runs(comparison.repeats, [0] * len(comparison.repeats))
-    return _speedup(
-        [plain, *plain_repeats],
-        [speculative, *repeats],
-        loads(comparison),
-        passes=comparison.speculative.passes_known,
-        expected=expected_speedup(comparison, comparison.costs),
-        error_of_expected=_error_of_predictions(comparison),
-    )
+    runs = (comparison.plain, speculative)
+    plain_steps, rounds = (_until(_steps(run), tokens) if run.passes_known else [] for run in runs)
+    race = _Raced([plain_steps], rounds, *(metrics.seconds_to(run, tokens) for run in runs))
+    length = metrics.mean_acceptance_length(speculative) if speculative.passes_known else None
+    return _speedup([race, *(_raced(trial, 0) for trial in comparison.repeats)], loads(comparison), length)
 
 
 def loads(comparison: Comparison) -> list[float]:
@@ -200,148 +115,119 @@ def loads(comparison: Comparison) -> list[float]:
     return [share for share in shares if share is not None]
 
 
-def of_trials(trials: Sequence[Trial], prompts: Sequence[Hashable] | None = None) -> Speedup:
+def mean_load(shares: Sequence[float]) -> float | None:
+    return sum(shares) / len(shares) if shares else None
+
+
+def of_trials(trials: Sequence[Trial], prompts: Sequence[Hashable] | None = None, *, tried: int = 1) -> Speedup:
     """Return the speedup of trials with the same settings. If six or more of the `prompts`, one per trial, differ,
     they count as a sample, and the interval covers how much prompts differ; otherwise it is for these prompts.
+    The intervals of `tried` settings hold together (Bonferroni's correction), so the best of them may be chosen.
     """
-    numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts or [None]))}
-    plain, speculative = _runs(trials, [numbers[prompt] for prompt in prompts or [None] * len(trials)])
-    passes = all(trial.rounds is not None for trial in trials)
+    raced = [_raced(trial, prompt) for trial, prompt in zip(trials, prompts or [0] * len(trials), strict=True)]
     shares = [trial.other_load for trial in trials if trial.other_load is not None]
-    return _speedup(plain, speculative, shares, passes=passes)
+    rounds = [trial.rounds for trial in trials if trial.rounds is not None]
+    length = sum(trial.run_tokens for trial in trials) / sum(rounds) if len(rounds) == len(trials) else None
+    by_prompt = defaultdict[Hashable, list[_Raced]](list)
+    for prompt, each in zip(prompts or [], raced, strict=False):
+        by_prompt[prompt].append(each)
+    sample = [*by_prompt.values()] if len(by_prompt) >= ENOUGH else None
+    return _speedup(raced, shares, length, sample=sample, tried=tried)
 
 
 def _steps(run: Run) -> list[_Step]:
     return [
-        _Step(0, -1 if step.proposed is None else len(step.proposed), len(step.committed), step.seconds)
+        _Step(None if step.proposed is None else len(step.proposed), len(step.committed), step.seconds)
         for step in run.rounds
     ]
 
 
-def _runs(trials: Sequence[Trial], prompts: Sequence[int]) -> tuple[list[list[_Step]], list[list[_Step]]]:
-    """Return the plain and the speculative runs; a plain run counts once, even as neighbour of two trials."""
-    plain, speculative = list[list[_Step]](), list[list[_Step]]()
-    for trial, prompt in zip(trials, prompts, strict=True):
-        if not trial.plain_steps or not trial.round_steps:  # several requests at once: only totals are known
-            plain.append([_Step(prompt, -1, trial.tokens, trial.plain_seconds)])
-            speculative.append([_Step(prompt, -1, trial.tokens, trial.seconds)])
-            continue
-        for run in ([_Step(prompt, 0, 1, seconds) for seconds in steps] for steps in trial.plain_steps):
-            if run not in plain[-1:]:
-                plain.append(run)
-        rounds = [_Step(prompt, proposed, tokens, seconds) for tokens, proposed, seconds in trial.round_steps]
-        speculative.append(_until(rounds, trial.tokens))
-    return plain, speculative
+def _until(steps: list[_Step], tokens: int) -> list[_Step]:
+    """Return the steps up to the one that commits the last of these tokens."""
+    ends = np.cumsum([step.tokens for step in steps])
+    return steps[: int(np.searchsorted(ends, tokens)) + 1]
 
 
-def expected_speedup(comparison: Comparison, costs: Costs | None) -> float | None:
-    """Return the speedup if a race's own rounds took these step costs; None if a round's cost is unknown."""
-    settings, run = comparison.settings, comparison.speculative
-    uncached = settings.kv_cache == "off"  # step costs are measured with a KV cache
-    if costs is None or uncached or not run.rounds or not run.passes_known:
-        return None
-    free, seconds = not settings.strategy.drafter.model, 0.0
-    for step in run.rounds:
-        cost = None if step.proposed is None else costs.round_cost(len(step.proposed), free=free)
-        if cost is None:
-            return None
-        seconds += cost
-    return metrics.decoded_tokens(run) / seconds
-
-
-def _error_of_predictions(comparison: Comparison) -> float | None:
-    """Return the standard error of predictions from step costs (of their logarithm), by their errors in quiet races;
-    None unless other programs disturbed this race.
-    """
-    checks = comparison.costs.checks if comparison.costs is not None else ()
-    if max(loads(comparison), default=0.0) <= BUSY or len(checks) < _MIN_CHECKS:
-        return None
-    # minus 2, since the mean square of so few says little about the next error
-    return max(math.sqrt(sum(check**2 for check in checks) / (len(checks) - 2)), _STATE)
-
-
-class RoundCosts(NamedTuple):
-    """In plain steps: a draft step, drafting in an average round, and the rest of it.
-
-    `lookahead` is None if rounds propose different numbers of tokens.
-    """
-
-    draft_step: float | None
-    drafting: float | None
-    verify: float | None
-    lookahead: int | None
-    source: Literal["in this run", "measured separately"]
-
-
-def round_costs(comparison: Comparison, speedup: Speedup | None) -> RoundCosts | None:
-    """Return the run's own costs if its engine times drafting, with speedup = τ / (drafting + verify); else step
-    costs, or None without any.
-    """
-    rounds, strategy, costs = comparison.speculative.rounds, comparison.settings.strategy, comparison.costs
-    model, lookahead = strategy.drafter.model, None if comparison.moves else strategy.fixed_lookahead
-    cost = speedup.plain_steps_per_round if speedup is not None else None
-    if cost is None or any(step.draft_seconds is None for step in rounds):
-        if costs is None:
-            return None
-        verify = None if lookahead is None else metrics.verify_cost(costs, lookahead + 1)
-        draft_step = metrics.draft_cost(costs) if model else None
-        return RoundCosts(draft_step, None, verify, lookahead, "measured separately")
-    if not model:
-        return RoundCosts(None, None, cost, lookahead, "in this run")
-    kinds = [step.proposed for step in _steps(comparison.speculative)]
-    draft_seconds = _medians_by_kind(kinds, [step.draft_seconds or 0.0 for step in rounds]).sum()
-    seconds = _medians_by_kind(kinds, [step.seconds for step in rounds]).sum()
-    drafting, proposed = cost * float(draft_seconds / seconds), sum(kinds)
-    draft_step = drafting * len(rounds) / proposed if proposed else None
-    return RoundCosts(draft_step, drafting, cost - drafting, lookahead, "in this run")
+def _raced(trial: Trial, prompt: Hashable) -> _Raced:
+    plain = [[_Step((prompt, 0), 1, seconds) for seconds in steps[: trial.tokens]] for steps in trial.plain_steps]
+    rounds = [_Step((prompt, proposed), tokens, seconds) for tokens, proposed, seconds in trial.round_steps]
+    known = trial.rounds is not None and plain and rounds  # else only totals are
+    steps = (plain, _until(rounds, trial.tokens)) if known else ([], [])
+    return _Raced(*steps, trial.plain_seconds, trial.seconds)
 
 
 def _speedup(
-    plain_runs: Iterable[list[_Step]],
-    speculative_runs: Iterable[list[_Step]],
-    loads: Sequence[float],
+    raced: Sequence[_Raced],
+    shares: Sequence[float],
+    tokens_per_round: float | None,
     *,
-    passes: bool,
-    expected: float | None = None,
-    error_of_expected: float | None = None,
+    sample: Sequence[Sequence[_Raced]] | None = None,
+    tried: int = 1,
 ) -> Speedup:
-    if not passes:
-        plain_runs, speculative_runs = map(_merged, plain_runs), map(_merged, speculative_runs)
-    plain, speculative = _Side(plain_runs), _Side(speculative_runs)
-    tokens, seconds = speculative.tokens.sum(), speculative.seconds.sum()
-    plain_seconds = plain.seconds / plain.tokens * speculative.tokens  # by prompt, for the same tokens
-    ratio, plain_step = float(plain_seconds.sum() / seconds), float(plain_seconds.sum() / tokens)
-    error = math.hypot(plain.error, speculative.error)
-    if len(plain_seconds) >= ENOUGH:
-        error = _standard_error(plain_seconds / plain_seconds.sum() - speculative.seconds / seconds)
-    load = sum(loads) / len(loads) if loads else 0.0
-    state = _STATE + _STATE_SECONDS / plain_step
-    error = math.hypot(error, state, (_LOAD + _LOAD_SECONDS / plain_step) * load)
-    length = float(tokens / speculative.steps) if passes else None
-    limit = limit_of(length)
-    estimates = [(math.log(ratio), error)] if ratio <= limit else []
-    if expected is not None and error_of_expected is not None:
-        estimates.append((math.log(expected), error_of_expected))
-    middle, low, high = _averaged(estimates) if estimates else (limit, limit * math.exp(-2 * Z * _MAX_ERROR), limit)
+    seconds = sum(each.seconds for each in raced)
+    ratio = sum(each.plain_seconds for each in raced) / seconds
+    load = mean_load(shares)
+    if sample is None:
+        error = _standard_error(np.array([*_observations(raced)]))
+    else:
+        plain = np.array([sum(each.plain_seconds for each in of_prompt) for of_prompt in sample])
+        speculative = np.array([sum(each.seconds for each in of_prompt) for of_prompt in sample])
+        error = _standard_error((plain / plain.sum() - speculative / speculative.sum()) * len(sample))
+    fixed = _fixed_error(raced, load or 0.0)
+    width = NormalDist().inv_cdf(1 - (1 - LEVEL) / (2 * tried)) * min(math.hypot(error, fixed), _MAX_ERROR)
     return Speedup(
-        middle=middle,
-        low=low,
-        high=min(high, max(limit, middle)),
-        steps=plain.steps + speculative.steps,
-        tokens_per_round=length,
-        measured=ratio if ratio <= limit else None,
-        expected=expected,
-        counts_expected=expected is not None and error_of_expected is not None,
-        plain_step=plain_step,
+        ratio=ratio,
+        low=ratio * math.exp(-width),
+        high=ratio * math.exp(width),
+        other_load=load,
+        tokens_per_round=tokens_per_round,
+        repeats_help=error > fixed,
     )
 
 
-def _averaged(estimates: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
-    """Average logarithms of speedups, each with its standard error, by precision; return middle, low and high."""
-    values, errors = np.array(estimates).T
-    weights = errors**-2
-    middle, error = float(np.average(values, weights=weights)), float(weights.sum() ** -0.5)
-    if len(estimates) == 2:  # both measure the same, so one of the errors is too small if they are far apart
-        error *= max(abs(values[0] - values[1]) / math.hypot(*errors) / 2, 1.0)
-    error = min(error, _MAX_ERROR)
-    return math.exp(middle), math.exp(middle - Z * error), math.exp(middle + Z * error)
+def _standard_error(observations: _Floats) -> float:
+    """Return the standard error of their mean, with the variance of Student's t, since they are few."""
+    number = len(observations)
+    if number < _MIN_PARTS:
+        return _DEFAULT_ERROR
+    return float(observations.std(ddof=1) / math.sqrt(number) * math.sqrt((number - 1) / (number - 3)))
+
+
+def _observations(raced: Sequence[_Raced]) -> Iterator[float]:
+    """Yield log(pace of plain steps / pace of rounds) for each part of a run. A pace is seconds / usual seconds of
+    the same kinds of steps. Without steps, a run is one part.
+    """
+    if not all(each.speculative for each in raced):
+        yield from (math.log(each.plain_seconds / each.seconds) for each in raced)
+        return
+    plain_usual = _means_by_kind(step for each in raced for run in each.plain for step in run)
+    usual = _means_by_kind(step for each in raced for step in each.speculative)
+    for each in raced:
+        wanted = max(min(each.plain_seconds, each.seconds) / _PART_SECONDS, math.ceil(_MIN_PARTS / len(raced)))
+        parts = max(int(min(wanted, len(each.speculative) / _MIN_PART_STEPS)), 1)
+        plain = np.mean([_paces(run, plain_usual, parts) for run in each.plain], axis=0)
+        yield from np.log(plain / _paces(each.speculative, usual, parts))
+
+
+def _means_by_kind(steps: Iterable[_Step]) -> dict[Hashable, float]:
+    by_kind = defaultdict[Hashable, list[float]](list)
+    for step in steps:
+        by_kind[step.kind].append(step.seconds)
+    return {kind: sum(seconds) / len(seconds) for kind, seconds in by_kind.items()}
+
+
+def _paces(steps: Sequence[_Step], usual: Mapping[Hashable, float], parts: int) -> _Floats:
+    """Return seconds / usual seconds of parts with the same number of steps, shape (parts,)."""
+    seconds, expected = np.array([(step.seconds, usual[step.kind]) for step in steps]).T
+    return np.array(
+        [
+            one.sum() / other.sum()
+            for one, other in zip(np.array_split(seconds, parts), np.array_split(expected, parts), strict=True)
+        ]
+    )
+
+
+def _fixed_error(raced: Sequence[_Raced], load: float) -> float:
+    plain = [step.seconds for each in raced for run in each.plain for step in run]
+    rate = len(plain) / sum(plain) if plain else 0.0  # several requests at once: only totals are known
+    return math.hypot(_STATE + _STATE_SECONDS * rate, (_LOAD + _LOAD_SECONDS * rate) * load)

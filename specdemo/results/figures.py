@@ -207,7 +207,7 @@ Spot = tuple[Any, float | None, float | None, float | None, str]
 
 
 def compared(x: str, y: str, groups: Mapping[str, Sequence[Spot]], *, along: bool = True) -> Figure:
-    """Lines along a scale, or bars, with 95 % intervals, and a line at 1, where speculation changes nothing."""
+    """Lines along a scale, or bars, with intervals, and a line at 1, where speculation changes nothing."""
     traces: list[Trace] = []
     for (name, spots), colour, hatch in zip(groups.items(), cycle(_COLOURS), cycle(_PATTERNS)):
         places, values, lows, highs, words = zip(*spots, strict=True) if spots else ((),) * 5

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from specdemo.records import Comparison, Costs, DraftCounts, Outcome, Run
 
@@ -105,6 +105,14 @@ def acceptance_rate(run: Run) -> float | None:
     """α: accepted / proposed, over rounds whose proposals are known; None if nothing was proposed."""
     counts = draft_counts(run)
     return counts.accepted / counts.proposed if counts.proposed else None
+
+
+def gained(run: Run) -> bool | None:
+    """Whether any proposal was accepted; None if neither counts nor target passes are known."""
+    if draft_counts(run).accepted:
+        return True
+    known = run.passes_known or run.draft_counts is not None
+    return any(step.accepted for step in run.rounds) if known else None
 
 
 def mean_acceptance_length(run: Run) -> float | None:
@@ -214,6 +222,39 @@ def ceiling(costs: Costs, *, free: bool = False) -> tuple[float, int] | None:
     """Return a perfect draft's highest speedup, and its lookahead; None if the draft's cost is unknown."""
     speedups = perfect(costs, free=free)
     return (max(speedups), speedups.index(max(speedups)) + 1) if speedups else None
+
+
+class RoundCosts(NamedTuple):
+    """In plain steps: a draft step, drafting in an average round, and the rest of it.
+
+    `lookahead` is None if rounds propose different numbers of tokens.
+    """
+
+    draft_step: float | None
+    drafting: float | None
+    verify: float | None
+    lookahead: int | None
+    source: Literal["in this run", "measured separately"]
+
+
+def round_costs(comparison: Comparison, plain_steps: float | None) -> RoundCosts | None:
+    """Return the costs of the run's own average round, of so many `plain_steps`, if its engine times drafting; else
+    step costs, or None without any.
+    """
+    rounds, strategy, costs = comparison.speculative.rounds, comparison.settings.strategy, comparison.costs
+    model, lookahead = strategy.drafter.model, None if comparison.moves else strategy.fixed_lookahead
+    if plain_steps is None or any(step.draft_seconds is None for step in rounds):
+        if costs is None:
+            return None
+        verify = None if lookahead is None else verify_cost(costs, lookahead + 1)
+        return RoundCosts(draft_cost(costs) if model else None, None, verify, lookahead, "measured separately")
+    if not model:
+        return RoundCosts(None, None, plain_steps, lookahead, "in this run")
+    seconds = sum(step.draft_seconds or 0.0 for step in rounds)
+    drafting = plain_steps * seconds / decode_seconds(comparison.speculative)
+    proposed = sum(len(step.proposed or ()) for step in rounds)
+    draft_step = drafting * len(rounds) / proposed if proposed else None
+    return RoundCosts(draft_step, drafting, plain_steps - drafting, lookahead, "in this run")
 
 
 # Greedy decoding of small models often ends in a loop, such as "a raven, a raven, a raven". A draft predicts loops

@@ -4,17 +4,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from specdemo.errors import capitalised, listed
+from specdemo.errors import capitalised
 from specdemo.records import SIDES, Comparison, Run, Side
 from specdemo.results import estimate, metrics
-from specdemo.results.estimate import Direction, Interval, Speedup, Strength
+from specdemo.results.estimate import Direction, Speedup, State
 from specdemo.results.metrics import FORMULAS
 from specdemo.results.warnings import RunWarning, ceiling, warnings
 from specdemo.results.words import agreement, divergence_reason, milliseconds, notes, number, percent, run_words
 from specdemo.text import counted
 
 _EXACT = 1.2  # within this factor of 1×, a second decimal matters
-_APART = 1.1  # typical steps over the race's clocks; hand-set: readers notice a larger difference
 _POSITIONS = 4  # listed in "acceptance by position"; the chart has all
 
 
@@ -32,21 +31,21 @@ class Figure:
 class Summary:
     """Strings are empty where there is nothing to say.
 
-    `range` is the headline's interval in words, `refined` the number of repeats in it. `certain` has counts, which
-    no disturbance of the clocks affects. `seconds` are for the same number of tokens, prefill excluded, in typical
-    steps. `apart` explains why they differ from the race's clocks.
+    `headline` is what the clocks showed in the race and its repeats, together so many `runs`, as `pooled` says;
+    `expectation` says what a quiet run would show. `certain` has counts, which no disturbance of the clocks affects.
+    `seconds` are means over these runs, for the same number of tokens on both sides, prefill excluded.
     """
 
     headline: str
-    strength: Strength | Literal["none"]
+    state: State | Literal["none"]
     direction: Direction
-    range: str
-    refined: str
+    expectation: str
+    pooled: str
+    runs: int
     sentence: str
     certain: str
     speedup: Speedup | None
     seconds: dict[Side, float]
-    apart: str
     figures: tuple[Figure, ...]
     warnings: tuple[RunWarning, ...]
     why: tuple[str, ...]
@@ -57,7 +56,8 @@ class Summary:
 
     @property
     def line(self) -> str:
-        return ", ".join(filter(None, (self.headline, self.range, self.refined))) + "."
+        """Headline and expectation in one line, for a terminal."""
+        return f"{f'{self.headline} {self.pooled}'.strip()}. {self.expectation}".rstrip()
 
     def to_dict(self) -> dict[str, Any]:
         fields = asdict(self)
@@ -67,27 +67,20 @@ class Summary:
 def summarise(comparison: Comparison) -> Summary:
     speedup = estimate.of_comparison(comparison) if comparison.both_ran else None
     run_warnings = tuple(warnings(comparison, speedup))
-    seconds = _seconds(comparison, speedup)
-    strength: Strength | Literal["none"] = "none" if speedup is None else speedup.strength
-    gained = any(step.accepted for step in comparison.speculative.rounds)
-    if speedup is None:
-        headline = "Too short to compare" if comparison.both_ran else "Nothing to compare"
-    elif not gained and strength in ("uncertain", "noisy"):
-        # a round that accepts nothing cannot be faster than a plain step, whatever the clocks say
-        headline, strength = "Nothing gained", "even"
-    else:
-        headline = headline_of(speedup)
+    seconds = _seconds(comparison)
+    state: State | Literal["none"] = "none" if speedup is None else speedup.state
+    nothing = "Too short to compare" if comparison.both_ran else "Nothing to compare"
     return Summary(
-        headline=headline,
-        strength=strength,
+        headline=nothing if speedup is None else headline_of(speedup.ratio),
+        state=state,
         direction="same" if speedup is None else speedup.direction,
-        range="" if speedup is None else between(speedup),
-        refined=f"refined by {counted(len(comparison.repeats), 'repeat')}" if comparison.repeats else "",
-        sentence=_sentence(comparison, speedup, seconds, gained=gained),
-        certain=_certain(comparison, strength),
+        expectation="" if speedup is None else expectation(speedup),
+        pooled=_pooled(comparison, speedup),
+        runs=1 + len(comparison.repeats),
+        sentence=_sentence(comparison, speedup, seconds),
+        certain=_certain(comparison, state),
         speedup=speedup,
         seconds=seconds,
-        apart=_apart(comparison, speedup, seconds),
         figures=tuple(figures(comparison, speedup)),
         warnings=run_warnings,
         why=tuple(filter(None, _why(comparison, speedup, run_warnings))),
@@ -101,10 +94,10 @@ def summarise(comparison: Comparison) -> Summary:
 def _values(comparison: Comparison, speedup: Speedup | None) -> dict[str, Any]:
     run = comparison.speculative
     return {
-        "speedup": None if speedup is None else speedup.middle,
+        "speedup": None if speedup is None else speedup.ratio,
         "speedup_interval": None if speedup is None else [speedup.low, speedup.high],
         "plain_steps_per_round": None if speedup is None else speedup.plain_steps_per_round,
-        **({} if speedup is None else speedup.model_dump(exclude={"middle", "low", "high"})),
+        "tokens_per_round": None if speedup is None else speedup.tokens_per_round,
         "acceptance_rate": metrics.acceptance_rate(run),
         "mean_acceptance_length": metrics.mean_acceptance_length(run),
         "identical": metrics.identical(comparison) if comparison.both_ran else None,
@@ -115,40 +108,52 @@ def _values(comparison: Comparison, speedup: Speedup | None) -> dict[str, Any]:
 # The headline and what stands beside it
 
 
-def headline_of(speedup: Interval) -> str:
-    match speedup.strength:
-        case "clear":
-            return _times_faster(speedup.middle)
-        case "probable":
-            return f"{capitalised(speedup.call)}, about {times(speedup.middle)}"
-        case "uncertain" if 1 / (1 + estimate.LITTLE) < speedup.middle < 1 + estimate.LITTLE:
-            return f"Not certain: about {speedup.middle:.2f}×"
-        case "uncertain":
-            return f"Not certain: perhaps {_times_faster(speedup.middle)}"
-    return capitalised(speedup.call)
+def headline_of(ratio: float) -> str:
+    """Such as "1.5× faster": the ratio of the clocks, and nothing else."""
+    return f"{times(ratio)} {'slower' if ratio < 1 else 'faster'}"
 
 
-def times(speedup: float) -> str:
+def times(ratio: float) -> str:
     """How many times as fast the faster side is; two decimals only where they matter."""
-    factor = max(speedup, 1 / speedup)
+    factor = max(ratio, 1 / ratio)
     return f"{factor:.1f}×" if factor >= _EXACT else f"{factor:.2f}×"
 
 
-def _times_faster(speedup: float) -> str:
-    return f"{times(speedup)} {'faster' if speedup > 1 else 'slower'}"
+def expectation(speedup: Speedup) -> str:
+    """Say what to expect of a quiet run of this machine, in one sentence for each state."""
+    expected = f"expect {_between(speedup)}"
+    busy = f"Other programs took {percent(speedup.other_load or 0.0)} of the processor"
+    match speedup.state:
+        case "disturbed":
+            return f"{busy}, too much to tell: {expected} without them."
+        case "close":
+            return f"Too close to tell which side is faster: {expected}."
+    return f"{busy}: {expected} without them." if speedup.busy else f"{capitalised(expected)}."
 
 
-def between(speedup: Interval) -> str:
-    if speedup.strength == "noisy":
-        return f"at most {times(speedup.high)} faster"
-    if speedup.low >= 1:
-        return f"between {times(speedup.low)} and {times(speedup.high)} faster"
-    if speedup.high <= 1:
-        return f"between {times(speedup.high)} and {times(speedup.low)} slower"
-    return f"between {_times_faster(speedup.low)} and {_times_faster(speedup.high)}"
+def _between(speedup: Speedup) -> str:
+    """Both ends of the interval in words, with the direction once if it is the same."""
+    low, high = speedup.low, speedup.high
+    if low >= 1:
+        return f"{times(low)} to {times(high)} faster"
+    if high <= 1:
+        return f"{times(high)} to {times(low)} slower"
+    return f"{times(low)} slower to {times(high)} faster"
 
 
-def _sentence(comparison: Comparison, speedup: Speedup | None, seconds: dict[Side, float], *, gained: bool) -> str:
+def _pooled(comparison: Comparison, speedup: Speedup | None) -> str:
+    """Name the runs behind the headline, and the race's own ratio if it looks different."""
+    if speedup is None:
+        return ""
+    if not comparison.repeats:
+        return "in this race"
+    runs = f"in the race and {counted(len(comparison.repeats), 'repeat')}"
+    clocks = _clocks(comparison)
+    raced = headline_of(clocks["plain"] / clocks["speculative"])
+    return runs if raced == headline_of(speedup.ratio) else f"{runs}; {raced} in the race alone"
+
+
+def _sentence(comparison: Comparison, speedup: Speedup | None, seconds: dict[Side, float]) -> str:
     missing = list(comparison.failures.values())
     for side in SIDES:
         run = comparison.side(side)
@@ -158,20 +163,18 @@ def _sentence(comparison: Comparison, speedup: Speedup | None, seconds: dict[Sid
             missing += [f"Stopped before the {side} side began."]
     if missing or speedup is None:
         return " ".join(missing) or "The answer is too short to compare; allow more tokens."
-    if not gained:
-        return _nothing_gained(comparison)
+    if metrics.gained(comparison.speculative) is False:
+        return _nothing_accepted(comparison)
     length, steps = speedup.tokens_per_round, speedup.plain_steps_per_round
     if length is None or steps is None:
         plain, speculative = (f"{seconds[side]:.2f} s" for side in SIDES)
         return f"For the same tokens plain decoding took {plain}, speculative {speculative}."
-    if speedup.strength == "noisy":
-        return f"Each round writes {length:.1f} tokens; how long it takes could not be measured."
     conjunction = "and" if steps <= length else "but"
     noun = "plain step" if f"{steps:.2f}" == "1.00" else "plain steps"
     return f"Each round writes {length:.2f} tokens {conjunction} takes as long as {steps:.2f} {noun}."
 
 
-def _nothing_gained(comparison: Comparison) -> str:
+def _nothing_accepted(comparison: Comparison) -> str:
     drafter = comparison.settings.strategy.drafter
     if any(step.proposed != () for step in comparison.speculative.rounds):
         return f"None of {drafter.subject}'s proposals was accepted, so speculation only cost time."
@@ -179,50 +182,28 @@ def _nothing_gained(comparison: Comparison) -> str:
     return f"{capitalised(drafter.subject)} {reason}, so both sides decoded one token at a time."
 
 
-def _certain(comparison: Comparison, strength: str) -> str:
+def _certain(comparison: Comparison, state: str) -> str:
     """Return the counts if the clocks may be wrong or leave the direction open."""
-    load, passes = max(estimate.loads(comparison), default=0.0), metrics.passes_to(comparison)
-    busy = load > estimate.BUSY
-    if passes is None or not (comparison.environment.remote or busy or strength == "uncertain"):
+    passes = metrics.passes_to(comparison)
+    if passes is None or passes[0] == passes[1] or not (comparison.environment.remote or state != "clear"):
         return ""
-    counts = f"Independent of timing, the target ran {passes[1]} times instead of {passes[0]}."
-    return f"Other programs took {percent(load)} of the processor. {counts}" if busy else counts
-
-
-def _seconds(comparison: Comparison, speedup: Speedup | None) -> dict[Side, float]:
-    """Return both sides' seconds for the same number of tokens, in typical steps: their ratio is the headline's."""
-    if speedup is None or speedup.strength == "noisy":
-        return _clocks(comparison)
-    plain = metrics.common_tokens(comparison) * speedup.plain_step
-    return {"plain": plain, "speculative": plain / speedup.middle}
+    return f"Independent of timing, the target ran {passes[1]} times instead of {passes[0]}."
 
 
 def _clocks(comparison: Comparison) -> dict[Side, float]:
-    """The same by the race's own clocks; empty if there are no tokens to compare."""
+    """Both sides' seconds in the race, for the same number of tokens; empty if there are none to compare."""
     tokens = metrics.common_tokens(comparison)
     return {side: metrics.seconds_to(comparison.side(side), tokens) for side in SIDES} if tokens else {}
 
 
-def _apart(comparison: Comparison, speedup: Speedup | None, seconds: dict[Side, float]) -> str:
-    """Explain why the headline and the bars differ from the race's own clocks, if they do."""
-    if speedup is None or speedup.strength == "noisy":
-        return ""
-    clocks = _clocks(comparison)
-    ratio = clocks["plain"] / clocks["speculative"]
-    differences = [ratio / speedup.middle, *(clocks[side] / seconds[side] for side in SIDES)]
-    if all(1 / _APART < difference < _APART for difference in differences):
-        return ""
-    raced = f"On the race's own clock: plain {clocks['plain']:.2f} s, speculative {clocks['speculative']:.2f} s"
-    if ratio > estimate.limit_of(speedup.tokens_per_round):
-        raced += ", which is impossible: other programs interfered"
-    else:
-        raced += f", so {_times_faster(ratio)}"
-    basis = ["typical steps"]
-    if comparison.repeats:
-        basis.append(counted(len(comparison.repeats), "repeat"))
-    if speedup.counts_expected:
-        basis.append("step costs")
-    return f"{raced}. Headline and bars rest on {listed(basis)}, which vary less."
+def _seconds(comparison: Comparison) -> dict[Side, float]:
+    """The same, as means of the race and its repeats: their ratio is the headline's."""
+    clocks, runs = _clocks(comparison), 1 + len(comparison.repeats)
+    if not clocks:
+        return {}
+    plain = clocks["plain"] + sum(trial.plain_seconds for trial in comparison.repeats)
+    speculative = clocks["speculative"] + sum(trial.seconds for trial in comparison.repeats)
+    return {"plain": plain / runs, "speculative": speculative / runs}
 
 
 # Why?
@@ -230,8 +211,7 @@ def _apart(comparison: Comparison, speedup: Speedup | None, seconds: dict[Side, 
 
 def _why(comparison: Comparison, speedup: Speedup | None, run_warnings: Sequence[RunWarning]) -> Iterator[str]:
     if speedup is not None:
-        disturbed = any(warning.kind == "disturbed" for warning in run_warnings)
-        yield _evidence(comparison, speedup, disturbed=disturbed)
+        yield _evidence(comparison, speedup)
         yield _round_words(comparison, speedup)
         yield _ceiling_words(comparison)
     for warning in run_warnings:
@@ -240,15 +220,19 @@ def _why(comparison: Comparison, speedup: Speedup | None, run_warnings: Sequence
         yield f"{capitalised(agreement(comparison))}. {divergence_reason(comparison)}".strip()
 
 
-def _evidence(comparison: Comparison, speedup: Speedup, *, disturbed: bool) -> str:
-    """Name the estimates behind the speedup, and give advice if they leave its direction open."""
-    repeats = len(comparison.repeats)
-    runs = f"the race and {counted(repeats, 'repeat')}" if repeats else "one race"
-    measured = f"{speedup.measured:.2f}×" if speedup.measured else "more than a round can gain, and are ignored"
-    expected = f"; counts and step costs give {speedup.expected:.2f}×" if speedup.counts_expected else ""
-    unsure = speedup.strength in ("uncertain", "noisy", "probable") and not disturbed
-    advice = " A longer answer gives a firmer result." if unsure else ""
-    return f"{counted(speedup.steps, 'timed step')} of {runs} give {measured}{expected}. Estimate: {speedup}.{advice}"
+def _evidence(comparison: Comparison, speedup: Speedup) -> str:
+    """State both sides' seconds, and what would narrow the interval."""
+    tokens, seconds, repeats = metrics.common_tokens(comparison), _seconds(comparison), len(comparison.repeats)
+    runs = f", averaged over the race and {counted(repeats, 'repeat')}" if repeats else ""
+    took = (
+        f"For the same {counted(tokens, 'token')} plain decoding took {seconds['plain']:.2f} s and speculative "
+        f"{seconds['speculative']:.2f} s{runs}: {speedup}."
+    )
+    if speedup.repeats_help:
+        return f"{took} A longer answer or more repeats would narrow the interval."
+    if speedup.busy:
+        return f"{took} Only a quieter machine would narrow the interval."
+    return f"{took} More repeats would not narrow the interval: it covers how much processes and moments differ."
 
 
 def _round_words(comparison: Comparison, speedup: Speedup) -> str:
@@ -257,7 +241,7 @@ def _round_words(comparison: Comparison, speedup: Speedup) -> str:
     if (rate := metrics.acceptance_rate(comparison.speculative)) is not None:
         drafter = comparison.settings.strategy.drafter
         sentences.append(f"The target accepted {percent(rate)} of {drafter.subject}'s proposals.")
-    if (costs := estimate.round_costs(comparison, speedup)) is not None:
+    if (costs := metrics.round_costs(comparison, speedup.plain_steps_per_round)) is not None:
         if costs.draft_step is not None:
             parts.append(f"a proposal costs {percent(costs.draft_step)} of a plain step")
         if costs.verify is not None and costs.lookahead is not None:
@@ -291,7 +275,7 @@ def figures(comparison: Comparison, speedup: Speedup | None) -> Iterator[Figure]
     def both(name: str, key: str, metric: Callable[[Run], float | None], show: Callable[..., str]) -> Figure:
         return Figure(name, show(metric(plain)), show(metric(speculative)), FORMULAS[key])
 
-    yield Figure("speedup", "", _speedup(speedup), estimate.FORMULA)
+    yield Figure("speedup", "", "–" if speedup is None else str(speedup), FORMULAS["speedup"])
     yield both("tokens/s", "tokens_per_second", metrics.tokens_per_second, number)
     yield both("time per output token (TPOT)", "time_per_token", metrics.time_per_token, milliseconds)
     yield both("time to first token (TTFT)", "prefill", metrics.prefill_seconds, milliseconds)
@@ -299,7 +283,7 @@ def figures(comparison: Comparison, speedup: Speedup | None) -> Iterator[Figure]
     yield Figure("acceptance rate α", "", rate, FORMULAS["acceptance_rate"])
     yield both("mean acceptance length τ", "mean_acceptance_length", metrics.mean_acceptance_length, number)
     yield Figure("acceptance by position i", "", _positions(speculative), FORMULAS["per_position"])
-    costs = estimate.round_costs(comparison, speedup)
+    costs = metrics.round_costs(comparison, None if speedup is None else speedup.plain_steps_per_round)
     if costs is None:
         return
     d, v = ("d", "v") if costs.lookahead is None else (f"d({costs.lookahead})", f"v({costs.lookahead + 1})")
@@ -311,12 +295,6 @@ def figures(comparison: Comparison, speedup: Speedup | None) -> Iterator[Figure]
     for name, cost, key in parts:
         if cost is not None:
             yield Figure(name, "", f"{cost:.3f}", f"{FORMULAS[key]}, {costs.source}")
-
-
-def _speedup(speedup: Speedup | None) -> str:
-    if speedup is None:
-        return "–"
-    return f"too noisy: {speedup.low:.2f}–{speedup.high:.2f}×" if speedup.strength == "noisy" else str(speedup)
 
 
 def _positions(run: Run) -> str:

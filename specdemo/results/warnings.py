@@ -8,6 +8,7 @@ from specdemo.results import estimate, metrics
 from specdemo.results.estimate import Speedup
 from specdemo.results.words import fault, percent
 
+_MARGIN = 1.1  # × τ; a tenth for clocks and caches
 _SLOW = 0.3  # plain steps; hand-set: a faster draft step is not the reason for a lack of gain
 
 
@@ -22,10 +23,11 @@ class RunWarning:
 
 def warnings(comparison: Comparison, speedup: Speedup | None = None) -> Iterator[RunWarning]:
     if reason := fault(comparison):
-        yield RunWarning("fault", reason, "outputs differ: a fault")
-    impossible = speedup is not None and speedup.measured is None
-    if reason := disturbed(max(estimate.loads(comparison), default=None), spoiled=impossible):
+        yield RunWarning("fault", reason, "outputs differ beyond rounding")
+    if reason := disturbed(estimate.mean_load(estimate.loads(comparison))):
         yield RunWarning("disturbed", reason, "other programs interfered")
+    if reason := _unusual(speedup):
+        yield RunWarning("unusual", reason, "unusually fast")
     unsteady = [side for side, warm_up in (comparison.warm_up or {}).items() if not warm_up.steady]
     if unsteady:
         reason = (
@@ -49,20 +51,25 @@ def warnings(comparison: Comparison, speedup: Speedup | None = None) -> Iterator
         yield RunWarning("loop", reason, "the answer repeats itself")
 
 
-def disturbed(share: float | None, *, spoiled: bool = False) -> str:
-    """Warn if other programs took much of the processor, or a measurement is impossible."""
-    sentences = []
-    if share is not None and share > estimate.BUSY:
-        sentences.append(
-            f"Other programs, including any browser on this machine, took {percent(share)} of the processor, which "
-            "slows down both sides, but not necessarily equally."
-        )
-    if spoiled:
-        sentences.append(
-            "Other programs spoiled this measurement: its speedup exceeds what the tokens of a round allow, which is "
-            "impossible."
-        )
-    return " ".join([*sentences, "Close what you can and run again."]) if sentences else ""
+def disturbed(share: float | None) -> str:
+    """Warn if other programs took much of the processor."""
+    if share is None or share <= estimate.BUSY:
+        return ""
+    return (
+        f"Other programs, including any browser on this machine, took {percent(share)} of the processor, which slows "
+        "down both sides, but not necessarily equally. Close what you can and run again."
+    )
+
+
+def _unusual(speedup: Speedup | None) -> str:
+    """Explain a speedup beyond the tokens of a round, which reads the weights at least once, as a plain step does."""
+    length = None if speedup is None else speedup.tokens_per_round
+    if speedup is None or length is None or speedup.ratio <= _MARGIN * length:
+        return ""
+    return (
+        f"A speedup of {speedup.ratio:.2f}× is unusual where a round writes {length:.2f} tokens: a round reads all "
+        "weights once, as a plain step does. The plain side may run on other hardware, or something slowed it down."
+    )
 
 
 def _refused(comparison: Comparison) -> str:

@@ -13,19 +13,6 @@ from specdemo.results import metrics
 from specdemo.settings import GenerationSettings
 from specdemo.text import counted
 
-_UNCOMPRESSED = ("f32", "f16", "bf16", "F32", "F16", "BF16")  # of stored weights whose activations are not quantized
-
-
-def agreement(comparison: Comparison) -> str:
-    if not comparison.both_ran:
-        return "one side only"
-    index = metrics.first_divergence(comparison)
-    if index is not None:
-        drawn = ", as draws do" if comparison.settings.do_sample else ""
-        return f"outputs differ from token {index + 1} on{drawn}"
-    compared = min(len(comparison.plain.tokens), len(comparison.speculative.tokens))
-    return f"identical output, {counted(compared, 'token')} compared"
-
 
 def notes(comparison: Comparison) -> Iterator[str]:
     pair, settings = comparison.pair, comparison.settings
@@ -50,7 +37,7 @@ def notes(comparison: Comparison) -> Iterator[str]:
             "Target and draft have different tokenizers: the draft's text was re-encoded for the target, "
             "so its proposals have no probabilities."
         )
-    if pair.target.weights not in _UNCOMPRESSED:
+    if pair.target.weights not in UNCOMPRESSED:
         setting, used = pair.runtime.dynamic_quantization, comparison.environment.dynamic_quantization
         if setting in ("off", "auto") and not used.startswith("groups"):
             yield _NOT_QUANTIZED
@@ -73,71 +60,10 @@ _SOURCES = {
     "bursts": "The server does not report its rounds. Each chunk of text that arrived at once is shown as a round; "
     "tokens without ids are divided among chunks by length, so only their total is exact.",
 }
-SAMPLING_CAVEAT = (
-    "When sampling with a draft model, openvino-genai 2026.4 does not keep the target's distribution: its acceptance "
-    "rule compares the draft's probability with the probability of a different token. The output is biased, not just "
-    "different by chance. The traced engine keeps the distribution exactly."
-)
-_ROUNDING = (
-    "a pass over several tokens runs other kernels than a pass over one and rounds differently, which decides "
-    "between two tokens that are almost equally likely."
-)
 _NOT_QUANTIZED = (
     "Activations are not quantized here (dynamic quantization is off), which keeps outputs identical and makes steps "
     "slower. The switch is under Runtime in the Models tab."
 )
-
-
-def divergence_reason(comparison: Comparison) -> str:
-    """Empty if outputs are identical, or a fault explains the difference."""
-    settings, divergence = comparison.settings, comparison.divergence
-    if metrics.identical(comparison) or fault(comparison):
-        return ""
-    if settings.do_sample and settings.strategy.drafter.model and ENGINES[settings.engine].samples_exactly is False:
-        return SAMPLING_CAVEAT
-    if settings.do_sample:
-        return (
-            "When sampling, each side draws its own random numbers, so the texts can diverge at any token. "
-            "Both are drawn from the same distribution."
-        )
-    if not ENGINES[settings.engine].local:
-        return f"If both servers hold the same weights in the same precision, this is rounding: {_ROUNDING}"
-    if divergence is not None:
-        return f"{_candidates(divergence)} This is a harmless near-tie, which rounding decides. {_remedy(comparison)}"
-    return f"Both sides use the same target, but {_ROUNDING} {_remedy(comparison)}"
-
-
-def fault(comparison: Comparison) -> str:
-    """Describe a difference between outputs that rounding does not explain; empty if there is none."""
-    divergence, settings = comparison.divergence, comparison.settings
-    if divergence is None or divergence.near_tie or settings.do_sample or not ENGINES[settings.engine].local:
-        return ""
-    report = "Please report it with the run's JSON file, which holds everything needed to reproduce it."
-    return f"{_candidates(divergence)} Rounding does not explain this: engine or model is at fault. {report}"
-
-
-def _candidates(divergence: Divergence) -> str:
-    plain, speculative = (
-        f"“{token.text}” {token.probability * 100:.3g} %".replace("\n", "↵")
-        for token in (divergence.plain, divergence.speculative)
-    )
-    return (
-        f"At token {divergence.index + 1} the target gave {plain} (plain) and {speculative} (speculative). Here, "
-        f"passes over several tokens changed probabilities by up to {math.expm1(divergence.rounding) * 100:.2g} % "
-        "(relative) compared with passes over one token."
-    )
-
-
-def _remedy(comparison: Comparison) -> str:
-    """Name the precision with which outputs diverge less often, or say that it is already in use."""
-    used, weights = comparison.environment, comparison.pair.target.weights
-    quantized = weights not in _UNCOMPRESSED and used.dynamic_quantization.startswith("groups")
-    if not quantized and {used.inference_precision, used.kv_cache_precision} == {"f32"}:
-        return "Inference and KV cache already use f32, so no other precision avoids it."
-    return (
-        f"Inference runs in {used.inference_precision} with a KV cache in {used.kv_cache_precision}; with "
-        "--precision f32 --kv-cache-precision f32 --dynamic-quantization off, outputs diverge less often."
-    )
 
 
 def run_words(comparison: Comparison) -> str:
@@ -194,20 +120,3 @@ def pieces(step: Round, side: Side = "speculative") -> Iterator[Piece]:
             yield Piece(draft.text.replace("\n", "↵"), "rejected")
     for token in step.committed[step.accepted :]:
         yield Piece(token.text, "plain" if side == "plain" else "own")
-
-
-def number(value: float | None, unit: str = "") -> str:
-    return "–" if value is None else f"{value:.2f}{unit}"
-
-
-def percent(share: float) -> str:
-    return f"{share * 100:.0f} %"
-
-
-def parameters(count: int) -> str:
-    """Such as 1.1M or 7.0B."""
-    return f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.1f}M"
-
-
-def milliseconds(seconds: float | None) -> str:
-    return "–" if seconds is None else f"{seconds * 1000:.2f} ms"

@@ -201,8 +201,7 @@ class Outcome(NamedTuple):
 
 def outcome(result: Result, settings: GenerationSettings) -> Outcome:
     conclusion, measured = conclude(result), points(result)
-    by_variant = {point.variant: point for point in points(result, fresh=True)}
-    best = by_variant.get(conclusion.best or "")
+    best = next((point for point in measured if point.variant == conclusion.best), None)
     strategies = {point.variant: result.variants[point.variant].settings.strategy for point in measured}
     current = next((point for point in measured if strategies[point.variant] == settings.strategy), None)
     title, chosen = f"Kept: {settings.strategy.description}", None
@@ -216,12 +215,12 @@ def outcome(result: Result, settings: GenerationSettings) -> Outcome:
         sentence = f"{capitalised(best.variant)} is not clearly faster."
     else:
         title, chosen = f"Set: {best.variant}", result.variants[best.variant].settings
-        sentence = f"Decoding is now about {percent(best.speedup.middle / current.speedup.middle - 1)} faster."
-    ranked = sorted(measured, key=lambda point: -point.speedup.middle)
+        sentence = f"Decoding is now about {percent(best.speedup.ratio / current.speedup.ratio - 1)} faster."
+    ranked = sorted(measured, key=lambda point: -point.speedup.ratio)
     compared = {point.variant: point for point in (current, best, *ranked) if point is not None}
     rows = [
         [f"{name}, yours before" if point is current else name, str(point.speedup), counted(point.runs, "run")]
-        for name, point in sorted([*compared.items()][:2], key=lambda item: -item[1].speedup.middle)
+        for name, point in sorted([*compared.items()][:2], key=lambda item: -item[1].speedup.ratio)
     ]
     missing = len(result.variants) - len({row.variant for row in result.rows})
     remark = f"Runs of at most {settings.max_new_tokens} tokens with this prompt."

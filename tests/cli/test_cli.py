@@ -58,15 +58,15 @@ def test_the_headline_counts_its_repeats(tmp_path: Path, capsys: pytest.CaptureF
     assert main(arguments, load=lambda *_: ScriptedEngine(wrong=(4,))) == 0
     assert [file.read_bytes()[:4] for file in shared] == [b"<!do", b"GIF8"]
     printed = " ".join(capsys.readouterr().out.split())
-    assert "1.82× (95 % interval" in printed
+    assert "1.82× (90 % interval" in printed
     assert "scripted on scripted: lookahead 4, draft model, GenAI engine, greedy, at most 128 tokens." in printed
     summary = json.loads(path.read_text())["summary"]
-    assert summary["refined"] == "refined by 6 repeats"
+    assert (summary["pooled"], summary["runs"]) == ("in the race and 6 repeats", 7)
     low, high = summary["speedup_interval"]
     assert low < summary["speedup"] < high
     assert main(["compare", "Say", "--repeats", "0", "--explain"], load=lambda *_: ScriptedEngine(wrong=(4,))) == 0
     alone = capsys.readouterr().out
-    assert "timed steps of one race" in alone
+    assert "For the same 8 tokens plain decoding took" in alone
     (headline,) = (line.removeprefix("One race: ") for line in alone.splitlines() if line.startswith("One race: "))
     assert alone.count(headline) == 1, "nothing changed it"
     assert main(["compare", "Say", "--gif", str(tmp_path)], load=lambda *_: ScriptedEngine(wrong=(4,))) == 2

@@ -23,7 +23,7 @@ from specdemo.experiments.report import (
     write,
 )
 from specdemo.experiments.rows import Point, Result, points, run
-from specdemo.results.estimate import Interval
+from specdemo.results.estimate import Speedup, of_trials
 from specdemo.settings import GenerationSettings
 from tests.support.scripted import ScriptedEngine
 
@@ -43,7 +43,7 @@ def measured(engine: ScriptedEngine | None = None, tasks: list[Task] = TASKS, **
 def point(name: str, middle: float, spread: float = 0.1) -> Point:
     return Point(
         variant=name,
-        speedup=Interval(middle=middle, low=middle - spread, high=middle + spread),
+        speedup=Speedup(ratio=middle, low=middle - spread, high=middle + spread),
         runs=6,
         identical_runs=6,
         tokens_per_second=1,
@@ -54,27 +54,57 @@ def point(name: str, middle: float, spread: float = 0.1) -> Point:
 
 
 @pytest.mark.parametrize(
-    ("found", "fresh", "best", "words"),
+    ("found", "untried", "best", "words"),
     [
-        ([("a", 1.5, 0.1), ("b", 1.2, 0.1)], None, "a", "Choose a: 1.50× (95 % interval 1.40–1.60)"),
-        ([("a", 1.5, 0.1), ("b", 1.45, 0.1)], None, "a", "A is faster: 1.50×"),
-        ([("a", 1.5, 0.1), ("b", 1.2, 0.1)], ("a", 1.3, 0.05), "a", "in 6 fresh runs"),
-        ([("a", 1.2, 0.3)], None, "a", "A is probably faster: 1.20×"),
-        ([("a", 0.9, 0.02), ("b", 0.8, 0.02)], None, None, "No setting beats plain decoding here: the best, a"),
-        ([("a", 2.0, 1.9)], None, None, "Inconclusive"),
+        ([("a", 1.5, 0.1), ("b", 1.2, 0.1)], [], "a", "Choose a: 1.50× (90 % interval 1.40–1.60) in 6 runs"),
+        ([("a", 1.5, 0.1), ("b", 1.45, 0.1)], [], "a", "A is faster: 1.50×"),
+        ([("a", 1.5, 0.1)], ["b"], "a", "Not enough time: 1 of 2 settings tried. Choose a: 1.50×"),
+        ([("a", 0.9, 0.02), ("b", 0.8, 0.02)], [], None, "No setting beats plain decoding here: the best, a"),
+        ([("a", 0.9, 0.02)], ["b", "c"], None, "Not enough time: 1 of 3 settings tried. Of these none beats plain"),
+        ([("a", 2.0, 1.9)], [], None, "No clear winner: the fastest setting, a"),
+        ([("a", 2.0, 1.9)], ["b"], None, "Not enough time: 1 of 2 settings tried. No clear winner"),
     ],
 )
-def test_one_conclusion_names_the_setting_to_choose(found: Any, fresh: Any, best: str | None, words: str) -> None:
-    concluded = _choose([point(*each) for each in found], None if fresh is None else point(*fresh))
+def test_one_conclusion_names_the_setting_to_choose(
+    found: Any, untried: list[str], best: str | None, words: str
+) -> None:
+    concluded = _choose([point(*each) for each in found], untried)
     assert concluded.best == best
     assert words in concluded.sentence
+
+
+def test_conclusion_table_and_chart_have_one_number_for_a_setting() -> None:
+    """Further runs of the fastest setting are added to its others, and intervals allow for the number tried."""
+    variants = grid(PAIR, SETTINGS, Axes(lookaheads=(1, 4, 8)))
+    plan = Plan(PAIR, TASKS, SETTINGS, variants, repeats=1, confirm=True)
+    *_, last = run(plan, lambda *_: ScriptedEngine(wrong=(7, 20), extra=0.0005))
+    made = report(last.result)
+    best = made.conclusion.best
+    assert best is not None
+    (row,) = [row for row in made.tables["table"].rows if row[0] == best]
+    assert row[1] in made.conclusion.sentence
+    (shown,) = made.figures["speedup"].data
+    drawn = dict(zip(shown.x, shown.y, strict=True))[int(best.removeprefix("lookahead "))]
+    assert row[1].startswith(f"{drawn:.2f}×")
+    trials = [row.trial for row in last.result.rows if row.variant == best and row.trial is not None]
+    assert len(trials) == len(TASKS) * (1 + 2)
+    alone = of_trials(trials)
+    (pooled,) = [point.speedup for point in made.points if point.variant == best]
+    assert pooled.ratio == alone.ratio
+    assert pooled.high / pooled.low > (alone.high / alone.low) ** 1.2
+
+
+def test_sampled_outputs_are_not_called_different() -> None:
+    made = report(measured(temperatures=(0.0, 0.8)))
+    cells = [dict(zip(made.tables["table"].columns, row, strict=True)) for row in made.tables["table"].rows]
+    assert [row["outputs"] for row in cells] == ["identical", "sampled"]
 
 
 def test_under_several_conditions_the_conclusion_says_where_speculation_pays() -> None:
     found = [point(f"concurrency {n}", middle, 0.03) for n, middle in ((1, 1.4), (4, 1.2), (8, 1.0), (16, 0.8))]
     assert _where(found) == (
-        "Speculation is faster at concurrency 1 (1.40×) and concurrency 4 (1.20×); about even at concurrency 8 "
-        "(1.00×); slower at concurrency 16 (0.80×)."
+        "Speculation is faster at concurrency 1 (1.40×) and concurrency 4 (1.20×); neither clearly faster nor slower "
+        "at concurrency 8 (1.00×); slower at concurrency 16 (0.80×)."
     )
 
 
@@ -121,7 +151,7 @@ def test_two_reports_are_joined_on_the_prompts_in_common(tmp_path: Path) -> None
     fast, slow = points(both)
     assert (fast.variant, slow.variant) == ("lookahead 2", "lookahead 2, there.json")
     assert fast.runs == slow.runs == 6
-    assert fast.speedup.middle > slow.speedup.middle
+    assert fast.speedup.ratio > slow.speedup.ratio
     assert "lookahead 2, there.json" in conclude(both).sentence
     other = here.model_copy(update={"tasks": (Task(name="tales 1", task="tales", prompt="Another"),)})
     with pytest.raises(FileError, match="no prompt in common"):

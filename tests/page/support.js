@@ -61,8 +61,8 @@ export function round(seconds, texts, accepted = 0, vain = []) {
 }
 
 const SUMMARY = {
-  headline: "1.5× faster", direction: "faster", strength: "clear", range: "between 1.4× and 1.6× faster", refined: "", sentence: "Because.",
-  certain: "", warnings: [{ chip: "disturbed", reason: "Others." }], why: ["Why.\npython -m specdemo"], seconds: { plain: 3, speculative: 2 }, apart: "Apart.",
+  headline: "1.5× faster", direction: "faster", state: "clear", expectation: "Expect 1.4× to 1.6× faster.", pooled: "in this race", runs: 1, sentence: "Because.",
+  certain: "", warnings: [{ chip: "disturbed", reason: "Others." }], why: ["Why.\npython -m specdemo"], seconds: { plain: 3, speculative: 2 },
   agreement: "identical output", identical: true, first_divergence: null, made_by: "a pair, lookahead 4.",
   notes: ["Recorded."], figures: [{ name: "acceptance rate α", plain: "", speculative: "0.50", formula: "accepted / proposed" }],
   speedup: 1.5, acceptance_rate: 0.5, mean_acceptance_length: 2.5,

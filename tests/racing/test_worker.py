@@ -3,11 +3,12 @@
 import os
 import resource
 import signal
-from collections.abc import Generator, Iterator
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from threading import Event, Timer
+from threading import Event, Thread, Timer
 from time import perf_counter, sleep
 
 import pytest
@@ -16,9 +17,9 @@ from specdemo.capabilities import EngineName
 from specdemo.engines.base import THOROUGH, Decoder
 from specdemo.errors import EngineError, LoadError, PromptError
 from specdemo.racing import worker as module
-from specdemo.racing.race import race
+from specdemo.racing.race import LiveSettings, race
 from specdemo.racing.warm_up import steady_before
-from specdemo.racing.worker import Prepare, WithEngine, Worker, if_loaded
+from specdemo.racing.worker import _NO_CHANGE, Prepare, WithEngine, Worker, if_loaded
 from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Slice
 from specdemo.settings import GenerationSettings
 from tests.support.failing import limited
@@ -283,3 +284,31 @@ def test_a_hanging_engine_is_ended_after_a_stop_or_when_its_visitor_leaves(
     assert isinstance(first, Phase)
     assert first.name == "calibrating", "the other's, whose grace is not over yet"
     assert isinstance(following[-1], Comparison)
+
+
+def test_a_late_move_does_not_reach_the_next_run(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A visitor's slider moves while their run ends and another visitor's begins."""
+    cancelled, array = Event(), worker._live_settings
+    deque(worker.compare(PAIR, "Say", SHORT, cancelled), maxlen=0)
+    writing, reset, written = Event(), Event(), Event()
+
+    class Slow:
+        def __setitem__(self, key: slice, value: Sequence[float]) -> None:
+            if tuple(value) == _NO_CHANGE:
+                reset.set()
+            else:
+                writing.set()
+                assert written.wait(10)
+            array[key] = value
+
+    monkeypatch.setattr(worker, "_live_settings", Slow())
+    late = Thread(target=worker.move, args=(cancelled, LiveSettings(9, 0.5)))
+    late.start()
+    assert writing.wait(10)
+    following = Thread(target=compare, args=(worker,))
+    following.start()
+    reset.wait(0.5)  # without a lock, the next run's settings are reset now, and the late ones follow
+    written.set()
+    late.join()
+    following.join()
+    assert tuple(array) == _NO_CHANGE

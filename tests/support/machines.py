@@ -95,7 +95,7 @@ TOKENS, LOOKAHEAD, ACCEPTANCE = 127, 3, 0.6  # decoded ones
 
 
 @cache
-def raced() -> Comparison:
+def quiet_comparison() -> Comparison:
     return compared(ScriptedEngine())
 
 
@@ -138,11 +138,11 @@ def simulated(machine: Machine, truth: float, *, seed: int, step: float = 0.010,
             )
         )
         before = after
-    template, kinds = raced(), {"plain": [(0, 0)] * TOKENS, "speculative": accepted}
+    template, kinds = quiet_comparison(), {"plain": [(0, 0)] * TOKENS, "speculative": accepted}
     runs = {
         side: Run(
             prefill=template.plain.prefill,
-            rounds=tuple(_round(*kind, took) for kind, took in zip(kinds[side], seconds[side], strict=True)),
+            rounds=tuple(round_of(*kind, took) for kind, took in zip(kinds[side], seconds[side], strict=True)),
             finish_reason="length",
         )
         for side in SIDES
@@ -182,7 +182,7 @@ def _alone(work: Floats, clock: _Clock) -> list[float]:
     return [float(step) for step in seconds]
 
 
-def _round(proposed: int, accepted: int, seconds: float) -> Round:
+def round_of(proposed: int, accepted: int, seconds: float) -> Round:
     outcomes = outcomes_from_counts(proposed, accepted)
     return Round.model_construct(
         committed=(TOKEN,) * (accepted + 1),
