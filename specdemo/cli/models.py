@@ -19,8 +19,7 @@ from specdemo.models.devices import in_units
 from specdemo.models.hub import download, download_source
 from specdemo.models.library import library, resolve
 from specdemo.records import Model, Progress
-from specdemo.results.words import parameters
-from specdemo.text import printable
+from specdemo.text import parameters, printable
 
 
 def add_to(commands: Commands) -> None:

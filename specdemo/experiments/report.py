@@ -18,8 +18,8 @@ from specdemo.files import ASSETS, colours, json_file, json_value, read_bytes, w
 from specdemo.results import metrics
 from specdemo.results.estimate import BUSY, INTERVAL, Speedup
 from specdemo.results.figures import Figure, Spot, as_data, compared
-from specdemo.results.words import milliseconds, number, percent, shared_words
-from specdemo.text import cell_markdown, counted
+from specdemo.results.words import shared_words
+from specdemo.text import cell_markdown, counted, milliseconds, number, percent
 
 _MOST_BYTES = 256 * 2**20  # of a report to compare with; 10,000 rows take about 100 MB
 _NAMED = 4  # of the settings that may be as fast

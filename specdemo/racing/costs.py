@@ -203,10 +203,8 @@ def merged(costs: Costs | None, samples: Sequence[Sample]) -> Costs:
     step, lookaheads = float(np.average(plain, weights=rounds)), np.arange(measured[-1] + 1)
 
     def filled(first: float, values: Floats) -> tuple[float, ...]:
-        """Rising from its value at lookahead 0."""
-        return tuple(
-            step * np.interp(lookaheads, [0, *measured], [first, *rising(np.maximum(values, first), rounds)])
-        )
+        """From the value at lookahead 0 on; `Costs` keeps longer rounds from costing less than shorter ones."""
+        return tuple(step * np.interp(lookaheads, [0, *measured], [first, *np.maximum(values, first)]))
 
     counts = dict(zip(measured, rounds, strict=True)) | {0: rounds.sum()}
     return Costs(
@@ -214,18 +212,6 @@ def merged(costs: Costs | None, samples: Sequence[Sample]) -> Costs:
         drafting=filled(0, drafting) if drafting.any() else (),
         samples=tuple(int(counts.get(lookahead, 0)) for lookahead in lookaheads),
     )
-
-
-def rising(values: Floats, weights: Floats) -> list[float]:
-    """Return the values closest to these, by weighted squares, of which none falls (isotonic regression)."""
-    blocks = list[tuple[float, float, int]]()  # mean, weight and length
-    for value, weight in zip(values, weights, strict=True):
-        blocks.append((value, weight, 1))
-        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
-            (mean, weight, length), (next_mean, next_weight, next_length) = blocks[-2:]
-            total = weight + next_weight
-            blocks[-2:] = [((mean * weight + next_mean * next_weight) / total, total, length + next_length)]
-    return [value for value, _, length in blocks for _ in range(length)]
 
 
 def learn(engine: Engine, comparison: Comparison) -> None:

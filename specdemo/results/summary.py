@@ -7,11 +7,12 @@ from typing import Any, Literal
 from specdemo.errors import capitalised
 from specdemo.records import SIDES, Comparison, Run, Side
 from specdemo.results import estimate, metrics
+from specdemo.results.agreement import agreement, divergence_reason
 from specdemo.results.estimate import Direction, Speedup, State
 from specdemo.results.metrics import FORMULAS
 from specdemo.results.warnings import RunWarning, ceiling, warnings
-from specdemo.results.words import agreement, divergence_reason, milliseconds, notes, number, percent, run_words
-from specdemo.text import counted
+from specdemo.results.words import notes, run_words
+from specdemo.text import counted, milliseconds, number, percent
 
 _EXACT = 1.2  # within this factor of 1×, a second decimal matters
 _POSITIONS = 4  # listed in "acceptance by position"; the chart has all

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from specdemo.records import Comparison, Outcome
 from specdemo.results import estimate, metrics
+from specdemo.results.agreement import fault
 from specdemo.results.estimate import Speedup
-from specdemo.results.words import fault, percent
+from specdemo.text import percent
 
 _MARGIN = 1.1  # × τ; a tenth for clocks and caches
 _SLOW = 0.3  # plain steps; hand-set: a faster draft step is not the reason for a lack of gain

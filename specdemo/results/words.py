@@ -1,6 +1,5 @@
-"""Outputs, settings and numbers in words, and text as pieces to print; none of it needs an estimate."""
+"""Settings and traces in words, and text as pieces to print."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
@@ -8,10 +7,9 @@ from typing import Literal, NamedTuple
 
 from specdemo.capabilities import ENGINES
 from specdemo.errors import listed
-from specdemo.records import Comparison, Divergence, ModelPair, Outcome, Round, Side
-from specdemo.results import metrics
+from specdemo.records import Comparison, ModelPair, Outcome, Round, Side
+from specdemo.results.agreement import UNCOMPRESSED
 from specdemo.settings import GenerationSettings
-from specdemo.text import counted
 
 
 def notes(comparison: Comparison) -> Iterator[str]:

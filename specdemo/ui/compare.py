@@ -18,7 +18,8 @@ from specdemo.files import is_text
 from specdemo.models.catalogue import bundled_prompts, pair_settings
 from specdemo.models.checks import with_tokenizers_compared
 from specdemo.records import MAX_TURNS, ModelPair, Turn
-from specdemo.results.words import SAMPLING_CAVEAT, is_chat
+from specdemo.results.agreement import SAMPLING_CAVEAT
+from specdemo.results.words import is_chat
 from specdemo.settings import GenerationSettings
 from specdemo.ui import controls as widgets
 from specdemo.ui.controls import FIELDS, LIVE_CONTROLS, NAMES, STRATEGY, Control

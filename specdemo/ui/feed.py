@@ -13,8 +13,8 @@ from specdemo.exports.schema import to_json
 from specdemo.records import Comparison, ModelPair, Slice, Turn
 from specdemo.results import metrics
 from specdemo.results.figures import CHARTS, LIVE, as_data
-from specdemo.results.words import number
 from specdemo.settings import GenerationSettings
+from specdemo.text import number
 
 
 class Feed:

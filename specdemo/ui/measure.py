@@ -19,9 +19,8 @@ from specdemo.experiments.rows import Loaded, Result, points, run
 from specdemo.racing.worker import WithEngine, with_loader
 from specdemo.records import Costs, ModelPair, Progress
 from specdemo.results.figures import as_data
-from specdemo.results.words import percent
 from specdemo.settings import GenerationSettings
-from specdemo.text import counted, printable
+from specdemo.text import counted, percent, printable
 from specdemo.ui import events
 from specdemo.ui.compare import APPLIED, FIND, FIND_HELP, QUICK, THOROUGH, CompareTab, apply_setting
 from specdemo.ui.controls import NAMES, settings_from

@@ -16,8 +16,7 @@ from specdemo.models.checks import PairReport
 from specdemo.models.converted import stored_form
 from specdemo.models.devices import draft_device, in_units
 from specdemo.records import Model, ModelPair, Phase, Progress
-from specdemo.results.words import parameters
-from specdemo.text import without_folders
+from specdemo.text import parameters, without_folders
 
 PHASES = {
     "converting": "Converting the GGUF file, once",

@@ -25,7 +25,7 @@ from specdemo.records import ModelPair
 
 PATH = ASSETS / "expectations.json"
 REPEATS, TOKENS = 6, 128  # ten minutes for both bundled pairs on two cores
-_WORDS = {"faster": "wins", "slower": "loses"}
+_WORDS = {"faster": "wins", "slower": "loses", "same": "close"}
 
 
 class Expectations(NamedTuple):
@@ -47,10 +47,10 @@ def expectations(pair: ModelPair, load: Load, *, repeats: int = REPEATS, tokens:
     measured = [
         {
             "prompt": prompts[point.part],
-            "expect": _WORDS.get(point.speedup.call, "close"),
-            "speedup": round(point.speedup.middle, 2),
-            "low": point.speedup.low and round(point.speedup.low, 2),
-            "high": point.speedup.high and round(point.speedup.high, 2),
+            "expect": _WORDS[point.speedup.direction],
+            "speedup": round(point.speedup.ratio, 2),
+            "low": round(point.speedup.low, 2),
+            "high": round(point.speedup.high, 2),
         }
         for point in sorted(points(found, part=lambda row: row.task), key=lambda point: int(point.part))
     ]

@@ -73,7 +73,7 @@ def test_a_sweep_and_a_benchmark_try_what_the_server_supports(served: RemoteEngi
     *_, last = run(plan, loaded=Loaded(served, None))
     (point,) = points(last.result)
     assert point.variant == "policy server"
-    assert point.identical
+    assert point.outputs == "outputs identical"
     assert point.acceptance_rate is not None
     assert list(available(served.pair, settings)) == ["server server"]
 

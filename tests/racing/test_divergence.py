@@ -11,8 +11,8 @@ from specdemo.errors import EngineError
 from specdemo.exports import schema
 from specdemo.racing.race import find_divergence, race, run_alone
 from specdemo.records import Alternative, Comparison, Divergence, Request
+from specdemo.results.agreement import divergence_reason
 from specdemo.results.summary import summarise
-from specdemo.results.words import divergence_reason
 from specdemo.settings import GenerationSettings, Sampling
 from tests.conftest import PROMPTS
 from tests.support.scripted import ScriptedEngine

@@ -194,11 +194,12 @@ def test_the_parts_of_a_round_make_up_the_speedup() -> None:
 def test_intervals_hold_as_often_as_they_say() -> None:
     """Of real races beside other programs; each one's truth is the ratio of quiet races in other processes."""
     held, wrong = defaultdict[str, list[bool]](list), list[bool]()
-    for race_ in recorded_races():
-        found = estimated(race_.comparison)
-        held[race_.load].append(found.low <= race_.truth <= found.high)
+    for recorded in recorded_races():
+        found = estimated(recorded.comparison)
+        for group in ("all", recorded.beside, recorded.pair):
+            held[group].append(found.low <= recorded.truth <= found.high)
         if found.state == "clear":
-            wrong.append((found.ratio > 1) != (race_.truth > 1))
-    everything = [each for of_load in held.values() for each in of_load]
-    assert np.mean(everything) == pytest.approx(estimate.LEVEL, abs=0.04)
+            wrong.append((found.ratio > 1) != (recorded.truth > 1))
+    coverage = {group: np.mean(each) for group, each in held.items()}
+    assert coverage["all"] == pytest.approx(estimate.LEVEL, abs=0.04), coverage
     assert sum(wrong) <= 0.02 * len(wrong)

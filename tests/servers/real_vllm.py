@@ -24,7 +24,7 @@ from specdemo.models.catalogue import pair_settings
 from specdemo.racing.race import race, run_alone
 from specdemo.records import Comparison, Request, Server, Servers
 from specdemo.results import metrics
-from specdemo.results.words import agreement
+from specdemo.results.agreement import agreement
 
 PROMPTS = "How do vaccines work?", "Repeat this: red green blue red green blue", "Name three rivers."
 METHODS = {

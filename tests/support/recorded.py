@@ -93,8 +93,8 @@ def recorded_races(path: Path = RECORDED) -> Iterator[Recorded]:
     with gzip.open(path, "rt") as file:
         lines = [json.loads(line) for line in file]
     comparisons = [unpacked(line) for line in lines]
-    found = list[tuple[tuple[str, ...], dict[str, Any], Comparison, float]]()
-    quiet = defaultdict[tuple[str, ...], list[tuple[str, tuple[float, float]]]](list)
+    found = list[tuple[tuple[Any, ...], dict[str, Any], Comparison, float]]()
+    quiet = defaultdict[tuple[Any, ...], list[tuple[str, tuple[float, float]]]](list)
     for line, comparison in zip(lines, comparisons, strict=True):
         key = line["pair"], line["setting"], line["prompt"]
         shares = [comparison.other_load, *(trial.other_load for trial in comparison.repeats)]
