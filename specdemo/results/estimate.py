@@ -13,13 +13,13 @@ others. docs/figures.md explains every step; `tests/benchmarks/coverage.py` meas
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from specdemo.records import Comparison, Record, Run, Trial
+from specdemo.records import Comparison, Record, Trial
 from specdemo.results import metrics
 
 LEVEL = 0.9  # of all intervals; docs/performance.md has the measured coverage
@@ -40,6 +40,7 @@ _LOAD_SECONDS = 0.8e-3  # the same per seconds of a plain step: short ones mostl
 State = Literal["clear", "close", "disturbed"]
 Direction = Literal["faster", "slower", "same"]
 _Floats = npt.NDArray[np.float64]
+_Step = tuple[Hashable, float]
 
 
 class Speedup(Record):
@@ -80,17 +81,14 @@ class Speedup(Record):
         return None if self.tokens_per_round is None else self.tokens_per_round / self.ratio
 
 
-class _Step(NamedTuple):
-    """`kind`: steps of the same kind do the same work."""
-
-    kind: Hashable
-    tokens: int
-    seconds: float
-
-
 class _Raced(NamedTuple):
-    """A speculative run and its plain neighbours, up to the same number of tokens, with both sides' seconds."""
+    """A speculative run and its plain neighbours, with both sides' seconds for the same number of tokens.
 
+    Steps are pairs of kind and seconds; steps of one kind do the same work. Both lists are empty if only totals are
+    known.
+    """
+
+    prompt: Hashable
     plain: list[list[_Step]]
     speculative: list[_Step]
     plain_seconds: float
@@ -99,14 +97,21 @@ class _Raced(NamedTuple):
 
 def of_comparison(comparison: Comparison) -> Speedup | None:
     """None if a side has no step to compare."""
-    tokens, speculative = metrics.common_tokens(comparison), comparison.speculative
+    tokens, runs = metrics.common_tokens(comparison), (comparison.plain, comparison.speculative)
     if not tokens:
         return None
-    runs = (comparison.plain, speculative)
-    plain_steps, rounds = (_until(_steps(run), tokens) if run.passes_known else [] for run in runs)
-    race = _Raced([plain_steps], rounds, *(metrics.seconds_to(run, tokens) for run in runs))
-    length = metrics.mean_acceptance_length(speculative) if speculative.passes_known else None
-    return _speedup([race, *(_raced(trial, 0) for trial in comparison.repeats)], loads(comparison), length)
+    plain, rounds = (
+        [
+            (len(step.committed), -1 if step.proposed is None else len(step.proposed), step.seconds)
+            for step in run.rounds
+        ]
+        for run in runs
+    )
+    known = all(run.passes_known for run in runs)
+    steps = ([_until(plain, tokens, 0)], _until(rounds, tokens, 0)) if known else ([], [])
+    race = _Raced(0, *steps, *(metrics.seconds_to(run, tokens) for run in runs))
+    length = metrics.mean_acceptance_length(comparison.speculative) if known else None
+    return _speedup([race, *(_raced(trial, 0) for trial in comparison.repeats)], other_load(comparison), length)
 
 
 def loads(comparison: Comparison) -> list[float]:
@@ -115,8 +120,8 @@ def loads(comparison: Comparison) -> list[float]:
     return [share for share in shares if share is not None]
 
 
-def mean_load(shares: Sequence[float]) -> float | None:
-    return sum(shares) / len(shares) if shares else None
+def other_load(comparison: Comparison) -> float | None:
+    return fmean(shares) if (shares := loads(comparison)) else None
 
 
 def of_trials(trials: Sequence[Trial], prompts: Sequence[Hashable] | None = None, *, tried: int = 1) -> Speedup:
@@ -126,54 +131,30 @@ def of_trials(trials: Sequence[Trial], prompts: Sequence[Hashable] | None = None
     """
     raced = [_raced(trial, prompt) for trial, prompt in zip(trials, prompts or [0] * len(trials), strict=True)]
     shares = [trial.other_load for trial in trials if trial.other_load is not None]
-    rounds = [trial.rounds for trial in trials if trial.rounds is not None]
+    rounds = [trial.rounds for trial in trials if trial.rounds]
     length = sum(trial.run_tokens for trial in trials) / sum(rounds) if len(rounds) == len(trials) else None
-    by_prompt = defaultdict[Hashable, list[_Raced]](list)
-    for prompt, each in zip(prompts or [], raced, strict=False):
-        by_prompt[prompt].append(each)
-    sample = [*by_prompt.values()] if len(by_prompt) >= ENOUGH else None
-    return _speedup(raced, shares, length, sample=sample, tried=tried)
-
-
-def _steps(run: Run) -> list[_Step]:
-    return [
-        _Step(None if step.proposed is None else len(step.proposed), len(step.committed), step.seconds)
-        for step in run.rounds
-    ]
-
-
-def _until(steps: list[_Step], tokens: int) -> list[_Step]:
-    """Return the steps up to the one that commits the last of these tokens."""
-    ends = np.cumsum([step.tokens for step in steps])
-    return steps[: int(np.searchsorted(ends, tokens)) + 1]
+    return _speedup(raced, fmean(shares) if shares else None, length, tried)
 
 
 def _raced(trial: Trial, prompt: Hashable) -> _Raced:
-    plain = [[_Step((prompt, 0), 1, seconds) for seconds in steps[: trial.tokens]] for steps in trial.plain_steps]
-    rounds = [_Step((prompt, proposed), tokens, seconds) for tokens, proposed, seconds in trial.round_steps]
-    known = trial.rounds is not None and plain and rounds  # else only totals are
-    steps = (plain, _until(rounds, trial.tokens)) if known else ([], [])
-    return _Raced(*steps, trial.plain_seconds, trial.seconds)
+    plain = [_until([(1, 0, seconds) for seconds in steps], trial.tokens, prompt) for steps in trial.plain_steps]
+    known = trial.rounds is not None and plain and trial.round_steps
+    steps = (plain, _until(trial.round_steps, trial.tokens, prompt)) if known else ([], [])
+    return _Raced(prompt, *steps, trial.plain_seconds, trial.seconds)
 
 
-def _speedup(
-    raced: Sequence[_Raced],
-    shares: Sequence[float],
-    tokens_per_round: float | None,
-    *,
-    sample: Sequence[Sequence[_Raced]] | None = None,
-    tried: int = 1,
-) -> Speedup:
-    seconds = sum(each.seconds for each in raced)
-    ratio = sum(each.plain_seconds for each in raced) / seconds
-    load = mean_load(shares)
-    if sample is None:
-        error = _standard_error(np.array([*_observations(raced)]))
-    else:
-        plain = np.array([sum(each.plain_seconds for each in of_prompt) for of_prompt in sample])
-        speculative = np.array([sum(each.seconds for each in of_prompt) for of_prompt in sample])
-        error = _standard_error((plain / plain.sum() - speculative / speculative.sum()) * len(sample))
-    fixed = _fixed_error(raced, load or 0.0)
+def _until(rounds: Sequence[tuple[int, int, float]], tokens: int, prompt: Hashable) -> list[_Step]:
+    """Return the steps up to the one that commits the last of these tokens, from tokens, proposals and seconds."""
+    last = int(np.searchsorted(np.cumsum([committed for committed, *_ in rounds]), tokens))
+    return [((prompt, proposed), seconds) for _, proposed, seconds in rounds[: last + 1]]
+
+
+def _speedup(raced: Sequence[_Raced], load: float | None, tokens_per_round: float | None, tried: int = 1) -> Speedup:
+    ratio = sum(each.plain_seconds for each in raced) / sum(each.seconds for each in raced)
+    error = _standard_error(np.array([*_observations(raced)]))
+    plain = [seconds for each in raced for run in each.plain for _, seconds in run]
+    rate = len(plain) / sum(plain) if plain else 0.0  # plain steps a second; 0 if only totals are known
+    fixed = math.hypot(_STATE + _STATE_SECONDS * rate, (_LOAD + _LOAD_SECONDS * rate) * (load or 0.0))
     width = NormalDist().inv_cdf(1 - (1 - LEVEL) / (2 * tried)) * min(math.hypot(error, fixed), _MAX_ERROR)
     return Speedup(
         ratio=ratio,
@@ -194,9 +175,19 @@ def _standard_error(observations: _Floats) -> float:
 
 
 def _observations(raced: Sequence[_Raced]) -> Iterator[float]:
-    """Yield log(pace of plain steps / pace of rounds) for each part of a run. A pace is seconds / usual seconds of
-    the same kinds of steps. Without steps, a run is one part.
+    """Yield observations of the logarithm of the speedup, up to a constant.
+
+    From six prompts on, these are the prompts, as in the standard error of a ratio of sums; else parts of runs:
+    log(pace of plain steps / pace of rounds), a pace being seconds / usual seconds of the same kinds of steps.
+    Without steps, a run is one part.
     """
+    if len(prompts := {each.prompt for each in raced}) >= ENOUGH:
+        sums = np.array([(each.plain_seconds, each.seconds) for each in raced]).sum(axis=0)
+        for prompt in prompts:
+            of_prompt = [(each.plain_seconds, each.seconds) for each in raced if each.prompt == prompt]
+            shares = np.array(of_prompt).sum(axis=0) / sums
+            yield (shares[0] - shares[1]) * len(prompts)
+        return
     if not all(each.speculative for each in raced):
         yield from (math.log(each.plain_seconds / each.seconds) for each in raced)
         return
@@ -211,23 +202,12 @@ def _observations(raced: Sequence[_Raced]) -> Iterator[float]:
 
 def _means_by_kind(steps: Iterable[_Step]) -> dict[Hashable, float]:
     by_kind = defaultdict[Hashable, list[float]](list)
-    for step in steps:
-        by_kind[step.kind].append(step.seconds)
-    return {kind: sum(seconds) / len(seconds) for kind, seconds in by_kind.items()}
+    for kind, seconds in steps:
+        by_kind[kind].append(seconds)
+    return {kind: fmean(seconds) for kind, seconds in by_kind.items()}
 
 
 def _paces(steps: Sequence[_Step], usual: Mapping[Hashable, float], parts: int) -> _Floats:
     """Return seconds / usual seconds of parts with the same number of steps, shape (parts,)."""
-    seconds, expected = np.array([(step.seconds, usual[step.kind]) for step in steps]).T
-    return np.array(
-        [
-            one.sum() / other.sum()
-            for one, other in zip(np.array_split(seconds, parts), np.array_split(expected, parts), strict=True)
-        ]
-    )
-
-
-def _fixed_error(raced: Sequence[_Raced], load: float) -> float:
-    plain = [step.seconds for each in raced for run in each.plain for step in run]
-    rate = len(plain) / sum(plain) if plain else 0.0  # several requests at once: only totals are known
-    return math.hypot(_STATE + _STATE_SECONDS * rate, (_LOAD + _LOAD_SECONDS * rate) * load)
+    sums = [part.sum(axis=0) for part in np.array_split([(seconds, usual[kind]) for kind, seconds in steps], parts)]
+    return np.array([seconds / expected for seconds, expected in sums])

@@ -25,7 +25,7 @@ class RunWarning:
 def warnings(comparison: Comparison, speedup: Speedup | None = None) -> Iterator[RunWarning]:
     if reason := fault(comparison):
         yield RunWarning("fault", reason, "outputs differ beyond rounding")
-    if reason := disturbed(estimate.mean_load(estimate.loads(comparison))):
+    if reason := disturbed(estimate.other_load(comparison)):
         yield RunWarning("disturbed", reason, "other programs interfered")
     if reason := _unusual(speedup):
         yield RunWarning("unusual", reason, "unusually fast")

@@ -53,7 +53,7 @@ def test_a_gap_beyond_rounding_is_a_fault() -> None:
     (warning,) = found.warnings
     assert warning.chip == "outputs differ beyond rounding"
     assert "“ over” 62 % (plain) and “ otherwise” 11 %" in warning.reason
-    assert "Rounding does not explain this: engine or model is at fault" in warning.reason
+    assert "larger than the rounding measured on the tokens just before" in warning.reason
     assert len([paragraph for paragraph in found.why if "at fault" in paragraph]) == 1
     assert found.why[-1] == "Outputs differ from token 6 on."
 

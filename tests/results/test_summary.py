@@ -95,7 +95,7 @@ def test_figures_sentence_bars_and_headline_agree_to_the_last_digit() -> None:
     plain, speculative = (metrics.decode_seconds(comparison.side(side)) for side in ("plain", "speculative"))
     assert found.seconds == pytest.approx({"plain": plain, "speculative": speculative})
     assert f"{found.speedup}." in found.why[0]
-    races = [comparison, *(timed(name) for name in ("quiet", "bursts, half", "bursts, most of it"))]
+    races = [comparison, *map(timed, MACHINES)]
     for each in races:
         found = said(each, costs=COSTS)
         shown = {figure.name: figure.speculative for figure in found.figures}

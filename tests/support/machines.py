@@ -32,18 +32,11 @@ Floats = npt.NDArray[np.float64]
 @dataclass(frozen=True)
 class Machine:
     """`load`: average share of other programs. `bursts`: mean seconds with and without another program, and the range
-    of speeds meanwhile. `halves`: one core goes away at some time. `states`: memory and history of the process make
-    one side slower than usual, also in its repeats.
+    of speeds meanwhile.
     """
 
     load: float = 0.0
     bursts: tuple[float, float, float, float] | None = None
-    halves: bool = False
-    states: bool = False
-
-    def state(self, random: np.random.Generator, step: float) -> float:
-        """Return a factor on speculative steps in this process."""
-        return float(np.exp(random.normal(0, 0.03 + 0.1e-3 / step))) if self.states else 1.0
 
     def speed(self, random: np.random.Generator, seconds: float) -> Floats:
         """Return the speed every `GRID` seconds; 1 if undisturbed."""
@@ -57,20 +50,13 @@ class Machine:
                 if busy:
                     speed[at : at + length] *= random.uniform(least, most)
                 at, busy = at + length, not busy
-        if self.halves:
-            half = slice(random.integers(number), None) if random.random() < 0.5 else slice(random.integers(number))
-            speed[half] *= 0.5
         return np.asarray(speed)
 
 
 MACHINES = {
     "quiet": Machine(load=0.01),
     "bursts, a quarter": Machine(load=0.15, bursts=(0.1, 0.15, 0.5, 0.75)),
-    "bursts, half": Machine(load=0.27, bursts=(0.3, 0.2, 0.4, 0.7)),
     "bursts, most of it": Machine(load=0.45, bursts=(0.3, 0.08, 0.3, 0.6)),
-    "short interruptions": Machine(load=0.3, bursts=(0.0035, 0.008, 0.02, 0.02)),
-    "a core halves": Machine(load=0.25, halves=True),
-    "another state each time": Machine(load=0.01, states=True),
 }
 
 
@@ -107,7 +93,7 @@ def simulated(machine: Machine, truth: float, *, seed: int, step: float = 0.010,
     shares = np.array([0.55 + 0.45 * proposed / LOOKAHEAD for proposed, _ in accepted])  # shorter rounds cost less
     works = {
         "plain": np.full(TOKENS, step),
-        "speculative": step * committed.sum() / truth * shares / shares.sum() * machine.state(random, step),
+        "speculative": step * committed.sum() / truth * shares / shares.sum(),
     }
     total = sum(work.sum() for work in works.values()) * (2 * repeats + 2)
     clock = _Clock(machine.speed(random, 4 * total + 1))
