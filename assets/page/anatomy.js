@@ -32,7 +32,7 @@ export class Anatomy {
     const { prefill, rounds } = record.speculative;
     this.find(".anatomy").dataset.state = "full";
     this.find(".about").textContent = `${record.summary.made_by} ${rounds.length} rounds, proposals ${record.trace_source}.`;
-    board(this.find(".board"), anatomy, run);
+    board(this.find(".board"), anatomy ?? [], run); // a recording has none
     if (run === this.run) return;
     Object.assign(this, { run, prompt: record.prompt + (isChat(record) ? "\n" : ""), rounds: [prefill, ...rounds], at: 0 });
     this.steps.replaceChildren(...rounds.map(step));

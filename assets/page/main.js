@@ -86,8 +86,8 @@ export const setRepeating = (busy) => race?.root.classList.toggle("repeating", b
 /** The anatomy of the run on screen; Gradio builds its tab when it first opens. @param {Widget} widget */
 function mountAnatomy({ element }) {
   const anatomy = new Anatomy(element);
-  anatomy.receive(race?.finished ?? null);
   race?.root.addEventListener("finished", (event) => anatomy.receive(/** @type {CustomEvent} */ (event).detail));
+  anatomy.receive(race?.finished ?? null);
   return { receive() {} };
 }
 

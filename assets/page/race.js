@@ -11,7 +11,7 @@ import { SIDES, make } from "./rounds.js";
 /** @typedef {import("./rounds.js").SideName} SideName */
 /** @typedef {{ prefill: import("./rounds.js").Round, rounds: import("./rounds.js").Round[], finish_reason: string }} Run */
 /** A comparison as `exports/schema.py` writes it; before its end, without sides and summary. @typedef {any} Comparison */
-/** @typedef {{ run: string, record: Comparison, anatomy: any }} Finished */
+/** @typedef {{ run: string, record: Comparison, anatomy: import("./board.js").Part[] | null }} Finished */
 
 export class Race {
   /** @param {HTMLElement} element @param {(event: string, data: object) => void} trigger fires an event of the widget */

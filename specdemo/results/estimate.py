@@ -33,9 +33,8 @@ _DEFAULT_ERROR = 0.6  # of too few steps for parts: a factor of 2.7 either way; 
 _MAX_ERROR = 3.5  # a factor of 300 either way; files may hold any numbers
 # Standard errors (of the logarithm) that no repeat shows; see docs/performance.md for the races behind them.
 _STATE = 0.03  # of another process, other moments of the machine
-_STATE_SECONDS = 0.125e-3  # the same per seconds of a plain step: short steps vary the most
-_LOAD = 0.2  # per share of the processor that other programs took
-_LOAD_SECONDS = 0.8e-3  # the same per seconds of a plain step: short ones mostly wait for a late thread
+_STATE_SECONDS = 0.2e-3  # the same per seconds of a plain step: short steps vary the most
+_LOAD = 0.15  # per share of the processor that other programs took
 
 State = Literal["clear", "close", "disturbed"]
 Direction = Literal["faster", "slower", "same"]
@@ -154,7 +153,7 @@ def _speedup(raced: Sequence[_Raced], load: float | None, tokens_per_round: floa
     error = _standard_error(np.array([*_observations(raced)]))
     plain = [seconds for each in raced for run in each.plain for _, seconds in run]
     rate = len(plain) / sum(plain) if plain else 0.0  # plain steps a second; 0 if only totals are known
-    fixed = math.hypot(_STATE + _STATE_SECONDS * rate, (_LOAD + _LOAD_SECONDS * rate) * (load or 0.0))
+    fixed = math.hypot(_STATE + _STATE_SECONDS * rate, _LOAD * (load or 0.0))
     width = NormalDist().inv_cdf(1 - (1 - LEVEL) / (2 * tried)) * min(math.hypot(error, fixed), _MAX_ERROR)
     return Speedup(
         ratio=ratio,

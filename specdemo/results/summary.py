@@ -111,6 +111,8 @@ def _values(comparison: Comparison, speedup: Speedup | None) -> dict[str, Any]:
 
 def headline_of(ratio: float) -> str:
     """Such as "1.5× faster": the ratio of the clocks, and nothing else."""
+    if times(ratio) == "1.00×":
+        return "Equally fast"
     return f"{times(ratio)} {'slower' if ratio < 1 else 'faster'}"
 
 
@@ -151,7 +153,7 @@ def _pooled(comparison: Comparison, speedup: Speedup | None) -> str:
     runs = f"in the race and {counted(len(comparison.repeats), 'repeat')}"
     clocks = _clocks(comparison)
     raced = headline_of(clocks["plain"] / clocks["speculative"])
-    return runs if raced == headline_of(speedup.ratio) else f"{runs}; {raced} in the race alone"
+    return runs if raced == headline_of(speedup.ratio) else f"{runs}; {raced.lower()} in the race alone"
 
 
 def _sentence(comparison: Comparison, speedup: Speedup | None, seconds: dict[Side, float]) -> str:

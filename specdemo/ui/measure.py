@@ -223,7 +223,7 @@ def outcome(result: Result, settings: GenerationSettings) -> Outcome:
     ]
     missing = len(result.variants) - len({row.variant for row in result.rows})
     remark = f"Runs of at most {settings.max_new_tokens} tokens with this prompt."
-    if missing:
+    if missing and best is not None:  # else the sentence says so
         remark += f" There was no time for {missing} of {len(result.variants)} settings."
     card = {"title": title, "paragraphs": [sentence], "rows": rows, "remark": remark}
     return Outcome(chosen, card | {"columns": ["setting", "speedup", ""]})
