@@ -51,7 +51,7 @@ function mountRace({ element, trigger }) {
   return race;
 }
 
-/** Show a recorded race until the visitor runs or types something. See CONTRIBUTING.md on how to record it. @param {Race} view */
+/** Show a recorded race until the visitor runs or types something, or has another pair. See CONTRIBUTING.md on how to record it. @param {Race} view */
 async function demonstrate(view) {
   let typed = false;
   document.addEventListener("input", ({ target }) => {
@@ -60,7 +60,11 @@ async function demonstrate(view) {
     view.endRecording();
   });
   const record = JSON.parse(await unzipped(await (await fetch(new URL("recording.json.gz", import.meta.url))).blob()));
-  if (!typed && !view.request && !view.root.classList.contains("requested")) view.open({ run: "recording", record, anatomy: null });
+  const isItsPair = () => document.querySelector("#header [data-pair]")?.getAttribute("data-pair") === record.pair.name;
+  if (typed || !isItsPair() || view.request || view.root.classList.contains("requested")) return;
+  view.open({ run: "recording", record, anatomy: null });
+  const header = /** @type {HTMLElement} */ (document.querySelector("#header"));
+  new MutationObserver(() => isItsPair() || view.endRecording()).observe(header, { childList: true, subtree: true });
 }
 
 /** A run was requested, or is over. @param {boolean} busy */

@@ -82,7 +82,7 @@ def racing(prompt: str, *, printed: bool, quiet: bool) -> Iterator[Callable[[Rac
                 print_race(console, event)
                 if not live_view:
                     last_printed = headline
-                    console.print("One race:", Text(headline, "bold"), soft_wrap=True)
+                    console.print(Text(headline, "bold"), soft_wrap=True)
             finished = True
             if live_view:
                 draw(Text(headline, "bold"), f"{repeats}; Ctrl+C keeps what there is")

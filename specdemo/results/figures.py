@@ -75,9 +75,10 @@ def _grow(make: Callable[..., Trace], name: str, colour: str, side: str, x: str,
 
 def _tokens() -> Figure:
     stairs, across = {"shape": "hv"}, ("seconds", "tokens")
-    plain = _grow(line, "plain", "plain", "plain", *across, line=stairs | {"dash": "dot"})
-    other = _grow(line, "speculative", "accepted", "speculative", *across, line=stairs)
-    scale = {"hoverformat": ".3f", "unifiedhovertitle": {"text": "%{x} s"}}
+    said = {"hovertemplate": "%{y} tokens at %{x:.2f} s"}  # the sides' rounds end at different times
+    plain = _grow(line, "plain", "plain", "plain", *across, line=stairs | {"dash": "dot"}, **said)
+    other = _grow(line, "speculative", "accepted", "speculative", *across, line=stairs, **said)
+    scale = {"unifiedhovertitle": {"text": "%{x:.2f} s"}}
     return figure("seconds of computing", "tokens", plain, other, xaxis=scale)
 
 

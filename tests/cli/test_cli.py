@@ -67,8 +67,7 @@ def test_the_headline_counts_its_repeats(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["compare", "Say", "--repeats", "0", "--explain"], load=lambda *_: ScriptedEngine(wrong=(4,))) == 0
     alone = capsys.readouterr().out
     assert "For the same 8 tokens plain decoding took" in alone
-    (headline,) = (line.removeprefix("One race: ") for line in alone.splitlines() if line.startswith("One race: "))
-    assert alone.count(headline) == 1, "nothing changed it"
+    assert alone.count("faster in this race.") == 1, "nothing changed it"
     assert main(["compare", "Say", "--gif", str(tmp_path)], load=lambda *_: ScriptedEngine(wrong=(4,))) == 2
 
 

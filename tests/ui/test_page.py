@@ -1,5 +1,6 @@
 """The page as visitors see it, on scripted engines in headless Chromium."""
 
+import gzip
 import json
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from specdemo.exports import schema
+from specdemo.files import ASSETS
 from tests.support.browser import (
     BRIEF,
     TABS,
@@ -131,21 +133,33 @@ def test_nothing_is_wider_than_the_window_and_tabs_are_equally_wide(visit: Visit
         assert len(edges) == 1
 
 
-def test_a_recorded_race_is_shown_until_something_is_typed_or_run(visit: Visit) -> None:
+def test_a_recording_is_shown_with_its_pair_until_something_is_typed_or_run(visit: Visit) -> None:
     page = visit(BRIEF)
-    for typed in (True, False):
+    page.reload()
+    expect(page.locator("#run")).to_be_enabled()
+    expect(page.locator(".race")).to_have_attribute("data-recorded", "")  # it is of another pair
+    pair = page.locator("#header [data-pair]").get_attribute("data-pair")
+    packed = (ASSETS / "page" / "recording.json.gz").read_bytes()
+    record = json.loads(gzip.decompress(packed))
+    record["pair"]["name"] = pair
+    body = gzip.compress(json.dumps(record).encode())
+    page.route("**/recording.json.gz", lambda route: route.fulfill(body=body, content_type="application/gzip"))
+    for ending in ("typed", "another pair", "run"):
         page.reload()
         page.wait_for_selector(".race[data-recorded*='-'][data-state=playing] .pane.plain [data-index]")
         expect(page.locator(".recording")).to_contain_text("Run races on this machine")
-        if typed:
-            page.fill("#prompt textarea", "Say")
-            page.wait_for_selector(".race[data-recorded=''][data-state=idle]")
-            expect(page.locator(".pane.plain .text")).to_have_text("The large model writes one token at a time.")
-        else:
+        if ending == "run":
             expect(page.locator("#run")).to_be_enabled()
             run(page)
             expect(page.locator(".race")).to_have_attribute("data-recorded", "")
             expect(page.locator(".past li")).to_have_count(1)
+            continue
+        if ending == "typed":
+            page.fill("#prompt textarea", "Say")
+        else:
+            page.evaluate("document.querySelector('#header header').outerHTML = '<span data-pair=other>other</span>'")
+        page.wait_for_selector(".race[data-recorded=''][data-state=idle]")
+        expect(page.locator(".pane.plain .text")).to_have_text("The large model writes one token at a time.")
 
 
 def test_text_streams_on_both_sides_at_once(visit: Visit) -> None:
