@@ -1,11 +1,13 @@
 """Metrics of a run or a comparison: pure functions of records. None means undefined or unknown."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
 from specdemo.records import Comparison, Costs, DraftCounts, Outcome, Run
+from specdemo.text import milliseconds, number, percent
 
 
 def oracle(agrees: Sequence[bool], room: int) -> tuple[int, ...]:
@@ -289,3 +291,54 @@ def answer(text: str) -> str:
     if text.lstrip().startswith(_BEGIN) and _END not in text:
         return ""
     return text.partition(_END)[2].strip() if _END in text else text.strip()
+
+
+_POSITIONS = 4  # listed in "acceptance by position"; the chart has all
+
+
+@dataclass(frozen=True)
+class Figure:
+    """`plain` is empty if the figure applies only to speculation."""
+
+    name: str
+    plain: str
+    speculative: str
+    formula: str
+
+
+def figures(comparison: Comparison, speedup: str, plain_steps: float | None) -> Iterator[Figure]:
+    """In an order in which they explain each other. `speedup` in words; `plain_steps` that a round takes."""
+    plain, speculative = comparison.plain, comparison.speculative
+
+    def both(name: str, key: str, metric: Callable[[Run], float | None], show: Callable[..., str]) -> Figure:
+        return Figure(name, show(metric(plain)), show(metric(speculative)), FORMULAS[key])
+
+    yield Figure("speedup", "", speedup, FORMULAS["speedup"])
+    yield both("tokens/s", "tokens_per_second", tokens_per_second, number)
+    yield both("time per output token (TPOT)", "time_per_token", time_per_token, milliseconds)
+    yield both("time to first token (TTFT)", "prefill", prefill_seconds, milliseconds)
+    rate = number(acceptance_rate(speculative))
+    yield Figure("acceptance rate α", "", rate, FORMULAS["acceptance_rate"])
+    yield both("mean acceptance length τ", "mean_acceptance_length", mean_acceptance_length, number)
+    yield Figure("acceptance by position i", "", _positions(speculative), FORMULAS["per_position"])
+    costs = round_costs(comparison, plain_steps)
+    if costs is None:
+        return
+    d, v = ("d", "v") if costs.lookahead is None else (f"d({costs.lookahead})", f"v({costs.lookahead + 1})")
+    parts = (
+        ("draft cost c", costs.draft_step, "draft_cost"),
+        (f"drafting {d}", costs.drafting, "drafting"),
+        (f"verify cost {v}", costs.verify, "verify_cost"),
+    )
+    for name, cost, key in parts:
+        if cost is not None:
+            yield Figure(name, "", f"{cost:.3f}", f"{FORMULAS[key]}, {costs.source}")
+
+
+def _positions(run: Run) -> str:
+    """Acceptance by position, up to the last one that a round accepted."""
+    rates = per_position_acceptance(run)
+    shown = [percent(rate) for rate in rates if rate > 0][:_POSITIONS]
+    if len(shown) < len(rates):
+        shown.append(f"{'0 %' if not rates[len(shown)] else '…'} from {len(shown) + 1} on")
+    return " · ".join(shown) or "–"

@@ -1,31 +1,20 @@
 """The summary of a comparison, for page, terminal, reports and files: headline, sentences, figures and warnings."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from specdemo.errors import capitalised
-from specdemo.records import SIDES, Comparison, Run, Side
+from specdemo.records import SIDES, Comparison, Side
 from specdemo.results import estimate, metrics
 from specdemo.results.agreement import agreement, divergence_reason
 from specdemo.results.estimate import Direction, Speedup, State
-from specdemo.results.metrics import FORMULAS
+from specdemo.results.metrics import Figure, figures
 from specdemo.results.warnings import RunWarning, ceiling, warnings
 from specdemo.results.words import notes, run_words
-from specdemo.text import counted, milliseconds, number, percent
+from specdemo.text import counted, percent
 
 _EXACT = 1.2  # within this factor of 1×, a second decimal matters
-_POSITIONS = 4  # listed in "acceptance by position"; the chart has all
-
-
-@dataclass(frozen=True)
-class Figure:
-    """`plain` is empty if the figure applies only to speculation."""
-
-    name: str
-    plain: str
-    speculative: str
-    formula: str
 
 
 @dataclass(frozen=True)
@@ -68,6 +57,7 @@ class Summary:
 def summarise(comparison: Comparison) -> Summary:
     speedup = estimate.of_comparison(comparison) if comparison.both_ran else None
     run_warnings = tuple(warnings(comparison, speedup))
+    steps = None if speedup is None else speedup.plain_steps_per_round
     seconds = _seconds(comparison)
     state: State | Literal["none"] = "none" if speedup is None else speedup.state
     nothing = "Too short to compare" if comparison.both_ran else "Nothing to compare"
@@ -82,13 +72,13 @@ def summarise(comparison: Comparison) -> Summary:
         certain=_certain(comparison, state),
         speedup=speedup,
         seconds=seconds,
-        figures=tuple(figures(comparison, speedup)),
+        figures=tuple(figures(comparison, str(speedup or "–"), steps)),
         warnings=run_warnings,
         why=tuple(filter(None, _why(comparison, speedup, run_warnings))),
         agreement=agreement(comparison),
         made_by=f"{comparison.pair.name} on {comparison.environment.device}: {run_words(comparison)}.",
         notes=tuple(notes(comparison)),
-        values=_values(comparison, speedup),
+        values=_values(comparison, speedup) | {"plain_steps_per_round": steps},
     )
 
 
@@ -97,8 +87,6 @@ def _values(comparison: Comparison, speedup: Speedup | None) -> dict[str, Any]:
     return {
         "speedup": None if speedup is None else speedup.ratio,
         "speedup_interval": None if speedup is None else [speedup.low, speedup.high],
-        "plain_steps_per_round": None if speedup is None else speedup.plain_steps_per_round,
-        "tokens_per_round": None if speedup is None else speedup.tokens_per_round,
         "acceptance_rate": metrics.acceptance_rate(run),
         "mean_acceptance_length": metrics.mean_acceptance_length(run),
         "identical": metrics.identical(comparison) if comparison.both_ran else None,
@@ -266,44 +254,3 @@ def _ceiling_words(comparison: Comparison) -> str:
         f"proposing {counted(best[1], 'token')} a round (up to {longest} were measured). Up to that speedup the "
         "draft is the limit, beyond it the machine."
     )
-
-
-# Figures
-
-
-def figures(comparison: Comparison, speedup: Speedup | None) -> Iterator[Figure]:
-    """In an order in which they explain each other."""
-    plain, speculative = comparison.plain, comparison.speculative
-
-    def both(name: str, key: str, metric: Callable[[Run], float | None], show: Callable[..., str]) -> Figure:
-        return Figure(name, show(metric(plain)), show(metric(speculative)), FORMULAS[key])
-
-    yield Figure("speedup", "", "–" if speedup is None else str(speedup), FORMULAS["speedup"])
-    yield both("tokens/s", "tokens_per_second", metrics.tokens_per_second, number)
-    yield both("time per output token (TPOT)", "time_per_token", metrics.time_per_token, milliseconds)
-    yield both("time to first token (TTFT)", "prefill", metrics.prefill_seconds, milliseconds)
-    rate = number(metrics.acceptance_rate(speculative))
-    yield Figure("acceptance rate α", "", rate, FORMULAS["acceptance_rate"])
-    yield both("mean acceptance length τ", "mean_acceptance_length", metrics.mean_acceptance_length, number)
-    yield Figure("acceptance by position i", "", _positions(speculative), FORMULAS["per_position"])
-    costs = metrics.round_costs(comparison, None if speedup is None else speedup.plain_steps_per_round)
-    if costs is None:
-        return
-    d, v = ("d", "v") if costs.lookahead is None else (f"d({costs.lookahead})", f"v({costs.lookahead + 1})")
-    parts = (
-        ("draft cost c", costs.draft_step, "draft_cost"),
-        (f"drafting {d}", costs.drafting, "drafting"),
-        (f"verify cost {v}", costs.verify, "verify_cost"),
-    )
-    for name, cost, key in parts:
-        if cost is not None:
-            yield Figure(name, "", f"{cost:.3f}", f"{FORMULAS[key]}, {costs.source}")
-
-
-def _positions(run: Run) -> str:
-    """Acceptance by position, up to the last one that a round accepted."""
-    rates = metrics.per_position_acceptance(run)
-    shown = [percent(rate) for rate in rates if rate > 0][:_POSITIONS]
-    if len(shown) < len(rates):
-        shown.append(f"{'0 %' if not rates[len(shown)] else '…'} from {len(shown) + 1} on")
-    return " · ".join(shown) or "–"
