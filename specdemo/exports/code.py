@@ -8,13 +8,14 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, get_args
 
+from specdemo.capabilities import EngineName, pair_refusal
 from specdemo.engines import formats
 from specdemo.errors import SettingsError, quoted
 from specdemo.models.devices import draft_device, properties
 from specdemo.models.library import Format, Origin, origin
 from specdemo.records import ModelPair, Request
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import DRAFT_MODEL, HeadName, Lookup, ServerDefault, Strategy
+from specdemo.strategies import Constant, HeadName, Lookup, ServerDefault, Strategy
 from specdemo.text import printable
 
 _PORT = "8000"
@@ -37,7 +38,7 @@ class _Copy:
 
 class Software(NamedTuple):
     """`form` converts a strategy, or returns None if there is no equivalent. `target` and `draft`: model formats that
-    the software reads. `heads`: kinds of head that it loads. `write` yields the lines.
+    the software reads. `heads`: kinds of head that it loads. `write` yields the lines. `engine` has its limits.
     """
 
     title: str
@@ -46,36 +47,36 @@ class Software(NamedTuple):
     draft: tuple[Format, ...]
     write: Callable[[_Copy], Iterator[str]]
     heads: Collection[str] = frozenset({"eagle3"})
+    engine: EngineName | None = None
 
 
 def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: str, *, local: bool = False) -> str:
-    """Return the lines for one of `FLAVOURS`, with paths of this machine if `local`. A draft that the software cannot
-    read is replaced by prompt lookup, as a comment then says. SettingsError: the software lacks something else.
+    """Return the lines for one of `FLAVOURS`, with paths of this machine if `local`. A strategy that the software
+    lacks is replaced by a constant lookahead or prompt lookup, and a draft that it cannot read by prompt lookup, as a
+    comment then says. SettingsError: the software lacks something else.
     """
     software, request = FLAVOURS[flavour], Request.of(prompt, settings)
-    strategy = request.strategy
-    if isinstance(strategy, ServerDefault):
+    if isinstance(request.strategy, ServerDefault):
         raise SettingsError("The server's own speculation settings are unknown; choose a pair on this machine.")
-    if software.form(strategy) is None:
-        if strategy.drafter is not DRAFT_MODEL:
-            drafter = strategy.drafter.label.lower()
-            raise SettingsError(f"{software.title} has no equivalent of {drafter}; choose another drafter.")
-        lookahead = strategy.description
-        raise SettingsError(f"{software.title} cannot decode with {lookahead}; choose a constant lookahead.")
+    if request.strategy.drafter.model and pair.draft is None:
+        raise SettingsError("This pair has no draft model; add one, or choose prompt lookup.")
+    if request.strategy.drafter.model and pair.draft_kind == "translated":
+        raise SettingsError(
+            "This pair's draft has a different tokenizer than its target, and only specdemo's traced engine decodes "
+            "with such a draft; choose another one, or prompt lookup."
+        )
+    strategy = _nearest(software, pair, settings)
+    request = replace(request, strategy=strategy)
 
     def origin_of(model: Any, formats: tuple[Format, ...]) -> Origin | None:
         origins = (origin(model, format_, local=local) for format_ in formats)
         return next(filter(None, origins), None)
 
     draft, notes = None, list[str]()
-    if strategy.drafter.model:
-        if pair.draft is None:
-            raise SettingsError("This pair has no draft model; add one, or choose prompt lookup.")
-        if pair.draft_kind == "translated":
-            raise SettingsError(
-                "This pair's draft has a different tokenizer than its target, and only specdemo's traced engine "
-                "decodes with such a draft; choose another one, or prompt lookup."
-            )
+    if strategy != settings.strategy:
+        asked = f"{settings.strategy.drafter.label.lower()} with {settings.strategy.description}"
+        notes.append(f"{software.title} does not run {asked}; {strategy.description} is the nearest that it runs")
+    if pair.draft is not None and strategy.drafter.model:
         draft = origin_of(pair.draft, software.draft if pair.head is None or pair.head in software.heads else ())
         if draft is None:
             request = replace(request, strategy=Lookup(settings.max_ngram_size, settings.num_assistant_tokens))
@@ -90,6 +91,19 @@ def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: st
     notes += [source.get for source in (target, draft) if source is not None and source.get is not None]
     copy = _Copy(pair, request, target, draft, software.form(request.strategy))
     return "\n".join([*(f"# {printable(note)}" for note in notes), *software.write(copy)]) + "\n"
+
+
+def _nearest(software: Software, pair: ModelPair, settings: GenerationSettings) -> Strategy:
+    """Return the strategy or, if the software lacks it, the nearest that it runs. SettingsError: it runs neither."""
+    asked, kind = settings.strategy, pair.draft_kind
+    limits = {"sampling": settings.do_sample, "penalty": settings.repetition_penalty != 1}
+    number = settings.num_assistant_tokens
+    nearest = Constant(number) if asked.drafter.model else Lookup(settings.max_ngram_size, number)
+    for strategy in (asked, nearest):
+        refusal = software.engine and pair_refusal(strategy, kind, software.engine, **limits)
+        if software.form(strategy) is not None and not refusal:
+            return strategy
+    raise SettingsError(refusal or f"{software.title} cannot decode this way; choose a constant lookahead.")
 
 
 def _genai(copy: _Copy) -> Iterator[str]:
@@ -166,8 +180,8 @@ _HEADS = frozenset[str](get_args(HeadName))
 _BOTH: tuple[Format, ...] = ("transformers", "gguf")
 
 FLAVOURS: dict[str, Software] = {
-    "genai": Software("OpenVINO GenAI", lambda strategy: strategy.genai(), _IR, _IR, _genai, _HEADS),
-    "ovms": Software("OpenVINO Model Server", lambda strategy: strategy.genai(), _IR, _IR, _ovms, _HEADS),
+    "genai": Software("OpenVINO GenAI", lambda strategy: strategy.genai(), _IR, _IR, _genai, _HEADS, "genai"),
+    "ovms": Software("OpenVINO Model Server", lambda strategy: strategy.genai(), _IR, _IR, _ovms, _HEADS, "genai"),
     "vllm": Software("vLLM", lambda strategy: strategy.vllm(), _BOTH, ("transformers",), _vllm),
     "llama.cpp": Software("llama.cpp", lambda strategy: strategy.llama_cpp(), ("gguf",), ("gguf",), _llama_cpp),
 }

@@ -9,6 +9,7 @@ import httpx
 import pytest
 import xllamacpp
 
+from specdemo.capabilities import strategies
 from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.errors import SettingsError
 from specdemo.exports.code import FLAVOURS, code, command
@@ -19,6 +20,7 @@ from specdemo.models.library import Origin
 from specdemo.racing.race import run_alone
 from specdemo.records import ModelPair, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.strategies import Strategy
 from tests.support import BRIEF, llama
 from tests.support.scripted import ScriptedEngine
 
@@ -48,6 +50,26 @@ def test_the_lines_for_genai_write_what_the_engine_writes(
     capfd.readouterr()
     exec(lines, {})
     assert capfd.readouterr().out == expected + "\n"
+
+
+OFFERED = [(kind, strategy) for kind in ("eagle3", "model") for strategy in strategies("traced", kind)]
+
+
+@pytest.mark.openvino
+@pytest.mark.parametrize(("kind", "strategy"), OFFERED, ids=lambda value: getattr(value, "name", value))
+def test_the_lines_for_genai_run_whatever_the_page_offers(
+    kind: str, strategy: type[Strategy], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """GenAI refuses a confidence threshold with an EAGLE-3 head, and lacks some policies and the suffix tree."""
+    folders = [FIXTURES / ("eagle3" if kind == "eagle3" else "llama") / part for part in ("target", "draft")]
+    pair = pair_of(*map(inspect_folder, folders), runtime=RuntimeSettings.checked(model_cache=False))
+    chosen = {"engine": "traced", "drafter": strategy.drafter.name, "policy": strategy.policy.name}
+    settings = GenerationSettings.checked(**chosen, max_new_tokens=4, ignore_eos=True)
+    assert isinstance(settings.strategy, strategy)
+    lines = code("genai", pair, settings, "abc", local=True)
+    exec(lines, {})
+    refused = kind == "eagle3" and "threshold" in settings.strategy.description
+    assert ("is the nearest that it runs" in lines) == (settings.strategy.genai() is None or refused)
 
 
 @pytest.mark.openvino
@@ -113,8 +135,11 @@ def test_settings_as_code() -> None:
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_settings_that_cannot_be_reproduced_are_noted(flavour: str) -> None:
-    with pytest.raises(SettingsError, match="cannot decode with automatic lookahead"):
-        written(flavour, engine="traced", policy="auto")
+    auto = written(flavour, engine="traced", policy="auto", num_assistant_tokens=3)
+    assert auto.startswith(
+        f"# {FLAVOURS[flavour].title} does not run draft model with automatic lookahead, at most 20 "
+    )
+    assert auto.splitlines()[0].endswith("; lookahead 3 is the nearest that it runs")
     alone = PAIR.model_copy(update={"draft": None})
     with pytest.raises(SettingsError, match="no draft model"):
         written(flavour, alone)
