@@ -22,7 +22,7 @@ import numpy.typing as npt
 from specdemo.records import Comparison, Record, Trial
 from specdemo.results import metrics
 
-LEVEL = 0.9  # of all intervals; docs/performance.md has the measured coverage
+LEVEL = 0.95  # of all intervals; docs/performance.md has the measured coverage
 INTERVAL = f"{LEVEL * 100:.0f} % interval"
 BUSY = 0.2  # share of the processor that others took: from here on, the interval shows it more than the machine
 ENOUGH = 6  # prompts: from this number on they count as a sample
@@ -32,9 +32,9 @@ _MIN_PART_STEPS = 2  # a part of one step would show the spread of steps, not of
 _DEFAULT_ERROR = 0.6  # of too few steps for parts: a factor of 2.7 either way; hand-set
 _MAX_ERROR = 3.5  # a factor of 300 either way; files may hold any numbers
 # Standard errors (of the logarithm) that no repeat shows; see docs/performance.md for the races behind them.
-_STATE = 0.03  # of another process, other moments of the machine
-_STATE_SECONDS = 0.2e-3  # the same per seconds of a plain step: short steps vary the most
-_LOAD = 0.15  # per share of the processor that other programs took
+_STATE = 0.05  # of another process, other moments of the machine
+_STATE_SECONDS = 0.12e-3  # the same per seconds of a plain step: short steps vary the most
+_LOAD = 0.1  # per share of the processor that other programs took
 
 State = Literal["clear", "close", "disturbed"]
 Direction = Literal["faster", "slower", "same"]

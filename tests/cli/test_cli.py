@@ -58,7 +58,7 @@ def test_the_headline_counts_its_repeats(tmp_path: Path, capsys: pytest.CaptureF
     assert main(arguments, load=lambda *_: ScriptedEngine(wrong=(4,))) == 0
     assert [file.read_bytes()[:4] for file in shared] == [b"<!do", b"GIF8"]
     printed = " ".join(capsys.readouterr().out.split())
-    assert "1.82× (90 % interval" in printed
+    assert "1.82× (95 % interval" in printed
     assert "scripted on scripted: lookahead 4, draft model, GenAI engine, greedy, at most 128 tokens." in printed
     summary = json.loads(path.read_text())["summary"]
     assert (summary["pooled"], summary["runs"]) == ("in the race and 6 repeats", 7)

@@ -56,7 +56,7 @@ def point(name: str, middle: float, spread: float = 0.1) -> Point:
 @pytest.mark.parametrize(
     ("found", "untried", "best", "words"),
     [
-        ([("a", 1.5, 0.1), ("b", 1.2, 0.1)], [], "a", "Choose a: 1.50× (90 % interval 1.40–1.60) in 6 runs"),
+        ([("a", 1.5, 0.1), ("b", 1.2, 0.1)], [], "a", "Choose a: 1.50× (95 % interval 1.40–1.60) in 6 runs"),
         ([("a", 1.5, 0.1), ("b", 1.45, 0.1)], [], "a", "A is faster: 1.50×"),
         ([("a", 1.5, 0.1)], ["b"], "a", "Not enough time: 1 of 2 settings tried. Choose a: 1.50×"),
         ([("a", 0.9, 0.02), ("b", 0.8, 0.02)], [], None, "No setting beats plain decoding here: the best, a"),

@@ -89,7 +89,7 @@ def test_only_a_faster_setting_is_set() -> None:
     assert better.settings.num_assistant_tokens == 8
     assert better.card["title"] == "Set: lookahead 8"
     assert [row[0] for row in better.card["rows"]] == ["lookahead 8", "lookahead 1, yours before"]
-    assert all("× (90 % interval" in row[1] for row in better.card["rows"])
+    assert all("× (95 % interval" in row[1] for row in better.card["rows"])
     assert better.card["remark"] == "Runs of at most 40 tokens with this prompt."
     same = outcome(result, lookahead(8))
     assert same.settings is None
