@@ -10,6 +10,7 @@ from textwrap import wrap
 
 from PIL import Image, ImageDraw, ImageFont
 
+from specdemo.errors import capitalised
 from specdemo.files import colours
 from specdemo.records import SIDES, Comparison, Side
 from specdemo.results.summary import Summary, summarise
@@ -87,9 +88,9 @@ def _frame(texts: dict[Side, _Text], summary: Summary, seconds: float, at: float
         _write(draw, label, right + 12, y - 4, 13, "ink")
         image.paste(_pane(text.rows[:shown]), (_EDGE + number * (_PANE[0] + _GAP), _TOP))
     if at is None:
-        _write(draw, f"{summary.headline} {summary.pooled}", _EDGE, 10, 24, _TONES.get(summary.direction, "ink"))
-        sentences = f"{summary.expectation} {summary.sentence} {summary.agreement.capitalize()}."
-        _write(draw, sentences.strip(), _EDGE, 42, 13, "mute")
+        _write(draw, summary.headline, _EDGE, 10, 24, _TONES.get(summary.direction, "ink"))
+        said = summary.pooled and f"{capitalised(summary.pooled)}. {summary.expectation}"
+        _write(draw, f"{said or summary.sentence} {capitalised(summary.agreement)}.", _EDGE, 42, 13, "mute")
     else:
         factor = _PLAY_SECONDS / seconds if seconds else 1
         pace = f"{factor:.1f}× slower" if factor >= 1 else f"{1 / factor:.1f}× faster"

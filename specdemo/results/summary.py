@@ -124,12 +124,14 @@ def expectation(speedup: Speedup) -> str:
 
 def _between(speedup: Speedup) -> str:
     """Both ends of the interval in words, with the direction once if it is the same."""
-    low, high = speedup.low, speedup.high
-    if low >= 1:
-        return f"{times(low)} to {times(high)} faster"
-    if high <= 1:
-        return f"{times(high)} to {times(low)} slower"
-    return f"{times(low)} slower to {times(high)} faster"
+    slower, faster = f"{times(speedup.low)} slower", f"{times(speedup.high)} faster"
+    if times(speedup.low) == "1.00×":
+        return f"up to {faster}"
+    if times(speedup.high) == "1.00×":
+        return f"up to {slower}"
+    if speedup.low > 1:
+        return f"{times(speedup.low)} to {faster}"
+    return f"{slower} to {faster}" if speedup.high > 1 else f"{times(speedup.high)} to {slower}"
 
 
 def _pooled(comparison: Comparison, speedup: Speedup | None) -> str:

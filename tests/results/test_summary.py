@@ -25,6 +25,7 @@ from tests.support.scripted import ScriptedEngine
 from tests.support.step_costs import costs_of
 
 LONG = {"ignore_eos": True, "max_new_tokens": 65}
+TOO_CLOSE = "Too close to tell which side is faster: expect "
 COSTS = costs_of(draft=0.001, verify=(0.01, 0.011, 0.012, 0.013, 0.014))
 
 
@@ -48,6 +49,9 @@ def kinds(comparison: Comparison, **changed: Any) -> list[str]:
         ((1.41, 1.22, 1.63), 0.0, "1.4× faster", "Expect 1.2× to 1.6× faster."),
         ((0.71, 0.6, 0.8), None, "1.4× slower", "Expect 1.2× to 1.7× slower."),
         ((1.08, 1.05, 1.11), 0.1, "1.08× faster", "Expect 1.05× to 1.11× faster."),
+        ((1.3, 1.001, 1.6), 0.1, "1.3× faster", "Expect up to 1.6× faster."),
+        ((0.8, 0.7, 0.999), 0.1, "1.2× slower", "Expect up to 1.4× slower."),
+        ((1.001, 0.96, 1.04), 0.1, "Equally fast", TOO_CLOSE + "1.04× slower to 1.04× faster."),
         (
             (1.5, 1.2, 1.9),
             0.35,
@@ -65,7 +69,7 @@ def kinds(comparison: Comparison, **changed: Any) -> list[str]:
             (0.98, 0.9, 1.07),
             0.01,
             "1.02× slower",
-            "Too close to tell which side is faster: expect 1.11× slower to 1.07× faster.",
+            TOO_CLOSE + "1.11× slower to 1.07× faster.",
         ),
     ],
 )
