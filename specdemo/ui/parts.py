@@ -75,27 +75,36 @@ def _model(model: Model) -> str:
     return f"{parameters(model.parameters)} {model.weights}"
 
 
-_GROUPS = {"wins": "Speculation wins", "close": "Nearly even", "loses": "Speculation loses"}
+_EVEN = 1.1  # within this factor of 1×, an example counts as nearly even; readers notice a larger difference
 _EXPECTATIONS = ASSETS / "expectations.json"
 
 
 def examples_html(pair: ModelPair) -> str:
     expected, machine = _expected(pair)
-    groups: dict[str, list[tuple[str, float | None]]] = {title: [] for title in ("", *_GROUPS.values())}
+    titles = "", "Speculation wins", "Nearly even", "Speculation loses"
+    groups: dict[str, list[tuple[str, float | None]]] = {title: [] for title in titles}
     for prompt in bundled_prompts(pair.target.prompts):
-        entry = expected.get(prompt, {})
-        groups[_GROUPS.get(entry.get("expect", ""), "")].append((prompt, entry.get("speedup")))
+        speedup = expected.get(prompt)
+        if speedup is None:
+            title = ""
+        elif 1 / _EVEN < speedup < _EVEN:
+            title = "Nearly even"
+        else:
+            title = "Speculation wins" if speedup > 1 else "Speculation loses"
+        groups[title].append((prompt, speedup))
     return html("examples", [group for group in groups.items() if group[1]], machine)
 
 
-def _expected(pair: ModelPair) -> tuple[Mapping[str, dict[str, Any]], str]:
-    """Return what `tests/benchmarks` measured, by prompt, and on which machine; empty if unknown for this engine."""
+def _expected(pair: ModelPair) -> tuple[Mapping[str, float], str]:
+    """Return speedups measured by `tests/benchmarks`, by prompt, and the machine; empty if of another engine."""
     if not _EXPECTATIONS.is_file() or pair.draft is None:
         return {}, ""
     expected = json.loads(_EXPECTATIONS.read_text(encoding="utf-8")).get(f"{pair.target.name}|{pair.draft.name}", {})
     if expected.get("engine") != pair_settings(pair).engine:
         return {}, ""
-    return {entry["prompt"]: entry for entry in expected.get("prompts", [])}, expected.get("measured_on", "")
+    return {entry["prompt"]: entry["speedup"] for entry in expected.get("prompts", [])}, expected.get(
+        "measured_on", ""
+    )
 
 
 def card(entry: Entry, present: Sequence[bool], *, downloads: bool, own_directory: bool = False) -> dict[str, Any]:

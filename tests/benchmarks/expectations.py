@@ -1,9 +1,9 @@
-"""What to expect of each example prompt with a pair's default settings: speculation wins, is close, or loses.
+"""The speedup to expect of each example prompt with a pair's default settings.
 
     python -m tests.benchmarks.expectations [--pair smollm2 story-pair] [--repeats 6] [--tokens 128]
 
-Writes `assets/expectations.json`, by which the page groups its examples. A prompt whose interval includes 1 counts as
-close. Run it on a quiet machine. Entries of pairs that are not measured stay.
+Writes `assets/expectations.json`, by which the page groups its examples. Run it on a quiet machine. Entries of pairs
+that are not measured stay.
 """
 
 import argparse
@@ -25,7 +25,6 @@ from specdemo.records import ModelPair
 
 PATH = ASSETS / "expectations.json"
 REPEATS, TOKENS = 6, 128  # ten minutes for both bundled pairs on two cores
-_WORDS = {"faster": "wins", "slower": "loses", "same": "close"}
 
 
 class Expectations(NamedTuple):
@@ -47,7 +46,6 @@ def expectations(pair: ModelPair, load: Load, *, repeats: int = REPEATS, tokens:
     measured = [
         {
             "prompt": prompts[point.part],
-            "expect": _WORDS[point.speedup.direction],
             "speedup": round(point.speedup.ratio, 2),
             "low": round(point.speedup.low, 2),
             "high": round(point.speedup.high, 2),
