@@ -23,7 +23,7 @@ from specdemo.settings import Checked, GenerationSettings, RuntimeSettings
 
 ALL = "all"  # stands for every policy or strategy that the pair supports
 MOST_VARIANTS = 500  # bounds a table and its charts; the widest useful grid has about 60
-MOST_REPEATS = 1000  # bounds the time and the file of a run; an interval needs 6
+MOST_REPEATS = 1000  # bounds the time and the file of a run
 MOST_MINUTES = 24 * 60  # a day
 CONFIRMING_RUNS = 8  # further runs of the fastest setting, at least; hand-set: they halve a typical interval
 TRYING_SHARE = 0.6  # of a time limit, if the fastest runs on: more leaves its interval wide, less tries too few
@@ -387,7 +387,7 @@ PRESETS = {
             Axes(concurrency=(1, 2, 4, 8, 16)),
             CONCURRENT[0],
             limit=8,
-            repeats=6,  # one row a repeat, and an interval needs six
+            repeats=6,  # one row a repeat; the interval of fewer than five is a guess
         ),
         Preset(
             "temperature",

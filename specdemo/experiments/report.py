@@ -16,7 +16,7 @@ from specdemo.experiments.rows import Point, Result, Row, fastest, points
 from specdemo.exports.html import PLOTTING, filled, in_script, plotting
 from specdemo.files import ASSETS, colours, json_file, json_value, read_bytes, write_each
 from specdemo.results import metrics
-from specdemo.results.estimate import BUSY, INTERVAL, Speedup
+from specdemo.results.estimate import BUSY_SHARE, INTERVAL, Speedup
 from specdemo.results.figures import Figure, Spot, as_data, compared
 from specdemo.results.words import shared_words
 from specdemo.text import cell_markdown, counted, milliseconds, number, percent
@@ -46,33 +46,32 @@ def conclude(result: Result) -> Conclusion:
         places.setdefault(tuple(values.get(axis) for axis in CONDITIONS), []).append(point)
     if len(places) > 1:
         return Conclusion(None, _where([*filter(None, map(fastest, places.values()))]))
-    return _choose(measured, [name for name in result.variants if all(row.variant != name for row in result.rows)])
+    untried = [name for name in result.variants if all(row.variant != name for row in result.rows)]
+    reason = "Not enough time" if result.complete else "Unfinished"
+    tried = f"{reason}: {len(measured)} of {len(measured) + len(untried)} settings tried. " if untried else ""
+    return _choose(measured, tried)
 
 
-def _choose(measured: Sequence[Point], untried: Sequence[str]) -> Conclusion:
-    """Recommend the fastest setting if it beats plain decoding; others may be as good."""
-    best = fastest(measured)
+def _choose(measured: Sequence[Point], tried: str = "") -> Conclusion:
+    """Recommend the fastest of those that beat plain decoding; others may be as fast. `tried`: if not all were."""
+    faster = [point for point in measured if point.speedup.direction == "faster"]
+    best = fastest(faster or measured)
     assert best is not None, "something was measured"
     name, speedup = best.variant, best.speedup
-    number = len(measured) + len(untried)
-    short = f"Not enough time: {len(measured)} of {counted(number, 'setting')} tried. " if untried else ""
     evidence = f"{speedup} in {counted(best.runs, 'run')}"
-    match speedup.direction:
-        case "faster":
-            others = [point for point in measured if point.variant != name and point.speedup.high >= speedup.low]
-            equals = [point.variant for point in sorted(others, key=lambda point: -point.speedup.ratio)]
-            more = [f"{len(equals) - _NAMED} more"] if len(equals) > _NAMED else []
-            as_fast = f" As fast, perhaps: {listed([*equals[:_NAMED], *more])}." if equals else ""
-            verb = f"{name} is faster" if equals else f"choose {name}"
-            return Conclusion(name, f"{short}{capitalised(verb)}: {evidence}, {best.outputs}.{as_fast}")
-        case "slower" if not untried:
-            sentence = f"No setting beats plain decoding here: the best, {name}, reached {evidence}."
-        case "slower":
-            sentence = f"Of these none beats plain decoding: the best, {name}, reached {evidence}."
-        case "same":
-            sentence = f"No clear winner: the fastest setting, {name}, reached {evidence}. Measure longer"
-            sentence += ", or close other programs." if speedup.busy else "."
-    return Conclusion(None, short + sentence)
+    if faster:
+        others = [point for point in measured if point.variant != name and point.speedup.high >= speedup.low]
+        equals = [point.variant for point in sorted(others, key=lambda point: -point.speedup.ratio)]
+        more = [f"{len(equals) - _NAMED} more"] if len(equals) > _NAMED else []
+        equal = f" Not clearly slower: {listed([*equals[:_NAMED], *more])}." if equals else ""
+        verb = f"{name} is faster" if equals else f"choose {name}"
+        return Conclusion(name, f"{tried}{capitalised(verb)}: {evidence}, {best.outputs}.{equal}")
+    if all(point.speedup.direction == "slower" for point in measured):
+        none = "Of these none" if tried else "No setting"
+        return Conclusion(None, f"{tried}{none} beats plain decoding here: the best, {name}, reached {evidence}.")
+    advice = " Measure longer" if speedup.width_from == "runs" else ""
+    advice += ", or close other programs." if advice and speedup.busy else "." if advice else ""
+    return Conclusion(None, f"{tried}No clear winner: the fastest, {name}, reached {evidence}.{advice}")
 
 
 def _where(best: Sequence[Point]) -> str:
@@ -153,7 +152,7 @@ def _measured_on(result: Result) -> Iterator[str]:
     """Whether the machine was busy, and on what and when this was measured."""
     trials = [row.trial for row in result.rows if row.trial is not None]
     loads = [trial.other_load for trial in trials if trial.other_load is not None]
-    if loads and fmean(loads) > BUSY:
+    if loads and fmean(loads) > BUSY_SHARE:
         yield f"Other programs took {percent(fmean(loads))} of the processor, which widens the intervals."
     facts = next(iter(result.engines.values()), None)
     if facts is not None:
@@ -208,7 +207,7 @@ def _notes(result: Result, measured: Sequence[Point], best: str | None) -> Itera
         yield f"Speedup: {formulas['speedup']}."
     if True in concurrent:
         yield f"Speedup of several requests at once: {formulas['load_speedup']}."
-    together = f", which hold for all {len(measured)} variants together" if len(measured) > 1 else ""
+    together = "; those of a table hold together" if len(measured) > 1 else ""
     yield f"In brackets: {INTERVAL}s for a quiet run of this machine{together}."
     yield f"α: {formulas['acceptance_rate']}. τ: {formulas['mean_acceptance_length']}."
     for problem in dict.fromkeys(row.problem for row in result.rows if row.problem is not None):

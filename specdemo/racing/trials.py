@@ -15,12 +15,12 @@ from specdemo.racing.race import RaceEvent, race, run_alone
 from specdemo.racing.warm_up import OtherLoad
 from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Run, Trial, Turn
 from specdemo.results import metrics
-from specdemo.results.estimate import ENOUGH
+from specdemo.results.estimate import of_comparison
 from specdemo.settings import GenerationSettings
 
 _WARM_UP_ROUNDS = 6
-REPEAT_SECONDS = 2.0  # for repeats if no number is given; a slow pair gets enough for an interval
-MOST_SECONDS = 15.0
+REPEAT_SECONDS = 2.0  # for repeats if no number is given; a slow pair gets more time, for a few of them
+REPEATS, MAX_SECONDS = 6, 15.0  # of a slow pair; hand-set: visitors wait that long for a narrower interval
 
 
 def can_run(pair: ModelPair, settings: GenerationSettings, costs: Costs | None) -> bool:
@@ -115,17 +115,17 @@ def repeats(
 ) -> Iterator[Comparison]:
     """Repeat a finished race, alternating speculative and plain runs; yield the comparison after each repeat.
 
-    Runs `number` repeats, or as many as `REPEAT_SECONDS` allow, or as many as an interval needs if they fit into
-    `MOST_SECONDS`. Yields nothing if not even one fits, the race was stopped, or a setting changed during it. Once
-    `stop` returns True, the unfinished repeat is dropped.
+    Runs `number` repeats or, until more would not narrow the interval, as many as fit into `REPEAT_SECONDS`, or
+    `REPEATS` if they fit into `MAX_SECONDS`. Yields nothing if not even one fits, the race was stopped, or a setting
+    changed during it. Once `stop` returns True, the unfinished repeat is dropped.
     """
     sides = comparison.plain, comparison.speculative
     if comparison.moves or any(run.finish_reason == "cancelled" or not run.rounds for run in sides):
         return
     plain, speculative = (run.prefill.seconds + metrics.decode_seconds(run) for run in sides)
-    if number is None and 2 * plain + speculative > MOST_SECONDS:
+    if number is None and 2 * plain + speculative > MAX_SECONDS:
         return
-    enough = min(plain + ENOUGH * (plain + speculative), MOST_SECONDS)
+    enough = min(plain + REPEATS * (plain + speculative), MAX_SECONDS)
     until = None if number is not None else perf_counter() + max(REPEAT_SECONDS, enough)
     settings = [comparison.settings] * (engine.thoroughness.repeats if number is None else number)
     for trial in trials(engine, comparison.prompt, settings, comparison.costs, stop, comparison.history):
@@ -133,7 +133,10 @@ def repeats(
             return
         comparison = comparison.model_copy(update={"repeats": (*comparison.repeats, trial)})
         yield comparison
-        if until is not None and perf_counter() + plain + speculative > until:
+        if until is None:
+            continue
+        speedup = of_comparison(comparison)
+        if perf_counter() + plain + speculative > until or (speedup and speedup.width_from != "runs"):
             return
 
 
@@ -174,7 +177,7 @@ def measured_race(
 ) -> Iterator[RaceEvent]:
     """Race and repeat; measure step costs first if the strategy depends on them, else last.
 
-    Yields what `race` does, and a firmer comparison after each repeat. Errors after the race only end the repeats.
+    Yields what `race` does, and the comparison after each repeat. Errors after the race only end the repeats.
     """
     if costs is None and settings.strategy.needs_costs:
         yield Phase("calibrating")
@@ -185,8 +188,8 @@ def measured_race(
         yield event
     if comparison is None or stop():
         return
-    for firmer in refined(engine, comparison, number=number, stop=stop):
-        comparison = firmer
+    for repeated in refined(engine, comparison, number=number, stop=stop):
+        comparison = repeated
         yield comparison
     if comparison.costs is None and not stop():
         yield Phase("calibrating")

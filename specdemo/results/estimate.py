@@ -4,10 +4,10 @@
 
 on the clocks, with prefills excluded and repeats added. The interval is an inference around that ratio. Steps of one
 kind (the same prompt and number of proposals) do the same work, so their seconds differ by disturbances alone. Each
-run is cut into parts, the same stretch of text on both clocks; how much slower than usual plain decoding was in a
-part, compared with speculation, is one observation. Their spread gives the standard error. Two errors that no number
-of repeats shows are added: the state of the process, and other programs, which slow down some pass lengths more than
-others. docs/figures.md explains every step; `tests/benchmarks/coverage.py` measures how often intervals hold.
+run is cut into parts with the same share of its steps; how much slower than usual plain decoding was in a part,
+compared with speculation in the same part, is one observation. Their spread gives the standard error, which grows
+beside other programs. An error that no number of repeats shows is added: the state of process and machine.
+docs/figures.md explains every step; `tests/benchmarks/coverage.py` measures how often intervals hold.
 """
 
 import math
@@ -24,28 +24,28 @@ from specdemo.results import metrics
 
 LEVEL = 0.95  # of all intervals; docs/performance.md has the measured coverage
 INTERVAL = f"{LEVEL * 100:.0f} % interval"
-BUSY = 0.2  # share of the processor that others took: from here on, the interval shows it more than the machine
-ENOUGH = 6  # prompts: from this number on they count as a sample
+BUSY_SHARE = 0.2  # of the processor, taken by others: from here on, they are named beside the headline
+SAMPLE_PROMPTS = 6  # from this number on, prompts count as a sample; hand-set: their spread is known to a third
 _PART_SECONDS = 0.25  # longer than a time slice, shorter than most disturbances
-_MIN_PARTS = 4  # the standard error of fewer would be a guess
+_MIN_PARTS = 5  # fewer than that, and their spread is a guess
 _MIN_PART_STEPS = 2  # a part of one step would show the spread of steps, not of moments
-_DEFAULT_ERROR = 0.6  # of too few steps for parts: a factor of 2.7 either way; hand-set
-_MAX_ERROR = 3.5  # a factor of 300 either way; files may hold any numbers
-# Standard errors (of the logarithm) that no repeat shows; see docs/performance.md for the races behind them.
+_DEFAULT_ERROR = 0.6  # of too few steps for parts: a factor of 3 either way; hand-set
+_MAX_ERROR = 3.5  # a factor of 1,000 either way; files may hold any numbers
+# Standard error (of the logarithm) that no repeat shows; docs/performance.md names the races behind it.
 _STATE = 0.05  # of another process, other moments of the machine
 _STATE_SECONDS = 0.12e-3  # the same per seconds of a plain step: short steps vary the most
-_LOAD = 0.1  # per share of the processor that other programs took
 
 State = Literal["clear", "close", "disturbed"]
 Direction = Literal["faster", "slower", "same"]
 _Floats = npt.NDArray[np.float64]
-_Step = tuple[Hashable, float]
+_Step = tuple[Hashable, int, float]  # kind, units of work (1, or a chunk's tokens), seconds
 
 
 class Speedup(Record):
     """`ratio` of the clocks, with the ends of the interval for a quiet run. `other_load` is the share of the
     processor that other programs took, None if unknown. `tokens_per_round` is None if a server does not report its
-    passes. `repeats_help` is False if further repeats would hardly narrow the interval.
+    passes. `width_from`: most of the interval's width comes from the spread of runs, which more of them would narrow,
+    or from how processes differ.
     """
 
     ratio: float
@@ -53,14 +53,14 @@ class Speedup(Record):
     high: float
     other_load: float | None = None
     tokens_per_round: float | None = None
-    repeats_help: bool = True
+    width_from: Literal["runs", "processes"] = "runs"
 
     def __str__(self) -> str:
         return f"{self.ratio:.2f}× ({INTERVAL} {self.low:.2f}–{self.high:.2f})"
 
     @property
     def busy(self) -> bool:
-        return (self.other_load or 0.0) > BUSY
+        return (self.other_load or 0.0) > BUSY_SHARE
 
     @property
     def state(self) -> State:
@@ -80,15 +80,14 @@ class Speedup(Record):
         return None if self.tokens_per_round is None else self.tokens_per_round / self.ratio
 
 
-class _Raced(NamedTuple):
-    """A speculative run and its plain neighbours, with both sides' seconds for the same number of tokens.
+class _Timing(NamedTuple):
+    """A speculative run and the plain run before it, as steps, with both sides' seconds for the same tokens.
 
-    Steps are pairs of kind and seconds; steps of one kind do the same work. Both lists are empty if only totals are
-    known.
+    Steps of one kind do the same work for each unit. Several requests at once are a single step.
     """
 
     prompt: Hashable
-    plain: list[list[_Step]]
+    plain: list[_Step]
     speculative: list[_Step]
     plain_seconds: float
     seconds: float
@@ -100,17 +99,17 @@ def of_comparison(comparison: Comparison) -> Speedup | None:
     if not tokens:
         return None
     plain, rounds = (
-        [
-            (len(step.committed), -1 if step.proposed is None else len(step.proposed), step.seconds)
-            for step in run.rounds
-        ]
+        [(len(r.committed), -1 if r.proposed is None else len(r.proposed), r.seconds) for r in run.rounds]
         for run in runs
     )
     known = all(run.passes_known for run in runs)
-    steps = ([_until(plain, tokens, 0)], _until(rounds, tokens, 0)) if known else ([], [])
-    race = _Raced(0, *steps, *(metrics.seconds_to(run, tokens) for run in runs))
-    length = metrics.mean_acceptance_length(comparison.speculative) if known else None
-    return _speedup([race, *(_raced(trial, 0) for trial in comparison.repeats)], other_load(comparison), length)
+    steps = [_until(each, tokens, 0, passes=known) for each in (plain, rounds)]
+    race = _Timing(0, steps[0], steps[1], *(metrics.seconds_to(run, tokens) for run in runs))
+    repeats = comparison.repeats
+    number = len(rounds) + sum(trial.rounds or 0 for trial in repeats)
+    decoded = metrics.decoded_tokens(comparison.speculative) + sum(trial.run_tokens for trial in repeats)
+    length = decoded / number if known and all(trial.rounds for trial in repeats) else None
+    return _speedup([race, *(_timing(trial, 0) for trial in repeats)], other_load(comparison), length)
 
 
 def loads(comparison: Comparison) -> list[float]:
@@ -128,85 +127,104 @@ def of_trials(trials: Sequence[Trial], prompts: Sequence[Hashable] | None = None
     they count as a sample, and the interval covers how much prompts differ; otherwise it is for these prompts.
     The intervals of `tried` settings hold together (Bonferroni's correction), so the best of them may be chosen.
     """
-    raced = [_raced(trial, prompt) for trial, prompt in zip(trials, prompts or [0] * len(trials), strict=True)]
+    timings = [_timing(trial, prompt) for trial, prompt in zip(trials, prompts or [0] * len(trials), strict=True)]
     shares = [trial.other_load for trial in trials if trial.other_load is not None]
     rounds = [trial.rounds for trial in trials if trial.rounds]
     length = sum(trial.run_tokens for trial in trials) / sum(rounds) if len(rounds) == len(trials) else None
-    return _speedup(raced, fmean(shares) if shares else None, length, tried)
+    return _speedup(timings, fmean(shares) if shares else None, length, tried)
 
 
-def _raced(trial: Trial, prompt: Hashable) -> _Raced:
-    plain = [_until([(1, 0, seconds) for seconds in steps], trial.tokens, prompt) for steps in trial.plain_steps]
-    known = trial.rounds is not None and plain and trial.round_steps
-    steps = (plain, _until(trial.round_steps, trial.tokens, prompt)) if known else ([], [])
-    return _Raced(prompt, *steps, trial.plain_seconds, trial.seconds)
+def _timing(trial: Trial, prompt: Hashable) -> _Timing:
+    """Use one of the plain neighbours, since the other one is the next trial's, too."""
+    tokens, passes = trial.tokens, trial.rounds is not None
+    if not trial.round_steps or not all(trial.plain_steps) or not trial.plain_steps:
+        steps: list[list[_Step]] = [[(prompt, tokens, each)] for each in (trial.plain_seconds, trial.seconds)]
+    else:
+        plain = [(1, 0, seconds) for seconds in trial.plain_steps[0]]
+        steps = [_until(each, tokens, prompt, passes=passes) for each in (plain, trial.round_steps)]
+    return _Timing(prompt, steps[0], steps[1], trial.plain_seconds, trial.seconds)
 
 
-def _until(rounds: Sequence[tuple[int, int, float]], tokens: int, prompt: Hashable) -> list[_Step]:
-    """Return the steps up to the one that commits the last of these tokens, from tokens, proposals and seconds."""
+def _until(rounds: Sequence[tuple[int, int, float]], tokens: int, prompt: Hashable, *, passes: bool) -> list[_Step]:
+    """Return the steps up to the one that commits the last of these tokens, from tokens, proposals and seconds. A
+    server's chunks are no passes; each token counts alike.
+    """
     last = int(np.searchsorted(np.cumsum([committed for committed, *_ in rounds]), tokens))
-    return [((prompt, proposed), seconds) for _, proposed, seconds in rounds[: last + 1]]
+    return [
+        ((prompt, proposed), 1, seconds) if passes else (prompt, committed, seconds)
+        for committed, proposed, seconds in rounds[: last + 1]
+    ]
 
 
-def _speedup(raced: Sequence[_Raced], load: float | None, tokens_per_round: float | None, tried: int = 1) -> Speedup:
-    ratio = sum(each.plain_seconds for each in raced) / sum(each.seconds for each in raced)
-    error = _standard_error(np.array([*_observations(raced)]))
-    plain = [seconds for each in raced for run in each.plain for _, seconds in run]
-    rate = len(plain) / sum(plain) if plain else 0.0  # plain steps a second; 0 if only totals are known
-    fixed = math.hypot(_STATE + _STATE_SECONDS * rate, _LOAD * (load or 0.0))
-    width = NormalDist().inv_cdf(1 - (1 - LEVEL) / (2 * tried)) * min(math.hypot(error, fixed), _MAX_ERROR)
+def _speedup(timings: Sequence[_Timing], load: float | None, length: float | None, tried: int = 1) -> Speedup:
+    ratio = sum(each.plain_seconds for each in timings) / sum(each.seconds for each in timings)
+    z = NormalDist().inv_cdf(1 - (1 - LEVEL) / (2 * tried))
+    single = [each for each in timings if len(each.plain) > 1]  # the rate of several requests at once is no step's
+    plain = [seconds for each in single for _, _, seconds in each.plain]
+    rate = len(plain) / sum(plain) if plain else 0.0
+    runs = _half_width(np.array([*_observations(timings)]), z)
+    processes = z * (_STATE + _STATE_SECONDS * rate)
+    width = min(math.hypot(runs, processes), z * _MAX_ERROR)
     return Speedup(
         ratio=ratio,
         low=ratio * math.exp(-width),
         high=ratio * math.exp(width),
         other_load=load,
-        tokens_per_round=tokens_per_round,
-        repeats_help=error > fixed,
+        tokens_per_round=length,
+        width_from="runs" if runs > processes else "processes",
     )
 
 
-def _standard_error(observations: _Floats) -> float:
-    """Return the standard error of their mean, with the variance of Student's t, since they are few."""
+def _half_width(observations: _Floats, z: float) -> float:
+    """Return the half-width of Student's t interval of their mean, at the level of the normal quantile z."""
     number = len(observations)
     if number < _MIN_PARTS:
-        return _DEFAULT_ERROR
-    return float(observations.std(ddof=1) / math.sqrt(number) * math.sqrt((number - 1) / (number - 3)))
+        return z * _DEFAULT_ERROR
+    freedom = number - 1
+    # Student's quantile by Cornish and Fisher's expansion (Abramowitz and Stegun, 26.7.5)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    quantile = z + sum(term / freedom**power for power, term in enumerate(terms, 1))
+    return float(quantile * observations.std(ddof=1) / math.sqrt(number))
 
 
-def _observations(raced: Sequence[_Raced]) -> Iterator[float]:
+def _observations(timings: Sequence[_Timing]) -> Iterator[float]:
     """Yield observations of the logarithm of the speedup, up to a constant.
 
     From six prompts on, these are the prompts, as in the standard error of a ratio of sums; else parts of runs:
     log(pace of plain steps / pace of rounds), a pace being seconds / usual seconds of the same kinds of steps.
-    Without steps, a run is one part.
     """
-    if len(prompts := {each.prompt for each in raced}) >= ENOUGH:
-        sums = np.array([(each.plain_seconds, each.seconds) for each in raced]).sum(axis=0)
+    if len(prompts := dict.fromkeys(each.prompt for each in timings)) >= SAMPLE_PROMPTS:
+        sums = np.array([(each.plain_seconds, each.seconds) for each in timings]).sum(axis=0)
         for prompt in prompts:
-            of_prompt = [(each.plain_seconds, each.seconds) for each in raced if each.prompt == prompt]
+            of_prompt = [(each.plain_seconds, each.seconds) for each in timings if each.prompt == prompt]
             shares = np.array(of_prompt).sum(axis=0) / sums
             yield (shares[0] - shares[1]) * len(prompts)
         return
-    if not all(each.speculative for each in raced):
-        yield from (math.log(each.plain_seconds / each.seconds) for each in raced)
-        return
-    plain_usual = _means_by_kind(step for each in raced for run in each.plain for step in run)
-    usual = _means_by_kind(step for each in raced for step in each.speculative)
-    for each in raced:
-        wanted = max(min(each.plain_seconds, each.seconds) / _PART_SECONDS, math.ceil(_MIN_PARTS / len(raced)))
-        parts = max(int(min(wanted, len(each.speculative) / _MIN_PART_STEPS)), 1)
-        plain = np.mean([_paces(run, plain_usual, parts) for run in each.plain], axis=0)
-        yield from np.log(plain / _paces(each.speculative, usual, parts))
+    plain_usual = _usual_seconds(step for each in timings for step in each.plain)
+    usual = _usual_seconds(rounds := [step for each in timings for step in each.speculative])
+    if len(rounds) < 2 * len(usual):
+        return  # what is usual for each kind is unknown
+    freedom = math.sqrt(len(rounds) / (len(rounds) - len(usual)))  # each kind's mean takes up a degree
+    for each in timings:
+        wanted = max(min(each.plain_seconds, each.seconds) / _PART_SECONDS, math.ceil(_MIN_PARTS / len(timings)))
+        most = min(len(each.plain), len(each.speculative)) / _MIN_PART_STEPS
+        parts = max(int(min(wanted, most)), 1)
+        yield from freedom * np.log(_paces(each.plain, plain_usual, parts) / _paces(each.speculative, usual, parts))
 
 
-def _means_by_kind(steps: Iterable[_Step]) -> dict[Hashable, float]:
-    by_kind = defaultdict[Hashable, list[float]](list)
-    for kind, seconds in steps:
-        by_kind[kind].append(seconds)
-    return {kind: fmean(seconds) for kind, seconds in by_kind.items()}
+def _usual_seconds(steps: Iterable[_Step]) -> dict[Hashable, float]:
+    """Return mean seconds per unit by kind."""
+    sums = defaultdict[Hashable, _Floats](lambda: np.zeros(2))
+    for kind, units, seconds in steps:
+        sums[kind] += (seconds, max(units, 1))
+    return {kind: seconds / units for kind, (seconds, units) in sums.items()}
 
 
 def _paces(steps: Sequence[_Step], usual: Mapping[Hashable, float], parts: int) -> _Floats:
     """Return seconds / usual seconds of parts with the same number of steps, shape (parts,)."""
-    sums = [part.sum(axis=0) for part in np.array_split([(seconds, usual[kind]) for kind, seconds in steps], parts)]
-    return np.array([seconds / expected for seconds, expected in sums])
+    pairs = [(seconds, usual[kind] * max(units, 1)) for kind, units, seconds in steps]
+    return np.array([np.divide(*part.sum(axis=0)) for part in np.array_split(pairs, parts)])

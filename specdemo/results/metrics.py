@@ -32,7 +32,7 @@ def _best_lookaheads(agrees: Sequence[bool], room: int) -> list[int]:
 ROUNDS_TO_JUDGE = 12  # without any accepted proposal: with α = 0.2 that happens in 7 % of runs
 
 FORMULAS = {
-    "speedup": "plain seconds / speculative seconds for the same number of new tokens, prefill excluded",
+    "speedup": "plain seconds / speculative seconds for the same new tokens; prefill excluded, repeats included",
     "acceptance_rate": "accepted / proposed, over rounds whose proposals are known",
     "mean_acceptance_length": "committed tokens / target passes (plain decoding: 1)",
     "per_position": "rounds that accepted at least i proposals / rounds",

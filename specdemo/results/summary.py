@@ -1,5 +1,6 @@
 """The summary of a comparison, for page, terminal, reports and files: headline, sentences, figures and warnings."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -104,10 +105,10 @@ def headline_of(ratio: float) -> str:
     return f"{times(ratio)} {'slower' if ratio < 1 else 'faster'}"
 
 
-def times(ratio: float) -> str:
+def times(ratio: float, *, exact: bool = False) -> str:
     """How many times as fast the faster side is; two decimals only where they matter."""
     factor = max(ratio, 1 / ratio)
-    return f"{factor:.1f}×" if factor >= _EXACT else f"{factor:.2f}×"
+    return f"{factor:.2f}×" if exact or round(factor, 2) < _EXACT else f"{factor:.1f}×"
 
 
 def expectation(speedup: Speedup) -> str:
@@ -116,22 +117,22 @@ def expectation(speedup: Speedup) -> str:
     busy = f"Other programs took {percent(speedup.other_load or 0.0)} of the processor"
     match speedup.state:
         case "disturbed":
-            return f"{busy}, too much to tell: {expected} without them."
+            return f"{busy}, which leaves open which side is faster: {expected} without them."
         case "close":
-            return f"Too close to tell which side is faster: {expected}."
+            return f"This leaves open which side is faster: {expected}."
     return f"{busy}: {expected} without them." if speedup.busy else f"{capitalised(expected)}."
 
 
 def _between(speedup: Speedup) -> str:
     """Both ends of the interval in words, with the direction once if it is the same."""
-    slower, faster = f"{times(speedup.low)} slower", f"{times(speedup.high)} faster"
-    if times(speedup.low) == "1.00×":
-        return f"up to {faster}"
-    if times(speedup.high) == "1.00×":
-        return f"up to {slower}"
-    if speedup.low > 1:
-        return f"{times(speedup.low)} to {faster}"
-    return f"{slower} to {faster}" if speedup.high > 1 else f"{times(speedup.high)} to {slower}"
+    ends = sorted((speedup.low, speedup.high), key=lambda end: abs(math.log(end)))
+    near, far = (times(end, exact=times(ends[0]) == times(ends[1])) for end in ends)
+    direction = "faster" if ends[1] > 1 else "slower"
+    if near == "1.00×":
+        return f"up to {far} {direction}"
+    if speedup.low < 1 < speedup.high:
+        return f"{times(speedup.low)} slower to {times(speedup.high)} faster"
+    return f"{near} to {far} {direction}"
 
 
 def _pooled(comparison: Comparison, speedup: Speedup | None) -> str:
@@ -221,10 +222,9 @@ def _evidence(comparison: Comparison, speedup: Speedup) -> str:
         f"For the same {counted(tokens, 'token')} plain decoding took {seconds['plain']:.2f} s and speculative "
         f"{seconds['speculative']:.2f} s{runs}: {speedup}."
     )
-    if speedup.repeats_help:
-        return f"{took} A longer answer or more repeats would narrow the interval."
-    if speedup.busy:
-        return f"{took} Only a quieter machine would narrow the interval."
+    if speedup.width_from == "runs":
+        quieter = "A quieter machine, a" if speedup.busy else "A"
+        return f"{took} {quieter} longer answer or more repeats would narrow the interval."
     return f"{took} More repeats would not narrow the interval: it covers how much processes and moments differ."
 
 

@@ -24,7 +24,7 @@ class RunWarning:
 
 def warnings(comparison: Comparison, speedup: Speedup | None = None) -> Iterator[RunWarning]:
     if reason := fault(comparison):
-        yield RunWarning("fault", reason, "outputs differ beyond rounding")
+        yield RunWarning("fault", reason, "outputs differ, see Why?")
     if reason := disturbed(estimate.other_load(comparison)):
         yield RunWarning("disturbed", reason, "other programs interfered")
     if reason := _unusual(speedup):
@@ -54,7 +54,7 @@ def warnings(comparison: Comparison, speedup: Speedup | None = None) -> Iterator
 
 def disturbed(share: float | None) -> str:
     """Warn if other programs took much of the processor."""
-    if share is None or share <= estimate.BUSY:
+    if share is None or share <= estimate.BUSY_SHARE:
         return ""
     return (
         f"Other programs, including any browser on this machine, took {percent(share)} of the processor, which slows "
@@ -104,6 +104,6 @@ def _too_slow(comparison: Comparison) -> str:
 def ceiling(comparison: Comparison) -> tuple[float, int] | None:
     """A perfect draft's speedup and lookahead here; None if step costs are unknown or spoiled."""
     costs, settings = comparison.costs, comparison.settings
-    if costs is None or settings.kv_cache == "off" or (costs.other_load or 0.0) > estimate.BUSY:
+    if costs is None or settings.kv_cache == "off" or (costs.other_load or 0.0) > estimate.BUSY_SHARE:
         return None
     return metrics.ceiling(costs, free=not settings.strategy.drafter.model)

@@ -209,7 +209,7 @@ def outcome(result: Result, settings: GenerationSettings) -> Outcome:
     elif current is None:
         sentence = "There was no time to measure your setting."
     elif current.variant == best.variant:
-        sentence = "It is the best of those tried."
+        sentence = "Nothing that was tried is faster."
     elif current.speedup.high >= best.speedup.low:
         sentence = f"{capitalised(best.variant)} is not clearly faster."
     else:

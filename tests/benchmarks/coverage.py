@@ -34,7 +34,7 @@ from specdemo.models.converted import convert_pair
 from specdemo.racing.race import race
 from specdemo.racing.trials import repeats
 from specdemo.records import Comparison
-from specdemo.results.estimate import BUSY, of_comparison
+from specdemo.results.estimate import BUSY_SHARE, of_comparison
 from tests.support.recorded import RECORDED, Recorded, packed, recorded_races
 
 BESIDE = ("nothing", "25 %", "browser", "50 %", "build", "90 %", "nothing")
@@ -140,8 +140,8 @@ def table(races: Sequence[Recorded]) -> Iterator[str]:
             yield _row(f"{pair}, beside {what}", [each for each in mine if each.beside == what])
     for setting in dict.fromkeys((each.pair, each.setting) for each in races):
         yield _row(": ".join(setting), [each for each in races if (each.pair, each.setting) == setting])
-    for title, busy in (("others took little", False), (f"others took over {BUSY * 100:.0f} %", True)):
-        yield _row(title, [each for each in races if (each.load > BUSY) == busy])
+    for title, busy in (("others took little", False), (f"others took over {BUSY_SHARE * 100:.0f} %", True)):
+        yield _row(title, [each for each in races if (each.load > BUSY_SHARE) == busy])
     yield _row("all", races)
 
 

@@ -47,8 +47,6 @@ def expectations(pair: ModelPair, load: Load, *, repeats: int = REPEATS, tokens:
         {
             "prompt": prompts[point.part],
             "speedup": round(point.speedup.ratio, 2),
-            "low": round(point.speedup.low, 2),
-            "high": round(point.speedup.high, 2),
         }
         for point in sorted(points(found, part=lambda row: row.task), key=lambda point: int(point.part))
     ]

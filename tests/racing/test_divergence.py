@@ -51,7 +51,7 @@ def test_a_gap_beyond_rounding_is_a_fault() -> None:
     assert not apart.near_tie
     found = summarise(comparison.model_copy(update={"divergence": apart}))
     (warning,) = found.warnings
-    assert warning.chip == "outputs differ beyond rounding"
+    assert warning.chip == "outputs differ, see Why?"
     assert "“ over” 62 % (plain) and “ otherwise” 11 %" in warning.reason
     assert "larger than the rounding measured on the tokens just before" in warning.reason
     assert len([paragraph for paragraph in found.why if "at fault" in paragraph]) == 1
