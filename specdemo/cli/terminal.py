@@ -64,7 +64,7 @@ def safe_console(*, stderr: bool = False) -> Console:
 
 @contextmanager
 def racing(prompt: str, *, printed: bool, quiet: bool) -> Iterator[Callable[[RaceEvent], None]]:
-    """Show a race as it is decoded, then its headline, which repeats may change, and print the last headline at the end.
+    """Show a race as it is decoded, then its headline, which repeats may change, and print the last one.
     In a pipe, print text and headline after the race, and the headline again if it changes.
 
     Everything is drawn between slices and repeats: a drawing thread would cost time on the clocks.
