@@ -49,8 +49,6 @@ _MEMORY = 200  # rounds: the latest races count more than older ones, since the 
 _FORMAT = "rounds"  # of the kept file
 _MOST_BYTES = 2**20
 
-Floats = npt.NDArray[np.float64]
-
 
 def known_costs(engine: Engine, *, stop: Callable[[], bool] = lambda: False) -> Costs | None:
     """Return what quiet moments on this machine have shown, else measure; see `measure_costs`."""
@@ -202,7 +200,7 @@ def merged(costs: Costs | None, samples: Sequence[Sample]) -> Costs:
     measured, rounds, plain, drafting, verify = np.array(means).T
     step, lookaheads = float(np.average(plain, weights=rounds)), np.arange(measured[-1] + 1)
 
-    def filled(first: float, values: Floats) -> tuple[float, ...]:
+    def filled(first: float, values: npt.NDArray[np.float64]) -> tuple[float, ...]:
         """From the value at lookahead 0 on; `Costs` keeps longer rounds from costing less than shorter ones."""
         return tuple(step * np.interp(lookaheads, [0, *measured], [first, *np.maximum(values, first)]))
 
@@ -216,8 +214,8 @@ def merged(costs: Costs | None, samples: Sequence[Sample]) -> Costs:
 
 def learn(engine: Engine, comparison: Comparison) -> None:
     """Add a quiet race's rounds to the kept table."""
-    known, loads = recall(engine.name, engine.pair), estimate.loads(comparison)
-    if known is None or not loads or max(loads) > _QUIET or not comparison.settings.strategy.drafter.model:
+    known, load = recall(engine.name, engine.pair), estimate.mean_load((comparison, *comparison.repeats))
+    if known is None or load is None or load > _QUIET or not comparison.settings.strategy.drafter.model:
         return
     samples = _samples(timings(comparison.plain), timings(comparison.speculative), least=_ENOUGH)
     remember(engine, merged(known, samples).model_copy(update={"other_load": known.other_load}))

@@ -109,17 +109,13 @@ def of_comparison(comparison: Comparison) -> Speedup | None:
     number = len(rounds) + sum(trial.rounds or 0 for trial in repeats)
     decoded = metrics.decoded_tokens(comparison.speculative) + sum(trial.run_tokens for trial in repeats)
     length = decoded / number if known and all(trial.rounds for trial in repeats) else None
-    return _speedup([race, *(_timing(trial, 0) for trial in repeats)], other_load(comparison), length)
+    load = mean_load((comparison, *repeats))
+    return _speedup([race, *(_timing(trial, 0) for trial in repeats)], load, length)
 
 
-def loads(comparison: Comparison) -> list[float]:
-    """Known shares of the processor that other programs took, during the race and each repeat."""
-    shares = (comparison.other_load, *(trial.other_load for trial in comparison.repeats))
-    return [share for share in shares if share is not None]
-
-
-def other_load(comparison: Comparison) -> float | None:
-    return fmean(shares) if (shares := loads(comparison)) else None
+def mean_load(records: Iterable[Comparison | Trial]) -> float | None:
+    shares = [record.other_load for record in records if record.other_load is not None]
+    return fmean(shares) if shares else None
 
 
 def of_trials(trials: Sequence[Trial], prompts: Sequence[Hashable] | None = None, *, tried: int = 1) -> Speedup:
@@ -128,10 +124,9 @@ def of_trials(trials: Sequence[Trial], prompts: Sequence[Hashable] | None = None
     The intervals of `tried` settings hold together (Bonferroni's correction), so the best of them may be chosen.
     """
     timings = [_timing(trial, prompt) for trial, prompt in zip(trials, prompts or [0] * len(trials), strict=True)]
-    shares = [trial.other_load for trial in trials if trial.other_load is not None]
     rounds = [trial.rounds for trial in trials if trial.rounds]
     length = sum(trial.run_tokens for trial in trials) / sum(rounds) if len(rounds) == len(trials) else None
-    return _speedup(timings, fmean(shares) if shares else None, length, tried)
+    return _speedup(timings, mean_load(trials), length, tried)
 
 
 def _timing(trial: Trial, prompt: Hashable) -> _Timing:
@@ -180,14 +175,10 @@ def _half_width(observations: _Floats, z: float) -> float:
     number = len(observations)
     if number < _MIN_PARTS:
         return z * _DEFAULT_ERROR
-    freedom = number - 1
     # Student's quantile by Cornish and Fisher's expansion (Abramowitz and Stegun, 26.7.5)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    quantile = z + sum(term / freedom**power for power, term in enumerate(terms, 1))
+    cubic, fifth, seventh = z**3 + z, 5 * z**5 + 16 * z**3 + 3 * z, 3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z
+    freedom = number - 1
+    quantile = z + cubic / (4 * freedom) + fifth / (96 * freedom**2) + seventh / (384 * freedom**3)
     return float(quantile * observations.std(ddof=1) / math.sqrt(number))
 
 

@@ -22,9 +22,8 @@ _EXACT = 1.2  # within this factor of 1×, a second decimal matters
 class Summary:
     """Strings are empty where there is nothing to say.
 
-    `headline` is what the clocks showed in the race and its repeats, together so many `runs`, as `pooled` says;
-    `expectation` says what a quiet run would show. `certain` has counts, which no disturbance of the clocks affects.
-    `seconds` are means over these runs, for the same number of tokens on both sides, prefill excluded.
+    `headline` is what the clocks showed in all `runs`, which `pooled` names; `expectation`, what a quiet run would
+    show; `certain` has counts, which no disturbance of the clocks affects. `seconds` are means over the runs.
     """
 
     headline: str

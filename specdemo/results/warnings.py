@@ -25,9 +25,9 @@ class RunWarning:
 def warnings(comparison: Comparison, speedup: Speedup | None = None) -> Iterator[RunWarning]:
     if reason := fault(comparison):
         yield RunWarning("fault", reason, "outputs differ, see Why?")
-    if reason := disturbed(estimate.other_load(comparison)):
+    if reason := disturbed(estimate.mean_load((comparison, *comparison.repeats))):
         yield RunWarning("disturbed", reason, "other programs interfered")
-    if reason := _unusual(speedup):
+    if speedup is not None and (reason := _unusual(speedup)):
         yield RunWarning("unusual", reason, "unusually fast")
     unsteady = [side for side, warm_up in (comparison.warm_up or {}).items() if not warm_up.steady]
     if unsteady:
@@ -53,7 +53,6 @@ def warnings(comparison: Comparison, speedup: Speedup | None = None) -> Iterator
 
 
 def disturbed(share: float | None) -> str:
-    """Warn if other programs took much of the processor."""
     if share is None or share <= estimate.BUSY_SHARE:
         return ""
     return (
@@ -62,10 +61,9 @@ def disturbed(share: float | None) -> str:
     )
 
 
-def _unusual(speedup: Speedup | None) -> str:
-    """Explain a speedup beyond the tokens of a round, which reads the weights at least once, as a plain step does."""
-    length = None if speedup is None else speedup.tokens_per_round
-    if speedup is None or length is None or speedup.ratio <= _MARGIN * length:
+def _unusual(speedup: Speedup) -> str:
+    length = speedup.tokens_per_round
+    if length is None or speedup.ratio <= _MARGIN * length:
         return ""
     return (
         f"A speedup of {speedup.ratio:.2f}× is unusual where a round writes {length:.2f} tokens: a round reads all "

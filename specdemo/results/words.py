@@ -76,7 +76,7 @@ def run_words(comparison: Comparison) -> str:
 
 
 def shared_words(settings: GenerationSettings) -> str:
-    """Settings in words, without lookahead or threshold."""
+    """Without lookahead or threshold."""
     words = [settings.strategy.drafter.label.lower(), ENGINES[settings.engine].noun]
     if settings.do_sample:
         words.append(f"sampling at temperature {settings.temperature:g}, top-p {settings.top_p:g}")
