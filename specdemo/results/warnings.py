@@ -62,8 +62,7 @@ def disturbed(share: float | None) -> str:
 
 
 def _unusual(speedup: Speedup) -> str:
-    length = speedup.tokens_per_round
-    if length is None or speedup.ratio <= _MARGIN * length:
+    if (length := speedup.tokens_per_round) is None or speedup.ratio <= _MARGIN * length:
         return ""
     return (
         f"A speedup of {speedup.ratio:.2f}× is unusual where a round writes {length:.2f} tokens: a round reads all "
