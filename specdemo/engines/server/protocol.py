@@ -2,11 +2,22 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from specdemo.engines.base import Prefilling
 from specdemo.engines.server.client import Client, Event
-from specdemo.records import DraftCounts, FinishReason, Model, Request, Round, TraceSource
+from specdemo.engines.server.failures import ExcessError
+from specdemo.records import MAX_TOKENS, DraftCounts, FinishReason, Model, Request, Round, TraceSource
+from specdemo.text import printable
+
+# Tokens or proposals of an answer: 64 for each token of the longest one, which take 60 MB as records.
+AnswerTokens = Annotated[int, Field(ge=0, le=64 * MAX_TOKENS)]
+MAX_TOTAL = 2**31  # tokens of a prompt, or in a total that is only divided; more is nonsense
+PromptTokens = Annotated[int, Field(ge=0, le=MAX_TOTAL)]
+_MAX_LABEL = 100  # characters of a version or a precision
+_MAX_NAME = 4096  # characters of a model's name, which may be a path
 
 
 class Reader(ABC):
@@ -20,9 +31,19 @@ class Reader(ABC):
         self.prompt_tokens: int | None = None
         self.total: int | None = None  # tokens of the answer, once they are reported
         self.draft_counts: DraftCounts | None = None
+        self.hidden_tokens = 0  # in the total, but never sent
+        self._read = 0  # tokens
 
     @abstractmethod
     def on_event(self, event: Event) -> Iterator[Prefilling | Round]: ...
+
+    def read(self, event: Event) -> Iterator[Prefilling | Round]:
+        """Yield what `on_event` does. ExcessError: more tokens than any run has."""
+        for step in self.on_event(event):
+            self._read += len(step.committed) if isinstance(step, Round) else 0
+            if self._read > MAX_TOKENS:
+                raise ExcessError("tokens")
+            yield step
 
     def with_token_texts(self, step: Round) -> Round:
         """Detokenize each id separately; leave the round unchanged if the texts do not join to its own."""
@@ -61,10 +82,18 @@ class Dialect(ABC):
         return ""
 
 
+def label(value: object) -> str:
+    """Return what a server calls its version or the like, for display; empty if it is no text."""
+    return printable(value[:_MAX_LABEL]) if isinstance(value, str) else ""
+
+
 def choose(client: Client, models: Sequence[dict[str, Any]], name: str | None) -> dict[str, Any]:
     """Return the model with this name, or the only one. Otherwise raise a ServerError that lists them."""
     option = "--plain-model" if client.side == "plain" else "--model"
-    names = client.redacted(", ".join(str(model["id"]) for model in models))
+    for model in models:
+        if not isinstance(model["id"], str) or not 0 < len(model["id"]) <= _MAX_NAME:
+            raise client.error(f"lists a model without a usable name ({client.redacted(model['id'])}); check it.")
+    names = client.redacted(", ".join(model["id"] for model in models))
     if name is None:
         if len(models) == 1:
             return models[0]
