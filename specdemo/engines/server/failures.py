@@ -34,7 +34,7 @@ def redacted(message: Any, address: str) -> str:
     text = message if isinstance(message, str) else json.dumps(message)
     if text.lstrip().startswith("<"):
         title = re.split(r"</?title>", text[:_TITLE_SEARCH], maxsplit=2, flags=re.IGNORECASE)[1:2]
-        text = ", ".join(["a web page", *map(repr, title)])
+        text = ", ".join(["a web page", *map(repr, filter(None, title))])
     text = " ".join("".join(letter if letter.isprintable() else " " for letter in text[:2000]).split())
     text = re.sub(f"{_ADDRESSES}|{re.escape(address)}", "…", text)
     return text if len(text) <= _MAX_QUOTED else text[:_MAX_QUOTED] + " …"

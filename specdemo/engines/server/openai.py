@@ -116,19 +116,21 @@ class OpenAIReader(Reader):
         if reason := choice.get("finish_reason"):
             self.finish_reason = "length" if reason == "length" else "stop"
         self._average = choice.get("avg_decoded_tokens_per_iter") or self._average
-        text, ids = self._late + self._text(choice), choice.get("token_ids") or ()
-        first, self._late = self._at == self.sent_at, ""
+        text, ids = self._text(choice), choice.get("token_ids") or ()
+        if not (text or ids):
+            return
         if len(ids) > MAX_TOKENS:
             raise ExcessError("tokens")
-        if text and not (ids or first) and choice.get("token_ids") == []:  # vLLM may hold text back
+        text, self._late, first = self._late + text, "", self._at == self.sent_at
+        if not (ids or first) and choice.get("token_ids") == []:  # vLLM may send a text after its ids
             self._late = text
-        elif text or ids:
-            if first or not ids:
-                self.trace_source = "reported" if ids else "bursts"
-            texts = zip(ids or [None], _split(text, len(ids) or 1), strict=True)
-            committed = tuple(Token(id=token, text=part) for token, part in texts)
-            yield Round(committed=committed, seconds=max(event.at - self._at, TICK), proposed=() if first else None)
-            self._at = event.at
+            return
+        if first or not ids:
+            self.trace_source = "reported" if ids else "bursts"
+        texts = zip(ids or [None], _split(text, len(ids) or 1), strict=True)
+        committed = tuple(Token(id=token, text=part) for token, part in texts)
+        yield Round(committed=committed, seconds=max(event.at - self._at, TICK), proposed=() if first else None)
+        self._at = event.at
 
     def end(self) -> Iterator[Round]:
         yield from super().end()
