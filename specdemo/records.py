@@ -266,8 +266,8 @@ def outcomes_from_counts(proposed: int, accepted: int) -> list[Outcome]:
 
 class DraftCounts(Record):
     """A server's totals over rounds that proposed something, of which `by_position[i]` accepted more than i tokens.
-    `of_server`: differences of the server's counters, which include other requests. `proposed` is 0 if only the tokens
-    per pass were reported.
+    `of_server`: differences of the server's counters, which include other requests. `proposed` is 0 if a server
+    reported only its tokens per pass.
     """
 
     rounds: Count
@@ -426,6 +426,13 @@ class Trial(Record):
     other_load: Probability | None = None
     plain_steps: tuple[tuple[Seconds, ...], ...] = Field((), max_length=2)
     round_steps: tuple[tuple[Count, int, Seconds], ...] = Field((), max_length=MAX_TOKENS)
+
+    @property
+    def passes(self) -> int | None:
+        """Target passes after the prefill. If `rounds` are unknown, tokens minus accepted ones; None without both."""
+        if self.rounds is not None or self.accepted is None:
+            return self.rounds
+        return max(self.run_tokens - self.accepted, 1)
 
 
 # How a run's proposals are known. "measured": recorded while decoding. "replayed": recomputed off the clock, by

@@ -113,7 +113,10 @@ def none_accepted() -> Events:
 def one_by_one(events: Events) -> Events:
     """Give every token an event of its own, as servers do that detokenize token by token."""
     return [
-        {**event, "choices": [{**choice, "token_ids": [token], "delta": {"content": choice["delta"]["content"] * first}}]}
+        {
+            **event,
+            "choices": [{**choice, "token_ids": [token], "delta": {"content": choice["delta"]["content"] * first}}],
+        }
         for event in events
         for choice in event["choices"] or [{"token_ids": [], "delta": {}}]
         for first, token in [(not index, token) for index, token in enumerate(choice.get("token_ids", []))]

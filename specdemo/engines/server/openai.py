@@ -2,8 +2,8 @@
 
 Each chunk is a round, although it need not be one target pass. The number of tokens is reported at the end or never,
 and divided among the chunks by text length, without those that were never sent, such as hidden thoughts. Chunks with
-token ids, as vLLM can send, are target passes if the counts at the end confirm it, or if the server decodes plainly and
-each chunk holds one token.
+token ids, as vLLM can send, are target passes if the counts at the end confirm it, or if the server decodes plainly
+and each chunk holds one token.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from specdemo.engines.base import Prefilling, counted_drafts
 from specdemo.engines.server import reports
 from specdemo.engines.server.client import REFUSALS, Client, Event
 from specdemo.engines.server.failures import ExcessError
-from specdemo.engines.server.protocol import Dialect, MAX_TOTAL, HttpRequest, Reader, choose, label
+from specdemo.engines.server.protocol import MAX_TOTAL, Dialect, HttpRequest, Reader, choose, label
 from specdemo.records import MAX_TOKENS, TICK, Model, Request, Round, Token, TraceSource
 from specdemo.strategies import Plain
 
@@ -182,7 +182,7 @@ class OpenAIReader(Reader):
         return (prefill, *(step.model_copy(update={"proposed": draft_tokens}) for step, draft_tokens in steps))
 
     def _accepted(self, sent: list[int]) -> list[int] | None:
-        """Return the number of proposals accepted in each pass, of which these were sent; None if these are no passes.
+        """Return how many proposals each pass accepted, of which these were sent; None if the chunks are no passes.
 
         The last pass can accept more than was sent, after the end of the text. A server that sends every token in a
         chunk of its own shows no pass at all.
@@ -198,6 +198,7 @@ class OpenAIReader(Reader):
         by_position = tuple(sum(count > index for count in sent) for index in range(max(sent, default=0)))
         reported = tuple(filter(None, counts.by_position))
         return sent if by_position == reported or not reported else None
+
     def _divided(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
         """Divide the reported number of tokens among the rounds, at least one each, by their texts' lengths."""
         texts = ["".join(token.text for token in step.committed) for step in rounds]
