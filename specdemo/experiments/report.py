@@ -5,7 +5,6 @@ HTML file that opens offline. Names of prompts, models and files are foreign tex
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple

@@ -236,6 +236,16 @@ def test_proposals_accepted_behind_the_end_of_the_text_are_unjudged() -> None:
     assert metrics.acceptance_rate(run) == 14 / 42
 
 
+def test_the_last_pass_may_accept_more_than_an_average_one_proposed() -> None:
+    counts = {"num_spec_steps": 2, "num_draft_tokens": 9, "num_accepted_draft_tokens": 9}
+    report = {**counts, "acceptance_histogram": [0, 1, *[0] * 6, 1], "per_step_accepted": [1, 8]}
+    chunks: Events = [{"choices": [{"delta": {"content": "x"}, "token_ids": ids}]} for ids in ([1], [2, 3], [4])]
+    end = {"choices": [], "usage": {"completion_tokens": 4}, "metrics": {"speculative_decoding": report}}
+    chunks[-1]["choices"][0]["finish_reason"] = "length"
+    run = raced([*chunks, end]).speculative
+    assert (run.passes_known, run.passes, run.draft_counts and run.draft_counts.by_position[-1]) == (True, 2, 1)
+
+
 def test_a_token_cut_within_a_character_has_no_text_of_its_own() -> None:
     run = raced(within_a_character()).speculative
     assert [token.text for token in run.rounds[15].committed] == [" help", " you", " with", ""]

@@ -190,14 +190,14 @@ class OpenAIReader(Reader):
         counts = self.draft_counts
         if counts is None:
             return sent if self._plain and not any(sent) else None
+        by_position = tuple(filter(None, counts.by_position))
         if unseen := counts.accepted - sum(sent):
-            longest = -(-counts.proposed // max(counts.rounds, 1))
+            longest = len(by_position) or -(-counts.proposed // max(counts.rounds, 1))
             if unseen < 0 or not any(sent) or sent[-1] + unseen > longest:
                 return None
             sent = [*sent[:-1], sent[-1] + unseen]
-        by_position = tuple(sum(count > index for count in sent) for index in range(max(sent, default=0)))
-        reported = tuple(filter(None, counts.by_position))
-        return sent if by_position == reported or not reported else None
+        seen = tuple(sum(count > index for count in sent) for index in range(max(sent, default=0)))
+        return sent if seen == by_position or not by_position else None
 
     def _divided(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
         """Divide the reported number of tokens among the rounds, at least one each, by their texts' lengths."""
