@@ -51,7 +51,7 @@ _ARRAYS = ("rows", "prompts", "data", "examples", "questions")  # where an objec
 _JUDGED = {"conversation_a", "conversation_b", "chosen", "rejected"}
 _ROLES, _CONTENTS = ("role", "from"), ("content", "value", "text", "parts")
 _OF_USER, _OF_SYSTEM = ("user", "human", "prompter"), ("system", "developer")
-_OPENING, _CLOSING = ("'", '"', "{", "["), ("'", '"', "}", "]")  # of parts of a list in numpy's form
+_OPENING, _CLOSING = "'\"{[", "'\"}]"  # of items of a list
 _LINES = (".jsonl", ".ndjson")
 _NO_TEXT = (".yaml", ".yml", ".toml", ".xml", ".html")  # their lines are not prompts
 
@@ -152,19 +152,24 @@ def read_prompts(path: Path, *, whole: bool = False) -> PromptFile:
     name = "standard input" if str(path) == "-" else path.name or str(path)
     bad, tasks = defaultdict[str, list[str]](list), dict[str, Task]()
     copies = defaultdict[str, Iterator[int]](lambda: count(2))
+    size = 0
     for read, (place, value) in enumerate(_records(path, name, whole=whole)):
-        left = MOST_RECORDS - max(read, len(tasks))
+        found = list[Task]()
         try:
-            found = [*islice(_tasks(value, place.split()[1], name.split(".")[0][:_MOST_LETTERS]), max(left, 0) + 1)]
-            if len(found) > left:
-                raise FileError(f"{quoted(name)} holds more than {MOST_RECORDS:,} prompts; choose a smaller file.")
-            for task in found:
-                unique = task.name
-                while unique in tasks:  # concatenated suites use names again
-                    unique = f"{task.name} ({next(copies[task.name])})"
-                tasks[unique] = task.model_copy(update={"name": unique})
+            for task in _tasks(value, place.split()[1], name.split(".")[0][:_MOST_LETTERS]):
+                found.append(task)
+                size += len(task.prompt)  # a long context may belong to many questions
+                if size > MOST_BYTES or max(read, len(tasks)) + len(found) > MOST_RECORDS:
+                    limit = f"{MOST_RECORDS:,} prompts or {MOST_BYTES // 2**20} MB of them"
+                    raise FileError(f"{quoted(name)} holds more than {limit}; choose a smaller file.")
         except ValueError as error:
             bad[str(error)].append(place)
+            continue
+        for task in found:
+            unique = task.name
+            while unique in tasks:  # concatenated suites use names again
+                unique = f"{task.name} ({next(copies[task.name])})"
+            tasks[unique] = task.model_copy(update={"name": unique})
     return PromptFile(name, [*tasks.values()], bad)
 
 
@@ -223,23 +228,14 @@ def _columnar(source: Path | BytesIO, name: str, package: str) -> _Records:
         else:
             from pyarrow.parquet import ParquetFile
 
-            rows = chain.from_iterable(batch.to_pylist() for batch in _batches(ParquetFile(source), name))
+            # few at once: a long text that is stored once may belong to every row
+            rows = chain.from_iterable(batch.to_pylist() for batch in ParquetFile(source).iter_batches(16))
         yield from _numbered("row", map(_decoded, rows))
     except ImportError as error:
         advice = f"install it with pip install {package}, or save the prompts as text, CSV or JSON."
         raise FileError(f"{quoted(name)} needs the package {package}; {advice}") from error
     except (OSError, ValueError, RuntimeError) as error:
         raise FileError(f"{quoted(name)} is damaged, or no saved dataset; choose another file.") from error
-
-
-def _batches(file: Any, name: str) -> Iterator[Any]:
-    """The rows of a Parquet file in parts, since a few compressed bytes can hold any number of them."""
-    size = 0
-    for batch in file.iter_batches(batch_size=1024):
-        size += batch.nbytes
-        if size > MOST_BYTES:
-            raise FileError(f"{quoted(name)} is larger than {MOST_BYTES // 2**20} MB; choose a smaller file.")
-        yield batch
 
 
 def _decoded(value: Any) -> Any:
@@ -287,10 +283,9 @@ def _rows(text: str, names: Sequence[str], dialect: Mapping[str, Any]) -> _Recor
         except StopIteration:
             return
         else:
-            fits = len(cells) <= len(names)
-            problem = ValueError(f"it has {len(cells)} cells under {len(names)} names")
+            problem = len(cells) > len(names) and ValueError(f"it has {len(cells)} cells under {len(names)} names")
             if cells or number == 1:
-                yield f"row {number}", dict(zip(names, cells)) if fits else problem  # noqa: B905
+                yield f"row {number}", problem or dict(zip(names, cells))  # noqa: B905
 
 
 def _json(text: str, *, rather_lines: bool) -> _Records:
@@ -316,8 +311,8 @@ def _items(value: Any) -> list[Any]:
         return [value] if value and all(_text(_lowered(item), *_ROLES) for item in value) else value
     fields = _lowered(value)
     arrays = {name: field for name, field in fields.items() if isinstance(field, list) and field}
-    if {"columns", "data"} <= arrays.keys():
-        return [dict(zip(fields["columns"], row, strict=False)) for row in fields["data"]]
+    if {"columns", "data"} <= arrays.keys() and all(isinstance(row, list) for row in fields["data"]):
+        return [dict(zip(map(str, fields["columns"]), row, strict=False)) for row in fields["data"]]
     if any(isinstance(fields.get(name), str) for name in TEXTS) or {"prompt", "input", *CHATS[:-1]} & arrays.keys():
         return [value]
     if _known(fields) and all(isinstance(column, dict) for column in fields.values()):
@@ -342,14 +337,11 @@ def _unfolded(value: Any) -> Any:
 def _literal(text: str) -> Any:
     """A list as Python or numpy writes it, the latter without commas; None if it is something else."""
     try:
+        if re.search(r"['\"}\]]\s+['\"{\[]", text):
+            tokens = [token.string for token in generate_tokens(StringIO(text).readline) if token.string.strip()]
+            missing = [last[-1] in _CLOSING and part[0] in _OPENING for last, part in pairwise(["[", *tokens])]
+            text = "".join("," * comma + token for comma, token in zip(missing, tokens, strict=True))
         with warnings.catch_warnings(action="ignore"):  # of escape sequences that Python does not know
-            if re.search(r"['\"}\]]\s+['\"{\[]", text):
-                tokens = (token.string for token in generate_tokens(StringIO(text).readline))
-                parts = ["", *filter(str.strip, tokens)]
-                between = (last[-1:] in _CLOSING and part[:1] in _OPENING for last, part in pairwise(parts))
-                text = "".join(
-                    f",{part}" if needed else part for needed, part in zip(between, parts[1:], strict=True)
-                )
             return literal_eval(text)
     except (ValueError, SyntaxError, TokenError, MemoryError, RecursionError):
         return None

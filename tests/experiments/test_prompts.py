@@ -162,7 +162,7 @@ def test_parquet_files_may_hold_bytes_and_are_limited(tmp_path: Path, monkeypatc
     assert read(id=["x"], messages=[CHAT[:2]]) == [task("Hi", "x", system="Be brief.")]
     assert read(id=[b"x"], turns=[[b"Hi", b"A\nB"]]) == chat("x", system="")
     monkeypatch.setattr(prompts, "MOST_BYTES", 10**6)
-    with pytest.raises(FileError, match="is larger than"):  # from a file of a few kB
+    with pytest.raises(FileError, match="holds more than"):  # from a file of a few kB
         read(prompt=["x" * 1000] * 5000)
 
 
@@ -262,8 +262,13 @@ def test_a_file_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "At most 4 of them are measured, from every category in turn." in read_prompts(path).about()
     bomb = written(tmp_path, "bomb.json", json.dumps({"prompt": "x"} | dict.fromkeys(("paragraphs", "qas"), [1] * 9)))
     monkeypatch.setattr(prompts, "MOST_RECORDS", 80)
-    with pytest.raises(FileError, match="holds more than 80 prompts"):
+    with pytest.raises(FileError, match="holds more than 80 prompts or 128 MB of them"):
         read_prompts(bomb)
+    squad = {"context": "x" * 900, "qas": [{"question": "Q"}] * 40}
+    monkeypatch.setattr(prompts, "MOST_BYTES", 10_000)  # more than the file has
+    with pytest.raises(FileError, match="holds more than"):
+        read_prompts(written(tmp_path, "squad.jsonl", lines(squad)))
+    monkeypatch.setattr(prompts, "MOST_BYTES", 2**20)
     long = written(tmp_path, "long.jsonl", lines({"turns": ["Hi"] * 257}))
     assert read_prompts(long).bad == {"it has more than 256 turns": ["line 1"]}
     monkeypatch.setattr(prompts, "MOST_CHARACTERS", 10)

@@ -283,10 +283,6 @@ def _round_counts(
     """Return the counts of every pass after the prefill's, which committed these tokens; None if unknown."""
     if totals is not None and not totals.of_server:  # only sums matter, so the first round can have them all
         passes = len(rounds) if known else totals.passes(tokens)
-        return tuple(
-            RoundCounts(*(totals.proposed, totals.accepted) if not index else (0, 0)) for index in range(passes)
-        )
-    every = tuple(
-        RoundCounts(None if step.proposed is None else len(step.proposed), step.accepted) for step in rounds
-    )
-    return every if known else None
+        return (RoundCounts(totals.proposed, totals.accepted), *[RoundCounts(0, 0)] * (passes - 1))[:passes]
+    counts = ((None if step.proposed is None else len(step.proposed), step.accepted) for step in rounds)
+    return tuple(RoundCounts(*each) for each in counts) if known else None

@@ -18,15 +18,7 @@ from pydantic import Field
 from specdemo.engines import formats
 from specdemo.engines.base import Prefilling, counted_drafts
 from specdemo.engines.server.client import Client, Event, SilentError
-from specdemo.engines.server.protocol import (
-    AnswerTokens,
-    Dialect,
-    HttpRequest,
-    PromptTokens,
-    Reader,
-    choose,
-    label,
-)
+from specdemo.engines.server.protocol import AnswerTokens, Dialect, HttpRequest, PromptTokens, Reader, choose, label
 from specdemo.errors import ServerError
 from specdemo.records import MAX_TOKENS, TICK, Count, Model, Record, Request, Round, Token
 
