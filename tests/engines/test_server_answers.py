@@ -157,6 +157,7 @@ FAILED: dict[str, tuple[Answer, str]] = {
     "deep content": (Answer(stream=frames(nested(900))), "sent an event that is no JSON"),
     "too many ids": (Answer(stream=(many_ids(10**6), *EVENTS)), "sends more tokens than any answer needs"),
     "too many ids in all": (Answer(stream=[many_ids(1000)] * 3), "sends more tokens than any answer needs"),
+    "too long a text": (Answer(stream=frames(chat("x" * 2**20), chat("x"))), "sends more text than any answer needs"),
     "many titles": (Answer("<title>" * 9000 + "Chat"), "no JSON object (a web page)"),
     "spaces at the end": (Answer(stream=(*EVENTS[:2], b"data: " + b" " * 60_000 + b"evicted")), "answer: evicted"),
 }

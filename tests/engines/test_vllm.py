@@ -189,7 +189,8 @@ HIDDEN: dict[str, tuple[dict[str, Any], int]] = {
     "thoughts": ({"completion_tokens_details": {"reasoning_tokens": 50}}, 50),
     "SGLang's": ({"reasoning_tokens": 50}, 50),
     "wrong predictions": ({"completion_tokens_details": {"rejected_prediction_tokens": 50}}, 50),
-    "more than there are": ({"completion_tokens_details": {"reasoning_tokens": 10**9}}, 56),
+    "more than there are": ({"completion_tokens_details": {"reasoning_tokens": 10**5}}, 56),
+    "more than any answer has": ({"completion_tokens_details": {"reasoning_tokens": 2**31}}, 0),
     "none": ({"completion_tokens_details": None}, 0),
 }
 

@@ -9,6 +9,7 @@ and each chunk holds one token.
 from collections.abc import Callable, Iterator
 from functools import cache, cached_property, partial
 from itertools import accumulate, pairwise
+from time import perf_counter
 from typing import Any
 
 from specdemo.capabilities import SERVERS
@@ -17,12 +18,14 @@ from specdemo.engines.base import Prefilling, counted_drafts
 from specdemo.engines.server import reports
 from specdemo.engines.server.client import REFUSALS, Client, Event
 from specdemo.engines.server.failures import ExcessError
-from specdemo.engines.server.protocol import MAX_TOTAL, Dialect, HttpRequest, Reader, choose, label
+from specdemo.engines.server.protocol import MOST_PROMPT, MOST_REPORTED, Dialect, HttpRequest, Reader, choose, label
 from specdemo.records import MAX_TOKENS, TICK, Model, Request, Round, Token, TraceSource
 from specdemo.strategies import Plain
 
 _LETTERS_PER_TOKEN = 4  # of English, for texts whose length in tokens is only estimated
 _PREFIXES = ("/v1", "/v3", "")  # where servers have the protocol; OpenVINO Model Server: v3
+_TOKEN_TEXT = 1000  # characters of a token; the longest are rows of spaces or dashes
+_TEXTS_SECONDS = 10.0  # to ask for the texts of tokens that came together, which are only for display
 _METRICS_SECONDS = 2.0  # to wait for `/metrics`, without which only the counts are missing
 
 
@@ -79,7 +82,8 @@ class OpenAI(Dialect):
         return f"{self._prefix}/chat/completions", {**body, "messages": request.messages}, reader
 
     def _text_of(self, token: int) -> str:
-        return str(self._client.fetch("/detokenize", {"model": self._name, "tokens": [token]}).get("prompt"))
+        text = str(self._client.fetch("/detokenize", {"model": self._name, "tokens": [token]}).get("prompt"))
+        return text if len(text) <= _TOKEN_TEXT else ""
 
     def count_tokens(self, text: str) -> int:
         """Return a rough estimate: not every server can count tokens."""
@@ -97,6 +101,7 @@ class OpenAIReader(Reader):
         self._report: reports.Report | None = None
         self._average: object = None  # tokens per pass, from TensorRT-LLM
         self._late = ""  # text whose ids came before
+        self._texts_until = 0.0  # by `perf_counter`
         self._thinks = self._thought = False
         self._reasoning = self._rejected = 0  # tokens in the total: thoughts, and predictions that were wrong
 
@@ -106,7 +111,7 @@ class OpenAIReader(Reader):
             details = usage.get("completion_tokens_details")
             details = usage | (details if isinstance(details, dict) else {})  # SGLang has them at the top
             self.total = _count(usage.get("completion_tokens")) or self.total
-            self.prompt_tokens = _count(usage.get("prompt_tokens")) or self.prompt_tokens
+            self.prompt_tokens = _count(usage.get("prompt_tokens"), MOST_PROMPT) or self.prompt_tokens
             self._reasoning = _count(details.get("reasoning_tokens")) or 0
             self._rejected = _count(details.get("rejected_prediction_tokens")) or 0
         self._report = reports.Report.of(event.data) or self._report
@@ -156,7 +161,8 @@ class OpenAIReader(Reader):
 
     def with_token_texts(self, step: Round) -> Round:
         text, committed = "".join(token.text for token in step.committed), list[Token]()
-        for token in step.ids if len(step.ids) > 1 else ():
+        self._texts_until = self._texts_until or perf_counter() + _TEXTS_SECONDS
+        for token in step.ids if len(step.ids) > 1 and perf_counter() < self._texts_until else ():
             part = self._text_of(token)
             committed.append(Token(id=token, text=part if text.startswith(part) else ""))  # empty for special tokens
             text = text.removeprefix(part)
@@ -213,8 +219,8 @@ class OpenAIReader(Reader):
         return tuple(divided)
 
 
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and 0 < value <= MAX_TOTAL else None
+def _count(value: object, most: int = MOST_REPORTED) -> int | None:
+    return value if isinstance(value, int) and 0 < value <= most else None
 
 
 def _joined(content: object) -> str:

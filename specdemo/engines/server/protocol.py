@@ -12,10 +12,12 @@ from specdemo.engines.server.failures import ExcessError
 from specdemo.records import MAX_TOKENS, DraftCounts, FinishReason, Model, Request, Round, TraceSource
 from specdemo.text import printable
 
-# Tokens or proposals of an answer: 64 for each token of the longest one, which take 60 MB as records.
-AnswerTokens = Annotated[int, Field(ge=0, le=64 * MAX_TOKENS)]
-MAX_TOTAL = 2**31  # tokens of a prompt, or in a total that is only divided; more is nonsense
-PromptTokens = Annotated[int, Field(ge=0, le=MAX_TOTAL)]
+# Limits of what servers report; more is nonsense, and would fill the memory.
+MOST_REPORTED = 64 * MAX_TOKENS  # tokens or proposals of an answer, which take 60 MB as records
+MOST_PROMPT = 2**31  # tokens
+_MOST_TEXT = 512 * MAX_TOKENS  # characters of an answer; the longest tokens are rows of spaces or dashes
+AnswerTokens = Annotated[int, Field(ge=0, le=MOST_REPORTED)]
+PromptTokens = Annotated[int, Field(ge=0, le=MOST_PROMPT)]
 _MAX_LABEL = 100  # characters of a version or a precision
 _MAX_NAME = 4096  # characters of a model's name, which may be a path
 
@@ -32,17 +34,19 @@ class Reader(ABC):
         self.total: int | None = None  # tokens of the answer, once they are reported
         self.draft_counts: DraftCounts | None = None
         self.hidden_tokens = 0  # in the total, but never sent
-        self._read = 0  # tokens
+        self._read = self._characters = 0  # tokens and characters so far
 
     @abstractmethod
     def on_event(self, event: Event) -> Iterator[Prefilling | Round]: ...
 
     def read(self, event: Event) -> Iterator[Prefilling | Round]:
-        """Yield what `on_event` does. ExcessError: more tokens than any run has."""
+        """Yield what `on_event` does. ExcessError: more tokens or text than any run has."""
         for step in self.on_event(event):
-            self._read += len(step.committed) if isinstance(step, Round) else 0
-            if self._read > MAX_TOKENS:
-                raise ExcessError("tokens")
+            if isinstance(step, Round):
+                self._read += len(step.committed)
+                self._characters += sum(len(token.text) for token in step.committed)
+                if self._read > MAX_TOKENS or self._characters > _MOST_TEXT:
+                    raise ExcessError("tokens" if self._read > MAX_TOKENS else "text")
             yield step
 
     def with_token_texts(self, step: Round) -> Round:
