@@ -7,7 +7,10 @@ must be aligned with the chunks. A report that is malformed or contradicts itsel
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import reduce
 from itertools import pairwise
+from operator import getitem
 from typing import Annotated, Any, Self
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -17,15 +20,8 @@ from specdemo.engines.server.protocol import AnswerTokens
 from specdemo.records import MAX_TOKENS, DraftCounts, Record
 
 _Drafted = Annotated[int, Field(ge=0, le=256)]  # of a round; more is nonsense, and would fill the memory
-# vLLM; TensorRT-LLM, in the choice; SGLang; mlx-vlm and llama.cpp
-_PLACES = (
-    ("metrics", "speculative_decoding"),
-    ("choices", 0, "speculative_decoding"),
-    ("sglext", "spec_tokens_details"),
-    ("timings",),
-)
-
-
+_IN_VLLM, _IN_TENSORRT = ("metrics", "speculative_decoding"), ("choices", 0, "speculative_decoding")
+_PLACES = _IN_VLLM, _IN_TENSORRT, ("sglext", "spec_tokens_details"), ("timings",)
 _COUNTERS = "spec_decode_num_", "request_success_", "generation_tokens_"  # of vLLM
 
 
@@ -34,8 +30,8 @@ def _named(*names: str, **limits: Any) -> Any:
 
 
 class Report(Record):
-    """A request's counts, by step if vLLM was started to report in detail. `steps` is None from llama.cpp, and
-    `lifetime` if mlx-vlm counted them for all requests together.
+    """A request's counts under the names of vLLM, TensorRT-LLM, SGLang, or mlx-vlm and llama.cpp; by step if vLLM was
+    started to report in detail. Only mlx-vlm, whose counts are those of all requests together, has `draft_rounds`.
     """
 
     steps: AnswerTokens | None = _named("num_spec_steps", "spec_verify_ct", "draft_rounds", default=None)
@@ -51,17 +47,12 @@ class Report(Record):
     draft_rounds: AnswerTokens | None = None
 
     @classmethod
-    def of(cls, chunk: dict[str, Any]) -> Self | None:
+    def of(cls, chunk: Any) -> Self | None:
         for place in _PLACES:
-            try:
-                value: Any = chunk
-                for key in place:
-                    value = value[key]
-                report = cls.model_validate(value)
-            except (LookupError, TypeError, ValidationError):
-                continue
-            if report.accepted <= report.proposed:
-                return report
+            with suppress(LookupError, TypeError, ValidationError):
+                report = cls.model_validate(reduce(getitem, place, chunk))
+                if report.accepted <= report.proposed:
+                    return report
         return None
 
     def counts(self, tokens: int) -> DraftCounts:
