@@ -155,6 +155,10 @@ FAILED: dict[str, tuple[Answer, str]] = {
     "no text": (Answer(stream=("[DONE]",)), "ended its answer before any text"),
     "other types": (Answer(stream=(*EVENTS[:2], {"choices": 3})), "unknown format ('int' object is not iterable)"),
     "deep content": (Answer(stream=frames(nested(900))), "sent an event that is no JSON"),
+    "many lists": (
+        Answer(stream=frames(b'data: {"usage": [' + b"[]," * 2**18 + b"[]]}\n\n")),
+        "an event that is no JSON",
+    ),
     "too many ids": (Answer(stream=(many_ids(10**6), *EVENTS)), "sends more tokens than any answer needs"),
     "too many ids in all": (Answer(stream=[many_ids(1000)] * 3), "sends more tokens than any answer needs"),
     "too long a text": (Answer(stream=frames(chat("x" * 2**20), chat("x"))), "sends more text than any answer needs"),

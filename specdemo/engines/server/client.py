@@ -32,8 +32,13 @@ _CONNECT_SECONDS = 5.0  # a reachable host accepts in well under one; more only 
 _OBJECT_BYTES = 8 * 2**20  # of an answer without a stream; a list of a thousand models takes 0.5 MB
 _STREAM_BYTES = 32 * 2**20  # of a stream; llama.cpp takes 1.5 kB per event, and a run has at most 2,048 tokens
 _STREAM_EVENTS = 50_000  # of a stream; more of the smallest ones would fill the memory
-_EVENT_BYTES = 8 * 2**20  # of an event; vLLM's first one has the ids of the prompt, 7 bytes each
+_EVENT_BYTES = 8 * 2**20  # of an event; vLLM's first one has the ids of the prompt, 7 bytes each, which may be long
 _HEAD_BYTES = 2**16  # of an answer's beginning, to quote from if it is no stream of events
+# of an event, for both protocols; others can be large, such as the ids of the prompt
+_FIELDS = (
+    "choices", "usage", "metrics", "sglext", "timings",
+    "content", "tokens", "tokens_predicted", "prompt_progress", "stop", "stop_type",
+)  # fmt: skip
 # ask for counts, ids and, from SGLang, acceptance; some servers refuse them
 _OPTIONAL = ("stream_options", "return_token_ids", "return_spec_tokens_details")
 _URL_PATH = r"(?P<root>.*?)(?P<version>/v\d\w*(/.*?)?)?(/(chat/)?completions?|/models|/responses|/props|/health)?/*"
@@ -216,7 +221,7 @@ class Client:
             raise self.error(f"failed in the middle of its answer: {self.redacted(reason)}")
         if data is None and text.startswith("{"):
             raise self.error(f"sent an event that is no JSON ({self.redacted(text)}); see its log, and run again.")
-        return data if isinstance(data, dict) else None
+        return {name: data[name] for name in _FIELDS if name in data} if isinstance(data, dict) else None
 
     def _response_error(self, status: int, text: str, *, streamed: bool = False) -> ServerError:
         return self.error(failures.describe(status, text, self._address, self._key_variable, streamed=streamed))

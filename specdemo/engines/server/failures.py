@@ -8,6 +8,7 @@ from typing import Any
 _MAX_QUOTED = 300  # characters of a server's message
 _TITLE_SEARCH = 2**16  # characters in which the title of a web page must be
 _MAX_DEPTH = 64  # of JSON; real answers have about ten levels, and recursion ends at a thousand
+_MAX_BRACKETS = 200_000  # of JSON; a list of a thousand models has 20,000, and empty lists take 20 times their text
 _ADDRESSES = r"\w+://[^\s\"'<>,;]+|\b\d+(?:\.\d+){3}(?::\d+)?\b"
 _SENTENCES = {
     401: "requires a valid API key; set {variable}",
@@ -62,6 +63,8 @@ def describe(status: int, text: str, address: str, key_variable: str, *, streame
 
 def parsed(text: str) -> Any:
     """Parse JSON, or return None. NaN is accepted and lone surrogates are replaced, since servers write them."""
+    if text.count("[") + text.count("{") > _MAX_BRACKETS:
+        return None
     try:
         value = json.loads(text)
         if re.search(r"\\u[dD][89a-fA-F]", text):
