@@ -130,6 +130,7 @@ def late() -> Events:
 
 
 SUMMARY: dict[str, Any] = {"per_step_accepted": [], "per_step_drafted": []}
+ONCE: dict[str, Any] = {"num_accepted_draft_tokens": 3, "acceptance_histogram": [13, 0, 0, 1]}
 BECOMES: dict[str, tuple[Events, str, float | None, int | None, bool]] = {
     "summary": (changed(**SUMMARY), "reported", 12 / 42, 35, True),
     "none accepted, in detail": (none_accepted(), "reported", 0, 47, False),
@@ -145,6 +146,7 @@ BECOMES: dict[str, tuple[Events, str, float | None, int | None, bool]] = {
     "fewer ids than tokens": (recorded("chat")[:5] + recorded("chat")[6:], "bursts", 12 / 42, 35, False),
     "a token per chunk": (one_by_one(recorded("chat")), "bursts", 12 / 42, 35, False),
     "a token per chunk, in sum": (one_by_one(changed(**SUMMARY)), "bursts", 12 / 42, 35, False),
+    "a token per chunk, one pass accepts": (one_by_one(changed(**SUMMARY, **ONCE)), "bursts", 3 / 42, 44, False),
     "a token per chunk, without counts": (one_by_one(without(-1, "metrics")), "bursts", None, None, False),
 }
 
