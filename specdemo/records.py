@@ -265,7 +265,8 @@ def outcomes_from_counts(proposed: int, accepted: int) -> list[Outcome]:
 
 class DraftCounts(Record):
     """A server's totals over rounds that proposed something, of which `by_position[i]` accepted more than i tokens.
-    `of_server`: differences of the server's counters, which include other requests.
+    `of_server`: differences of the server's counters, which include other requests. `proposed` is 0 if a server
+    reported only its tokens per pass.
     """
 
     rounds: Count
@@ -274,12 +275,19 @@ class DraftCounts(Record):
     by_position: tuple[Count, ...] = Field((), max_length=MAX_TOKENS)
     of_server: bool = False
 
+    def passes(self, tokens: int) -> int:
+        """Return the target passes behind this many tokens after the first. Of those accepted in the last pass, some
+        may lie behind the end of the text.
+        """
+        return min(max(tokens - self.accepted, self.rounds), tokens)
+
 
 class Run(Record):
     """One side of a comparison. `prefill` commits the first token; its seconds are the time to first token.
 
     `prompt_tokens` include chat and template. If `passes_known` is False, a server did not report which tokens came
-    from one pass, and a round is what arrived together.
+    from one pass, and a round is what arrived together. `hidden_tokens` were counted by a server but never sent, such
+    as thoughts; the time to first token includes those before the text.
     """
 
     prefill: Round
@@ -288,6 +296,7 @@ class Run(Record):
     passes_known: bool = True
     prompt_tokens: Count | None = None
     draft_counts: DraftCounts | None = None
+    hidden_tokens: Count = 0
 
     @classmethod
     def without(cls, reason: Literal["failed", "absent", "cancelled"]) -> Self:
@@ -297,6 +306,14 @@ class Run(Record):
     @property
     def tokens(self) -> tuple[Token, ...]:
         return tuple(token for step in (self.prefill, *self.rounds) for token in step.committed)
+
+    @property
+    def passes(self) -> int | None:
+        """Number of target passes after the prefill; None if unknown."""
+        if self.passes_known:
+            return len(self.rounds)
+        decoded = len(self.tokens) - 1 + self.hidden_tokens
+        return self.draft_counts.passes(decoded) if self.draft_counts is not None else None
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -407,6 +424,13 @@ class Trial(Record):
     other_load: Probability | None = None
     plain_steps: tuple[tuple[Seconds, ...], ...] = Field((), max_length=2)
     round_steps: tuple[tuple[Count, int, Seconds], ...] = Field((), max_length=MAX_TOKENS)
+
+    @property
+    def passes(self) -> int | None:
+        """Target passes after the prefill. If `rounds` are unknown, tokens minus accepted ones; None without both."""
+        if self.rounds is not None or self.accepted is None:
+            return self.rounds
+        return max(self.run_tokens - self.accepted, 1)
 
 
 # How a run's proposals are known. "measured": recorded while decoding. "replayed": recomputed off the clock, by

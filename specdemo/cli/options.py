@@ -60,7 +60,7 @@ def add_prompts(parser: argparse.ArgumentParser, *names: str) -> None:
         *names,
         type=Path,
         metavar="FILE",
-        help="prompts as text, CSV, JSON, JSON Lines or Parquet, of any benchmark or chat; - for standard input",
+        help="prompts as text, CSV, JSON, JSON Lines or Parquet (needs pip install pyarrow); - for standard input",
     )
     parser.add_argument("--skip-bad", action="store_true", help="skip entries of the file that are not prompts")
     parser.add_argument("--quiet", action="store_true", help="show results only, no progress")

@@ -15,6 +15,7 @@ from specdemo.capabilities import ENGINES, EngineName
 from specdemo.errors import PromptError, SettingsError
 from specdemo.files import is_text
 from specdemo.records import (
+    MAX_TOKENS,
     MAX_TURNS,
     SIDES,
     Costs,
@@ -138,9 +139,13 @@ def rounds_of(decoder: Decoder) -> Generator[Round]:
 
 
 def counted_drafts(committed: Sequence[Token], proposed: int | None, accepted: int) -> tuple[DraftToken, ...] | None:
-    """Return a round's proposals from their numbers; None if unknown. Accepted ones are the committed tokens."""
+    """Return a round's proposals from their numbers; None if unknown. Accepted ones are the committed tokens.
+    ValueError: the numbers are impossible.
+    """
     if proposed is None:
         return None
+    if not 0 <= accepted <= proposed <= MAX_TOKENS:
+        raise ValueError(f"{accepted} of {proposed} proposals")
     accepted = min(accepted, len(committed))
     tokens = [*committed[:accepted], *[Token(id=None, text="")] * (proposed - accepted)]
     outcomes = outcomes_from_counts(proposed, accepted)

@@ -9,7 +9,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from random import Random
-from statistics import median
 from typing import NamedTuple
 
 from specdemo.engines.base import THOROUGH, Arrival, Batch, Engine, Thoroughness
@@ -72,14 +71,14 @@ class Block(NamedTuple):
         return {(request.prompt, request.output) for request in self.served}
 
     @property
-    def ttft(self) -> float:
-        """Median seconds from submission to the first token."""
-        return median(request.first for request in self.served)
+    def ttft(self) -> tuple[float, ...]:
+        """Seconds from a request's submission to its first token, by request."""
+        return tuple(round(request.first, 6) for request in self.served)
 
     @property
-    def tpot(self) -> float:
-        """Median seconds per token after the first."""
-        return median((request.last - request.first) / max(request.tokens - 1, 1) for request in self.served)
+    def tpot(self) -> tuple[float, ...]:
+        """Seconds per token after the first, by request."""
+        return tuple(round((request.last - request.first) / max(request.tokens - 1, 1), 6) for request in self.served)
 
 
 def serve(

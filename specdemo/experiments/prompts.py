@@ -10,26 +10,29 @@ import gzip
 import json
 import re
 import sys
+import warnings
 import zlib
+from ast import literal_eval
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BytesIO, StringIO
-from itertools import chain, count
+from itertools import chain, count, islice, pairwise
 from pathlib import Path
 from string import ascii_uppercase
+from tokenize import TokenError, generate_tokens
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
 from specdemo.errors import FileError, listed, quoted
 from specdemo.files import ASSETS, read_bytes
-from specdemo.records import Prompts, Record
+from specdemo.records import MAX_TURNS, Prompts, Record
 from specdemo.text import counted
 
 # The table of formats: fields in any letter case, the preferred one first.
 TEXTS = (
-    "prompt", "instruction", "question", "problem", "problem_statement", "query", "input", "inputs", "article",
-    "document", "question_content", "text", "context", "ctx", "dialogue",
+    "prompt", "prompt_text", "user_prompt", "instruction", "question", "problem", "problem_statement", "query",
+    "input", "inputs", "article", "document", "question_content", "text", "context", "ctx", "dialogue",
 )  # fmt: skip
 # texts before and after it: SQuAD and LongBench, Alpaca, Dolly
 _AROUND = dict.fromkeys(("question", "query", "input"), ("context", "")) | {"instruction": ("", "input", "context")}
@@ -38,8 +41,8 @@ CHATS = ("messages", "conversations", "conversation", "turns", "dialogue", "cont
 _SYSTEMS = ("system_prompt", "system", "system_message", "systeminstruction", "instructions")
 _CATEGORIES = ("category", "task", "subject", "dataset", "source")
 _NAMES = (
-    "task_id", "question_id", "custom_id", "prompt_id", "conversation_id", "conversation_hash", "instance_id",
-    "unique_id", "session_id", "recordid", "uid", "id", "_id",
+    "task_id", "question_id", "custom_id", "prompt_id", "release_prompt_id", "conversation_id", "conversation_hash",
+    "instance_id", "unique_id", "session_id", "recordid", "uid", "id", "_id",
 )  # fmt: skip
 # objects around a record: of the datasets server; batches for OpenAI, Anthropic, Gemini, Bedrock; tests of promptfoo
 _WRAPPERS = ("row", "body", "params", "request", "modelinput", "vars", "item", "inputs")
@@ -48,11 +51,15 @@ _ARRAYS = ("rows", "prompts", "data", "examples", "questions")  # where an objec
 _JUDGED = {"conversation_a", "conversation_b", "chosen", "rejected"}
 _ROLES, _CONTENTS = ("role", "from"), ("content", "value", "text", "parts")
 _OF_USER, _OF_SYSTEM = ("user", "human", "prompter"), ("system", "developer")
+_OPENING, _CLOSING = "'\"{[", "'\"}]"  # of items of a list
 _LINES = (".jsonl", ".ndjson")
 _NO_TEXT = (".yaml", ".yml", ".toml", ".xml", ".html")  # their lines are not prompts
 
 MOST_BYTES = 128 * 2**20  # unpacked
 MOST_PROMPTS = 10_000  # measured of a longer file, from all categories in turn
+MOST_RECORDS = (
+    250_000  # of a file, and prompts in it, read in four seconds; millions of short ones fit into its bytes
+)
 MOST_CHARACTERS = 2**20  # of a prompt: SPEED-Bench has some of 32,000 tokens
 _MOST_LETTERS = 200  # of a name or category, and of a prompt in a preview
 _LISTED = 12  # bad records and categories that are named
@@ -145,15 +152,24 @@ def read_prompts(path: Path, *, whole: bool = False) -> PromptFile:
     name = "standard input" if str(path) == "-" else path.name or str(path)
     bad, tasks = defaultdict[str, list[str]](list), dict[str, Task]()
     copies = defaultdict[str, Iterator[int]](lambda: count(2))
-    for place, value in _records(path, name, whole=whole):
+    size = 0
+    for read, (place, value) in enumerate(_records(path, name, whole=whole)):
+        found = list[Task]()
         try:
-            for task in [*_tasks(value, place.split()[1], name.split(".")[0][:_MOST_LETTERS])]:
-                unique = task.name
-                while unique in tasks:  # concatenated suites use names again
-                    unique = f"{task.name} ({next(copies[task.name])})"
-                tasks[unique] = task.model_copy(update={"name": unique})
+            for task in _tasks(value, place.split()[1], name.split(".")[0][:_MOST_LETTERS]):
+                found.append(task)
+                size += len(task.prompt)  # a long context may belong to many questions
+                if size > MOST_BYTES or max(read, len(tasks)) + len(found) > MOST_RECORDS:
+                    limit = f"{MOST_RECORDS:,} prompts or {MOST_BYTES // 2**20} MB of them"
+                    raise FileError(f"{quoted(name)} holds more than {limit}; choose a smaller file.")
         except ValueError as error:
             bad[str(error)].append(place)
+            continue
+        for task in found:
+            unique = task.name
+            while unique in tasks:  # concatenated suites use names again
+                unique = f"{task.name} ({next(copies[task.name])})"
+            tasks[unique] = task.model_copy(update={"name": unique})
     return PromptFile(name, [*tasks.values()], bad)
 
 
@@ -208,15 +224,27 @@ def _columnar(source: Path | BytesIO, name: str, package: str) -> _Records:
             from datasets import load_from_disk
 
             splits = load_from_disk(str(source))
-            return _numbered("row", chain.from_iterable(splits.values() if isinstance(splits, dict) else [splits]))
-        from pyarrow.parquet import read_table
+            rows = chain.from_iterable(splits.values() if isinstance(splits, dict) else [splits])
+        else:
+            from pyarrow.parquet import ParquetFile
 
-        return _numbered("row", read_table(source).to_pylist())
+            # few at once: a long text that is stored once may belong to every row
+            rows = chain.from_iterable(batch.to_pylist() for batch in ParquetFile(source).iter_batches(16))
+        yield from _numbered("row", map(_decoded, rows))
     except ImportError as error:
-        what = f"{quoted(name)} needs the package {package}"
-        raise FileError(f"{what}; install it, or save the prompts as text, CSV or JSON.") from error
+        advice = f"install it with pip install {package}, or save the prompts as text, CSV or JSON."
+        raise FileError(f"{quoted(name)} needs the package {package}; {advice}") from error
     except (OSError, ValueError, RuntimeError) as error:
         raise FileError(f"{quoted(name)} is damaged, or no saved dataset; choose another file.") from error
+
+
+def _decoded(value: Any) -> Any:
+    """Texts of a Parquet file may be bytes."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, list):
+        return [*map(_decoded, value)]
+    return {key: _decoded(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
 
 def _known(names: Iterable[str]) -> bool:
@@ -224,26 +252,40 @@ def _known(names: Iterable[str]) -> bool:
 
 
 def _table(text: str) -> _Records:
-    """The rows of a table. A single column needs no header; its first row is a header if it is one word."""
+    """The rows of a table. A single column needs no header; its first row is a header if it is one word.
+
+    In a TSV, quotes are text if they do not fit around cells and every line has its number of cells without them.
+    """
     csv.field_size_limit(MOST_BYTES)
     text = re.sub(r"\Asep=.\n", "", text.strip())  # which Excel writes
     heading = text.split("\n", 1)[0]
     delimiter = max(",;\t|", key=lambda mark: (_known(heading.split(mark)), heading.count(mark)))
     single = delimiter not in heading  # then prompts may hold any
     dialect: dict[str, Any] = {"delimiter": "\x1f" if single else delimiter, "skipinitialspace": True}
-    rows = csv.reader(StringIO(text), strict=True, **dialect)
     names = ["prompt"] if single and not _known([heading]) else next(csv.reader([heading], **dialect))
+    if delimiter == "\t" and len({line.count("\t") for line in text.split("\n") if line}) == 1:
+        quoted = (row for _, row in _rows(text, names, dialect))
+        if any(isinstance(row, ValueError) or "\n" in "".join(row.values()) for row in quoted):
+            dialect["quoting"] = csv.QUOTE_NONE
+    rows = _rows(text, names, dialect)
+    return rows if single and " " in heading else islice(rows, 1, None)
+
+
+def _rows(text: str, names: Sequence[str], dialect: Mapping[str, Any]) -> _Records:
+    reader = csv.reader(StringIO(text), strict=True, **dialect)
     for number in count(1):
+        line = reader.line_num + 1
         try:
-            row: Any = dict(zip(names, cells := next(rows)))  # noqa: B905
-            if len(cells) > len(names):
-                row = ValueError(f"it has {len(cells)} cells under {len(names)} names")
+            cells = next(reader)
         except csv.Error as error:
-            row = ValueError(f"its quotes are not in pairs ({error})")
+            lost = f", so lines {line} to {reader.line_num} are lost" if reader.line_num > line else ""
+            yield f"row {number}", ValueError(f"its quotes are not in pairs ({error}){lost}")
         except StopIteration:
             return
-        if row and (number > 1 or (single and " " in heading)):
-            yield f"row {number}", row
+        else:
+            problem = len(cells) > len(names) and ValueError(f"it has {len(cells)} cells under {len(names)} names")
+            if cells or number == 1:
+                yield f"row {number}", problem or dict(zip(names, cells))  # noqa: B905
 
 
 def _json(text: str, *, rather_lines: bool) -> _Records:
@@ -264,16 +306,45 @@ def _parsed(text: str) -> Any:
 
 
 def _items(value: Any) -> list[Any]:
-    """An array, an array in an object, pandas' columns, or a single object."""
+    """An array, an array in an object, a table in any of pandas' forms, or a single object."""
     if isinstance(value, list):
         return [value] if value and all(_text(_lowered(item), *_ROLES) for item in value) else value
     fields = _lowered(value)
     arrays = {name: field for name, field in fields.items() if isinstance(field, list) and field}
+    if {"columns", "data"} <= arrays.keys() and all(isinstance(row, list) for row in fields["data"]):
+        return [dict(zip(map(str, fields["columns"]), row, strict=False)) for row in fields["data"]]
     if any(isinstance(fields.get(name), str) for name in TEXTS) or {"prompt", "input", *CHATS[:-1]} & arrays.keys():
         return [value]
     if _known(fields) and all(isinstance(column, dict) for column in fields.values()):
         return [{name: column.get(row) for name, column in value.items()} for row in next(iter(value.values()))]
+    if fields and all(isinstance(row, dict) and _known(row) for row in fields.values()):
+        return [*fields.values()]
     return next((arrays[name] for name in (*_ARRAYS, *arrays) if name in arrays), [value])
+
+
+def _unfolded(value: Any) -> Any:
+    """A list of objects, also from an object of lists, as which datasets store it, or from text in a table's cell."""
+    if isinstance(value, str) and value.startswith(("[", "{")):
+        parsed = _parsed(value)
+        found = _unfolded(_literal(value) if isinstance(parsed, ValueError) else parsed)
+        return found if isinstance(found, list) and all(isinstance(item, str | dict) for item in found) else value
+    columns = [*value.values()] if isinstance(value, dict) else []
+    if columns and all(isinstance(column, list) and len(column) == len(columns[0]) for column in columns):
+        return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]
+    return value
+
+
+def _literal(text: str) -> Any:
+    """A list as Python or numpy writes it, the latter without commas; None if it is something else."""
+    try:
+        if re.search(r"['\"}\]]\s+['\"{\[]", text):
+            tokens = [token.string for token in generate_tokens(StringIO(text).readline) if token.string.strip()]
+            missing = [last[-1] in _CLOSING and part[0] in _OPENING for last, part in pairwise(["[", *tokens])]
+            text = "".join("," * comma + token for comma, token in zip(missing, tokens, strict=True))
+        with warnings.catch_warnings(action="ignore"):  # of escape sequences that Python does not know
+            return literal_eval(text)
+    except (ValueError, SyntaxError, TokenError, MemoryError, RecursionError):
+        return None
 
 
 def _tasks(value: Any, number: str, stem: str) -> Iterator[Task]:
@@ -281,9 +352,9 @@ def _tasks(value: Any, number: str, stem: str) -> Iterator[Task]:
     if isinstance(value, ValueError):
         raise value
     fields = _lowered(value)
-    for name in _WRAPPERS:
-        fields |= _lowered(fields.get(name))
-    for name in _NESTED:
+    for name in filter(fields.__contains__, _WRAPPERS):
+        fields |= _lowered(fields[name])
+    for name in filter(fields.__contains__, _NESTED):
         if isinstance(inner := fields.pop(name, None), list):
             for index, record in enumerate(inner, 1):
                 yield from _tasks(fields | _lowered(record), f"{number}.{index}", stem)
@@ -292,6 +363,8 @@ def _tasks(value: Any, number: str, stem: str) -> Iterator[Task]:
     system = system or next((_content(fields[name]) for name in _SYSTEMS if fields.get(name)), "")
     if not all(map(str.strip, turns)):
         raise ValueError("its prompt is empty")
+    if len(turns) > MAX_TURNS:
+        raise ValueError(f"it has more than {MAX_TURNS} turns")
     if max(map(len, [system, *turns])) > MOST_CHARACTERS:
         raise ValueError(f"it is longer than {MOST_CHARACTERS:,} characters")
     name, kind = (_text(fields, *names).strip()[:_MOST_LETTERS] for names in (_NAMES, _CATEGORIES))
@@ -308,17 +381,17 @@ def _lowered(value: Any) -> dict[str, Any]:
 
 def _text(fields: Mapping[str, Any], *names: str) -> str:
     """The first of these fields that is a text or a whole number."""
-    values = (str(fields[name]) for name in names if isinstance(fields.get(name), str | int))
-    return next(filter(str.strip, values), "")
+    for name in names:
+        if name in fields and isinstance(fields[name], str | int) and str(fields[name]).strip():
+            return str(fields[name])
+    return ""
 
 
 def _prompts(fields: Mapping[str, Any]) -> tuple[str, list[str]]:
     """A record's system message and the user's turns."""
     answer = _text(fields, "role") == "assistant"  # in a tree of messages, such as OpenAssistant's
-    for name in (*CHATS, *TEXTS):
-        value, text = fields.get(name), _text(fields, name)
-        if name in CHATS and text.startswith("["):  # in a cell of a table
-            value = _parsed(text)
+    for name in filter(fields.__contains__, (*CHATS, *TEXTS)):
+        value, text = _unfolded(fields.get(name)), _text(fields, name)
         if isinstance(value, list) and value:
             return _turns(value[::2] if name == "data" and isinstance(value[0], str) else value)
         if name in TEXTS and text and not answer:

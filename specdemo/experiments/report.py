@@ -15,6 +15,7 @@ from specdemo.experiments.plan import CONDITIONS, Variant
 from specdemo.experiments.rows import Point, Result, Row, fastest, points
 from specdemo.exports.html import PLOTTING, filled, in_script, plotting
 from specdemo.files import ASSETS, colours, json_file, json_value, read_bytes, write_each
+from specdemo.records import SIDES
 from specdemo.results import metrics
 from specdemo.results.estimate import BUSY_SHARE, INTERVAL, Speedup
 from specdemo.results.figures import Figure, Spot, as_data, compared
@@ -169,7 +170,20 @@ def _tables(result: Result, measured: Sequence[Point]) -> dict[str, Table]:
     if len({point.part for point in split}) > 1:
         rows = [(point.variant, point.part, _call(point.speedup), *_cells(point)) for point in split]
         tables["tasks"] = _table("By task", ("variant", "task", "speculation"), rows)
+    if latencies := [row for point in measured for row in _latencies(point)]:
+        names = (f"{name} {which}" for name in ("TTFT", "TPOT") for which in ("mean", "P50", "P95", "P99"))
+        tables["latencies"] = Table("Latencies of requests", ["variant", "decoding", *names], latencies)
     return tables
+
+
+def _latencies(point: Point) -> Iterator[tuple[str, ...]]:
+    for side, name in enumerate(SIDES):
+        both = (point.ttft, point.ttft_percentiles), (point.tpot, point.tpot_percentiles)
+        seconds = [
+            value for mean, percentiles in both if mean and percentiles for value in (mean[side], *percentiles[side])
+        ]
+        if seconds:
+            yield point.variant, name, *map(milliseconds, seconds)
 
 
 def _table(title: str, first: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Table:

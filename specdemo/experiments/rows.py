@@ -12,6 +12,8 @@ from statistics import fmean
 from time import perf_counter
 from typing import NamedTuple
 
+import numpy as np
+
 from specdemo.capabilities import EngineName
 from specdemo.engines.base import Engine
 from specdemo.errors import PromptError, RunError
@@ -36,7 +38,8 @@ _NO_TEXT = "The text ended at its first token."
 
 class Row(Record):
     """One trial of a variant; without it, `problem` gives the reason. A block of several requests at once has no
-    prompt; its `ttft` and `tpot` are medians of its requests, plain and speculative, in seconds.
+    prompt; its `ttft` and `tpot` are means of its requests, plain and speculative, in seconds, `ttfts` and `tpots`
+    those of every request.
     """
 
     variant: str
@@ -47,6 +50,8 @@ class Row(Record):
     trial: Trial | None
     ttft: tuple[float, float] | None = None
     tpot: tuple[float, float] | None = None
+    ttfts: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
+    tpots: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
     problem: str | None = None
 
 
@@ -80,11 +85,15 @@ class Result(Record):
         return any(row.trial is not None for row in self.rows)
 
 
+Percentiles = tuple[float, float, float]  # P50, P95, P99
+
+
 class Point(Record):
     """Figures of one variant, over all its rows or a `part` of them, such as a task.
 
     τ and α are ratios of sums; None if the engine does not report rounds or proposals. Tokens per second are those of
-    the speculative runs and of their plain neighbours. `ttft` and `tpot` are means over blocks, in seconds.
+    the speculative runs and of their plain neighbours. `ttft` and `tpot` are means over blocks, in seconds, and
+    `ttft_percentiles` and `tpot_percentiles` P50, P95 and P99 of all requests, both plain and speculative.
     """
 
     variant: str
@@ -99,6 +108,8 @@ class Point(Record):
     plain_tokens_per_second: float
     ttft: tuple[float, float] | None = None
     tpot: tuple[float, float] | None = None
+    ttft_percentiles: tuple[Percentiles, Percentiles] | None = None
+    tpot_percentiles: tuple[Percentiles, Percentiles] | None = None
 
     @property
     def outputs(self) -> str:
@@ -128,14 +139,14 @@ def _point(name: str, part: str, done: Sequence[tuple[Row, Trial]], *, tried: in
     rows, trials = zip(*done, strict=True)
     prompts: list[Hashable] = [row.prompt for row in rows]
     tokens = sum(trial.tokens for trial in trials)
-    counts = ([getattr(trial, kind) for trial in trials] for kind in ("accepted", "proposed", "rounds"))
-    accepted, proposed, rounds = (None if None in column else sum(column) for column in counts)
+    counts = ([getattr(trial, kind) for trial in trials] for kind in ("accepted", "proposed", "passes"))
+    accepted, proposed, passes = (None if None in column else sum(column) for column in counts)
     return Point(
         variant=name,
         part=part,
         sampled=sampled,
         speedup=of_trials(trials, prompts, tried=tried),
-        mean_acceptance_length=sum(trial.run_tokens for trial in trials) / rounds if rounds else None,
+        mean_acceptance_length=sum(trial.run_tokens for trial in trials) / passes if passes else None,
         acceptance_rate=accepted / proposed if accepted is not None and proposed else None,
         runs=len(trials),
         identical_runs=sum(trial.identical for trial in trials),
@@ -143,12 +154,23 @@ def _point(name: str, part: str, done: Sequence[tuple[Row, Trial]], *, tried: in
         plain_tokens_per_second=tokens / sum(trial.plain_seconds for trial in trials),
         ttft=_means([row.ttft for row in rows]),
         tpot=_means([row.tpot for row in rows]),
+        ttft_percentiles=_percentiles([row.ttfts for row in rows]),
+        tpot_percentiles=_percentiles([row.tpots for row in rows]),
     )
 
 
 def _means(pairs: Sequence[tuple[float, float] | None]) -> tuple[float, float] | None:
     known = [pair for pair in pairs if pair is not None]
     return (fmean(plain for plain, _ in known), fmean(speculative for _, speculative in known)) if known else None
+
+
+def _percentiles(rows: Sequence[tuple[Sequence[float], Sequence[float]]]) -> tuple[Percentiles, Percentiles] | None:
+    """Interpolated, of all requests; None if there are none."""
+    sides = [[seconds for row in rows for seconds in row[side]] for side in (0, 1)]
+    if not all(sides):
+        return None
+    plain, speculative = (np.percentile(side, (50, 95, 99)).tolist() for side in sides)
+    return tuple(plain), tuple(speculative)
 
 
 def fastest(candidates: Iterable[Point]) -> Point | None:
@@ -291,8 +313,9 @@ class _State:
         plain, row = measured[""], partial(Row, task="", prompt="", repeat=group.repeat)
         for name in group.order:
             block = measured[name]
-            ttft, tpot = (plain.ttft, block.ttft), (plain.tpot, block.tpot)
-            yield row(variant=name, trial=block.against(plain), ttft=ttft, tpot=tpot)
+            latencies = {"ttfts": (plain.ttft, block.ttft), "tpots": (plain.tpot, block.tpot)}
+            ttft, tpot = ((fmean(side) for side in sides) for sides in latencies.values())
+            yield row(variant=name, trial=block.against(plain), ttft=tuple(ttft), tpot=tuple(tpot), **latencies)
 
     @property
     def seconds(self) -> float:

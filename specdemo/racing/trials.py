@@ -88,7 +88,7 @@ def _trial(run: Run, plain_runs: Sequence[Run], other_load: float | None) -> Tri
         plain_seconds=sum(metrics.seconds_to(plain, tokens) for plain in plain_runs) / len(plain_runs),
         identical=all(metrics.divergence(plain, run) is None for plain in plain_runs),
         rounds=len(run.rounds) if run.passes_known else None,
-        run_tokens=metrics.decoded_tokens(run),
+        run_tokens=metrics.decoded_tokens(run) + run.hidden_tokens,
         proposed=counts.proposed if reported else None,
         accepted=counts.accepted if reported else None,
         other_load=other_load,

@@ -105,10 +105,10 @@ def of_comparison(comparison: Comparison) -> Speedup | None:
     known = all(run.passes_known for run in runs)
     steps = [_until(each, tokens, 0, passes=known) for each in (plain, rounds)]
     race = _Timing(0, steps[0], steps[1], *(metrics.seconds_to(run, tokens) for run in runs))
-    repeats = comparison.repeats
-    number = len(rounds) + sum(trial.rounds or 0 for trial in repeats)
-    decoded = metrics.decoded_tokens(comparison.speculative) + sum(trial.run_tokens for trial in repeats)
-    length = decoded / number if known and all(trial.rounds for trial in repeats) else None
+    run, repeats = comparison.speculative, comparison.repeats
+    passes = [run.passes, *(trial.passes for trial in repeats)]
+    decoded = metrics.decoded_tokens(run) + run.hidden_tokens + sum(trial.run_tokens for trial in repeats)
+    length = decoded / sum(filter(None, passes)) if all(passes) else None
     load = mean_load((comparison, *repeats))
     return _speedup([race, *(_timing(trial, 0) for trial in repeats)], load, length)
 
@@ -124,8 +124,8 @@ def of_trials(trials: Sequence[Trial], prompts: Sequence[Hashable] | None = None
     The intervals of `tried` settings hold together (Bonferroni's correction), so the best of them may be chosen.
     """
     timings = [_timing(trial, prompt) for trial, prompt in zip(trials, prompts or [0] * len(trials), strict=True)]
-    rounds = [trial.rounds for trial in trials if trial.rounds]
-    length = sum(trial.run_tokens for trial in trials) / sum(rounds) if len(rounds) == len(trials) else None
+    passes = [trial.passes for trial in trials if trial.passes]
+    length = sum(trial.run_tokens for trial in trials) / sum(passes) if len(passes) == len(trials) else None
     return _speedup(timings, mean_load(trials), length, tried)
 
 

@@ -90,7 +90,9 @@ def passes_to(comparison: Comparison) -> tuple[int, int] | None:
     """Return both sides' target passes for the same number of tokens; None if unknown for either."""
     tokens, runs = common_tokens(comparison), (comparison.plain, comparison.speculative)
     if not tokens or not all(run.passes_known for run in runs):
-        return None
+        alike = decoded_tokens(comparison.plain) == decoded_tokens(comparison.speculative)
+        counts = comparison.plain.passes, comparison.speculative.passes
+        return (counts[0], counts[1]) if alike and counts[0] and counts[1] else None
     ends = (accumulate(len(step.committed) for step in run.rounds) for run in runs)
     plain, speculative = (1 + sum(end < tokens for end in of_side) for of_side in ends)
     return plain, speculative
@@ -118,11 +120,8 @@ def gained(run: Run) -> bool | None:
 
 
 def mean_acceptance_length(run: Run) -> float | None:
-    """τ: committed tokens per target pass, prefill excluded; None if unknown. Sums lack passes without proposals."""
-    counts = run.draft_counts
-    if not run.passes_known and counts is not None and counts.rounds:
-        return 1 + counts.accepted / counts.rounds
-    return decoded_tokens(run) / len(run.rounds) if run.rounds and run.passes_known else None
+    """τ: committed tokens per target pass, prefill excluded; None if unknown."""
+    return (decoded_tokens(run) + run.hidden_tokens) / run.passes if run.passes else None
 
 
 def per_position_acceptance(run: Run) -> list[float]:

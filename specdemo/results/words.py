@@ -19,8 +19,13 @@ def notes(comparison: Comparison) -> Iterator[str]:
     counts = run.draft_counts
     if counts is not None and counts.of_server:
         yield "Its counts of proposals are those of the whole server while this ran."
+    hidden = comparison.plain.hidden_tokens + run.hidden_tokens
+    if hidden:
+        yield f"The servers counted {hidden} tokens that they never sent, such as thoughts; they are in no rate."
     if source == "bursts" and run.token_ids:
-        yield "Some chunks hold tokens of several rounds, joined by a busy server or a proxy; the tokens are exact."
+        chunks = "Some chunks hold tokens of several rounds, joined by a busy server or a proxy"
+        single = all(len(step.committed) == 1 for step in run.rounds)
+        yield f"{'Each chunk holds one token and is no round' if single else chunks}; the tokens are exact."
     elif (
         source == "reported"
         and "vLLM" in comparison.environment.draft_device

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -229,8 +230,14 @@ def outcome(result: Result, settings: GenerationSettings) -> Outcome:
     return Outcome(chosen, card | {"columns": ["setting", "speedup", ""]})
 
 
-_BUNDLED = html("paragraph", "Prompts from the bundled suite, unless you type some or choose a file.")
+_BUNDLED = "Prompts from the bundled suite, unless you type some or choose a file."
+_PARQUET = " Parquet files need the extra parquet, or pip install pyarrow, where this page runs."
 _UNREADABLE = {"what": "This file cannot be read", "otherwise": "choose one with fewer prompts"}
+
+
+def no_file() -> str:
+    """Say where prompts come from, and what a file may need before it is chosen."""
+    return html("paragraph", _BUNDLED if find_spec("pyarrow") else _BUNDLED + _PARQUET)
 
 
 def preview(path: str | None) -> Iterator[list[Any]]:
@@ -238,7 +245,7 @@ def preview(path: str | None) -> Iterator[list[Any]]:
     try:
         waiting = [notice("Reading the prompts …"), gr.update(visible=False, value=False)]
         if path is None:
-            yield [_BUNDLED, waiting[1]]
+            yield [no_file(), waiting[1]]
             return
         prompts = yield from events.run_in_child(read_prompts, Path(path), waiting=waiting, **_UNREADABLE)
         prompts.usable(skip_bad=True)
@@ -276,7 +283,7 @@ def measure_tab(shared: Shared, compare: CompareTab) -> None:
                 file = gr.UploadButton(
                     "Upload prompts", file_types=_FILES, elem_id="measure-suite", scale=0, min_width=220
                 )
-            suite = gr.HTML(_BUNDLED, elem_id="measure-suite-name")
+            suite = gr.HTML(no_file(), elem_id="measure-suite-name")
             skip_bad = gr.Checkbox(label="Skip entries without a prompt", visible=False, elem_id="measure-skip-bad")
             message = gr.HTML(elem_id="measure-message", elem_classes="message")
         board = view("board", '<div class="board race"></div>', elem_id="measure-board")

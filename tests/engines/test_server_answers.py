@@ -119,6 +119,14 @@ def test_separate_thinking_appears_once_in_think_tags(names: tuple[str, ...]) ->
     assert run(answers(part, chat([{"text": "Hi"}]), "[DONE]")).text == "<think>Let me think.</think>Hi"
 
 
+def many_ids(number: int) -> dict[str, Any]:
+    return {"choices": [{"delta": {"content": "x"}, "token_ids": [1] * number}]}
+
+
+def nested(depth: int) -> str:
+    return json.dumps(chat("deep")).replace('"deep"', "[" * depth + "]" * depth)
+
+
 FAILED: dict[str, tuple[Answer, str]] = {
     "401": (Answer({"error": {"message": "no key"}}, 401), "a valid API key; set SPECDEMO_API_KEY (401: no key)."),
     "404": (Answer({"error": {"message": "no model tiny"}}, 404), "(404: no model tiny)"),
@@ -145,7 +153,17 @@ FAILED: dict[str, tuple[Answer, str]] = {
     "deep": (Answer(stream=("[" * 100_000, '{"a":' * 100_000)), "sent an event that is no JSON"),
     "broken off": (Answer(stream=EVENTS[:3], broken=True), "broke off its answer"),
     "no text": (Answer(stream=("[DONE]",)), "ended its answer before any text"),
-    "other types": (Answer(stream=(*EVENTS[:2], {"choices": 3})), "unknown format"),
+    "other types": (Answer(stream=(*EVENTS[:2], {"choices": 3})), "unknown format ('int' object is not iterable)"),
+    "deep content": (Answer(stream=frames(nested(900))), "sent an event that is no JSON"),
+    "many lists": (
+        Answer(stream=frames(b'data: {"usage": [' + b"[]," * 2**18 + b"[]]}\n\n")),
+        "an event that is no JSON",
+    ),
+    "too many ids": (Answer(stream=(many_ids(10**6), *EVENTS)), "sends more tokens than any answer needs"),
+    "too many ids in all": (Answer(stream=[many_ids(1000)] * 3), "sends more tokens than any answer needs"),
+    "too long a text": (Answer(stream=frames(chat("x" * 2**20), chat("x"))), "sends more text than any answer needs"),
+    "many titles": (Answer("<title>" * 9000 + "Chat"), "no JSON object (a web page)"),
+    "spaces at the end": (Answer(stream=(*EVENTS[:2], b"data: " + b" " * 60_000 + b"evicted")), "answer: evicted"),
 }
 
 
@@ -190,9 +208,12 @@ def test_any_failure_to_read_an_answer_is_reported_and_logged(
     assert "RecursionError" in caplog.text
 
 
-@pytest.mark.parametrize("option", ["stream_options", "return_token_ids"])
-def test_an_option_that_a_server_refuses_is_left_out(option: str) -> None:
+@pytest.mark.parametrize("option", ["stream_options", "return_token_ids", "return_spec_tokens_details"])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_option_that_a_server_refuses_is_left_out(option: str, *, streamed: bool) -> None:
     refusal = Answer({"detail": [{"loc": ["body", option], "msg": "Extra inputs are not permitted"}]}, 422)
+    if streamed:
+        refusal = Answer(stream=({"error": {"message": f"{option} is not supported with streaming"}}, "[DONE]"))
     refused = list[str]()
 
     def answer(path: str, body: dict[str, Any]) -> Answer | None:
@@ -296,7 +317,7 @@ def test_servers_that_resemble_llama_cpp_get_openais_protocol(what: str) -> None
 def test_incomplete_counts_are_ignored() -> None:
     found = {"/props": PROPS, "/v1/models": models("tiny"), "/apply-template": Answer({"prompt": "Say"})}
     for stream in ((completion(), {"content": "!", "stop": False}, END), (completion(timings={}), END)):
-        with pytest.raises(ServerError, match="unknown format; name its kind with --server"):
+        with pytest.raises(ServerError, match=r"unknown format \(.+\); name its kind with --server"):
             run({**found, "/completion": Answer(stream=stream)}, kind="llama.cpp")
     assert run({"/props": PROPS, CHAT: answers()[CHAT]}, model="tiny").text == TEXT, "what lists no models"
     busy = Answer(waits=lambda: Event().wait(2))
@@ -306,6 +327,34 @@ def test_incomplete_counts_are_ignored() -> None:
         run({**answers(), "/props": Answer({"error": {"message": "Loading model"}}, 503)})
     with pytest.raises(ServerError, match="requires a valid API key"):
         run({**answers(), "/props": Answer({}, 401)})
+
+
+HUGE: dict[str, dict[str, Any]] = {
+    "timings.draft_n": {"timings": {"predicted_ms": 1, "draft_n": 10**9}},
+    "timings.draft_n_accepted": {"timings": {"predicted_ms": 1, "draft_n_accepted": -1}},
+    "timings.predicted_ms": {"timings": {"predicted_ms": float("nan")}},
+    "tokens_predicted": {"tokens_predicted": 10**9},
+    "tokens": {"tokens": [1] * 10**6},
+    "prompt_progress.total": {"prompt_progress": {"total": 10**30, "processed": 1}},
+    "50000 proposals": {"tokens_predicted": 3, "timings": {"predicted_ms": 2, "draft_n": 100_000}},
+}
+
+
+@pytest.mark.parametrize("field", HUGE)
+def test_impossible_counts_are_refused_at_once_with_the_servers_name(field: str) -> None:
+    found = {"/props": PROPS, "/v1/models": models("tiny"), "/apply-template": Answer({"prompt": "Say"})}
+    stream = completion(), completion(**HUGE[field]), completion(tokens_predicted=4, timings={"predicted_ms": 3}), END
+    before = psutil.Process().memory_info().rss
+    with pytest.raises(ServerError, match=rf"speculative server answered in an unknown format \(.*{field}"):
+        run({**found, "/completion": Answer(stream=stream)}, kind="llama.cpp", silence_seconds=30)
+    assert psutil.Process().memory_info().rss - before < 100 * 2**20
+
+
+@pytest.mark.parametrize("name", ["x" * 7 * 2**20, "", 3, None])
+def test_an_unusable_model_name_is_the_servers_fault(name: Any) -> None:
+    with pytest.raises(ServerError, match=r"^The speculative server lists a model without a usable name \(.{,330}$"):
+        run({**answers(), "/v1/models": models(name)})
+    assert run({**answers(), "/v1/models": models("tiny\ud800")}).text == TEXT, "half a character is replaced"
 
 
 def test_a_server_applies_its_chat_template_unless_it_is_switched_off() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from specdemo.cli import main
 from specdemo.engines.server.engine import RemoteEngine, remote_pair
-from specdemo.engines.server.vllm import counters
+from specdemo.engines.server.reports import counters
 from specdemo.errors import PromptError, ServerError, SettingsError
 from specdemo.experiments.concurrent import serve
 from specdemo.experiments.plan import PRESETS, available

@@ -1,4 +1,4 @@
-"""Streams recorded from vLLM 0.32 with n-gram speculation, and damaged variants of them."""
+"""Streams recorded from vLLM 0.32 with n-gram speculation, damaged variants of them, and other servers' reports."""
 
 import json
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from specdemo.errors import ServerError
 from specdemo.experiments.concurrent import serve
 from specdemo.models.catalogue import pair_settings
 from specdemo.racing.race import run_alone
-from specdemo.records import Comparison, DraftCounts, Request
+from specdemo.records import Comparison, DraftCounts, Request, Run
 from specdemo.results import metrics
 from specdemo.results.summary import summarise
-from tests.engines.test_server_answers import compare, engine_of
-from tests.support.fake_server import CHAT, Answer
+from tests.engines.test_server_answers import answered, compare, engine_of
+from tests.support.fake_server import CHAT, EVENTS, USAGE, Answer, answers
 
 FOLDER = Path(__file__).parents[1] / "fixtures/vllm"
 Events = list[dict[str, Any]]
@@ -46,6 +46,11 @@ def vllm(events: Events, counters: Any = ()) -> Callable[[str, dict[str, Any]], 
         return Answer({"prompt": TEXTS[body["tokens"][0]]}) if path == "/detokenize" else fixed.get(path)
 
     return answer
+
+
+def answer_of(events: Any) -> Run:
+    with engine_of(None, answers(*events, "[DONE]")) as engine:
+        return answered(engine)
 
 
 def raced(events: Events, **chosen: Any) -> Comparison:
@@ -105,28 +110,102 @@ def none_accepted() -> Events:
     return [*recorded("plain")[:-1], *changed(**report)[-1:]]
 
 
+def one_by_one(events: Events) -> Events:
+    """Give every token an event of its own, as servers do that detokenize token by token."""
+    alone = []
+    for event in events[1:-1]:
+        delta, ids = event["choices"][0]["delta"], event["choices"][0]["token_ids"]
+        texts = [delta["content"], *[""] * len(ids)]
+        alone += [{"choices": [{"delta": {"content": text}, "token_ids": [id_]}]} for text, id_ in zip(texts, ids)]  # noqa: B905
+    return [events[0], *alone, {"choices": [{"delta": {}, "finish_reason": "length"}]}, events[-1]]
+
+
+def late() -> Events:
+    """Send each text after its ids, as with stop words."""
+    events, held = recorded("chat"), ""
+    for choice in (event["choices"][0] for event in events[1:-1]):
+        held, choice["delta"]["content"] = choice["delta"]["content"], held
+    last = {"index": 0, "delta": {"content": held}, "finish_reason": "length", "token_ids": []}
+    return [*events[:-1], {"choices": [last]}, events[-1]]
+
+
 SUMMARY: dict[str, Any] = {"per_step_accepted": [], "per_step_drafted": []}
-BECOMES: dict[str, tuple[Events, str, float | None, float | None, bool]] = {
-    "summary": (changed(**SUMMARY), "reported", 12 / 42, 47 / 35, True),
-    "none accepted, in detail": (none_accepted(), "reported", 0, 1, False),
-    "no metrics": (without(-1, "metrics"), "reported", None, 47 / 35, True),
-    "metrics of another form": (changed(num_spec_steps="many"), "reported", None, 47 / 35, True),
-    "a chunk that ends inside a character": (within_a_character(), "reported", 12 / 42, 47 / 35, False),
-    "joined chunks": (joined(), "bursts", 12 / 42, 1 + 12 / 14, False),
-    "joined, in sum": (changed(**SUMMARY, acceptance_histogram=[9, 2, 0, 3]), "bursts", 12 / 42, 1 + 12 / 14, False),
-    "a chunk without ids": (without(5, "token_ids"), "bursts", 12 / 42, 1 + 12 / 14, False),
-    "fewer ids than tokens": (recorded("chat")[:5] + recorded("chat")[6:], "bursts", 12 / 42, 1 + 12 / 14, False),
+ONCE: dict[str, Any] = {"num_accepted_draft_tokens": 3, "acceptance_histogram": [13, 0, 0, 1]}
+BECOMES: dict[str, tuple[Events, str, float | None, int | None, bool]] = {
+    "summary": (changed(**SUMMARY), "reported", 12 / 42, 35, True),
+    "none accepted, in detail": (none_accepted(), "reported", 0, 47, False),
+    "no metrics": (without(-1, "metrics"), "bursts", None, None, False),
+    "metrics of another form": (changed(num_spec_steps="many"), "bursts", None, None, False),
+    "more accepted than proposed": (changed(num_draft_tokens=11), "bursts", None, None, False),
+    "more steps than a run has": (changed(num_spec_steps=10**9), "bursts", None, None, False),
+    "a chunk that ends inside a character": (within_a_character(), "reported", 12 / 42, 35, False),
+    "texts after their ids": (late(), "reported", 12 / 42, 35, False),
+    "joined chunks": (joined(), "bursts", 12 / 42, 35, False),
+    "joined, in sum": (changed(**SUMMARY, acceptance_histogram=[9, 2, 0, 3]), "bursts", 12 / 42, 35, False),
+    "a chunk without ids": (without(5, "token_ids"), "bursts", 12 / 42, 35, False),
+    "fewer ids than tokens": (recorded("chat")[:5] + recorded("chat")[6:], "bursts", 12 / 42, 35, False),
+    "a token per chunk": (one_by_one(recorded("chat")), "bursts", 12 / 42, 35, False),
+    "a token per chunk, in sum": (one_by_one(changed(**SUMMARY)), "bursts", 12 / 42, 35, False),
+    "a token per chunk, one pass accepts": (one_by_one(changed(**SUMMARY, **ONCE)), "bursts", 3 / 42, 44, False),
+    "a token per chunk, without counts": (one_by_one(without(-1, "metrics")), "bursts", None, None, False),
 }
 
 
 @pytest.mark.parametrize("what", BECOMES)
-def test_contradictory_counts_are_ignored(what: str) -> None:
-    events, source, rate, length, hint = BECOMES[what]
+def test_chunks_are_passes_only_if_counts_confirm_it(what: str) -> None:
+    events, source, rate, passes, hint = BECOMES[what]
     comparison = raced(events)
     run = comparison.speculative
-    assert (comparison.trace_source, len(run.tokens)) == (source, 48)
-    assert (metrics.acceptance_rate(run), metrics.mean_acceptance_length(run)) == (rate, length)
+    assert (comparison.trace_source, run.passes_known, len(run.tokens)) == (source, source == "reported", 48)
+    assert (metrics.acceptance_rate(run), run.passes) == (rate, passes)
+    assert run.text == "".join(
+        choice["delta"].get("content") or "" for event in events for choice in event["choices"]
+    )
+    assert comparison.plain.passes == 47, "plain decoding needs no counts"
     assert any("detailed" in note for note in summarise(comparison).notes) == hint
+
+
+HISTOGRAM = DraftCounts(rounds=3, proposed=9, accepted=3, by_position=(2, 1))
+AVERAGE = DraftCounts(rounds=4, proposed=0, accepted=3)
+SGLANG = {"spec_verify_ct": 3, "spec_num_proposed_drafts": 9, "spec_num_correct_drafts": 3}
+TENSORRT = {"num_spec_steps": 3, "total_draft_tokens": 9, "total_accepted_draft_tokens": 3}
+TENSORRT_CHOICE = {"delta": {}, "speculative_decoding": TENSORRT | {"acceptance_histogram": [1, 1, 1]}}
+MLX_VLM = {"draft_rounds": 1, "draft_n": 7, "draft_n_accepted": 6}  # with proposals behind the end of the text
+REPORTS: dict[str, tuple[dict[str, Any], DraftCounts]] = {
+    "SGLang": ({"sglext": {"spec_tokens_details": SGLANG | {"spec_correct_drafts_histogram": [1, 1, 1]}}}, HISTOGRAM),
+    "TensorRT-LLM": ({"choices": [TENSORRT_CHOICE]}, HISTOGRAM),
+    "its average": ({"choices": [{"delta": {}, "avg_decoded_tokens_per_iter": 1.75}]}, AVERAGE),
+    "mlx-vlm": ({"timings": MLX_VLM}, DraftCounts(rounds=1, proposed=7, accepted=6, of_server=True)),
+    "llama.cpp": ({"timings": {"draft_n": 8, "draft_n_accepted": 4}}, DraftCounts(rounds=2, proposed=8, accepted=4)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("server", REPORTS)
+def test_counts_are_read_in_every_servers_form(server: str) -> None:
+    report, counts = REPORTS[server]
+    run = answer_of((*EVENTS[:5], report, USAGE))
+    assert (run.draft_counts, run.passes, run.passes_known) == (counts, counts.rounds, False)
+
+
+HIDDEN: dict[str, tuple[dict[str, Any], int]] = {
+    "thoughts": ({"completion_tokens_details": {"reasoning_tokens": 50}}, 50),
+    "SGLang's": ({"reasoning_tokens": 50}, 50),
+    "wrong predictions": ({"completion_tokens_details": {"rejected_prediction_tokens": 50}}, 50),
+    "more than there are": ({"completion_tokens_details": {"reasoning_tokens": 10**5}}, 56),
+    "more than any answer has": ({"completion_tokens_details": {"reasoning_tokens": 2**31}}, 0),
+    "none": ({"completion_tokens_details": None}, 0),
+}
+
+
+@pytest.mark.parametrize("what", HIDDEN)
+def test_tokens_that_were_never_sent_are_in_no_rate(what: str) -> None:
+    details, hidden = HIDDEN[what]
+    events = *EVENTS[:5], {"choices": [], "usage": {"completion_tokens": 57, **details}}
+    run = answer_of(events)
+    assert (run.hidden_tokens, len(run.tokens)) == (hidden, max(57 - hidden, 4))
+    if "thoughts" in what:
+        thought = answer_of(({"choices": [{"delta": {"reasoning_content": "Well"}}]}, *events))
+        assert (thought.hidden_tokens, len(thought.tokens)) == (0, 57), "these thoughts were sent"
 
 
 def test_proposals_accepted_behind_the_end_of_the_text_are_unjudged() -> None:
@@ -137,20 +216,42 @@ def test_proposals_accepted_behind_the_end_of_the_text_are_unjudged() -> None:
     assert metrics.acceptance_rate(run) == 14 / 42
 
 
+def test_the_last_pass_may_accept_more_than_an_average_one_proposed() -> None:
+    counts = {"num_spec_steps": 2, "num_draft_tokens": 9, "num_accepted_draft_tokens": 9}
+    report = {**counts, "acceptance_histogram": [0, 1, *[0] * 6, 1], "per_step_accepted": [1, 8]}
+    chunks: Events = [{"choices": [{"delta": {"content": "x"}, "token_ids": ids}]} for ids in ([1], [2, 3], [4])]
+    end = {"choices": [], "usage": {"completion_tokens": 4}, "metrics": {"speculative_decoding": report}}
+    chunks[-1]["choices"][0]["finish_reason"] = "length"
+    run = raced([*chunks, end]).speculative
+    assert (run.passes_known, run.passes, run.draft_counts and run.draft_counts.by_position[-1]) == (True, 2, 1)
+
+
 def test_a_token_cut_within_a_character_has_no_text_of_its_own() -> None:
     run = raced(within_a_character()).speculative
     assert [token.text for token in run.rounds[15].committed] == [" help", " you", " with", ""]
     assert "".join(token.text for token in run.rounds[16].committed) == "é list of fruits."
 
 
-@pytest.mark.parametrize("others", [0, 1])
-def test_counters_replace_a_missing_report_unless_another_request_finished(others: int) -> None:
+COUNTED = "vllm:generation_tokens_total 169\nvllm:request_success_total {}\n"
+BEFORE: dict[str, tuple[str, bool]] = {
+    "one request": (COUNTED.format("6.0"), True),
+    "two requests": (COUNTED.format("5.0"), False),
+    "restarted": (COUNTED.format("6.0") + "vllm:spec_decode_num_drafts_total 1000\n", False),
+    "NaN of another": (COUNTED.format("6.0") + "vllm:other_total NaN\n", True),
+    "a word": (COUNTED.format("many"), False),
+    **{word: (COUNTED.format(word), False) for word in ("NaN", "+Inf", "1e300", "-5")},
+    "a long line": ("vllm:other_total{" + 'position="1",' * 40_000 + "} 3\n" + COUNTED.format("6.0"), False),
+}
+
+
+@pytest.mark.parametrize("what", BEFORE)
+def test_counters_replace_a_missing_report_if_they_are_those_of_one_request(what: str) -> None:
+    before, known = BEFORE[what]
     after = (FOLDER / "metrics.txt").read_text()
-    before = f"vllm:generation_tokens_total 169\nvllm:request_success_total {6 - others}.0\n"
     with engine_of(None, vllm(without(-1, "metrics"), map(Answer, (before, after)))) as engine:
         run = run_alone(engine.decoder(Request.of("Say", pair_settings(engine.pair))))
     counts = DraftCounts(rounds=58, proposed=174, accepted=60, by_position=(23, 20, 17), of_server=True)
-    assert run.draft_counts == (None if others else counts)
+    assert run.draft_counts == (counts if known else None)
 
 
 def test_several_requests_at_once_have_the_same_sums() -> None:

@@ -1,8 +1,10 @@
+import csv
 import gzip
 import io
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -33,6 +35,13 @@ def chat(name: str = "1", kind: str = "some", system: str = "Be brief.") -> list
 
 def lines(*values: object) -> str:
     return "\n".join(value if isinstance(value, str) else json.dumps(value) for value in values)
+
+
+def table(row: dict[str, object]) -> str:
+    """Write one row as pandas does."""
+    text = io.StringIO()
+    csv.writer(text).writerows([[*row, ""], [*map(str, row.values()), ""]])
+    return text.getvalue()
 
 
 def written(folder: Path, name: str, content: str | bytes) -> Path:
@@ -97,6 +106,22 @@ def written(folder: Path, name: str, content: str | bytes) -> Path:
         ("some.csv", "prompts\nHi, you\n\nHo\n", [task("Hi, you", "2"), task("Ho", "4")]),
         ("some.csv", "id,article,highlights\n5,Long,short\n", [task("Long", "5")]),
         ("some.tsv", "Query\tanswer\nHi, you\tx\n", [task("Hi, you", "2")]),
+        ("some.tsv", 'id\tprompt\n1\t"First" is what?\n2\t"An open quote\n3\tA lake\n4\tClose it"\n', [
+            task('"First" is what?'), task('"An open quote', "2"), task("A lake", "3"), task('Close it"', "4")]),
+        ("some.tsv", 'id\tprompt\n1\t"An open quote\n2\tA lake\n3\tClose it"\n', [
+            task('"An open quote'), task("A lake", "2"), task('Close it"', "3")]),
+        ("some.tsv", 'id\tprompt\n1\t"He said ""Hi"""\n2\t"A\nB"\n', [task('He said "Hi"'), task("A\nB", "2")]),
+        ("some.csv", table({"messages": CHAT}), chat("2")),
+        ("some.csv", table({"id": "x", "prompt": CHAT}), chat("x")),
+        ("some.csv", table({"prompt": ["Hi", "A\nB"]}), chat("2", system="")),
+        ("some.csv", table({"id": "x", "prompt": str(CHAT).replace("}, {", "}\n {")}), chat("x")),
+        ("some.csv", table({"id": "x", "prompt": "['Hi' 'A\\nB']"}), chat("x", system="")),
+        ("some.csv", table({"id": "x", "prompt": "[1, 2]"}), [task("[1, 2]", "x")]),
+        ("some.csv", table({"id": "x", "prompt": "['a', \"\\d\", f()]"}), [task("['a', \"\\d\", f()]", "x")]),
+        ("some.csv", "release_prompt_id,prompt_text,locale\n7,\"Who, you?\",en\n", [task("Who, you?", "7")]),
+        ("some.jsonl", lines({"messages": {name: [each[name] for each in CHAT] for name in CHAT[0]}}), chat()),
+        ("some.json", lines({"columns": ["id", "prompt"], "index": [0], "data": [[5, "Hi"]]}), [task("Hi", "5")]),
+        ("some.json", lines({"0": {"prompt": "Hi"}, "1": {"prompt": "Ho"}}), [task("Hi"), task("Ho", "2")]),
         ("some.txt", "Prompt\tTask\r\nHi, you\tx\r\n".encode("utf-16"), [task("Hi, you", "2", "x")]),
         ("some.txt", "Hi\r\n  Ho \r\n", [task("Hi"), task("Ho", "2")]),
         ("some.txt", "Hi\n  you\n \n\nHo\n", [task("Hi\n  you"), task("Ho", "2")]),
@@ -120,14 +145,25 @@ def test_columnar_files_are_read_if_their_packages_are_installed(
         for place, message in ((path, "needs the package pyarrow"), (tmp_path, "needs the package datasets")):
             with pytest.raises(FileError, match=message):
                 read_prompts(place)
-    parquet: Any = pytest.importorskip("pyarrow.parquet")
     with pytest.raises(FileError, match=r"'some\.parquet' is damaged"):
         read_prompts(path)
-    parquet.write_table(pytest.importorskip("pyarrow").table({"id": ["x"], "messages": [CHAT[:2]]}), path)
-    assert read_prompts(path).tasks == [task("Hi", "x", system="Be brief.")]
     datasets: Any = pytest.importorskip("datasets")
     datasets.DatasetDict(test=datasets.Dataset.from_list([{"question": "Q"}])).save_to_disk(tmp_path / "some")
     assert read_prompts(tmp_path / "some").tasks == [task("Q")]
+
+
+def test_parquet_files_may_hold_bytes_and_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parquet: Any = pytest.importorskip("pyarrow.parquet")
+
+    def read(**columns: list[object]) -> Sequence[Task]:
+        parquet.write_table(pytest.importorskip("pyarrow").table(columns), tmp_path / "some.parquet")
+        return read_prompts(tmp_path / "some.parquet").tasks
+
+    assert read(id=["x"], messages=[CHAT[:2]]) == [task("Hi", "x", system="Be brief.")]
+    assert read(id=[b"x"], turns=[[b"Hi", b"A\nB"]]) == chat("x", system="")
+    monkeypatch.setattr(prompts, "MOST_BYTES", 10**6)
+    with pytest.raises(FileError, match="holds more than"):  # from a file of a few kB
+        read(prompt=["x" * 1000] * 5000)
 
 
 def test_standard_input_and_whole_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,6 +210,9 @@ def test_tables_name_their_bad_lines(tmp_path: Path) -> None:
     assert [(numbers, reason[:14]) for reason, numbers in file.bad.items()] == [
         (["row 2"], "its quotes are"), (["row 3"], "it has 3 cells"),
     ]  # fmt: skip
+    open_quote = read_prompts(written(tmp_path, "some.csv", 'prompt,task\nok,c\n"a,y\nb,c\n"d" e,c\nlast,c\n'))
+    assert [each.prompt for each in open_quote.tasks] == ["ok", "last"]
+    assert "so lines 3 to 5 are lost" in next(iter(open_quote.bad)), "no row is lost unnamed"
     assert [each.prompt for each in file.tasks] == ["ok"]
     with pytest.raises(FileError, match="row 2: unknown fields"):
         read_prompts(written(tmp_path, "some.csv", "name,age\nAnn,3\n")).usable(skip_bad=True)
@@ -221,6 +260,17 @@ def test_a_file_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(prompts, "MOST_PROMPTS", 4)
     assert len(chosen_tasks(read_prompts(path), "chat", None)) == 4
     assert "At most 4 of them are measured, from every category in turn." in read_prompts(path).about()
+    bomb = written(tmp_path, "bomb.json", json.dumps({"prompt": "x"} | dict.fromkeys(("paragraphs", "qas"), [1] * 9)))
+    monkeypatch.setattr(prompts, "MOST_RECORDS", 80)
+    with pytest.raises(FileError, match="holds more than 80 prompts or 128 MB of them"):
+        read_prompts(bomb)
+    squad = {"context": "x" * 900, "qas": [{"question": "Q"}] * 40}
+    monkeypatch.setattr(prompts, "MOST_BYTES", 10_000)  # more than the file has
+    with pytest.raises(FileError, match="holds more than"):
+        read_prompts(written(tmp_path, "squad.jsonl", lines(squad)))
+    monkeypatch.setattr(prompts, "MOST_BYTES", 2**20)
+    long = written(tmp_path, "long.jsonl", lines({"turns": ["Hi"] * 257}))
+    assert read_prompts(long).bad == {"it has more than 256 turns": ["line 1"]}
     monkeypatch.setattr(prompts, "MOST_CHARACTERS", 10)
     assert "it is longer than 10 characters" in read_prompts(path).bad
     monkeypatch.setattr(prompts, "MOST_BYTES", 200)

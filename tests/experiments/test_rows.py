@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from specdemo.capabilities import EngineName
@@ -150,3 +151,17 @@ def test_several_requests_at_once_gain_less_and_are_compared_with_plain_ones_of_
     assert one.tpot is not None
     assert one.tpot[1] < one.tpot[0]
     assert one.mean_acceptance_length == pytest.approx(many.mean_acceptance_length, rel=0.1)
+
+
+def test_percentiles_are_those_of_all_requests_of_all_repeats() -> None:
+    result = finished(PRESETS["load"].plan(PAIR, TASKS, GENAI, {"concurrency": (2,)}, repeats=2))
+    slow, fast = tuple(float(n) for n in range(51)), tuple(float(n) for n in range(51, 101))
+    rows = [
+        row.model_copy(update={"ttfts": (part, (1.0, 3.0)), "tpots": (part, part)})
+        for row, part in zip(result.rows, (slow, fast), strict=True)
+    ]
+    (point,) = points(result.model_copy(update={"rows": tuple(rows)}))
+    assert np.ravel(point.ttft_percentiles or ()) == pytest.approx([50, 95, 99, 2, 3, 3])
+    table = report(result).tables["latencies"]
+    assert [row[:2] for row in table.rows] == [("concurrency 2", "plain"), ("concurrency 2", "speculative")]
+    assert table.columns[2:6] == ["TTFT mean", "TTFT P50", "TTFT P95", "TTFT P99"]

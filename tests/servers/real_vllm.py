@@ -18,7 +18,7 @@ import httpx
 
 from specdemo.cli import main
 from specdemo.engines.server.engine import RemoteEngine, remote_pair
-from specdemo.engines.server.vllm import counted_between
+from specdemo.engines.server.reports import counted_between
 from specdemo.files import ASSETS
 from specdemo.models.catalogue import pair_settings
 from specdemo.racing.race import race, run_alone

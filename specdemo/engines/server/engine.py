@@ -29,11 +29,10 @@ from specdemo.engines.server.client import Client, Event
 from specdemo.engines.server.llama_cpp import LlamaCpp
 from specdemo.engines.server.openai import OpenAI
 from specdemo.engines.server.protocol import Dialect, Reader
-from specdemo.engines.server.vllm import counted_between
+from specdemo.engines.server.reports import counted_between
 from specdemo.errors import ServerError, UsageError
 from specdemo.models.checks import check_strategy
 from specdemo.records import (
-    MAX_TOKENS,
     NOT_USED,
     SIDES,
     Costs,
@@ -171,14 +170,10 @@ class RemoteDecoder(Decoder):
             yield pending
 
     def _steps(self, reader: Reader, events: Iterator[Event]) -> Iterator[Prefilling | Round]:
-        tokens = 0
         with self._client.checking_format():
             for event in events:
-                for step in reader.on_event(event):
-                    tokens += len(step.committed) if isinstance(step, Round) else 0
+                for step in reader.read(event):
                     self.trace_source = reader.trace_source
-                    if tokens > MAX_TOKENS:
-                        raise self._client.error("sends more tokens than were requested; see its log.")
                     yield step
             yield from reader.end()
 
@@ -196,7 +191,7 @@ class RemoteDecoder(Decoder):
                 rounds = reader.finalized(rounds)
         self.trace_source = reader.trace_source
         reported = {"prompt_tokens": reader.prompt_tokens, "draft_counts": reader.draft_counts}
-        reported["passes_known"] = reader.trace_source != "bursts"
+        reported |= {"passes_known": reader.trace_source != "bursts", "hidden_tokens": reader.hidden_tokens}
         return run.model_copy(update={"prefill": rounds[0], "rounds": rounds[1:], **reported})
 
 
@@ -243,7 +238,7 @@ class RemoteBatch(Batch):
             raise event
         if event is None:
             return [*self._arrivals(number, active, active.reader.end()), self._last_arrival(number, active)]
-        return self._arrivals(number, active, active.reader.on_event(event))
+        return self._arrivals(number, active, active.reader.read(event))
 
     def close(self) -> None:
         for request in self._active.values():
@@ -277,11 +272,17 @@ class RemoteBatch(Batch):
             rounds = reader.finalized(tuple(active.rounds)) if active.rounds else ()
         tokens = sum(len(step.committed) for step in rounds)
         self._tokens, self._characters = self._tokens + tokens, self._characters + active.characters
-        counts = None if reader.trace_source == "bursts" else _round_counts(rounds[1:], reader.draft_counts)
+        known = reader.trace_source != "bursts"
+        counts = _round_counts(rounds[1:], reader.draft_counts, tokens - 1 + reader.hidden_tokens, known=known)
         return Arrival(number, active.at, tokens - active.tokens, "", counts, reader.finish_reason)
 
 
-def _round_counts(rounds: Sequence[Round], totals: DraftCounts | None) -> tuple[RoundCounts, ...]:
-    if totals is not None and rounds:  # only sums matter, so the first round can have them all
-        return RoundCounts(totals.proposed, totals.accepted), *[RoundCounts(0, 0)] * (len(rounds) - 1)
-    return tuple(RoundCounts(None if step.proposed is None else len(step.proposed), step.accepted) for step in rounds)
+def _round_counts(
+    rounds: Sequence[Round], totals: DraftCounts | None, tokens: int, *, known: bool
+) -> tuple[RoundCounts, ...] | None:
+    """Return the counts of every pass after the prefill's, which committed these tokens; None if unknown."""
+    if totals is not None and not totals.of_server:  # only sums matter, so the first round can have them all
+        passes = len(rounds) if known else totals.passes(tokens)
+        return (RoundCounts(totals.proposed, totals.accepted), *[RoundCounts(0, 0)] * (passes - 1))[:passes]
+    counts = ((None if step.proposed is None else len(step.proposed), step.accepted) for step in rounds)
+    return tuple(RoundCounts(*each) for each in counts) if known else None

@@ -2,10 +2,13 @@
 
 import json
 import re
+from itertools import chain
 from typing import Any
 
 _MAX_QUOTED = 300  # characters of a server's message
 _TITLE_SEARCH = 2**16  # characters in which the title of a web page must be
+_MAX_DEPTH = 64  # of JSON; real answers have about ten levels, and recursion ends at a thousand
+_MAX_BRACKETS = 200_000  # of JSON; a list of a thousand models has 20,000, and empty lists take 20 times their text
 _ADDRESSES = r"\w+://[^\s\"'<>,;]+|\b\d+(?:\.\d+){3}(?::\d+)?\b"
 _SENTENCES = {
     401: "requires a valid API key; set {variable}",
@@ -18,6 +21,10 @@ _SENTENCES = {
 }
 
 
+class ExcessError(ValueError):
+    """Completes the sentence "The server sends more … than any answer needs"."""
+
+
 def redacted(message: Any, address: str) -> str:
     """Return a message of the server at an address, on one line and without addresses."""
     while isinstance(message, dict) or (isinstance(message, list) and message and isinstance(message[0], dict)):
@@ -26,8 +33,9 @@ def redacted(message: Any, address: str) -> str:
         keys = ("error", "errors", "message", "error_msg", "detail", "msg")
         message = next((message[key] for key in keys if message.get(key)), json.dumps(message))
     text = message if isinstance(message, str) else json.dumps(message)
-    if page := re.match(r"\s*<(?:.*?<title>(.*?)</title>)?", text[:_TITLE_SEARCH], re.DOTALL | re.IGNORECASE):
-        text = f"a web page, {page[1]!r}" if page[1] else "a web page"
+    if text.lstrip().startswith("<"):
+        title = re.split(r"</?title>", text[:_TITLE_SEARCH], maxsplit=2, flags=re.IGNORECASE)[1:2]
+        text = ", ".join(["a web page", *map(repr, filter(None, title))])
     text = " ".join("".join(letter if letter.isprintable() else " " for letter in text[:2000]).split())
     text = re.sub(f"{_ADDRESSES}|{re.escape(address)}", "…", text)
     return text if len(text) <= _MAX_QUOTED else text[:_MAX_QUOTED] + " …"
@@ -54,11 +62,22 @@ def describe(status: int, text: str, address: str, key_variable: str, *, streame
 
 
 def parsed(text: str) -> Any:
-    """Parse JSON, or return None. NaN and lone surrogates are accepted, since servers write them."""
+    """Parse JSON, or return None. NaN is accepted and lone surrogates are replaced, since servers write them."""
+    if text.count("[") + text.count("{") > _MAX_BRACKETS:
+        return None
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        if re.search(r"\\u[dD][89a-fA-F]", text):
+            halves = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass")
+            value = json.loads(halves.decode("utf-16", "replace"))
     except (ValueError, RecursionError):
         return None
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        inner = (item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list))
+        if not (level := [*chain.from_iterable(inner)]):
+            return value
+    return None
 
 
 def usable_object(status: int, text: str) -> dict[str, Any] | None:
@@ -81,10 +100,11 @@ def error_in(data: object) -> object | None:
 
 def _error_at_end(text: str) -> object | None:
     """Return the error in the last line of a stream, or None."""
-    lines = re.findall(r"^(?!event:|id:|retry:|:)(?:data:|(error:))? *(.*\S)", text, re.MULTILINE)
-    field, line = lines[-1] if lines else ("", "{}")
-    data = parsed(line)
-    return data or line if field or data is None else error_in(data)
+    lines = (line.strip() for line in reversed(text.split("\n")))
+    line = next((line for line in lines if line and not line.startswith(("event:", "id:", "retry:", ":"))), "{}")
+    content = line.removeprefix("data:").removeprefix("error:").strip()
+    data = parsed(content)
+    return data or content if line.startswith("error:") or data is None else error_in(data)
 
 
 def is_finished(data: dict[str, Any]) -> bool:

@@ -10,15 +10,17 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 from urllib.parse import quote
+
+from pydantic import Field
 
 from specdemo.engines import formats
 from specdemo.engines.base import Prefilling, counted_drafts
 from specdemo.engines.server.client import Client, Event, SilentError
-from specdemo.engines.server.protocol import Dialect, HttpRequest, Reader, choose
+from specdemo.engines.server.protocol import AnswerTokens, Dialect, HttpRequest, PromptTokens, Reader, choose, label
 from specdemo.errors import ServerError
-from specdemo.records import MAX_TOKENS, TICK, Model, Request, Round, Token
+from specdemo.records import MAX_TOKENS, TICK, Count, Model, Record, Request, Round, Token
 
 
 class LlamaCpp(Dialect):
@@ -28,7 +30,7 @@ class LlamaCpp(Dialect):
         models = client.fetch("/v1/models")
         with client.checking_format():
             self._model = choose(client, models.get("data") or [{"id": "llama.cpp"}], model)
-            self._name = str(self._model["id"])
+            self._name = self._model["id"]
             self._routed = self._props.get("role") == "router"
             if self._routed:
                 self._props = {**self._props, **client.fetch(f"/props?model={quote(self._name, safe='')}")}
@@ -60,7 +62,7 @@ class LlamaCpp(Dialect):
                 name=re.split(r"[/\\]", self._name)[-1] if path else self._name,
                 architecture="server",
                 parameters=meta.get("n_params", 0),
-                weights=str(meta.get("ftype", "unknown")),
+                weights=label(meta.get("ftype")) or "unknown",
                 context_length=self._context,
                 vocabulary=meta.get("n_vocab"),
                 chat_template=self._chats,
@@ -68,7 +70,7 @@ class LlamaCpp(Dialect):
             )
 
     def version(self) -> str:
-        build = str(self._props.get("build_info", ""))
+        build = label(self._props.get("build_info"))
         return "llama.cpp" if "unknown" in build else f"llama.cpp {build}".strip()
 
     def ask(self, request: Request) -> HttpRequest:
@@ -101,6 +103,31 @@ class LlamaCpp(Dialect):
         }
 
 
+class _Timings(Record):
+    """Cumulative; `draft_n` and `draft_n_accepted` are absent without a draft."""
+
+    predicted_ms: Annotated[float, Field(ge=0, le=1e9)]
+    draft_n: AnswerTokens = 0
+    draft_n_accepted: AnswerTokens = 0
+
+
+class _Progress(Record):
+    total: PromptTokens
+    processed: PromptTokens
+
+
+class _Chunk(Record):
+    """An event of `/completion`, within the limits of any real answer."""
+
+    content: str | None = None
+    tokens: tuple[Count, ...] | None = Field(None, max_length=MAX_TOKENS)
+    tokens_predicted: AnswerTokens | None = None
+    timings: _Timings | None = None
+    prompt_progress: _Progress | None = None
+    stop: bool = False
+    stop_type: str | None = None
+
+
 class _Counts(NamedTuple):
     at: float
     tokens: int = 0
@@ -119,23 +146,19 @@ class LlamaCppReader(Reader):
 
     def on_event(self, event: Event) -> Iterator[Prefilling | Round]:
         """Yield completed rounds; a round is complete once the next one begins."""
-        data = event.data
-        if (progress := data.get("prompt_progress")) is not None:
-            self.prompt_tokens = progress["total"]
-            yield Prefilling(progress["processed"], progress["total"])
+        chunk = _Chunk.model_validate(event.data)
+        if (progress := chunk.prompt_progress) is not None:
+            self.prompt_tokens = progress.total
+            yield Prefilling(progress.processed, progress.total)
             return
-        text, last = data.get("content") or "", self._last
-        if not text and "tokens_predicted" not in data:
+        text, last = chunk.content or "", self._last
+        if not text and chunk.tokens_predicted is None:
             return  # a keep-alive
-        if (new_tokens := data["tokens_predicted"] - last.tokens) > 0:
-            timings = data["timings"]
-            now = _Counts(
-                event.at,
-                data["tokens_predicted"],
-                timings["predicted_ms"],
-                timings.get("draft_n", 0),
-                timings.get("draft_n_accepted", 0),
-            )
+        if (new_tokens := (chunk.tokens_predicted or 0) - last.tokens) > 0:
+            if (timings := chunk.timings) is None:
+                raise ValueError("tokens without timings")
+            counts = timings.predicted_ms, timings.draft_n, timings.draft_n_accepted
+            now = _Counts(event.at, last.tokens + new_tokens, *counts)
             if now.milliseconds == last.milliseconds:
                 now = last._replace(tokens=now.tokens)
             else:
@@ -144,11 +167,11 @@ class LlamaCppReader(Reader):
                 self._seen += 1
             self._last = now
             self._tokens += [Token(id=None, text="")] * min(new_tokens - 1, MAX_TOKENS)
-            self._tokens.append(Token(id=(data.get("tokens") or [None])[-1], text=text))
+            self._tokens.append(Token(id=(chunk.tokens or [None])[-1], text=text))
         elif text:
             raise ValueError("a text without a token")
-        if data.get("stop"):
-            self.finish_reason = "length" if data.get("stop_type") == "limit" else "stop"
+        if chunk.stop:
+            self.finish_reason = "length" if chunk.stop_type == "limit" else "stop"
 
     def end(self) -> Iterator[Round]:
         """Yield a last round cut short by the token limit or the end of text."""

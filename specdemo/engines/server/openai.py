@@ -1,26 +1,31 @@
 """OpenAI's protocol, which nearly every server speaks.
 
 Each chunk is a round, although it need not be one target pass. The number of tokens is reported at the end or never,
-and divided among the chunks by text length. Chunks with token ids, as vLLM can send, are target passes; the counts at
-the end confirm or refute this.
+and divided among the chunks by text length, without those that were never sent, such as hidden thoughts. Chunks with
+token ids, as vLLM can send, are target passes if the counts at the end confirm it, or if the server decodes plainly
+and each chunk holds one token.
 """
 
 from collections.abc import Callable, Iterator
 from functools import cache, cached_property, partial
 from itertools import accumulate, pairwise
+from time import perf_counter
 from typing import Any
 
 from specdemo.capabilities import SERVERS
 from specdemo.engines import formats
 from specdemo.engines.base import Prefilling, counted_drafts
-from specdemo.engines.server import vllm
+from specdemo.engines.server import reports
 from specdemo.engines.server.client import REFUSALS, Client, Event
-from specdemo.engines.server.protocol import Dialect, HttpRequest, Reader, choose
+from specdemo.engines.server.failures import ExcessError
+from specdemo.engines.server.protocol import MOST_PROMPT, MOST_REPORTED, Dialect, HttpRequest, Reader, choose, label
 from specdemo.records import MAX_TOKENS, TICK, Model, Request, Round, Token, TraceSource
+from specdemo.strategies import Plain
 
 _LETTERS_PER_TOKEN = 4  # of English, for texts whose length in tokens is only estimated
 _PREFIXES = ("/v1", "/v3", "")  # where servers have the protocol; OpenVINO Model Server: v3
-_MAX_COUNT = 2**31  # tokens; more is nonsense
+_TOKEN_TEXT = 1000  # characters of a token; the longest are rows of spaces or dashes
+_TEXTS_SECONDS = 10.0  # to ask for the texts of tokens that came together, which are only for display
 _METRICS_SECONDS = 2.0  # to wait for `/metrics`, without which only the counts are missing
 
 
@@ -39,8 +44,8 @@ class OpenAI(Dialect):
         self._prefix = prefix
         with client.checking_format():
             self._model = choose(client, models.get("data") or [], model)
-            self._name = str(self._model["id"])
-        self._reader = partial(OpenAIReader, text_of=cache(self._text_of))
+            self._name = self._model["id"]
+        self._cached_text_of = cache(self._text_of)
 
     def describe(self) -> Model:
         with self._client.checking_format():
@@ -58,9 +63,9 @@ class OpenAI(Dialect):
         return f"vLLM {self._vllm}" if self._vllm else SERVERS["openai"].removeprefix("an ")
 
     @cached_property
-    def _vllm(self) -> str | None:
+    def _vllm(self) -> str:
         """vLLM's version; other servers have none at this path."""
-        return (self._client.find("/version", refusals=()) or {}).get("version")
+        return label((self._client.find("/version", refusals=()) or {}).get("version"))
 
     def counters(self) -> str:
         return self._client.text("/metrics", _METRICS_SECONDS) if self._vllm else ""
@@ -68,14 +73,17 @@ class OpenAI(Dialect):
     def ask(self, request: Request) -> HttpRequest:
         body: dict[str, Any] = {"model": self._name, **formats.openai(request, include_defaults=False)}
         body |= {"stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
+        body["return_spec_tokens_details"] = True
+        reader = partial(OpenAIReader, text_of=self._cached_text_of, plain=isinstance(request.strategy, Plain))
         if not request.apply_chat_template:
-            return f"{self._prefix}/completions", {**body, "prompt": request.prompt}, self._reader
+            return f"{self._prefix}/completions", {**body, "prompt": request.prompt}, reader
         if not request.enable_thinking:
             body["chat_template_kwargs"] = {"enable_thinking": False}
-        return f"{self._prefix}/chat/completions", {**body, "messages": request.messages}, self._reader
+        return f"{self._prefix}/chat/completions", {**body, "messages": request.messages}, reader
 
     def _text_of(self, token: int) -> str:
-        return str(self._client.fetch("/detokenize", {"model": self._name, "tokens": [token]}).get("prompt"))
+        text = str(self._client.fetch("/detokenize", {"model": self._name, "tokens": [token]}).get("prompt"))
+        return text if len(text) <= _TOKEN_TEXT else ""
 
     def count_tokens(self, text: str) -> int:
         """Return a rough estimate: not every server can count tokens."""
@@ -87,33 +95,55 @@ class OpenAIReader(Reader):
 
     trace_source: TraceSource = "bursts"
 
-    def __init__(self, sent_at: float, text_of: Callable[[int], str]) -> None:
+    def __init__(self, sent_at: float, text_of: Callable[[int], str], *, plain: bool = False) -> None:
         super().__init__(sent_at)
-        self._at, self._text_of = sent_at, text_of
-        self._report: vllm.Report | None = None
-        self._thinks = False
+        self._at, self._text_of, self._plain = sent_at, text_of, plain
+        self._report: reports.Report | None = None
+        self._average: object = None  # tokens per pass, from TensorRT-LLM
+        self._late = ""  # text whose ids came before
+        self._texts_until = 0.0  # by `perf_counter`
+        self._thinks = self._thought = False
+        self._reasoning = self._rejected = 0  # tokens in the total: thoughts, and predictions that were wrong
 
     def on_event(self, event: Event) -> Iterator[Prefilling | Round]:
         usage = event.data.get("usage")
         if isinstance(usage, dict):
+            details = usage.get("completion_tokens_details")
+            details = usage | (details if isinstance(details, dict) else {})  # SGLang has them at the top
             self.total = _count(usage.get("completion_tokens")) or self.total
-            self.prompt_tokens = _count(usage.get("prompt_tokens")) or self.prompt_tokens
-        if (report := vllm.Report.of(event.data)) is not None:
-            self._report, self.draft_counts = report, report.counts
+            self.prompt_tokens = _count(usage.get("prompt_tokens"), MOST_PROMPT) or self.prompt_tokens
+            self._reasoning = _count(details.get("reasoning_tokens")) or 0
+            self._rejected = _count(details.get("rejected_prediction_tokens")) or 0
+        self._report = reports.Report.of(event.data) or self._report
         choice = next(iter(event.data.get("choices") or ()), None) or {}
         if choice.get("index"):
             raise ValueError("several answers at once")
         if reason := choice.get("finish_reason"):
             self.finish_reason = "length" if reason == "length" else "stop"
+        self._average = choice.get("avg_decoded_tokens_per_iter") or self._average
         text, ids = self._text(choice), choice.get("token_ids") or ()
-        if text or ids:
-            first = self._at == self.sent_at
-            if first or not ids:
-                self.trace_source = "reported" if ids else "bursts"
-            texts = zip(ids or [None], _split(text, len(ids) or 1), strict=True)
-            committed = tuple(Token(id=token, text=part) for token, part in texts)
-            yield Round(committed=committed, seconds=max(event.at - self._at, TICK), proposed=() if first else None)
-            self._at = event.at
+        if not (text or ids):
+            return
+        if len(ids) > MAX_TOKENS:
+            raise ExcessError("tokens")
+        text, self._late, first = self._late + text, "", self._at == self.sent_at
+        if not (ids or first) and choice.get("token_ids") == []:  # vLLM may send a text after its ids
+            self._late = text
+            return
+        if first or not ids:
+            self.trace_source = "reported" if ids else "bursts"
+        texts = zip(ids or [None], _split(text, len(ids) or 1), strict=True)
+        committed = tuple(Token(id=token, text=part) for token, part in texts)
+        yield Round(committed=committed, seconds=max(event.at - self._at, TICK), proposed=() if first else None)
+        self._at = event.at
+
+    def end(self) -> Iterator[Round]:
+        yield from super().end()
+        tokens = self.total or self._read
+        average = reports.counts_of_average(self._average, tokens)
+        self.draft_counts = self._report.counts(tokens) if self._report else average
+        hidden = self._rejected + (0 if self._thought else self._reasoning)
+        self.hidden_tokens = min(hidden, max(tokens - 1, 0))
 
     def _text(self, choice: dict[str, Any]) -> str:
         delta = choice.get("delta") or choice.get("message") or {}
@@ -124,41 +154,62 @@ class OpenAIReader(Reader):
         answer = _joined(choice.get("text")) or _joined(parts)
         text = thought if self._thinks or not thought else f"<think>{thought}"
         self._thinks = self._thinks or bool(thought)
+        self._thought = self._thought or self._thinks or "think>" in answer
         if self._thinks and answer:
             self._thinks, text = False, f"{text}</think>"
-        text += answer
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # without lone surrogates
+        return text + answer
 
     def with_token_texts(self, step: Round) -> Round:
         text, committed = "".join(token.text for token in step.committed), list[Token]()
-        for token in step.ids if len(step.ids) > 1 else ():
+        self._texts_until = self._texts_until or perf_counter() + _TEXTS_SECONDS
+        for token in step.ids if len(step.ids) > 1 and perf_counter() < self._texts_until else ():
             part = self._text_of(token)
             committed.append(Token(id=token, text=part if text.startswith(part) else ""))  # empty for special tokens
             text = text.removeprefix(part)
         return step.model_copy(update={"committed": tuple(committed)}) if committed and not text else step
 
     def finalized(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
+        if self._late:
+            *others, token = rounds[-1].committed
+            token = token.model_copy(update={"text": token.text + self._late})
+            rounds = (*rounds[:-1], rounds[-1].model_copy(update={"committed": (*others, token)}))
         tokens = sum(len(step.committed) for step in rounds)
-        if self.trace_source == "bursts" or tokens != (self.total or tokens):
+        if self.trace_source == "bursts" or tokens + self.hidden_tokens != (self.total or tokens):
             self.trace_source = "bursts"
             return self._divided(rounds)
-        prefill, *others = rounds
-        accepted = [len(step.committed) - 1 for step in others]
-        unseen = self.draft_counts.accepted - sum(accepted) if self.draft_counts and accepted else 0
-        if accepted:
-            accepted[-1] += unseen  # accepted after the end of the text
-        proposed = self._report.proposed(accepted) if self._report else [None] * len(others)
-        if len(prefill.committed) > 1 or unseen < 0 or proposed is None:  # rounds were joined on the way
+        prefill, *chunks = rounds
+        accepted = self._accepted([len(step.committed) - 1 for step in chunks])
+        proposed = accepted and self._report.proposals(accepted) if self._report else [None] * len(chunks)
+        if len(prefill.committed) > 1 or accepted is None or proposed is None:  # chunks are not passes
             self.trace_source = "bursts"
             return rounds
-        drafts = map(counted_drafts, (step.committed for step in others), proposed, accepted)
-        steps = zip(others, drafts, strict=True)
+        drafts = map(counted_drafts, (step.committed for step in chunks), proposed, accepted)
+        steps = zip(chunks, drafts, strict=True)
         return (prefill, *(step.model_copy(update={"proposed": draft_tokens}) for step, draft_tokens in steps))
+
+    def _accepted(self, sent: list[int]) -> list[int] | None:
+        """Return how many proposals each pass accepted, of which these were sent; None if the chunks are no passes.
+
+        The last pass can accept more than was sent, after the end of the text. A server that sends every token in a
+        chunk of its own shows no pass at all.
+        """
+        counts = self.draft_counts
+        if counts is None:
+            return sent if self._plain and not any(sent) else None
+        by_position = tuple(filter(None, counts.by_position))
+        if unseen := counts.accepted - sum(sent):
+            longest = len(by_position) or -(-counts.proposed // max(counts.rounds, 1))
+            if unseen < 0 or not any(sent) or sent[-1] + unseen > longest:
+                return None
+            sent = [*sent[:-1], sent[-1] + unseen]
+        seen = tuple(sum(count > index for count in sent) for index in range(max(sent, default=0)))
+        return sent if seen == by_position or not by_position else None
 
     def _divided(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
         """Divide the reported number of tokens among the rounds, at least one each, by their texts' lengths."""
         texts = ["".join(token.text for token in step.committed) for step in rounds]
-        extra = min(max((self.total or 0) - len(rounds), 0), MAX_TOKENS)  # tokens beyond one per round
+        shown = (self.total or 0) - self.hidden_tokens
+        extra = min(max(shown - len(rounds), 0), MAX_TOKENS)  # tokens beyond one per round
         ends = [0, *accumulate(map(len, texts))]
         divided = []
         for step, text, (start, end) in zip(rounds, texts, pairwise(ends), strict=True):
@@ -168,8 +219,8 @@ class OpenAIReader(Reader):
         return tuple(divided)
 
 
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and 0 < value <= _MAX_COUNT else None
+def _count(value: object, most: int = MOST_REPORTED) -> int | None:
+    return value if isinstance(value, int) and 0 < value <= most else None
 
 
 def _joined(content: object) -> str:

@@ -2,11 +2,24 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from specdemo.engines.base import Prefilling
 from specdemo.engines.server.client import Client, Event
-from specdemo.records import DraftCounts, FinishReason, Model, Request, Round, TraceSource
+from specdemo.engines.server.failures import ExcessError
+from specdemo.records import MAX_TOKENS, DraftCounts, FinishReason, Model, Request, Round, TraceSource
+from specdemo.text import printable
+
+# Limits of what servers report; more is nonsense, and would fill the memory.
+MOST_REPORTED = 64 * MAX_TOKENS  # tokens or proposals of an answer, which take 60 MB as records
+MOST_PROMPT = 2**31  # tokens
+_MOST_TEXT = 512 * MAX_TOKENS  # characters of an answer; the longest tokens are rows of spaces or dashes
+AnswerTokens = Annotated[int, Field(ge=0, le=MOST_REPORTED)]
+PromptTokens = Annotated[int, Field(ge=0, le=MOST_PROMPT)]
+_MAX_LABEL = 100  # characters of a version or a precision
+_MAX_NAME = 4096  # characters of a model's name, which may be a path
 
 
 class Reader(ABC):
@@ -20,9 +33,21 @@ class Reader(ABC):
         self.prompt_tokens: int | None = None
         self.total: int | None = None  # tokens of the answer, once they are reported
         self.draft_counts: DraftCounts | None = None
+        self.hidden_tokens = 0  # in the total, but never sent
+        self._read = self._characters = 0  # tokens and characters so far
 
     @abstractmethod
     def on_event(self, event: Event) -> Iterator[Prefilling | Round]: ...
+
+    def read(self, event: Event) -> Iterator[Prefilling | Round]:
+        """Yield what `on_event` does. ExcessError: more tokens or text than any run has."""
+        for step in self.on_event(event):
+            if isinstance(step, Round):
+                self._read += len(step.committed)
+                self._characters += sum(len(token.text) for token in step.committed)
+                if self._read > MAX_TOKENS or self._characters > _MOST_TEXT:
+                    raise ExcessError("tokens" if self._read > MAX_TOKENS else "text")
+            yield step
 
     def with_token_texts(self, step: Round) -> Round:
         """Detokenize each id separately; leave the round unchanged if the texts do not join to its own."""
@@ -61,10 +86,18 @@ class Dialect(ABC):
         return ""
 
 
+def label(value: object) -> str:
+    """Return what a server calls its version or the like, for display; empty if it is no text."""
+    return printable(value[:_MAX_LABEL]) if isinstance(value, str) else ""
+
+
 def choose(client: Client, models: Sequence[dict[str, Any]], name: str | None) -> dict[str, Any]:
     """Return the model with this name, or the only one. Otherwise raise a ServerError that lists them."""
     option = "--plain-model" if client.side == "plain" else "--model"
-    names = client.redacted(", ".join(str(model["id"]) for model in models))
+    for model in models:
+        if not isinstance(model["id"], str) or not 0 < len(model["id"]) <= _MAX_NAME:
+            raise client.error(f"lists a model without a usable name ({client.redacted(model['id'])}); check it.")
+    names = client.redacted(", ".join(model["id"] for model in models))
     if name is None:
         if len(models) == 1:
             return models[0]
