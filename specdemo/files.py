@@ -9,8 +9,8 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -111,6 +111,19 @@ def write_each(files: Mapping[str | Path, Callable[[], bytes]]) -> None:
         raise SpecdemoError(f"Cannot write {listed([*failed])}; choose other paths.") from first
     for failure in failed.values():
         raise failure
+
+
+@contextmanager
+def environment(**variables: str | None) -> Iterator[None]:
+    """Set environment variables, or hide those that are None, until the block ends."""
+    before = {name: os.environ.pop(name) for name in variables if name in os.environ}
+    os.environ.update({name: value for name, value in variables.items() if value is not None})
+    try:
+        yield
+    finally:
+        for name in variables:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 def own_cache() -> Path:

@@ -1,9 +1,9 @@
-"""The page's server: it checks the values of events, stores visitors' files, and mounts the page behind its gate.
+"""The page's server: it checks the values of events, keeps visitors' files, and mounts the page behind its gate.
 
-Of Gradio's undocumented names this uses two, `Blocks.process_api` and `Blocks.get_config_file`.
+Of Gradio's undocumented names this uses `Blocks.process_api`, `Blocks.get_config_file` and `App.tokens`.
 """
 
-import errno
+import asyncio
 import logging
 import os
 import re
@@ -11,39 +11,39 @@ import shutil
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
 from time import sleep, time
-from typing import Any, cast
+from typing import Annotated, Any, cast
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 import gradio as gr
 import uvicorn
-from anyio import open_file
+from gradio.data_classes import FileDataMeta
 from gradio.exceptions import InvalidPathError
+from httpx import InvalidURL
+from pydantic import AfterValidator, FiniteFloat, TypeAdapter, ValidationError
 from starlette.applications import Starlette
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from specdemo.errors import UsageError
-from specdemo.files import is_text
-from specdemo.ui.gate import EVENTS, UNREADABLE, Gate, Refused, default_host, is_loopback
+from specdemo.errors import SpecdemoError, UsageError
+from specdemo.files import environment
+from specdemo.ui.gate import BODY_SECONDS, EVENTS, FILE_BYTES, UNREADABLE, Gate, default_host, is_loopback, only_here
 
 SESSIONS = 200  # visitors whose chat and pair are stored; with one engine, the page is slow for ten at once
 FILES = 100
 FILE_SECONDS = 3600.0  # a suite is read when its benchmark starts, perhaps long after it was chosen
-CONNECTIONS = 1000
+CONNECTIONS = 500  # a browser opens up to six, and keeps idle ones for five seconds
 THREADS = 32  # for callbacks, besides the 40 that answer requests, so that slow callbacks never block the page
-_API = "/gradio_api"
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _log = logging.getLogger(__name__)
 
 
@@ -77,25 +77,32 @@ def refusal(reason: str) -> gr.Error:
     return gr.Error(f"{reason}; correct it, or reload the page.", print_exception=False)
 
 
+def _uploaded(path: str) -> str:
+    """Gradio checks files of launched pages only; of mounted ones it would read any file, and fetch any URL."""
+    if not Path(path).resolve().is_relative_to(Path(os.environ.get("GRADIO_TEMP_DIR", "/-"), "uploads").resolve()):
+        raise ValueError
+    return path
+
+
+class _File(gr.FileData):
+    path: Annotated[str, AfterValidator(_uploaded)]
+    meta: FileDataMeta  # without it, Gradio does not see a file
+
+
+# Browsers never send states, and the endpoint checks its own values.
+_VALUES: dict[type[Any], Any] = {
+    gr.Textbox: str, gr.Radio: str, gr.Dropdown: str | None, gr.Checkbox: bool, gr.CheckboxGroup: list[str],
+    gr.Slider: FiniteFloat, gr.Number: FiniteFloat | None, gr.UploadButton: _File | None,
+}  # fmt: skip
+
+
 def fits(block: Any, value: Any) -> bool:
-    """Check the type that a widget sends; Gradio itself checks bounds and choices."""
-    number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-    match block:
-        case gr.Textbox() | gr.Radio():
-            return is_text(value)
-        case gr.Dropdown():
-            return value is None or is_text(value)
-        case gr.Checkbox():
-            return isinstance(value, bool)
-        case gr.CheckboxGroup():
-            return isinstance(value, list) and all(is_text(choice) for choice in value)
-        case gr.Slider():
-            return number
-        case gr.Number():
-            return value is None or number
-        case gr.UploadButton() | gr.File():
-            return value is None or (isinstance(value, dict) and is_text(value.get("path")))
-    return True  # browsers never send states, and the API endpoint checks its own values
+    """Check the type of a widget's value; Gradio itself checks bounds and choices."""
+    try:
+        TypeAdapter(_VALUES.get(type(block), Any)).validate_python(value, strict=True)
+    except ValidationError:
+        return False
+    return True
 
 
 def event_value(event: gr.EventData, name: str) -> Any:
@@ -109,43 +116,54 @@ def event_value(event: gr.EventData, name: str) -> Any:
 @contextmanager
 def visitors_files() -> Iterator[Path]:
     """Create a temporary folder for Gradio's and visitors' files. Enter it before the page is built."""
-    before = os.environ.get("GRADIO_TEMP_DIR")
-    with TemporaryDirectory(prefix="specdemo-", dir=before, ignore_cleanup_errors=True) as folder:
-        os.environ["GRADIO_TEMP_DIR"] = folder
-        try:
-            yield Path(folder)
-        finally:
-            del os.environ["GRADIO_TEMP_DIR"]
-            if before is not None:
-                os.environ["GRADIO_TEMP_DIR"] = before
+    try:
+        temporary = TemporaryDirectory(
+            prefix="specdemo-", dir=os.environ.get("GRADIO_TEMP_DIR"), ignore_cleanup_errors=True
+        )
+    except OSError as error:
+        raise SpecdemoError.of(error, "Visitors' files cannot be saved", "set TMPDIR to a writable folder") from error
+    with temporary as folder, environment(GRADIO_TEMP_DIR=folder):
+        yield Path(folder)
 
 
 async def upload(request: Request) -> Response:
     """Keep a visitor's file for `FILE_SECONDS`, instead of Gradio's route, which takes a thousand per request."""
-    folder = Path(os.environ["GRADIO_TEMP_DIR"], "uploads")
-    folder.mkdir(exist_ok=True)
-    for old in folder.iterdir():
+    tokens = request.app.state.tokens
+    if tokens is not None and tokens.keys().isdisjoint(request.cookies.values()):
+        raise HTTPException(401, "Sign in at the front page first.")
+    uploads = Path(os.environ["GRADIO_TEMP_DIR"], "uploads")
+    uploads.mkdir(exist_ok=True)
+    for old in uploads.iterdir():
         if old.stat().st_mtime < time() - FILE_SECONDS:
             shutil.rmtree(old, ignore_errors=True)
-    if len([*folder.iterdir()]) >= FILES:
-        return Refused(429, "The server's space for uploads is full; try again in an hour.").response
+    if len([*uploads.iterdir()]) >= FILES:
+        raise HTTPException(429, "The server's space for uploads is full; try again in an hour.")
+    folder = uploads / uuid4().hex
+    folder.mkdir()  # before the body is read, so that files on their way count, too
+    refusal = HTTPException(400, "The upload is not a form with one file; choose one file on the page.")
     try:
-        async with request.form(max_files=1, max_fields=1) as form:
+        async with asyncio.timeout(BODY_SECONDS), request.form(max_files=1, max_fields=1) as form:
             [file] = [part for part in form.values() if isinstance(part, UploadFile)]
-            path = folder / uuid4().hex / (re.sub(r"[^\w.-]", "_", Path(file.filename or "").name)[-100:] or "file")
-            path.parent.mkdir()
-            async with await open_file(path, "wb") as out:
-                await out.write(await file.read())
-    except (HTTPException, ValueError):
-        return Refused(400, "The upload is not a form with one file; choose one file on the page.").response
-    except ClientDisconnect:
-        return Refused(*UNREADABLE).response
-    return JSONResponse([str(path)])
+            path = folder / (re.sub(r"[^\w.-]", "_", Path(file.filename or "").name)[-100:] or "file")
+            with path.open("wb") as out:
+                await asyncio.to_thread(shutil.copyfileobj, file.file, out)
+        return JSONResponse([str(path)])
+    except OSError as error:  # TimeoutError is one
+        reason = error.strerror or "it took too long"
+        refusal = HTTPException(507, f"The file cannot be kept ({reason}); try again later.")
+    except (HTTPException, ValueError, ClientDisconnect):
+        pass
+    shutil.rmtree(folder, ignore_errors=True)
+    raise refusal
+
+
+# Gradio's routes raise these for names and forwarded hosts that they cannot read, and would answer with tracebacks.
+_UNREADABLE = (KeyError, TypeError, ValueError, OSError, InvalidURL)
 
 
 async def _unreadable(request: Request, error: Exception) -> Response:
     _log.warning("refused %s: %r", request.url.path, error)
-    return Refused(*UNREADABLE).response
+    return PlainTextResponse(f"{UNREADABLE}\n", 400)
 
 
 def application(
@@ -163,35 +181,53 @@ def application(
     """
     # Gradio would log every event and tabulate them all after each one, which disturbs the engine's clocks
     os.environ |= {"GRADIO_ANALYTICS_MAX_EVENTS": "1", "GRADIO_ANALYTICS_CACHE_FREQUENCY": str(10**9)}
-    address, space = host or default_host(), os.environ.get("SPACE_HOST")
-    trusted = [*allowed_hosts, *filter(None, [space])]
-    root = os.environ.get("GRADIO_ROOT_PATH", "")
-    gate = Middleware(
-        Gate,
-        names=[*_LOOPBACK, address, *trusted] if allowed_hosts or is_loopback(address) else None,
-        trusted=trusted,
-        root=urlsplit(root).path,
-        auth=auth is not None,
-    )
     page.max_threads, page.state_session_capacity = THREADS, sessions
     page.queue(max_size=EVENTS, api_open=False)  # nothing runs outside the queue
-    # Gradio's routes raise these for names that it does not know
-    handlers = dict.fromkeys((KeyError, TypeError, ValueError), _unreadable)
-    app = Starlette(routes=[Route(f"{_API}/upload", upload, methods=["POST"]), *routes], middleware=[gate])
-    # run history would let visitors have this machine write to a bucket on the Hub
+    address, root = host or default_host(), os.environ.get("GRADIO_ROOT_PATH", "")
+    gate = Middleware(
+        Gate,
+        page._queue,
+        [*allowed_hosts, *filter(None, [os.environ.get("SPACE_HOST")])],
+        any_name=not allowed_hosts and not is_loopback(address),
+        local=only_here(host, allowed_hosts),
+        root=urlsplit(root).path,
+    )
+    app = Starlette(routes=[Route("/gradio_api/upload", upload, methods=["POST"]), *routes], middleware=[gate])
     gr.mount_gradio_app(
         cast(Any, app),
         page,
         "/",
         auth=auth,
         root_path=root,
-        run_history=False,
+        run_history=False,  # would let visitors have this machine write to a bucket on the Hub
         ssr_mode=False,
         show_error=True,
-        app_kwargs={"exception_handlers": handlers},
+        max_file_size=FILE_BYTES,
+        app_kwargs={"exception_handlers": dict.fromkeys(_UNREADABLE, _unreadable)},
         **look,
     )
+    app.state.tokens = cast(Any, app.routes[-1]).app.tokens if auth else None  # of visitors who have signed in
     return app
+
+
+class Connection(H11Protocol):
+    """An HTTP connection. Idle, half-open and unread ones are dropped, oldest first, if there are too many: uvicorn
+    closes none of them, and its `limit_concurrency` would refuse everyone instead.
+    """
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.made_at = self.loop.time()
+        others = cast("set[Connection]", self.connections)
+        waiting = [other for other in others if other._waits_for_client()]
+        if len(others) > CONNECTIONS and waiting:
+            oldest = min(waiting, key=lambda other: other.made_at)
+            others.discard(oldest)
+            oldest.transport.abort()
+
+    def _waits_for_client(self) -> bool:
+        cycle = self.cycle
+        return cycle is None or cycle.response_complete or cycle.more_body or self.flow.write_paused
 
 
 @contextmanager
@@ -199,10 +235,11 @@ def listening(app: ASGIApp, host: str | None = None, port: int | None = None) ->
     """Serve in a thread and yield the address. No request checks it, since a configured proxy could receive it."""
     host = host or default_host()
     listener = _listen(host, port)
-    config = uvicorn.Config(
-        app, log_level="warning", limit_concurrency=CONNECTIONS, timeout_graceful_shutdown=1, ws="none"
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app, http=Connection, ws="none", log_level="warning", proxy_headers=False, timeout_graceful_shutdown=1
+        )
     )
-    server = uvicorn.Server(config)
     thread = Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     while not server.started and thread.is_alive():
@@ -225,8 +262,5 @@ def _listen(host: str, port: int | None) -> socket.socket:
             return socket.create_server(address[:2], family=family, backlog=128)
         except OSError as error:
             reason = error
-    if port is not None and reason.errno == errno.EADDRINUSE:
-        raise UsageError(f"Port {port} is in use; choose another with --port.") from reason
-    raise UsageError(
-        f"The page cannot listen on {host} ({reason.strerror}); choose another --host or --port."
-    ) from reason
+    refused = f"The page cannot listen on {host}, port {number} ({str(reason.strerror).partition(' (')[0]})"
+    raise UsageError(f"{refused}; choose another --host or --port.") from reason
