@@ -21,6 +21,11 @@ from pydantic_core import from_json
 
 from specdemo.errors import FileError, SpecdemoError, listed, quoted
 
+try:
+    Path.home()
+except RuntimeError:  # neither HOME nor an entry in /etc/passwd, as in some containers
+    os.environ["HOME"] = "/"  # as Docker sets it; libraries would make a folder named "~"
+
 
 def json_value(text: str | bytes) -> Any:
     """A number too large for a float becomes infinite. ValueError: no JSON, nested too deeply, or invalid text."""
@@ -131,7 +136,10 @@ def own_cache() -> Path:
 
 
 def expand_path(path: str) -> Path:
-    return Path(os.path.expandvars(path)).expanduser()
+    expanded = Path(os.path.expandvars(path))
+    with suppress(RuntimeError):  # an unknown user's home
+        expanded = expanded.expanduser()
+    return expanded
 
 
 def list_folder(folder: Path) -> list[Path]:

@@ -25,10 +25,10 @@ def main(arguments: Sequence[str] | None = None, *, load: "EngineFactory | None"
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
             stream.reconfigure(errors="replace")  # such as a pipe on Windows, whose encoding has no τ
-    with importing():
-        from specdemo.cli.commands import build_parser  # openvino takes a second to import
     try:
         try:
+            with importing():
+                from specdemo.cli.commands import build_parser  # openvino takes a second to import
             parser = build_parser(**loader)
             options = parser.parse_args(arguments)
             logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", force=True)
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None, *, load: "EngineFactory | None"
             name = quoted(str(error.filename))
             return _print_error(SpecdemoError(f"Cannot use {name} ({error.strerror}); choose another path."), 1)
         if error.errno not in _UNWRITTEN:
-            raise
+            return _print_error(SpecdemoError.of(error, "The command failed", "see the reason below"), 1)
         return _print_error(_output_error(error), 1)
     return 0
 
