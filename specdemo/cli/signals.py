@@ -10,7 +10,8 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from threading import Event
+from typing import Any, NoReturn
 
 from specdemo.errors import SpecdemoError, UsageError
 
@@ -37,13 +38,21 @@ def on_signal(number: signal.Signals, handler: Any) -> Any:
     return before
 
 
+interrupted = Event()  # by Ctrl+C, also if it surfaces as another error
+
+
+def _interrupt(*_: Any) -> NoReturn:
+    interrupted.set()
+    raise KeyboardInterrupt
+
+
 @contextmanager
 def importing() -> Iterator[None]:
     """Exit at once on Ctrl+C during imports, where it can surface as any error of the imported module.
 
     Libraries read the environment when they are imported; raise a UsageError if one cannot.
     """
-    ours = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_DFL)
+    ours = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_DFL, _interrupt)
     if ours:  # not ignored in the background, nor handled by other code
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     try:
@@ -55,4 +64,4 @@ def importing() -> Iterator[None]:
         raise UsageError.of(error, what, "correct the variable or the installation that its error names") from error
     finally:
         if ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, _interrupt)

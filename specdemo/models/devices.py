@@ -58,14 +58,14 @@ def processor() -> str:
     return name.strip() or platform.processor() or platform.machine()
 
 
-_CGROUPS = Path("/sys/fs/cgroup")
+_CGROUPS, _OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def cpu_quota() -> tuple[float, Path] | None:
     """Return the processors that a container may use, and the control group (cgroup v2) with this limit, if any."""
     quotas = list[tuple[float, Path]]()
     with suppress(OSError, IndexError):
-        group = _CGROUPS / Path("/proc/self/cgroup").read_text().rpartition("0::")[2].splitlines()[0].strip("/")
+        group = _CGROUPS / _OWN_CGROUP.read_text().rpartition("0::")[2].splitlines()[0].strip("/")
         for folder in (group, *group.parents):
             with suppress(OSError, ValueError):  # the root has no limit, and "max" is none
                 quota, period = (folder / "cpu.max").read_text().split()

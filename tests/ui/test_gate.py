@@ -81,10 +81,7 @@ def test_which_pages_are_local() -> None:
         {"Origin": "http://localhost:3000"},
         {"Origin": "http://localhost:7860", "Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
-        *(
-            {"Origin": origin, "Sec-Fetch-Site": "cross-site"}
-            for origin in ("http://[::1", "http://a:b", "//")
-        ),
+        *({"Origin": origin, "Sec-Fetch-Site": "cross-site"} for origin in ("http://[::1", "http://a:b", "//")),
     ],
 )
 @pytest.mark.parametrize("local", [True, False])
