@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from ipaddress import ip_address
-from math import inf
-from time import monotonic
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -29,7 +27,6 @@ from specdemo.errors import quoted
 from specdemo.files import json_text, json_value
 
 EVENTS = 100  # queued, running or not yet fetched; a page sends up to six at once
-UNREAD_SECONDS = 60.0  # a browser fetches at once; a tab that is suspended for longer must reload
 BODY_BYTES = 2**20  # the largest is a run to share: 2,048 tokens a side, compressed, are about 0.7 MB
 BODY_SECONDS = 120.0  # in which a body must arrive; a file of 10 MB takes 80 s at a megabit a second
 FILE_BYTES = 10 * 2**20  # a comparison of 2,048 tokens a side takes about 5 MB
@@ -78,7 +75,7 @@ class Gate:
         self._app, self._queue, self._root = app, queue, root.rstrip("/")
         self._names, self._any_name, self._local = [name.lower().strip("[]") for name in names], any_name, local
         self._signing_in = Counter[str]()  # by address
-        self._read_at = dict[str, float]()  # when each session's messages were last read; `inf` while they are
+        self._reading = set[str]()  # sessions whose messages are being read
         # Gradio's other routes write files, fetch addresses, start programs or sign everyone out (/deep_link,
         # /proxy=, /process_recording, /logout); what a release adds stays closed.
         reads, posts = [(_READ, app), (_MESSAGES, self._messages)], [(_EVENT, self._event), (_LOGIN, self._sign_in)]
@@ -115,23 +112,19 @@ class Gate:
         origin, site, host = headers.get("origin"), headers.get("sec-fetch-site"), headers.get("host", "")
         name, address = _host_name(host), (origin or "").partition("://")[2]
         sender = _host_name(address)
-        is_own = self._any_name or is_loopback(name) or self._is_named(name)
-        if not name or not is_own or (self._local and any(header.startswith(_FORWARDED) for header in headers)):
+        proxied = any(header.startswith(_FORWARDED) for header in headers) or not is_loopback(sender or name)
+        if not (name and (self._any_name or is_loopback(name) or self._is_named(name))) or (self._local and proxied):
             known = False
         elif origin is None:  # without one, no other site can read the answer
             known = method in ("GET", "HEAD") or site in (None, "same-origin", "none")
-        elif not sender or (self._local and not is_loopback(sender)):
-            known = False
-        elif site is not None:  # browsers send it on trustworthy connections
-            known = site in ("same-origin", "none") or self._is_named(sender)
-        else:  # a proxy may rename `Host`
-            known = address.lower() == host.lower() or self._is_named(sender)
+        else:  # browsers send `Sec-Fetch-Site` on trustworthy connections; a proxy may rename `Host`
+            same = site in ("same-origin", "none") if site else address.lower() == host.lower()
+            known = sender != "" and (same or self._is_named(sender))
         if not known:
             raise HTTPException(
                 403,
                 f"This page does not answer to the name {quoted(name)}, to other sites or, without --allowed-host, "
-                "through a proxy; open it as localhost on its own machine, or start it with --allowed-host and the "
-                "name in the browser's address.",
+                "through a proxy; open it as localhost on its own machine, or start it with --allowed-host NAME.",
             )
 
     async def _unknown(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -142,7 +135,7 @@ class Gate:
 
     async def _sign_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passwords could be guessed by trying many at once. Who leaves, or tries from elsewhere, delays nobody."""
-        body = await _body(scope, receive)
+        _, replayed = await _read(scope, receive)
         address = ":".join(scope["client"][0].split(":")[:4])  # of IPv6 the network, which one person may have whole
         if self._signing_in[address] >= SIGN_INS:
             raise HTTPException(429, "Too many sign-ins at once from your address; try again in a few seconds.")
@@ -150,12 +143,12 @@ class Gate:
         try:
             await asyncio.wait_for(receive(), SIGN_IN_SECONDS * self._signing_in[address])  # returns if it leaves
         except TimeoutError:
-            await self._app(scope, _replay(body, receive), send)
+            await self._app(scope, replayed, send)
         finally:
             self._signing_in -= Counter([address])
 
     async def _event(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body, path = await _body(scope, receive), scope["path"]
+        (body, replayed), path = await _read(scope, receive), scope["path"]
         try:
             event = json_value(body)
         except ValueError:
@@ -167,49 +160,40 @@ class Gate:
         if len(json_text(event.get("data"))) > TEXT_CHARACTERS:  # 100 of them would fill the memory
             long = f"Prompt and chat exceed {TEXT_CHARACTERS:,} characters"
             raise HTTPException(422, f"{long}; shorten the prompt, or start a new chat.")
-        if "/join" in path or "/call/" in path:
-            await self._make_room()
-        await self._app(scope, _replay(body, receive), send)
-        sessions = self._queue.pending_event_ids_session
-        self._read_at = {name: self._read_at.get(name, monotonic()) for name in sessions}
-
-    async def _make_room(self) -> None:
-        """Forget sessions whose messages nobody has read for long and, if one more event does not fit, the oldest
-        one: Gradio limits queued events only, and would keep the messages of 2,000 sessions.
-        """
-        full = sum(map(len, self._queue.pending_event_ids_session.values())) >= EVENTS
-        oldest = min(self._read_at, key=lambda name: self._read_at[name], default="")
-        if full and self._read_at.get(oldest, inf) == inf:
-            raise HTTPException(503, "Too many events are waiting; try again in a minute.")
-        for name, read_at in [*self._read_at.items()]:
-            if read_at <= monotonic() - UNREAD_SECONDS or (full and name == oldest):
-                await self._forget(name)
+        pending = self._queue.pending_event_ids_session  # queued, running or unread; Gradio limits only queued ones
+        while ("/join" in path or "/call/" in path) and sum(map(len, pending.values())) >= EVENTS:
+            oldest = next((name for name in pending if name not in self._reading), None)
+            if oldest is None:
+                raise HTTPException(503, "Too many events are waiting; try again in a minute.")
+            await self._forget(oldest)
+        await self._app(scope, replayed, send)
 
     async def _forget(self, session: str) -> None:
         await self._queue.clean_events(session_hash=session)  # also ends running ones
-        for kept in (self._read_at, self._queue.pending_event_ids_session, self._queue.pending_messages_per_session):
-            kept.pop(session, None)
+        self._queue.pending_event_ids_session.pop(session, None)
+        self._queue.pending_messages_per_session.pop(session, None)
 
     async def _messages(self, scope: Scope, receive: Receive, send: Send) -> None:
         match, query = _MESSAGES.fullmatch(scope["path"]), parse_qs(scope["query_string"].decode("latin-1"))
-        name = (match and match[1]) or query.get("session_hash", [""])[0]
+        name, left = (match and match[1]) or query.get("session_hash", [""])[0], False
         pending = self._queue.pending_event_ids_session
-        if not pending.get(name) or self._read_at.get(name) == inf:  # one event could hold every connection
+        if not pending.get(name) or name in self._reading:  # one event could hold every connection
             await PlainTextResponse(_EXPIRED, media_type="text/event-stream")(scope, receive, send)
             return
 
         async def watch() -> Message:
+            nonlocal left
             message = await receive()
-            if message["type"] == "http.disconnect":
-                self._read_at[name] = -inf
+            left = left or message["type"] == "http.disconnect"
             return message
 
-        self._read_at[name] = inf
-        await self._app(scope, watch, send)
-        if self._read_at.get(name, -inf) < 0 or not pending.get(name):  # it left, or has read all
-            await self._forget(name)
-        else:
-            self._read_at[name] = monotonic()
+        self._reading.add(name)
+        try:
+            await self._app(scope, watch, send)
+        finally:
+            self._reading.discard(name)
+            if left or not pending.get(name):  # Gradio would keep the messages of 2,000 sessions
+                await self._forget(name)
 
 
 def _host_name(address: str) -> str:
@@ -221,18 +205,16 @@ def _host_name(address: str) -> str:
         return ""
 
 
-async def _body(scope: Scope, receive: Receive) -> bytes:
+async def _read(scope: Scope, receive: Receive) -> tuple[bytes, Receive]:
+    """Return the body of a request, and a `receive` that begins with it again."""
     try:
         async with asyncio.timeout(BODY_SECONDS):  # unfinished bodies would fill the memory
-            return await Request(scope, receive).body()
+            body = await Request(scope, receive).body()
     except TimeoutError:
         raise HTTPException(408, UNREADABLE) from None
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replayed() -> Message:
         return messages.pop() if messages else await receive()
 
-    return replayed
+    return body, replayed

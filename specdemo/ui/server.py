@@ -10,7 +10,7 @@ import re
 import shutil
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
@@ -21,8 +21,8 @@ from uuid import uuid4
 
 import gradio as gr
 import uvicorn
+from gradio.components.api_component import Api
 from gradio.data_classes import FileDataMeta
-from gradio.exceptions import InvalidPathError
 from httpx import InvalidURL
 from pydantic import AfterValidator, FiniteFloat, TypeAdapter, ValidationError
 from starlette.applications import Starlette
@@ -61,16 +61,17 @@ class Page(gr.Blocks):
             if not fits(block, value):
                 raise refusal(f"{getattr(block, 'label', None) or 'A value'!r} has an unusable value")
         try:
-            result: dict[str, Any] = await super().process_api(block_fn, inputs, *arguments, **options)
-        except (gr.Error, InvalidPathError, FileNotFoundError) as error:
-            if isinstance(error, gr.Error) and not error.print_exception:  # one of ours
+            return await super().process_api(block_fn, inputs, *arguments, **options)
+        except gr.Error as error:
+            if not error.print_exception:  # one of ours
                 raise
-            raise refusal("A value is out of bounds, or a file no longer exists") from error
+            raise refusal("A value is out of bounds") from error
+        except FileNotFoundError as error:
+            raise refusal("A file no longer exists") from error
         except Exception as error:  # Gradio would send "error: null"
             _log.exception("an event failed")
             failed = f"This action failed ({type(error).__name__}); see the server's log."
             raise gr.Error(failed, print_exception=False) from error
-        return result
 
 
 def refusal(reason: str) -> gr.Error:
@@ -89,10 +90,11 @@ class _File(gr.FileData):
     meta: FileDataMeta  # without it, Gradio does not see a file
 
 
-# Browsers never send states, and the endpoint checks its own values.
+# Browsers never send states, and the endpoint checks its own values, which are no files.
 _VALUES: dict[type[Any], Any] = {
     gr.Textbox: str, gr.Radio: str, gr.Dropdown: str | None, gr.Checkbox: bool, gr.CheckboxGroup: list[str],
     gr.Slider: FiniteFloat, gr.Number: FiniteFloat | None, gr.UploadButton: _File | None,
+    Api: str | float | bool | list[str] | None,
 }  # fmt: skip
 
 
@@ -107,19 +109,17 @@ def fits(block: Any, value: Any) -> bool:
 
 def event_value(event: gr.EventData, name: str) -> Any:
     """Return a value that the page's script sent with an event, or None. Anyone can send anything: check it."""
-    try:
+    with suppress(AttributeError, TypeError):
         return getattr(event, name)
-    except (AttributeError, TypeError):
-        return None
+    return None
 
 
 @contextmanager
 def visitors_files() -> Iterator[Path]:
     """Create a temporary folder for Gradio's and visitors' files. Enter it before the page is built."""
+    place = os.environ.get("GRADIO_TEMP_DIR")
     try:
-        temporary = TemporaryDirectory(
-            prefix="specdemo-", dir=os.environ.get("GRADIO_TEMP_DIR"), ignore_cleanup_errors=True
-        )
+        temporary = TemporaryDirectory(prefix="specdemo-", dir=place, ignore_cleanup_errors=True)
     except OSError as error:
         raise SpecdemoError.of(error, "Visitors' files cannot be saved", "set TMPDIR to a writable folder") from error
     with temporary as folder, environment(GRADIO_TEMP_DIR=folder):
@@ -128,10 +128,9 @@ def visitors_files() -> Iterator[Path]:
 
 async def upload(request: Request) -> Response:
     """Keep a visitor's file for `FILE_SECONDS`, instead of Gradio's route, which takes a thousand per request."""
-    tokens = request.app.state.tokens
+    tokens, uploads = request.app.state.tokens, Path(os.environ["GRADIO_TEMP_DIR"], "uploads")
     if tokens is not None and tokens.keys().isdisjoint(request.cookies.values()):
         raise HTTPException(401, "Sign in at the front page first.")
-    uploads = Path(os.environ["GRADIO_TEMP_DIR"], "uploads")
     uploads.mkdir(exist_ok=True)
     for old in uploads.iterdir():
         if old.stat().st_mtime < time() - FILE_SECONDS:
@@ -140,7 +139,7 @@ async def upload(request: Request) -> Response:
         raise HTTPException(429, "The server's space for uploads is full; try again in an hour.")
     folder = uploads / uuid4().hex
     folder.mkdir()  # before the body is read, so that files on their way count, too
-    refusal = HTTPException(400, "The upload is not a form with one file; choose one file on the page.")
+    refused = HTTPException(400, "The upload is not a form with one file; choose one file on the page.")
     try:
         async with asyncio.timeout(BODY_SECONDS), request.form(max_files=1, max_fields=1) as form:
             [file] = [part for part in form.values() if isinstance(part, UploadFile)]
@@ -149,19 +148,15 @@ async def upload(request: Request) -> Response:
                 await asyncio.to_thread(shutil.copyfileobj, file.file, out)
         return JSONResponse([str(path)])
     except OSError as error:  # TimeoutError is one
-        reason = error.strerror or "it took too long"
-        refusal = HTTPException(507, f"The file cannot be kept ({reason}); try again later.")
+        refused = HTTPException(507, f"The file cannot be kept ({error.strerror or 'too slow'}); try again later.")
     except (HTTPException, ValueError, ClientDisconnect):
         pass
     shutil.rmtree(folder, ignore_errors=True)
-    raise refusal
-
-
-# Gradio's routes raise these for names and forwarded hosts that they cannot read, and would answer with tracebacks.
-_UNREADABLE = (KeyError, TypeError, ValueError, OSError, InvalidURL)
+    raise refused
 
 
 async def _unreadable(request: Request, error: Exception) -> Response:
+    """Answer in place of a traceback: Gradio's routes raise these for names and forwarded hosts unknown to them."""
     _log.warning("refused %s: %r", request.url.path, error)
     return PlainTextResponse(f"{UNREADABLE}\n", 400)
 
@@ -183,12 +178,12 @@ def application(
     os.environ |= {"GRADIO_ANALYTICS_MAX_EVENTS": "1", "GRADIO_ANALYTICS_CACHE_FREQUENCY": str(10**9)}
     page.max_threads, page.state_session_capacity = THREADS, sessions
     page.queue(max_size=EVENTS, api_open=False)  # nothing runs outside the queue
-    address, root = host or default_host(), os.environ.get("GRADIO_ROOT_PATH", "")
+    root, unreadable = os.environ.get("GRADIO_ROOT_PATH", ""), (KeyError, TypeError, ValueError, OSError, InvalidURL)
     gate = Middleware(
         Gate,
         page._queue,
         [*allowed_hosts, *filter(None, [os.environ.get("SPACE_HOST")])],
-        any_name=not allowed_hosts and not is_loopback(address),
+        any_name=not allowed_hosts and not is_loopback(host or default_host()),
         local=only_here(host, allowed_hosts),
         root=urlsplit(root).path,
     )
@@ -203,7 +198,7 @@ def application(
         ssr_mode=False,
         show_error=True,
         max_file_size=FILE_BYTES,
-        app_kwargs={"exception_handlers": dict.fromkeys(_UNREADABLE, _unreadable)},
+        app_kwargs={"exception_handlers": dict.fromkeys(unreadable, _unreadable)},
         **look,
     )
     app.state.tokens = cast(Any, app.routes[-1]).app.tokens if auth else None  # of visitors who have signed in

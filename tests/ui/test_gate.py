@@ -221,21 +221,21 @@ def messages(http: httpx.Client, session: str) -> str:
     return http.get(f"{API}/queue/data", params={"session_hash": session}).text
 
 
-def test_unfetched_messages_are_dropped(
+def test_a_full_queue_forgets_the_oldest_session_that_nobody_reads(
     served: tuple[gr.Blocks, httpx.Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page, http = served
-    body, after = event(page, "code"), event(page, "cancel_run")
-    body["data"][2] = "\N{GRINNING FACE}" * 2**17  # the prompt comes back as code
-    http.post(JOIN, json=body).raise_for_status()
-    monkeypatch.setattr(gate, "UNREAD_SECONDS", 0.0)
-    http.post(JOIN, json=after).raise_for_status()
-    assert "success" in messages(http, after["session_hash"])
-    until = time.monotonic() + 30
-    while any(box.qsize() for box in page._queue.pending_messages_per_session.values()):
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    assert "Reload the page" in messages(http, body["session_hash"])
+    monkeypatch.setattr(gate, "EVENTS", 3)
+    sent = [event(page, "code") for _ in range(4)]
+    for body in sent:
+        body["data"][2] = "\N{GRINNING FACE}" * 2**17  # the prompt comes back as code
+        http.post(JOIN, json=body).raise_for_status()
+    assert "Reload the page" in messages(http, sent[0]["session_hash"])
+    for body in sent[1:]:
+        assert "process_completed" in messages(http, body["session_hash"])
+    queue = page._queue
+    assert not queue.pending_messages_per_session
+    assert not queue.pending_event_ids_session
 
 
 def test_tabs_contain_only_tabs(served: tuple[gr.Blocks, httpx.Client]) -> None:

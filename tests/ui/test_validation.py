@@ -7,6 +7,7 @@ from typing import Any, cast
 import gradio as gr
 import pytest
 from gradio.blocks import BlockFunction
+from gradio.components.api_component import Api
 from gradio.state_holder import SessionState
 
 from specdemo.models.catalogue import bundled_pair
@@ -28,6 +29,7 @@ FORGED: dict[type[gr.components.Component], tuple[Any, ...]] = {
     gr.CheckboxGroup: (None, "a", 1, [1], [["a"]], ["no such choice"]),
     gr.Slider: (None, "1", True, [1], float("nan"), float("inf"), -(10**9), 10**9),
     gr.Number: ("1", True, [1], float("nan"), -1, 10**12),
+    Api: ({"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}, [{}]),
     gr.UploadButton: (
         *(1, "/etc/passwd", [], {}, {"path": "a"}, {"path": "/etc/passwd"}),
         *(
@@ -63,7 +65,7 @@ def taken(page: gr.Blocks) -> Take:
 
 
 def events(page: gr.Blocks) -> list[BlockFunction]:
-    return [fn for fn in page.fns.values() if fn.fn is not None and fn.api_name != "compare"]
+    return [fn for fn in page.fns.values() if fn.fn is not None]
 
 
 def beginning(fn: BlockFunction) -> list[Any]:
