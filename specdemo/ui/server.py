@@ -220,6 +220,9 @@ class Connection(H11Protocol):
             others.discard(oldest)
             oldest.transport.abort()
 
+    def shutdown(self) -> None:
+        self.transport.abort()  # uvicorn would wait for it, then cancel what it does, with tracebacks
+
     def _waits_for_client(self) -> bool:
         cycle = self.cycle
         return cycle is None or cycle.response_complete or cycle.more_body or self.flow.write_paused
