@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import socket
@@ -6,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import uuid4
@@ -31,6 +33,7 @@ from tests.support.visitors import API, apart
 
 JOIN, UPLOAD = f"{API}/queue/join", f"{API}/upload"
 EVIL = "https://evil.example"
+FORM = {"files": ("../a b\u00e9.json", b"{}")}
 SESSION = {"session_hash": "mine", "fn_index": 1}
 
 
@@ -268,28 +271,75 @@ def test_requests_that_crash_gradios_routes_are_refused_with_a_reason(
 
 
 def test_sign_ins_take_turns_and_nobody_is_signed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong, right = ({"username": "me", "password": password} for password in ("wrong", "secret"))
     monkeypatch.setattr(gate, "SIGN_IN_SECONDS", 0.2)
-    with running(auth=("me", "secret")) as (_, http):
+    with running(auth=("me", "secret")) as (page, http):
         assert "auth_required" in http.get("/").text
-        assert http.get("/config").status_code == 401
-        began, wrong = time.monotonic(), {"username": "me", "password": "wrong"}
+        for path in ("/config", f"{API}/info", f"{API}/file=/tmp/a"):
+            assert http.get(path).status_code == 401, path
+        assert http.post(JOIN, json=event(page, "code")).status_code == 401
+        assert http.post(UPLOAD, files=FORM).status_code == 401
+        began = time.monotonic()
         with ThreadPoolExecutor(5) as pool:
             assert {*pool.map(lambda _: http.post("/login", data=wrong).status_code, range(5))} == {400}
         assert time.monotonic() - began >= 1.0
-        assert http.post("/login", data={"username": "me", "password": "secret"}).status_code == 200
+        assert http.post("/login", data=right).status_code == 200
         assert http.get("/config").status_code == 200
+        assert http.post(UPLOAD, files=FORM).status_code == 200
         with httpx.Client(base_url=http.base_url, trust_env=False) as other:
-            other.post("/login", data={"username": "me", "password": "secret"})
+            other.post("/login", data=right)
             assert other.get("/logout").status_code == 404
         assert http.get("/config").status_code == 200
+
+
+def test_sign_ins_of_those_who_left_delay_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    form = {"username": "me", "password": "secret"}
+    monkeypatch.setattr(gate, "SIGN_INS", 3)
+    with running(auth=("me", "secret")) as (_, http):
+        monkeypatch.setattr(gate, "SIGN_IN_SECONDS", 600.0)
+        for _ in range(3):
+            with pytest.raises(httpx.ReadTimeout):
+                http.post("/login", data=form, timeout=0.3)
+        monkeypatch.setattr(gate, "SIGN_IN_SECONDS", 0.0)
+        until, status = time.monotonic() + 30, 429
+        while status == 429:  # until the server has seen that they left
+            assert time.monotonic() < until
+            status = http.post("/login", data=form).status_code
+        assert status == 200
+        monkeypatch.setattr(gate, "SIGN_INS", 0)
+        refused = http.post("/login", data=form)
+        assert (refused.status_code, "try again" in refused.text) == (429, True)
+
+
+HELD = {
+    "idle": b"",
+    "half a header": b"GET / HTTP/1.1\r\nHost: local",
+    "half a body": f"POST {JOIN} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{{".encode(),
+    "used before": b"GET /robots.txt HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HT",
+    "unread": b"GET /specdemo/kit.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500,
+}
+
+
+@pytest.mark.parametrize("sent", HELD.values(), ids=HELD)
+def test_held_connections_make_room_for_new_ones(
+    served: tuple[gr.Blocks, httpx.Client], sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, http = served
+    monkeypatch.setattr(server, "CONNECTIONS", 5)
+    held = [socket.create_connection((http.base_url.host, http.base_url.port or 80)) for _ in range(20)]
+    for connection in held:
+        connection.sendall(sent[:1000])
+    with httpx.Client(base_url=http.base_url, trust_env=False) as new:
+        assert new.get("/robots.txt").status_code == 200
+    for connection in held:
+        connection.close()
 
 
 def test_uploads_are_limited_to_one_file_each_and_a_number_per_hour(
     served: tuple[gr.Blocks, httpx.Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, http = served
-    form = {"files": ("../a b\u00e9.json", b"{}")}
-    [path] = http.post(UPLOAD, files=form).raise_for_status().json()
+    [path] = http.post(UPLOAD, files=FORM).raise_for_status().json()
     assert Path(path).read_bytes() == b"{}"
     assert Path(path).name == "a_b\u00e9.json"
     assert Path(path).is_relative_to(os.environ["GRADIO_TEMP_DIR"])
@@ -300,13 +350,57 @@ def test_uploads_are_limited_to_one_file_each_and_a_number_per_hour(
         http.post(UPLOAD, content=b"x", headers={"Content-Type": "multipart/form-data; boundary=a; boundary=b"}),
     ):
         assert (refused.status_code, "one file" in refused.text) == (400, True)
+    assert len([*Path(path).parents[1].iterdir()]) == 1, "which is the good one"
     monkeypatch.setattr(server, "FILES", 2)
-    assert http.post(UPLOAD, files=form).status_code == 200
-    full = http.post(UPLOAD, files=form)
+    assert http.post(UPLOAD, files=FORM).status_code == 200
+    full = http.post(UPLOAD, files=FORM)
     assert (full.status_code, "in an hour" in full.text) == (429, True)
     monkeypatch.setattr(server, "FILE_SECONDS", -1.0)
-    assert http.post(UPLOAD, files=form).status_code == 200
+    assert http.post(UPLOAD, files=FORM).status_code == 200
     assert not Path(path).exists()
+
+
+def test_uploads_on_their_way_count(served: tuple[gr.Blocks, httpx.Client], monkeypatch: pytest.MonkeyPatch) -> None:
+    _, http = served
+    uploads = Path(os.environ["GRADIO_TEMP_DIR"], "uploads")
+    monkeypatch.setattr(server, "FILES", len([*uploads.iterdir()]) + 1 if uploads.exists() else 1)
+    request, begun, more = http.build_request("POST", UPLOAD, files=FORM), Event(), Event()
+    body = request.read()
+
+    def slowly() -> Iterator[bytes]:
+        yield body[:20]
+        begun.set()
+        more.wait(30)
+        yield body[20:]
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(
+            http.post, UPLOAD, content=slowly(), headers={"Content-Type": request.headers["Content-Type"]}
+        )
+        begun.wait(30)
+        until = time.monotonic() + 30
+        while not uploads.exists() or len([*uploads.iterdir()]) < server.FILES:
+            assert time.monotonic() < until
+        assert http.post(UPLOAD, files=FORM).status_code == 429
+        more.set()
+        assert first.result().status_code == 200
+
+
+@pytest.mark.parametrize("where", ["asyncio.to_thread", "starlette.requests.MultiPartParser.parse"])
+def test_an_upload_on_a_full_disk_leaves_nothing(
+    served: tuple[gr.Blocks, httpx.Client], where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    _, http = served
+    http.post(UPLOAD, files=FORM)
+    folder = Path(os.environ["GRADIO_TEMP_DIR"], "uploads")
+    before = {*folder.iterdir()}
+    monkeypatch.setattr(where, fail)
+    refused = http.post(UPLOAD, files=FORM)
+    assert (refused.status_code, "No space left" in refused.text) == (507, True)
+    assert {*folder.iterdir()} == before
 
 
 def test_a_used_port_is_an_error_and_the_default_is_the_next_free_one(
