@@ -48,9 +48,9 @@ _FORWARDED = ("forwarded", "x-forwarded-", "x-real-ip", "via")  # how headers be
 UNREADABLE = "This request cannot be read; reload the page and try again."
 
 
-def only_here(host: str | None, allowed: Sequence[str]) -> bool:
-    """Whether only this machine reaches the page, so that visitors may name its paths; see `Gate._is_foreign`."""
-    return is_loopback(host or default_host()) and not allowed and "SPACE_HOST" not in os.environ
+def only_here(host: str, allowed: Sequence[str]) -> bool:
+    """Whether only this machine reaches the page, so that visitors may name its paths; see `Gate._check_sender`."""
+    return is_loopback(host) and not allowed and "SPACE_HOST" not in os.environ
 
 
 def is_loopback(address: str) -> bool:
@@ -60,13 +60,9 @@ def is_loopback(address: str) -> bool:
         return address.lower() == "localhost"
 
 
-def default_host() -> str:
-    return os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1")
-
-
 class Gate:
-    """`queue`: Gradio's. `names`: host names of the page besides this machine's, `*.example.org` for all subdomains.
-    `any_name`: it answers to others, too. `local`: see `only_here`. `root`: the path under which a proxy serves it.
+    """`queue`: Gradio's. `names`: host names besides this machine's, `*.example.org` for all subdomains. `any_name`:
+    others work, too. `local`: see `only_here`. `root`: the path under which a proxy serves the page.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from specdemo.errors import SpecdemoError, UsageError
 from specdemo.files import environment
-from specdemo.ui.gate import BODY_SECONDS, EVENTS, FILE_BYTES, UNREADABLE, Gate, default_host, is_loopback, only_here
+from specdemo.ui.gate import BODY_SECONDS, EVENTS, FILE_BYTES, UNREADABLE, Gate
 
 SESSIONS = 200  # visitors whose chat and pair are stored; with one engine, the page is slow for ten at once
 FILES = 100
@@ -165,14 +165,14 @@ def application(
     page: gr.Blocks,
     routes: Sequence[BaseRoute] = (),
     *,
-    host: str | None = None,
+    local: bool = True,
     allowed_hosts: Sequence[str] = (),
     auth: tuple[str, str] | None = None,
     sessions: int = SESSIONS,
     **look: Any,
 ) -> Starlette:
-    """Return the page behind its gate, with further routes; `look` are options of `gr.mount_gradio_app`. Without
-    `allowed_hosts`, a page on no loopback address answers to every name, since its own names are unknown.
+    """Return the page behind its gate, with further routes; `look` are options of `gr.mount_gradio_app`. A page that
+    is neither local nor has `allowed_hosts` answers to every name, since its own names are unknown.
     """
     # Gradio would log every event and tabulate them all after each one, which disturbs the engine's clocks
     os.environ |= {"GRADIO_ANALYTICS_MAX_EVENTS": "1", "GRADIO_ANALYTICS_CACHE_FREQUENCY": str(10**9)}
@@ -183,8 +183,8 @@ def application(
         Gate,
         page._queue,
         [*allowed_hosts, *filter(None, [os.environ.get("SPACE_HOST")])],
-        any_name=not allowed_hosts and not is_loopback(host or default_host()),
-        local=only_here(host, allowed_hosts),
+        any_name=not local and not allowed_hosts,
+        local=local,
         root=urlsplit(root).path,
     )
     app = Starlette(routes=[Route("/gradio_api/upload", upload, methods=["POST"]), *routes], middleware=[gate])
@@ -229,15 +229,12 @@ class Connection(H11Protocol):
 
 
 @contextmanager
-def listening(app: ASGIApp, host: str | None = None, port: int | None = None) -> Iterator[str]:
+def listening(app: ASGIApp, host: str = "127.0.0.1", port: int | None = None) -> Iterator[str]:
     """Serve in a thread and yield the address. No request checks it, since a configured proxy could receive it."""
-    host = host or default_host()
     listener = _listen(host, port)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app, http=Connection, ws="none", log_level="warning", proxy_headers=False, timeout_graceful_shutdown=1
-        )
-    )
+    # who sends no proxy's header could choose an address with each sign-in, so proxies' headers are not read
+    config = uvicorn.Config(app, http=Connection, ws="none", log_level="warning", proxy_headers=False)
+    server = uvicorn.Server(config)
     thread = Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     while not server.started and thread.is_alive():

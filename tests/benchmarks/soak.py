@@ -62,7 +62,7 @@ def main() -> int:
         (saved := folder / "race.json").write_text(json.dumps(comparison()))
         with started(folder, "-m", "specdemo", "serve", log=log, TMPDIR=str(temporary)) as app:
             page = playwright.chromium.launch(executable_path=installed(), args=FLAGS).new_page()
-            page.goto(app.url)
+            page.goto(f"{app.url}/?max_new_tokens=256&ignore_eos=true")  # long enough to be stopped
             expect(page.locator("#run")).to_be_enabled()
             before = dict[str, float]()
             while monotonic() < until or cycles <= WARM_CYCLES:
