@@ -74,7 +74,8 @@ def test_commands_need_no_home(tmp_path: Path) -> None:
         commands = ["doctor --no-measure", "models list", "compare hi --target ~/a"]
         print([main(command.split()) for command in commands], os.listdir(), os.environ["HOME"])"""
     for cache in ({}, {"XDG_CACHE_HOME": str(tmp_path / "cache")}):
-        found = said(code, FOLDER=str(tmp_path), **cache)
+        (folder := tmp_path / "folder").mkdir(exist_ok=True)
+        found = said(code, FOLDER=str(folder), **cache)
         assert found.stdout.splitlines()[-1] == "[0, 0, 2] [] /", found.stderr
 
 
