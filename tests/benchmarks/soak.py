@@ -18,7 +18,7 @@ import psutil
 from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.benchmarks.siege import comparison
-from tests.support.browser import FLAGS, App, installed, open_tab, run, started
+from tests.support.browser import FLAGS, App, installed, messages, open_tab, run, start, started
 
 WARM_CYCLES = 3  # after which everything was used once
 GROWTH = 1.10  # of memory, whose KV caches fill up with use
@@ -34,8 +34,8 @@ def state(app: App, temporary: Path) -> dict[str, float]:
 
 def cycle(page: Page, saved: Path) -> None:
     run(page)
-    page.click("#run")
-    page.wait_for_selector(".race[data-state=playing]")
+    start(page)
+    expect(page.locator("#stop"), messages(page)).to_be_visible()
     page.click("#stop")
     expect(page.locator("#run")).to_have_text("Run")
     page.click("#open-finding button")
