@@ -54,6 +54,7 @@ class Child:
     def __init__(self, main: Callable[..., None], *arguments: Any, name: str) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, child_connection = context.Pipe()
+        self._ending = Lock()
         # not a daemon, since multiprocessing's daemons may not have children
         self.process = context.Process(target=_run, args=(main, child_connection, arguments), name=name)
         try:
@@ -93,17 +94,19 @@ class Child:
         """Return the next message, or `Sign.SILENCE` if none comes in time; raise EOFError if the process is gone."""
         try:
             return self._connection.recv() if self._connection.poll(seconds) else Sign.SILENCE
-        except OSError as error:
+        except (OSError, TypeError) as error:  # TypeError: closed in the meantime
             raise EOFError from error
 
     def end(self) -> None:
+        """Any thread may call this, and again."""
         atexit.unregister(self.end)
-        self.process.terminate()
-        self.process.join(_EXIT_SECONDS)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
-        self._connection.close()
+        with self._ending:  # a connection that two threads close at once could close another file
+            self.process.terminate()
+            self.process.join(_EXIT_SECONDS)
+            if self.process.is_alive():
+                self.process.kill()
+                self.process.join()
+            self._connection.close()
 
 
 @contextmanager

@@ -9,8 +9,8 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -20,6 +20,11 @@ import platformdirs
 from pydantic_core import from_json
 
 from specdemo.errors import FileError, SpecdemoError, listed, quoted
+
+try:
+    Path.home()
+except RuntimeError:  # neither HOME nor an entry in /etc/passwd, as in some containers
+    os.environ["HOME"] = "/"  # as Docker sets it; libraries would make a folder named "~"
 
 
 def json_value(text: str | bytes) -> Any:
@@ -113,12 +118,28 @@ def write_each(files: Mapping[str | Path, Callable[[], bytes]]) -> None:
         raise failure
 
 
+@contextmanager
+def environment(**variables: str | None) -> Iterator[None]:
+    """Set environment variables, or hide those that are None, until the block ends."""
+    before = {name: os.environ.pop(name) for name in variables if name in os.environ}
+    os.environ.update({name: value for name, value in variables.items() if value is not None})
+    try:
+        yield
+    finally:
+        for name in variables:
+            os.environ.pop(name, None)
+        os.environ.update(before)
+
+
 def own_cache() -> Path:
     return platformdirs.user_cache_path("specdemo", appauthor=False, opinion=False)
 
 
 def expand_path(path: str) -> Path:
-    return Path(os.path.expandvars(path)).expanduser()
+    expanded = Path(os.path.expandvars(path))
+    with suppress(RuntimeError):  # an unknown user's home
+        expanded = expanded.expanduser()
+    return expanded
 
 
 def list_folder(folder: Path) -> list[Path]:

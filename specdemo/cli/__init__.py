@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdemo.cli.signals import importing
+from specdemo.cli.signals import importing, interrupted
 from specdemo.errors import SpecdemoError, UsageError, quoted
 from specdemo.text import printable
 
@@ -25,10 +25,10 @@ def main(arguments: Sequence[str] | None = None, *, load: "EngineFactory | None"
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
             stream.reconfigure(errors="replace")  # such as a pipe on Windows, whose encoding has no τ
-    with importing():
-        from specdemo.cli.commands import build_parser  # openvino takes a second to import
     try:
         try:
+            with importing():
+                from specdemo.cli.commands import build_parser  # openvino takes a second to import
             parser = build_parser(**loader)
             options = parser.parse_args(arguments)
             logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", force=True)
@@ -37,24 +37,25 @@ def main(arguments: Sequence[str] | None = None, *, load: "EngineFactory | None"
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()  # raises if it cannot be written
-    except UsageError as error:
-        return _print_error(error, 2)
-    except SpecdemoError as error:
-        return _print_error(error, 1)
     except KeyboardInterrupt:
         return 130
-    except OSError as error:  # a path is too long or not accessible, or the output cannot be written
-        if error.filename is not None:
-            name = quoted(str(error.filename))
-            return _print_error(SpecdemoError(f"Cannot use {name} ({error.strerror}); choose another path."), 1)
-        if error.errno not in _UNWRITTEN:
+    except Exception as error:
+        if interrupted.is_set():  # while a library was imported, for example
+            return 130
+        if isinstance(error, SpecdemoError):
+            return _print_error(error, 2 if isinstance(error, UsageError) else 1)
+        if not isinstance(error, OSError):
             raise
-        return _print_error(_output_error(error), 1)
+        return _print_error(_system_error(error), 1)
     return 0
 
 
-def _output_error(error: OSError) -> SpecdemoError:
-    """Discard further output, and return the error to report."""
+def _system_error(error: OSError) -> SpecdemoError:
+    """Return the error to report, and discard further output if it cannot be written."""
+    if error.filename is not None:  # a path is too long or not accessible
+        return SpecdemoError(f"Cannot use {quoted(str(error.filename))} ({error.strerror}); choose another path.")
+    if error.errno not in _UNWRITTEN:
+        return SpecdemoError.of(error, "The system refused this", "change what the reason below names")
     with Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())  # otherwise Python complains again at exit
     return SpecdemoError(f"Cannot write the output ({error.strerror}); send it elsewhere.")

@@ -13,7 +13,7 @@ from specdemo.cli.options import (
     add_pair,
     add_prompts,
     add_settings,
-    check_file,
+    check_files,
     chosen_pair,
     given_settings,
     integer,
@@ -77,8 +77,7 @@ def _compare(options: argparse.Namespace) -> None:
     pair, settings = _chosen(options)
     if task.system_prompt:
         settings = GenerationSettings.checked(**dict(settings) | {"system_prompt": task.system_prompt})
-    for name in ("json", *html.FILE_KINDS):
-        check_file(getattr(options, name))
+    check_files(*(getattr(options, name) for name in ("json", *html.FILE_KINDS)))
     check_strategy(pair, settings.engine, settings.strategy, settings.sampling)
     check_prompt(Request.of(task.prompt, settings))
     show_conversion(convert_pair(pair), quiet=options.quiet)

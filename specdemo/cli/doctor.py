@@ -17,7 +17,15 @@ from specdemo.cli.terminal import progress
 from specdemo.errors import SpecdemoError
 from specdemo.files import nearest_folder, own_cache
 from specdemo.models.catalogue import hub_cache, models_dir
-from specdemo.models.devices import devices, in_units, instruction_sets, memory_free, memory_total, processor
+from specdemo.models.devices import (
+    devices,
+    in_units,
+    instruction_sets,
+    memory_free,
+    memory_total,
+    processor,
+    usable_processors,
+)
 from specdemo.models.library import library
 from specdemo.racing.warm_up import OtherLoad
 from specdemo.records import Costs, ModelPair
@@ -52,10 +60,10 @@ def machine() -> Iterator[str]:
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     yield f"specdemo {__version__}, Python {platform.python_version()}, {platform.platform()}"
     yield f"packages: {', '.join(f'{name} {number}' for name, number in versions.items())}"
-    yield f"processor: {processor()}, {psutil.cpu_count(logical=False)} cores, {usable} usable processors"
+    cores = psutil.cpu_count(logical=False)
+    yield f"processor: {processor()}, {cores} cores, {usable_processors()} usable processors"
     yield f"instruction sets: {', '.join(instruction_sets()) or 'none known, or not reported'}"
     yield f"memory: {in_units(memory_total())}, {in_units(memory_free())} free"
     for device in devices():

@@ -13,7 +13,7 @@ from specdemo.cli.options import (
     add_pair,
     add_prompts,
     add_settings,
-    check_file,
+    check_files,
     chosen_pair,
     given_settings,
     integer,
@@ -72,7 +72,7 @@ def _add(commands: Commands, preset: Preset) -> None:
 
 
 def _measure(options: argparse.Namespace, preset: Preset) -> None:
-    check_file(options.json)
+    check_files(options.json)
     plan = _plan(options, preset)
     variants = [variant.settings for variant in plan.variants.values()]
     require_effect(given_settings(options, GenerationSettings), variants, written)

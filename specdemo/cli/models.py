@@ -8,7 +8,7 @@ from rich.box import SIMPLE
 from rich.table import Column, Table
 
 from specdemo.capabilities import DRAFT_KINDS
-from specdemo.cli.options import Commands, add_json, add_models_dir, check_file
+from specdemo.cli.options import Commands, add_json, add_models_dir, check_files
 from specdemo.cli.terminal import progress, safe_console, show_conversion
 from specdemo.errors import FetchError, PairError, UsageError
 from specdemo.files import write_json
@@ -47,7 +47,7 @@ def add_to(commands: Commands) -> None:
 
 
 def _list(options: argparse.Namespace) -> None:
-    check_file(options.json)
+    check_files(options.json)
     models, directory = library(options.models_dir), options.models_dir
     pairs = [(entry, entry_folders(entry, directory)) for entry in catalogue()]
     if options.json is not None:
@@ -98,7 +98,7 @@ def _state(entry: Entry, folders: tuple[Path | None, ...]) -> str:
 
 
 def _info(options: argparse.Namespace) -> None:
-    check_file(options.json)
+    check_files(options.json)
     entries = {entry.name: entry for entry in catalogue()}
     described: Entry | Model = entries.get(options.name) or resolve(options.name, options.models_dir)
     if options.json is not None:
@@ -144,7 +144,7 @@ def _facts(described: Entry | Model) -> dict[str, str]:
 
 
 def _check(options: argparse.Namespace) -> None:
-    check_file(options.json)
+    check_files(options.json)
     target, draft = (name and resolve(name, options.models_dir) for name in (options.target, options.draft))
     show_conversion(convert_models([target, draft]))
     report = check_pair(target, draft)

@@ -180,10 +180,14 @@ def add_json(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--json", metavar="PATH", help=f"write {what} as JSON; - for standard output")
 
 
-def check_file(path: str | None) -> None:
-    """Check before a run that its file can be written. `-` is standard output."""
-    if path not in (None, "-") and (not path or Path(path).is_dir() or not Path(path).parent.is_dir()):
-        raise UsageError(f"Cannot write a file at {quoted(path)}; choose another path.")
+def check_files(*paths: str | None) -> None:
+    """Check before a run that its files can be written. `-` is standard output."""
+    given = [path for path in paths if path not in (None, "-")]
+    for path in given:
+        if not path or Path(path).is_dir() or not Path(path).parent.is_dir():
+            raise UsageError(f"Cannot write a file at {quoted(path)}; choose another path.")
+    if len({os.path.realpath(path) for path in given if not path.startswith("/dev/")}) < len(given):
+        raise UsageError("Two results would be written to one file; choose another path for one of them.")
 
 
 def _kind(field: FieldInfo) -> dict[str, Any]:

@@ -10,7 +10,10 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from threading import Event
+from typing import Any, NoReturn
+
+from specdemo.errors import SpecdemoError, UsageError
 
 _SA_ONSTACK = 0x08000000
 
@@ -35,14 +38,30 @@ def on_signal(number: signal.Signals, handler: Any) -> Any:
     return before
 
 
+interrupted = Event()  # by Ctrl+C, also if it surfaces as another error
+
+
+def _interrupt(*_: Any) -> NoReturn:
+    interrupted.set()
+    raise KeyboardInterrupt
+
+
 @contextmanager
 def importing() -> Iterator[None]:
-    """Exit at once on Ctrl+C during imports, where it can surface as any error of the imported module."""
-    if signal.getsignal(signal.SIGINT) not in (signal.default_int_handler, signal.SIG_DFL):
-        yield  # ignored in the background, or handled by other code
-        return
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    """Exit at once on Ctrl+C during imports, where it can surface as any error of the imported module.
+
+    Libraries read the environment when they are imported; raise a UsageError if one cannot.
+    """
+    ours = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_DFL, _interrupt)
+    if ours:  # not ignored in the background, nor handled by other code
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     try:
         yield
+    except SpecdemoError:
+        raise
+    except Exception as error:
+        what = "A library cannot be imported in this environment"
+        raise UsageError.of(error, what, "correct the variable or the installation that its error names") from error
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if ours:
+            signal.signal(signal.SIGINT, _interrupt)

@@ -58,6 +58,31 @@ def processor() -> str:
     return name.strip() or platform.processor() or platform.machine()
 
 
+_CGROUPS, _OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+def cpu_quota() -> tuple[float, Path] | None:
+    """Return the processors that a container may use, and the control group (cgroup v2) with this limit, if any."""
+    quotas = list[tuple[float, Path]]()
+    with suppress(OSError, IndexError):
+        group = _CGROUPS / _OWN_CGROUP.read_text().rpartition("0::")[2].splitlines()[0].strip("/")
+        for folder in (group, *group.parents):
+            with suppress(OSError, ValueError):  # the root has no limit, and "max" is none
+                quota, period = (folder / "cpu.max").read_text().split()
+                quotas.append((int(quota) / int(period), folder))
+    return min(quotas, default=None)
+
+
+def processors() -> set[int]:
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else {*range(os.cpu_count() or 1)}
+
+
+def usable_processors() -> int:
+    """Return how many threads compute at once. A part of a processor is left out: a thread more would often wait."""
+    quota = cpu_quota()
+    return len(processors()) if quota is None else min(len(processors()), max(1, int(quota[0])))
+
+
 def memory_needed(target_bytes: int, draft_bytes: int, cache_gb: int, engine: EngineName) -> int:
     """Return the maximum bytes of weights and KV caches.
 
@@ -177,8 +202,11 @@ def properties(runtime: RuntimeSettings, device: str, *, group: int = _GROUP_SIZ
     if runtime.dynamic_quantization != "default":
         size = group if runtime.dynamic_quantization == "on" else 0
         chosen["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = str(size)
-    if runtime.inference_num_threads and on_cpu:
-        chosen["INFERENCE_NUM_THREADS"] = str(runtime.inference_num_threads)
+    threads = runtime.inference_num_threads
+    if not threads and "INFERENCE_NUM_THREADS" not in chosen and usable_processors() < len(processors()):
+        threads = usable_processors()  # OpenVINO does not see a container's limit
+    if threads and on_cpu:
+        chosen["INFERENCE_NUM_THREADS"] = str(threads)
     if on_cpu and "AMX BF16" in instruction_sets() and _computes_in_bf16_on_one_thread(tuple(chosen.items())):
         if chosen.get("INFERENCE_PRECISION_HINT") == "bf16":
             raise DeviceError(f"{_CRASH}; choose precision f32 or two threads.")

@@ -85,7 +85,7 @@ def inspect_folder(path: Path) -> Model:
 
     Without `config.json` the context length is unknown, and the vocabulary is the number of logits.
     """
-    if path.is_file():
+    if path.exists() and not path.is_dir():  # a file, or a pipe or socket named .gguf
         raise FolderError(f"{quoted(path.name)} is not a model; give a GGUF file or an OpenVINO folder.")
     if not path.is_dir():
         raise FolderError(f"There is no folder {quoted(str(path))}; check the path.")

@@ -249,4 +249,5 @@ def _explanation(error: Exception, repository: str) -> FetchError:
         return FetchError(f"The cache is not writable ({error}); set HF_HOME to a directory that is.")
     if status is not None:
         return FetchError(f"{host} answered with status {status}; check the name, or try again later.")
-    return FetchError.of(error, f"The download of {repository} failed", "try it again")
+    advice = "try it again, or correct the proxy or certificate that the environment names"
+    return FetchError.of(error, f"The download of {repository} failed", advice)

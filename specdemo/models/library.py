@@ -154,10 +154,14 @@ def find_model(name: str, directory: Path | None = None) -> Model:
 
 def add_model(place: str, directory: Path | None = None, *, limits: Limits = LIMITS) -> Model:
     """Inspect a file or folder within `limits`, then link or copy it into the user's folder. Return it."""
-    path = Path(place.strip().strip("\"'")).expanduser()
-    if not place.strip() or not path.is_absolute() or not path.exists():
-        raise UsageError(f"There is no file or folder {quoted(place)}; give its whole path on this machine.")
-    path = path.resolve()
+    try:
+        path = Path(place.strip().strip("\"'")).expanduser()
+        if not path.is_absolute():
+            raise FileNotFoundError
+        path = path.resolve(strict=True)
+    except (OSError, RuntimeError, ValueError):  # also for an unknown user's home, or no possible name
+        missing = f"There is no file or folder {quoted(place)}"
+        raise UsageError(f"{missing}; give its whole path on this machine.") from None
     failure = Failure(ModelError, f"{quoted(path.name)} cannot be read", "choose another model")
     result_of(inspect_limited(path, failure, read=resolve, limits=limits))
     folder = writable(models_dir(directory), "Models", "name another folder with --models-dir")

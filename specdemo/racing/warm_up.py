@@ -20,6 +20,7 @@ import psutil
 
 from specdemo.engines.base import Engine, Thoroughness, rounds_of
 from specdemo.errors import SpecdemoError
+from specdemo.models.devices import cpu_quota, processors
 from specdemo.records import Costs, Phase, Request, Round, Side, WarmUp
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Strategy
@@ -43,17 +44,26 @@ class OtherLoad:
         self._begin = _times()
 
     def share(self) -> float | None:
-        """Return the share of all cores' time that other processes took; None before `least_seconds`."""
+        """Return the share of the usable processors' time that other processes took; None before `least_seconds`."""
         passed, busy, own = (now - then for now, then in zip(_times(), self._begin, strict=True))
         return min(max((busy - own) / passed, 0.0), 1.0) if passed >= self._least_seconds else None
 
 
 def _times() -> tuple[float, float, float]:
-    """Return the seconds that passed, and were busy, over all cores together, and our own."""
-    times = psutil.cpu_times()
-    guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # also counted as user time
-    passed = sum(times) - guests
-    return passed, passed - times.idle - getattr(times, "iowait", 0.0), process_time() + _server_time()
+    """Return the seconds that passed, and were busy, over all usable processors together, and our own."""
+    own, quota = process_time() + _server_time(), cpu_quota()
+    if quota is not None:  # what runs outside this container does not count against its limit
+        limit, group = quota
+        with suppress(OSError):
+            used = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())["usage_usec"]
+            return monotonic() * limit, int(used) / 1e6, own
+    passed = busy = 0.0
+    for number, times in enumerate(psutil.cpu_times(percpu=True)):
+        if number in processors():
+            guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # also counted as user time
+            passed += sum(times) - guests
+            busy += sum(times) - guests - times.idle - getattr(times, "iowait", 0.0)
+    return passed, busy, own
 
 
 def _server_time() -> float:

@@ -1,78 +1,56 @@
 """The gate limits the size and number of requests, and thereby the memory and disk that visitors can use.
 
-| what | limit | in all, at most |
-|---|---|---|
-| events queued, running or not yet fetched | 100 | 100 bodies of 1 MB, parsed |
-| texts of an event | 262,144 characters | 1 MB in Python, if one of them is an emoji |
-| sessions whose state is kept | 200 | 1 MB of chat and 0.6 MB of Gradio's settings each |
-| files of visitors | 100 of 10 MB, an hour | 1 GB on the disk |
-
-Only listed routes are open: a route that a release of Gradio adds stays closed until it is listed. Requests that a
-browser sends for another site's page are refused. A page on a loopback address answers only to its own names, because
-any site could otherwise have its own name resolve to 127.0.0.1 and use the page (DNS rebinding).
+In all, there are at most 500 bodies of 1 MB on their way, 100 events of 1 MB (262,144 characters with an emoji), 200
+sessions with 1 MB of chat and 0.6 MB of Gradio's settings each, and 100 files of 10 MB. Beside each rule stands the
+attack that it stops. Gradio checks passwords and limits queued events; Starlette counts the bytes of bodies. Of
+Gradio's undocumented names this uses `Blocks._queue`, for events that nobody fetches.
 """
 
 import asyncio
-import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from ipaddress import ip_address
-from time import monotonic
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specdemo.errors import quoted
-from specdemo.files import json_value
+from specdemo.files import json_text, json_value
 
 EVENTS = 100  # queued, running or not yet fetched; a page sends up to six at once
-UNREAD_SECONDS = 60.0  # a browser fetches at once; a tab that is suspended for longer must reload
 BODY_BYTES = 2**20  # the largest is a run to share: 2,048 tokens a side, compressed, are about 0.7 MB
-TEXT_CHARACTERS = 2**18  # about 64K tokens, more than the bundled models' context
-VALUES = 20_000  # of an event; Gradio takes some microseconds for each, while everyone waits
+BODY_SECONDS = 120.0  # in which a body must arrive; a file of 10 MB takes 80 s at a megabit a second
 FILE_BYTES = 10 * 2**20  # a comparison of 2,048 tokens a side takes about 5 MB
-SIGN_IN_SECONDS = 1.0  # per sign-in, one at a time, so that passwords cannot be guessed by trying
+TEXT_CHARACTERS = 2**18  # about 64K tokens, more than the bundled models' context
+SIGN_IN_SECONDS = 1.0  # per sign-in and address
+SIGN_INS = 5  # of an address that may wait; a person sends one
 
-_API = "/gradio_api"
-_NAME = re.compile(r"[\w-]{1,64}", re.ASCII)
-# Open before signing in: the empty page, the sign-in, and the routes that Gradio's scripts request at start.
-_FRONT = re.compile(
+_READ = re.compile(
     r"/|/(assets|static|svelte|specdemo)/.+|(/gradio_api)?/theme\.css|/favicon\.ico|/manifest\.json|/robots\.txt"
-    r"|/pwa_icon|/gradio_api/(login_check|startup-events)/?"
+    r"|/pwa_icon|/config/?|/gradio_api/((login_check|startup-events|info|app_id)/?|file=(/|[A-Za-z]:[/\\]).+)"
 )
-_READ = re.compile(r"/config/?|/gradio_api/(info|app_id)/?|/gradio_api/file=(/|[A-Za-z]:[/\\]).+")  # no URLs
 _MESSAGES = re.compile(r"/gradio_api/(?:queue/data|call/(?:v2/)?compare/([\w-]{1,64}))")
 _EVENT = re.compile(r"/gradio_api/(queue/join|run/predict|cancel|reset|call/(v2/)?compare)/?")
+_LOGIN, _UPLOAD = re.compile("/login/?"), re.compile("/gradio_api/upload")
+_NAME = re.compile("[A-Za-z0-9_-]{0,64}")
 _EXPIRED = 'data: {"msg":"unexpected_error","message":"This session has expired. Reload the page.",'
 _EXPIRED += '"session_not_found":true,"success":false}\n\n'
+_FORWARDED = ("forwarded", "x-forwarded-", "x-real-ip", "via")  # how headers begin that only proxies send
+UNREADABLE = "This request cannot be read; reload the page and try again."
 
 
-class Refused(Exception):  # noqa: N818 - raised and returned alike
-    """A new instance each time: one raised again keeps the frames of earlier times, with their request bodies."""
-
-    def __init__(self, status: int, sentence: str) -> None:
-        super().__init__(sentence)
-        self.status = status
-
-    @property
-    def response(self) -> Response:
-        if self.status == 401:  # Gradio's scripts know this object, and ask for a name and password
-            return JSONResponse({"detail": {"error": "Not authenticated", "auth_message": str(self)}}, 401)
-        return PlainTextResponse(f"{self}\n", self.status)
-
-
-UNREADABLE = 400, "This request cannot be read; reload the page and try again."
-_UNKNOWN = 404, "This page has no such address; start at its front page."
-
-
-def only_here(host: str | None, allowed: Sequence[str]) -> bool:
-    return is_loopback(host or default_host()) and not allowed and "SPACE_HOST" not in os.environ
+def only_here(host: str, allowed: Sequence[str]) -> bool:
+    """Whether only this machine reaches the page, so that visitors may name its paths; see `Gate._check_sender`."""
+    return is_loopback(host) and not allowed and "SPACE_HOST" not in os.environ
 
 
 def is_loopback(address: str) -> bool:
@@ -82,280 +60,157 @@ def is_loopback(address: str) -> bool:
         return address.lower() == "localhost"
 
 
-def default_host() -> str:
-    return os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1")
-
-
-@dataclass
-class _Session:
-    """A session with events whose messages were not all fetched. `scope`: the request that began it."""
-
-    scope: Scope
-    events: int = 0
-    fetching: bool = False
-    since: float = field(default_factory=monotonic)
-
-
 class Gate:
-    """`names`: host names of the page, `*.example.org` for all subdomains; None if unknown. `trusted`: host names
-    accepted in browsers' addresses, even if a proxy rewrites `Host`. `root`: the path under which a proxy serves it.
+    """`queue`: Gradio's. `names`: host names besides this machine's, `*.example.org` for all subdomains. `any_name`:
+    others work, too. `local`: see `only_here`. `root`: the path under which a proxy serves the page.
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        names: Sequence[str] | None = None,
-        trusted: Sequence[str] = (),
-        root: str = "",
-        auth: bool = False,
+        self, app: ASGIApp, queue: Any, names: Sequence[str], *, any_name: bool, local: bool, root: str = ""
     ) -> None:
-        self._app, self._names, self._trusted, self._root = app, names, trusted, root.rstrip("/")
-        self._auth, self._signing_in = auth, asyncio.Lock()
-        self._sessions: dict[str, _Session] = {}
+        self._app, self._queue, self._root = app, queue, root.rstrip("/")
+        self._names, self._any_name, self._local = [name.lower().strip("[]") for name in names], any_name, local
+        self._signing_in = Counter[str]()  # by address
+        self._reading = set[str]()  # sessions whose messages are being read
+        # Gradio's other routes write files, fetch addresses, start programs or sign everyone out (/deep_link,
+        # /proxy=, /process_recording, /logout); what a release adds stays closed.
+        reads, posts = [(_READ, app), (_MESSAGES, self._messages)], [(_EVENT, self._event), (_LOGIN, self._sign_in)]
+        self._routes: dict[str, list[tuple[re.Pattern[str], ASGIApp]]]
+        self._routes = {"HEAD": reads[:1], "GET": reads, "POST": [*posts, (_UPLOAD, app)]}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
+        if scope["type"] != "http":  # at start and end
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":  # the page uses no web sockets
-            await send({"type": "websocket.close"})
-            return
-        if self._root and scope["path"] == self._root:
-            await RedirectResponse(f"{self._root}/")(scope, receive, send)
-            return
-        if self._root and scope["path"].startswith(f"{self._root}/"):  # else the proxy has cut it off already
-            scope = _at(scope, scope["path"].removeprefix(self._root))
+        path, headers = scope["path"], Headers(scope=scope)
+        if self._root and f"{path}/".startswith(f"{self._root}/"):  # else the proxy has cut it off already
+            path = path.removeprefix(self._root)
+            scope = {**scope, "path": path, "raw_path": path.encode()}
+        routes: list[tuple[re.Pattern[str], ASGIApp]]
+        routes = [*self._routes.get(scope["method"], []), (re.compile(""), RedirectResponse(f"{self._root}/"))]
+        app = next((app for pattern, app in routes if pattern.fullmatch(path)), self._unknown)
+        limit = FILE_BYTES + 4096 if _UPLOAD.fullmatch(path) else BODY_BYTES  # a form is around the file
+        length = headers.get("content-length", "0")
         try:
-            app = await self._admit(scope)
-            await app(scope, receive, send)
-        except Refused as refused:
-            await refused.response(scope, receive, send)
+            self._check_sender(scope["method"], headers)
+            if len(length) > 9 or int(length) > limit:  # it would fill the memory or the disk
+                raise HTTPException(413, f"The request is too large; send at most {limit:,} bytes.")
+            await RequestBodyLimitMiddleware(app, limit)(scope, receive, send)  # also counts bodies without a length
+        except HTTPException as refused:
+            await PlainTextResponse(f"{refused.detail}\n", refused.status_code)(scope, receive, send)
         except ClientDisconnect:  # while its body was read
             pass
 
-    async def _admit(self, scope: Scope) -> ASGIApp:
-        """Check a request before its body is read. Return the app that answers it, or raise `Refused`."""
-        headers, path = Headers(scope=scope), scope["path"]
-        name = _host_name(headers.get("host", ""))
-        if self._names is not None and not any(_matches(name, pattern) for pattern in self._names):
-            raise Refused(
-                400,
-                f"This page does not answer to the name {quoted(name)}. Open it as localhost on its own machine; for "
-                "another name, start it with --allowed-host and that name.",
-            )
-        if self._foreign(scope["method"], headers):
-            raise Refused(
+    def _check_sender(self, method: str, headers: Headers) -> None:
+        """Another site could send requests in a visitor's browser, or have its own name resolve to 127.0.0.1 (DNS
+        rebinding); a proxy could open a local page to others, who would look for files by adding them as models.
+        """
+        origin, site, host = headers.get("origin"), headers.get("sec-fetch-site"), headers.get("host", "")
+        name, address = _host_name(host), (origin or "").partition("://")[2]
+        sender = _host_name(address)
+        proxied = any(header.startswith(_FORWARDED) for header in headers) or not is_loopback(sender or name)
+        if not (name and (self._any_name or is_loopback(name) or self._is_named(name))) or (self._local and proxied):
+            known = False
+        elif origin is None:  # without one, no other site can read the answer
+            known = method in ("GET", "HEAD") or site in (None, "same-origin", "none")
+        else:  # browsers send `Sec-Fetch-Site` on trustworthy connections; a proxy may rename `Host`
+            same = site in ("same-origin", "none") if site else address.lower() == host.lower()
+            known = sender != "" and (same or self._is_named(sender))
+        if not known:
+            raise HTTPException(
                 403,
-                "This request comes from another site's page; open the page itself. If it is the page itself, behind "
-                "a proxy, start it with --allowed-host and the name in the browser's address.",
+                f"This page does not answer to the name {quoted(name)}, to other sites or, without --allowed-host, "
+                "through a proxy; open it as localhost on its own machine, or start it with --allowed-host NAME.",
             )
-        app, limit, public = self._route(scope["method"], path)
-        if self._auth and not public and not await self._signed_in(scope):
-            raise Refused(401, "Sign in at the front page first.")
-        if "transfer-encoding" in headers:
-            raise Refused(411, "The request has no length; send Content-Length.")
-        length = headers.get("content-length", "0")
-        if not length.isdecimal() or len(length) > 18 or int(length) > limit:
-            raise Refused(413, f"The request is too large; send at most {limit:,} bytes.")
-        return app
 
-    def _route(self, method: str, path: str) -> tuple[ASGIApp, int, bool]:
-        """Return the app for a route, the limit of its body, and whether it is open before signing in."""
-        if len(path) > 1000 or any(len(part.encode()) > 255 for part in path.split("/")) or "\0" in path:
-            raise Refused(*_UNKNOWN)  # no file system takes such a name
-        if method in ("GET", "HEAD") and (_FRONT.fullmatch(path) or _READ.fullmatch(path)):
-            return self._app, BODY_BYTES, _FRONT.fullmatch(path) is not None
-        if method == "GET" and _MESSAGES.fullmatch(path):
-            return self._messages, BODY_BYTES, False
-        if method == "POST" and _EVENT.fullmatch(path):
-            return self._event, BODY_BYTES, False
-        if method == "POST" and path.rstrip("/") == "/login":
-            return self._sign_in, BODY_BYTES, True
-        if method == "POST" and path == f"{_API}/upload":
-            return self._app, FILE_BYTES + 4096, False  # a form around the file
-        raise Refused(*_UNKNOWN)
+    async def _unknown(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raise HTTPException(404, "This page has no such address; start at its front page.")
 
-    def _foreign(self, method: str, headers: Headers) -> bool:
-        """Whether a browser sends the request for another site, which could change something or read the answer."""
-        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-        if method in ("GET", "HEAD", "OPTIONS") and origin is None:  # the other site cannot read the answer
-            return False
-        if any(_matches(_host_name(urlsplit(origin or "").netloc), pattern) for pattern in self._trusted):
-            return False
-        if site is not None:  # browsers send it on trustworthy connections, other programs send neither
-            return site not in ("same-origin", "none")
-        return origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
-
-    async def _signed_in(self, scope: Scope) -> bool:
-        statuses = []
-
-        async def send(message: Message) -> None:
-            statuses.append(message.get("status"))
-
-        check = {**_at(scope, f"{_API}/login_check"), "method": "GET"}
-        await self._app(check, _replay(b"", _gone), send)
-        return 200 in statuses
+    def _is_named(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self._names)
 
     async def _sign_in(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._signing_in:
-            await asyncio.sleep(SIGN_IN_SECONDS)
-        await self._app(scope, receive, send)
+        """Passwords could be guessed by trying many at once. Who leaves, or tries from elsewhere, delays nobody."""
+        _, replayed = await _read(scope, receive)
+        address = ":".join(scope["client"][0].split(":")[:4])  # of IPv6 the network, which one person may have whole
+        if self._signing_in[address] >= SIGN_INS:
+            raise HTTPException(429, "Too many sign-ins at once from your address; try again in a few seconds.")
+        self._signing_in[address] += 1
+        try:
+            await asyncio.wait_for(receive(), SIGN_IN_SECONDS * self._signing_in[address])  # returns if it leaves
+        except TimeoutError:
+            await self._app(scope, replayed, send)
+        finally:
+            self._signing_in -= Counter([address])
 
     async def _event(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body, path = await Request(scope, receive).body(), scope["path"]
-        event, call = _parse_event(body), path.startswith(f"{_API}/call/")
-        if path.startswith(f"{_API}/run/") and event.get("fn_index") is None:  # Gradio's routes stumble over it
-            raise Refused(*UNREADABLE)
-        if not call and not path.startswith(f"{_API}/queue/join"):
-            await self._app(scope, _replay(body, receive), send)
-            return
-        name = event.get("session_hash")
-        if call and name is not None:  # without it, the event's own name is that of its session
-            raise Refused(*UNREADABLE)
-        session, status = self._sessions.get(name or "") or _Session(scope), 0
-        await self._make_room(session)
-        session.events += 1
-        if name is not None:
-            self._sessions[name] = session
-
-        async def forward(message: Message) -> None:
-            nonlocal status
-            status = message.get("status", status)
-            if call and status == 200 and message.get("body"):
-                self._sessions[json_value(message["body"])["event_id"]] = session
-            await send(message)
-
+        (body, replayed), path = await _read(scope, receive), scope["path"]
         try:
-            await self._app(scope, _replay(body, receive), forward)
-        finally:
-            if status != 200:
-                session.events -= 1
-                if name is not None and session.events <= 0 and not session.fetching:
-                    self._sessions.pop(name, None)
+            event = json_value(body)
+        except ValueError:
+            event = None
+        if not isinstance(event, dict) or ("/run/" in path and event.get("fn_index") is None):
+            raise HTTPException(400, UNREADABLE)  # Gradio answers these, deep nesting, or no text with tracebacks
+        if not _NAME.fullmatch(str(event.get("session_hash") or "")):  # the longest would be kept with the session
+            raise HTTPException(400, UNREADABLE)
+        if len(json_text(event.get("data"))) > TEXT_CHARACTERS:  # 100 of them would fill the memory
+            long = f"Prompt and chat exceed {TEXT_CHARACTERS:,} characters"
+            raise HTTPException(422, f"{long}; shorten the prompt, or start a new chat.")
+        pending = self._queue.pending_event_ids_session  # queued, running or unread; Gradio limits only queued ones
+        while ("/join" in path or "/call/" in path) and sum(map(len, pending.values())) >= EVENTS:
+            oldest = next((name for name in pending if name not in self._reading), None)
+            if oldest is None:
+                raise HTTPException(503, "Too many events are waiting; try again in a minute.")
+            await self._forget(oldest)
+        await self._app(scope, replayed, send)
 
-    async def _make_room(self, session: _Session) -> None:
-        """Drop sessions that nobody has fetched for long and, if one more event does not fit, the oldest one."""
-        cutoff = monotonic() - UNREAD_SECONDS
-        full = sum(other.events for other in self._sessions.values()) >= EVENTS
-        idle = {name: other for name, other in self._sessions.items() if not other.fetching and other is not session}
-        if full and not idle:
-            raise Refused(503, "Too many events are waiting; try again in a minute.")
-        oldest = min(idle, key=lambda name: idle[name].since) if full else None
-        unwanted = [name for name, other in idle.items() if name == oldest or other.since < cutoff]
-        await asyncio.gather(*(self._drop(name, idle[name].scope) for name in unwanted))
+    async def _forget(self, session: str) -> None:
+        await self._queue.clean_events(session_hash=session)  # also ends running ones
+        self._queue.pending_event_ids_session.pop(session, None)
+        self._queue.pending_messages_per_session.pop(session, None)
 
     async def _messages(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on the messages of a session's events, and count the events that end."""
-        match = _MESSAGES.fullmatch(scope["path"])
-        requested = parse_qs(scope["query_string"].decode("latin-1")).get("session_hash", [""])[0]
-        name = (match and match[1]) or requested
-        session, disconnected = self._sessions.get(name), False
-        if session is None or session.fetching:
+        match, query = _MESSAGES.fullmatch(scope["path"]), parse_qs(scope["query_string"].decode("latin-1"))
+        name, left = (match and match[1]) or query.get("session_hash", [""])[0], False
+        pending = self._queue.pending_event_ids_session
+        if not pending.get(name) or name in self._reading:  # one event could hold every connection
             await PlainTextResponse(_EXPIRED, media_type="text/event-stream")(scope, receive, send)
             return
 
         async def watch() -> Message:
-            nonlocal disconnected
+            nonlocal left
             message = await receive()
-            disconnected = disconnected or message["type"] == "http.disconnect"
+            left = left or message["type"] == "http.disconnect"
             return message
 
-        async def count_completed(message: Message) -> None:  # no text can hold these quotes unescaped
-            session.events -= message.get("body", b"").count(b'"msg":"process_completed"')
-            await send(message)
-
-        session.fetching = True
+        self._reading.add(name)
         try:
-            await self._app(scope, watch, count_completed)
+            await self._app(scope, watch, send)
         finally:
-            session.fetching, session.since = False, monotonic()
-            if disconnected or session.events <= 0 or name != requested:  # Gradio has forgotten it, too
-                self._sessions.pop(name, None)
-
-    async def _drop(self, name: str, scope: Scope) -> None:
-        """Drain a session's messages and disconnect, which cancels its events."""
-
-        async def disconnect() -> Message:
-            await asyncio.sleep(0.2)  # time to fetch what is there
-            return {"type": "http.disconnect"}
-
-        async def discard(message: Message) -> None:
-            pass
-
-        path = f"{_API}/call/compare/{name}" if "/call/" in scope["path"] else f"{_API}/queue/data"
-        scope = {**_at(scope, path), "method": "GET", "query_string": f"session_hash={name}".encode()}
-        try:
-            await self._messages(scope, disconnect, discard)
-        except Exception:  # Gradio may have forgotten the session meanwhile
-            logging.getLogger(__name__).warning("messages of a session were not dropped", exc_info=True)
+            self._reading.discard(name)
+            if left or not pending.get(name):  # Gradio would keep the messages of 2,000 sessions
+                await self._forget(name)
 
 
-def _host_name(host: str) -> str:
+def _host_name(address: str) -> str:
+    """Return the name in a `Host` or behind an origin's scheme; empty for what Gradio could not parse either."""
     try:
-        return (urlsplit(f"//{host}").hostname or "").lower()
+        parts = urlsplit(f"//{address}")
+        return (parts.hostname or "").lower() if parts.port != 0 else ""
     except ValueError:
         return ""
 
 
-def _matches(name: str, pattern: str) -> bool:
-    pattern = pattern.lower().strip("[]")
-    return name == pattern or (pattern.startswith("*.") and name.endswith(pattern[1:]))
-
-
-def _at(scope: Scope, path: str) -> Scope:
-    return {**scope, "path": path, "raw_path": path.encode()}
-
-
-async def _gone() -> Message:
-    return {"type": "http.disconnect"}
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
+async def _read(scope: Scope, receive: Receive) -> tuple[bytes, Receive]:
+    """Return the body of a request, and a `receive` that begins with it again."""
+    try:
+        async with asyncio.timeout(BODY_SECONDS):  # unfinished bodies would fill the memory
+            body = await Request(scope, receive).body()
+    except TimeoutError:
+        raise HTTPException(408, UNREADABLE) from None
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replayed() -> Message:
         return messages.pop() if messages else await receive()
 
-    return replayed
-
-
-_TYPES = {"fn_index": int, "data": list, "event_data": dict, "trigger_id": int, "session_hash": str, "event_id": str}
-
-
-def _parse_event(body: bytes) -> dict[str, Any]:
-    try:
-        event = json_value(body)
-    except ValueError:
-        raise Refused(*UNREADABLE) from None
-    if not isinstance(event, dict):
-        raise Refused(*UNREADABLE)
-    if any(not isinstance(event[name], kind | None) for name, kind in _TYPES.items() if name in event):
-        raise Refused(*UNREADABLE)
-    if any(event.get(name) and not _NAME.fullmatch(event[name]) for name in ("session_hash", "event_id")):
-        raise Refused(400, "The session's name is invalid; reload the page.")
-    characters, count = _extent([value for name, value in event.items() if name != "event_data"])
-    if count + _extent([event.get("event_data")])[1] > VALUES:  # its text may be long: a run to share
-        raise Refused(413, f"The request has more than {VALUES:,} values; send fewer.")
-    if characters > TEXT_CHARACTERS:
-        raise Refused(
-            413,
-            f"Prompt and chat have {characters:,} characters; at most {TEXT_CHARACTERS:,} fit. Shorten the prompt, "
-            "or start a new chat.",
-        )
-    return event
-
-
-def _extent(pending: list[Any]) -> tuple[int, int]:
-    """Count characters and values, including nested ones, until there are too many."""
-    characters = count = 0
-    while pending and count <= VALUES:
-        value = pending.pop()
-        count += 1
-        if isinstance(value, str):
-            characters += len(value)
-        elif isinstance(value, dict):
-            pending += [*value, *value.values()]
-        elif isinstance(value, list):
-            pending += value
-    return characters, count
+    return body, replayed

@@ -57,13 +57,14 @@ def serve(
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     allowed = "SPACE_ID" not in os.environ if downloads is None else downloads
+    host = host or os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1")
     local = only_here(host, allowed_hosts)
     worker = Worker(load, Prepare(start_settings(pair).engine, with_chat_cache(pair)))
     try:
         with visitors_files():
             page = build_page(worker, pair, models_dir=models_dir, downloads=allowed, local=local)
             app = application(
-                page, routes(), host=host, allowed_hosts=allowed_hosts, auth=auth, sessions=sessions, **look()
+                page, routes(), local=local, allowed_hosts=allowed_hosts, auth=auth, sessions=sessions, **look()
             )
             gc.freeze()  # a full collection that scans long-lived objects would stall every visitor
             with listening(app, host, port) as url:

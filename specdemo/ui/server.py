@@ -1,49 +1,49 @@
-"""The page's server: it checks the values of events, stores visitors' files, and mounts the page behind its gate.
+"""The page's server: it checks the values of events, keeps visitors' files, and mounts the page behind its gate.
 
-Of Gradio's undocumented names this uses two, `Blocks.process_api` and `Blocks.get_config_file`.
+Of Gradio's undocumented names this uses `Blocks.process_api`, `Blocks.get_config_file` and `App.tokens`.
 """
 
-import errno
+import asyncio
 import logging
 import os
 import re
 import shutil
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from math import isfinite
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
 from time import sleep, time
-from typing import Any, cast
+from typing import Annotated, Any, cast
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 import gradio as gr
 import uvicorn
-from anyio import open_file
-from gradio.exceptions import InvalidPathError
+from gradio.components.api_component import Api
+from gradio.data_classes import FileDataMeta
+from httpx import InvalidURL
+from pydantic import AfterValidator, FiniteFloat, TypeAdapter, ValidationError
 from starlette.applications import Starlette
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from specdemo.errors import UsageError
-from specdemo.files import is_text
-from specdemo.ui.gate import EVENTS, UNREADABLE, Gate, Refused, default_host, is_loopback
+from specdemo.errors import SpecdemoError, UsageError
+from specdemo.files import environment
+from specdemo.ui.gate import BODY_SECONDS, EVENTS, FILE_BYTES, UNREADABLE, Gate
 
 SESSIONS = 200  # visitors whose chat and pair are stored; with one engine, the page is slow for ten at once
 FILES = 100
 FILE_SECONDS = 3600.0  # a suite is read when its benchmark starts, perhaps long after it was chosen
-CONNECTIONS = 1000
+CONNECTIONS = 500  # a browser opens up to six, and keeps idle ones for five seconds
 THREADS = 32  # for callbacks, besides the 40 that answer requests, so that slow callbacks never block the page
-_API = "/gradio_api"
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _log = logging.getLogger(__name__)
 
 
@@ -61,147 +61,179 @@ class Page(gr.Blocks):
             if not fits(block, value):
                 raise refusal(f"{getattr(block, 'label', None) or 'A value'!r} has an unusable value")
         try:
-            result: dict[str, Any] = await super().process_api(block_fn, inputs, *arguments, **options)
-        except (gr.Error, InvalidPathError, FileNotFoundError) as error:
-            if isinstance(error, gr.Error) and not error.print_exception:  # one of ours
+            return await super().process_api(block_fn, inputs, *arguments, **options)
+        except gr.Error as error:
+            if not error.print_exception:  # one of ours
                 raise
-            raise refusal("A value is out of bounds, or a file no longer exists") from error
+            raise refusal("A value is out of bounds") from error
+        except FileNotFoundError as error:
+            raise refusal("A file no longer exists") from error
         except Exception as error:  # Gradio would send "error: null"
             _log.exception("an event failed")
             failed = f"This action failed ({type(error).__name__}); see the server's log."
             raise gr.Error(failed, print_exception=False) from error
-        return result
 
 
 def refusal(reason: str) -> gr.Error:
     return gr.Error(f"{reason}; correct it, or reload the page.", print_exception=False)
 
 
+def _uploaded(path: str) -> str:
+    """Gradio checks files of launched pages only; of mounted ones it would read any file, and fetch any URL."""
+    if not Path(path).resolve().is_relative_to(Path(os.environ.get("GRADIO_TEMP_DIR", "/-"), "uploads").resolve()):
+        raise ValueError
+    return path
+
+
+class _File(gr.FileData):
+    path: Annotated[str, AfterValidator(_uploaded)]
+    meta: FileDataMeta  # without it, Gradio does not see a file
+
+
+# Browsers never send states, and the endpoint checks its own values, which are no files.
+_VALUES: dict[type[Any], Any] = {
+    gr.Textbox: str, gr.Radio: str, gr.Dropdown: str | None, gr.Checkbox: bool, gr.CheckboxGroup: list[str],
+    gr.Slider: FiniteFloat, gr.Number: FiniteFloat | None, gr.UploadButton: _File | None,
+    Api: str | float | bool | list[str] | None,
+}  # fmt: skip
+
+
 def fits(block: Any, value: Any) -> bool:
-    """Check the type that a widget sends; Gradio itself checks bounds and choices."""
-    number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-    match block:
-        case gr.Textbox() | gr.Radio():
-            return is_text(value)
-        case gr.Dropdown():
-            return value is None or is_text(value)
-        case gr.Checkbox():
-            return isinstance(value, bool)
-        case gr.CheckboxGroup():
-            return isinstance(value, list) and all(is_text(choice) for choice in value)
-        case gr.Slider():
-            return number
-        case gr.Number():
-            return value is None or number
-        case gr.UploadButton() | gr.File():
-            return value is None or (isinstance(value, dict) and is_text(value.get("path")))
-    return True  # browsers never send states, and the API endpoint checks its own values
+    """Check the type of a widget's value; Gradio itself checks bounds and choices."""
+    try:
+        TypeAdapter(_VALUES.get(type(block), Any)).validate_python(value, strict=True)
+    except ValidationError:
+        return False
+    return True
 
 
 def event_value(event: gr.EventData, name: str) -> Any:
     """Return a value that the page's script sent with an event, or None. Anyone can send anything: check it."""
-    try:
+    with suppress(AttributeError, TypeError):
         return getattr(event, name)
-    except (AttributeError, TypeError):
-        return None
+    return None
 
 
 @contextmanager
 def visitors_files() -> Iterator[Path]:
     """Create a temporary folder for Gradio's and visitors' files. Enter it before the page is built."""
-    before = os.environ.get("GRADIO_TEMP_DIR")
-    with TemporaryDirectory(prefix="specdemo-", dir=before, ignore_cleanup_errors=True) as folder:
-        os.environ["GRADIO_TEMP_DIR"] = folder
-        try:
-            yield Path(folder)
-        finally:
-            del os.environ["GRADIO_TEMP_DIR"]
-            if before is not None:
-                os.environ["GRADIO_TEMP_DIR"] = before
+    place = os.environ.get("GRADIO_TEMP_DIR")
+    try:
+        temporary = TemporaryDirectory(prefix="specdemo-", dir=place, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise SpecdemoError.of(error, "Visitors' files cannot be saved", "set TMPDIR to a writable folder") from error
+    with temporary as folder, environment(GRADIO_TEMP_DIR=folder):
+        yield Path(folder)
 
 
 async def upload(request: Request) -> Response:
     """Keep a visitor's file for `FILE_SECONDS`, instead of Gradio's route, which takes a thousand per request."""
-    folder = Path(os.environ["GRADIO_TEMP_DIR"], "uploads")
-    folder.mkdir(exist_ok=True)
-    for old in folder.iterdir():
+    tokens, uploads = request.app.state.tokens, Path(os.environ["GRADIO_TEMP_DIR"], "uploads")
+    if tokens is not None and tokens.keys().isdisjoint(request.cookies.values()):
+        raise HTTPException(401, "Sign in at the front page first.")
+    uploads.mkdir(exist_ok=True)
+    for old in uploads.iterdir():
         if old.stat().st_mtime < time() - FILE_SECONDS:
             shutil.rmtree(old, ignore_errors=True)
-    if len([*folder.iterdir()]) >= FILES:
-        return Refused(429, "The server's space for uploads is full; try again in an hour.").response
+    if len([*uploads.iterdir()]) >= FILES:
+        raise HTTPException(429, "The server's space for uploads is full; try again in an hour.")
+    folder = uploads / uuid4().hex
+    folder.mkdir()  # before the body is read, so that files on their way count, too
+    refused = HTTPException(400, "The upload is not a form with one file; choose one file on the page.")
     try:
-        async with request.form(max_files=1, max_fields=1) as form:
+        async with asyncio.timeout(BODY_SECONDS), request.form(max_files=1, max_fields=1) as form:
             [file] = [part for part in form.values() if isinstance(part, UploadFile)]
-            path = folder / uuid4().hex / (re.sub(r"[^\w.-]", "_", Path(file.filename or "").name)[-100:] or "file")
-            path.parent.mkdir()
-            async with await open_file(path, "wb") as out:
-                await out.write(await file.read())
-    except (HTTPException, ValueError):
-        return Refused(400, "The upload is not a form with one file; choose one file on the page.").response
-    except ClientDisconnect:
-        return Refused(*UNREADABLE).response
-    return JSONResponse([str(path)])
+            path = folder / (re.sub(r"[^\w.-]", "_", Path(file.filename or "").name)[-100:] or "file")
+            with path.open("wb") as out:
+                await asyncio.to_thread(shutil.copyfileobj, file.file, out)
+        return JSONResponse([str(path)])
+    except OSError as error:  # TimeoutError is one
+        refused = HTTPException(507, f"The file cannot be kept ({error.strerror or 'too slow'}); try again later.")
+    except (HTTPException, ValueError, ClientDisconnect):
+        pass
+    shutil.rmtree(folder, ignore_errors=True)
+    raise refused
 
 
 async def _unreadable(request: Request, error: Exception) -> Response:
+    """Answer in place of a traceback: Gradio's routes raise these for names and forwarded hosts unknown to them."""
     _log.warning("refused %s: %r", request.url.path, error)
-    return Refused(*UNREADABLE).response
+    return PlainTextResponse(f"{UNREADABLE}\n", 400)
 
 
 def application(
     page: gr.Blocks,
     routes: Sequence[BaseRoute] = (),
     *,
-    host: str | None = None,
+    local: bool = True,
     allowed_hosts: Sequence[str] = (),
     auth: tuple[str, str] | None = None,
     sessions: int = SESSIONS,
     **look: Any,
 ) -> Starlette:
-    """Return the page behind its gate, with further routes; `look` are options of `gr.mount_gradio_app`. Without
-    `allowed_hosts`, a page on no loopback address answers to every name, since its own names are unknown.
+    """Return the page behind its gate, with further routes; `look` are options of `gr.mount_gradio_app`. A page that
+    is neither local nor has `allowed_hosts` answers to every name, since its own names are unknown.
     """
     # Gradio would log every event and tabulate them all after each one, which disturbs the engine's clocks
     os.environ |= {"GRADIO_ANALYTICS_MAX_EVENTS": "1", "GRADIO_ANALYTICS_CACHE_FREQUENCY": str(10**9)}
-    address, space = host or default_host(), os.environ.get("SPACE_HOST")
-    trusted = [*allowed_hosts, *filter(None, [space])]
-    root = os.environ.get("GRADIO_ROOT_PATH", "")
-    gate = Middleware(
-        Gate,
-        names=[*_LOOPBACK, address, *trusted] if allowed_hosts or is_loopback(address) else None,
-        trusted=trusted,
-        root=urlsplit(root).path,
-        auth=auth is not None,
-    )
     page.max_threads, page.state_session_capacity = THREADS, sessions
     page.queue(max_size=EVENTS, api_open=False)  # nothing runs outside the queue
-    # Gradio's routes raise these for names that it does not know
-    handlers = dict.fromkeys((KeyError, TypeError, ValueError), _unreadable)
-    app = Starlette(routes=[Route(f"{_API}/upload", upload, methods=["POST"]), *routes], middleware=[gate])
-    # run history would let visitors have this machine write to a bucket on the Hub
+    root, unreadable = os.environ.get("GRADIO_ROOT_PATH", ""), (KeyError, TypeError, ValueError, OSError, InvalidURL)
+    gate = Middleware(
+        Gate,
+        page._queue,
+        [*allowed_hosts, *filter(None, [os.environ.get("SPACE_HOST")])],
+        any_name=not local and not allowed_hosts,
+        local=local,
+        root=urlsplit(root).path,
+    )
+    app = Starlette(routes=[Route("/gradio_api/upload", upload, methods=["POST"]), *routes], middleware=[gate])
     gr.mount_gradio_app(
         cast(Any, app),
         page,
         "/",
         auth=auth,
         root_path=root,
-        run_history=False,
+        run_history=False,  # would let visitors have this machine write to a bucket on the Hub
         ssr_mode=False,
         show_error=True,
-        app_kwargs={"exception_handlers": handlers},
+        max_file_size=FILE_BYTES,
+        app_kwargs={"exception_handlers": dict.fromkeys(unreadable, _unreadable)},
         **look,
     )
+    app.state.tokens = cast(Any, app.routes[-1]).app.tokens if auth else None  # of visitors who have signed in
     return app
 
 
+class Connection(H11Protocol):
+    """An HTTP connection. Idle, half-open and unread ones are dropped, oldest first, if there are too many: uvicorn
+    closes none of them, and its `limit_concurrency` would refuse everyone instead.
+    """
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.made_at = self.loop.time()
+        others = cast("set[Connection]", self.connections)
+        waiting = [other for other in others if other._waits_for_client()]
+        if len(others) > CONNECTIONS and waiting:
+            oldest = min(waiting, key=lambda other: other.made_at)
+            others.discard(oldest)
+            oldest.transport.abort()
+
+    def shutdown(self) -> None:
+        self.transport.abort()  # uvicorn would wait for it, then cancel what it does, with tracebacks
+
+    def _waits_for_client(self) -> bool:
+        cycle = self.cycle
+        return cycle is None or cycle.response_complete or cycle.more_body or self.flow.write_paused
+
+
 @contextmanager
-def listening(app: ASGIApp, host: str | None = None, port: int | None = None) -> Iterator[str]:
+def listening(app: ASGIApp, host: str = "127.0.0.1", port: int | None = None) -> Iterator[str]:
     """Serve in a thread and yield the address. No request checks it, since a configured proxy could receive it."""
-    host = host or default_host()
     listener = _listen(host, port)
-    config = uvicorn.Config(
-        app, log_level="warning", limit_concurrency=CONNECTIONS, timeout_graceful_shutdown=1, ws="none"
-    )
+    # who sends no proxy's header could choose an address with each sign-in, so proxies' headers are not read
+    config = uvicorn.Config(app, http=Connection, ws="none", log_level="warning", proxy_headers=False)
     server = uvicorn.Server(config)
     thread = Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
@@ -225,8 +257,5 @@ def _listen(host: str, port: int | None) -> socket.socket:
             return socket.create_server(address[:2], family=family, backlog=128)
         except OSError as error:
             reason = error
-    if port is not None and reason.errno == errno.EADDRINUSE:
-        raise UsageError(f"Port {port} is in use; choose another with --port.") from reason
-    raise UsageError(
-        f"The page cannot listen on {host} ({reason.strerror}); choose another --host or --port."
-    ) from reason
+    refused = f"The page cannot listen on {host}, port {number} ({str(reason.strerror).partition(' (')[0]})"
+    raise UsageError(f"{refused}; choose another --host or --port.") from reason

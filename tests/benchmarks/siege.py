@@ -14,6 +14,7 @@ import json
 import os
 import random
 import signal
+import socket
 import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
@@ -61,6 +62,8 @@ CLOSED += tuple(
 CLOSED += tuple(f"{API}/{path}" for path in ("proxy=http://192.0.2.1/", "heartbeat/a", "queue/data?session_hash=no"))
 CLOSED += tuple(f"{API}/{path}" for path in ("component_server", "process_recording", "upload_progress?upload_id=a"))
 JSON = {"Content-Type": "application/json"}
+_HALF_A_BODY = f"POST {API}/queue/join HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{{".encode()
+_HELD = list[socket.socket]()
 
 
 @dataclass
@@ -176,15 +179,24 @@ def fuzz(visitor: Visitor, requests: int, seed: int) -> Iterator[Tally]:
 
 def flood(visitor: Visitor, times: int) -> Iterator[Tally]:
     """Run each attack this often, from several clients at once."""
-    attacks: list[Callable[[Visitor, int], Tally]] = [unread, too_long, opened, forms, bombs, closed]
+    attacks: list[Callable[[Visitor, int], Tally]] = [unread, half_open, too_long, opened, forms, bombs, closed]
     with ThreadPoolExecutor(8) as pool:
         for attack in attacks:
             yield from pool.map(partial(attack, visitor), range(times))
 
 
 def unread(visitor: Visitor, number: int) -> Tally:
-    """Request a long answer and never fetch it."""
-    return answer_of(newcomer(visitor).join("code", visitor.values("code", prompt=EMOJI)))
+    """Request a long answer and never fetch it; it must be queued if there is room, not refused for its size."""
+    sent = newcomer(visitor).join("code", visitor.values("code", prompt=EMOJI))
+    return outcome(sent.is_success, sent.status_code == 503 and sent.text)
+
+
+def half_open(visitor: Visitor, number: int) -> Tally:
+    """Leave ten connections idle, in the middle of a header or of a body; the front page must still answer."""
+    for _ in range(10):
+        _HELD.append(socket.create_connection((visitor.http.base_url.host, visitor.http.base_url.port or 80)))
+        _HELD[-1].sendall((b"", b"GET / HTTP/1.1\r\nHost: ", _HALF_A_BODY)[number % 3])
+    return outcome(httpx.get(visitor.http.base_url, timeout=SECONDS, trust_env=False).is_success)
 
 
 def too_long(visitor: Visitor, number: int) -> Tally:

@@ -247,6 +247,7 @@ def test_no_file_stops_a_listing(tmp_path: Path) -> None:
     found = library(models)
     assert "good.gguf" in [model.name for model in found.models]
     assert len(found.unusable) == len(mutants.SEEDS) + 3
+    assert "is not a model" in next(each.reason for each in found.unusable if each.name == "pipe.gguf")
     assert json.loads(found.model_dump_json())
 
 

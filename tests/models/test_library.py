@@ -124,7 +124,7 @@ def test_a_model_is_linked_or_copied_and_listed(file: Path, tmp_path: Path, monk
 
 def test_models_that_cannot_be_added_are_refused_with_the_reason(file: Path, tmp_path: Path) -> None:
     directory = tmp_path / "models"
-    for place in ("", "  ", "tiny.gguf", str(tmp_path / "nothing.gguf")):
+    for place in ("", "  ", "tiny.gguf", str(tmp_path / "nothing.gguf"), "~nobody/a", "/a\0b", f"/{'a' * 300}"):
         with pytest.raises(UsageError, match="give its whole path on this machine"):
             add_model(place, directory)
     (tmp_path / "README.md").write_text("Hello")

@@ -38,8 +38,9 @@ class Visitor:
 
     def join(self, event: str, data: list[Any], event_data: Any = None) -> httpx.Response:
         body = {"fn_index": self.events[event]["id"], "data": data, "session_hash": self.session}
-        text = json.dumps(body | {"event_data": event_data})  # which httpx would not make of everything
-        return self.http.post(f"{API}/queue/join", content=text, headers={"Content-Type": "application/json"})
+        text = json.dumps(body | {"event_data": event_data}, ensure_ascii=False)  # httpx cannot encode everything
+        content = text.encode(errors="surrogatepass")
+        return self.http.post(f"{API}/queue/join", content=content, headers={"Content-Type": "application/json"})
 
     def messages(self) -> Generator[dict[str, Any]]:
         asked = {"session_hash": self.session}

@@ -7,6 +7,7 @@ from typing import Any, cast
 import gradio as gr
 import pytest
 from gradio.blocks import BlockFunction
+from gradio.components.api_component import Api
 from gradio.state_holder import SessionState
 
 from specdemo.models.catalogue import bundled_pair
@@ -21,14 +22,21 @@ from specdemo.ui.session import Sessions, Visitors
 from tests.support.visitors import apart
 
 FORGED: dict[type[gr.components.Component], tuple[Any, ...]] = {
-    gr.Textbox: (None, 1, ["a"], {"a": 1}, "\ud800"),
-    gr.Dropdown: (1, ["a"], {"a": 1}, "\ud800"),
+    gr.Textbox: (None, 1, ["a"], {"a": 1}),
+    gr.Dropdown: (1, ["a"], {"a": 1}),
     gr.Radio: (None, 1, ["a"], {}, "no such choice" * 1000),
     gr.Checkbox: (None, 1, "yes", []),
     gr.CheckboxGroup: (None, "a", 1, [1], [["a"]], ["no such choice"]),
     gr.Slider: (None, "1", True, [1], float("nan"), float("inf"), -(10**9), 10**9),
     gr.Number: ("1", True, [1], float("nan"), -1, 10**12),
-    gr.UploadButton: (1, "/etc/passwd", [], {}, {"path": "/etc/passwd"}, {"path": "a\0"}),
+    Api: ({"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}, [{}]),
+    gr.UploadButton: (
+        *(1, "/etc/passwd", [], {}, {"path": "a"}, {"path": "/etc/passwd"}),
+        *(
+            {"path": path, "meta": {"_type": "gradio.FileData"}}
+            for path in ("/etc/passwd", "a\0", "http://192.0.2.1/")
+        ),
+    ),
 }
 
 
@@ -57,7 +65,7 @@ def taken(page: gr.Blocks) -> Take:
 
 
 def events(page: gr.Blocks) -> list[BlockFunction]:
-    return [fn for fn in page.fns.values() if fn.fn is not None and fn.api_name != "compare"]
+    return [fn for fn in page.fns.values() if fn.fn is not None]
 
 
 def beginning(fn: BlockFunction) -> list[Any]:

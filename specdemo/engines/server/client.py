@@ -42,7 +42,7 @@ _FIELDS = (
 # ask for counts, ids and, from SGLang, acceptance; some servers refuse them
 _OPTIONAL = ("stream_options", "return_token_ids", "return_spec_tokens_details")
 _URL_PATH = r"(?P<root>.*?)(?P<version>/v\d\w*(/.*?)?)?(/(chat/)?completions?|/models|/responses|/props|/health)?/*"
-_LOCAL_HOSTS = "localhost", "127.0.0.1", "[::1]", "0.0.0.0"
+_LOCAL_HOST = re.compile(r"localhost|127(\.\d+){3}|::1|0\.0\.0\.0")
 REFUSALS = 301, 302, 303, 307, 308, 401, 403, 429, 503  # statuses that mean more than an unknown path
 
 
@@ -81,17 +81,20 @@ class Client:
         self.version = (path and path["version"]) or ""  # of the protocol, such as /v1, if it is given
         base = url.copy_with(path=(path and path["root"]) or "/", query=None, fragment=None)
         headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
+        # without the environment's proxies and certificates, whose faults must not reach this machine's own servers
+        is_local = url.scheme == "http" and _LOCAL_HOST.fullmatch(url.host) is not None
         try:
             self._http = httpx.AsyncClient(
                 base_url=base,
                 timeout=httpx.Timeout(self._silence, connect=min(_CONNECT_SECONDS, self._silence)),
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),  # a load test sets its own
                 headers=headers,
-                mounts={f"all://{host}": None for host in _LOCAL_HOSTS},  # without the environment's proxy
+                trust_env=not is_local,
+                verify=not is_local,
             )
-        except (ImportError, httpx.InvalidURL, ValueError) as error:  # SOCKS needs a package, as the error says
-            reason = f"The environment names a proxy that cannot be used ({error})"
-            raise UsageError(f"{reason}; correct it, or name the server's host in NO_PROXY.") from error
+        except (ImportError, httpx.InvalidURL, ValueError, OSError) as error:  # SOCKS needs a package, as one says
+            reason = f"The environment names a proxy or certificate that cannot be used ({error})"
+            raise UsageError(f"{reason}; correct NO_PROXY and the like, or SSL_CERT_FILE.") from error
 
     def find(self, path: str, *, refusals: Collection[int] = REFUSALS) -> dict[str, Any] | None:
         """Return the object at a path; None if there is none. Raise ServerError for a status in `refusals`."""
