@@ -166,30 +166,34 @@ class Gate:
 
     async def _forget(self, session: str) -> None:
         await self._queue.clean_events(session_hash=session)  # also ends running ones
+        self._drop(session)
+
+    def _drop(self, session: str) -> None:
         self._queue.pending_event_ids_session.pop(session, None)
         self._queue.pending_messages_per_session.pop(session, None)
 
     async def _messages(self, scope: Scope, receive: Receive, send: Send) -> None:
         match, query = _MESSAGES.fullmatch(scope["path"]), parse_qs(scope["query_string"].decode("latin-1"))
-        name, left = (match and match[1]) or query.get("session_hash", [""])[0], False
+        name, ended = (match and match[1]) or query.get("session_hash", [""])[0], False
         pending = self._queue.pending_event_ids_session
         if not pending.get(name) or name in self._reading:  # one event could hold every connection
             await PlainTextResponse(_EXPIRED, media_type="text/event-stream")(scope, receive, send)
             return
 
-        async def watch() -> Message:
-            nonlocal left
-            message = await receive()
-            left = left or message["type"] == "http.disconnect"
-            return message
+        async def pass_on(message: Message) -> None:
+            nonlocal ended
+            ended = message["type"] == "http.response.body" and not message.get("more_body")
+            await send(message)
 
         self._reading.add(name)
         try:
-            await self._app(scope, watch, send)
+            await self._app(scope, receive, pass_on)
         finally:
             self._reading.discard(name)
-            if left or not pending.get(name):  # Gradio would keep the messages of 2,000 sessions
+            if not ended:  # the client left
                 await self._forget(name)
+            elif not pending.get(name):  # Gradio would keep it, and 1,999 others; a new event may have come meanwhile
+                self._drop(name)
 
 
 def _host_name(address: str) -> str:

@@ -192,6 +192,27 @@ def test_an_invalid_event_is_refused() -> None:
         assert client().post(JOIN, content=body).status_code == 400
 
 
+# Events
+
+
+@pytest.mark.parametrize("later", [set(), {"2"}], ids=["all read", "another event meanwhile"])
+def test_a_session_that_was_read_keeps_only_later_events(later: set[str]) -> None:
+    queue = SimpleNamespace(
+        pending_event_ids_session={"mine": {"1"}}, pending_messages_per_session={"mine": "messages"}
+    )
+
+    async def told(request: Request) -> Response:
+        queue.pending_event_ids_session["mine"] = later
+        return PlainTextResponse("done")
+
+    app = Starlette(routes=[Route("/{path:path}", told)])
+    page = TestClient(Gate(app, queue, (), any_name=False, local=True), base_url="http://localhost")
+    assert page.get(f"{API}/queue/data?session_hash=mine").text == "done"
+    assert queue.pending_event_ids_session == ({"mine": later} if later else {})
+    assert queue.pending_messages_per_session == ({"mine": "messages"} if later else {})
+    assert ("Reload the page" in page.get(f"{API}/queue/data?session_hash=mine").text) is not bool(later)
+
+
 # The page behind it
 
 
