@@ -186,7 +186,8 @@ def check_files(*paths: str | None) -> None:
     for path in given:
         if not path or Path(path).is_dir() or not Path(path).parent.is_dir():
             raise UsageError(f"Cannot write a file at {quoted(path)}; choose another path.")
-    if len({os.path.realpath(path) for path in given if not path.startswith("/dev/")}) < len(given):
+    files = [os.path.realpath(path) for path in given if not path.startswith("/dev/")]
+    if len({*files}) < len(files):
         raise UsageError("Two results would be written to one file; choose another path for one of them.")
 
 
