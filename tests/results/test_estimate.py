@@ -9,11 +9,11 @@ import pytest
 
 from specdemo.racing.race import race
 from specdemo.racing.trials import repeats
-from specdemo.records import Comparison, Side, Trial
+from specdemo.records import Comparison, Round, Side, Trial
 from specdemo.results import estimate, metrics
 from specdemo.results.estimate import Speedup, of_comparison, of_trials
 from specdemo.settings import GenerationSettings
-from tests.support.machines import MACHINES, ratio_of_seconds, simulated
+from tests.support.machines import MACHINES, TOKEN, ratio_of_seconds, simulated
 from tests.support.recorded import recorded_races
 from tests.support.scripted import ScriptedEngine
 from tests.support.step_costs import costs_of
@@ -164,9 +164,12 @@ def test_many_prompts_count_as_a_sample() -> None:
 def test_chunks_that_are_no_passes_are_timed_by_their_tokens(sides: tuple[Side, ...]) -> None:
     raced = compared(ScriptedEngine(), **LONG)
     changed: dict[str, Any] = {side: raced.side(side).model_copy(update={"passes_known": False}) for side in sides}
+    sizes = [1, 4, 2, 1, 3] * 6  # of chunks that take as long as their tokens
+    chunks = [Round(committed=[TOKEN] * n, seconds=0.01 * n, proposed=None) for n in sizes]
+    changed["speculative"] = changed["speculative"].model_copy(update={"rounds": tuple(chunks)})
     found = estimated(raced.model_copy(update=changed))
-    assert (found.ratio, found.direction) == (estimated(raced).ratio, "faster")
     assert found.tokens_per_round is None
+    assert half_width(found) == pytest.approx(half_width(estimated(raced)), abs=0.01)
 
 
 def test_records_from_files_that_no_engine_writes_have_an_interval() -> None:
@@ -195,8 +198,8 @@ def test_rounds_of_many_kinds_do_not_hide_their_noise() -> None:
         values = {"tokens": 40, "seconds": sum(seconds), "plain_seconds": 0.8, "identical": True, "rounds": 40}
         plain = [[0.02] * 40] * 2
         widths.append(half_width(of_trials([Trial(**values, run_tokens=40, plain_steps=plain, round_steps=steps)])))
-    assert widths[1] > 0.6 * widths[0]
-    assert widths[2] >= widths[0]
+    assert widths[1] > 1.25 * widths[0]
+    assert widths[2] > 5 * widths[0]
 
 
 def test_the_parts_of_a_round_make_up_the_speedup() -> None:
