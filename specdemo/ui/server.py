@@ -100,6 +100,8 @@ _VALUES: dict[type[Any], Any] = {
 
 def fits(block: Any, value: Any) -> bool:
     """Check the type of a widget's value; Gradio itself checks bounds and choices."""
+    if isinstance(block, gr.Dropdown) and value is None:
+        return bool(block.filterable)  # only these can be emptied
     try:
         TypeAdapter(_VALUES.get(type(block), Any)).validate_python(value, strict=True)
     except ValidationError:

@@ -141,3 +141,8 @@ def test_the_endpoint_takes_text_only(prompt: Any) -> None:
     compare = CompareCallbacks(cast(Sessions, SimpleNamespace())).api(bundled_pair())
     with pytest.raises(gr.Error, match="The prompt is not text"):
         next(compare(prompt))
+
+
+def test_only_a_list_with_a_search_field_can_be_emptied() -> None:
+    for filterable in (True, False):
+        assert fits(gr.Dropdown(["a"], filterable=filterable, render=False), None) == filterable
