@@ -31,8 +31,8 @@ def without_folders(text: str) -> str:
     return _FOLDERS.sub("", text)
 
 
-def number(value: float | None, unit: str = "") -> str:
-    return "–" if value is None else f"{value:.2f}{unit}"
+def number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
 
 
 def percent(share: float) -> str:

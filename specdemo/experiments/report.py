@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from specdemo.capabilities import effective
@@ -17,7 +16,7 @@ from specdemo.exports.html import PLOTTING, filled, in_script, plotting
 from specdemo.files import ASSETS, colours, json_file, json_value, read_bytes, write_each
 from specdemo.records import SIDES
 from specdemo.results import metrics
-from specdemo.results.estimate import BUSY_SHARE, INTERVAL, Speedup
+from specdemo.results.estimate import BUSY_SHARE, INTERVAL, Speedup, mean_load
 from specdemo.results.figures import Figure, Spot, as_data, compared
 from specdemo.results.words import shared_words
 from specdemo.text import cell_markdown, counted, milliseconds, number, percent
@@ -36,9 +35,8 @@ class Conclusion(NamedTuple):
     sentence: str
 
 
-def conclude(result: Result) -> Conclusion:
-    """The setting to choose or, under several conditions, where speculation pays."""
-    measured = points(result)
+def conclude(result: Result, measured: Sequence[Point]) -> Conclusion:
+    """The setting to choose of those measured or, under several conditions, where speculation pays."""
     if not measured:
         return Conclusion(None, "Nothing has been measured yet.")
     places: dict[tuple[Any, ...], list[Point]] = {}
@@ -136,25 +134,25 @@ class Report:
 
 
 def report(result: Result) -> Report:
-    measured, conclusion = points(result), conclude(result)
+    measured, by_task = points(result), points(result, part=lambda row: row.task)
+    conclusion = conclude(result, measured)
     return Report(
         result,
         measured,
         conclusion,
         title=f"Measurement of {result.pair.name}",
         opening=[conclusion.sentence, *_measured_on(result)],
-        charts=_charts(result, measured),
-        tables=_tables(result, measured),
+        charts=_charts(result, measured, by_task),
+        tables=_tables(measured, by_task),
         notes=[*_notes(result, measured, conclusion.best)],
     )
 
 
 def _measured_on(result: Result) -> Iterator[str]:
     """Whether the machine was busy, and on what and when this was measured."""
-    trials = [row.trial for row in result.rows if row.trial is not None]
-    loads = [trial.other_load for trial in trials if trial.other_load is not None]
-    if loads and fmean(loads) > BUSY_SHARE:
-        yield f"Other programs took {percent(fmean(loads))} of the processor, which widens the intervals."
+    load = mean_load(row.trial for row in result.rows if row.trial is not None)
+    if load is not None and load > BUSY_SHARE:
+        yield f"Other programs took {percent(load)} of the processor, which widens the intervals."
     facts = next(iter(result.engines.values()), None)
     if facts is not None:
         threads = facts.environment.threads
@@ -164,11 +162,10 @@ def _measured_on(result: Result) -> Iterator[str]:
     yield f"Settings, where they do not vary: {shared_words(result.settings)}; {prompts}, {runs}."
 
 
-def _tables(result: Result, measured: Sequence[Point]) -> dict[str, Table]:
+def _tables(measured: Sequence[Point], by_task: Sequence[Point]) -> dict[str, Table]:
     tables = {"table": _table("Every variant", ("variant",), [(point.variant, *_cells(point)) for point in measured])}
-    split = points(result, part=lambda row: row.task)
-    if len({point.part for point in split}) > 1:
-        rows = [(point.variant, point.part, _call(point.speedup), *_cells(point)) for point in split]
+    if len({point.part for point in by_task}) > 1:
+        rows = [(point.variant, point.part, _call(point.speedup), *_cells(point)) for point in by_task]
         tables["tasks"] = _table("By task", ("variant", "task", "speculation"), rows)
     if latencies := [row for point in measured for row in _latencies(point)]:
         names = (f"{name} {which}" for name in ("TTFT", "TPOT") for which in ("mean", "P50", "P95", "P99"))
@@ -242,7 +239,7 @@ def options_of(result: Result, name: str) -> str:
     return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in values.items() if value is not None)
 
 
-def _charts(result: Result, measured: Sequence[Point]) -> dict[str, Chart]:
+def _charts(result: Result, measured: Sequence[Point], by_task: Sequence[Point]) -> dict[str, Chart]:
     """Speedups and τ along the axis with the most numbers; the other variants as bars."""
     values = {point.variant: result.variants[point.variant].values for point in measured}
     numbers = defaultdict[str, set[float]](set)
@@ -266,13 +263,13 @@ def _charts(result: Result, measured: Sequence[Point]) -> dict[str, Chart]:
     if drawn:
         charts["speedup"] = Chart(f"Speedup by {axis}", compared(axis, "speedup", speedups), remark)
         charts["length"] = Chart("Mean acceptance length τ", compared(axis, "τ", lengths), formula)
-    others = [point for point in points(result, part=lambda row: row.task) if point.variant not in drawn]
+    others = [point for point in by_task if point.variant not in drawn]
     if others:
-        by_task = len({point.part for point in others}) > 1
+        several = len({point.part for point in others}) > 1
         for point in others:
-            name, place = (point.variant, point.part) if by_task else ("speedup", point.variant)
+            name, place = (point.variant, point.part) if several else ("speedup", point.variant)
             bars[name].append(_speedup_at(place, point))
-        title = "Speedup by task" if by_task else "Speedup"
+        title = "Speedup by task" if several else "Speedup"
         charts["others"] = Chart(title, compared("", "speedup", bars, along=False), remark)
     return charts
 

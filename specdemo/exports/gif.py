@@ -90,14 +90,8 @@ def _frame(texts: dict[Side, _Text], summary: Summary, seconds: float, at: float
     if at is None:
         _write(draw, summary.headline, _EDGE, 10, 24, _TONES.get(summary.direction, "ink"))
         _write(draw, summary.pooled, _EDGE + _width(summary.headline, 24) + 12, 18, 13, "mute")
-        _write(
-            draw,
-            f"{summary.expectation or summary.sentence} {capitalised(summary.agreement)}.",
-            _EDGE,
-            42,
-            13,
-            "mute",
-        )
+        said = summary.expectation or summary.sentence
+        _write(draw, f"{said} {capitalised(summary.agreement)}.", _EDGE, 42, 13, "mute")
     else:
         factor = _PLAY_SECONDS / seconds if seconds else 1
         pace = f"{factor:.1f}× slower" if factor >= 1 else f"{1 / factor:.1f}× faster"

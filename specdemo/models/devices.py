@@ -79,8 +79,8 @@ def processors() -> set[int]:
 
 def usable_processors() -> int:
     """Return how many threads compute at once. A part of a processor is left out: a thread more would often wait."""
-    quota = cpu_quota()
-    return len(processors()) if quota is None else min(len(processors()), max(1, int(quota[0])))
+    number, quota = len(processors()), cpu_quota()
+    return number if quota is None else min(number, max(1, int(quota[0])))
 
 
 def memory_needed(target_bytes: int, draft_bytes: int, cache_gb: int, engine: EngineName) -> int:
@@ -203,8 +203,8 @@ def properties(runtime: RuntimeSettings, device: str, *, group: int = _GROUP_SIZ
         size = group if runtime.dynamic_quantization == "on" else 0
         chosen["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = str(size)
     threads = runtime.inference_num_threads
-    if not threads and "INFERENCE_NUM_THREADS" not in chosen and usable_processors() < len(processors()):
-        threads = usable_processors()  # OpenVINO does not see a container's limit
+    if not threads and "INFERENCE_NUM_THREADS" not in chosen and (usable := usable_processors()) < len(processors()):
+        threads = usable  # OpenVINO does not see a container's limit
     if threads and on_cpu:
         chosen["INFERENCE_NUM_THREADS"] = str(threads)
     if on_cpu and "AMX BF16" in instruction_sets() and _computes_in_bf16_on_one_thread(tuple(chosen.items())):

@@ -57,9 +57,9 @@ def _times() -> tuple[float, float, float]:
         with suppress(OSError):
             used = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())["usage_usec"]
             return monotonic() * limit, int(used) / 1e6, own
-    passed = busy = 0.0
+    passed, busy, usable = 0.0, 0.0, processors()
     for number, times in enumerate(psutil.cpu_times(percpu=True)):
-        if number in processors():
+        if number in usable:
             guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # also counted as user time
             passed += sum(times) - guests
             busy += sum(times) - guests - times.idle - getattr(times, "iowait", 0.0)

@@ -124,12 +124,13 @@ class MeasureCallbacks:
         if state is None or not state.result.measured:
             yield [gr.skip(), *unchanged, *idle]
             return
-        best = conclude(state.result).best
+        finished = report(state.result)
+        best = finished.conclusion.best
         use = gr.update(visible=best is not None, value=f"Use {best} in Compare")
         setting = None if best is None else state.result.variants[best].settings
         try:
             with TemporaryDirectory() as folder:
-                paths = write(report(state.result), Path(folder) / "specdemo-measurement.json")
+                paths = write(finished, Path(folder) / "specdemo-measurement.json")
                 files = gr.update(value=list(map(str, paths)), visible=True)
                 yield [gr.skip(), gr.skip(), files, setting, use, *idle]  # Gradio copies the files before it returns
         except SpecdemoError as error:
@@ -200,7 +201,8 @@ class Outcome(NamedTuple):
 
 
 def outcome(result: Result, settings: GenerationSettings) -> Outcome:
-    conclusion, measured = conclude(result), points(result)
+    measured = points(result)
+    conclusion = conclude(result, measured)
     best = next((point for point in measured if point.variant == conclusion.best), None)
     strategies = {point.variant: result.variants[point.variant].settings.strategy for point in measured}
     current = next((point for point in measured if strategies[point.variant] == settings.strategy), None)

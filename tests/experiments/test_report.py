@@ -112,7 +112,7 @@ def test_under_several_conditions_the_conclusion_says_where_speculation_pays() -
 
 def test_the_best_setting_of_each_condition_counts() -> None:
     result = measured(lookaheads=(1, 6), temperatures=(0.0, 0.8))
-    sentence = conclude(result).sentence
+    sentence = conclude(result, points(result)).sentence
     assert "lookahead 6, temperature 0 " in sentence
     assert "lookahead 6, temperature 0.8 " in sentence
     assert "lookahead 1" not in sentence
@@ -129,10 +129,10 @@ def test_a_report_has_the_scripted_speedups() -> None:
     assert [row["runs"] for row in cells] == ["8"] * 4
     assert "TTFT" not in table.columns, "there is none to show"
     (chosen,) = [note for note in made.notes if note.startswith("To use")]
-    assert chosen.endswith(options_of(result, conclude(result).best or ""))
+    assert chosen.endswith(options_of(result, conclude(result, points(result)).best or ""))
     assert "--num-assistant-tokens" in chosen
     data = json.loads(json.dumps(made.data()))
-    assert (data["choose"], data["conclusion"]) == conclude(result)
+    assert (data["choose"], data["conclusion"]) == conclude(result, points(result))
     assert [each["variant"] for each in data["points"]] == [each["variant"] for each in cells]
 
 
@@ -154,7 +154,7 @@ def test_two_reports_are_joined_on_the_prompts_in_common(tmp_path: Path) -> None
     assert (fast.variant, slow.variant) == ("lookahead 2", "lookahead 2, there.json")
     assert fast.runs == slow.runs == 6
     assert fast.speedup.ratio > slow.speedup.ratio
-    assert "lookahead 2, there.json" in conclude(both).sentence
+    assert "lookahead 2, there.json" in conclude(both, points(both)).sentence
     other = here.model_copy(update={"tasks": (Task(name="tales 1", task="tales", prompt="Another"),)})
     with pytest.raises(FileError, match="no prompt in common"):
         joined(here, other, "there.json")
