@@ -57,9 +57,7 @@ _NO_TEXT = (".yaml", ".yml", ".toml", ".xml", ".html")  # their lines are not pr
 
 MOST_BYTES = 128 * 2**20  # unpacked
 MOST_PROMPTS = 10_000  # measured of a longer file, from all categories in turn
-MOST_RECORDS = (
-    250_000  # of a file, and prompts in it, read in four seconds; millions of short ones fit into its bytes
-)
+MOST_RECORDS = 250_000  # of a file, and prompts in it, read in four seconds; its bytes hold millions of short ones
 MOST_CHARACTERS = 2**20  # of a prompt: SPEED-Bench has some of 32,000 tokens
 _MOST_LETTERS = 200  # of a name or category, and of a prompt in a preview
 _LISTED = 12  # bad records and categories that are named
