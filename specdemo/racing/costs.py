@@ -20,7 +20,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -50,9 +50,9 @@ _FORMAT = "rounds"  # of the kept file
 _MOST_BYTES = 2**20
 
 
-def known_costs(engine: Engine, *, stop: Callable[[], bool] = lambda: False) -> Costs | None:
+def known_costs(engine: Engine, **options: Any) -> Costs | None:
     """Return what quiet moments on this machine have shown, else measure; see `measure_costs`."""
-    return recall(engine.name, engine.pair) or measure_costs(engine, stop=stop)
+    return recall(engine.name, engine.pair) or measure_costs(engine, **options)
 
 
 def measure_costs(

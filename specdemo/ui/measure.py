@@ -7,6 +7,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import gradio as gr
@@ -114,9 +115,9 @@ class MeasureCallbacks:
             yield [alert(error), *unchanged, *idle]
             return
         size = f"{counted(len(variants), 'variant')}, {counted(len(tasks), 'prompt')}"
-        started = notice(f"{size}, about {minutes:g} min after loading. {events.WAITING}")
+        started = notice(f"{size}, {minutes:g} min with loading. {events.WAITING}")
         yield [started, EMPTY, gr.update(visible=False), None, gr.update(visible=False), *busy]
-        job = partial(with_loader, pair=pair, work=partial(run, plan))
+        job = partial(with_loader, pair=pair, work=partial(run, plan, began=perf_counter()))
         steps = self._sessions.measure(str(request.session_hash), "measure", job)
         state = yield from events.job_updates(
             steps, lambda message, parts: [message, parts, *unchanged[1:], *busy], board
@@ -153,10 +154,10 @@ class MeasureCallbacks:
         except SpecdemoError as error:
             yield [alert(error), "", *idle, *unchanged]
             return
-        started = notice(f"{len(plan.variants)} settings, about {60 * minutes:.0f} s. {events.WAITING}")
+        started = notice(f"{len(plan.variants)} settings, {60 * minutes:.0f} s with loading. {events.WAITING}")
         yield [started, "", *busy, *unchanged]
         # load the pair as for a run, so that neither this search nor the next run loads it again
-        work = partial(_run_loaded, plan=plan)
+        work = partial(_run_loaded, plan=plan, began=perf_counter())
         # a quick search has no time to measure step costs, and uses them only if they are known
         job = WithEngine(settings.engine, with_chat_cache(pair, settings), work, calibrate=effort != QUICK)
         steps = self._sessions.measure(str(request.session_hash), "find", job)
@@ -179,9 +180,9 @@ _EFFORTS: dict[str, tuple[float, int, dict[str, Any]]] = {
 
 
 def _run_loaded(
-    engine: Engine, *, stop: Callable[[], bool], costs: Costs | None, plan: Plan
+    engine: Engine, *, stop: Callable[[], bool], costs: Costs | None, plan: Plan, began: float
 ) -> Iterator[Progress[Result]]:
-    yield from run(plan, loaded=Loaded(engine, costs), stop=stop)
+    yield from run(plan, loaded=Loaded(engine, costs), stop=stop, began=began)
 
 
 def with_current(plan: Plan, settings: GenerationSettings) -> dict[str, Variant]:
@@ -225,7 +226,7 @@ def outcome(result: Result, settings: GenerationSettings) -> Outcome:
         for name, point in sorted([*compared.items()][:2], key=lambda item: -item[1].speedup.ratio)
     ]
     missing = len(result.variants) - len({row.variant for row in result.rows})
-    remark = f"Runs of at most {settings.max_new_tokens} tokens with this prompt."
+    remark = f"Runs of at most {result.settings.max_new_tokens} tokens with this prompt."
     if missing and best is not None:  # else the sentence says so
         remark += f" There was no time for {missing} of {len(result.variants)} settings."
     card = {"title": title, "paragraphs": [sentence], "rows": rows, "remark": remark}
