@@ -6,7 +6,7 @@ time and between plain runs, so that neither drift of the machine nor a variant'
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
 from random import Random
 from typing import Any, NamedTuple
@@ -245,8 +245,8 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """With `confirm`, the fastest variant runs on at the end, which narrows its interval. `minutes` include loading and
-    step costs; one run at least is finished.
+    """With `confirm`, the fastest variant runs on at the end, which narrows its interval. `minutes` include loading
+    and step costs; one run at least is finished.
     """
 
     pair: ModelPair
@@ -311,18 +311,6 @@ class Plan:
             names = by_concurrency[concurrency]
             for task in random.sample(self.tasks, len(self.tasks)) if concurrency is None else [None]:
                 yield task, random.sample(names, len(names))
-
-    def shortened(self, tokens: int) -> "Plan":
-        """Return the plan with at most so many new tokens a run."""
-
-        def limited(settings: GenerationSettings) -> GenerationSettings:
-            return settings.model_copy(update={"max_new_tokens": min(tokens, settings.max_new_tokens)})
-
-        variants = {
-            name: variant.model_copy(update={"settings": limited(variant.settings)})
-            for name, variant in self.variants.items()
-        }
-        return replace(self, settings=limited(self.settings), variants=variants)
 
     def settings_of(self, name: str, repeat: int) -> GenerationSettings:
         """Each repeat samples with another seed."""

@@ -6,6 +6,7 @@ neighbours almost equally, so they are compared, never distant runs. With severa
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from statistics import fmean
@@ -204,8 +205,8 @@ def run(
 ) -> Iterator[Progress[Result]]:
     """Measure, yielding progress at the start and after every row, until `stop` returns True.
 
-    `began`: when it was asked for, by `perf_counter`, which all processes share; now, if None. Closes engines that `load` returned, but not the one in `loaded`. SpecdemoError: an engine failed, or nothing
-    could be measured.
+    `began`: when it was asked for, by `perf_counter`, whose times all processes share; now, if None. Closes engines
+    that `load` returned, but not the one in `loaded`. SpecdemoError: an engine failed, or nothing could be measured.
     """
     state, session = _State(plan, stop, began), ""
     yield state.progress("starting")
@@ -240,6 +241,10 @@ def run(
 def _of_task(settings: GenerationSettings, task: Task) -> GenerationSettings:
     """Use the task's system prompt, if it has one, instead of the plan's."""
     return settings.model_copy(update={"system_prompt": task.system_prompt}) if task.system_prompt else settings
+
+
+def _at_most(tokens: int, settings: GenerationSettings) -> GenerationSettings:
+    return settings.model_copy(update={"max_new_tokens": tokens})
 
 
 class _State:
@@ -305,8 +310,11 @@ class _State:
 
         while tries(tokens) < TRIES and tokens > LEAST_TOKENS:
             tokens -= 1
-        if tokens < plan.settings.max_new_tokens:
-            self.plan = plan.shortened(tokens)
+        shorter = {
+            name: variant.model_copy(update={"settings": _at_most(tokens, variant.settings)})
+            for name, variant in plan.variants.items()
+        }
+        self.plan = replace(plan, settings=_at_most(tokens, plan.settings), variants=shorter)
         most = min(max(int(tries(tokens)), 1), plan.repeats * len(plan.tasks))
         each = f"each about {most} times" if most > 1 else "most of them once"
         self.reach = f"{counted(number, 'setting')}, {each}, at most {tokens} tokens a run"

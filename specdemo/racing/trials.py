@@ -67,8 +67,9 @@ def trials(
 ) -> Iterator[Trial | None]:
     """Yield a trial for each variant, in order, with plain runs before, between and after.
 
-    `before`: a plain run that has just ended, in place of the first one. Neighbours share a plain run unless they sample differently. In a chat, `history` holds the earlier turns. A trial
-    is None if the text ended at its first token. Once `stop` returns True, the unfinished trial is dropped.
+    Neighbours share a plain run unless they sample differently; `before`, one that has just ended, is the first. In a
+    chat, `history` holds the earlier turns. A trial is None if the text ended at its first token. Once `stop` returns
+    True, the unfinished trial is dropped.
     """
     load, plain = OtherLoad(engine.thoroughness.load_seconds), None
     for settings in variants:
@@ -126,9 +127,9 @@ def repeats(
 ) -> Iterator[Comparison]:
     """Repeat a finished race, alternating speculative and plain runs; yield the comparison after each repeat.
 
-    Runs `number` repeats or, until more would not narrow the interval, as many as fit into the time that the race took,
-    but at least `REPEAT_SECONDS`. Yields nothing if the race took more than `MAX_SECONDS` or was stopped, or if a setting
-    changed during it. Once `stop` returns True, the unfinished repeat is dropped.
+    Runs `number` repeats or, until more would not narrow the interval, as many as fit into the time that the race
+    took, but at least `REPEAT_SECONDS`. Yields nothing if the race took more than `MAX_SECONDS` or was stopped, or if
+    a setting changed during it. Once `stop` returns True, the unfinished repeat is dropped.
     """
     sides = comparison.plain, comparison.speculative
     if comparison.moves or any(run.finish_reason == "cancelled" or not run.rounds for run in sides):
