@@ -168,7 +168,7 @@ export class Past {
     store(SHOWN, run, "sessionStorage");
     const finished = await this.finished(run);
     if (!finished) return;
-    this.race.open(finished);
+    this.race.open(finished, true);
     this.race.root.scrollIntoView({ block: "start" });
   }
 }

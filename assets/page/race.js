@@ -19,6 +19,7 @@ export class Race {
     /** @param {string} selector */
     const find = (selector) => /** @type {HTMLElement} */ (element.querySelector(selector));
     this.find = find;
+    this.trigger = trigger;
     this.root = find(".race");
     this.charts = ["tokens", "timing", "acceptance"].map((name) => new Chart(find(`.chart.${name}`), name));
     this.panes = { plain: new Pane(find(".pane.plain"), "plain"), speculative: new Pane(find(".pane.speculative"), "speculative") };
@@ -30,6 +31,7 @@ export class Race {
     const discarded = /** @type {HTMLInputElement} */ (find(".discarded-shown"));
     discarded.addEventListener("change", () => this.root.classList.toggle("with-discarded", discarded.checked));
     element.querySelector(".rounds")?.addEventListener("click", () => trigger("select", {}));
+    element.querySelector(".again button")?.addEventListener("click", () => trigger("stop", {}));
     if (element.querySelector(".share")) connectShareMenu(find(".share"), find("#share-menu"), () => this.finished?.record, trigger);
     this.run = "";
     /** @type {Set<string>} */ this.startedRuns = new Set(); // including this one
@@ -44,8 +46,8 @@ export class Race {
     this.welcome = SIDES.map((side) => this.panes[side].text.firstElementChild ?? "");
   }
 
-  /** Read lines of events, of which each update repeats some. @param {string | null | undefined} text */
-  receive(text) {
+  /** Read lines of events, of which each update repeats some. @param {string | null | undefined} text @param {boolean} restoring a run that comes whole was opened from a file, and its settings become the page's */
+  receive(text, restoring = true) {
     let changed = false;
     const { finished } = this;
     for (const json of (text ?? "").split("\n").filter(Boolean)) {
@@ -55,6 +57,7 @@ export class Race {
       if (event.run !== this.run) this.begin(event.run, event.record);
       this.lastEvent = event.at;
       this.handle(event);
+      if (restoring && event.kind === "end" && !event.at) this.restoreSettings();
       changed = true;
     }
     if (!changed) return;
@@ -63,11 +66,18 @@ export class Race {
     else if (this.player.ended) this.ended(); // with the result of its repeats
   }
 
-  /** Show a finished run from its beginning. @param {Finished} finished */
-  open(finished) {
+  /** Show a finished run from its beginning. @param {Finished} finished @param {boolean} restoring also its settings */
+  open(finished, restoring = false) {
     this.run = "";
     this.startedRuns.delete(finished.run);
-    this.receive(JSON.stringify({ ...finished, at: 0, kind: "end" }));
+    this.receive(JSON.stringify({ ...finished, at: 0, kind: "end" }), restoring);
+  }
+
+  /** Set the prompt and the settings of the run on screen. */
+  restoreSettings() {
+    const { pair, prompt, settings, history } = /** @type {Comparison} */ (this.request);
+    const texts = Object.fromEntries(Object.entries(settings).map(([name, value]) => [name, String(value)]));
+    this.trigger("apply", { run: { pair: pair.name, prompt, settings: texts, continued: history.length > 0 } });
   }
 
   /** @param {any} event */

@@ -187,8 +187,8 @@ def settings_from_link(
             settings_from(pair, {**chosen, "engine": lenient, name: values[name]})
             chosen[name] = values[name]
         except SettingsError as error:
-            invalid = SettingsError(f"One of the link's settings cannot be used. {error}")
+            invalid = SettingsError(f"One of these settings cannot be used here. {error}")
     try:
         return settings_from(pair, chosen), invalid
     except SettingsError as error:
-        return settings_from(pair, start), SettingsError(f"The link's settings contradict each other. {error}")
+        return settings_from(pair, start), SettingsError(f"These settings contradict each other. {error}")

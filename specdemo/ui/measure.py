@@ -296,7 +296,7 @@ def measure_tab(shared: Shared, compare: CompareTab) -> None:
         best, card = gr.State(None), gr.Textbox(visible=False)  # not beside tabs, where Gradio miscounts them
     inputs = [session_open, pair, file, skip_bad, preset, ticked, text, limit, tokens, minutes, *controls.values()]
     events.queue_for_engine(start, callbacks.measure, inputs, [message, board, files, best, use, start, stop_button])
-    events.stop_on_click(stop_button, shared.sessions, "measure")
+    events.stop_on(stop_button.click, shared.sessions, "measure")
     file.upload(preview, file, [suite, skip_bad], **events.PRIVATE, **events.FILES)
     gr.on(
         [preset.change, pair.change, controls["engine"].change, controls["drafter"].change],
@@ -314,4 +314,4 @@ def measure_tab(shared: Shared, compare: CompareTab) -> None:
         [session_open, pair, compare.prompt, compare.find_effort, *controls.values()],
         [compare.find_message, card, compare.find_start, compare.find_stop, *applied],
     ).then(None, card, js=script("main.js", "showSearchResult"))
-    events.stop_on_click(compare.find_stop, shared.sessions, "find")
+    events.stop_on(compare.find_stop.click, shared.sessions, "find")

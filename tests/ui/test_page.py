@@ -357,6 +357,8 @@ def test_runs_are_saved_listed_and_compared_by_lookahead(visit: Visit) -> None:
     kept.last.locator(".open").click()
     finish(page)
     expect(page.locator(".made-by")).to_contain_text("lookahead 4")
+    expect(page.locator("#num_assistant_tokens input[type=number]")).to_have_value("4")
+    expect(page.locator("#prompt textarea")).not_to_have_value("<b>Tell</b>")
     expect(kept).to_have_count(3)  # opening one keeps no other
     kept.first.locator(".drop").click()
     expect(kept).to_have_count(2)
@@ -398,7 +400,10 @@ def test_the_anatomy_of_the_last_run_and_of_a_saved_one(visit: Visit, tmp_path: 
     expect(steps.nth(1)).to_have_class("step current")
     expect(page.locator(".anatomy .board tbody tr")).to_have_count(2)
     saved, wrong = tmp_path / "run.json", tmp_path / "wrong.json"
-    saved.write_text(json.dumps(schema.to_json(comparison.model_copy(update={"prompt": "Saved"}))))
+    settings = comparison.settings.model_copy(update={"drafter": "lookup", "max_new_tokens": 33})
+    pair = comparison.pair.model_copy(update={"name": "Other"})
+    changed = {"prompt": "Saved", "settings": settings, "pair": pair}
+    saved.write_text(json.dumps(schema.to_json(comparison.model_copy(update=changed))))
     wrong.write_text("{}")
     page.set_input_files("#open input, input[type=file]", wrong)
     expect(page.locator("[role=alert]")).to_contain_text("not a comparison of schema 2")
@@ -407,6 +412,10 @@ def test_the_anatomy_of_the_last_run_and_of_a_saved_one(visit: Visit, tmp_path: 
     open_tab(page, "Compare")
     skip(page)
     assert downloaded(page).prompt == "Saved"
+    expect(page.locator("#prompt textarea")).to_have_value("Saved")
+    expect(page.locator("#drafter input:checked")).to_have_value("lookup")
+    expect(page.locator("#max_new_tokens input[type=number]")).to_have_value("33")
+    expect(page.locator("#message")).to_contain_text("This run is of Other")
 
 
 def test_each_run_starts_a_new_chat_unless_the_chat_is_continued(visit: Visit) -> None:
