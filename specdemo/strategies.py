@@ -93,8 +93,8 @@ DRAFT_MODEL = Drafter("model", "Draft model", "the draft", model=True)
 SERVER_DRAFTER = Drafter("model", "The server's own drafter", "the server's drafter", model=True)  # of any kind
 PROMPT_LOOKUP = Drafter("lookup", "Prompt lookup", "prompt lookup")
 SUFFIX_TREE = Drafter("suffix", "Suffix tree", "the suffix tree")
-CONSTANT = Policy("constant", "Constant")
-CONFIDENCE = Policy("confidence", "Confidence threshold")
+CONSTANT = Policy("constant", "Lookahead")
+CONFIDENCE = Policy("confidence", "Confidence")
 
 STRATEGIES: dict[str, type[Strategy]] = {}  # by short name, in display order
 
@@ -113,7 +113,7 @@ class Parameters(BaseModel):
         ge=0,
         le=1,
         title="Confidence threshold",
-        description="the draft stops proposing below this probability",
+        description="the draft stops after a token less likely than this; a suffix tree, before it",
     )
     max_assistant_tokens: int = Field(
         20, ge=1, le=64, title="Most proposals", description="where the draft stops proposing, however confident"

@@ -103,7 +103,12 @@ export class Chart {
     const drawing = JSON.stringify([data, full]);
     if (drawing === this.lastDrawing) return;
     this.lastDrawing = drawing;
-    if (data.every(({ x }) => !x.length)) Plotly.purge(this.plot); // otherwise lines of the last run stay
+    if (data.every(({ x }) => !x.length)) { // words instead of empty axes; lines of the last run would stay
+      Plotly.purge(this.plot);
+      for (const axis of ["xaxis", "yaxis", "yaxis2"]) full[axis] = { ...full[axis], visible: false };
+      full.annotations = [{ x: 0.5, y: 0.5, xref: "paper", yref: "paper", showarrow: false, text: layout.meta?.empty ?? "Appears as the race goes on." }];
+      full.showlegend = false;
+    }
     await Plotly.react(this.plot, data, full, config);
     this.drawingMs = performance.now() - start;
     if (this.onPointClick) this.plot.removeAllListeners("plotly_click").on("plotly_click", this.onPointClick);

@@ -223,19 +223,19 @@ export class Race {
     const { record, record: { summary } } = this.finished;
     const stopped = SIDES.some((side) => record[side].finish_reason === "cancelled") && SIDES.map((side) => `${this.player.stateOf(side).tokens} ${side}`).join(" and ");
     this.root.dataset.tone = summary.direction;
-    const reason = [stopped && `Stopped after ${stopped} tokens.`, summary.expectation, summary.sentence, summary.certain].filter(Boolean).join(" ");
+    const reason = stopped ? `Stopped after ${stopped} tokens.` : (summary.state !== "clear" && summary.expectation) || summary.sentence;
     const warning = summary.warnings.find((/** @type {any} */ { kind }) => kind !== "disturbed"); // the expectation says it
     const texts = { headline: summary.headline, reason, range: summary.pooled, warning: warning?.chip, "made-by": summary.made_by };
     for (const [name, text] of Object.entries(texts)) this.find(`.${name}`).textContent = text ?? "";
     this.find(".warning").dataset.meaning = warning?.reason ?? "";
     this.find(".agreement").textContent = summary.agreement && `${summary.identical ? "✓" : "≠"} ${summary.agreement}`;
     this.find(".agreement").dataset.identical = record.settings.do_sample ? "" : String(summary.identical); // draws may differ
-    this.find(".grounds").replaceChildren(...paragraphs(summary.why));
+    this.find(".grounds").replaceChildren(...paragraphs([summary.certain, summary.expectation, summary.sentence, ...summary.why].filter((text) => text && text !== reason)));
     this.find(".figures").replaceChildren(tiles(summary.figures), ...paragraphs(summary.notes));
     const longest = Math.max(...Object.values(summary.seconds));
     for (const side of SIDES) { // a side that failed has no time
       const time = summary.seconds[side];
-      if (time !== undefined) this.setBar(side, longest ? time / longest : 0, duration(1000 * time) + (summary.runs > 1 ? " on average" : ""), true);
+      if (time !== undefined) this.setBar(side, longest ? time / longest : 0, duration(1000 * time) + (summary.runs > 1 ? " mean" : ""), true);
     }
     if (this.markedRun === this.run) return;
     this.markedRun = this.run;

@@ -22,6 +22,7 @@ from specdemo.records import MAX_TURNS, ModelPair, Turn
 from specdemo.results.agreement import SAMPLING_CAVEAT
 from specdemo.results.words import is_chat
 from specdemo.settings import GenerationSettings
+from specdemo.strategies import Auto
 from specdemo.ui import controls as widgets
 from specdemo.ui.controls import FIELDS, LIVE_CONTROLS, NAMES, STRATEGY, Control
 from specdemo.ui.events import AT_ONCE, ENGINE, FILES, PRIVATE, check_session, run_in_child, stop_on
@@ -252,7 +253,8 @@ class CompareTab:
 
     def _add_main_controls(self) -> None:
         with gr.Column(elem_id="at-hand", elem_classes="controls"):
-            self._add(*LIVE_CONTROLS)
+            self._add("policy", *LIVE_CONTROLS)
+            gr.HTML(html("paragraph", Auto.explanation()), elem_id="automatic")
         gr.HTML(html("takes_effect"), elem_id="when")
         gr.HTML(html("own_runs"), elem_id="own-runs")
         with gr.Column(elem_id="main", elem_classes="controls"):
