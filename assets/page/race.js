@@ -219,7 +219,7 @@ export class Race {
     this.find(".toggle").textContent = "Replay";
     this.root.dataset.live = "false";
     this.root.dataset.state = this.finished ? "done" : "failed";
-    if (!this.finished) return this.setReason(this.failure ?? "");
+    if (!this.finished) return this.setReason(""); // the page says why beside Run
     const { record, record: { summary } } = this.finished;
     const stopped = SIDES.some((side) => record[side].finish_reason === "cancelled") && SIDES.map((side) => `${this.player.stateOf(side).tokens} ${side}`).join(" and ");
     this.root.dataset.tone = summary.direction;

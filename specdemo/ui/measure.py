@@ -307,7 +307,7 @@ def measure_tab(shared: Shared, compare: CompareTab) -> None:
     )
     applied = [controls[name] for name in APPLIED]
     used = use.click(apply_setting, best, applied, **events.AT_ONCE)
-    used.then(None, js=script("gradio.js", "openCompare"))
+    used.then(None, js=script("gradio.js", "openTab", '"compare"'))
     events.queue_for_engine(
         compare.find_start,
         callbacks.find,

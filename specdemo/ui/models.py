@@ -190,8 +190,7 @@ class ModelsTab:
         except SpecdemoError as error:
             return {self._message: alert(error)}
         chosen = gr.update(choices=model_choices(self._registry.models(), name)[0], value=name)
-        added = notice(f"{name} is now among your models, and chosen as the target.")
-        return self.fit_to_target(name, listed) | {self.controls[0]: chosen, self._message: added}
+        return self.fit_to_target(name, listed) | {self.controls[0]: chosen, self._message: html("added", name)}
 
     def report(self, target: str, draft: str, cache_size: int) -> Updates:
         """Describe a pair without loading it. "Use this pair" is disabled if it cannot run."""
