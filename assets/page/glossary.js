@@ -22,8 +22,6 @@ const TERMS = [
   [/GenAI/, "GenAI", "OpenVINO's library for applications, unchanged; it does not report which proposals it rejects"],
   [/traced/i, "Traced", "specdemo's own decoding loop on OpenVINO; it records every proposal, with probabilities"],
   [/policy/i, "Lookahead policy", "the rule that decides when the draft stops proposing and the target checks"],
-  [/EAGLE-3 head|smollm2-head/, "EAGLE-3 head", "a draft without a body of its own: one small layer that reads what the target has computed"],
-  [/precision (f32|f16|bf16)/, "Precision", "the numbers that the processor computes with; with f32 both sides write the same text"],
   [/oracle/i, "Oracle", "a policy that knows where the draft errs and ends each round just before; none can do better"],
   [/^\s*lookahead\s*$/i, "Lookahead", "proposals per round (num_assistant_tokens); which number suits this machine follows from step costs measured here and from how often the draft is right"],
   [/^\s*drafter\s*$/i, "Drafter", "what makes the proposals: a small model, or a search for what followed the same words before"],

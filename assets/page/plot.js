@@ -52,7 +52,6 @@ export class Chart {
     this.lastDrawing = ""; // not repeated, which would hide the values that a tap has shown
     /** @type {ReturnType<typeof setTimeout> | undefined} */ this.timer = undefined;
     /** @type {(figure: Figure) => void} */ this.fill = () => {}; // adds the data to a figure of the kit
-    /** @type {((event: { points: any[] }) => void) | null} */ this.onPointClick = null;
     /** @type {any} */ this.plot = element.appendChild(document.createElement("div"));
     this.numbers = element.appendChild(Object.assign(document.createElement("div"), { className: "menu scroll", popover: "auto" }));
     const opener = element.appendChild(Object.assign(document.createElement("button"), { type: "button", className: "numbers", textContent: "Numbers" }));
@@ -116,7 +115,6 @@ export class Chart {
     }
     await Plotly.react(this.plot, data, full, config);
     this.drawingMs = performance.now() - start;
-    if (this.onPointClick) this.plot.removeAllListeners("plotly_click").on("plotly_click", this.onPointClick);
   }
 
   /** The drawn numbers, with a row for each x. */

@@ -269,7 +269,6 @@ def as_data(chart: Figure) -> dict[str, Any]:
 def kit() -> dict[str, Any]:
     """Everything a script needs to draw figures, with the empty charts that it fills itself."""
     empty = {name: as_data(make()) for name, make in LIVE.items()}
-    empty["runs"] = as_data(compared("lookahead", "speedup", {"speedup": []}))
     return {"script": script_name(), "charts": empty, "colours": colours(), **settings()}
 
 

@@ -71,7 +71,10 @@ def header_html(pair: ModelPair) -> str:
     devices = f"{device} + {draft_on}" if pair.draft and draft_on != device else device
     requested = pair.runtime.precision  # a run reports the precision that its device uses
     precision = "default precision" if requested == "default" else f"precision {requested}"
-    meaning = f"target {_model(pair.target)} on {device}, {draft}"
+    meaning = (
+        f"target {_model(pair.target)} on {device}, {draft}. Precision is that of the processor's sums; with f32 "
+    )
+    meaning += "both sides write the same text."
     return html("header", meaning, pair.name, name, drafted, f"{devices} · {precision}")
 
 

@@ -54,19 +54,6 @@ def test_charts_grow_keep_a_zoom_and_end_exact_in_light_and_dark(visit: Visit) -
     expect(rows).to_have_count(1 + len(comparison.speculative.rounds))
 
 
-def test_three_lookaheads_make_a_curve_whose_points_open_the_runs(visit: Visit) -> None:
-    page = visit(BRIEF)
-    for lookahead in (2, 4, 6):
-        set_slider(page, "num_assistant_tokens", lookahead)
-        run(page)
-        repeated(page)
-    curve = page.locator("#own-runs .chart")
-    expect(curve.locator(".point")).to_have_count(3)
-    curve.locator(".point").first.click(force=True)
-    finish(page)
-    expect(page.locator(".made-by")).to_contain_text("lookahead 2")
-
-
 def test_many_runs_take_no_more_memory_than_a_few(visit: Visit) -> None:
     page = visit(BRIEF)
     run(page)
