@@ -123,8 +123,9 @@ def test_everything_is_in_view_while_a_run_plays_and_at_its_end(visit: Visit) ->
     expect(page.locator("#prompt")).to_be_visible()
 
 
-SHIFTS = """() => new PerformanceObserver(list => { window.shift = list.getEntries().reduce((sum, entry) => sum + entry.value, window.shift ?? 0); })
-    .observe({ type: 'layout-shift' })"""
+SHIFTS = """() => new PerformanceObserver(list => {
+    window.shift = list.getEntries().reduce((sum, entry) => sum + entry.value, window.shift ?? 0);
+}).observe({ type: 'layout-shift' })"""
 
 
 @pytest.mark.parametrize("size", [*SIZES, (820, 1180)])

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.support.browser import BRIEF, App, Visit, downloaded, finish, grown, repeated, run, set_slider, skip, start
+from tests.support.browser import BRIEF, App, Visit, downloaded, grown, repeated, run, skip, start
 from tests.support.charts import DATA, assert_drawn, drawn
 
 pytestmark = pytest.mark.browser
