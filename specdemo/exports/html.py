@@ -81,7 +81,9 @@ def markdown(comparison: Comparison) -> bytes:
 
 def _flag(name: str, value: Any) -> str:
     option = name.replace("_", "-")
-    return f"--{'' if value else 'no-'}{option}" if isinstance(value, bool) else f"--{option} {shlex.quote(str(value))}"
+    if isinstance(value, bool):
+        return f"--{'' if value else 'no-'}{option}"
+    return f"--{option} {shlex.quote(str(value))}"
 
 
 def plotting(modules: Sequence[str]) -> dict[str, Markup]:

@@ -144,12 +144,11 @@ class MeasureCallbacks:
         events.check_session(session_open)
         idle, busy = events.job_buttons(FIND, busy=False), events.job_buttons(FIND, busy=True)
         unchanged = apply_setting(None)
-        minutes, tokens, axes = _EFFORTS[effort]
+        minutes = _MINUTES[effort]
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
-            shorter = settings.model_copy(update={"max_new_tokens": min(settings.max_new_tokens, tokens)})
-            tune = PRESETS["tune"]
-            plan = tune.plan(pair, typed_tasks([prompt]), shorter, axes, minutes=minutes)
+            shorter = settings.model_copy(update={"max_new_tokens": min(settings.max_new_tokens, _MOST_TOKENS)})
+            plan = PRESETS["tune"].plan(pair, typed_tasks([prompt]), shorter, minutes=minutes)
             plan = replace(plan, variants=with_current(plan, shorter))
         except SpecdemoError as error:
             yield [alert(error), "", *idle, *unchanged]
@@ -171,12 +170,8 @@ class MeasureCallbacks:
         yield [FIND_HELP, json.dumps([result.card], ensure_ascii=False), *idle, *apply_setting(result.settings)]
 
 
-# Minutes, the most tokens of a run, and what varies. Half a minute must hold several runs of each setting, even on a
-# busy machine, and a warm-up for each length of a pass.
-_EFFORTS: dict[str, tuple[float, int, dict[str, Any]]] = {
-    QUICK: (0.5, 32, {"lookaheads": (1, 2, 3, 5), "thresholds": (0.4,)}),
-    THOROUGH: (3.0, 64, {}),
-}
+_MINUTES = {QUICK: 0.5, THOROUGH: 3.0}
+_MOST_TOKENS = 64  # of a run; `run` shortens them until every setting is tried
 
 
 def _run_loaded(
