@@ -14,7 +14,7 @@ def test_compiled_models_are_not_cached_in_a_read_only_folder(
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     for _ in range(2):
-        assert "CACHE_DIR" not in properties(RuntimeSettings(precision="f32"), "CPU")
+        assert "CACHE_DIR" not in properties(RuntimeSettings(precision="f32"), "GPU")
     (record,) = caplog.records
     assert f"{tmp_path}/file/specdemo/compiled" in record.getMessage()
     assert record.getMessage().endswith("set XDG_CACHE_HOME to a writable folder.")
