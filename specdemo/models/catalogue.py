@@ -22,7 +22,7 @@ from specdemo.errors import FolderError, ModelError, PairError, SettingsError, U
 from specdemo.files import ASSETS, expand_path, is_writable, list_folder, own_cache
 from specdemo.models.converted import conversions, file_digest, has_integer_weights, is_converted
 from specdemo.models.devices import int8_runtime, memory_needed
-from specdemo.models.folder import inspect_folder, own_head
+from specdemo.models.folder import CONVERT_TOKENIZER, inspect_folder, own_head
 from specdemo.models.gguf import inspect_model
 from specdemo.records import Model, ModelPair, Prompts, Record
 from specdemo.settings import GenerationSettings, RuntimeSettings
@@ -264,7 +264,10 @@ def check_target(model: Model) -> None:
         noun = DRAFT_KINDS[model.head].noun
         raise PairError(f"{model.name!r} is {noun}, which cannot generate text on its own; choose it as the draft.")
     if not model.detokenizer:
-        raise FolderError(f"{model.name!r} has no detokenizer, so it can only be a draft; choose another target.")
+        raise FolderError(
+            f"{model.name!r} has no detokenizer, so it can only be a draft; choose another target, or "
+            f"{CONVERT_TOKENIZER}."
+        )
 
 
 def require_draft(pair: ModelPair) -> Model:

@@ -6,17 +6,23 @@ both tokenizers encode an example.
 
 import os
 import re
-from collections.abc import Iterable
-from contextlib import suppress
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
+
+from pydantic_core import to_json
 
 from specdemo.capabilities import DRAFT_KINDS, ENGINES, LOCAL, EngineName, pair_refusal
 from specdemo.errors import OPENVINO_FAILURES, LoadError, PairError, SettingsError, capitalised
+from specdemo.files import link_or_copy
 from specdemo.models.catalogue import catalogue, check_target, require_draft
 from specdemo.models.converted import folder_of, is_converted
 from specdemo.models.devices import in_units, memory_free, memory_needed
+from specdemo.models.folder import read_config
 from specdemo.records import Model, ModelPair, Record
 from specdemo.settings import Sampling
 from specdemo.strategies import Plain, Strategy
@@ -34,6 +40,8 @@ _IN_PARTS = (
     "choose the genai engine and that head as the draft."
 )
 _TAIL_BYTES = 2**18  # bytes at the end of a tokenizer's XML, with its ids and chat template
+_TOKENIZER = "openvino_tokenizer"
+_NO_LIMIT = 2**30  # tokens; GenAI adds to it those at the beginning, so 2**31 - 1 would overflow
 _MIN_OVERLAP = 0.98
 """Smallest share of the larger vocabulary (Qwen2.5's has 151,936 or 152,064 tokens); only sorts drafts."""
 
@@ -255,10 +263,48 @@ def load_tokenizer(model: Model) -> "openvino_genai.Tokenizer":
     import openvino_genai
 
     try:
-        return openvino_genai.Tokenizer(folder_of(model))
+        with _readable(folder_of(model)) as folder:
+            return openvino_genai.Tokenizer(folder)
     except OPENVINO_FAILURES as error:
         message = f"OpenVINO cannot load the tokenizer of {model.name!r}"
         raise LoadError.of(error, message, "export it again") from error
+
+
+def constants_of(root: ElementTree.Element, kinds: Collection[str]) -> list[ElementTree.Element]:
+    """Return the data of the constants that are inputs of a network's operations of these kinds."""
+    layers = {layer.get("id"): layer for layer in root.iter("layer")}
+    edges = (edge for edge in root.iter("edge") if layers[edge.get("to-layer")].get("type") in kinds)
+    inputs = (layers[edge.get("from-layer")] for edge in edges)
+    return [data for layer in inputs if layer.get("type") == "Const" for data in layer.iter("data")]
+
+
+@contextmanager
+def _readable(folder: Path) -> Iterator[Path]:
+    """Yield a tokenizer's folder, or a copy without what GenAI cannot read or would do silently.
+
+    It cannot read infinite numbers in `config.json`. It lifts a tokenizer's limit, beyond which a text's beginning
+    is cut off, only if the tokenizer combines segments, which that of its GGUF reader does not.
+    """
+    file, config = folder / f"{_TOKENIZER}.xml", read_config(folder)
+    root, content = ElementTree.parse(file).getroot(), file.with_suffix(".bin").read_bytes()
+    combines = any(layer.get("type") == "CombineSegments" for layer in root.iter("layer"))
+    inputs = [] if combines else constants_of(root, ("Minimum", "Truncate"))
+    numbers = [data for data in inputs if data.get("element_type") == "i32"]
+    limits = (int.from_bytes(content[int(data.attrib["offset"]) :][:4], "little") for data in numbers)
+    if min(limits, default=_NO_LIMIT) >= _NO_LIMIT and to_json(config) == to_json(config, inf_nan_mode="null"):
+        yield folder
+        return
+    with TemporaryDirectory(ignore_cleanup_errors=True) as copy:
+        for other in folder.iterdir():
+            if other.name != "config.json" and (other.suffix in (".json", ".jinja") or "_detokenizer." in other.name):
+                link_or_copy(other, Path(copy, other.name))
+        Path(copy, "config.json").write_bytes(to_json(config, inf_nan_mode="null"))
+        content += bytes(-len(content) % 64)
+        for data in numbers:
+            data.set("offset", str(len(content)))
+        ElementTree.ElementTree(root).write(Path(copy, file.name))
+        Path(copy, f"{_TOKENIZER}.bin").write_bytes(content + _NO_LIMIT.to_bytes(4, "little"))
+        yield Path(copy)
 
 
 _EXAMPLE = (
