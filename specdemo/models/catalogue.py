@@ -22,7 +22,7 @@ from specdemo.errors import FolderError, ModelError, PairError, SettingsError, U
 from specdemo.files import ASSETS, expand_path, is_writable, list_folder, own_cache
 from specdemo.models.converted import conversions, file_digest, has_integer_weights, is_converted
 from specdemo.models.devices import int8_runtime, memory_needed
-from specdemo.models.folder import CONVERT_TOKENIZER, inspect_folder, own_head
+from specdemo.models.folder import inspect_folder, own_head
 from specdemo.models.gguf import inspect_model
 from specdemo.records import Model, ModelPair, Prompts, Record
 from specdemo.settings import GenerationSettings, RuntimeSettings
@@ -264,10 +264,7 @@ def check_target(model: Model) -> None:
         noun = DRAFT_KINDS[model.head].noun
         raise PairError(f"{model.name!r} is {noun}, which cannot generate text on its own; choose it as the draft.")
     if not model.detokenizer:
-        raise FolderError(
-            f"{model.name!r} has no detokenizer, so it can only be a draft; choose another target, or "
-            f"{CONVERT_TOKENIZER}."
-        )
+        raise FolderError(f"{model.name!r} has no detokenizer, so it can only be a draft; choose another target.")
 
 
 def require_draft(pair: ModelPair) -> Model:
@@ -281,14 +278,15 @@ def defaults_of(target: Model) -> Defaults:
     if target.server is not None:
         return Defaults(generation={"engine": "server", "policy": "server"})
     for entry in catalogue():
-        if target.path is not None and _matches(target.path, entry.target):
+        if is_source(target, entry.target):
             return entry.defaults
     return Defaults()
 
 
-def _matches(path: Path, source: Source) -> bool:
-    """Whether a path is the catalogue's model, or a file with its content."""
-    if source.sha256 is not None and path.is_file():
+def is_source(model: Model, source: Source) -> bool:
+    """Whether a model is the catalogue's, or a file with its content, which is read once if it has the same size."""
+    path = model.path
+    if source.sha256 is not None and path is not None and path.is_file():
         with suppress(OSError):  # it is gone or unreadable, so it is compared by its path
             return path.stat().st_size == source.disk_bytes and _has_right_digest(source, path)
     return local_folder(source) == path

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 from pydantic_core import to_json
 
 from specdemo.capabilities import DRAFT_KINDS, ENGINES, LOCAL, EngineName, pair_refusal
-from specdemo.errors import OPENVINO_FAILURES, LoadError, PairError, SettingsError, capitalised
+from specdemo.errors import OPENVINO_FAILURES, GGUFError, LoadError, PairError, SettingsError, capitalised
 from specdemo.files import link_or_copy
-from specdemo.models.catalogue import catalogue, check_target, require_draft
+from specdemo.models.catalogue import catalogue, check_target, is_source, require_draft
 from specdemo.models.converted import folder_of, is_converted
 from specdemo.models.devices import in_units, memory_free, memory_needed
 from specdemo.models.folder import read_config
+from specdemo.models.gguf import tokens_of
 from specdemo.records import Model, ModelPair, Record
 from specdemo.settings import Sampling
 from specdemo.strategies import Plain, Strategy
@@ -136,15 +137,15 @@ def drafts_for(target: Model, models: Iterable[Model]) -> list[Model]:
 
 def is_recommended(draft: Model, target: Model) -> bool:
     """Whether a draft very likely fits: the catalogue pairs them, or it is small and has the same tokenizer."""
-    entries = (entry for entry in catalogue() if entry.draft is not None and entry.supported)
-    names = {tuple(source.listed_as for source in entry.sources) for entry in entries}
-    if (target.name, draft.name) in names or (draft.head == "mtp" and draft.path == target.path):
+    pairs = ((entry.target, entry.draft) for entry in catalogue() if entry.draft is not None and entry.supported)
+    listed = any(is_source(draft, second) and is_source(target, first) for first, second in pairs)
+    if listed or (draft.head == "mtp" and draft.path == target.path):
         return True
     if draft.head or draft.architecture != target.architecture:  # only the catalogue knows a head's target
         return False
-    if not all(map(is_converted, (target, draft))) or 2 * (draft.weight_bytes or 0) > (target.weight_bytes or 0):
+    if 2 * (draft.weight_bytes or 0) > (target.weight_bytes or 0):
         return False
-    with suppress(LoadError):
+    with suppress(LoadError, GGUFError):
         return _difference(target, draft) is None
     return False
 
@@ -212,7 +213,10 @@ def with_tokenizers_compared(pair: ModelPair) -> ModelPair:
 @lru_cache(maxsize=64)
 def _difference(target: Model, draft: Model) -> str | None:
     try:
-        check_tokenizers(load_tokenizer(target), load_tokenizer(draft))
+        if target.path and draft.path and target.path.is_file() and draft.path.is_file():
+            check_vocabularies(tokens_of(target.path), tokens_of(draft.path))
+        else:
+            check_tokenizers(load_tokenizer(target), load_tokenizer(draft))
     except PairError as error:
         return str(error)
     return None

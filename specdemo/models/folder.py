@@ -63,6 +63,11 @@ def cached_until_changed(inspect: Callable[[Path], Model]) -> Callable[[Path], M
         try:
             files = sorted(file for file in (path.iterdir() if path.is_dir() else [path]) if file.is_file())
             states = [(file.name, file.stat()) for file in files]
+            for file in files if path.is_file() else path.glob("openvino_*"):
+                if file.stat().st_size < 200 and file.read_bytes().startswith(b"version https://git-lfs"):
+                    raise FolderError(
+                        f"{quoted(file.name)} is only a pointer of Git LFS; fetch it with: git lfs pull."
+                    )
             model = result(path, tuple((name, state.st_mtime_ns, state.st_size) for name, state in states))
         except OSError as error:
             raise FolderError(f"{quoted(str(path))} cannot be read ({error.strerror}); check it.") from error
@@ -85,12 +90,6 @@ def read_start(file: Path) -> bytes:
     """Return the first megabyte of a file, which may be untrusted."""
     with file.open("rb") as stream:
         return stream.read(_MAX_BYTES_READ)
-
-
-def check_fetched(file: Path) -> None:
-    with file.open("rb") as stream:
-        if stream.read(24) == b"version https://git-lfs.":
-            raise FolderError(f"{quoted(file.name)} is only a pointer of Git LFS; fetch the file with: git lfs pull.")
 
 
 @cached_until_changed
@@ -131,7 +130,7 @@ def inspect_folder(path: Path) -> Model:
         _read_network(path, other)
     sizes = _sizes(network)
     try:
-        text_config = language_config(config)
+        text_config = config.get("text_config") or config  # multimodal exports nest the language model's settings
         return Model(
             name=path.name,
             path=path,
@@ -179,8 +178,6 @@ class _Network(NamedTuple):
 def _read_network(path: Path, stem: str) -> _Network:
     """Read a network's XML, and check that its .bin file is long enough."""
     constants, logits, modes, stateful = [], None, set[str](), False
-    for ending in ("xml", "bin"):
-        check_fetched(path / f"{stem}.{ending}")
     try:
         for _, layer in ElementTree.iterparse(path / f"{stem}.xml"):
             if layer.tag == "port" and "logits" in layer.get("names", "").split(","):
@@ -250,11 +247,6 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise _no_configuration(path)
     return config
-
-
-def language_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the language model's settings, which multimodal exports nest."""
-    return config.get("text_config") or config
 
 
 def _no_configuration(path: Path) -> FolderError:

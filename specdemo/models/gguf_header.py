@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, cast
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from specdemo.errors import GGUFError, quoted
-from specdemo.models.folder import check_fetched
 
 _MAGIC, _VERSIONS = b"GGUF", (2, 3)
 _ALIGNMENT = 32
@@ -123,8 +122,6 @@ def read_header(path: Path) -> Header:
     name = path.name
     try:
         regular = stat.S_ISREG(path.stat().st_mode)  # a pipe would wait for its other end
-        if regular:
-            check_fetched(path)
         if not regular or not is_gguf(path):
             raise GGUFError(f"{name!r} is not a readable GGUF file; choose another file.")
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:

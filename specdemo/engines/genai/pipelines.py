@@ -23,7 +23,7 @@ from specdemo.models.catalogue import require_draft
 from specdemo.models.checks import load_tokenizer
 from specdemo.models.converted import folder_of
 from specdemo.models.devices import check_devices, draft_device, draft_runtime, properties
-from specdemo.models.folder import language_config, read_config
+from specdemo.models.folder import read_config
 from specdemo.records import FinishReason, ModelPair, Request
 from specdemo.strategies import HeadName, Plain, Strategy
 
@@ -163,19 +163,13 @@ class Pipelines:
                     folder_of(draft), self._draft_device, **draft_options
                 )
             except OPENVINO_FAILURES as error:
-                raise LoadError.of(
-                    error, f"OpenVINO cannot load the draft {draft.name!r}", "export it again"
-                ) from error
+                raise LoadError.of(error, f"OpenVINO cannot load {draft.name!r}", "export it again") from error
         elif kind == "lookup":
             options["prompt_lookup"] = True
         try:
-            return openvino_genai.ContinuousBatchingPipeline(
-                folder_of(target),
-                load_tokenizer(target),
-                scheduler_config(self.pair, concurrent=self._concurrent),
-                device,
-                **options,
-            )
+            model = folder_of(target), load_tokenizer(target)
+            scheduler = scheduler_config(self.pair, concurrent=self._concurrent)
+            return openvino_genai.ContinuousBatchingPipeline(*model, scheduler, device, **options)
         except OPENVINO_FAILURES as error:
             if known_cause(error) is None and "cache size" in str(error):
                 raise CacheError(
@@ -212,7 +206,8 @@ def pool_blocks(pair: ModelPair) -> int:
 
 def cache_numbers_per_token(folder: Path) -> int | None:
     """Return how many numbers the KV cache holds per token; None if the configuration does not say."""
-    config = language_config(read_config(folder))
+    config = read_config(folder)
+    config = config.get("text_config") or config
     layers, heads, hidden = (config.get(key) for key in ("num_hidden_layers", "num_attention_heads", "hidden_size"))
     if not (layers and heads and hidden):
         return None
