@@ -176,7 +176,7 @@ def check_devices(runtime: RuntimeSettings, *, head: bool = False) -> None:
         bare = device.removesuffix(".0")
         if bare not in accepted:
             names = f"{', '.join([*available, 'AUTO'])}, or several as in HETERO:{available[0]}"
-            raise DeviceError(f"This machine has no device {quoted(device)} for models; choose one of {names}.")
+            raise DeviceError(f"This machine has no device {quoted(device)}; choose one of {names}.")
         if bare.startswith("NPU"):
             raise DeviceError(f"{_NPU}; choose CPU or GPU.")
 

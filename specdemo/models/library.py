@@ -32,6 +32,7 @@ from specdemo.models.catalogue import (
     cached_folders,
     catalogue,
     hub_cache,
+    is_source,
     local_folder,
     models_dir,
     repositories_in,
@@ -308,4 +309,4 @@ def origin(model: Model, format_: Format, *, local: bool) -> Origin | None:
 
 def source_of(model: Model) -> Source | None:
     sources = (source for entry in catalogue() for source in entry.sources)
-    return next((source for source in sources if local_folder(source) == model.path), None)
+    return next((source for source in sources if is_source(model, source)), None)
