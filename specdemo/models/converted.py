@@ -63,9 +63,7 @@ def traced_runtime(pair: ModelPair) -> RuntimeSettings:
 def stored_form(model: Model) -> str | None:
     if model.path is None or not model.path.is_file():
         return None
-    label = {"exact": "exact weights", "int4": "its 4 bits, the rest in int8", "int8": "int8 in groups of 64"}[
-        form_of(model)
-    ]
+    label = _LABELS[form_of(model)]
     if model.form != "auto":
         return f"{label} (as set)"
     return f"{label} (this processor {'multiplies' if multiplies_int8() else 'does not multiply'} int8)"

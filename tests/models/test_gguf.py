@@ -147,7 +147,7 @@ except Exception as error:
     command = ["unshare", "-rm", "sh", "-c", mount]
     done = subprocess.run(command, env=os.environ | {"XDG_CACHE_HOME": str(cache)}, capture_output=True, text=True)
     assert re.match(
-        "FetchError The disk is full. .* may need 1 MB, but .* has only .* free; free some space", done.stdout
+        r"FetchError The disk is full\. .* may need 970 kB, but .* has only .* free; free some space", done.stdout
     ), done
 
 
