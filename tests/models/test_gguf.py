@@ -129,7 +129,7 @@ def test_a_damaged_conversion_is_made_again(file: Path) -> None:
 
 @pytest.mark.openvino
 @pytest.mark.skipif(bool(subprocess.run(["unshare", "-rm", "true"]).returncode), reason="no namespaces here")
-@pytest.mark.parametrize("filled", [1000, 1500])
+@pytest.mark.parametrize("filled", [1300, 1700])
 def test_a_disk_that_fills_up_during_a_conversion_is_called_full(filled: int, file: Path, tmp_path: Path) -> None:
     gguf_files.write(file, "llama", "Q4_0")
     code = f"""

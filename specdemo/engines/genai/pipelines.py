@@ -44,11 +44,8 @@ def kind_of(strategy: Strategy) -> PipelineKind:
 def generation_config(
     pipeline: openvino_genai.ContinuousBatchingPipeline, request: Request, **changes: Any
 ) -> openvino_genai.GenerationConfig:
-    config, model = (
-        openvino_genai.GenerationConfig(),
-        pipeline.get_config(),
-    )  # whose other settings would apply silently
-    config.eos_token_id, config.stop_token_ids = model.eos_token_id, model.stop_token_ids
+    config, own = openvino_genai.GenerationConfig(), pipeline.get_config()  # the model's own may search beams
+    config.eos_token_id, config.stop_token_ids = own.eos_token_id, own.stop_token_ids
     for name, value in {**formats.genai(request), **changes, "apply_chat_template": False}.items():
         setattr(config, name, value)
     return config  # the chat template is already in the prompt
