@@ -8,6 +8,7 @@ import ctypes
 import logging
 import os
 import platform
+import re
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
@@ -163,17 +164,19 @@ def devices() -> list[Device]:
 def check_devices(runtime: RuntimeSettings, *, head: bool = False) -> None:
     import openvino
 
-    if head and runtime.device == "AUTO":  # GenAI queries properties that only real devices have
-        raise DeviceError("The target of an EAGLE-3 head cannot run on AUTO; choose a device, such as CPU.")
+    if head and runtime.device.startswith(("AUTO", "HETERO")):  # GenAI queries properties that only real devices have
+        raise DeviceError(
+            f"The target of an EAGLE-3 head cannot run on {runtime.device}; choose a device, such as CPU."
+        )
 
     available = openvino.Core().available_devices
     accepted = {*available, *(name.partition(".")[0] for name in available), "AUTO"}  # GPU is another name of GPU.0
-    for device in {runtime.device, draft_device(runtime)}:
+    chosen = (re.sub("^(AUTO|HETERO):", "", name) for name in (runtime.device, draft_device(runtime)))
+    for device in ",".join(chosen).split(","):  # AUTO:GPU,CPU; GenAI cannot run on MULTI
         bare = device.removesuffix(".0")
         if bare not in accepted:
-            raise DeviceError(
-                f"This machine has no device {quoted(device)}; choose one of {', '.join([*available, 'AUTO'])}."
-            )
+            names = f"{', '.join([*available, 'AUTO'])}, or several as in HETERO:{available[0]}"
+            raise DeviceError(f"This machine has no device {quoted(device)}; choose one of {names}.")
         if bare.startswith("NPU"):
             raise DeviceError(f"{_NPU}; choose CPU or GPU.")
 
