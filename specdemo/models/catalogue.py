@@ -109,7 +109,7 @@ class Entry(Record):
     def memory_bytes(self) -> int:
         """Estimated memory of the pair with GenAI's engine."""
         draft = self.draft.disk_bytes if self.draft is not None else 0
-        return memory_needed(self.target.disk_bytes, draft, RuntimeSettings().cache_size, "genai")
+        return memory_needed(self.target.disk_bytes, draft, "genai")
 
 
 @cache

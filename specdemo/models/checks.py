@@ -20,7 +20,7 @@ from specdemo.capabilities import DRAFT_KINDS, ENGINES, LOCAL, EngineName, pair_
 from specdemo.errors import OPENVINO_FAILURES, GGUFError, LoadError, PairError, SettingsError, capitalised
 from specdemo.files import link_or_copy
 from specdemo.models.catalogue import catalogue, check_target, is_source, require_draft
-from specdemo.models.converted import folder_of, is_converted
+from specdemo.models.converted import folder_of, is_converted, stored_bytes
 from specdemo.models.devices import in_units, memory_free, memory_needed
 from specdemo.models.folder import read_config
 from specdemo.models.gguf import tokens_of
@@ -50,7 +50,7 @@ _MIN_OVERLAP = 0.98
 class EngineReport(Record):
     """Whether an engine can run the pair. `reason` says why not, or warns, for example of too little memory.
 
-    `memory_needed` is an upper estimate, in bytes.
+    `memory_needed` is an estimate in bytes, without KV caches of long texts.
     """
 
     engine: EngineName
@@ -79,8 +79,8 @@ class PairReport(Record):
         return any(engine.can_run for engine in self.engines)
 
 
-def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairReport:
-    """Compare the two tokenizers, and the required with the free memory; `cache_size` is in GB."""
+def check_pair(target: Model, draft: Model | None) -> PairReport:
+    """Compare the two tokenizers, and the required with the free memory."""
     check_target(target)
     free = memory_free()
     if target.server is not None:
@@ -91,7 +91,7 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
     difference = _difference(target, compared) if compared is not None else None
     engines = []
     for name in LOCAL:
-        needed = memory_needed(target.weight_bytes or 0, (draft and draft.weight_bytes) or 0, cache_size, name)
+        needed = memory_needed(stored_bytes(target), stored_bytes(draft) if draft is not None else 0, name)
         refusal = _refusal(name, target, draft, difference)
         remark = refusal
         if remark is None and difference is not None:
@@ -100,8 +100,7 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
             remark = f"{unconverted.name!r} is converted when it is first used; the tokenizers are compared then."
         elif remark is None and needed > free:
             remark = (
-                f"It may need {in_units(needed)} of memory, but only {in_units(free)} is free; "
-                "choose a smaller cache size or a smaller pair."
+                f"It may need {in_units(needed)} of memory, but only {in_units(free)} is free; choose a smaller pair."
             )
         engines.append(EngineReport(engine=name, can_run=refusal is None, memory_needed=needed, reason=remark))
     same = difference is None if compared is not None else None

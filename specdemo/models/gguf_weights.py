@@ -20,13 +20,11 @@ from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 from openvino import opset13 as ops
 
-from specdemo.models.gguf_header import Header, Tensor
+from specdemo.models.gguf_header import EIGHT_BITS, FOUR_BITS, Header, Tensor
 from specdemo.settings import WeightsForm
 
 INT8_GROUPS = (64, 32)  # weights per scale in int8; the second if the first does not divide a row
 _BLOCK = 32
-_FOUR_BITS = ("Q4_0", "Q4_1", "Q4_K")
-_EIGHT_BITS = ("Q5_0", "Q8_0", "Q6_K")  # kinds whose integers are kept in 8
 _BYTES = {"Q5_0": 22, "Q8_0": 34}  # of a block
 _ROWS_BYTES = 2**24  # unpacked together as f32; a whole matrix would need more memory
 
@@ -156,10 +154,10 @@ class Weights:
         return _Stored(*columns)
 
     def _packing(self, tensor: Tensor) -> Pack:
-        if tensor.type in _FOUR_BITS and self._form != "int8":
+        if tensor.type in FOUR_BITS and self._form != "int8":
             return _as_stored
         if self._form == "exact":
-            return _as_bytes if tensor.type in _EIGHT_BITS else _as_halves
+            return _as_bytes if tensor.type in EIGHT_BITS else _as_halves
         return _rounded
 
     def _rotary_order(self, rows: int) -> Any:
