@@ -22,9 +22,8 @@ import numpy as np
 
 from specdemo.errors import SettingsError
 from specdemo.records import Costs
-from specdemo.strategies import Auto, Confidence, Constant, Heuristic, Strategy
+from specdemo.strategies import Auto, Confidence, Constant, Strategy
 
-_HEURISTIC_START, _HEURISTIC_GAIN, _HEURISTIC_LOSS = 5, 2, 1  # transformers' own
 _DISCOUNT = 0.98  # of an outcome's weight with each new one: a passage keeps its character for some 50 tokens
 _BIN_EDGES = (0.1, 0.25, 0.5, 0.7, 0.85, 0.95, 0.99)  # of the draft's probabilities; finer where products need it
 _PRIOR = 4.0  # weight of the assumptions made before there are outcomes, in outcomes
@@ -72,20 +71,6 @@ class ConfidencePolicy(LookaheadPolicy):
             return False
         self.threshold, self.cap = strategy.assistant_confidence_threshold, strategy.max_assistant_tokens
         return True
-
-
-@dataclass
-class HeuristicPolicy(LookaheadPolicy):
-    lookahead: int = _HEURISTIC_START
-
-    def proposes_more(self, proposed: int, confidence: Callable[[], float]) -> bool:
-        return proposed < self.lookahead
-
-    def learn(self, proposed: int, accepted: int) -> None:
-        if proposed and accepted == proposed:
-            self.lookahead += _HEURISTIC_GAIN
-        elif proposed:
-            self.lookahead = max(self.lookahead - _HEURISTIC_LOSS, 1)
 
 
 @dataclass
@@ -193,8 +178,6 @@ def policy_for(strategy: Strategy, costs: Costs | None = None, estimates: Estima
             return ConstantPolicy(lookahead)
         case Confidence(threshold, cap):
             return ConfidencePolicy(threshold, cap)
-        case Heuristic():
-            return HeuristicPolicy()
         case Auto(cap):
             if costs is None or costs.draft_step is None:
                 raise SettingsError("A draft step's cost is unknown for this pair; choose another policy or drafter.")

@@ -58,7 +58,7 @@ class Axes(Checked):
 
     lookaheads: tuple[int, ...] = Field((), description="such as 1-8,12")
     thresholds: tuple[float, ...] = Field((), description="confidence thresholds, such as 0.3,0.6")
-    policies: tuple[str, ...] = Field((), description="such as auto,heuristic; all: those without a number")
+    policies: tuple[str, ...] = Field((), description="such as auto; all: those without a number")
     strategies: tuple[str, ...] = Field(
         (), description="engine and strategy, such as 'traced auto,genai constant'; all: those that the pair supports"
     )

@@ -41,20 +41,6 @@ def test_a_policy_updates_to_strategies_of_its_own_type_only() -> None:
     assert confident.update_strategy(threshold)
     assert not confident.update_strategy(lookahead)
     assert proposed(confident, [0.5] * 9) == 1
-    assert not policy(policy="heuristic").update_strategy(lookahead)
-
-
-def test_the_heuristic_grows_by_two_and_shrinks_by_one() -> None:
-    heuristic = policy(policy="heuristic")
-    lookaheads = []
-    for accepted in (5, 7, 2, 0):
-        lookaheads.append(proposed(heuristic, [0.0] * 99))
-        heuristic.learn(lookaheads[-1], accepted)
-        heuristic.learn(0, 0)  # the prefill, or a plain last round: nothing to learn
-    assert lookaheads == [5, 7, 9, 8]
-    for _ in range(20):
-        heuristic.learn(9, 0)
-    assert proposed(heuristic, [0.0] * 9) == 1
 
 
 def test_confidence_stops_after_the_token_below_the_threshold() -> None:
@@ -70,7 +56,6 @@ def test_probabilities_are_computed_only_for_policies_that_need_them() -> None:
         pytest.fail("probabilities take time to compute")
 
     assert policy(num_assistant_tokens=2).proposes_more(1, refuse)
-    assert policy(policy="heuristic").proposes_more(1, refuse)
 
 
 def test_the_oracle_ends_each_round_before_the_first_mismatch() -> None:

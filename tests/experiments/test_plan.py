@@ -22,7 +22,7 @@ def names(settings: GenerationSettings = SETTINGS, pair: ModelPair = PAIR, **axe
 
 def test_lookaheads_thresholds_and_policies_share_an_axis_and_others_are_combined_with_it() -> None:
     one = names(lookaheads=[1, 4], thresholds=[0.3], policies=["all"])
-    assert one == ["lookahead 1", "lookahead 4", "policy heuristic", "threshold 0.3", "policy auto"]
+    assert one == ["lookahead 1", "lookahead 4", "threshold 0.3", "policy auto"]
     both = names(lookaheads=[1, 4], temperatures=[0, 0.8])
     assert both == [f"lookahead {n}, temperature {t}" for n in (1, 4) for t in ("0", "0.8")]
     assert names() == [SETTINGS.strategy.description]
