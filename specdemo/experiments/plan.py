@@ -389,21 +389,6 @@ PRESETS = {
             limit=8,
             repeats=6,  # one row a repeat; the interval of fewer than five is a guess
         ),
-        Preset(
-            "temperature",
-            "Vary the sampling temperature",
-            "measure how acceptance and speedup change with the sampling temperature",
-            Axes(temperatures=(0.0, 0.4, 0.8, 1.2)),
-            next(name for name, engine in ENGINES.items() if engine.samples_exactly),
-            limit=8,
-        ),
-        Preset(
-            "precision",
-            "Vary the precision",
-            "measure how acceptance and speedup change with the precision of target, draft and KV cache",
-            Axes(precisions=("as loaded", "target f32", "target bf16", "cache u8")),
-            limit=8,
-        ),
         Preset("measure", "Nothing", "measure a grid; options with several values are its axes"),
     )
 }

@@ -74,6 +74,12 @@ def test_impossible_plans_are_refused(settings: GenerationSettings, axes: dict[s
         names(settings, **axes)
 
 
+def test_a_server_has_one_precision() -> None:
+    served = PAIR.model_copy(update={"target": PAIR.target.model_copy(update={"server": "llama.cpp"})})
+    with pytest.raises(SettingsError, match="A server chose its precision"):
+        names(SETTINGS.model_copy(update={"engine": "server", "policy": "server"}), served, precisions=["cache u8"])
+
+
 def plan(**options: Any) -> Plan:
     return Plan(PAIR, TASKS, SETTINGS, grid(PAIR, SETTINGS, Axes(lookaheads=(1, 2, 3))), **options)
 
