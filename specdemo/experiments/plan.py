@@ -29,7 +29,7 @@ CONFIRMING_RUNS = 8  # further runs of the fastest setting, at least; hand-set: 
 TRYING_SHARE = 0.6  # of a time limit, if the fastest runs on: more leaves its interval wide, less tries too few
 MAX_REPEATS_IN_TIME = 12  # within a time limit: more would hardly narrow an interval that covers prompts and drift
 # conditions rather than choices: the fastest setting is looked for under each of them
-CONDITIONS = ("temperature", "precision", "concurrency", "file")
+CONDITIONS = ("temperature", "precision", "concurrency")
 PARTS = {"target": "precision", "draft": "draft_precision", "cache": "kv_cache_precision"}  # the runtime settings
 _AS_LOADED = "as loaded"
 
