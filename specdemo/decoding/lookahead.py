@@ -28,7 +28,6 @@ _DISCOUNT = 0.98  # of an outcome's weight with each new one: a passage keeps it
 _BIN_EDGES = (0.1, 0.25, 0.5, 0.7, 0.85, 0.95, 0.99)  # of the draft's probabilities; finer where products need it
 _PRIOR = 4.0  # weight of the assumptions made before there are outcomes, in outcomes
 _PROBE_SHARE = 0.02  # of the time while rounds are plain: the cost of a useless draft
-_NEARLY_BEST = 0.97  # of the best predicted speedup; set by hand: step costs cannot resolve less
 _UPDATE_ROUNDS = 8  # between updates of the thresholds, which take some 30 µs
 
 
@@ -198,23 +197,3 @@ def propose(
     while len(proposals) < limit and policy.proposes_more(len(proposals), lambda: confidence(proposals[-1])):
         proposals.append(choose(proposals))
     return proposals
-
-
-def best_lookahead(agreement_per_step: Sequence[float], costs: Costs) -> tuple[int, float]:
-    """Return the best constant lookahead, and its predicted speedup; (0, 1.0) where plain decoding is faster.
-
-    `agreement_per_step[i]` is the share of a draft's (i + 1)-th proposals that the target accepts, if it accepted
-    those before. The speedup is τ / (d(γ) + v(γ + 1)), which never exceeds τ. Of the nearly best lookaheads,
-    return the shortest: it loses least on a text that the draft predicts badly.
-    """
-    speedups, reach, tokens = list[float](), 1.0, 1.0
-    for lookahead, agreement in enumerate(agreement_per_step, 1):
-        reach *= agreement
-        tokens += reach
-        if (cost := costs.round_cost(lookahead)) is None:
-            break
-        speedups.append(tokens / cost)
-    for lookahead, speedup in enumerate(speedups, 1):
-        if speedup >= max(_NEARLY_BEST * max(speedups), 1.0):
-            return lookahead, speedup
-    return 0, 1.0

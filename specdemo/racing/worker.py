@@ -23,11 +23,11 @@ from specdemo.capabilities import EngineName
 from specdemo.child import Child, Failure, Sign, send_all
 from specdemo.engines.base import Engine
 from specdemo.errors import ENGINE_FAILED, EngineError, SettingsError, SpecdemoError
+from specdemo.models.catalogue import pair_settings
 from specdemo.models.checks import check_strategy
 from specdemo.models.converted import convert_pair
 from specdemo.racing.costs import measure_costs, recall
 from specdemo.racing.race import LiveSettings, RaceEvent, race
-from specdemo.racing.recommend import start_settings
 from specdemo.racing.warm_up import prepare
 from specdemo.records import Costs, ModelPair, Phase, Turn
 from specdemo.settings import GenerationSettings
@@ -109,7 +109,7 @@ class Prepare:
     def __call__(self, engines: Engines) -> Iterator[Any]:
         settings = self.settings
         with suppress(SettingsError):  # the run itself reports the error
-            settings = settings or start_settings(self.pair, self.engine)
+            settings = settings or pair_settings(self.pair, engine=self.engine)
         first = settings is not None and settings.strategy.needs_costs
         engine, costs = yield from engines.using(self.engine, self.pair, calibrate=first)
         if not engine.remote and settings is not None and not engines.stop():
