@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from specdemo.errors import SettingsError
-from specdemo.experiments.plan import CONFIRMING_RUNS, MOST_VARIANTS, PRESETS, Axes, Plan, available, grid
+from specdemo.experiments.plan import MOST_VARIANTS, PRESETS, Axes, Plan, available, grid
 from specdemo.experiments.prompts import Task
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
@@ -110,7 +110,7 @@ def test_every_preset_is_a_plan_whose_total_counts_its_rows(preset: str) -> None
     made = chosen.plan(PAIR, [*TASKS, later], chosen.settings(PAIR), repeats=2)
     assert (later in made.tasks) == (preset != "load"), "of several at once, only first turns"
     rows = sum(len(group.order) for stage in made.stages() for group in stage.groups)
-    assert made.total == rows + chosen.confirm * len(made.tasks) * -(-CONFIRMING_RUNS // len(made.tasks))
+    assert made.total == rows
 
 
 @pytest.mark.parametrize(

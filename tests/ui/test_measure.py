@@ -73,7 +73,7 @@ def test_an_impossible_measurement_is_refused_with_a_reason() -> None:
 
 def tuned(now: GenerationSettings, lookaheads: tuple[int, ...]) -> tuple[Plan, Result]:
     variants = grid(ENGINE.pair, SETTINGS, Axes(lookaheads=lookaheads))
-    plan = Plan(ENGINE.pair, typed_tasks(["Say"]), SETTINGS, variants, repeats=2, confirm=True)
+    plan = Plan(ENGINE.pair, typed_tasks(["Say"]), SETTINGS, variants, repeats=2)
     plan = Plan(**vars(plan) | {"variants": with_current(plan, now)})
     *_, last = run(plan, loaded=Loaded(ENGINE, None))
     return plan, last.result
