@@ -323,6 +323,11 @@ def layer_ends(model: openvino.Model) -> list[openvino.Node]:
         if node.get_type_name() != "Add":
             continue
         addend = node.input_value(1).get_node()
-        if addend.get_type_name() == "MatMul" and addend.input_value(0).get_node().get_type_name() == "Multiply":
+        if addend.get_type_name() != "MatMul":
+            continue
+        source = addend.input_value(0).get_node()
+        if source.get_type_name() == "Concat":  # with sums of its groups, for 4-bit weights (gguf_weights.py)
+            source = source.input_value(0).get_node()
+        if source.get_type_name() == "Multiply":
             ends.append(node)
     return ends

@@ -20,7 +20,7 @@ from pydantic import Field, TypeAdapter
 from specdemo.capabilities import DRAFT_KINDS, effective, strategies
 from specdemo.errors import FolderError, ModelError, PairError, SettingsError, UnknownNameError, quoted
 from specdemo.files import ASSETS, expand_path, is_writable, list_folder, own_cache
-from specdemo.models.converted import conversions, file_digest, has_int8_weights, is_converted
+from specdemo.models.converted import conversions, file_digest, has_integer_weights, is_converted
 from specdemo.models.devices import int8_runtime, memory_needed
 from specdemo.models.folder import inspect_folder, own_head
 from specdemo.models.gguf import inspect_model
@@ -301,7 +301,7 @@ def pair_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
     prompt lookup proposes for a target alone.
     """
     chosen = {"drafter": default_drafter(pair)} | chosen
-    traced = "traced" in DRAFT_KINDS[pair.draft_kind or "model"].engines and has_int8_weights(pair.target)
+    traced = "traced" in DRAFT_KINDS[pair.draft_kind or "model"].engines and has_integer_weights(pair.target)
     if "engine" not in chosen and traced and int8_runtime(pair.runtime) != pair.runtime:
         with suppress(SettingsError):  # a chosen setting needs the other engine
             return _with_defaults(pair, {"engine": "traced"} | chosen)
