@@ -16,7 +16,7 @@ from time import monotonic, time
 
 from specdemo.child import Failure, run_child
 from specdemo.errors import FetchError, LoadError, SpecdemoError
-from specdemo.files import nearest_folder, own_cache, writable, write_bytes
+from specdemo.files import json_text, json_value, nearest_folder, own_cache, writable, write_bytes
 from specdemo.models.devices import in_units, int8_runtime, multiplies_int8
 from specdemo.models.gguf import inspect_gguf
 from specdemo.records import Model, ModelPair
@@ -28,6 +28,7 @@ _GROWTH = 2.0  # maximum bytes per byte of GGUF: 4 bits become 8 with scales
 # 6.5 for 135 million, 16.8 and 16.4 for 0.5 billion, 35 and 39 for 1.5 billion.
 _LARGE = 750_000_000
 _LABELS = {"exact": "exact weights", "int4": "its 4 bits, the rest in int8", "int8": "int8 in groups of 64"}
+_SIZES = "sizes.json"  # bytes of each of a conversion's files
 _STALE_SECONDS = 24 * 3600  # no conversion takes as long
 
 
@@ -62,9 +63,7 @@ def traced_runtime(pair: ModelPair) -> RuntimeSettings:
 def stored_form(model: Model) -> str | None:
     if model.path is None or not model.path.is_file():
         return None
-    label = {"exact": "exact weights", "int4": "its 4 bits, the rest in int8", "int8": "int8 in groups of 64"}[
-        form_of(model)
-    ]
+    label = _LABELS[form_of(model)]
     if model.form != "auto":
         return f"{label} (as set)"
     return f"{label} (this processor {'multiplies' if multiplies_int8() else 'does not multiply'} int8)"
@@ -78,11 +77,19 @@ def is_converted(model: Model) -> bool:
 def converted_folder(path: Path, form: WeightsForm) -> Path | None:
     """Return the folder of a file's conversion, if any, by its stored digest, so that no file is hashed."""
     digest = _recorded_digest(path)
-    return folder if digest is not None and (folder := _conversion_folder(digest, form)).is_dir() else None
+    return folder if digest is not None and _is_whole(folder := _conversion_folder(digest, form)) else None
 
 
 def _conversion_folder(digest: str, form: WeightsForm) -> Path:
     return conversions() / f"{digest}-{VERSION}-{form}"
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether all files of a conversion have the sizes that they were written with; else it is made again."""
+    with suppress(OSError, ValueError, TypeError):
+        sizes = json_value((folder / _SIZES).read_bytes())
+        return bool({name: (folder / name).stat().st_size for name in sizes} == sizes)
+    return False
 
 
 def conversions() -> Path:
@@ -104,7 +111,8 @@ def file_digest(path: Path) -> str:
 
 def _recorded_digest(path: Path) -> str | None:
     with suppress(OSError, UnicodeDecodeError):
-        return _digest_file(path).read_text(encoding="ascii")
+        digest = _digest_file(path).read_text(encoding="ascii")
+        return digest if len(digest) == hashlib.sha256().digest_size * 2 else None
     return None
 
 
@@ -166,11 +174,23 @@ def convert_here(path: Path, scratch: Path, form: WeightsForm) -> None:
 
     digest = file_digest(path)
     folder = _conversion_folder(digest, form)
-    if folder.is_dir():  # the same content under another name
+    if _is_whole(folder):  # the same content under another name
         return
-    convert.store(path, scratch / "work", form)
+    work = scratch / "work"
+    try:
+        convert.store(path, work, form)
+        write_bytes(json_text({file.name: file.stat().st_size for file in work.iterdir()}).encode(), work / _SIZES)
+    except Exception as error:
+        shutil.rmtree(work, ignore_errors=True)
+        try:
+            _check_disk(inspect_gguf(path))
+        except FetchError as full:  # OpenVINO's writer only says "iostream error"
+            raise FetchError(f"The disk is full. {full}").because(error) from error
+        raise
+    if not _is_whole(folder):
+        shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):  # another process was faster
-        (scratch / "work").rename(folder)
+        work.rename(folder)
     for other in conversions().glob(f"{digest}-*"):
         if not other.name.startswith(f"{digest}-{VERSION}"):
             shutil.rmtree(other, ignore_errors=True)

@@ -32,12 +32,14 @@ from specdemo.models.catalogue import (
     cached_folders,
     catalogue,
     hub_cache,
+    is_source,
     local_folder,
     models_dir,
     repositories_in,
     snapshots,
     suggestion,
 )
+from specdemo.models.checks import fitting_draft
 from specdemo.models.converted import folder_of, is_converted
 from specdemo.models.folder import inspect_folder, own_head, read_start
 from specdemo.models.gguf import LIMITS, inspect_gguf, inspect_limited, inspect_model
@@ -128,7 +130,8 @@ def resolve(name: str | Path, directory: Path | None = None) -> Model:
         return inspect_gguf(path) if path.suffix.lower() == ".gguf" or is_gguf(path) else inspect_folder(path)
     if path.is_dir():
         files = [] if any(path.glob("openvino_*")) else list(gguf_files(path, depth=0))
-        return inspect_gguf(files[0]) if len(files) == 1 else inspect_folder(path)
+        largest = max(files, key=lambda file: file.stat().st_size, default=None)  # others may be its drafts
+        return inspect_gguf(largest) if largest is not None else inspect_folder(path)
     if path.is_absolute() or name.startswith(".") or (len(path.parts) > 2 and ":" not in name):
         return inspect_gguf(path) if path.suffix == ".gguf" else inspect_folder(path)
     return find_model(name, directory)
@@ -163,14 +166,22 @@ def add_model(place: str, directory: Path | None = None, *, limits: Limits = LIM
         missing = f"There is no file or folder {quoted(place)}"
         raise UsageError(f"{missing}; give its whole path on this machine.") from None
     failure = Failure(ModelError, f"{quoted(path.name)} cannot be read", "choose another model")
-    result_of(inspect_limited(path, failure, read=resolve, limits=limits))
+    found = result_of(inspect_limited(path, failure, read=resolve, limits=limits)).path or path
     folder = writable(models_dir(directory), "Models", "name another folder with --models-dir")
     link = folder / path.name
     if link.exists() and not link.samefile(path):
         raise UsageError(f"Your models folder has another {path.name!r}; rename the file and add it again.")
     if not link.exists():
         link_or_copy(path, link)
-    return find_model(path.name, directory)
+    return find_model(Path(path.name, found.relative_to(path)).as_posix(), directory)
+
+
+def draft_for(target: Model, directory: Path | None = None) -> Model | None:
+    """Return the draft that fits a target best, in the library or beside the target's file."""
+    beside = list[Model]()
+    if target.path is not None and target.path.is_file():
+        beside, _ = _inspect_all((file.name, file) for file in gguf_files(target.path.parent, depth=0))
+    return fitting_draft(target, [*library(directory).models, *beside])
 
 
 _MAX_FILES = 200  # of other programs; more would make lists too long to choose from
@@ -288,4 +299,4 @@ def origin(model: Model, format_: Format, *, local: bool) -> Origin | None:
 
 def source_of(model: Model) -> Source | None:
     sources = (source for entry in catalogue() for source in entry.sources)
-    return next((source for source in sources if local_folder(source) == model.path), None)
+    return next((source for source in sources if is_source(model, source)), None)

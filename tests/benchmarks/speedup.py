@@ -1,7 +1,8 @@
 """Races of a target with several drafts, engines and lookaheads, and llama.cpp beside them, in turns.
 
-    python -m tests.benchmarks.speedup [--target NAME] [--drafts NAME …] [--engines traced genai] [--lookaheads 1 2 3]
-        [--weights exact|int8] [--prompts FILE.jsonl] [--source WORD] [--limit 12] [--tokens 128]
+    python -m tests.benchmarks.speedup [--target NAME] [--drafts NAME … lookup] [--engines traced genai]
+        [--lookaheads 1 2 3] [--weights exact|int4|int8] [--prompts FILE.jsonl] [--source WORD] [--limit 12]
+        [--tokens 128]
 
 Every prompt is raced once with every combination, in random order, so that drift favours none. Prints what step costs
 predict, then speedups (plain / speculative seconds per token, prefill excluded) and milliseconds per token of both
@@ -19,6 +20,7 @@ from itertools import product
 from pathlib import Path
 from random import Random
 from statistics import geometric_mean, median, quantiles
+from typing import Any, get_args
 
 import httpx
 
@@ -31,6 +33,7 @@ from specdemo.racing.costs import measure_costs
 from specdemo.racing.race import race
 from specdemo.records import Comparison, Prompts
 from specdemo.results import metrics
+from specdemo.settings import Weights
 
 _SHORT = 600  # characters: answers of 128 tokens then take most of a race
 
@@ -41,7 +44,7 @@ def main() -> None:
     parser.add_argument("--drafts", nargs="+", default=["smollm2-draft", "smollm2-head"])
     parser.add_argument("--engines", nargs="+", default=["traced", "genai"])
     parser.add_argument("--lookaheads", type=int, nargs="+", default=[1, 2, 3, 4])
-    parser.add_argument("--weights", choices=("auto", "exact", "int8"), default="auto", help="of a GGUF target")
+    parser.add_argument("--weights", choices=get_args(Weights), default="auto", help="of a GGUF target")
     parser.add_argument("--prompts", type=Path)
     parser.add_argument("--source", default="", help="only prompts whose source has this word")
     parser.add_argument("--limit", type=int, default=12)
@@ -51,7 +54,8 @@ def main() -> None:
     random = Random(options.seed)
     target = resolve(options.target) if options.target else default_pair().target
     runtime = default_runtime(target).model_copy(update={"weights": options.weights})
-    pairs = {name: pair_of(target, resolve(name), runtime=runtime) for name in options.drafts}
+    drafts = {name: None if name == "lookup" else resolve(name) for name in options.drafts}
+    pairs = {name: pair_of(target, draft, runtime=runtime) for name, draft in drafts.items()}
     for pair in pairs.values():
         for _ in convert_pair(pair):
             pass
@@ -82,7 +86,12 @@ def main() -> None:
                     theirs[prompt] = seconds_of(client, prompt, options.tokens)
                     continue
                 engine, name, lookahead = plan
-                chosen = {"engine": engine, "max_new_tokens": options.tokens, "num_assistant_tokens": lookahead}
+                chosen: dict[str, Any] = {
+                    "engine": engine,
+                    "max_new_tokens": options.tokens,
+                    "num_assistant_tokens": lookahead,
+                }
+                chosen |= {"drafter": "lookup" if drafts[name] is None else "model", "policy": "constant"}
                 *_, comparison = race(engines[engine, name], prompt, pair_settings(pairs[name], **chosen))
                 assert isinstance(comparison, Comparison)
                 raced[plan].append(comparison)
