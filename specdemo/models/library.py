@@ -3,8 +3,8 @@
 The page can choose only among these names, which are looked up and never turned into a path. GGUF files of other
 programs are listed under the names that those programs use:
 
-- LM Studio: `models` in its home, as publisher/repository/file. The home is named in `~/.lmstudio-home-pointer`, else
-  `~/.lmstudio`, in older versions `~/.cache/lm-studio`; its settings can name another folder.
+- LM Studio: `~/.lmstudio/models`, as publisher/repository/file. If its settings name another folder, so can
+  SPECDEMO_MODELS.
 - llama.cpp: files in LLAMA_CACHE, else in `llama.cpp` in the user's cache; newer versions use the Hub's layout.
 - Ollama: blobs named by digest in OLLAMA_MODELS, else in `~/.ollama/models`, or in that of its Linux service; a
   manifest for each tag names the blob that is the model.
@@ -219,10 +219,10 @@ def gguf_files(folder: Path, depth: int) -> Iterator[Path]:
 
 def _all_gguf_files() -> Iterator[tuple[str, Path]]:
     yield from _hub_files(hub_cache())
-    for folder in _lm_studio_folders():
-        for path in gguf_files(folder, depth=2):
-            *repository, file = path.relative_to(folder).parts
-            yield f"{'/'.join(repository)}:{file}" if repository else file, path
+    lm_studio = Path.home() / ".lmstudio" / "models"
+    for path in gguf_files(lm_studio, depth=2):
+        *repository, file = path.relative_to(lm_studio).parts
+        yield f"{'/'.join(repository)}:{file}" if repository else file, path
     configured = os.environ.get("LLAMA_CACHE")
     default = platformdirs.user_cache_path("llama.cpp", appauthor=False, opinion=False)
     folder = expand_path(configured) if configured else default
@@ -239,16 +239,6 @@ def _hub_files(cache: Path) -> Iterator[tuple[str, Path]]:
             for path in gguf_files(snapshot, depth=1):
                 files.setdefault(f"{repository}:{path.relative_to(snapshot).as_posix()}", path)
         yield from files.items()
-
-
-def _lm_studio_folders() -> Iterator[Path]:
-    homes = [Path.home() / ".lmstudio", Path.home() / ".cache" / "lm-studio"]
-    with suppress(OSError, ValueError, IndexError):
-        homes.insert(0, Path((Path.home() / ".lmstudio-home-pointer").read_text(encoding="utf-8").splitlines()[0]))
-    for home in dict.fromkeys(homes):
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            yield expand_path(json_value(read_start(home / "settings.json"))["downloadsFolder"])
-        yield home / "models"
 
 
 def _ollama_files() -> Iterator[tuple[str, Path]]:

@@ -24,12 +24,10 @@ from typing import Any, get_args
 
 import httpx
 
-from specdemo.decoding.lookahead import best_lookahead
 from specdemo.engines import load_engine
 from specdemo.experiments.prompts import bundled_tasks
 from specdemo.models.catalogue import default_pair, default_runtime, pair_of, pair_settings
 from specdemo.models.converted import convert_pair
-from specdemo.models.folder import agreement_per_step
 from specdemo.models.library import resolve
 from specdemo.racing.costs import measure_costs
 from specdemo.racing.race import race
@@ -73,10 +71,7 @@ def main() -> None:
             v = [round(seconds / costs.plain_step, 2) for seconds in costs.verify[1:5]]
             c = round((costs.draft_step or 0) / costs.plain_step, 3)
             plain = f"plain step {costs.plain_step * 1e3:.1f} ms"
-            draft = drafts[name]
-            agreement = agreement_per_step(draft.path) if draft is not None and draft.path is not None else None
-            best = "lookahead {}, {:.2f}".format(*best_lookahead(agreement, costs)) if agreement else "–"
-            print(f"{engine}, {name}: {plain}, c {c}, v(2…5) {v}, predicted best: {best}", flush=True)
+            print(f"{engine}, {name}: {plain}, c {c}, v(2…5) {v}", flush=True)
         plans = [*product(options.engines, options.drafts, options.lookaheads)]
         turns: list[tuple[str, str, int] | None] = [*plans]
         if target.path is not None and target.path.suffix == ".gguf":

@@ -39,15 +39,7 @@ def test_lm_studio(file: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     assert list(other_programs_files()) == []
     usual = put(file, home / ".lmstudio" / "models" / "publisher" / "repository" / "a.gguf")
-    old = put(file, home / ".cache" / "lm-studio" / "models" / "publisher" / "repository" / "b.gguf")
-    listed = [("publisher/repository:a.gguf", usual), ("publisher/repository:b.gguf", old)]
-    assert list(other_programs_files()) == listed
-    moved = tmp_path / "moved"
-    (home / ".lmstudio-home-pointer").write_text(f"{moved}\n")
-    elsewhere = put(file, tmp_path / "elsewhere" / "publisher" / "other" / "c.gguf")
-    moved.mkdir()
-    (moved / "settings.json").write_text(json.dumps({"downloadsFolder": str(tmp_path / "elsewhere")}))
-    assert next(other_programs_files()) == ("publisher/other:c.gguf", elsewhere)
+    assert list(other_programs_files()) == [("publisher/repository:a.gguf", usual)]
 
 
 def test_llama_cpp_and_each_file_once(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
