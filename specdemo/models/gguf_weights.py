@@ -51,8 +51,10 @@ Pack = Callable[[Bytes, Tensor], _Stored]  # of some rows
 
 
 class Weights:
-    def __init__(self, path: Path, header: Header, form: WeightsForm) -> None:
-        self._header, self._form = header, form
+    def __init__(self, path: Path, header: Header, form: WeightsForm, report: Callable[[float], None]) -> None:
+        """`report` gets the share of the file that is packed."""
+        self._header, self._form, self._report = header, form, report
+        self._read, self._bytes = 0, sum(tensor.bytes for tensor in header.tensors)
         self._file = np.memmap(path, np.uint8, "r")
         self._tensors = {tensor.name: tensor for tensor in header.tensors}
         self._shared = list[Any]()  # memory that OpenVINO's constants do not own
@@ -147,6 +149,8 @@ class Weights:
         chunks = (raw[start : start + step] for start in range(0, len(raw), step))
         with ThreadPoolExecutor(2) as pool:
             parts = list(pool.map(lambda chunk: pack(chunk, tensor), chunks))
+        self._read += tensor.bytes
+        self._report(self._read / self._bytes)
         columns = [None if column[0] is None else np.concatenate(column) for column in zip(*parts, strict=True)]
         if self._header.family == "llama" and name.endswith(("attn_q", "attn_k")):
             order = self._rotary_order(len(raw))

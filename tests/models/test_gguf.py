@@ -95,7 +95,7 @@ def test_a_file_is_converted_once_and_a_broken_conversion_leaves_nothing(file: P
         next(seconds)
     assert not [path.name for path in cache.iterdir() if path.name != "digests"]
     assert converted_folder(file, "exact") is None
-    assert all(seconds > 0 for seconds in convert_gguf(file, "exact"))
+    assert all(0 <= share <= 1 for share in convert_gguf(file, "exact"))
     folder = converted_folder(file, "exact")
     assert folder is not None
     assert folder.name.startswith(file_digest(file))
@@ -147,7 +147,7 @@ except Exception as error:
     command = ["unshare", "-rm", "sh", "-c", mount]
     done = subprocess.run(command, env=os.environ | {"XDG_CACHE_HOME": str(cache)}, capture_output=True, text=True)
     assert re.match(
-        r"FetchError The disk is full\. .* may need 970 kB, but .* has only .* free; free some space", done.stdout
+        r"FetchError The disk is full\. .* may need \d+ kB, but .* has only .* free; free some space", done.stdout
     ), done
 
 
