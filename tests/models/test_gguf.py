@@ -226,6 +226,17 @@ def test_matrices_become_f16_and_vectors_f32(family: str, kind: str, vectors: st
 
 
 @pytest.mark.openvino
+def test_a_missing_bias_is_zero(tmp_path: Path) -> None:
+    arrays = gguf_files.weights("qwen2")
+    zero = gguf_files.write(
+        tmp_path / "zero.gguf", "qwen2", arrays=arrays | {"blk.0.attn_k.bias": np.zeros(128, "f4")}
+    )
+    del arrays["blk.0.attn_k.bias"]
+    none = gguf_files.write(tmp_path / "none.gguf", "qwen2", arrays=arrays)
+    assert np.array_equal(logits(converted(zero)), logits(converted(none)))
+
+
+@pytest.mark.openvino
 def test_the_processor_decides_on_the_form(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = pair_of(inspect_gguf(file), runtime=RuntimeSettings()).target
     given = pair_of(inspect_gguf(file), runtime=RuntimeSettings(weights="exact")).target
