@@ -230,7 +230,7 @@ class RuntimeSettings(Checked):
     model_cache: bool = Field(
         True,
         title="Compiled-model cache",
-        description="keep compiled models on disk, so that they load faster next time",
+        description="of other devices than CPUs: keep compiled models on disk, so that they load faster next time",
     )
 
 

@@ -109,7 +109,7 @@ class Entry(Record):
     def memory_bytes(self) -> int:
         """Estimated memory of the pair with GenAI's engine."""
         draft = self.draft.disk_bytes if self.draft is not None else 0
-        return memory_needed(self.target.disk_bytes, draft, RuntimeSettings().cache_size, "genai")
+        return memory_needed(self.target.disk_bytes, draft, "genai")
 
 
 @cache
@@ -278,14 +278,15 @@ def defaults_of(target: Model) -> Defaults:
     if target.server is not None:
         return Defaults(generation={"engine": "server", "policy": "server"})
     for entry in catalogue():
-        if target.path is not None and _matches(target.path, entry.target):
+        if is_source(target, entry.target):
             return entry.defaults
     return Defaults()
 
 
-def _matches(path: Path, source: Source) -> bool:
-    """Whether a path is the catalogue's model, or a file with its content."""
-    if source.sha256 is not None and path.is_file():
+def is_source(model: Model, source: Source) -> bool:
+    """Whether a model is the catalogue's, or a file with its content, which is read once if it has the same size."""
+    path = model.path
+    if source.sha256 is not None and path is not None and path.is_file():
         with suppress(OSError):  # it is gone or unreadable, so it is compared by its path
             return path.stat().st_size == source.disk_bytes and _has_right_digest(source, path)
     return local_folder(source) == path

@@ -9,25 +9,36 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from pathlib import Path
-from time import monotonic, time
+from time import time
+from typing import NamedTuple
 
 from specdemo.child import Failure, run_child
 from specdemo.errors import FetchError, LoadError, SpecdemoError
-from specdemo.files import nearest_folder, own_cache, writable, write_bytes
+from specdemo.files import json_text, json_value, nearest_folder, own_cache, writable, write_bytes
 from specdemo.models.devices import in_units, int8_runtime, multiplies_int8
 from specdemo.models.gguf import inspect_gguf
+from specdemo.models.gguf_header import EIGHT_BITS, FOUR_BITS
 from specdemo.records import Model, ModelPair
 from specdemo.settings import RuntimeSettings, WeightsForm
 
 VERSION = 6  # increased when the conversion changes, to redo older ones
-_GROWTH = 2.0  # maximum bytes per byte of GGUF: 4 bits become 8 with scales
+# Bytes per weight, of matrices: int8 with scales, and half precision. Exact 4-bit weights and int4 keep their bytes,
+# but for scales of their own and an embedding in more bits: measured 1.18 to 1.24 of a GGUF file in Q4_K_M.
+_INT8, _HALF, _KEPT = 1.06, 2.0, 1.25
 # Weights of a model from which 4 bits are faster than 8. EPYC with VNNI, ms a plain step in int4 and int8: 7.4 and
 # 6.5 for 135 million, 16.8 and 16.4 for 0.5 billion, 35 and 39 for 1.5 billion.
 _LARGE = 750_000_000
-_LABELS = {"exact": "exact weights", "int4": "its 4 bits, the rest in int8", "int8": "int8 in groups of 64"}
+_LABELS = {
+    "exact": "exact weights",
+    "int4": "exact 4-bit weights and the rest in int8, which changes about 2 tokens in 100",
+    "int8": "int8 in groups of 64, which changes about 2 tokens in 100",
+}
+_SIZES = "sizes.json"  # bytes of each of a conversion's files
+_TICK_SECONDS = 0.2
 _STALE_SECONDS = 24 * 3600  # no conversion takes as long
 
 
@@ -62,12 +73,10 @@ def traced_runtime(pair: ModelPair) -> RuntimeSettings:
 def stored_form(model: Model) -> str | None:
     if model.path is None or not model.path.is_file():
         return None
-    label = {"exact": "exact weights", "int4": "its 4 bits, the rest in int8", "int8": "int8 in groups of 64"}[
-        form_of(model)
-    ]
     if model.form != "auto":
-        return f"{label} (as set)"
-    return f"{label} (this processor {'multiplies' if multiplies_int8() else 'does not multiply'} int8)"
+        return f"{_LABELS[form_of(model)]} (as set)"
+    multiplies = "multiplies" if multiplies_int8() else "does not multiply"
+    return f"{_LABELS[form_of(model)]} (this processor {multiplies} int8)"
 
 
 def is_converted(model: Model) -> bool:
@@ -78,11 +87,19 @@ def is_converted(model: Model) -> bool:
 def converted_folder(path: Path, form: WeightsForm) -> Path | None:
     """Return the folder of a file's conversion, if any, by its stored digest, so that no file is hashed."""
     digest = _recorded_digest(path)
-    return folder if digest is not None and (folder := _conversion_folder(digest, form)).is_dir() else None
+    return folder if digest is not None and _is_whole(folder := _conversion_folder(digest, form)) else None
 
 
 def _conversion_folder(digest: str, form: WeightsForm) -> Path:
     return conversions() / f"{digest}-{VERSION}-{form}"
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether all files of a conversion have the sizes that they were written with; else it is made again."""
+    with suppress(OSError, ValueError, TypeError):
+        sizes = json_value((folder / _SIZES).read_bytes())
+        return bool({name: (folder / name).stat().st_size for name in sizes} == sizes)
+    return False
 
 
 def conversions() -> Path:
@@ -104,7 +121,8 @@ def file_digest(path: Path) -> str:
 
 def _recorded_digest(path: Path) -> str | None:
     with suppress(OSError, UnicodeDecodeError):
-        return _digest_file(path).read_text(encoding="ascii")
+        digest = _digest_file(path).read_text(encoding="ascii")
+        return digest if len(digest) == hashlib.sha256().digest_size * 2 else None
     return None
 
 
@@ -119,15 +137,15 @@ def convert_pair(pair: ModelPair) -> Iterator[tuple[Model, float]]:
 
 
 def convert_models(models: Iterable[Model | None]) -> Iterator[tuple[Model, float]]:
-    """Convert GGUF files that are not converted yet; yield the current model and its elapsed seconds."""
+    """Convert GGUF files that are not converted yet; yield the current model and the share that is done."""
     for model in models:
         if model is not None and model.path is not None and not is_converted(model):
-            for seconds in convert_gguf(model.path, form_of(model)):
-                yield model, seconds
+            for share in convert_gguf(model.path, form_of(model)):
+                yield model, share
 
 
 def convert_gguf(path: Path, form: WeightsForm) -> Iterator[float]:
-    """Convert a file; yield the elapsed seconds, five times a second. Closing the generator cleans up."""
+    """Convert a file; yield the share that is done, five times a second. Closing the generator cleans up."""
     if converted_folder(path, form) is not None:
         return
     _check_disk(inspect_gguf(path))
@@ -135,18 +153,32 @@ def convert_gguf(path: Path, form: WeightsForm) -> Iterator[float]:
     for abandoned in conversions().glob(".converting-*"):  # left by a process that was killed
         if time() - abandoned.stat().st_mtime > _STALE_SECONDS:
             shutil.rmtree(abandoned, ignore_errors=True)
-    start = monotonic()
+    share = 0.0
     failure = Failure(FetchError, f"{path.name!r} cannot be converted", "free memory and try again")
     with tempfile.TemporaryDirectory(prefix=".converting-", dir=conversions()) as scratch:
         work = run_child(_convert, path.resolve(), Path(scratch), form, name="specdemo conversion", failure=failure)
         with closing(work):
-            for _ in work:
-                yield monotonic() - start
+            for message in work:
+                share = message or share
+                yield share
+
+
+def stored_bytes(model: Model) -> int:
+    """Return the bytes of a model's weights as they are loaded; of a file that is not converted yet, an estimate."""
+    if model.path is None or not model.path.is_file():
+        return model.weight_bytes or 0
+    if is_converted(model):
+        return (folder_of(model) / "openvino_model.bin").stat().st_size
+    form = form_of(model)
+    if form == "int8" or (form == "int4" and model.weights not in FOUR_BITS):
+        return int(_INT8 * model.parameters)
+    kept = model.weights in (*FOUR_BITS, *EIGHT_BITS)
+    return int(_KEPT * (model.weight_bytes or 0) if kept else _HALF * model.parameters)
 
 
 def _check_disk(model: Model) -> None:
     folder = nearest_folder(conversions())
-    needed, free = int((model.weight_bytes or 0) * _GROWTH), shutil.disk_usage(folder).free
+    needed, free = stored_bytes(model), shutil.disk_usage(folder).free
     if needed > free:
         raise FetchError(
             f"The conversion of {model.name!r} may need {in_units(needed)}, but {folder} has only {in_units(free)} "
@@ -154,23 +186,71 @@ def _check_disk(model: Model) -> None:
         )
 
 
-def _convert(path: Path, scratch: Path, form: WeightsForm) -> Iterator[None]:
+def _convert(path: Path, scratch: Path, form: WeightsForm) -> Iterator[float]:
     os.dup2(2, 1)  # keep the reader's prints out of our output
-    yield None
-    convert_here(path, scratch, form)
+    shares = [0.0]
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(convert_here, path, scratch, form, shares.append)
+        while not job.done():
+            wait([job], _TICK_SECONDS)
+            yield shares[-1]
+    job.result()
 
 
-def convert_here(path: Path, scratch: Path, form: WeightsForm) -> None:
+def convert_here(
+    path: Path, scratch: Path, form: WeightsForm, report: Callable[[float], None] = lambda _: None
+) -> None:
     """Convert in this process, in a scratch folder on the cache's disk; the reader prints to standard output."""
     from specdemo.models import convert
 
     digest = file_digest(path)
     folder = _conversion_folder(digest, form)
-    if folder.is_dir():  # the same content under another name
+    if _is_whole(folder):  # the same content under another name
         return
-    convert.store(path, scratch / "work", form)
+    work = scratch / "work"
+    try:
+        convert.store(path, work, form, report)
+        write_bytes(json_text({file.name: file.stat().st_size for file in work.iterdir()}).encode(), work / _SIZES)
+    except Exception as error:
+        shutil.rmtree(work, ignore_errors=True)
+        try:
+            _check_disk(inspect_gguf(path))
+        except FetchError as full:  # OpenVINO's writer only says "iostream error"
+            raise FetchError(f"The disk is full. {full}").because(error) from error
+        raise
+    if not _is_whole(folder):
+        shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):  # another process was faster
-        (scratch / "work").rename(folder)
+        work.rename(folder)
     for other in conversions().glob(f"{digest}-*"):
         if not other.name.startswith(f"{digest}-{VERSION}"):
             shutil.rmtree(other, ignore_errors=True)
+
+
+class Stored(NamedTuple):
+    """A conversion on disk, named by its file and form, and its bytes."""
+
+    name: str
+    bytes: int
+    folder: Path
+
+
+def stored_conversions() -> list[Stored]:
+    """Return all conversions in our cache, the largest first, and other devices' compiled models."""
+    found = []
+    for folder in [*conversions().glob("[!.]*-*"), own_cache() / "compiled"]:
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            size, name = sum(file.stat().st_size for file in folder.iterdir()), "compiled models"
+            if folder.parent == conversions():
+                source = json_value((folder / "config.json").read_bytes())["_name_or_path"]
+                name = f"{source} ({folder.name.rpartition('-')[2]})"
+            found.append(Stored(name, size, folder))
+    return sorted(found, key=lambda stored: -stored.bytes)
+
+
+def remove_stored(name: str) -> int:
+    """Remove the conversions of this name; return their bytes. They are made again for the next use."""
+    chosen = [stored for stored in stored_conversions() if stored.name == name]
+    for stored in chosen:
+        shutil.rmtree(stored.folder)
+    return sum(stored.bytes for stored in chosen)

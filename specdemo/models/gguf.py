@@ -74,6 +74,12 @@ def vocabulary_of(header: Header) -> int | None:
     return next((tensor.shape[-1] for tensor in header.tensors if tensor.name == "token_embd.weight"), None)
 
 
+def tokens_of(path: Path) -> dict[bytes, int]:
+    """Return the ids of a file's tokens, to compare its tokenizer before it is converted."""
+    tokens = read_array(path, read_header(path).metadata.get("tokenizer.ggml.tokens"))
+    return {token: id_ for id_, token in enumerate(tokens)}
+
+
 def check_readable(header: Header) -> None:
     name, family = header.file, header.family
     if family not in FAMILIES:

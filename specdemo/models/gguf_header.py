@@ -43,6 +43,8 @@ _OTHER_KINDS = (
 )  # none of weights, or not unpacked by `gguf`
 BLOCKS = {kind.name: size for kind, size in GGML_QUANT_SIZES.items() if kind.name not in _OTHER_KINDS}
 """Weights and bytes per block of the kinds of tensors that can be converted."""
+FOUR_BITS, EIGHT_BITS = ("Q4_0", "Q4_1", "Q4_K"), ("Q5_0", "Q8_0", "Q6_K")
+"""Kinds whose integers OpenVINO can keep, in as many bits."""
 _KINDS = {kind.value: kind.name for kind in GGMLQuantizationType}
 
 

@@ -179,13 +179,6 @@ def _lookahead(comparison: Comparison) -> Figure:
     return figure("round", "tokens proposed", *traces, xaxis=_ROUND, **_empty(_UNKNOWN))
 
 
-def _accepted(comparison: Comparison) -> Figure:
-    counts = metrics.accepted_per_round(comparison.speculative)
-    shown = bars("rounds", "accepted", counts, counts.values(), hovertemplate="%{y} rounds")
-    scale = {"dtick": 1, "unifiedhovertitle": {"text": "%{x} accepted"}}
-    return figure("tokens accepted", "rounds", shown, xaxis=scale, **_empty("The run ended at its first token."))
-
-
 def _positions(comparison: Comparison) -> Figure:
     shares = metrics.per_position_acceptance(comparison.speculative)
     shown = bars("rounds", "accepted", range(1, len(shares) + 1), shares, hovertemplate="%{y:.0%}")
@@ -209,7 +202,6 @@ CHARTS: dict[str, tuple[str, Callable[[Comparison], Figure]]] = {
     "timing": ("Milliseconds a round", lambda comparison: _filled("timing", comparison)),
     "confidence": ("Acceptance by draft confidence", _confidence),
     "lookahead": ("Lookahead by round, beside the oracle's", _lookahead),
-    "accepted": ("Rounds by number of accepted tokens", _accepted),
     "positions": ("Acceptance by position", _positions),
 }
 

@@ -1,8 +1,13 @@
 import json
 import os
+import re
+import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Generator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +27,7 @@ from specdemo.models.catalogue import bundled_models, pair_of
 from specdemo.models.checks import check_pair
 from specdemo.models.convert import configuration, generation_config
 from specdemo.models.converted import convert_gguf, converted_folder, file_digest, folder_of, is_converted
+from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import inspect_gguf, inspect_model
 from specdemo.models.gguf_header import BLOCKS, read_header
 from specdemo.models.gguf_keys import rope_factors
@@ -89,7 +95,7 @@ def test_a_file_is_converted_once_and_a_broken_conversion_leaves_nothing(file: P
         next(seconds)
     assert not [path.name for path in cache.iterdir() if path.name != "digests"]
     assert converted_folder(file, "exact") is None
-    assert all(seconds > 0 for seconds in convert_gguf(file, "exact"))
+    assert all(0 <= share <= 1 for share in convert_gguf(file, "exact"))
     folder = converted_folder(file, "exact")
     assert folder is not None
     assert folder.name.startswith(file_digest(file))
@@ -98,6 +104,51 @@ def test_a_file_is_converted_once_and_a_broken_conversion_leaves_nothing(file: P
     stamp = folder.stat().st_mtime_ns
     assert converted(Path(shutil.copy(file, file.with_name("copy.gguf")))) == folder
     assert folder.stat().st_mtime_ns == stamp, "the same content is not converted again"
+
+
+@pytest.mark.openvino
+def test_a_damaged_conversion_is_made_again(file: Path) -> None:
+    folder = converted(file)
+    for path in sorted(folder.iterdir()):
+        for damage in (
+            path.unlink,
+            partial(path.write_bytes, path.read_bytes()[:-1]),
+            partial(path.write_bytes, b""),
+        ):
+            damage()
+            assert converted_folder(file, "exact") is None
+            assert not is_converted(pair_of(inspect_gguf(file), runtime=RuntimeSettings(weights="exact")).target)
+            if path.stem == "openvino_model":
+                assert converted(file) == folder
+        converted(file)
+    inspect_folder(folder)
+    (digest,) = (conversion.conversions() / "digests").iterdir()
+    digest.write_text("")
+    assert converted(file) == folder
+
+
+@pytest.mark.openvino
+@pytest.mark.skipif(bool(subprocess.run(["unshare", "-rm", "true"]).returncode), reason="no namespaces here")
+@pytest.mark.parametrize("filled", [1300, 1700])
+def test_a_disk_that_fills_up_during_a_conversion_is_called_full(filled: int, file: Path, tmp_path: Path) -> None:
+    gguf_files.write(file, "llama", "Q4_0")
+    code = f"""
+from pathlib import Path
+from specdemo.models.converted import convert_gguf, conversions
+try:
+    for _ in convert_gguf(Path({str(file)!r}), "exact"):
+        (conversions() / "other").write_bytes(bytes({filled}000))
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    cache = tmp_path / "small"
+    cache.mkdir()
+    mount = f"mount -t tmpfs -o size=2000k tmpfs {cache} && exec {sys.executable} -c {shlex.quote(code)}"
+    command = ["unshare", "-rm", "sh", "-c", mount]
+    done = subprocess.run(command, env=os.environ | {"XDG_CACHE_HOME": str(cache)}, capture_output=True, text=True)
+    assert re.match(
+        r"FetchError The disk is full\. .* may need \d+ kB, but .* has only .* free; free some space", done.stdout
+    ), done
 
 
 @pytest.mark.openvino
@@ -172,6 +223,17 @@ def test_matrices_become_f16_and_vectors_f32(family: str, kind: str, vectors: st
     other = gguf_files.write(tmp_path / "other.gguf", family, kind, vectors=vectors, arrays=arrays)
     usual = gguf_files.write(tmp_path / "usual.gguf", family, "F16", arrays=gguf_files.read(other))
     assert len({(converted(file) / "openvino_model.bin").read_bytes() for file in (other, usual)}) == 1
+
+
+@pytest.mark.openvino
+def test_a_missing_bias_is_zero(tmp_path: Path) -> None:
+    arrays = gguf_files.weights("qwen2")
+    zero = gguf_files.write(
+        tmp_path / "zero.gguf", "qwen2", arrays=arrays | {"blk.0.attn_k.bias": np.zeros(128, "f4")}
+    )
+    del arrays["blk.0.attn_k.bias"]
+    none = gguf_files.write(tmp_path / "none.gguf", "qwen2", arrays=arrays)
+    assert np.array_equal(logits(converted(zero)), logits(converted(none)))
 
 
 @pytest.mark.openvino
@@ -334,9 +396,17 @@ def test_user_defined_tokens_decode_to_text_and_control_tokens_do_not(tmp_path: 
 @pytest.mark.openvino
 def test_long_prompts_are_not_truncated(tmp_path: Path) -> None:
     ours = tokenizer(gguf_files.write(tmp_path / "tiny.gguf", merges=("h e",)))
-    assert len(ours.encode("ab" * 10_000)) == 20_000
+    ids = ours.encode("ab" * 10_000)
+    assert len(ids) == 20_000
     with pytest.raises(Exception, match=r"prompt's 20000 tokens and \d+ new ones exceed the model's context of 512"):
         ours.encode_prompt(Request.of("ab" * 10_000, GenerationSettings(apply_chat_template=False)))
+    link = tmp_path / "as-genai-saves-it" / "model.gguf"
+    link.parent.mkdir()
+    gguf_files.write(link, "llama", "Q8_0", merges=("h e",))
+    openvino_genai.LLMPipeline(link, "CPU", enable_save_ov_model=True)
+    saved = inspect_folder(link.parent)
+    assert openvino_genai.Tokenizer(link.parent).encode("ab" * 10_000).input_ids.shape[1] == 8192
+    assert Tokenizer(saved).encode("ab" * 10_000) == ids
     bundled = openvino_genai.Tokenizer(ASSETS / "smollm2-draft")
     assert bundled.encode("1 2 " * 5_000).input_ids.shape[1] > 15_000
 
