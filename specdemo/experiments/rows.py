@@ -245,10 +245,6 @@ def _of_task(settings: GenerationSettings, task: Task) -> GenerationSettings:
     return settings.model_copy(update={"system_prompt": task.system_prompt}) if task.system_prompt else settings
 
 
-def _at_most(tokens: int, settings: GenerationSettings) -> GenerationSettings:
-    return settings.model_copy(update={"max_new_tokens": tokens})
-
-
 class _State:
     """The rows so far, facts about engines, and the clock. `reach` says what the time allows, once that is known."""
 
@@ -303,11 +299,12 @@ class _State:
 
         while tries(tokens) < TRIES and tokens > LEAST_TOKENS:
             tokens -= 1
+        update = {"max_new_tokens": tokens}
         shorter = {
-            name: variant.model_copy(update={"settings": _at_most(tokens, variant.settings)})
+            name: variant.model_copy(update={"settings": variant.settings.model_copy(update=update)})
             for name, variant in plan.variants.items()
         }
-        self.plan = replace(plan, settings=_at_most(tokens, plan.settings), variants=shorter)
+        self.plan = replace(plan, settings=plan.settings.model_copy(update=update), variants=shorter)
         most = min(max(int(tries(tokens)), 1), plan.repeats * len(plan.tasks))
         each = f"each about {most} times" if most > 1 else "most of them once"
         self.reach = f"{counted(number, 'setting')}, {each}, at most {tokens} tokens a run"

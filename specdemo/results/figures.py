@@ -164,18 +164,8 @@ def _lookahead(comparison: Comparison) -> Figure:
     chosen = {number: len(step.proposed) for number, step in enumerate(rounds, 1) if step.proposed is not None}
     traces = [line("this run", "plain", chosen, chosen.values(), line={"shape": "hvh"}, **said)]
     if oracle is not None:
-        traces.append(
-            line(
-                "oracle",
-                "own",
-                numbers,
-                oracle,
-                mode="markers",
-                marker={"symbol": "diamond"},
-                cliponaxis=False,
-                **said,
-            )
-        )
+        style: dict[str, Any] = {"mode": "markers", "marker": {"symbol": "diamond"}, "cliponaxis": False}
+        traces.append(line("oracle", "own", numbers, oracle, **style, **said))
     return figure("round", "tokens proposed", *traces, xaxis=_ROUND, **_empty(_UNKNOWN))
 
 
