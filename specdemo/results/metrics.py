@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
-from specdemo.records import Comparison, Costs, DraftCounts, Outcome, Run
+from specdemo.records import Comparison, Costs, DraftCounts, Outcome, Round, Run
 from specdemo.text import milliseconds, number, percent
 
 
@@ -187,7 +187,12 @@ def draft_passes(comparison: Comparison) -> int | None:
         return None
     if not comparison.settings.strategy.drafter.model:
         return 0
-    return sum(len(step.proposed or ()) for step in rounds)
+    return sum(map(drafted, rounds))
+
+
+def drafted(step: Round) -> int:
+    """Return the number of proposals that a draft made."""
+    return sum(not token.copied for token in step.proposed or ())
 
 
 def oracle_lookaheads(comparison: Comparison) -> list[int] | None:
@@ -253,7 +258,7 @@ def round_costs(comparison: Comparison, plain_steps: float | None) -> RoundCosts
         return RoundCosts(None, None, plain_steps, lookahead, "in this run")
     seconds = sum(step.draft_seconds or 0.0 for step in rounds)
     drafting = plain_steps * seconds / decode_seconds(comparison.speculative)
-    proposed = sum(len(step.proposed or ()) for step in rounds)
+    proposed = sum(map(drafted, rounds))
     draft_step = drafting * len(rounds) / proposed if proposed else None
     return RoundCosts(draft_step, drafting, plain_steps - drafting, lookahead, "in this run")
 
