@@ -174,7 +174,7 @@ def acceptance_by_confidence(run: Run) -> dict[int, tuple[int, int]]:
     """Accepted and judged proposals by tenths of the draft's probability; discarded ones were never judged."""
     bins: dict[int, list[bool]] = {}
     for draft in (draft for step in run.rounds for draft in step.proposed or ()):
-        if draft.draft_probability is not None and draft.verdict is not Outcome.DISCARDED:
+        if draft.draft_probability is not None and not draft.copied and draft.verdict is not Outcome.DISCARDED:
             tenth = min(int(draft.draft_probability * 10), 9)
             bins.setdefault(tenth, []).append(draft.verdict is Outcome.ACCEPTED)
     return {tenth: (sum(bins[tenth]), len(bins[tenth])) for tenth in sorted(bins)}
@@ -193,6 +193,16 @@ def draft_passes(comparison: Comparison) -> int | None:
 def drafted(step: Round) -> int:
     """Return the number of proposals that a draft made."""
     return sum(not token.copied for token in step.proposed or ())
+
+
+def acceptance_by_source(run: Run) -> dict[str, tuple[int, int]]:
+    """Accepted and proposed tokens, drafted and copied; empty without any copies."""
+    tokens = [token for step in run.rounds for token in step.proposed or ()]
+    if not any(token.copied for token in tokens):
+        return {}
+    sources = {"drafted": False, "copied": True}
+    verdicts = {name: [token.verdict for token in tokens if token.copied is copied] for name, copied in sources.items()}
+    return {name: (found.count(Outcome.ACCEPTED), len(found)) for name, found in verdicts.items()}
 
 
 def oracle_lookaheads(comparison: Comparison) -> list[int] | None:
@@ -325,6 +335,10 @@ def figures(comparison: Comparison, speedup: str, plain_steps: float | None) -> 
     yield Figure("acceptance rate α", "", rate, FORMULAS["acceptance_rate"])
     yield both("mean acceptance length τ", "mean_acceptance_length", mean_acceptance_length, number)
     yield Figure("acceptance by position i", "", _positions(speculative), FORMULAS["per_position"])
+    sources = acceptance_by_source(speculative)
+    if comparison.settings.strategy.drafter.model and sources:
+        shares = (f"{accepted} of {proposed} {name}" for name, (accepted, proposed) in sources.items())
+        yield Figure("accepted by source", "", " · ".join(shares), FORMULAS["acceptance_rate"])
     costs = round_costs(comparison, plain_steps)
     if costs is None:
         return
