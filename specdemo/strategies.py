@@ -23,7 +23,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Drafter:
-    """`subject` is its name in a sentence. `model`: a draft model proposes. `copies`: it copies from the text so far."""
+    """`subject` is its name in a sentence. `model`: a draft model proposes. `copies`: it copies from earlier text."""
 
     name: str
     label: str
@@ -297,8 +297,9 @@ class Combined(Strategy):
     template = "automatic lookahead"
 
     def llama_cpp(self) -> list[str]:
-        """Return the cap of the draft, and llama.cpp's n-gram method beside it, which copies before the draft."""
-        return ["--spec-draft-n-max", str(self.max_assistant_tokens)]
+        """Return the caps of the draft and of llama.cpp's n-gram method beside it, which ranks before the draft."""
+        cap = str(self.max_assistant_tokens)
+        return ["--spec-draft-n-max", cap, "--spec-ngram-mod-n-max", cap]
 
 
 def drafters() -> dict[str, Drafter]:

@@ -99,7 +99,7 @@ class SuffixTree:
 
     def after(self, ends: Sequence[int], token: int) -> list[int]:
         """Return the nodes of the last 0, 1, 2, … tokens after one more, as far as they have occurred."""
-        children = (self._children.get(node * _ID_RANGE + token) for node in ends)
+        children = (self._children.get(node * _ID_RANGE + token, 0) for node in ends)
         return [0, *takewhile(bool, children)][: self.longest + 1]
 
     def add(self, token: int) -> None:

@@ -201,8 +201,8 @@ def acceptance_by_source(run: Run) -> dict[str, tuple[int, int]]:
     if not any(token.copied for token in tokens):
         return {}
     sources = {"drafted": False, "copied": True}
-    verdicts = {name: [token.verdict for token in tokens if token.copied is copied] for name, copied in sources.items()}
-    return {name: (found.count(Outcome.ACCEPTED), len(found)) for name, found in verdicts.items()}
+    outcomes = {name: [token.verdict for token in tokens if token.copied is each] for name, each in sources.items()}
+    return {name: (found.count(Outcome.ACCEPTED), len(found)) for name, found in outcomes.items()}
 
 
 def oracle_lookaheads(comparison: Comparison) -> list[int] | None:

@@ -87,7 +87,7 @@ def anatomy(comparison: Comparison) -> list[dict[str, Any]]:
 def _sources(sources: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
     total = sum(proposed for _, proposed in sources.values())
     rows = [
-        [name, str(proposed), percent(proposed / total), str(accepted), percent(accepted / proposed) if proposed else "–"]
+        [name, str(proposed), percent(proposed / total), str(accepted), percent(accepted / max(proposed, 1))]
         for name, (accepted, proposed) in sources.items()
     ]
     return {"columns": ["source", "proposed", "share", "accepted", "accepted / proposed"], "rows": rows}

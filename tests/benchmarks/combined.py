@@ -71,11 +71,11 @@ def main() -> None:
                     row[name] = trial.plain_seconds / trial.seconds
             speedups[line["source"]].append(row)
             print(json.dumps({"source": line["source"], "prompt": line["prompt"][:40], **row}), flush=True)
-    print("\n| | runs | draft | suffix | combined | lowest | to draft | to suffix |\n|---|---|---|---|---|---|---|---|")
-    for source, rows in [*speedups.items(), ("all", [row for rows in speedups.values() for row in rows])]:
-        rows = [row for row in rows if len(row) == len(variants)]
-        means = {name: geometric_mean(row[name] for row in rows) for name in variants}
-        cells = [*means.values(), min(row["combined"] for row in rows)]
+    print("\n| | runs | draft | suffix | combined | lowest | to draft | to suffix |\n|" + 8 * "---|")
+    speedups["all"] = [row for rows in speedups.values() for row in rows if len(row) == len(variants)]
+    for source, rows in speedups.items():
+        means = {name: geometric_mean(row[name] for row in rows if name in row) for name in variants}
+        cells = [*means.values(), min(row["combined"] for row in rows if "combined" in row)]
         cells += [means["combined"] / means["draft"], means["combined"] / means["suffix"]]
         print(f"| {source} | {len(rows)} | {' | '.join(f'{cell:.2f}' for cell in cells)} |")
 

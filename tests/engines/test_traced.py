@@ -41,6 +41,7 @@ DRAFTERS = {
     "heuristic": {"policy": "heuristic"},
     "confidence": {"policy": "confidence"},
     "auto": {"policy": "auto"},
+    "combined": {"drafter": "combined"},
     "suffix": {"drafter": "suffix", "assistant_confidence_threshold": 0.2},
     "lookup": {"drafter": "lookup"},
 }
