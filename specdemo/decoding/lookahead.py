@@ -124,9 +124,13 @@ class Estimates:
     def __init__(self) -> None:
         # priors, rounded from fits on answers of SmolLM2-135M-Instruct with its bundled draft
         self.draft = Calibration(0.4, 0.9)
+        self.restart()
+        self.copies = [DiscountedMean(_PRIOR * rate, _PRIOR) for rate in (0.0, *_COPIES)]  # by matched tokens
+
+    def restart(self) -> None:
+        """Forget what holds for one text only."""
         self.acceptance = DiscountedMean(2.4, _PRIOR)  # over all positions: rarely tried ones would never be learnt
         self.rate = DiscountedMean(1.0, 1.0)  # tokens in the time of a plain step, in rounds that copy nothing
-        self.copies = [DiscountedMean(_PRIOR * rate, _PRIOR) for rate in (0.0, *_COPIES)]  # by matched tokens
 
     def learn(self, probabilities: Sequence[float], proposed: int, accepted: int) -> None:
         """Learn from the draft's proposals, up to the first rejected one."""
@@ -190,8 +194,13 @@ class AutoPolicy(LookaheadPolicy):
 class CombinedPolicy(AutoPolicy):
     """Weighs a copy against what the draft would add: expected tokens, less those lost in the time that they take.
 
-    A token is worth the time that it takes without copies, since the text must be written either way.
+    A token is worth the time that it takes without copies, since the text must be written either way. Each text gives
+    the draft another chance: where one had stopped drafting, the next would hardly ever draft again.
     """
+
+    def __post_init__(self) -> None:
+        self.estimates.restart()
+        super().__post_init__()
 
     def copies(self, drafted: int, chances: Sequence[float], *, more: bool) -> int:
         """Return how many copied tokens should end a round after `drafted` ones; `more`: another would pay, too."""

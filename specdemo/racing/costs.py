@@ -92,7 +92,7 @@ class Timing(NamedTuple):
 def _races(engine: Engine) -> list[tuple[int, ...]]:
     """Lookaheads measured together."""
     if _drafts(engine) and Constant.name in ENGINES[engine.name].live:
-        return [USUAL, *((lookahead,) for lookahead in LONGER)]
+        return [USUAL, LONGER]
     return [(lookahead,) for lookahead in (*USUAL, *LONGER)]
 
 
@@ -124,7 +124,7 @@ def _raced(
 ) -> tuple[list[Timing], list[Timing]]:
     """Race with these lookaheads in turns; return plain steps and the rounds with as many proposals."""
     if len(lookaheads) > 1:
-        next(engine.pass_seconds(text, 1))  # compiles the usual lengths
+        next(engine.pass_seconds(text, max(lookaheads) + 1))  # compiles their lengths
     chosen = {"policy": "constant", "num_assistant_tokens": max(lookaheads), "ignore_eos": True}
     settings = pair_settings(engine.pair, engine=engine.name, max_new_tokens=_TOKENS * len(lookaheads), **chosen)
     turns = cycle(LiveSettings(lookahead, 0.0) for lookahead in lookaheads)

@@ -25,7 +25,14 @@ from specdemo.engines.language_model import (
 from specdemo.engines.sequences import CachedSequence, Layout, ModelSequence
 from specdemo.engines.text import Tokenizer
 from specdemo.engines.traced.decoder import OpenDrafter, TracedDecoder, UpdateStrategy
-from specdemo.engines.traced.drafters import CombinedDrafter, ModelDrafter, Proposer, TextDrafter, TranslatingDrafter
+from specdemo.engines.traced.drafters import (
+    LONGEST_PASS,
+    CombinedDrafter,
+    ModelDrafter,
+    Proposer,
+    TextDrafter,
+    TranslatingDrafter,
+)
 from specdemo.errors import PairError
 from specdemo.models.catalogue import pair_settings
 from specdemo.models.checks import check_engine, check_strategy
@@ -42,9 +49,7 @@ _CACHED_TEXTS = 2  # of the warm-up and of the chat
 _DRAFT_GROUP = 64
 _MIN_PROBABILITY = 1e-12  # keeps logarithms finite
 _MAX_FIXED_LENGTH = 5  # tokens of a pass; longer rounds rarely pay, and each compiled length takes memory
-_MAX_COPIED_LENGTH = (
-    16  # the same where a draft and copies share a round: SmolLM2's pass over 16 costs two plain steps
-)
+_LENGTHS = (1, 2, 4, 8, LONGEST_PASS)
 _EXACT_LAYOUTS: tuple[Layout, ...] = ("empty_sequence", "second_token")  # may repeat bits; the cheaper one first
 
 
@@ -101,7 +106,8 @@ class TracedEngine(Engine):
 
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
         if self.thoroughness.fixed_lengths:
-            self._model("plain").compile_lengths(range(1, _MAX_FIXED_LENGTH + 1))
+            longer = (length for length in _LENGTHS if _MAX_FIXED_LENGTH < length <= tokens)
+            self._model("plain").compile_lengths([*range(1, _MAX_FIXED_LENGTH + 1), *longer])
         text = self._tokenizer.encode(prompt)
         sequence = self._model("plain").sequence(len(text) + tokens)
         sequence.logits(text)
@@ -183,11 +189,11 @@ def _fixed_lengths(strategy: Strategy) -> Sequence[int]:
         return (1,)
     if strategy.fixed_lookahead and strategy.drafter.model:
         return (1, strategy.fixed_lookahead + 1)
-    most = _MAX_COPIED_LENGTH if strategy.drafter.model and strategy.drafter.copies else _MAX_FIXED_LENGTH
+    most = LONGEST_PASS if strategy.drafter.model and strategy.drafter.copies else _MAX_FIXED_LENGTH
     cap = strategy.fixed_lookahead or getattr(strategy, "max_assistant_tokens", None) or most
     longest = min(cap + 1, most)
     # a pass over three tokens is padded to four, which costs 2 % more; another length costs two seconds of a core
-    return sorted(length for length in {1, 2, 4, 8, longest} if length <= longest)
+    return sorted(length for length in {*_LENGTHS, longest} if length <= longest)
 
 
 def _padded(costs: Costs, lengths: Sequence[int]) -> Costs:
