@@ -29,9 +29,8 @@ from specdemo.models.catalogue import (
     pair_settings,
     suggestion,
 )
-from specdemo.models.checks import fitting_draft
 from specdemo.models.hub import download, download_source
-from specdemo.models.library import library, resolve
+from specdemo.models.library import draft_for, library, resolve
 from specdemo.racing.trials import measured_race
 from specdemo.racing.worker import EngineFactory, Job, WithEngine, Worker, with_loader
 from specdemo.records import Comparison, Costs, Model, ModelPair, Progress, Request, Server, Servers, Turn
@@ -167,7 +166,7 @@ def load(
         return Pair(default_pair(**runtime))
     models = [_model(str(target), models_dir)]
     if draft == OWN_DRAFT:
-        fitting = fitting_draft(models[0], library(models_dir).models)
+        fitting = draft_for(models[0], models_dir)
         models += [fitting] if fitting is not None else []
     elif draft is not None:
         models.append(_model(str(draft), models_dir))

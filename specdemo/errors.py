@@ -21,7 +21,6 @@ SpecdemoError
 
 import errno
 import logging
-import os
 import re
 import traceback
 from collections.abc import Iterator, Sequence
@@ -93,7 +92,6 @@ def _rebuilt(kind: type[SpecdemoError], arguments: tuple[Any, ...], state: dict[
 
 ENGINE_FAILED = "The engine failed in this run and has been reset"
 OPENVINO_FAILURES = (RuntimeError, MemoryError)  # of OpenVINO's Python bindings: a `bad_alloc` becomes a MemoryError
-_FILES_AT_ONCE = 8  # OpenVINO opens a model's files side by side, and has closed some when it reports one
 _LONGEST_CAUSE = 1000  # characters shown; the log has everything
 
 _MEMORY = ("there is not enough memory", "free some, or choose a smaller model or a smaller cache size")
@@ -149,19 +147,7 @@ def known_cause(error: BaseException) -> tuple[str, str] | None:
         for pattern, reason in _BY_TEXT.items():
             if pattern.search(str(link)):
                 return reason
-    return None if _can_open(_FILES_AT_ONCE) else _FILES  # OpenVINO only says that a file cannot be opened
-
-
-def _can_open(files: int) -> bool:
-    descriptors = list[int]()
-    try:
-        descriptors += (os.open(os.devnull, os.O_RDONLY) for _ in range(files))
-    except OSError:
-        return False
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
-    return True
+    return None
 
 
 class UsageError(SpecdemoError): ...

@@ -266,8 +266,7 @@ def outcomes_from_counts(proposed: int, accepted: int) -> list[Outcome]:
 
 class DraftCounts(Record):
     """A server's totals over rounds that proposed something, of which `by_position[i]` accepted more than i tokens.
-    `of_server`: differences of the server's counters, which include other requests. `proposed` is 0 if a server
-    reported only its tokens per pass.
+    `of_server`: differences of the server's counters, which include other requests.
     """
 
     rounds: Count

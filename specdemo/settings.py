@@ -17,8 +17,8 @@ from specdemo.strategies import STRATEGIES, Parameters, Strategy, drafters, para
 
 Precision = Literal["default", "f32", "f16", "bf16"]
 CachePrecision = Literal["default", "u4", "u8", "f16", "bf16", "f32"]
-WeightsForm = Literal["exact", "int8"]  # of a GGUF file: as they are, or int8 in groups of 64
-Weights = Literal["auto", "exact", "int8"]  # `auto` is int8 if the processor multiplies int8
+WeightsForm = Literal["exact", "int4", "int8"]  # of a GGUF file; models/gguf_weights.py says what they are
+Weights = Literal["auto", "exact", "int4", "int8"]
 
 
 class Checked(BaseModel):
@@ -215,7 +215,8 @@ class RuntimeSettings(Checked):
     weights: Weights = Field(
         "auto",
         title="Weights",
-        description="of GGUF files: exact, or int8 in groups of 64; auto: int8 if the processor multiplies int8",
+        description="of GGUF files: exact; int4: those of 4 bits exact, others int8; int8: in groups of 64; auto: "
+        "int8, or int4 for large models, if the processor multiplies int8, else exact",
     )
     inference_num_threads: int = Field(
         0, ge=0, le=1024, title="Threads", description="CPU threads; 0: OpenVINO decides"
@@ -229,7 +230,7 @@ class RuntimeSettings(Checked):
     model_cache: bool = Field(
         True,
         title="Compiled-model cache",
-        description="keep compiled models on disk, so that they load faster next time",
+        description="of other devices than CPUs: keep compiled models on disk, so that they load faster next time",
     )
 
 

@@ -158,17 +158,6 @@ class Constant(Strategy):
         return ["--spec-draft-n-max", str(self.num_assistant_tokens)]
 
 
-@register
-@dataclass(frozen=True)
-class Heuristic(Strategy):
-    """Two more tokens after a fully accepted round, one fewer after any other, as in transformers."""
-
-    name = "heuristic"
-    drafter = DRAFT_MODEL
-    policy = Policy("heuristic", "Heuristic")
-    template = "heuristic lookahead"
-
-
 _MIN_THRESHOLD = 1e-30  # GenAI reads a threshold of 0 as unset
 _DEFAULT_CAP = Parameters.model_fields["max_assistant_tokens"].default  # the same as in transformers
 

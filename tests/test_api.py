@@ -89,8 +89,8 @@ def test_measurements_end_in_reports(pair: specdemo.Pair, tmp_path: Path) -> Non
     assert [*tuned.figures] == ["speedup", "length"]
     assert json.loads(path.read_text())["conclusion"] == tuned.opening[0]
     assert {each.suffix for each in tmp_path.iterdir()} == {".json", ".md", ".html"}
-    with pytest.raises(UsageError, match="no preset 'temprature'; choose temperature"):
-        specdemo.experiment(pair, preset="temprature")
+    with pytest.raises(UsageError, match="no preset 'bensh'; choose bench"):
+        specdemo.experiment(pair, preset="bensh")
 
 
 def test_mistakes_are_reported_before_loading(pair: specdemo.Pair) -> None:

@@ -3,12 +3,10 @@
 import logging
 import os
 import pickle
-import resource
 
 import pytest
 
 from specdemo.errors import FileError, LoadError, SpecdemoError
-from tests.support.failing import limited
 
 
 def failed(error: BaseException) -> SpecdemoError:
@@ -28,11 +26,6 @@ def failed(error: BaseException) -> SpecdemoError:
 )
 def test_the_advice_follows_from_the_cause(error: BaseException, advice: str) -> None:
     assert advice in str(failed(error))
-
-
-def test_a_file_that_cannot_be_opened_may_mean_too_many_open_files() -> None:
-    with limited(resource.RLIMIT_NOFILE, 3):
-        assert "can open no more files" in str(failed(RuntimeError("Cannot open file draft.bin")))
 
 
 def test_cause_and_traceback_survive_pickling(caplog: pytest.LogCaptureFixture) -> None:

@@ -32,7 +32,6 @@ from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.models.converted import convert_pair
 from specdemo.racing.trials import MAX_SECONDS, REPEAT_SECONDS, REPEATS, measured_race
 from specdemo.records import MAX_TOKENS, Comparison, ModelPair, Request
-from specdemo.results.words import is_chat
 from specdemo.settings import GenerationSettings, require_effect
 from specdemo.text import printable
 
@@ -83,8 +82,7 @@ def _compare(options: argparse.Namespace) -> None:
     show_conversion(convert_pair(pair), quiet=options.quiet)
     with progress("loading", quiet=options.quiet):
         engine = options.load_engine(settings.engine, pair)
-    comparison, prompt = None, task.prompt + "\n" * is_chat(pair, settings)
-    view = racing(prompt, printed=options.json != "-", quiet=options.quiet)
+    comparison, view = None, racing(printed=options.json != "-", quiet=options.quiet)
     try:
         with closing(engine), interruptible() as stop, view as show:
             for event in measured_race(engine, task.prompt, settings, number=options.repeats, stop=stop):

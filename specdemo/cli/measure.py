@@ -24,7 +24,7 @@ from specdemo.cli.terminal import interruptible, print_report, progress, show_co
 from specdemo.errors import UsageError, quoted
 from specdemo.experiments.plan import PRESETS, Axes, Plan, Preset
 from specdemo.experiments.prompts import chosen_tasks, read_prompts, typed_tasks
-from specdemo.experiments.report import joined, read_result, report, write
+from specdemo.experiments.report import report, write
 from specdemo.experiments.rows import Result, fastest, points, run
 from specdemo.files import write_json
 from specdemo.models.converted import convert_pair
@@ -65,7 +65,6 @@ def _add(commands: Commands, preset: Preset) -> None:
     )
     limit = "none" if preset.minutes is None else f"{preset.minutes:g}, without --repeats"
     parser.add_argument("--minutes", type=float, metavar="M", help=f"how long to measure, roughly (default: {limit})")
-    parser.add_argument("--against", type=Path, metavar="FILE", help="another measurement's JSON, to compare with")
     add_json(parser, "everything, with tables and an HTML report beside it,")
     add_settings(parser, GenerationSettings)
     add_pair(parser)
@@ -76,7 +75,6 @@ def _measure(options: argparse.Namespace, preset: Preset) -> None:
     plan = _plan(options, preset)
     variants = [variant.settings for variant in plan.variants.values()]
     require_effect(given_settings(options, GenerationSettings), variants, written)
-    against = None if options.against is None else read_result(options.against)
     limit = "" if plan.minutes is None else f", for about {plan.minutes:g} min; --minutes M changes that"
     size = f"{counted(len(plan.variants), 'variant')}, {counted(len(plan.tasks), 'prompt')}"
     if not options.quiet:
@@ -95,7 +93,7 @@ def _measure(options: argparse.Namespace, preset: Preset) -> None:
             raise KeyboardInterrupt
     finally:  # report finished rows even after Ctrl+C or a failure
         if result is not None and result.measured:
-            _report(result if against is None else joined(result, against, options.against.name), options.json)
+            _report(result, options.json)
 
 
 def _bar(state: Progress[Result], best: str) -> tuple[str, float, float]:

@@ -156,7 +156,7 @@ def _check(options: argparse.Namespace) -> None:
             print("Tokenizers: identical." if report.same_tokenizer else "Tokenizers: different.")
         for engine in report.engines:
             needed, free = in_units(engine.memory_needed), in_units(report.memory_free)
-            safe_console().print(f"{engine.summary} Memory: up to {needed} (estimate), {free} free.")
+            safe_console().print(f"{engine.summary} Memory: about {needed}, {free} free.")
     if not report.fits:
         raise PairError(report.reason)
 

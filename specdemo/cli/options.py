@@ -14,8 +14,7 @@ from pydantic.fields import FieldInfo
 from specdemo.capabilities import ServerKind
 from specdemo.errors import UsageError, quoted
 from specdemo.models import catalogue
-from specdemo.models.checks import fitting_draft
-from specdemo.models.library import library, resolve
+from specdemo.models.library import draft_for, resolve
 from specdemo.records import SILENCE_SECONDS, ModelPair, Server, Servers
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, choices
 from specdemo.strategies import parameters
@@ -155,7 +154,7 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
     names = [name for name in (options.target, options.draft) if name is not None]
     models = [resolve(name, options.models_dir) for name in names]
     if len(models) == 1 and getattr(options, "drafter", "model") == "model":
-        fitting = fitting_draft(models[0], library(options.models_dir).models)
+        fitting = draft_for(models[0], options.models_dir)
         models += [fitting] if fitting is not None else []
     runtime = catalogue.default_runtime(models[0], **given_settings(options, RuntimeSettings))
     return catalogue.pair_of(*models, runtime=runtime)

@@ -1,16 +1,14 @@
-"""Output of commands: results and live races in the page's colours, and progress on standard error."""
+"""Output of commands: results in the page's colours, and progress on standard error."""
 
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Event
 from time import monotonic
 from typing import Any, Protocol
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderHook
-from rich.live import Live
-from rich.panel import Panel
+from rich.console import Console, ConsoleOptions, RenderableType, RenderHook
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
 from rich.table import Column, Table
@@ -21,7 +19,7 @@ from specdemo.experiments.report import Report
 from specdemo.experiments.report import Table as ReportTable
 from specdemo.files import colours
 from specdemo.racing.race import RaceEvent
-from specdemo.records import SIDES, Comparison, Model, Phase, Side, Slice
+from specdemo.records import SIDES, Comparison, Model, Phase
 from specdemo.results.estimate import INTERVAL
 from specdemo.results.summary import summarise
 from specdemo.results.words import Piece, PieceKind, pieces, prompt_of
@@ -34,7 +32,6 @@ STYLES: dict[PieceKind, str] = {
     "own": f"bold {_COLOURS['own']}",
     "plain": "",
 }
-_SIDE_BY_SIDE = 80  # columns of a terminal, at least
 _LINE_SECONDS = 10.0  # between lines of progress in a log, if standard error is not a terminal
 _MORE = "--explain says why, with formulas."
 
@@ -63,70 +60,41 @@ def safe_console(*, stderr: bool = False) -> Console:
 
 
 @contextmanager
-def racing(prompt: str, *, printed: bool, quiet: bool) -> Iterator[Callable[[RaceEvent], None]]:
-    """Show a race as it is decoded, then its headline, which repeats may change, and print the last one.
-    In a pipe, print text and headline after the race, and the headline again if it changes.
-
-    Everything is drawn between slices and repeats: a drawing thread would cost time on the clocks.
+def racing(*, printed: bool, quiet: bool) -> Iterator[Callable[[RaceEvent], None]]:
+    """Report progress in lines, since a drawing thread would cost time on the clocks. Print the race when it is over,
+    with its headline, and the headline again at the end if repeats changed it.
     """
-    console, finished, headline, last_printed = safe_console(), False, "", ""
-    live_view = printed and not quiet and console.is_terminal
-    texts = {side: Text(prompt, "dim") for side in SIDES}
-    log: Show = (lambda *_: None) if quiet or live_view else _lines()
+    console, headline, last_printed = safe_console(), "", ""
+    log: Show = (lambda *_: None) if quiet else _lines()
 
     def show(event: RaceEvent) -> None:
-        nonlocal finished, headline, last_printed
+        nonlocal headline, last_printed
         if isinstance(event, Comparison):
-            headline, repeats = summarise(event).line, f"{counted(len(event.repeats), 'repeat')} so far"
-            if printed and not finished:
+            first, headline = not headline, summarise(event).line
+            if event.repeats:
+                log("repeating", f", {counted(len(event.repeats), 'repeat')} so far; Ctrl+C keeps what there is")
+            elif printed and first:
                 print_race(console, event)
-                if not live_view:
-                    last_printed = headline
-                    console.print(Text(headline, "bold"), soft_wrap=True)
-            finished = True
-            if live_view:
-                draw(Text(headline, "bold"), f"{repeats}; Ctrl+C keeps what there is")
-            elif event.repeats:
-                log("repeating", f", {repeats}")
-        elif not finished:
-            doing = event.name if isinstance(event, Phase) else "racing"
-            if isinstance(event, Slice):
-                for step in event.rounds:
-                    texts[event.side].append_text(Text().join(map(_piece, pieces(step, event.side))))
-            draw(sides(console, texts), doing) if live_view else log(doing)
+                last_printed = headline
+                console.print(Text(headline, "bold"), soft_wrap=True)
+        elif not headline:
+            log(event.name if isinstance(event, Phase) else "racing")
 
-    def draw(above: RenderableType, below: str) -> None:
-        live.update(_Printable(Group(above, Text(below, "dim"))), refresh=True)
-
-    live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
     try:
-        with live if live_view else nullcontext():
-            yield show
+        yield show
     finally:
         if printed and headline != last_printed:
             console.print(Text(headline, "bold"), soft_wrap=True)
 
 
-def sides(console: Console, texts: Mapping[Side, Text]) -> RenderableType:
-    """Lay out both texts: side by side on a wide terminal, without frames in a pipe."""
-    if not console.is_terminal:
-        return Group(*(Text.assemble(f"{side}: ", text) for side, text in texts.items()))
-    panels = [Panel(text, title=side, title_align="left") for side, text in texts.items()]
-    if console.width < _SIDE_BY_SIDE:
-        return Group(*panels)
-    grid = Table.grid(Column(ratio=1), Column(ratio=1), expand=True)
-    grid.add_row(*panels)
-    return grid
-
-
 def print_race(console: Console, comparison: Comparison) -> None:
     """Print both texts, each token in the style of its outcome, including rejected proposals."""
-    texts = {side: Text(prompt_of(comparison), "dim") for side in SIDES}
-    for side, text in texts.items():
+    for side in SIDES:
         run = comparison.side(side)
+        text = Text.assemble((f"{side}: ", "bold"), (prompt_of(comparison), "dim"))
         for step in (run.prefill, *run.rounds):
             text.append_text(Text().join(map(_piece, pieces(step, side))))
-    console.print(sides(console, texts), soft_wrap=not console.is_terminal)
+        console.print(text, soft_wrap=not console.is_terminal)
     legend = Text.assemble(
         ("accepted proposal", STYLES["accepted"]), "  ", ("correction or bonus", STYLES["own"]), "  ",
         ("~rejected proposal~", STYLES["rejected"]), (f"  (proposals: {comparison.trace_source})", "dim"),

@@ -22,14 +22,12 @@ import numpy as np
 
 from specdemo.errors import SettingsError
 from specdemo.records import Costs
-from specdemo.strategies import Auto, Combined, Confidence, Constant, Heuristic, Strategy
+from specdemo.strategies import Auto, Combined, Confidence, Constant, Strategy
 
-_HEURISTIC_START, _HEURISTIC_GAIN, _HEURISTIC_LOSS = 5, 2, 1  # transformers' own
 _DISCOUNT = 0.98  # of an outcome's weight with each new one: a passage keeps its character for some 50 tokens
 _BIN_EDGES = (0.1, 0.25, 0.5, 0.7, 0.85, 0.95, 0.99)  # of the draft's probabilities; finer where products need it
 _PRIOR = 4.0  # weight of the assumptions made before there are outcomes, in outcomes
 _PROBE_SHARE = 0.02  # of the time while rounds are plain: the cost of a useless draft
-_NEARLY_BEST = 0.97  # of the best predicted speedup; set by hand: step costs cannot resolve less
 LONGEST_MATCH = 8  # tokens in a suffix tree; longer ones found nothing more in the text used for tuning
 # how often a copy's next token was right after a match of 1 to 8 tokens, rounded: 88 answers of SmolLM2-135M-Instruct
 _COPIES = (0.2, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85)
@@ -75,20 +73,6 @@ class ConfidencePolicy(LookaheadPolicy):
             return False
         self.threshold, self.cap = strategy.assistant_confidence_threshold, strategy.max_assistant_tokens
         return True
-
-
-@dataclass
-class HeuristicPolicy(LookaheadPolicy):
-    lookahead: int = _HEURISTIC_START
-
-    def proposes_more(self, proposed: int, confidence: Callable[[], float]) -> bool:
-        return proposed < self.lookahead
-
-    def learn(self, proposed: int, accepted: int) -> None:
-        if proposed and accepted == proposed:
-            self.lookahead += _HEURISTIC_GAIN
-        elif proposed:
-            self.lookahead = max(self.lookahead - _HEURISTIC_LOSS, 1)
 
 
 @dataclass
@@ -235,8 +219,6 @@ def policy_for(strategy: Strategy, costs: Costs | None = None, estimates: Estima
             return ConstantPolicy(lookahead)
         case Confidence(threshold, cap):
             return ConfidencePolicy(threshold, cap)
-        case Heuristic():
-            return HeuristicPolicy()
         case Auto(cap) | Combined(cap):
             if costs is None or costs.draft_step is None:
                 raise SettingsError("A draft step's cost is unknown for this pair; choose another policy or drafter.")
@@ -258,23 +240,3 @@ def propose(
     while len(proposals) < limit and policy.proposes_more(len(proposals), lambda: confidence(proposals[-1])):
         proposals.append(choose(proposals))
     return proposals
-
-
-def best_lookahead(agreement_per_step: Sequence[float], costs: Costs) -> tuple[int, float]:
-    """Return the best constant lookahead, and its predicted speedup; (0, 1.0) where plain decoding is faster.
-
-    `agreement_per_step[i]` is the share of a draft's (i + 1)-th proposals that the target accepts, if it accepted
-    those before. The speedup is τ / (d(γ) + v(γ + 1)), which never exceeds τ. Of the nearly best lookaheads,
-    return the shortest: it loses least on a text that the draft predicts badly.
-    """
-    speedups, reach, tokens = list[float](), 1.0, 1.0
-    for lookahead, agreement in enumerate(agreement_per_step, 1):
-        reach *= agreement
-        tokens += reach
-        if (cost := costs.round_cost(lookahead)) is None:
-            break
-        speedups.append(tokens / cost)
-    for lookahead, speedup in enumerate(speedups, 1):
-        if speedup >= max(_NEARLY_BEST * max(speedups), 1.0):
-            return lookahead, speedup
-    return 0, 1.0

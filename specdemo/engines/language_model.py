@@ -33,10 +33,8 @@ from specdemo.engines.sequences import (
     pass_shape,
 )
 from specdemo.errors import OPENVINO_FAILURES, LoadError, PairError
+from specdemo.models.devices import FIXED_BYTES, release_mapped_weights
 
-# Weights of the largest model whose passes are compiled by length. Each length packs the weights again (SmolLM2-135M:
-# 200 MB, two seconds of a core) and saves 1 to 2 ms a pass, which larger models hardly feel.
-_FIXED_BYTES = 400e6
 _FIXED_LONGEST = 17  # tokens of a pass at the greatest constant lookahead
 IN_BACKGROUND = ThreadPoolExecutor(2)  # to load parts of a model at the same time; OpenVINO compiles on one core
 _TRIAL_TOKENS = 40  # tokens of context in the trial of a layout: more than a block of the cache
@@ -66,11 +64,8 @@ class LanguageModel:
         self.paged = paged and device.startswith("CPU")  # other devices have other block sizes and layouts
         self._fixed = dict[int, Future[openvino.CompiledModel]]()
         weights = folder / "openvino_model.bin"
-        self._small = weights.is_file() and weights.stat().st_size <= _FIXED_BYTES
-        # without OpenVINO's cache: reading a small model's compiled form takes longer than compiling it
-        ignored = ("CACHE_",) if self._small else ()
-        self._device = device
-        self._properties = {name: value for name, value in properties.items() if not name.startswith(ignored)}
+        self._small = weights.is_file() and weights.stat().st_size <= FIXED_BYTES
+        self._device, self._properties = device, properties
         quantized = properties.get("DYNAMIC_QUANTIZATION_GROUP_SIZE", "0") != "0"
         self.layout: Layout | None = layouts[0] if layouts and quantized else "joined"
         self._model: openvino.Model | None = None  # kept to compile passes of fixed length
@@ -83,6 +78,7 @@ class LanguageModel:
             self.use_layout("joined")
         elif len(layouts) > 1:
             self.use_layout(next((layout for layout in layouts if self.repeats_bits(layout)), None))
+            release_mapped_weights()  # the trial has packed them
 
     def use_layout(self, layout: Layout | None) -> None:
         """Switch to a layout, and drop passes compiled for another one."""
@@ -323,6 +319,11 @@ def layer_ends(model: openvino.Model) -> list[openvino.Node]:
         if node.get_type_name() != "Add":
             continue
         addend = node.input_value(1).get_node()
-        if addend.get_type_name() == "MatMul" and addend.input_value(0).get_node().get_type_name() == "Multiply":
+        if addend.get_type_name() != "MatMul":
+            continue
+        source = addend.input_value(0).get_node()
+        if source.get_type_name() == "Concat":  # with sums of its groups, for 4-bit weights (gguf_weights.py)
+            source = source.input_value(0).get_node()
+        if source.get_type_name() == "Multiply":
             ends.append(node)
     return ends

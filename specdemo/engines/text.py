@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 import openvino_genai
 
 from specdemo.engines.base import check_prompt
-from specdemo.errors import PromptError
-from specdemo.models.checks import check_tokenizers, load_tokenizer
+from specdemo.errors import LoadError, PromptError
+from specdemo.models.checks import check_tokenizers, constants_of, load_tokenizer
 from specdemo.models.converted import folder_of
 from specdemo.records import Model, Request
 
@@ -66,6 +66,12 @@ _MARK = "\ue000"  # marks cuts while a chat template is applied
 class Tokenizer:
     def __init__(self, model: Model) -> None:
         self._model, self._tokenizer = model, load_tokenizer(model)
+        settings = folder_of(model) / "generation_config.json"
+        try:
+            self._settings = openvino_genai.GenerationConfig(*[settings] * settings.is_file())
+        except RuntimeError as error:
+            message = f"{settings.name} of {model.name!r} cannot be read"
+            raise LoadError.of(error, message, "correct it, or delete it") from error
 
     def encode_prompt(self, request: Request) -> list[int]:
         """Return a prompt's ids; a `PromptError` if it is empty, no valid text, or leaves no room for new tokens."""
@@ -149,18 +155,13 @@ class Tokenizer:
 
     def eos_ids(self) -> frozenset[int]:
         """Return the end-of-text ids from the model's generation config, else from its tokenizer."""
-        settings = folder_of(self._model) / "generation_config.json"
-        config = openvino_genai.GenerationConfig(settings) if settings.is_file() else None
-        ids = {config.eos_token_id, *config.stop_token_ids} if config is not None else set()
+        ids = {self._settings.eos_token_id, *self._settings.stop_token_ids}
         return frozenset(ids - {-1}) or frozenset({self._tokenizer.get_eos_token_id()})
 
 
 def special_patterns(folder: Path) -> list[str]:
     """Return the regular expressions by which the tokenizer in a folder splits off special tokens."""
     root = ElementTree.parse(folder / "openvino_tokenizer.xml").getroot()
-    layers = {layer.get("id"): layer for layer in root.iter("layer")}
-    splits = {number for number, layer in layers.items() if layer.get("type") == "SpecialTokensSplit"}
-    inputs = [layers[edge.get("from-layer")] for edge in root.iter("edge") if edge.get("to-layer") in splits]
-    constants = [data.attrib for layer in inputs if layer.get("type") == "Const" for data in layer.iter("data")]
+    constants = [data.attrib for data in constants_of(root, ("SpecialTokensSplit",))]
     content = (folder / "openvino_tokenizer.bin").read_bytes()
     return [content[int(data["offset"]) :][: int(data["size"])].decode() for data in constants]

@@ -25,11 +25,9 @@ ALL = "all"  # stands for every policy or strategy that the pair supports
 MOST_VARIANTS = 500  # bounds a table and its charts; the widest useful grid has about 60
 MOST_REPEATS = 1000  # bounds the time and the file of a run
 MOST_MINUTES = 24 * 60  # a day
-CONFIRMING_RUNS = 8  # further runs of the fastest setting, at least; hand-set: they halve a typical interval
-TRYING_SHARE = 0.6  # of a time limit, if the fastest runs on: more leaves its interval wide, less tries too few
 MAX_REPEATS_IN_TIME = 12  # within a time limit: more would hardly narrow an interval that covers prompts and drift
 # conditions rather than choices: the fastest setting is looked for under each of them
-CONDITIONS = ("temperature", "precision", "concurrency", "file")
+CONDITIONS = ("temperature", "precision", "concurrency")
 PARTS = {"target": "precision", "draft": "draft_precision", "cache": "kv_cache_precision"}  # the runtime settings
 _AS_LOADED = "as loaded"
 
@@ -58,7 +56,7 @@ class Axes(Checked):
 
     lookaheads: tuple[int, ...] = Field((), description="such as 1-8,12")
     thresholds: tuple[float, ...] = Field((), description="confidence thresholds, such as 0.3,0.6")
-    policies: tuple[str, ...] = Field((), description="such as auto,heuristic; all: those without a number")
+    policies: tuple[str, ...] = Field((), description="such as auto; all: those without a number")
     strategies: tuple[str, ...] = Field(
         (), description="engine and strategy, such as 'traced auto,genai constant'; all: those that the pair supports"
     )
@@ -245,9 +243,7 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """With `confirm`, the fastest variant runs on at the end, which narrows its interval. `minutes` counts from the
-    first warm-up; each stage has a run at least.
-    """
+    """`minutes` counts from the first warm-up; each stage has a run at least."""
 
     pair: ModelPair
     tasks: Sequence[Task]
@@ -255,7 +251,6 @@ class Plan:
     variants: Mapping[str, Variant]
     repeats: int = 3
     minutes: float | None = None
-    confirm: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.repeats <= MOST_REPEATS:
@@ -270,15 +265,10 @@ class Plan:
         """Rows without a time limit."""
         single = sum(variant.concurrency is None for variant in self.variants.values())
         per_repeat = single * len(self.tasks) + len(self.variants) - single
-        return per_repeat * self.repeats + self.confirm * self.again * len(self.tasks)
-
-    @property
-    def again(self) -> int:
-        """Further runs of the fastest variant on each prompt."""
-        return max(-(-CONFIRMING_RUNS // len(self.tasks)), self.repeats if self.minutes is not None else 0)
+        return per_repeat * self.repeats
 
     def stages(self) -> Iterator[Stage]:
-        """All but those that confirm. GenAI keeps one speculative pipeline, so each drafter has its own stage."""
+        """GenAI keeps one speculative pipeline, so each drafter has its own stage."""
         kinds: dict[tuple[str, str, bool], list[Variant]] = {}
         for variant in self.variants.values():
             kind = variant.session, variant.settings.drafter, variant.concurrency is not None
@@ -286,17 +276,13 @@ class Plan:
         done = 0
         for variants in kinds.values():
             done += len(variants)
-            until = done / len(self.variants) * (TRYING_SHARE if self.confirm else 1)
-            yield self._stage(variants, range(self.repeats), until)
+            yield self._stage(variants, done / len(self.variants))
 
-    def more_of(self, name: str) -> Stage:
-        return self._stage([self.variants[name]], range(self.repeats, self.repeats + self.again), 1.0)
-
-    def _stage(self, variants: Sequence[Variant], repeats: range, until: float) -> Stage:
+    def _stage(self, variants: Sequence[Variant], until: float) -> Stage:
         first = variants[0]
         groups = [
             Group(repeat, task, order)
-            for repeat in repeats
+            for repeat in range(self.repeats)
             for task, order in self._shuffled(variants, Random(repeat))  # every stage begins with the same prompts
         ]
         pair = self.pair.model_copy(update={"runtime": first.runtime})
@@ -332,7 +318,6 @@ class Preset:
     limit: int | None = None
     repeats: int = 3
     minutes: float | None = None
-    confirm: bool = False
 
     def settings(self, pair: ModelPair, **chosen: Any) -> GenerationSettings:
         """Return the pair's defaults, with the settings that this measurement needs."""
@@ -358,7 +343,7 @@ class Preset:
             tasks = [task for task in tasks if not task.before]
         limit = minutes if minutes is not None or repeats is not None else self.minutes
         repeats = repeats or (MAX_REPEATS_IN_TIME if limit is not None else self.repeats)
-        return Plan(pair, tasks, settings, grid(pair, settings, chosen), repeats, limit, self.confirm)
+        return Plan(pair, tasks, settings, grid(pair, settings, chosen), repeats, limit)
 
 
 PRESETS = {
@@ -372,7 +357,6 @@ PRESETS = {
             Axes(lookaheads=(1, 2, 3, 4, 5, 6, 8, 10), thresholds=(0.3, 0.6), policies=(ALL,)),
             limit=2,
             minutes=2,
-            confirm=True,
         ),
         Preset(
             "bench",
@@ -388,21 +372,6 @@ PRESETS = {
             CONCURRENT[0],
             limit=8,
             repeats=6,  # one row a repeat; the interval of fewer than five is a guess
-        ),
-        Preset(
-            "temperature",
-            "Vary the sampling temperature",
-            "measure how acceptance and speedup change with the sampling temperature",
-            Axes(temperatures=(0.0, 0.4, 0.8, 1.2)),
-            next(name for name, engine in ENGINES.items() if engine.samples_exactly),
-            limit=8,
-        ),
-        Preset(
-            "precision",
-            "Vary the precision",
-            "measure how acceptance and speedup change with the precision of target, draft and KV cache",
-            Axes(precisions=("as loaded", "target f32", "target bf16", "cache u8")),
-            limit=8,
         ),
         Preset("measure", "Nothing", "measure a grid; options with several values are its axes"),
     )

@@ -143,7 +143,7 @@ def chosen_tasks(
 
 
 def read_prompts(path: Path, *, whole: bool = False) -> PromptFile:
-    """Read a file, a folder saved by Hugging Face datasets, or standard input (`-`); `whole`: a text is one prompt.
+    """Read a file or standard input (`-`); `whole`: a text is one prompt.
 
     Names used again are numbered. FileError: the file is missing, too large, or of another kind.
     """
@@ -180,8 +180,6 @@ def _numbered(what: str, values: Iterable[Any]) -> _Records:
 
 
 def _records(path: Path, name: str, *, whole: bool) -> _Records:
-    if path.is_dir():
-        return _columnar(path, name, "datasets")
     kind = Path(name.lower().removesuffix(".gz")).suffix
     if kind in _NO_TEXT:
         raise FileError(f"Cannot read prompts from {kind[1:].upper()}; save {quoted(name)} as text, CSV or JSON.")
@@ -195,7 +193,7 @@ def _records(path: Path, name: str, *, whole: bool) -> _Records:
     if len(data) > MOST_BYTES:
         raise FileError(f"{quoted(name)} is larger than {MOST_BYTES // 2**20} MB; choose a smaller file.")
     if data.startswith(b"PAR1"):
-        return _columnar(BytesIO(data), name, "pyarrow")
+        return _columnar(data, name)
     try:  # Excel and PowerShell write UTF-16
         text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
         if "\0" in text or text.startswith("PK\x03\x04"):  # as of Excel
@@ -215,25 +213,19 @@ def _records(path: Path, name: str, *, whole: bool) -> _Records:
     return _numbered("prompt", filter(None, map(str.strip, parts)))
 
 
-def _columnar(source: Path | BytesIO, name: str, package: str) -> _Records:
-    """The rows of a Parquet file, or of all splits of a folder that `save_to_disk` wrote."""
+def _columnar(data: bytes, name: str) -> _Records:
+    """The rows of a Parquet file."""
     try:
-        if isinstance(source, Path):
-            from datasets import load_from_disk
+        from pyarrow.parquet import ParquetFile
 
-            splits = load_from_disk(str(source))
-            rows = chain.from_iterable(splits.values() if isinstance(splits, dict) else [splits])
-        else:
-            from pyarrow.parquet import ParquetFile
-
-            # few at once: a long text that is stored once may belong to every row
-            rows = chain.from_iterable(batch.to_pylist() for batch in ParquetFile(source).iter_batches(16))
-        yield from _numbered("row", map(_decoded, rows))
+        # few at once: a long text that is stored once may belong to every row
+        batches = ParquetFile(BytesIO(data)).iter_batches(16)
+        yield from _numbered("row", map(_decoded, chain.from_iterable(batch.to_pylist() for batch in batches)))
     except ImportError as error:
-        advice = f"install it with pip install {package}, or save the prompts as text, CSV or JSON."
-        raise FileError(f"{quoted(name)} needs the package {package}; {advice}") from error
+        advice = "install it with pip install pyarrow, or save the prompts as text, CSV or JSON."
+        raise FileError(f"{quoted(name)} needs the package pyarrow; {advice}") from error
     except (OSError, ValueError, RuntimeError) as error:
-        raise FileError(f"{quoted(name)} is damaged, or no saved dataset; choose another file.") from error
+        raise FileError(f"{quoted(name)} is damaged; choose another file.") from error
 
 
 def _decoded(value: Any) -> Any:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from specdemo.capabilities import effective
-from specdemo.errors import FileError, capitalised, listed, quoted
-from specdemo.experiments.plan import CONDITIONS, Variant
-from specdemo.experiments.rows import Point, Result, Row, fastest, points
+from specdemo.errors import capitalised, listed
+from specdemo.experiments.plan import CONDITIONS
+from specdemo.experiments.rows import Point, Result, fastest, points
 from specdemo.exports.html import PLOTTING, filled, in_script, plotting
-from specdemo.files import ASSETS, colours, json_file, json_value, read_bytes, write_each
+from specdemo.files import ASSETS, colours, json_file, write_each
 from specdemo.records import SIDES
 from specdemo.results import metrics
 from specdemo.results.estimate import BUSY_SHARE, INTERVAL, Speedup, mean_load
@@ -21,7 +21,6 @@ from specdemo.results.figures import Figure, Spot, as_data, compared
 from specdemo.results.words import shared_words
 from specdemo.text import cell_markdown, counted, milliseconds, number, percent
 
-_MOST_BYTES = 256 * 2**20  # of a report to compare with; 10,000 rows take about 100 MB
 _NAMED = 4  # of the settings that may be as fast
 _COLUMNS = (
     "speedup", "τ", "α", "outputs", "tokens/s", "plain tokens/s", "TTFT", "plain TTFT", "TPOT", "plain TPOT", "runs",
@@ -277,37 +276,6 @@ def _charts(result: Result, measured: Sequence[Point], by_task: Sequence[Point])
 def _speedup_at(place: Any, point: Point) -> Spot:
     speedup = point.speedup
     return place, speedup.ratio, speedup.low, speedup.high, f"{speedup}, {point.outputs}"
-
-
-def read_result(path: Path) -> Result:
-    """Read the JSON of a report, or raise a FileError."""
-    try:
-        return Result.model_validate(json_value(read_bytes(path, _MOST_BYTES, "a measurement")))
-    except ValueError as error:  # of pydantic, too
-        advice = f"{quoted(path.name)} is not a measurement; choose a file that `specdemo measure --json` wrote."
-        raise FileError(advice) from error
-
-
-def joined(here: Result, there: Result, name: str) -> Result:
-    """Join both results on their common prompts; `name` marks the other's rows. FileError: there are none."""
-    tasks_here, tasks_there = (
-        {task.name: task.model_dump(exclude={"task"}) for task in result.tasks} for result in (here, there)
-    )
-    common = {name for name, task in tasks_here.items() if tasks_there.get(name) == task}
-    if not common:
-        raise FileError(f"{quoted(name)} has no prompt in common with this measurement; measure the same prompts.")
-    common |= {""} if tasks_here == tasks_there else set()  # rows of several requests at once hold all prompts
-    rows: list[Row] = []
-    variants: dict[str, Variant] = {}
-    for result, place, mark in ((here, "this", ""), (there, name, f", {name}")):
-        rows += [
-            row.model_copy(update={"variant": row.variant + mark}) for row in result.rows if row.prompt in common
-        ]
-        for key, variant in result.variants.items():
-            variants[key + mark] = variant.model_copy(update={"values": variant.values | {"file": place}})
-    total = here.total - len(here.rows) + len(rows)
-    tasks = [task for task in here.tasks if task.name in common]
-    return here.model_copy(update={"tasks": tuple(tasks), "rows": tuple(rows), "variants": variants, "total": total})
 
 
 def to_markdown(report: Report) -> str:

@@ -196,7 +196,9 @@ def run(
     state, session = _State(plan, stop), ""
     yield state.progress("starting")
     with ExitStack() as engines:
-        for stage in state.stages():
+        for stage in plan.stages():
+            if stop():
+                return
             if loaded is None and session != stage.session:
                 yield state.progress(f"loading {stage.session}")
                 engines.close()
@@ -236,15 +238,6 @@ class _State:
         self.began: float | None = None
         self.warm: tuple[str, str] | None = None  # session and drafter of what was rehearsed last
         self.answers: dict[tuple[str, ...], str] = {}  # the target's own, by system prompt and all turns so far
-
-    def stages(self) -> Iterator[Stage]:
-        for stage in self.plan.stages():
-            if self.stop():
-                return
-            yield stage
-        best = fastest(points(self.result())) if self.plan.confirm else None
-        if best is not None and not self.stop():
-            yield self.plan.more_of(best.variant)
 
     def measure(self, stage: Stage, engine: Engine, costs: Costs | None) -> Iterator[Row]:
         self.began = self.began or perf_counter()

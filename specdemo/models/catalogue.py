@@ -20,7 +20,7 @@ from pydantic import Field, TypeAdapter
 from specdemo.capabilities import DRAFT_KINDS, effective, strategies
 from specdemo.errors import FolderError, ModelError, PairError, SettingsError, UnknownNameError, quoted
 from specdemo.files import ASSETS, expand_path, is_writable, list_folder, own_cache
-from specdemo.models.converted import conversions, file_digest, has_int8_weights, is_converted
+from specdemo.models.converted import conversions, file_digest, has_integer_weights, is_converted
 from specdemo.models.devices import int8_runtime, memory_needed
 from specdemo.models.folder import inspect_folder, own_head
 from specdemo.models.gguf import inspect_model
@@ -109,7 +109,7 @@ class Entry(Record):
     def memory_bytes(self) -> int:
         """Estimated memory of the pair with GenAI's engine."""
         draft = self.draft.disk_bytes if self.draft is not None else 0
-        return memory_needed(self.target.disk_bytes, draft, RuntimeSettings().cache_size, "genai")
+        return memory_needed(self.target.disk_bytes, draft, "genai")
 
 
 @cache
@@ -278,14 +278,15 @@ def defaults_of(target: Model) -> Defaults:
     if target.server is not None:
         return Defaults(generation={"engine": "server", "policy": "server"})
     for entry in catalogue():
-        if target.path is not None and _matches(target.path, entry.target):
+        if is_source(target, entry.target):
             return entry.defaults
     return Defaults()
 
 
-def _matches(path: Path, source: Source) -> bool:
-    """Whether a path is the catalogue's model, or a file with its content."""
-    if source.sha256 is not None and path.is_file():
+def is_source(model: Model, source: Source) -> bool:
+    """Whether a model is the catalogue's, or a file with its content, which is read once if it has the same size."""
+    path = model.path
+    if source.sha256 is not None and path is not None and path.is_file():
         with suppress(OSError):  # it is gone or unreadable, so it is compared by its path
             return path.stat().st_size == source.disk_bytes and _has_right_digest(source, path)
     return local_folder(source) == path
@@ -301,7 +302,7 @@ def pair_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
     prompt lookup proposes for a target alone.
     """
     chosen = {"drafter": default_drafter(pair)} | chosen
-    traced = "traced" in DRAFT_KINDS[pair.draft_kind or "model"].engines and has_int8_weights(pair.target)
+    traced = "traced" in DRAFT_KINDS[pair.draft_kind or "model"].engines and has_integer_weights(pair.target)
     if "engine" not in chosen and traced and int8_runtime(pair.runtime) != pair.runtime:
         with suppress(SettingsError):  # a chosen setting needs the other engine
             return _with_defaults(pair, {"engine": "traced"} | chosen)

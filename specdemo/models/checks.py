@@ -6,17 +6,24 @@ both tokenizers encode an example.
 
 import os
 import re
-from collections.abc import Iterable
-from contextlib import suppress
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from pydantic_core import to_json
+
 from specdemo.capabilities import DRAFT_KINDS, ENGINES, LOCAL, EngineName, pair_refusal
-from specdemo.errors import OPENVINO_FAILURES, LoadError, PairError, SettingsError, capitalised
-from specdemo.models.catalogue import catalogue, check_target, require_draft
-from specdemo.models.converted import folder_of, is_converted
+from specdemo.errors import OPENVINO_FAILURES, GGUFError, LoadError, PairError, SettingsError, capitalised
+from specdemo.files import link_or_copy
+from specdemo.models.catalogue import catalogue, check_target, is_source, require_draft
+from specdemo.models.converted import folder_of, is_converted, stored_bytes
 from specdemo.models.devices import in_units, memory_free, memory_needed
+from specdemo.models.folder import read_config
+from specdemo.models.gguf import tokens_of
 from specdemo.records import Model, ModelPair, Record
 from specdemo.settings import Sampling
 from specdemo.strategies import Plain, Strategy
@@ -34,6 +41,8 @@ _IN_PARTS = (
     "choose the genai engine and that head as the draft."
 )
 _TAIL_BYTES = 2**18  # bytes at the end of a tokenizer's XML, with its ids and chat template
+_TOKENIZER = "openvino_tokenizer"
+_NO_LIMIT = 2**30  # tokens; GenAI adds to it those at the beginning, so 2**31 - 1 would overflow
 _MIN_OVERLAP = 0.98
 """Smallest share of the larger vocabulary (Qwen2.5's has 151,936 or 152,064 tokens); only sorts drafts."""
 
@@ -41,7 +50,7 @@ _MIN_OVERLAP = 0.98
 class EngineReport(Record):
     """Whether an engine can run the pair. `reason` says why not, or warns, for example of too little memory.
 
-    `memory_needed` is an upper estimate, in bytes.
+    `memory_needed` is an estimate in bytes, without KV caches of long texts.
     """
 
     engine: EngineName
@@ -70,8 +79,8 @@ class PairReport(Record):
         return any(engine.can_run for engine in self.engines)
 
 
-def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairReport:
-    """Compare the two tokenizers, and the required with the free memory; `cache_size` is in GB."""
+def check_pair(target: Model, draft: Model | None) -> PairReport:
+    """Compare the two tokenizers, and the required with the free memory."""
     check_target(target)
     free = memory_free()
     if target.server is not None:
@@ -82,7 +91,7 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
     difference = _difference(target, compared) if compared is not None else None
     engines = []
     for name in LOCAL:
-        needed = memory_needed(target.weight_bytes or 0, (draft and draft.weight_bytes) or 0, cache_size, name)
+        needed = memory_needed(stored_bytes(target), stored_bytes(draft) if draft is not None else 0, name)
         refusal = _refusal(name, target, draft, difference)
         remark = refusal
         if remark is None and difference is not None:
@@ -91,8 +100,7 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
             remark = f"{unconverted.name!r} is converted when it is first used; the tokenizers are compared then."
         elif remark is None and needed > free:
             remark = (
-                f"It may need {in_units(needed)} of memory, but only {in_units(free)} is free; "
-                "choose a smaller cache size or a smaller pair."
+                f"It may need {in_units(needed)} of memory, but only {in_units(free)} is free; choose a smaller pair."
             )
         engines.append(EngineReport(engine=name, can_run=refusal is None, memory_needed=needed, reason=remark))
     same = difference is None if compared is not None else None
@@ -128,15 +136,15 @@ def drafts_for(target: Model, models: Iterable[Model]) -> list[Model]:
 
 def is_recommended(draft: Model, target: Model) -> bool:
     """Whether a draft very likely fits: the catalogue pairs them, or it is small and has the same tokenizer."""
-    entries = (entry for entry in catalogue() if entry.draft is not None and entry.supported)
-    names = {tuple(source.listed_as for source in entry.sources) for entry in entries}
-    if (target.name, draft.name) in names or (draft.head == "mtp" and draft.path == target.path):
+    pairs = ((entry.target, entry.draft) for entry in catalogue() if entry.draft is not None and entry.supported)
+    listed = any(is_source(draft, second) and is_source(target, first) for first, second in pairs)
+    if listed or (draft.head == "mtp" and draft.path == target.path):
         return True
     if draft.head or draft.architecture != target.architecture:  # only the catalogue knows a head's target
         return False
-    if not all(map(is_converted, (target, draft))) or 2 * (draft.weight_bytes or 0) > (target.weight_bytes or 0):
+    if 2 * (draft.weight_bytes or 0) > (target.weight_bytes or 0):
         return False
-    with suppress(LoadError):
+    with suppress(LoadError, GGUFError):
         return _difference(target, draft) is None
     return False
 
@@ -204,7 +212,10 @@ def with_tokenizers_compared(pair: ModelPair) -> ModelPair:
 @lru_cache(maxsize=64)
 def _difference(target: Model, draft: Model) -> str | None:
     try:
-        check_tokenizers(load_tokenizer(target), load_tokenizer(draft))
+        if target.path and draft.path and target.path.is_file() and draft.path.is_file():
+            check_vocabularies(tokens_of(target.path), tokens_of(draft.path))
+        else:
+            check_tokenizers(load_tokenizer(target), load_tokenizer(draft))
     except PairError as error:
         return str(error)
     return None
@@ -255,10 +266,48 @@ def load_tokenizer(model: Model) -> "openvino_genai.Tokenizer":
     import openvino_genai
 
     try:
-        return openvino_genai.Tokenizer(folder_of(model))
+        with _readable(folder_of(model)) as folder:
+            return openvino_genai.Tokenizer(folder)
     except OPENVINO_FAILURES as error:
         message = f"OpenVINO cannot load the tokenizer of {model.name!r}"
         raise LoadError.of(error, message, "export it again") from error
+
+
+def constants_of(root: ElementTree.Element, kinds: Collection[str]) -> list[ElementTree.Element]:
+    """Return the data of the constants that are inputs of a network's operations of these kinds."""
+    layers = {layer.get("id"): layer for layer in root.iter("layer")}
+    edges = (edge for edge in root.iter("edge") if layers[edge.get("to-layer")].get("type") in kinds)
+    inputs = (layers[edge.get("from-layer")] for edge in edges)
+    return [data for layer in inputs if layer.get("type") == "Const" for data in layer.iter("data")]
+
+
+@contextmanager
+def _readable(folder: Path) -> Iterator[Path]:
+    """Yield a tokenizer's folder, or a copy without what GenAI cannot read or would do silently.
+
+    It cannot read infinite numbers in `config.json`. It lifts a tokenizer's limit, beyond which a text's beginning
+    is cut off, only if the tokenizer combines segments, which that of its GGUF reader does not.
+    """
+    file, config = folder / f"{_TOKENIZER}.xml", read_config(folder)
+    root, content = ElementTree.parse(file).getroot(), file.with_suffix(".bin").read_bytes()
+    combines = any(layer.get("type") == "CombineSegments" for layer in root.iter("layer"))
+    inputs = [] if combines else constants_of(root, ("Minimum", "Truncate"))
+    numbers = [data for data in inputs if data.get("element_type") == "i32"]
+    limits = (int.from_bytes(content[int(data.attrib["offset"]) :][:4], "little") for data in numbers)
+    if min(limits, default=_NO_LIMIT) >= _NO_LIMIT and to_json(config) == to_json(config, inf_nan_mode="null"):
+        yield folder
+        return
+    with TemporaryDirectory(ignore_cleanup_errors=True) as copy:
+        for other in folder.iterdir():
+            if other.name != "config.json" and (other.suffix in (".json", ".jinja") or "_detokenizer." in other.name):
+                link_or_copy(other, Path(copy, other.name))
+        Path(copy, "config.json").write_bytes(to_json(config, inf_nan_mode="null"))
+        content += bytes(-len(content) % 64)
+        for data in numbers:
+            data.set("offset", str(len(content)))
+        ElementTree.ElementTree(root).write(Path(copy, file.name))
+        Path(copy, f"{_TOKENIZER}.bin").write_bytes(content + _NO_LIMIT.to_bytes(4, "little"))
+        yield Path(copy)
 
 
 _EXAMPLE = (

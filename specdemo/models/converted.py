@@ -1,9 +1,8 @@
 """The folder of OpenVINO IR for a model: its own, or the conversion of its GGUF file in our cache.
 
-It is named by the file's SHA-256 digest, our conversion's version and the form of weights. On a processor that
-multiplies int8, four-bit weights become int8 in groups of 64, which changes the chosen token at one to three
-positions in a hundred (docs/models.md). Conversion runs in its own process: it may run out of memory, and the reader
-prints to standard output, which would corrupt JSON there.
+It is named by the file's SHA-256 digest, our conversion's version and the form of weights (docs/models.md).
+Conversion runs in its own process: it may run out of memory, and GenAI's reader of tokenizers prints to standard
+output, which would corrupt JSON there.
 """
 
 import hashlib
@@ -17,14 +16,22 @@ from time import monotonic, time
 
 from specdemo.child import Failure, run_child
 from specdemo.errors import FetchError, LoadError, SpecdemoError
-from specdemo.files import nearest_folder, own_cache, writable, write_bytes
+from specdemo.files import json_text, json_value, nearest_folder, own_cache, writable, write_bytes
 from specdemo.models.devices import in_units, int8_runtime, multiplies_int8
 from specdemo.models.gguf import inspect_gguf
+from specdemo.models.gguf_header import EIGHT_BITS, FOUR_BITS
 from specdemo.records import Model, ModelPair
 from specdemo.settings import RuntimeSettings, WeightsForm
 
-VERSION = 5  # increased when the conversion changes, to redo older ones
-_GROWTH = 3.0  # maximum bytes per byte of GGUF: 4 bits become 8 with scales, while the reader's output still exists
+VERSION = 6  # increased when the conversion changes, to redo older ones
+# Bytes per weight, of matrices: int8 with scales, and half precision. Exact 4-bit weights and int4 keep their bytes,
+# but for scales of their own and an embedding in more bits: measured 1.18 to 1.24 of a GGUF file in Q4_K_M.
+_INT8, _HALF, _KEPT = 1.06, 2.0, 1.25
+# Weights of a model from which 4 bits are faster than 8. EPYC with VNNI, ms a plain step in int4 and int8: 7.4 and
+# 6.5 for 135 million, 16.8 and 16.4 for 0.5 billion, 35 and 39 for 1.5 billion.
+_LARGE = 750_000_000
+_LABELS = {"exact": "exact weights", "int4": "its 4 bits, the rest in int8", "int8": "int8 in groups of 64"}
+_SIZES = "sizes.json"  # bytes of each of a conversion's files
 _STALE_SECONDS = 24 * 3600  # no conversion takes as long
 
 
@@ -38,25 +45,28 @@ def folder_of(model: Model) -> Path:
 
 
 def form_of(model: Model) -> WeightsForm:
-    """Return the form of a GGUF model's weights: as set, else int8 where the processor multiplies it."""
-    if model.form == "auto":
-        return "int8" if multiplies_int8() else "exact"
-    return model.form
+    """Return the form of a GGUF model's weights: as set, else the fastest that chooses nearly the same tokens."""
+    if model.form != "auto":
+        return model.form
+    if not multiplies_int8():
+        return "exact"
+    return "int4" if (model.parameters or 0) >= _LARGE else "int8"
 
 
-def has_int8_weights(model: Model) -> bool:
-    as_int8 = model.path is not None and model.path.is_file() and form_of(model) == "int8"
-    return as_int8 or model.weights in ("int8", "Q8_0")
+def has_integer_weights(model: Model) -> bool:
+    """Whether OpenVINO multiplies the weights as integers, with quantized activations."""
+    rounded = model.path is not None and model.path.is_file() and form_of(model) != "exact"
+    return rounded or model.weights in ("int8", "Q8_0")
 
 
 def traced_runtime(pair: ModelPair) -> RuntimeSettings:
-    return int8_runtime(pair.runtime) if has_int8_weights(pair.target) else pair.runtime
+    return int8_runtime(pair.runtime) if has_integer_weights(pair.target) else pair.runtime
 
 
 def stored_form(model: Model) -> str | None:
     if model.path is None or not model.path.is_file():
         return None
-    label = {"exact": "exact weights", "int8": "int8 in groups of 64"}[form_of(model)]
+    label = _LABELS[form_of(model)]
     if model.form != "auto":
         return f"{label} (as set)"
     return f"{label} (this processor {'multiplies' if multiplies_int8() else 'does not multiply'} int8)"
@@ -70,11 +80,19 @@ def is_converted(model: Model) -> bool:
 def converted_folder(path: Path, form: WeightsForm) -> Path | None:
     """Return the folder of a file's conversion, if any, by its stored digest, so that no file is hashed."""
     digest = _recorded_digest(path)
-    return folder if digest is not None and (folder := _conversion_folder(digest, form)).is_dir() else None
+    return folder if digest is not None and _is_whole(folder := _conversion_folder(digest, form)) else None
 
 
 def _conversion_folder(digest: str, form: WeightsForm) -> Path:
-    return conversions() / f"{digest}-{VERSION}{'-int8' * (form == 'int8')}"
+    return conversions() / f"{digest}-{VERSION}-{form}"
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether all files of a conversion have the sizes that they were written with; else it is made again."""
+    with suppress(OSError, ValueError, TypeError):
+        sizes = json_value((folder / _SIZES).read_bytes())
+        return bool({name: (folder / name).stat().st_size for name in sizes} == sizes)
+    return False
 
 
 def conversions() -> Path:
@@ -96,7 +114,8 @@ def file_digest(path: Path) -> str:
 
 def _recorded_digest(path: Path) -> str | None:
     with suppress(OSError, UnicodeDecodeError):
-        return _digest_file(path).read_text(encoding="ascii")
+        digest = _digest_file(path).read_text(encoding="ascii")
+        return digest if len(digest) == hashlib.sha256().digest_size * 2 else None
     return None
 
 
@@ -136,9 +155,22 @@ def convert_gguf(path: Path, form: WeightsForm) -> Iterator[float]:
                 yield monotonic() - start
 
 
+def stored_bytes(model: Model) -> int:
+    """Return the bytes of a model's weights as they are loaded; of a file that is not converted yet, an estimate."""
+    if model.path is None or not model.path.is_file():
+        return model.weight_bytes or 0
+    if is_converted(model):
+        return (folder_of(model) / "openvino_model.bin").stat().st_size
+    form = form_of(model)
+    if form == "int8" or (form == "int4" and model.weights not in FOUR_BITS):
+        return int(_INT8 * model.parameters)
+    kept = model.weights in (*FOUR_BITS, *EIGHT_BITS)
+    return int(_KEPT * (model.weight_bytes or 0) if kept else _HALF * model.parameters)
+
+
 def _check_disk(model: Model) -> None:
     folder = nearest_folder(conversions())
-    needed, free = int((model.weight_bytes or 0) * _GROWTH), shutil.disk_usage(folder).free
+    needed, free = stored_bytes(model), shutil.disk_usage(folder).free
     if needed > free:
         raise FetchError(
             f"The conversion of {model.name!r} may need {in_units(needed)}, but {folder} has only {in_units(free)} "
@@ -158,11 +190,23 @@ def convert_here(path: Path, scratch: Path, form: WeightsForm) -> None:
 
     digest = file_digest(path)
     folder = _conversion_folder(digest, form)
-    if folder.is_dir():  # the same content under another name
+    if _is_whole(folder):  # the same content under another name
         return
-    convert.store(path, scratch / "work", form)
+    work = scratch / "work"
+    try:
+        convert.store(path, work, form)
+        write_bytes(json_text({file.name: file.stat().st_size for file in work.iterdir()}).encode(), work / _SIZES)
+    except Exception as error:
+        shutil.rmtree(work, ignore_errors=True)
+        try:
+            _check_disk(inspect_gguf(path))
+        except FetchError as full:  # OpenVINO's writer only says "iostream error"
+            raise FetchError(f"The disk is full. {full}").because(error) from error
+        raise
+    if not _is_whole(folder):
+        shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):  # another process was faster
-        (scratch / "work").rename(folder)
+        work.rename(folder)
     for other in conversions().glob(f"{digest}-*"):
         if not other.name.startswith(f"{digest}-{VERSION}"):
             shutil.rmtree(other, ignore_errors=True)

@@ -4,9 +4,11 @@ Processors of one name can differ by half: VNNI and AMX multiply int8 and bf16 s
 verifying more tokens costs little. OpenVINO is imported inside functions, since listing models does not need it.
 """
 
+import ctypes
 import logging
 import os
 import platform
+import re
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
@@ -83,14 +85,22 @@ def usable_processors() -> int:
     return number if quota is None else min(number, max(1, int(quota[0])))
 
 
-def memory_needed(target_bytes: int, draft_bytes: int, cache_gb: int, engine: EngineName) -> int:
-    """Return the maximum bytes of weights and KV caches.
+FIXED_BYTES = 400e6
+"""Weights of the largest model whose passes the traced engine compiles by length. Each length packs the weights again
+(SmolLM2-135M: 200 MB, two seconds of a core) and saves 1 to 2 ms a pass, which larger models hardly feel."""
+_PACKED, _LENGTHS = 1.1, 8.0  # bytes per byte of weights: of each copy, and of passes compiled by length
 
-    GenAI's two pipelines each hold a target and a cache, and the draft is loaded again to replay its proposals; the
-    traced engine holds each model once. Caches fill with use: in GenAI, a pair of 113 MB with 1 GB of cache took
-    0.7 GB, where this returns 2.4.
+
+def memory_needed(target_bytes: int, draft_bytes: int, engine: EngineName) -> int:
+    """Estimate the bytes of an engine's process with a pair of these stored weights, without KV caches of long texts.
+
+    Measured, in GB, with estimates: traced, 1.5 and 0.5 billion weights 2.3 (2.3), SmolLM2 with its head 1.4 (1.5);
+    GenAI, 1.5 and 0.5 billion 3.8 (3.8), where each side has its own target.
     """
-    return ENGINES[engine].copies * (target_bytes + draft_bytes + cache_gb * 2**30)
+    needed = _PACKED * (ENGINES[engine].copies * target_bytes + draft_bytes)
+    if engine == "traced":
+        needed += _LENGTHS * sum(size for size in (target_bytes, draft_bytes) if size <= FIXED_BYTES)
+    return int(1e8 + needed)  # 0.1 GB: Python and OpenVINO
 
 
 def memory_total() -> int:
@@ -99,6 +109,24 @@ def memory_total() -> int:
 
 def memory_free() -> int:
     return int(psutil.virtual_memory().available)
+
+
+_DONT_NEED = 4  # MADV_DONTNEED of Linux
+
+
+def release_mapped_weights() -> None:
+    """Give back the memory of weights that were read from their files, and which OpenVINO has packed since then.
+
+    It keeps the files mapped, so that their pages would count as this process's memory; what is needed again, such as
+    a row of the embedding, is read again. Only on Linux.
+    """
+    with suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            span, access, *_, file = line.split(maxsplit=5)
+            if access.startswith("r--") and file.endswith("_model.bin"):
+                begin, end = (int(address, 16) for address in span.split("-"))
+                library.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _DONT_NEED)
 
 
 def in_units(amount: float) -> str:
@@ -144,17 +172,19 @@ def devices() -> list[Device]:
 def check_devices(runtime: RuntimeSettings, *, head: bool = False) -> None:
     import openvino
 
-    if head and runtime.device == "AUTO":  # GenAI queries properties that only real devices have
-        raise DeviceError("The target of an EAGLE-3 head cannot run on AUTO; choose a device, such as CPU.")
+    if head and runtime.device.startswith(("AUTO", "HETERO")):  # GenAI queries properties that only real devices have
+        raise DeviceError(
+            f"The target of an EAGLE-3 head cannot run on {runtime.device}; choose a device, such as CPU."
+        )
 
     available = openvino.Core().available_devices
     accepted = {*available, *(name.partition(".")[0] for name in available), "AUTO"}  # GPU is another name of GPU.0
-    for device in {runtime.device, draft_device(runtime)}:
+    chosen = (re.sub("^(AUTO|HETERO):", "", name) for name in (runtime.device, draft_device(runtime)))
+    for device in ",".join(chosen).split(","):  # AUTO:GPU,CPU; GenAI cannot run on MULTI
         bare = device.removesuffix(".0")
         if bare not in accepted:
-            raise DeviceError(
-                f"This machine has no device {quoted(device)}; choose one of {', '.join([*available, 'AUTO'])}."
-            )
+            names = f"{', '.join([*available, 'AUTO'])}, or several as in HETERO:{available[0]}"
+            raise DeviceError(f"This machine has no device {quoted(device)}; choose one of {names}.")
         if bare.startswith("NPU"):
             raise DeviceError(f"{_NPU}; choose CPU or GPU.")
 
@@ -191,7 +221,8 @@ def device_name(device: str) -> str:
 def properties(runtime: RuntimeSettings, device: str, *, group: int = _GROUP_SIZE) -> dict[str, str]:
     """Return the properties to compile a model with; where activations are quantized, `group` of them share a scale.
 
-    The cache of compiled models holds no weights, which are read from the model's folder.
+    Compiled models are cached for other devices only: on a CPU, reading one takes longer than compiling it (1.5
+    billion weights: 2.8 against 1.1 s), and it is as large as the weights.
     """
     on_cpu = device.startswith("CPU")
     chosen = _environment_properties() if on_cpu else {}
@@ -211,7 +242,7 @@ def properties(runtime: RuntimeSettings, device: str, *, group: int = _GROUP_SIZ
         if chosen.get("INFERENCE_PRECISION_HINT") == "bf16":
             raise DeviceError(f"{_CRASH}; choose precision f32 or two threads.")
         chosen["INFERENCE_PRECISION_HINT"] = "f32"
-    if runtime.model_cache and _can_cache(own_cache() / "compiled"):
+    if runtime.model_cache and not on_cpu and _can_cache(own_cache() / "compiled"):
         chosen |= {"CACHE_DIR": str(own_cache() / "compiled"), "CACHE_MODE": "OPTIMIZE_SIZE"}
     return chosen
 

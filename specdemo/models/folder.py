@@ -5,6 +5,7 @@ precision, and whether the copy is complete.
 """
 
 import xml.etree.ElementTree as ElementTree
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +13,8 @@ from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
+
+from pydantic_core import from_json
 
 from specdemo.errors import FolderError, ModelError, quoted
 from specdemo.files import json_value
@@ -23,6 +26,11 @@ _DETOKENIZER = ("openvino_detokenizer.xml", "openvino_detokenizer.bin")
 _TOKENIZER = ("openvino_tokenizer.xml", "openvino_tokenizer.bin", *_DETOKENIZER)
 REQUIRED = (*_MODEL, *_TOKENIZER)
 _EXPORT = "export it with: optimum-cli export openvino --model MODEL --weight-format int8 FOLDER"
+_STATELESS = (
+    "was exported without a state, so it has no KV cache; "
+    "export it again with: optimum-cli export openvino --model MODEL --task text-generation-with-past FOLDER"
+)
+CONVERT_TOKENIZER = "convert it with: convert_tokenizer MODEL --with-detokenizer --output FOLDER"
 _ENCODER_DECODER = (
     "is an encoder–decoder, for which OpenVINO GenAI has no speculative decoding; choose a decoder-only model"
 )
@@ -55,6 +63,11 @@ def cached_until_changed(inspect: Callable[[Path], Model]) -> Callable[[Path], M
         try:
             files = sorted(file for file in (path.iterdir() if path.is_dir() else [path]) if file.is_file())
             states = [(file.name, file.stat()) for file in files]
+            for file in files if path.is_file() else path.glob("openvino_*"):
+                if file.stat().st_size < 200 and file.read_bytes().startswith(b"version https://git-lfs"):
+                    raise FolderError(
+                        f"{quoted(file.name)} is only a pointer of Git LFS; fetch it with: git lfs pull."
+                    )
             model = result(path, tuple((name, state.st_mtime_ns, state.st_size) for name, state in states))
         except OSError as error:
             raise FolderError(f"{quoted(str(path))} cannot be read ({error.strerror}); check it.") from error
@@ -89,7 +102,7 @@ def inspect_folder(path: Path) -> Model:
         raise FolderError(f"{quoted(path.name)} is not a model; give a GGUF file or an OpenVINO folder.")
     if not path.is_dir():
         raise FolderError(f"There is no folder {quoted(str(path))}; check the path.")
-    config = _read_config(path) if (path / "config.json").is_file() else {}
+    config = read_config(path)
     if (path / "openvino_encoder_model.xml").is_file() or config.get("is_encoder_decoder"):
         raise FolderError(f"The model in {path.name!r} {_ENCODER_DECODER}.")
     in_parts = (path / _PARTS[-2]).is_file() and not (path / _MODEL[0]).is_file()
@@ -101,17 +114,23 @@ def inspect_folder(path: Path) -> Model:
     head = None if in_parts else _head(config, network.modes if network is not None else frozenset())
     missing = [name for name in (*networks, *(() if head else _TOKENIZER)) if not (path / name).is_file()]
     if len(missing) == len(REQUIRED):
-        raise FolderError(f"The folder {path.name!r} contains no OpenVINO model; {_EXPORT}.")
+        inner = [file.parent.name for file in sorted(path.glob(f"*/{_MODEL[0]}"))]
+        advice = f"choose {quoted(inner[0])} inside it" if inner else _EXPORT
+        raise FolderError(f"The folder {path.name!r} contains no OpenVINO model; {advice}.")
+    if missing == [*_TOKENIZER]:
+        raise FolderError(f"The folder {path.name!r} has no OpenVINO tokenizer; {CONVERT_TOKENIZER}.")
     detokenizer = not head and not set(_DETOKENIZER) <= set(missing)
     if not detokenizer and not in_parts:
         missing = [name for name in missing if name not in _DETOKENIZER]
     if missing or network is None:
         raise FolderError(f"The folder {path.name!r} lacks {', '.join(missing)}; copy the whole folder again.")
+    if not network.stateful and head != "dflash":  # a DFlash draft may do without
+        raise FolderError(f"The model in {path.name!r} {_STATELESS}.")
     for other in () if head else ("openvino_tokenizer", "openvino_detokenizer")[: 1 + detokenizer]:
         _read_network(path, other)
     sizes = _sizes(network)
-    text_config = config.get("text_config", config)  # multimodal exports nest the language model's settings
     try:
+        text_config = config.get("text_config") or config  # multimodal exports nest the language model's settings
         return Model(
             name=path.name,
             path=path,
@@ -148,22 +167,24 @@ def own_head(model: Model) -> Model:
 
 
 class _Network(NamedTuple):
-    """Type, shape and end offset of each constant, number of logits, and head modes."""
+    """Type, shape and end offset of each constant, number of logits, head modes, and whether it keeps a state."""
 
     constants: list[tuple[str, tuple[int, ...], int]]
     logits: int | None
     modes: frozenset[str]
+    stateful: bool
 
 
 def _read_network(path: Path, stem: str) -> _Network:
     """Read a network's XML, and check that its .bin file is long enough."""
-    constants, logits, modes = [], None, set[str]()
+    constants, logits, modes, stateful = [], None, set[str](), False
     try:
         for _, layer in ElementTree.iterparse(path / f"{stem}.xml"):
             if layer.tag == "port" and "logits" in layer.get("names", "").split(","):
                 logits = int(layer[-1].text or 0) if len(layer) else None
             if layer.tag in _MODES and layer.get("value", "").lower() in _TRUE:
                 modes.add(layer.tag)
+            stateful = stateful or layer.get("type") == "ReadValue"
             if layer.tag == "layer" and layer.get("type") == "Const":
                 data = layer.find("data")
                 if data is not None:
@@ -177,7 +198,7 @@ def _read_network(path: Path, stem: str) -> _Network:
         raise FolderError(
             f"{stem}.bin in {path.name!r} has {present} of {needed} bytes; the copy is incomplete, copy it again."
         )
-    return _Network(constants, logits if logits is not None and logits > 0 else None, frozenset(modes))
+    return _Network(constants, logits if logits is not None and logits > 0 else None, frozenset(modes), stateful)
 
 
 def _sizes(network: _Network) -> Counter[str]:
@@ -215,9 +236,12 @@ def _head(config: dict[str, Any], modes: frozenset[str]) -> HeadName | None:
     return "dflash" if "dflash_config" in config or "dflash" in names else None
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
+    """Return a folder's `config.json`, empty if there is none. Python writes infinite numbers as Infinity."""
+    if not (path / "config.json").is_file():
+        return {}
     try:
-        config = json_value(read_start(path / "config.json"))
+        config = from_json(read_start(path / "config.json").removeprefix(BOM_UTF8))
     except ValueError as error:
         raise FolderError(f"config.json in {path.name!r} is damaged; copy the folder again.") from error
     if not isinstance(config, dict):

@@ -12,7 +12,7 @@ from specdemo.models.gguf_header import BLOCKS, Header, incomplete, read_array, 
 from specdemo.models.gguf_keys import refusal_of
 from specdemo.records import Model
 
-FAMILIES = ("llama", "qwen2", "qwen3")  # architectures supported by the reader of openvino-genai 2026.4
+FAMILIES = ("llama", "qwen2", "qwen3")  # architectures that gguf_network.py builds
 
 
 def inspect_model(path: Path) -> Model:
@@ -74,11 +74,17 @@ def vocabulary_of(header: Header) -> int | None:
     return next((tensor.shape[-1] for tensor in header.tensors if tensor.name == "token_embd.weight"), None)
 
 
+def tokens_of(path: Path) -> dict[bytes, int]:
+    """Return the ids of a file's tokens, to compare its tokenizer before it is converted."""
+    tokens = read_array(path, read_header(path).metadata.get("tokenizer.ggml.tokens"))
+    return {token: id_ for id_, token in enumerate(tokens)}
+
+
 def check_readable(header: Header) -> None:
     name, family = header.file, header.family
     if family not in FAMILIES:
         raise GGUFError(
-            f"{name!r} has the {quoted(family)[1:-1]} architecture, which OpenVINO GenAI does not read from GGUF; "
+            f"{name!r} has the {quoted(family)[1:-1]} architecture, which specdemo does not convert; "
             f"choose one of {', '.join(FAMILIES)}, or export the original with optimum-intel."
         )
     if (header.integer("split.count") or 1) > 1:
@@ -90,8 +96,8 @@ def check_readable(header: Header) -> None:
     unsupported = [kind for kind, _ in types.most_common() if kind not in BLOCKS]
     if unsupported:
         raise GGUFError(
-            f"{name!r} holds {', '.join(unsupported)} tensors, which OpenVINO GenAI does not read; "
-            f"choose a file quantized as one of {', '.join(BLOCKS)}, such as Q4_K_M."
+            f"{name!r} holds {', '.join(unsupported)} tensors, which the gguf package does not unpack; "
+            "choose a file of another quantization, such as Q4_K_M."
         )
     if not any(len(tensor.shape) > 1 for tensor in header.tensors):
         raise GGUFError(f"{name!r} holds no weights; choose another file.")

@@ -15,6 +15,8 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
 from specdemo.errors import GGUFError, quoted
 
 _MAGIC, _VERSIONS = b"GGUF", (2, 3)
@@ -29,17 +31,21 @@ _MAX_TEXT = 2**23  # bytes of all keys, names and texts that are read; a chat te
 _MAX_STRINGS = 2**22  # in all arrays together; a vocabulary of 262,144 tokens has twice as many merges
 _MAX_WEIGHTS = 2**44
 _MAX_ALIGNMENT = 2**16
-BLOCKS = {
-    "F32": (1, 4), "F16": (1, 2), "BF16": (1, 2), "Q4_0": (32, 18), "Q4_1": (32, 20), "Q8_0": (32, 34),
-    "Q4_K": (256, 144), "Q6_K": (256, 210),
-}  # fmt: skip
-"""Weights and bytes per block of the tensor types that can be converted."""
-_NAMES = (
-    "F32 F16 Q4_0 Q4_1 Q4_2 Q4_3 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ2_XXS IQ2_XS IQ3_XXS IQ1_S "
-    "IQ4_NL IQ3_S IQ2_S IQ4_XS I8 I16 I32 I64 F64 IQ1_M BF16"
-)
-_TYPES = dict(enumerate(_NAMES.split(" "))) | {34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4"}
-TYPE_NUMBERS = {name: number for number, name in _TYPES.items()}
+_OTHER_KINDS = (
+    "I8",
+    "I16",
+    "I32",
+    "I64",
+    "F64",
+    "Q8_1",
+    "Q8_K",
+    "Q1_0",
+)  # none of weights, or not unpacked by `gguf`
+BLOCKS = {kind.name: size for kind, size in GGML_QUANT_SIZES.items() if kind.name not in _OTHER_KINDS}
+"""Weights and bytes per block of the kinds of tensors that can be converted."""
+FOUR_BITS, EIGHT_BITS = ("Q4_0", "Q4_1", "Q4_K"), ("Q5_0", "Q8_0", "Q6_K")
+"""Kinds whose integers OpenVINO can keep, in as many bits."""
+_KINDS = {kind.value: kind.name for kind in GGMLQuantizationType}
 
 
 class Tensor(NamedTuple):
@@ -223,7 +229,7 @@ class _Parser:
         if not 0 < prod(shape) <= _MAX_WEIGHTS:
             raise self._damaged(f"the tensor {quoted(name)} has {prod(shape)} weights")
         number = self._number(_U32)
-        kind = _TYPES.get(number, f"type {number}")
+        kind = _KINDS.get(number, f"type {number}")
         if kind in BLOCKS and shape[0] % BLOCKS[kind][0]:
             raise self._damaged(f"rows of the tensor {quoted(name)} are no whole number of {kind} blocks")
         return Tensor(name, kind, shape, self._number(_U64))

@@ -1,12 +1,13 @@
 """The keys and tensors of GGUF files that the conversion supports.
 
-A key that changes the model's output is applied, by openvino-genai's reader or by us, or the file is refused. Files
+A key that changes the model's output is applied, or the file is refused. Files
 with unknown keys of the architecture or tokenizer are refused, too. Meanings:
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, and llama.cpp where that is silent.
 """
 
 import math
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from specdemo.models.gguf_header import Header
@@ -43,7 +44,7 @@ class _Allowed(NamedTuple):
 
 
 _MIXTURE = _Allowed((0, 1), "is a mixture of experts")
-_SCALED = "scales activations in a way that OpenVINO GenAI's reader does not"
+_SCALED = "scales activations in a way that is not supported"
 _MODEL = {
     **dict.fromkeys(
         (
@@ -88,8 +89,11 @@ _COMMON = (
     rf"(token_embd|output|output_norm|rope_freqs|{_LAYER}(attn_norm|ffn_norm|attn_q|attn_k))\.weight"
     rf"|{_LAYER}(attn_v|attn_output|ffn_gate|ffn_up|ffn_down)\.(weight|bias)"
 )
+_LAYER_TENSORS = (
+    "attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down",
+)  # fmt: skip
 _TENSORS = {
-    "llama": re.compile(_COMMON),  # the reader reorders attn_q and attn_k, but not their biases
+    "llama": re.compile(_COMMON),
     "qwen2": re.compile(rf"{_COMMON}|{_LAYER}(attn_q|attn_k)\.bias"),
     "qwen3": re.compile(rf"{_COMMON}|{_LAYER}(attn_q|attn_k)(\.bias|_norm\.weight)"),
 }  # converted tensors, by family
@@ -116,15 +120,25 @@ def _tensor_refusal(header: Header) -> str | None:
         if "_exps." in tensor.name or "ffn_gate_inp" in tensor.name:
             return _MIXTURE.refusal
         if _TENSORS[header.family].fullmatch(tensor.name) is None:
-            return f"has the tensor {tensor.name}, which OpenVINO GenAI's reader leaves out"
+            return f"has the tensor {tensor.name}, whose effect is unknown"
+    names = {tensor.name for tensor in header.tensors}
+    for name in _required(header):
+        if name not in names:
+            return f"lacks the tensor {name}"
     return None
+
+
+def _required(header: Header) -> Iterator[str]:
+    yield from ("token_embd.weight", "output_norm.weight")
+    for layer in range(header.integer(f"{header.family}.block_count") or 0):
+        yield from (f"blk.{layer}.{name}.weight" for name in _LAYER_TENSORS)
 
 
 def _tokenizer_refusal(header: Header) -> str | None:
     kind, split = header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre") or "default"
     if kind != "gpt2":
         names = {"llama": "a SentencePiece tokenizer", None: "no tokenizer"}
-        return f"has {names.get(kind, f'the tokenizer {kind!r}')}, but OpenVINO GenAI reads only byte-level BPE"
+        return f"has {names.get(kind, f'the tokenizer {kind!r}')}, but only byte-level BPE is supported"
     if split not in SPLITS:
         return f"splits text by the unknown rule {split!r}"
     if not header.length("tokenizer.ggml.tokens") or not header.length("tokenizer.ggml.merges"):

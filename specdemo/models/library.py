@@ -3,8 +3,8 @@
 The page can choose only among these names, which are looked up and never turned into a path. GGUF files of other
 programs are listed under the names that those programs use:
 
-- LM Studio: `models` in its home, as publisher/repository/file. The home is named in `~/.lmstudio-home-pointer`, else
-  `~/.lmstudio`, in older versions `~/.cache/lm-studio`; its settings can name another folder.
+- LM Studio: `~/.lmstudio/models`, as publisher/repository/file. If its settings name another folder, so can
+  SPECDEMO_MODELS.
 - llama.cpp: files in LLAMA_CACHE, else in `llama.cpp` in the user's cache; newer versions use the Hub's layout.
 - Ollama: blobs named by digest in OLLAMA_MODELS, else in `~/.ollama/models`, or in that of its Linux service; a
   manifest for each tag names the blob that is the model.
@@ -32,12 +32,14 @@ from specdemo.models.catalogue import (
     cached_folders,
     catalogue,
     hub_cache,
+    is_source,
     local_folder,
     models_dir,
     repositories_in,
     snapshots,
     suggestion,
 )
+from specdemo.models.checks import fitting_draft
 from specdemo.models.converted import folder_of, is_converted
 from specdemo.models.folder import inspect_folder, own_head, read_start
 from specdemo.models.gguf import LIMITS, inspect_gguf, inspect_limited, inspect_model
@@ -128,7 +130,8 @@ def resolve(name: str | Path, directory: Path | None = None) -> Model:
         return inspect_gguf(path) if path.suffix.lower() == ".gguf" or is_gguf(path) else inspect_folder(path)
     if path.is_dir():
         files = [] if any(path.glob("openvino_*")) else list(gguf_files(path, depth=0))
-        return inspect_gguf(files[0]) if len(files) == 1 else inspect_folder(path)
+        largest = max(files, key=lambda file: file.stat().st_size, default=None)  # others may be its drafts
+        return inspect_gguf(largest) if largest is not None else inspect_folder(path)
     if path.is_absolute() or name.startswith(".") or (len(path.parts) > 2 and ":" not in name):
         return inspect_gguf(path) if path.suffix == ".gguf" else inspect_folder(path)
     return find_model(name, directory)
@@ -163,14 +166,22 @@ def add_model(place: str, directory: Path | None = None, *, limits: Limits = LIM
         missing = f"There is no file or folder {quoted(place)}"
         raise UsageError(f"{missing}; give its whole path on this machine.") from None
     failure = Failure(ModelError, f"{quoted(path.name)} cannot be read", "choose another model")
-    result_of(inspect_limited(path, failure, read=resolve, limits=limits))
+    found = result_of(inspect_limited(path, failure, read=resolve, limits=limits)).path or path
     folder = writable(models_dir(directory), "Models", "name another folder with --models-dir")
     link = folder / path.name
     if link.exists() and not link.samefile(path):
         raise UsageError(f"Your models folder has another {path.name!r}; rename the file and add it again.")
     if not link.exists():
         link_or_copy(path, link)
-    return find_model(path.name, directory)
+    return find_model(Path(path.name, found.relative_to(path)).as_posix(), directory)
+
+
+def draft_for(target: Model, directory: Path | None = None) -> Model | None:
+    """Return the draft that fits a target best, in the library or beside the target's file."""
+    beside = list[Model]()
+    if target.path is not None and target.path.is_file():
+        beside, _ = _inspect_all((file.name, file) for file in gguf_files(target.path.parent, depth=0))
+    return fitting_draft(target, [*library(directory).models, *beside])
 
 
 _MAX_FILES = 200  # of other programs; more would make lists too long to choose from
@@ -208,10 +219,10 @@ def gguf_files(folder: Path, depth: int) -> Iterator[Path]:
 
 def _all_gguf_files() -> Iterator[tuple[str, Path]]:
     yield from _hub_files(hub_cache())
-    for folder in _lm_studio_folders():
-        for path in gguf_files(folder, depth=2):
-            *repository, file = path.relative_to(folder).parts
-            yield f"{'/'.join(repository)}:{file}" if repository else file, path
+    lm_studio = Path.home() / ".lmstudio" / "models"
+    for path in gguf_files(lm_studio, depth=2):
+        *repository, file = path.relative_to(lm_studio).parts
+        yield f"{'/'.join(repository)}:{file}" if repository else file, path
     configured = os.environ.get("LLAMA_CACHE")
     default = platformdirs.user_cache_path("llama.cpp", appauthor=False, opinion=False)
     folder = expand_path(configured) if configured else default
@@ -228,16 +239,6 @@ def _hub_files(cache: Path) -> Iterator[tuple[str, Path]]:
             for path in gguf_files(snapshot, depth=1):
                 files.setdefault(f"{repository}:{path.relative_to(snapshot).as_posix()}", path)
         yield from files.items()
-
-
-def _lm_studio_folders() -> Iterator[Path]:
-    homes = [Path.home() / ".lmstudio", Path.home() / ".cache" / "lm-studio"]
-    with suppress(OSError, ValueError, IndexError):
-        homes.insert(0, Path((Path.home() / ".lmstudio-home-pointer").read_text(encoding="utf-8").splitlines()[0]))
-    for home in dict.fromkeys(homes):
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            yield expand_path(json_value(read_start(home / "settings.json"))["downloadsFolder"])
-        yield home / "models"
 
 
 def _ollama_files() -> Iterator[tuple[str, Path]]:
@@ -298,4 +299,4 @@ def origin(model: Model, format_: Format, *, local: bool) -> Origin | None:
 
 def source_of(model: Model) -> Source | None:
     sources = (source for entry in catalogue() for source in entry.sources)
-    return next((source for source in sources if local_folder(source) == model.path), None)
+    return next((source for source in sources if is_source(model, source)), None)

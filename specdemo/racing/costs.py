@@ -41,7 +41,7 @@ USUAL, LONGER = (1, 2, 3, 4), (7, 15)  # lookaheads; v(n) is smooth between its 
 CONTEXT = 64  # tokens of the prompt, so that the measured rounds lie in the middle of a usual race
 _TOKENS = 48  # raced per lookahead: medians over some 20 rounds, in a second
 _WARM_PASSES = 2
-BOUND_SECONDS = 12.0  # after them, longer lookaheads are left to races; each compiles another length, in a second
+BOUND_SECONDS = 12.0  # to measure in; what is missing then is learnt from races
 _WORDS = WARM_UP_PROMPT.split()
 _QUIET = 0.1  # share of the processor that others took; hand-set: what a desktop does at rest
 _ENOUGH = 8  # rounds of a race with as many proposals; the median of fewer moves with a single slow one
@@ -50,27 +50,33 @@ _FORMAT = "rounds"  # of the kept file
 _MOST_BYTES = 2**20
 
 
-def known_costs(engine: Engine, *, stop: Callable[[], bool] = lambda: False) -> Costs | None:
+def known_costs(
+    engine: Engine, *, stop: Callable[[], bool] = lambda: False, bound: float = BOUND_SECONDS
+) -> Costs | None:
     """Return what quiet moments on this machine have shown, else measure; see `measure_costs`."""
-    return recall(engine.name, engine.pair) or measure_costs(engine, stop=stop)
+    return recall(engine.name, engine.pair) or measure_costs(engine, stop=stop, bound=bound)
 
 
 def measure_costs(
     engine: Engine, *, stop: Callable[[], bool] = lambda: False, bound: float = BOUND_SECONDS
 ) -> Costs | None:
-    """Race each lookahead on a short text, and keep what a quiet moment shows.
+    """Race each lookahead on a short text within `bound` seconds, and keep what a quiet moment shows.
 
     None if stopped, if the model's context is too short, or if this engine cannot time its passes.
     """
     if engine.remote:
         return None
-    load, began, samples = OtherLoad(engine.thoroughness.load_seconds), perf_counter(), list[Sample]()
+    load, until, samples = OtherLoad(engine.thoroughness.load_seconds), perf_counter() + bound, list[Sample]()
     text = _text(engine, CONTEXT)
+
+    def halted() -> bool:
+        return stop() or perf_counter() > until
+
     try:
         for lookaheads in _races(engine):
-            if stop() or (lookaheads[0] in LONGER and perf_counter() - began > bound):
+            if halted():
                 break
-            samples += _samples(*_timed(engine, text, lookaheads, stop))
+            samples += _samples(*_timed(engine, text, lookaheads, halted))
     except PromptError:  # longer than the model's context
         return None
     if stop() or not samples:

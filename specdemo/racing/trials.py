@@ -193,4 +193,8 @@ def measured_race(
         yield comparison
     if comparison.costs is None and not stop():
         yield Phase("calibrating")
-        yield from refined(engine, comparison, costs=known_costs(engine, stop=stop), number=0, stop=stop)
+        bound = sum(
+            run.prefill.seconds + metrics.decode_seconds(run) for run in (comparison.plain, comparison.speculative)
+        )
+        costs = known_costs(engine, stop=stop, bound=bound)  # in no more time than the race took
+        yield from refined(engine, comparison, costs=costs, number=0, stop=stop)

@@ -20,7 +20,7 @@ import psutil
 
 from specdemo.engines.base import Engine, Thoroughness, rounds_of
 from specdemo.errors import SpecdemoError
-from specdemo.models.devices import cpu_quota, processors
+from specdemo.models.devices import cpu_quota, processors, release_mapped_weights
 from specdemo.records import Costs, Phase, Request, Round, Side, WarmUp
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Strategy
@@ -141,6 +141,7 @@ def warm_up(
             side.repeat(engine, costs, stop)
             if stop():
                 return {}
+    release_mapped_weights()
     now = {side.request.strategy: monotonic() for side in sides.values() if side.steady}
     steady_before.setdefault(engine, {}).update(now)
     return {

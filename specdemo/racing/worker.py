@@ -1,4 +1,4 @@
-"""The engine's process, its jobs, and a watchdog.
+"""The engine's process and its jobs.
 
 A GenAI pipeline holds Python's global lock during each step. In the server's process it would stall every visitor's
 page, and answering visitors would disturb the clocks. In a process of its own, a crash in a driver or a lack of
@@ -19,27 +19,21 @@ from threading import Lock, Thread
 from time import monotonic
 from typing import Any
 
-import psutil
-
 from specdemo.capabilities import EngineName
 from specdemo.child import Child, Failure, Sign, send_all
 from specdemo.engines.base import Engine
 from specdemo.errors import ENGINE_FAILED, EngineError, SettingsError, SpecdemoError
+from specdemo.models.catalogue import pair_settings
 from specdemo.models.checks import check_strategy
 from specdemo.models.converted import convert_pair
 from specdemo.racing.costs import measure_costs, recall
 from specdemo.racing.race import LiveSettings, RaceEvent, race
-from specdemo.racing.recommend import start_settings
 from specdemo.racing.warm_up import prepare
 from specdemo.records import Costs, ModelPair, Phase, Turn
 from specdemo.settings import GenerationSettings
 
 _FAILED = Failure(EngineError, ENGINE_FAILED, "run again")
 _ENDED = Failure(EngineError, "The engine's process failed", "run again, and another one starts")
-PATIENCE = 20.0  # seconds that a process may be stopped (SIGSTOP), for example in a debugger
-SILENCE = 600.0  # seconds that a job may neither report nor compute: a server may be silent for some
-_LOOK_SECONDS = 0.5  # seconds between two checks of the process
-_LEAST_PERCENT = 1  # of a core: a waiting process uses less
 _POLL_SECONDS = 0.05  # how soon a Stop reaches the child
 TICK_SECONDS = 1.0  # between reports that there is no news
 _LOADING_GRACE = 0.5  # seconds after a Stop: only ending the process stops OpenVINO while it compiles a model
@@ -115,7 +109,7 @@ class Prepare:
     def __call__(self, engines: Engines) -> Iterator[Any]:
         settings = self.settings
         with suppress(SettingsError):  # the run itself reports the error
-            settings = settings or start_settings(self.pair, self.engine)
+            settings = settings or pair_settings(self.pair, engine=self.engine)
         first = settings is not None and settings.strategy.needs_costs
         engine, costs = yield from engines.using(self.engine, self.pair, calibrate=first)
         if not engine.remote and settings is not None and not engines.stop():
@@ -176,29 +170,6 @@ def _guarded(job: Job, engines: Engines) -> Iterator[Any]:
     except Exception:
         engines.close()
         raise
-
-
-class Watchdog:
-    """Notices that a process hangs during a job: it stays stopped, or neither reports nor computes."""
-
-    def __init__(self, process_id: int) -> None:
-        self._process = psutil.Process(process_id)
-        self._looked = self._stopped = self._silent = 0.0
-
-    def reported(self) -> None:
-        self._looked, self._stopped, self._silent = monotonic(), 0.0, 0.0
-
-    def hangs(self) -> bool:
-        now = monotonic()
-        if now - self._looked < _LOOK_SECONDS:
-            return False
-        passed = min(now - self._looked, 2 * _LOOK_SECONDS)  # more: this process was stopped or asleep, too
-        self._looked = now
-        with suppress(psutil.Error):  # the process is gone, as its reader will notice
-            self._silent = 0.0 if self._process.cpu_percent() > _LEAST_PERCENT else self._silent + passed
-            stopped = self._process.status() == psutil.STATUS_STOPPED
-            self._stopped = self._stopped + passed if stopped else 0.0
-        return self._stopped > PATIENCE or self._silent > SILENCE
 
 
 @contextmanager
@@ -281,7 +252,6 @@ class Worker:
             with self._live_lock:
                 self._live_settings[:] = _NO_CHANGE
                 self._current = cancelled
-            self._watchdog.reported()
             with _starting():
                 self._child.send(job)
             messages = self._messages(cancelled, unwanted)
@@ -318,7 +288,6 @@ class Worker:
         self._stop = context.Event()
         self._live_settings = context.RawArray("d", _NO_CHANGE)
         self._child = Child(serve, self._factory, self._stop, self._live_settings, name="specdemo engine")
-        self._watchdog = Watchdog(self.process_id)
         self._phase: Phase | None = Phase("loading")  # of the current job
 
     def _messages(self, cancelled: ThreadEvent, unwanted: Callable[[], bool]) -> Iterator[Any]:
@@ -333,7 +302,6 @@ class Worker:
                 self._phase = None
                 return
             if message is not Sign.SILENCE:
-                self._watchdog.reported()
                 reported = ticked = now
                 before, self._phase = self._phase, message if isinstance(message, Phase) else None
                 if before is None or self._phase is None or before.name != self._phase.name:
@@ -363,9 +331,6 @@ class Worker:
             error = _ENDED.error(self._child.exit_reason)
             self.close()
             raise error from None
-        if message is Sign.SILENCE and self._watchdog.hangs():
-            self.close()
-            raise _ENDED.error("it no longer answered")
         if isinstance(message, SpecdemoError):
             self._phase = None
             message.log()

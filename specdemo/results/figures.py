@@ -171,12 +171,6 @@ def _lookahead(comparison: Comparison) -> Figure:
     return figure("round", "tokens proposed", *traces, xaxis=_ROUND)
 
 
-def _accepted(comparison: Comparison) -> Figure:
-    counts = metrics.accepted_per_round(comparison.speculative)
-    shown = bars("rounds", "accepted", counts, counts.values())
-    return figure("tokens accepted", "rounds", shown, xaxis={"dtick": 1})
-
-
 def _positions(comparison: Comparison) -> Figure:
     shares = metrics.per_position_acceptance(comparison.speculative)
     shown = bars("rounds", "accepted", range(1, len(shares) + 1), shares, hovertemplate="%{y:.0%}")
@@ -191,7 +185,6 @@ CHARTS: dict[str, tuple[str, Callable[[Comparison], Figure]]] = {
     "timing": ("Milliseconds a round", lambda comparison: _filled("timing", comparison)),
     "confidence": ("Acceptance by draft confidence", _confidence),
     "lookahead": ("Lookahead by round, beside the oracle's", _lookahead),
-    "accepted": ("Rounds by number of accepted tokens", _accepted),
     "positions": ("Acceptance by position", _positions),
 }
 

@@ -1,6 +1,5 @@
 """Metrics of a run or a comparison: pure functions of records. None means undefined or unknown."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -132,12 +131,6 @@ def per_position_acceptance(run: Run) -> list[float]:
     accepted = [step.accepted for step in run.rounds]
     longest = max((len(step.proposed or step.committed[1:]) for step in run.rounds), default=0)
     return [sum(count >= i for count in accepted) / len(accepted) for i in range(1, longest + 1)]
-
-
-def accepted_per_round(run: Run) -> dict[int, int]:
-    """Rounds that accepted 0, 1, 2, … proposals; empty if rounds are unknown."""
-    seen = Counter(step.accepted for step in run.rounds) if run.passes_known else Counter()
-    return {count: seen[count] for count in range(max(seen, default=-1) + 1)}
 
 
 def divergence(plain: Run, speculative: Run) -> int | None:

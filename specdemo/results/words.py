@@ -26,15 +26,6 @@ def notes(comparison: Comparison) -> Iterator[str]:
         chunks = "Some chunks hold tokens of several rounds, joined by a busy server or a proxy"
         single = all(len(step.committed) == 1 for step in run.rounds)
         yield f"{'Each chunk holds one token and is no round' if single else chunks}; the tokens are exact."
-    elif (
-        source == "reported"
-        and "vLLM" in comparison.environment.draft_device
-        and run.rounds
-        and all(step.proposed is None for step in run.rounds)
-        # if nothing was accepted, a detailed report may leave open which rounds had proposals
-        and (counts is None or counts.of_server or counts.accepted)
-    ):
-        yield "Started with --per-request-spec-decode-metrics detailed, vLLM reports each round's proposals, too."
     if pair.translated and settings.strategy.drafter.model:
         yield (
             "Target and draft have different tokenizers: the draft's text was re-encoded for the target, "

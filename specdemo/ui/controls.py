@@ -10,7 +10,6 @@ from specdemo.capabilities import DRAFT_KINDS, ENGINES, LOCAL, PARTIAL, EngineNa
 from specdemo.errors import SettingsError
 from specdemo.models.catalogue import default_drafter, pair_settings
 from specdemo.racing.race import LiveSettings
-from specdemo.racing.recommend import recommended, start_settings
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings, choices
 from specdemo.strategies import drafters as all_drafters
@@ -87,19 +86,10 @@ def appearance(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
     info = chosen[0].explanation() if chosen else FIELDS["policy"].description
     options["drafter"] |= {"elem_classes": _hidden(all_drafters(), drafters(pair, engine))}
     options["policy"] |= {"elem_classes": _hidden(all_policies(), policies(pair, engine, drafter)), "info": info}
-    options["num_assistant_tokens"] |= {"info": lookahead_info(pair, engine)}
     live = any(strategy.name in ENGINES[engine].live for strategy in chosen)
     for name in LIVE_CONTROLS:
         options[name] |= {"elem_classes": ["moves"] if live else []}
     return options
-
-
-def lookahead_info(pair: ModelPair, engine: EngineName) -> str | None:
-    """Name the lookahead that suits this machine; without step costs, return the setting's description."""
-    best = recommended(pair, engine)
-    if best is None:
-        return FIELDS["num_assistant_tokens"].description
-    return f"{best.lookahead} suits this machine" if best.lookahead else "plain decoding is faster here"
 
 
 def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> list[Any]:
@@ -151,7 +141,7 @@ def _hidden(values: Iterable[str], available: Collection[str]) -> list[str]:
 
 
 def start_values(pair: ModelPair) -> dict[str, Any]:
-    return start_settings(pair).model_dump()
+    return pair_settings(pair).model_dump()
 
 
 def first_policy(available: Collection[str]) -> str:

@@ -96,7 +96,7 @@ class ModelsTab:
             read = gr.on(adding, partial(notice, "Reading the file …"), outputs=self._message, **AT_ONCE)
             read.then(self.add, [place, self._listed], updated, **AT_ONCE)
         target.input(self.fit_to_target, shown, updated, **AT_ONCE)
-        described = [target, draft, self.controls[PAIR_NAMES.index("cache_size")]]
+        described = [target, draft]
         report = [self._report, self._offer, self._use]
         changes = [tab.select, *(control.change for control in described)]
         gr.on(changes, self.report, described, report, trigger_mode="always_last", **AT_ONCE)
@@ -193,7 +193,7 @@ class ModelsTab:
         added = notice(f"{name} is now among your models, and chosen as the target.")
         return self.fit_to_target(name, listed) | {self.controls[0]: chosen, self._message: added}
 
-    def report(self, target: str, draft: str, cache_size: int) -> Updates:
+    def report(self, target: str, draft: str) -> Updates:
         """Describe a pair without loading it. "Use this pair" is disabled if it cannot run."""
         models, fits = self._registry.models(), False
         description = offer = ""
@@ -203,7 +203,7 @@ class ModelsTab:
                     offer = self._registry.offer(name)
                     raise UnknownNameError(self._registry.unknown_model(name))
             if target:
-                report = check_pair(models[target], models.get(draft), int(cache_size or 1))
+                report = check_pair(models[target], models.get(draft))
                 description, fits = report_html(report), report.fits
         except SpecdemoError as error:
             description = alert(error)

@@ -19,14 +19,13 @@ from specdemo.engines import load_engine
 from specdemo.errors import SpecdemoError
 from specdemo.exports.html import PAGE
 from specdemo.models.catalogue import bundled_prompts, pair_settings
-from specdemo.racing.recommend import start_settings
 from specdemo.racing.worker import EngineFactory, Prepare, Worker
 from specdemo.records import ModelPair, Prompts
 from specdemo.results.figures import script_name
 from specdemo.ui import controls as widgets
 from specdemo.ui.anatomy import ANATOMY, anatomy_tab
 from specdemo.ui.compare import COMPARE, CompareCallbacks, CompareTab, api_description
-from specdemo.ui.controls import NAMES, STRATEGY
+from specdemo.ui.controls import NAMES
 from specdemo.ui.events import AT_ONCE, ENGINE, PRIVATE
 from specdemo.ui.gate import only_here
 from specdemo.ui.measure import measure_tab
@@ -59,7 +58,7 @@ def serve(
     allowed = "SPACE_ID" not in os.environ if downloads is None else downloads
     host = host or os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1")
     local = only_here(host, allowed_hosts)
-    worker = Worker(load, Prepare(start_settings(pair).engine, with_chat_cache(pair)))
+    worker = Worker(load, Prepare(pair_settings(pair).engine, with_chat_cache(pair)))
     try:
         with visitors_files():
             page = build_page(worker, pair, models_dir=models_dir, downloads=allowed, local=local)
@@ -130,10 +129,8 @@ def prompt_for(pair: ModelPair, prompt: str) -> Any:
 def _remember(page: gr.Blocks, shared: Shared, compare: CompareTab, models: ModelsTab) -> None:
     registry = shared.registry
     remembered = {"prompt": compare.prompt, **compare.controls}
-    start, default = widgets.start_values(registry.default), pair_settings(registry.default).model_dump()
-    # a link always names values that come from step costs, so that it means the same on every machine; see `restore`
-    settings = [value if value == default[name] else None for name, value in start.items()]
-    first = [bundled_prompts(registry.default.target.prompts)[0], *settings]
+    start = widgets.start_values(registry.default)
+    first = [bundled_prompts(registry.default.target.prompts)[0], *start.values()]
     inputs = list(remembered.values())
     js = script("settings.js", "remember", json.dumps(list(remembered)), json.dumps(first))
     gr.on([component.change for component in inputs], None, inputs, js=js)
@@ -175,14 +172,9 @@ def restore(registry: Registry, saved: str, built: dict[str, Any]) -> StartValue
     start = widgets.start_values(registry.default)
     named = {name: values[name] for name in NAMES if name in values}
     is_other_pair = pair != registry.default
-    if is_other_pair or named.keys() & set(STRATEGY):  # a link without a strategy leaves it to this page
-        start = pair_settings(registry.default).model_dump()
     settings, setting_error = widgets.settings_from_link(pair, named, start)
     error = pair_error or setting_error
     controls = {name: gr.skip() if value == built[name] else value for name, value in settings}
-    lookahead = settings.num_assistant_tokens
-    # its info may be outdated: step costs may have been measured since the page was built
-    controls["num_assistant_tokens"] = gr.update(value=lookahead, info=widgets.lookahead_info(pair, settings.engine))
     return StartValues(
         prompt=values.get("prompt", bundled_prompts(pair.target.prompts)[0] if is_other_pair else gr.skip()),
         controls=[*controls.values()],

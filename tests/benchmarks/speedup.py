@@ -1,7 +1,8 @@
 """Races of a target with several drafts, engines and lookaheads, and llama.cpp beside them, in turns.
 
-    python -m tests.benchmarks.speedup [--target NAME] [--drafts NAME …] [--engines traced genai] [--lookaheads 1 2 3]
-        [--weights exact|int8] [--prompts FILE.jsonl] [--source WORD] [--limit 12] [--tokens 128]
+    python -m tests.benchmarks.speedup [--target NAME] [--drafts NAME … lookup] [--engines traced genai]
+        [--lookaheads 1 2 3] [--weights exact|int4|int8] [--prompts FILE.jsonl] [--source WORD] [--limit 12]
+        [--tokens 128]
 
 Every prompt is raced once with every combination, in random order, so that drift favours none. Prints what step costs
 predict, then speedups (plain / speculative seconds per token, prefill excluded) and milliseconds per token of both
@@ -19,20 +20,20 @@ from itertools import product
 from pathlib import Path
 from random import Random
 from statistics import geometric_mean, median, quantiles
+from typing import Any, get_args
 
 import httpx
 
-from specdemo.decoding.lookahead import best_lookahead
 from specdemo.engines import load_engine
 from specdemo.experiments.prompts import bundled_tasks
 from specdemo.models.catalogue import default_pair, default_runtime, pair_of, pair_settings
 from specdemo.models.converted import convert_pair
-from specdemo.models.folder import agreement_per_step
 from specdemo.models.library import resolve
 from specdemo.racing.costs import measure_costs
 from specdemo.racing.race import race
 from specdemo.records import Comparison, Prompts
 from specdemo.results import metrics
+from specdemo.settings import Weights
 
 _SHORT = 600  # characters: answers of 128 tokens then take most of a race
 
@@ -43,7 +44,7 @@ def main() -> None:
     parser.add_argument("--drafts", nargs="+", default=["smollm2-draft", "smollm2-head"])
     parser.add_argument("--engines", nargs="+", default=["traced", "genai"])
     parser.add_argument("--lookaheads", type=int, nargs="+", default=[1, 2, 3, 4])
-    parser.add_argument("--weights", choices=("auto", "exact", "int8"), default="auto", help="of a GGUF target")
+    parser.add_argument("--weights", choices=get_args(Weights), default="auto", help="of a GGUF target")
     parser.add_argument("--prompts", type=Path)
     parser.add_argument("--source", default="", help="only prompts whose source has this word")
     parser.add_argument("--limit", type=int, default=12)
@@ -53,7 +54,8 @@ def main() -> None:
     random = Random(options.seed)
     target = resolve(options.target) if options.target else default_pair().target
     runtime = default_runtime(target).model_copy(update={"weights": options.weights})
-    pairs = {name: pair_of(target, resolve(name), runtime=runtime) for name in options.drafts}
+    drafts = {name: None if name == "lookup" else resolve(name) for name in options.drafts}
+    pairs = {name: pair_of(target, draft, runtime=runtime) for name, draft in drafts.items()}
     for pair in pairs.values():
         for _ in convert_pair(pair):
             pass
@@ -69,9 +71,7 @@ def main() -> None:
             v = [round(seconds / costs.plain_step, 2) for seconds in costs.verify[1:5]]
             c = round((costs.draft_step or 0) / costs.plain_step, 3)
             plain = f"plain step {costs.plain_step * 1e3:.1f} ms"
-            agreement = agreement_per_step(path) if (path := resolve(name).path) is not None else None
-            best = "lookahead {}, {:.2f}".format(*best_lookahead(agreement, costs)) if agreement else "–"
-            print(f"{engine}, {name}: {plain}, c {c}, v(2…5) {v}, predicted best: {best}", flush=True)
+            print(f"{engine}, {name}: {plain}, c {c}, v(2…5) {v}", flush=True)
         plans = [*product(options.engines, options.drafts, options.lookaheads)]
         turns: list[tuple[str, str, int] | None] = [*plans]
         if target.path is not None and target.path.suffix == ".gguf":
@@ -86,7 +86,12 @@ def main() -> None:
                     theirs[prompt] = seconds_of(client, prompt, options.tokens)
                     continue
                 engine, name, lookahead = plan
-                chosen = {"engine": engine, "max_new_tokens": options.tokens, "num_assistant_tokens": lookahead}
+                chosen: dict[str, Any] = {
+                    "engine": engine,
+                    "max_new_tokens": options.tokens,
+                    "num_assistant_tokens": lookahead,
+                }
+                chosen |= {"drafter": "lookup" if drafts[name] is None else "model", "policy": "constant"}
                 *_, comparison = race(engines[engine, name], prompt, pair_settings(pairs[name], **chosen))
                 assert isinstance(comparison, Comparison)
                 raced[plan].append(comparison)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specdemo.cli import main, terminal
+from specdemo.cli import main
 from specdemo.engines.base import Decoder, Prefilling
 from specdemo.errors import LoadError, ServerError
 from specdemo.records import Costs, Request, Round
@@ -85,19 +85,6 @@ def test_a_prompt_comes_from_a_file_with_its_system_message(
     for prompt, message in refused.items():
         assert main(["compare", *prompt], load=lambda *_: pytest.fail("nothing is loaded")) == 2
         assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("width", [100, 60])
-def test_a_terminal_shows_both_sides_as_they_are_written(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    written, console = io.StringIO(), terminal.safe_console()
-    console.file, console.width, console._force_terminal, console.is_interactive = written, width, True, True
-    monkeypatch.setattr(terminal, "safe_console", lambda **_: console)
-    assert main(["compare", "Say", "--repeats", "2"], load=lambda *_: ScriptedEngine()) == 0
-    frames = written.getvalue().split("the quick")
-    assert len(frames) > 3, "redrawn while it was decoded"
-    assert any("plain" in line and "speculative" in line for line in frames[0].splitlines()) == (width == 100)
-    assert "2 repeats so far; Ctrl+C keeps what there is" in written.getvalue()
 
 
 def test_a_side_that_failed_is_named_and_the_exit_code_says_so(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.decoding.lookahead import AutoPolicy, ConstantPolicy, LookaheadPolicy, best_lookahead, policy_for
+from specdemo.decoding.lookahead import AutoPolicy, ConstantPolicy, LookaheadPolicy, policy_for
 from specdemo.errors import SettingsError
 from specdemo.files import ASSETS
 from specdemo.models.folder import agreement_per_step
@@ -41,20 +41,6 @@ def test_a_policy_updates_to_strategies_of_its_own_type_only() -> None:
     assert confident.update_strategy(threshold)
     assert not confident.update_strategy(lookahead)
     assert proposed(confident, [0.5] * 9) == 1
-    assert not policy(policy="heuristic").update_strategy(lookahead)
-
-
-def test_the_heuristic_grows_by_two_and_shrinks_by_one() -> None:
-    heuristic = policy(policy="heuristic")
-    lookaheads = []
-    for accepted in (5, 7, 2, 0):
-        lookaheads.append(proposed(heuristic, [0.0] * 99))
-        heuristic.learn(lookaheads[-1], accepted)
-        heuristic.learn(0, 0)  # the prefill, or a plain last round: nothing to learn
-    assert lookaheads == [5, 7, 9, 8]
-    for _ in range(20):
-        heuristic.learn(9, 0)
-    assert proposed(heuristic, [0.0] * 9) == 1
 
 
 def test_confidence_stops_after_the_token_below_the_threshold() -> None:
@@ -70,7 +56,6 @@ def test_probabilities_are_computed_only_for_policies_that_need_them() -> None:
         pytest.fail("probabilities take time to compute")
 
     assert policy(num_assistant_tokens=2).proposes_more(1, refuse)
-    assert policy(policy="heuristic").proposes_more(1, refuse)
 
 
 def test_the_oracle_ends_each_round_before_the_first_mismatch() -> None:
@@ -180,32 +165,6 @@ def test_a_request_starts_from_the_estimates_of_the_last_one() -> None:
     later, fresh = AutoPolicy(EVEN, 16, trained.estimates), AutoPolicy(EVEN, 16)
     first = [next(n for n in count() if not policy.proposes_more(n, lambda: 0.6)) for policy in (later, fresh)]
     assert first[0] > first[1]
-
-
-def test_the_best_lookahead_follows_the_formula() -> None:
-    costs = costs_of(draft=0.1, verify=(1.0, 1.1, 1.1, 1.3))
-    # τ 1.5, 1.75, 1.875 in 1.2, 1.3, 1.6 plain steps
-    for steps, lookahead, speedup in ((6, 2, 1.75 / 1.3), (1, 1, 1.5 / 1.2)):
-        found, predicted = best_lookahead([0.5] * steps, costs)
-        assert (found, round(predicted, 9)) == (lookahead, round(speedup, 9))
-    # 1.5, 1.75, 1.875 in 1.2, 1.4 and, counted as no less than a shorter pass, 1.5 steps: 1.25 is as good as any
-    assert best_lookahead([0.5] * 3, costs_of((1.0, 1.1, 1.2, 1.1), 0.1))[0] == 1
-
-
-def test_plain_decoding_if_nothing_pays() -> None:
-    assert best_lookahead([0.5] * 4, costs_of(draft=0.6, verify=(1.0, 1.2, 1.4))) == (0, 1.0)
-    assert best_lookahead([0.5] * 4, costs_of(draft=None, verify=(1.0, 1.0))) == (0, 1.0)
-    assert best_lookahead([], costs_of(draft=0.1, verify=(1.0, 1.0))) == (0, 1.0)
-
-
-@given(
-    st.lists(st.floats(0, 1), max_size=8), st.floats(1e-6, 10), st.lists(st.floats(1e-6, 10), min_size=1, max_size=9)
-)
-def test_a_speedup_is_never_above_the_tokens_of_a_round(
-    agreement: list[float], draft: float, passes: list[float]
-) -> None:
-    lookahead, speedup = best_lookahead(agreement, costs_of(draft=draft, verify=tuple(passes)))
-    assert 1 <= speedup <= lookahead + 1 + 1e-9
 
 
 def test_bundled_drafts_state_their_agreement() -> None:

@@ -101,13 +101,12 @@ def test_in_the_traced_engine_rounds_are_those_of_genai(
     "values",
     [
         {"policy": "confidence", "assistant_confidence_threshold": 0.2},
-        {"policy": "heuristic"},
         {"repetition_penalty": 1.2},
         {"kv_cache": "off"},
         {"prompt": "a"},
         {"prompt": PROMPT * 40},
     ],
-    ids=["confidence", "heuristic", "penalty", "no cache", "one token", "long prompt"],
+    ids=["confidence", "penalty", "no cache", "one token", "long prompt"],
 )
 def test_the_traced_engine_runs_a_head_with_every_policy(traced: TracedEngine, values: dict[str, Any]) -> None:
     values = {"prompt": PROMPT, "max_new_tokens": 24, **values}

@@ -164,7 +164,6 @@ def scripted_decoder(request: Request) -> TracedDecoder:
 STRATEGIES: dict[str, dict[str, Any]] = {
     "constant 1": {"num_assistant_tokens": 1},
     "constant 2": {"num_assistant_tokens": 2},
-    "heuristic": {"policy": "heuristic"},
     "confidence": {"policy": "confidence", "assistant_confidence_threshold": 0.9},
     "lookup": {"drafter": "lookup", "max_ngram_size": 1},
     "suffix": {"drafter": "suffix", "assistant_confidence_threshold": 0.0},

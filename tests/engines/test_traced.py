@@ -38,7 +38,6 @@ DRAFTERS = {
     "constant 1": {"num_assistant_tokens": 1},
     "constant 4": {"num_assistant_tokens": 4},
     "constant 16": {"num_assistant_tokens": 16},
-    "heuristic": {"policy": "heuristic"},
     "confidence": {"policy": "confidence"},
     "auto": {"policy": "auto"},
     "combined": {"drafter": "combined"},
@@ -181,7 +180,6 @@ def foreign() -> Iterator[TracedEngine]:
     ("prompt", "drafter"),
     [
         *((prompt, {}) for prompt in (PROMPTS[0], "Ein Märchen 🦊")),
-        (PROMPTS[0], {"policy": "heuristic"}),
         (PROMPTS[1], {"policy": "confidence"}),
     ],
     ids=str,

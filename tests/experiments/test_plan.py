@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from specdemo.errors import SettingsError
-from specdemo.experiments.plan import CONFIRMING_RUNS, MOST_VARIANTS, PRESETS, Axes, Plan, available, grid
+from specdemo.experiments.plan import MOST_VARIANTS, PRESETS, Axes, Plan, available, grid
 from specdemo.experiments.prompts import Task
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
@@ -22,7 +22,7 @@ def names(settings: GenerationSettings = SETTINGS, pair: ModelPair = PAIR, **axe
 
 def test_lookaheads_thresholds_and_policies_share_an_axis_and_others_are_combined_with_it() -> None:
     one = names(lookaheads=[1, 4], thresholds=[0.3], policies=["all"])
-    assert one == ["lookahead 1", "lookahead 4", "policy heuristic", "threshold 0.3", "policy auto"]
+    assert one == ["lookahead 1", "lookahead 4", "threshold 0.3", "policy auto"]
     both = names(lookaheads=[1, 4], temperatures=[0, 0.8])
     assert both == [f"lookahead {n}, temperature {t}" for n in (1, 4) for t in ("0", "0.8")]
     assert names() == [SETTINGS.strategy.description]
@@ -74,6 +74,12 @@ def test_impossible_plans_are_refused(settings: GenerationSettings, axes: dict[s
         names(settings, **axes)
 
 
+def test_a_server_has_one_precision() -> None:
+    served = PAIR.model_copy(update={"target": PAIR.target.model_copy(update={"server": "llama.cpp"})})
+    with pytest.raises(SettingsError, match="A server chose its precision"):
+        names(SETTINGS.model_copy(update={"engine": "server", "policy": "server"}), served, precisions=["cache u8"])
+
+
 def plan(**options: Any) -> Plan:
     return Plan(PAIR, TASKS, SETTINGS, grid(PAIR, SETTINGS, Axes(lookaheads=(1, 2, 3))), **options)
 
@@ -104,7 +110,7 @@ def test_every_preset_is_a_plan_whose_total_counts_its_rows(preset: str) -> None
     made = chosen.plan(PAIR, [*TASKS, later], chosen.settings(PAIR), repeats=2)
     assert (later in made.tasks) == (preset != "load"), "of several at once, only first turns"
     rows = sum(len(group.order) for stage in made.stages() for group in stage.groups)
-    assert made.total == rows + chosen.confirm * len(made.tasks) * -(-CONFIRMING_RUNS // len(made.tasks))
+    assert made.total == rows
 
 
 @pytest.mark.parametrize(

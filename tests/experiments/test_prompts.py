@@ -135,21 +135,17 @@ def test_every_format_is_read(name: str, content: str | bytes, tasks: list[Task]
     assert chosen_tasks(file, "base", None) == [each for each in tasks if not each.before], "these cannot chat"
 
 
-def test_columnar_files_are_read_if_their_packages_are_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parquet_needs_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, "some.parquet", b"PAR1")
     with monkeypatch.context() as patched:
-        for package in ("pyarrow", "pyarrow.parquet", "datasets"):
+        for package in ("pyarrow", "pyarrow.parquet"):
             patched.setitem(sys.modules, package, None)
-        for place, message in ((path, "needs the package pyarrow"), (tmp_path, "needs the package datasets")):
-            with pytest.raises(FileError, match=message):
-                read_prompts(place)
+        with pytest.raises(FileError, match="needs the package pyarrow"):
+            read_prompts(path)
+    with pytest.raises(FileError, match="Cannot read"):  # a folder
+        read_prompts(tmp_path)
     with pytest.raises(FileError, match=r"'some\.parquet' is damaged"):
         read_prompts(path)
-    datasets: Any = pytest.importorskip("datasets")
-    datasets.DatasetDict(test=datasets.Dataset.from_list([{"question": "Q"}])).save_to_disk(tmp_path / "some")
-    assert read_prompts(tmp_path / "some").tasks == [task("Q")]
 
 
 def test_parquet_files_may_hold_bytes_and_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from playwright.sync_api import BrowserContext, expect
 
-from specdemo.errors import FileError
 from specdemo.experiments.plan import Axes, Plan, grid
 from specdemo.experiments.prompts import Task
 from specdemo.experiments.report import (
@@ -14,9 +13,7 @@ from specdemo.experiments.report import (
     _choose,
     _where,
     conclude,
-    joined,
     options_of,
-    read_result,
     report,
     to_html,
     to_markdown,
@@ -76,9 +73,9 @@ def test_one_conclusion_names_the_setting_to_choose(found: Any, tried: str, best
 
 
 def test_conclusion_table_and_chart_have_one_number_for_a_setting() -> None:
-    """Further runs of the fastest setting are added to its others, and intervals allow for the number tried."""
+    """Intervals allow for the number tried."""
     variants = grid(PAIR, SETTINGS, Axes(lookaheads=(1, 4, 8)))
-    plan = Plan(PAIR, TASKS, SETTINGS, variants, repeats=1, confirm=True)
+    plan = Plan(PAIR, TASKS, SETTINGS, variants, repeats=3)
     *_, last = run(plan, lambda *_: ScriptedEngine(wrong=(7, 20), extra=0.0005))
     made = report(last.result)
     best = made.conclusion.best
@@ -89,7 +86,7 @@ def test_conclusion_table_and_chart_have_one_number_for_a_setting() -> None:
     drawn = dict(zip(shown.x, shown.y, strict=True))[int(best.removeprefix("lookahead "))]
     assert row[1].startswith(f"{drawn:.2f}×")
     trials = [row.trial for row in last.result.rows if row.variant == best and row.trial is not None]
-    assert len(trials) == len(TASKS) * (1 + 2)
+    assert len(trials) == len(TASKS) * 3
     alone = of_trials(trials)
     (pooled,) = [point.speedup for point in made.points if point.variant == best]
     assert pooled.ratio == alone.ratio
@@ -144,28 +141,6 @@ def test_charts_have_numbers_along_an_axis_and_others_as_bars() -> None:
     (lengths,) = figures["length"].data
     assert len(lengths.y) == 3
     assert [trace.name for trace in figures["others"].data] == ["threshold 0.3", "policy auto"]
-
-
-def test_two_reports_are_joined_on_the_prompts_in_common(tmp_path: Path) -> None:
-    here = measured(lookaheads=(2,))
-    write(report(measured(ScriptedEngine(draft=0.03), TASKS[:3], lookaheads=(2,))), tmp_path / "there.json")
-    both = joined(here, read_result(tmp_path / "there.json"), "there.json")
-    fast, slow = points(both)
-    assert (fast.variant, slow.variant) == ("lookahead 2", "lookahead 2, there.json")
-    assert fast.runs == slow.runs == 6
-    assert fast.speedup.ratio > slow.speedup.ratio
-    assert "lookahead 2, there.json" in conclude(both, points(both)).sentence
-    other = here.model_copy(update={"tasks": (Task(name="tales 1", task="tales", prompt="Another"),)})
-    with pytest.raises(FileError, match="no prompt in common"):
-        joined(here, other, "there.json")
-
-
-@pytest.mark.parametrize("text", ["{}", "[1]", "not JSON", '{"rows": []}'])
-def test_other_files_are_refused(text: str, tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text(text)
-    with pytest.raises(FileError, match=r"'x.json' is not a measurement") as refused:
-        read_result(tmp_path / "x.json")
-    assert str(tmp_path) not in str(refused.value)
 
 
 def test_foreign_text_is_neither_a_formula_nor_markup() -> None:

@@ -14,7 +14,7 @@ def test_compiled_models_are_not_cached_in_a_read_only_folder(
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     for _ in range(2):
-        assert "CACHE_DIR" not in properties(RuntimeSettings(precision="f32"), "CPU")
+        assert "CACHE_DIR" not in properties(RuntimeSettings(precision="f32"), "GPU")
     (record,) = caplog.records
     assert f"{tmp_path}/file/specdemo/compiled" in record.getMessage()
     assert record.getMessage().endswith("set XDG_CACHE_HOME to a writable folder.")
@@ -52,7 +52,7 @@ def test_one_thread_computes_in_f32_if_openvino_would_crash(
     devices._computes_in_bf16_on_one_thread.cache_clear()
 
 
-@pytest.mark.parametrize("device", ["TPU", "cpu", "CPU.7", "MULTI:CPU(999999)", "AUTO:" + "CPU," * 9999])
+@pytest.mark.parametrize("device", ["TPU", "HETERO", "cpu", "CPU.7", "MULTI:CPU(999999)", "AUTO:" + "CPU," * 9999])
 def test_devices_this_machine_does_not_have(device: str) -> None:
     with pytest.raises(DeviceError, match=r"This machine has no device '.*'; choose one of .*CPU") as caught:
         check_devices(RuntimeSettings(device=device))
@@ -65,15 +65,18 @@ class Machine:
 
 def test_gpus_are_accepted_by_any_of_their_names_and_npus_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openvino.Core", Machine)
-    for device in ("GPU", "GPU.0", "GPU.1", "AUTO"):
+    for device in ("GPU", "GPU.0", "GPU.1", "AUTO", "AUTO:CPU", "HETERO:GPU.1,CPU"):
         check_devices(RuntimeSettings(device=device))
-    with pytest.raises(DeviceError, match=r"no device 'GPU\.2'"):
-        check_devices(RuntimeSettings(device="GPU.2"))
-    with pytest.raises(DeviceError, match=r"cannot be stepped.*; choose CPU or GPU"):
-        check_devices(RuntimeSettings(device="NPU"))
+    for device in ("GPU.2", "HETERO:CPU,GPU.2"):
+        with pytest.raises(DeviceError, match=r"no device 'GPU\.2'"):
+            check_devices(RuntimeSettings(device=device))
+    for device in ("NPU", "AUTO:NPU,CPU"):
+        with pytest.raises(DeviceError, match=r"cannot be stepped.*; choose CPU or GPU"):
+            check_devices(RuntimeSettings(device=device))
     check_devices(RuntimeSettings(device="GPU"), head=True)
-    with pytest.raises(DeviceError, match=r"cannot run on AUTO; choose a device, such as CPU"):
-        check_devices(RuntimeSettings(device="AUTO"), head=True)
+    for device in ("AUTO", "HETERO:CPU"):
+        with pytest.raises(DeviceError, match=rf"cannot run on {device}; choose a device, such as CPU"):
+            check_devices(RuntimeSettings(device=device), head=True)
 
 
 def test_instruction_sets_are_those_that_the_system_reports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from specdemo.errors import FolderError
 from specdemo.models.catalogue import BUNDLED, bundled_pair
 from specdemo.models.folder import REQUIRED, inspect_folder
 
+_POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 400000\n"
+
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
@@ -25,7 +27,7 @@ def test_the_bundled_pair_is_described() -> None:
 
 
 def test_half_copied_folders(copy: Path, tmp_path: Path) -> None:
-    with pytest.raises(FolderError, match=r"contains no OpenVINO model; export it with: optimum-cli"):
+    with pytest.raises(FolderError, match=r"contains no OpenVINO model; choose 'copy' inside it"):
         inspect_folder(tmp_path)
     for name in REQUIRED:
         (copy / name).rename(tmp_path / name)
@@ -64,6 +66,35 @@ def test_damaged_config(copy: Path, content: bytes | None) -> None:
     else:
         (copy / "config.json").write_bytes(content)
     with pytest.raises(FolderError, match=r"config\.json .* copy the folder again"):
+        inspect_folder(copy)
+
+
+@pytest.mark.parametrize(
+    "change",
+    ['\ufeff{"vocab_size"', '{"limit": [0, Infinity, NaN], "vocab_size"', '{"text_config": null, "vocab_size"'],
+)
+def test_configurations_as_other_programs_write_them(copy: Path, change: str) -> None:
+    (copy / "config.json").write_text(f'{change}: 4096, "max_position_embeddings": 2048}}')
+    model = inspect_folder(copy)
+    assert (model.vocabulary, model.context_length) == (4096, 2048)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "reason"),
+    [
+        ("openvino_model.xml", None, "without a state, .* --task text-generation-with-past"),
+        ("openvino_model.bin", _POINTER, "only a pointer of Git LFS; fetch it with: git lfs pull"),
+        ("openvino_tokenizer.xml", _POINTER, "only a pointer of Git LFS"),
+        ("openvino_*tokenizer.*", "", "no OpenVINO tokenizer; convert it with: convert_tokenizer MODEL"),
+    ],
+)
+def test_exports_that_cannot_run_get_the_reason(copy: Path, file: str, content: str | None, reason: str) -> None:
+    for path in copy.glob(file):
+        text = path.read_text().replace('type="ReadValue"', 'type="Relu"') if content is None else content
+        path.unlink()
+        if text:
+            path.write_text(text)
+    with pytest.raises(FolderError, match=reason):
         inspect_folder(copy)
 
 

@@ -1,17 +1,20 @@
 import json
 import os
+import re
+import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Generator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
-import openvino
 import openvino_genai
 import pytest
-from openvino import opset13 as opset
 
 from specdemo.cli import main
 from specdemo.engines.language_model import LanguageModel
@@ -22,19 +25,22 @@ from specdemo.models import converted as conversion
 from specdemo.models import gguf
 from specdemo.models.catalogue import bundled_models, pair_of
 from specdemo.models.checks import check_pair
-from specdemo.models.convert import configuration, generation_config, store_as_int8
+from specdemo.models.convert import configuration, generation_config
 from specdemo.models.converted import convert_gguf, converted_folder, file_digest, folder_of, is_converted
+from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import inspect_gguf, inspect_model
-from specdemo.models.gguf_header import read_header
+from specdemo.models.gguf_header import BLOCKS, read_header
 from specdemo.models.gguf_keys import rope_factors
 from specdemo.models.library import library
 from specdemo.records import Request
-from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.settings import GenerationSettings, RuntimeSettings, WeightsForm
 from tests.support import gguf_files, llama, mutants
 from tests.support.gguf_files import converted
 from tests.support.hurried import load_briefly
 
-EXACT = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
+EXACT = {
+    "INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"
+}  # fmt: skip
 TOKENS = [72, 105, 33, 10, 84, 104, 101, 32, 111, 108, 100, 32, 107, 105, 110, 103]
 FAMILIES = ("llama", "qwen2", "qwen3")
 
@@ -65,10 +71,6 @@ def test_unreadable_files_are_refused_with_the_reason(file: Path, tmp_path: Path
     phi = gguf_files.write(tmp_path / "phi.gguf", architecture="phi3")
     with pytest.raises(GGUFError, match=r"'phi.gguf' has the phi3 architecture.* one of llama, qwen2, qwen3"):
         inspect_gguf(phi)
-    for kind in ("Q5_0", "Q5_K"):
-        other = gguf_files.write(tmp_path / f"{kind}.gguf", "llama", kind)
-        with pytest.raises(GGUFError, match=rf"holds {kind} tensors, .* choose a file quantized as"):
-            inspect_gguf(other)
     part = gguf_files.write(tmp_path / "tiny-00001-of-00002.gguf", more={"split.count": 2})
     with pytest.raises(GGUFError, match="one of several parts; join them with llama-gguf-split"):
         inspect_gguf(part)
@@ -105,10 +107,58 @@ def test_a_file_is_converted_once_and_a_broken_conversion_leaves_nothing(file: P
 
 
 @pytest.mark.openvino
-def test_a_failure_of_the_reader_is_one_sentence(file: Path) -> None:
-    file.write_bytes(file.read_bytes().replace(b"blk.1.ffn_down.weight", b"blk.9.ffn_down.weight"))
-    with pytest.raises(FetchError, match=r"could not read 'tiny.gguf' \(its last message: .*\); choose another file"):
+def test_a_damaged_conversion_is_made_again(file: Path) -> None:
+    folder = converted(file)
+    for path in sorted(folder.iterdir()):
+        for damage in (
+            path.unlink,
+            partial(path.write_bytes, path.read_bytes()[:-1]),
+            partial(path.write_bytes, b""),
+        ):
+            damage()
+            assert converted_folder(file, "exact") is None
+            assert not is_converted(pair_of(inspect_gguf(file), runtime=RuntimeSettings(weights="exact")).target)
+            if path.stem == "openvino_model":
+                assert converted(file) == folder
+        converted(file)
+    inspect_folder(folder)
+    (digest,) = (conversion.conversions() / "digests").iterdir()
+    digest.write_text("")
+    assert converted(file) == folder
+
+
+@pytest.mark.openvino
+@pytest.mark.skipif(bool(subprocess.run(["unshare", "-rm", "true"]).returncode), reason="no namespaces here")
+@pytest.mark.parametrize("filled", [1300, 1700])
+def test_a_disk_that_fills_up_during_a_conversion_is_called_full(filled: int, file: Path, tmp_path: Path) -> None:
+    gguf_files.write(file, "llama", "Q4_0")
+    code = f"""
+from pathlib import Path
+from specdemo.models.converted import convert_gguf, conversions
+try:
+    for _ in convert_gguf(Path({str(file)!r}), "exact"):
+        (conversions() / "other").write_bytes(bytes({filled}000))
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    cache = tmp_path / "small"
+    cache.mkdir()
+    mount = f"mount -t tmpfs -o size=2000k tmpfs {cache} && exec {sys.executable} -c {shlex.quote(code)}"
+    command = ["unshare", "-rm", "sh", "-c", mount]
+    done = subprocess.run(command, env=os.environ | {"XDG_CACHE_HOME": str(cache)}, capture_output=True, text=True)
+    assert re.match(
+        r"FetchError The disk is full\. .* may need 970 kB, but .* has only .* free; free some space", done.stdout
+    ), done
+
+
+@pytest.mark.openvino
+def test_a_failure_of_the_conversion_is_one_sentence(tmp_path: Path) -> None:
+    arrays = gguf_files.weights("llama")
+    arrays["blk.1.ffn_down.weight"] = arrays["blk.1.ffn_down.weight"][:128]
+    file = gguf_files.write(tmp_path / "tiny.gguf", arrays=arrays)
+    with pytest.raises(FetchError, match=r"^'tiny.gguf' cannot be converted; choose another file\.$") as raised:
         list(convert_gguf(file, "exact"))
+    assert "shape" in raised.value.cause
     assert not [path.name for path in conversion.conversions().iterdir() if path.name != "digests"]
 
 
@@ -136,14 +186,26 @@ def test_every_family_is_compared(
     assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == [260]
 
 
+FORMS: tuple[WeightsForm, ...] = ("int4", "int8")
+KINDS = [kind for kind in BLOCKS if kind not in ("F32", "F16", "BF16")]
+
+
 @pytest.mark.openvino
-@pytest.mark.parametrize("kinds", [("Q4_1",), ("Q4_K",), ("Q4_0", "Q6_K", "Q8_0")], ids="-".join)
-def test_quantized_weights_decode_as_in_llama_cpp(kinds: tuple[str, ...], tmp_path: Path) -> None:
-    file = gguf_files.write(tmp_path / "tiny.gguf", "llama", *kinds)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_weights_decodes_as_its_package_unpacks_it(kind: str, tmp_path: Path) -> None:
+    file = gguf_files.write(tmp_path / "tiny.gguf", "llama", kind)
     plain = gguf_files.write(tmp_path / "plain.gguf", "llama", "F16", arrays=gguf_files.read(file))
     theirs = logits(converted(plain))
-    assert np.corrcoef(logits(converted(file)).ravel(), theirs.ravel())[0, 1] > 0.9995
-    assert np.corrcoef(logits(converted(file, "int8")).ravel(), theirs.ravel())[0, 1] > 0.999
+    assert np.abs(logits(converted(file)) - theirs).max() < 2e-3 * np.abs(theirs).max()
+    for form in FORMS if kind.startswith("Q4") else FORMS[1:]:
+        assert np.corrcoef(logits(converted(file, form)).ravel(), theirs.ravel())[0, 1] > 0.95, form
+
+
+@pytest.mark.openvino
+def test_4_bit_weights_keep_their_size(tmp_path: Path) -> None:
+    file = gguf_files.write(tmp_path / "tiny.gguf", "llama", "Q4_K")
+    four, eight = ((converted(file, form) / "openvino_model.bin").stat().st_size for form in ("int4", "int8"))
+    assert four < 0.9 * eight
 
 
 def logits(folder: Path) -> np.ndarray[Any, Any]:
@@ -161,33 +223,6 @@ def test_matrices_become_f16_and_vectors_f32(family: str, kind: str, vectors: st
     other = gguf_files.write(tmp_path / "other.gguf", family, kind, vectors=vectors, arrays=arrays)
     usual = gguf_files.write(tmp_path / "usual.gguf", family, "F16", arrays=gguf_files.read(other))
     assert len({(converted(file) / "openvino_model.bin").read_bytes() for file in (other, usual)}) == 1
-
-
-@pytest.mark.parametrize(("columns", "size"), [(64, 64), (96, 32), (40, 40)])
-def test_weights_are_stored_as_int8_and_products_of_one_input_become_one(columns: int, size: int) -> None:
-    random = np.random.default_rng(0)
-    x = opset.parameter([-1, columns], openvino.Type.f32)
-    whole = [random.normal(size=(rows, columns)).astype(np.float32) for rows in (8, 5, 8)]
-    eight = opset.convert(opset.constant(random.integers(-9, 9, (4, columns), np.int8)), openvino.Type.f32)
-    after = opset.add(opset.matmul(x, opset.constant(whole[1]), False, True), opset.constant(np.float32(1)))
-    nodes = [opset.matmul(x, opset.constant(whole[0]), False, True), after, opset.matmul(x, eight, False, True)]
-    alone = opset.matmul(opset.relu(x), opset.constant(whole[2]), False, True)
-    model = openvino.Model([opset.result(node) for node in (*nodes, alone)], [x])
-    compiled = openvino.Core().compile_model(model, "CPU", EXACT)
-    inputs = random.normal(size=(3, columns)).astype(np.float32)
-    expected = [np.array(output) for output in compiled([inputs]).values()]
-    store_as_int8(model)
-    products = [node for node in model.get_ordered_ops() if node.get_type_name() == "MatMul"]
-    stored = {
-        tuple(node.get_output_shape(0))
-        for node in model.get_ordered_ops()
-        if node.get_output_element_type(0) == openvino.Type.i8
-    }
-    assert len(products) == 3, "two were one, another has eight bits already, and one reads something else"
-    assert stored == {(13, columns // size, size), (8, columns // size, size), (4, columns)}
-    outputs = openvino.Core().compile_model(model, "CPU", EXACT)([inputs]).values()
-    for ours, exact in zip(outputs, expected, strict=True):
-        assert np.allclose(ours, exact, atol=0.02 * np.abs(exact).max())
 
 
 @pytest.mark.openvino
@@ -330,7 +365,7 @@ def test_positions_are_scaled_as_in_llama_cpp(more: dict[str, float | str], divi
     logits = np.array(LanguageModel(converted(file), "CPU", EXACT).sequence(len(ids)).logits(ids)[-1], np.float64)
     ours = logits - np.log(np.exp(logits).sum())
     apart = [abs(ours[id_] - logprob) for id_, logprob in theirs.items()]
-    assert max(apart) < 0.02
+    assert max(apart) < 0.005
 
 
 def test_the_older_key_of_linear_scaling(tmp_path: Path) -> None:
@@ -350,9 +385,17 @@ def test_user_defined_tokens_decode_to_text_and_control_tokens_do_not(tmp_path: 
 @pytest.mark.openvino
 def test_long_prompts_are_not_truncated(tmp_path: Path) -> None:
     ours = tokenizer(gguf_files.write(tmp_path / "tiny.gguf", merges=("h e",)))
-    assert len(ours.encode("ab" * 10_000)) == 20_000
+    ids = ours.encode("ab" * 10_000)
+    assert len(ids) == 20_000
     with pytest.raises(Exception, match=r"prompt's 20000 tokens and \d+ new ones exceed the model's context of 512"):
         ours.encode_prompt(Request.of("ab" * 10_000, GenerationSettings(apply_chat_template=False)))
+    link = tmp_path / "as-genai-saves-it" / "model.gguf"
+    link.parent.mkdir()
+    gguf_files.write(link, "llama", "Q8_0", merges=("h e",))
+    openvino_genai.LLMPipeline(link, "CPU", enable_save_ov_model=True)
+    saved = inspect_folder(link.parent)
+    assert openvino_genai.Tokenizer(link.parent).encode("ab" * 10_000).input_ids.shape[1] == 8192
+    assert Tokenizer(saved).encode("ab" * 10_000) == ids
     bundled = openvino_genai.Tokenizer(ASSETS / "smollm2-draft")
     assert bundled.encode("1 2 " * 5_000).input_ids.shape[1] > 15_000
 

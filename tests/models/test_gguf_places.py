@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from specdemo.models import catalogue
+from specdemo.files import ASSETS
+from specdemo.models import catalogue, checks, library
 from specdemo.models.catalogue import (
     BUNDLED,
     Source,
@@ -16,7 +17,9 @@ from specdemo.models.catalogue import (
     find,
     local_folder,
 )
-from specdemo.models.library import find_model, other_programs_files
+from specdemo.models.folder import inspect_folder
+from specdemo.models.gguf import inspect_model
+from specdemo.models.library import draft_for, find_model, other_programs_files, source_of
 from tests.support import mutants
 
 
@@ -36,15 +39,7 @@ def test_lm_studio(file: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     assert list(other_programs_files()) == []
     usual = put(file, home / ".lmstudio" / "models" / "publisher" / "repository" / "a.gguf")
-    old = put(file, home / ".cache" / "lm-studio" / "models" / "publisher" / "repository" / "b.gguf")
-    listed = [("publisher/repository:a.gguf", usual), ("publisher/repository:b.gguf", old)]
-    assert list(other_programs_files()) == listed
-    moved = tmp_path / "moved"
-    (home / ".lmstudio-home-pointer").write_text(f"{moved}\n")
-    elsewhere = put(file, tmp_path / "elsewhere" / "publisher" / "other" / "c.gguf")
-    moved.mkdir()
-    (moved / "settings.json").write_text(json.dumps({"downloadsFolder": str(tmp_path / "elsewhere")}))
-    assert next(other_programs_files()) == ("publisher/other:c.gguf", elsewhere)
+    assert list(other_programs_files()) == [("publisher/repository:a.gguf", usual)]
 
 
 def test_llama_cpp_and_each_file_once(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,13 +110,19 @@ def test_an_installed_package_is_found_without_its_dependencies(source: Source, 
 
 
 def test_a_pair_of_the_catalogue_begins_with_its_settings_once_it_is_here(
-    source: Source, monkeypatch: pytest.MonkeyPatch
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPECDEMO_PAIR", "smollm2")
     assert default_pair().name == "story-pair"
     defaults = find("smollm2-eagle3").defaults
     entries = find("smollm2").model_copy(update={"target": source, "defaults": defaults}), find("story-pair")
-    monkeypatch.setattr(catalogue, "catalogue", lambda: entries)
+    for module in (catalogue, checks, library):
+        monkeypatch.setattr(module, "catalogue", lambda: entries)
+    renamed = put(local_folder(source) or Path(), tmp_path / "elsewhere" / "renamed.gguf")
+    assert draft_for(inspect_model(renamed)) == inspect_folder(ASSETS / "smollm2-draft")
+    assert source_of(inspect_model(renamed)) == source
+    renamed.write_bytes(renamed.read_bytes()[:-1] + b"x")
+    assert draft_for(inspect_model(renamed)) is None, "another file of the same size"
     pair = default_pair()
     assert pair.name == "Tiny + smollm2-draft"
     assert (pair.runtime.precision, pair.runtime.dynamic_quantization) == ("f32", "auto")

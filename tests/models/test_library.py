@@ -11,7 +11,8 @@ from specdemo.errors import FolderError, ModelError, SpecdemoError, UnknownNameE
 from specdemo.files import writable
 from specdemo.models.catalogue import catalogue, entry_folders, find
 from specdemo.models.converted import file_digest
-from specdemo.models.library import Library, add_model, find_model, library, resolve
+from specdemo.models.library import Library, add_model, draft_for, find_model, library, resolve
+from tests.support import gguf_files
 from tests.support.folders import FIXTURES
 
 BUNDLED_NAMES = ["story-pair/target", "story-pair/draft", "smollm2-head", "smollm2-draft"]
@@ -37,7 +38,7 @@ def cached(repository: str, source: Path, tmp_path: Path) -> Path:
 def test_the_catalogue_says_why_a_pair_is_not_supported() -> None:
     entries = catalogue()
     assert [entry.name for entry in entries[:3]] == ["smollm2-eagle3", "story-pair", "smollm2"]
-    assert len({entry.name for entry in entries}) == len(entries) == 15
+    assert len({entry.name for entry in entries}) == len(entries) == 16
     assert [entry.name for entry in entries if entry.kind == "eagle3"] == ["smollm2-eagle3", "qwen3-8b-eagle3"]
     for entry in entries:
         assert entry.memory_bytes > entry.disk_bytes
@@ -91,6 +92,24 @@ def test_a_gguf_file_is_a_model_wherever_one_is_named(file: Path, directory: Pat
     assert resolve("mine.gguf", directory).path == directory / "mine.gguf"
     with pytest.raises(UnknownNameError, match=r"'bad.gguf' cannot be used: 'bad.gguf' is incomplete"):
         resolve("bad.gguf", directory)
+
+
+def test_a_folder_of_files_is_its_largest_with_a_draft_beside_it(tmp_path: Path) -> None:
+    folder, directory = tmp_path / "both", tmp_path / "models"
+    folder.mkdir()
+    small = gguf_files.write(folder / "0.5b.gguf", "qwen2", "Q4_0")
+    gguf_files.write(folder / "1.5b.gguf", "qwen2", "F16")
+    target = resolve(folder)
+    assert target.name == "1.5b.gguf"
+    assert draft_for(target) == resolve(small), "before either is converted"
+    assert draft_for(resolve(small)) is None
+    added = add_model(str(folder), directory)
+    assert added.name == "both/1.5b.gguf"
+    draft = draft_for(added, directory)
+    assert draft is not None
+    assert draft.name == "both/0.5b.gguf"
+    gguf_files.write(small, "qwen2", "Q4_0", merges=[f"{one} {two}" for one in "abcdef" for two in "xyz"])
+    assert draft_for(resolve(folder)) is None, "it has another tokenizer"
 
 
 def test_a_catalogue_pair_is_ready_once_both_models_are_here(tmp_path: Path) -> None:

@@ -58,11 +58,26 @@ def test_list_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     assert not {"\x1b", "\x07", "\u202e"} & set(text)
 
 
-def test_info_of_a_pair_and_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("info", "llama-3.1-8b") == 0
+@pytest.mark.parametrize(
+    ("pair", "target", "draft"),
+    [
+        ("llama-3.1-8b", "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.2-1B-Instruct"),
+        ("llama-2-13b", "meta-llama/Llama-2-13b-hf", "OpenVINO/TinyLlama-1.1B-Chat-v1.0-int8-ov"),
+    ],
+)
+def test_a_gated_pair_is_listed_with_what_it_needs(
+    pair: str, target: str, draft: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("list") == 0
+    assert any(line.split()[:1] == [pair] and "to convert" in line for line in capsys.readouterr().out.splitlines())
+    assert run("info", pair) == 0
     text = capsys.readouterr().out
-    assert "optimum-cli export openvino --model meta-llama/Llama-3.1-8B-Instruct --weight-format int4" in text
+    assert f"optimum-cli export openvino --model {target} --weight-format int4" in text
     assert "accept its licence" in text
+    assert draft in text
+
+
+def test_info_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("info", FIXTURES / "qwen3" / "target") == 0
     assert "512 tokens" in capsys.readouterr().out
     assert run("info", "story-pair/target", "--json", "-") == 0

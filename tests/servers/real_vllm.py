@@ -76,7 +76,7 @@ if __name__ == "__main__":
     with served(folder, 8100) as plain:
         for method in sys.argv[2:] or METHODS:
             options = ["--speculative-config", json.dumps(METHODS[method])]
-            with served(folder, 8101, *options, "--per-request-spec-decode-metrics", "detailed") as url:
+            with served(folder, 8101, *options, "--per-request-spec-decode-metrics", "summary") as url:
                 print(f"\n{method}", flush=True)
                 servers = Servers(plain=Server(url=plain), speculative=Server(url=url))
                 with closing(RemoteEngine(remote_pair(servers))) as engine:

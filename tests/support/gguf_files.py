@@ -153,20 +153,27 @@ def _add(writer: gguf.GGUFWriter, name: str, array: np.ndarray[Any, Any], kind: 
         writer.add_tensor(name, array)
         return
     type_ = gguf.GGMLQuantizationType[kind]
-    if kind in ("Q4_K", "Q5_K", "Q6_K"):  # the package unpacks these only: any bits do, with a modest scale
+    try:
+        rows = gguf.quants.quantize(array, type_)
+    except NotImplementedError:  # the package unpacks these only: any bits do, with modest scales
         rows = np.frombuffer(_blocks(array, type_), np.uint8).reshape(array.shape[0], -1)
-        writer.add_tensor(name, rows, raw_dtype=type_)
-        return
-    writer.add_tensor(name, gguf.quants.quantize(array, type_), raw_dtype=type_)
+    writer.add_tensor(name, rows, raw_dtype=type_)
+
+
+_SCALES = {  # places of scales in a block, in bytes from its start; all are f16
+    "Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ1_M": (),
+}  # fmt: skip
 
 
 def _blocks(array: np.ndarray[Any, Any], type_: gguf.GGMLQuantizationType) -> bytes:
     weights_, size = gguf.GGML_QUANT_SIZES[type_]
-    count = array.size // weights_
-    raw = np.random.default_rng(array.size).integers(0, 256, (count, size), np.uint8)
-    scale = np.frombuffer(np.float16(1e-4).tobytes(), np.uint8)
-    if type_ == gguf.GGMLQuantizationType.Q6_K:
-        raw[:, -2:] = scale  # of the block's scales
-    else:
-        raw[:, 0:2] = raw[:, 2:4] = scale  # of its scales, and of its minima
+    raw = np.random.default_rng(array.size).integers(0, 256, (array.size // weights_, size), np.uint8)
+    scale = np.frombuffer(np.float16(1e-4 if type_.name.endswith("_K") else 2e-3).tobytes(), np.uint8)
+    for place in _SCALES.get(type_.name, (0,)):
+        raw[:, place : place + 2] = scale
+    if type_.name == "IQ1_M":  # its scale is in the upper halves of four bytes
+        for index, byte in enumerate(scale.repeat(2)):
+            raw[:, 49 + 2 * index] = raw[:, 49 + 2 * index] & 15 | (byte >> 4 if index % 2 else byte & 15) << 4
+    if type_.name in ("MXFP4", "NVFP4"):
+        raw[:, : size - weights_ // 2] = 120 if type_.name == "MXFP4" else 32  # exponents of two, or small floats
     return raw.tobytes()

@@ -16,7 +16,7 @@ from specdemo.racing.worker import Engines, Job
 from specdemo.records import Phase, Progress
 from specdemo.settings import GenerationSettings
 from specdemo.ui.compare import QUICK
-from specdemo.ui.controls import start_values
+from specdemo.ui.controls import NAMES, start_values
 from specdemo.ui.events import job_updates
 from specdemo.ui.measure import EMPTY, START, MeasureCallbacks, no_file, outcome, variant_choices, with_current
 from specdemo.ui.session import with_chat_cache
@@ -66,13 +66,14 @@ def test_every_choice_offers_its_variants_and_measures_them(preset: str) -> None
 
 def test_an_impossible_measurement_is_refused_with_a_reason() -> None:
     assert "Choose at least one variant" in measured([])[0][0]
-    alone = ENGINE.pair.model_copy(update={"target": ENGINE.pair.target.model_copy(update={"server": "llama.cpp"})})
-    assert "A server chose its precision" in variant_choices("Vary the precision", alone, *VALUES)["info"]
+    values = [-1 if name == "num_assistant_tokens" else value for name, value in zip(NAMES, VALUES, strict=True)]
+    refused = variant_choices("Find the fastest setting", ENGINE.pair, *values)
+    assert (refused["choices"], "Lookahead" in refused["info"]) == ([], True)
 
 
 def tuned(now: GenerationSettings, lookaheads: tuple[int, ...]) -> tuple[Plan, Result]:
     variants = grid(ENGINE.pair, SETTINGS, Axes(lookaheads=lookaheads))
-    plan = Plan(ENGINE.pair, typed_tasks(["Say"]), SETTINGS, variants, repeats=2, confirm=True)
+    plan = Plan(ENGINE.pair, typed_tasks(["Say"]), SETTINGS, variants, repeats=2)
     plan = Plan(**vars(plan) | {"variants": with_current(plan, now)})
     *_, last = run(plan, loaded=Loaded(ENGINE, None))
     return plan, last.result

@@ -234,12 +234,12 @@ def test_tokens_are_readable_repeated_by_lines_explained_and_copied(visit: Visit
 
 
 def test_controls_change_the_run_and_only_valid_ones_show(visit: Visit) -> None:
-    page = visit("/#engine=traced&policy=heuristic")
-    expect(page.locator("#policy input:checked")).to_have_value("heuristic")
+    page = visit("/#engine=traced&policy=auto")
+    expect(page.locator("#policy input:checked")).to_have_value("auto")
     expect(page.locator("#num_assistant_tokens")).to_be_hidden()
     page.click("#open-advanced button")
     page.check("#engine input[value=genai]")
-    expect(page.locator("#policy input[value=heuristic]")).to_be_hidden()
+    expect(page.locator("#policy input[value=auto]")).to_be_hidden()
     expect(page.locator("#policy input:checked")).to_have_value("constant")
     set_slider(page, "num_assistant_tokens", 7)
     set_slider(page, "max_new_tokens", 60)

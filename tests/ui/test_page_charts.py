@@ -67,6 +67,16 @@ def test_three_lookaheads_make_a_curve_whose_points_open_the_runs(visit: Visit) 
     expect(page.locator(".made-by")).to_contain_text("lookahead 2")
 
 
+def memory(page: Page) -> float:
+    """Return the bytes of live objects: what the page still draws, and garbage, can only add to a reading."""
+    readings = []
+    for _ in range(8):
+        page.evaluate("new Promise(done => requestIdleCallback(done, { timeout: 2000 }))")
+        page.evaluate("gc()")
+        readings.append(page.evaluate("performance.memory.usedJSHeapSize"))
+    return float(min(readings))
+
+
 def test_many_runs_take_no_more_memory_than_a_few(visit: Visit) -> None:
     page = visit(BRIEF)
     run(page)
@@ -77,8 +87,7 @@ def test_many_runs_take_no_more_memory_than_a_few(visit: Visit) -> None:
         skip(page)
         drawn(page, "tokens" if number % 2 else "timing")
         if number in (4, 29):
-            page.evaluate("gc()")
-            used.append(page.evaluate("performance.memory.usedJSHeapSize"))
+            used.append(memory(page))
     assert used[1] - used[0] < 2.5e6, used
 
 

@@ -19,10 +19,11 @@ from specdemo.engines.base import PREFILL_CHUNK
 from specdemo.engines.language_model import LanguageModel
 from specdemo.engines.text import Tokenizer
 from specdemo.errors import OPENVINO_FAILURES, CacheError, EngineError, LoadError, PairError, known_cause
-from specdemo.files import json_value
 from specdemo.models.catalogue import require_draft
+from specdemo.models.checks import load_tokenizer
 from specdemo.models.converted import folder_of
 from specdemo.models.devices import check_devices, draft_device, draft_runtime, properties
+from specdemo.models.folder import read_config
 from specdemo.records import FinishReason, ModelPair, Request
 from specdemo.strategies import HeadName, Plain, Strategy
 
@@ -43,7 +44,8 @@ def kind_of(strategy: Strategy) -> PipelineKind:
 def generation_config(
     pipeline: openvino_genai.ContinuousBatchingPipeline, request: Request, **changes: Any
 ) -> openvino_genai.GenerationConfig:
-    config = pipeline.get_config()
+    config, own = openvino_genai.GenerationConfig(), pipeline.get_config()  # the model's own may search beams
+    config.eos_token_id, config.stop_token_ids = own.eos_token_id, own.stop_token_ids
     for name, value in {**formats.genai(request), **changes, "apply_chat_template": False}.items():
         setattr(config, name, value)
     return config  # the chat template is already in the prompt
@@ -151,15 +153,20 @@ class Pipelines:
         target, device, runtime = self.pair.target, self._device, self.pair.runtime
         options: dict[str, Any] = dict(properties(runtime, device))
         if kind == "model":
-            draft = folder_of(require_draft(self.pair))
+            draft = require_draft(self.pair)
             draft_options = properties(draft_runtime(runtime), self._draft_device)
-            options["draft_model"] = openvino_genai.draft_model(draft, self._draft_device, **draft_options)
+            try:
+                options["draft_model"] = openvino_genai.draft_model(
+                    folder_of(draft), self._draft_device, **draft_options
+                )
+            except OPENVINO_FAILURES as error:
+                raise LoadError.of(error, f"OpenVINO cannot load {draft.name!r}", "export it again") from error
         elif kind == "lookup":
             options["prompt_lookup"] = True
         try:
-            return openvino_genai.ContinuousBatchingPipeline(
-                folder_of(target), scheduler_config(self.pair, concurrent=self._concurrent), device, options
-            )
+            model = folder_of(target), load_tokenizer(target)
+            scheduler = scheduler_config(self.pair, concurrent=self._concurrent)
+            return openvino_genai.ContinuousBatchingPipeline(*model, scheduler, device, **options)
         except OPENVINO_FAILURES as error:
             if known_cause(error) is None and "cache size" in str(error):
                 raise CacheError(
@@ -196,9 +203,8 @@ def pool_blocks(pair: ModelPair) -> int:
 
 def cache_numbers_per_token(folder: Path) -> int | None:
     """Return how many numbers the KV cache holds per token; None if the configuration does not say."""
-    file = folder / "config.json"
-    config = json_value(file.read_bytes()) if file.is_file() else {}
-    config = config.get("text_config", config)
+    config = read_config(folder)
+    config = config.get("text_config") or config
     layers, heads, hidden = (config.get(key) for key in ("num_hidden_layers", "num_attention_heads", "hidden_size"))
     if not (layers and heads and hidden):
         return None

@@ -14,7 +14,7 @@ from typing import Any
 
 from specdemo.capabilities import SERVERS
 from specdemo.engines import formats
-from specdemo.engines.base import Prefilling, counted_drafts
+from specdemo.engines.base import Prefilling
 from specdemo.engines.server import reports
 from specdemo.engines.server.client import REFUSALS, Client, Event
 from specdemo.engines.server.failures import ExcessError
@@ -99,7 +99,6 @@ class OpenAIReader(Reader):
         super().__init__(sent_at)
         self._at, self._text_of, self._plain = sent_at, text_of, plain
         self._report: reports.Report | None = None
-        self._average: object = None  # tokens per pass, from TensorRT-LLM
         self._late = ""  # text whose ids came before
         self._texts_until = 0.0  # by `perf_counter`
         self._thinks = self._thought = False
@@ -120,7 +119,6 @@ class OpenAIReader(Reader):
             raise ValueError("several answers at once")
         if reason := choice.get("finish_reason"):
             self.finish_reason = "length" if reason == "length" else "stop"
-        self._average = choice.get("avg_decoded_tokens_per_iter") or self._average
         text, ids = self._text(choice), choice.get("token_ids") or ()
         if not (text or ids):
             return
@@ -140,8 +138,7 @@ class OpenAIReader(Reader):
     def end(self) -> Iterator[Round]:
         yield from super().end()
         tokens = self.total or self._read
-        average = reports.counts_of_average(self._average, tokens)
-        self.draft_counts = self._report.counts(tokens) if self._report else average
+        self.draft_counts = self._report.counts(tokens) if self._report else None
         hidden = self._rejected + (0 if self._thought else self._reasoning)
         self.hidden_tokens = min(hidden, max(tokens - 1, 0))
 
@@ -178,32 +175,27 @@ class OpenAIReader(Reader):
             self.trace_source = "bursts"
             return self._divided(rounds)
         prefill, *chunks = rounds
-        accepted = self._accepted([len(step.committed) - 1 for step in chunks])
-        proposed = accepted and self._report.proposals(accepted) if self._report else [None] * len(chunks)
-        if len(prefill.committed) > 1 or accepted is None or proposed is None:  # chunks are not passes
+        if len(prefill.committed) > 1 or not self._are_passes([len(step.committed) - 1 for step in chunks]):
             self.trace_source = "bursts"
-            return rounds
-        drafts = map(counted_drafts, (step.committed for step in chunks), proposed, accepted)
-        steps = zip(chunks, drafts, strict=True)
-        return (prefill, *(step.model_copy(update={"proposed": draft_tokens}) for step, draft_tokens in steps))
+        return rounds
 
-    def _accepted(self, sent: list[int]) -> list[int] | None:
-        """Return how many proposals each pass accepted, of which these were sent; None if the chunks are no passes.
+    def _are_passes(self, sent: list[int]) -> bool:
+        """Whether the counts fit chunks of which each is a pass, with so many accepted proposals.
 
         The last pass can accept more than was sent, after the end of the text. A server that sends every token in a
         chunk of its own shows no pass at all.
         """
         counts = self.draft_counts
         if counts is None:
-            return sent if self._plain and not any(sent) else None
+            return self._plain and not any(sent)
         by_position = tuple(filter(None, counts.by_position))
         if unseen := counts.accepted - sum(sent):
             longest = len(by_position) or -(-counts.proposed // max(counts.rounds, 1))
             if unseen < 0 or not any(sent) or sent[-1] + unseen > longest:
-                return None
+                return False
             sent = [*sent[:-1], sent[-1] + unseen]
         seen = tuple(sum(count > index for count in sent) for index in range(max(sent, default=0)))
-        return sent if seen == by_position or not by_position else None
+        return seen == by_position or not by_position
 
     def _divided(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
         """Divide the reported number of tokens among the rounds, at least one each, by their texts' lengths."""
