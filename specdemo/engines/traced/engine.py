@@ -106,8 +106,8 @@ class TracedEngine(Engine):
 
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
         if self.thoroughness.fixed_lengths:
-            longer = (length for length in _LENGTHS if _MAX_FIXED_LENGTH < length <= tokens)
-            self._model("plain").compile_lengths([*range(1, _MAX_FIXED_LENGTH + 1), *longer])
+            long = (length for length in _LENGTHS if _MAX_FIXED_LENGTH < length <= tokens)
+            self._model("plain").compile_lengths([*range(1, _MAX_FIXED_LENGTH + 1), *long])
         text = self._tokenizer.encode(prompt)
         sequence = self._model("plain").sequence(len(text) + tokens)
         sequence.logits(text)
@@ -208,8 +208,9 @@ def _padded(costs: Costs, lengths: Sequence[int]) -> Costs:
 def _draft_lengths(pair: ModelPair, strategy: Strategy) -> Sequence[int]:
     """Return pass lengths of a draft, which reads one token or two and what was copied; a head reads every token."""
     lengths = _fixed_lengths(strategy)
-    usual = range(1, min(max(lengths), _MAX_FIXED_LENGTH) + 1) if pair.head == "eagle3" else (1, 2)
-    return [*usual, *(lengths if strategy.drafter.copies else ())]
+    if strategy.drafter.copies:
+        return [*range(1, _MAX_FIXED_LENGTH + 1), *lengths]
+    return range(1, max(lengths) + 1) if pair.head == "eagle3" else (1, 2)
 
 
 def _layouts(pair: ModelPair) -> tuple[Layout, ...]:
