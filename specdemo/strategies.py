@@ -276,8 +276,6 @@ class Suffix(Strategy):
 class Combined(Strategy):
     """Copies what repeats and drafts the rest: in each round whichever should yield more tokens a second."""
 
-    max_assistant_tokens: int
-
     name = "combined"
     drafter = COMBINED
     policy = AUTOMATIC
@@ -286,9 +284,8 @@ class Combined(Strategy):
     template = "automatic lookahead"
 
     def llama_cpp(self) -> list[str]:
-        """Return the caps of the draft and of llama.cpp's n-gram method beside it, which ranks before the draft."""
-        cap = str(self.max_assistant_tokens)
-        return ["--spec-draft-n-max", cap, "--spec-ngram-mod-n-max", cap]
+        """Return nothing but the draft's kind and `ngram-mod` beside it, which the caller lists."""
+        return []
 
 
 def drafters() -> dict[str, Drafter]:

@@ -168,7 +168,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "lookup": {"drafter": "lookup", "max_ngram_size": 1},
     "suffix": {"drafter": "suffix", "assistant_confidence_threshold": 0.0},
     "auto": {"policy": "auto", "max_assistant_tokens": 2},
-    "combined": {"drafter": "combined", "max_assistant_tokens": 3},
+    "combined": {"drafter": "combined"},
     "top-p": {"top_p": 0.4},
     "top-k": {"top_k": 1},
 }

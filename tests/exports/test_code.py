@@ -125,10 +125,9 @@ def test_settings_as_code() -> None:
     assert "# llama.cpp's n-gram cache decides how much to propose by thresholds of its own" in written(
         "llama.cpp", **suffix
     )
-    combined: dict[str, Any] = {"engine": "traced", "drafter": "combined", "max_assistant_tokens": 8}
+    combined: dict[str, Any] = {"engine": "traced", "drafter": "combined"}
     lines = written("llama.cpp", **combined)
     assert "--spec-type draft-simple,ngram-mod" in lines
-    assert "--spec-draft-n-max 8 --spec-ngram-mod-n-max 8" in lines
     assert "vLLM does not run draft and suffix tree with automatic lookahead" in written("vllm", **combined)
     assert '"suffix_decoding_max_cached_requests": 0' in written("vllm", **suffix)
     assert '"method": "suffix"' in written("vllm", **suffix)
@@ -217,7 +216,6 @@ def llama_cpp(command: list[str]) -> xllamacpp.Server:
         "--spec-draft-model": (speculative.draft.mparams, "path", str),
         "--spec-draft-n-max": (speculative.draft, "n_max", int),
         "--spec-draft-p-min": (speculative.draft, "p_min", float),
-        "--spec-ngram-mod-n-max": (speculative.ngram_mod, "n_max", int),
         "--spec-ngram-simple-size-n": (speculative.ngram_simple, "size_n", int),
         "--spec-ngram-simple-size-m": (speculative.ngram_simple, "size_m", int),
     }
