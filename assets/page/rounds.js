@@ -105,7 +105,7 @@ export function renderRound(timed, { side, source = "measured" }) {
 /** A round as chips, each with the probabilities of draft and target. @param {Round} round */
 export function renderChips(round) {
   const accepted = acceptedIn(round);
-  const drafts = round.proposed ?? round.committed.slice(0, accepted).map(({ id, text }) => ({ id, text, verdict: "accepted" }));
+  const drafts = round.proposed ?? round.committed.slice(0, accepted).map(({ id, text }) => ({ id, text, verdict: "accepted", copied: false }));
   const odds = (/** @type {any} */ draft) => {
     const mine = draft.copied ? "copy" : known(draft.draft_probability) || known(draft.target_probability) ? fixed(draft.draft_probability) : "";
     return mine && known(draft.target_probability) ? `${mine} → ${fixed(draft.target_probability)}` : mine;
