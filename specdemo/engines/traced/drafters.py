@@ -179,6 +179,7 @@ class CombinedDrafter(Proposer):
         self._known = len(text)
 
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
+        limit = min(limit, self._policy.cap)
         ids, chain, room = list(text), list[Proposal](), self._drafter.room(text, limit)
         ends = self._index.read(text)
         while True:
