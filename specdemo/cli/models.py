@@ -14,7 +14,7 @@ from specdemo.errors import FetchError, PairError, UsageError
 from specdemo.files import write_json
 from specdemo.models.catalogue import Entry, catalogue, entry_folders, exported_folder, find, hub_cache, models_dir
 from specdemo.models.checks import check_pair
-from specdemo.models.converted import convert_models, stored_form
+from specdemo.models.converted import conversions, convert_models, remove_stored, stored_conversions, stored_form
 from specdemo.models.devices import in_units
 from specdemo.models.hub import download, download_source
 from specdemo.models.library import library, resolve
@@ -41,6 +41,8 @@ def add_to(commands: Commands) -> None:
     command.add_argument("target", metavar="TARGET", help="a model's name or folder")
     command.add_argument("draft", metavar="DRAFT", nargs="?", help="a model's name or folder")
     add_json(command, "the report")
+    command = add("stored", _stored, "list converted GGUF files on this disk, or remove one")
+    command.add_argument("--remove", metavar="NAME", help="remove this one; its file stays")
     command = add("download", _download, "download a pair from the catalogue, or a repository of the Hub")
     names = "a pair from the catalogue, ORGANISATION/MODEL, or ORGANISATION/MODEL:FILE.gguf"
     command.add_argument("name", metavar="NAME", help=names)
@@ -159,6 +161,21 @@ def _check(options: argparse.Namespace) -> None:
             safe_console().print(f"{engine.summary} Memory: about {needed}, {free} free.")
     if not report.fits:
         raise PairError(report.reason)
+
+
+def _stored(options: argparse.Namespace) -> None:
+    if options.remove is not None:
+        freed = remove_stored(options.remove)
+        if not freed:
+            raise UsageError(
+                f"Nothing called {options.remove!r} is stored; 'specdemo models stored' lists the names."
+            )
+        print(f"Removed {printable(options.remove)}: {in_units(freed)} are free again.")
+        return
+    table = _table(f"Converted files in {conversions()}", "name", "on disk")
+    for stored in stored_conversions():
+        table.add_row(printable(stored.name), in_units(stored.bytes))
+    safe_console().print(table)
 
 
 def _download(options: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any, Protocol
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderHook
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
@@ -182,7 +182,7 @@ def progress(doing: str, *, quiet: bool = False) -> Iterator[Show]:
         show(doing)
         yield show
         return
-    columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True) as bars:
         bar = bars.add_task(doing, total=None)
 
@@ -208,5 +208,5 @@ def _lines() -> Show:
 def show_conversion(converting: Iterator[tuple[Model, float]], *, quiet: bool = False) -> None:
     for first, _ in converting:
         with progress(f"converting {first.name}, once", quiet=quiet) as show:
-            for model, _ in converting:
-                show(f"converting {model.name}, once")
+            for model, share in converting:
+                show(f"converting {model.name}, once", "", share, 1)

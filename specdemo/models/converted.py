@@ -9,10 +9,12 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from pathlib import Path
-from time import monotonic, time
+from time import time
+from typing import NamedTuple
 
 from specdemo.child import Failure, run_child
 from specdemo.errors import FetchError, LoadError, SpecdemoError
@@ -30,8 +32,13 @@ _INT8, _HALF, _KEPT = 1.06, 2.0, 1.25
 # Weights of a model from which 4 bits are faster than 8. EPYC with VNNI, ms a plain step in int4 and int8: 7.4 and
 # 6.5 for 135 million, 16.8 and 16.4 for 0.5 billion, 35 and 39 for 1.5 billion.
 _LARGE = 750_000_000
-_LABELS = {"exact": "exact weights", "int4": "its 4 bits, the rest in int8", "int8": "int8 in groups of 64"}
+_LABELS = {
+    "exact": "exact weights",
+    "int4": "exact 4-bit weights and the rest in int8, which changes about 2 tokens in 100",
+    "int8": "int8 in groups of 64, which changes about 2 tokens in 100",
+}
 _SIZES = "sizes.json"  # bytes of each of a conversion's files
+_TICK_SECONDS = 0.2
 _STALE_SECONDS = 24 * 3600  # no conversion takes as long
 
 
@@ -66,10 +73,10 @@ def traced_runtime(pair: ModelPair) -> RuntimeSettings:
 def stored_form(model: Model) -> str | None:
     if model.path is None or not model.path.is_file():
         return None
-    label = _LABELS[form_of(model)]
     if model.form != "auto":
-        return f"{label} (as set)"
-    return f"{label} (this processor {'multiplies' if multiplies_int8() else 'does not multiply'} int8)"
+        return f"{_LABELS[form_of(model)]} (as set)"
+    multiplies = "multiplies" if multiplies_int8() else "does not multiply"
+    return f"{_LABELS[form_of(model)]} (this processor {multiplies} int8)"
 
 
 def is_converted(model: Model) -> bool:
@@ -130,15 +137,15 @@ def convert_pair(pair: ModelPair) -> Iterator[tuple[Model, float]]:
 
 
 def convert_models(models: Iterable[Model | None]) -> Iterator[tuple[Model, float]]:
-    """Convert GGUF files that are not converted yet; yield the current model and its elapsed seconds."""
+    """Convert GGUF files that are not converted yet; yield the current model and the share that is done."""
     for model in models:
         if model is not None and model.path is not None and not is_converted(model):
-            for seconds in convert_gguf(model.path, form_of(model)):
-                yield model, seconds
+            for share in convert_gguf(model.path, form_of(model)):
+                yield model, share
 
 
 def convert_gguf(path: Path, form: WeightsForm) -> Iterator[float]:
-    """Convert a file; yield the elapsed seconds, five times a second. Closing the generator cleans up."""
+    """Convert a file; yield the share that is done, five times a second. Closing the generator cleans up."""
     if converted_folder(path, form) is not None:
         return
     _check_disk(inspect_gguf(path))
@@ -146,13 +153,14 @@ def convert_gguf(path: Path, form: WeightsForm) -> Iterator[float]:
     for abandoned in conversions().glob(".converting-*"):  # left by a process that was killed
         if time() - abandoned.stat().st_mtime > _STALE_SECONDS:
             shutil.rmtree(abandoned, ignore_errors=True)
-    start = monotonic()
+    share = 0.0
     failure = Failure(FetchError, f"{path.name!r} cannot be converted", "free memory and try again")
     with tempfile.TemporaryDirectory(prefix=".converting-", dir=conversions()) as scratch:
         work = run_child(_convert, path.resolve(), Path(scratch), form, name="specdemo conversion", failure=failure)
         with closing(work):
-            for _ in work:
-                yield monotonic() - start
+            for message in work:
+                share = message or share
+                yield share
 
 
 def stored_bytes(model: Model) -> int:
@@ -178,13 +186,20 @@ def _check_disk(model: Model) -> None:
         )
 
 
-def _convert(path: Path, scratch: Path, form: WeightsForm) -> Iterator[None]:
+def _convert(path: Path, scratch: Path, form: WeightsForm) -> Iterator[float]:
     os.dup2(2, 1)  # keep the reader's prints out of our output
-    yield None
-    convert_here(path, scratch, form)
+    shares = [0.0]
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(convert_here, path, scratch, form, shares.append)
+        while not job.done():
+            wait([job], _TICK_SECONDS)
+            yield shares[-1]
+    job.result()
 
 
-def convert_here(path: Path, scratch: Path, form: WeightsForm) -> None:
+def convert_here(
+    path: Path, scratch: Path, form: WeightsForm, report: Callable[[float], None] = lambda _: None
+) -> None:
     """Convert in this process, in a scratch folder on the cache's disk; the reader prints to standard output."""
     from specdemo.models import convert
 
@@ -194,7 +209,7 @@ def convert_here(path: Path, scratch: Path, form: WeightsForm) -> None:
         return
     work = scratch / "work"
     try:
-        convert.store(path, work, form)
+        convert.store(path, work, form, report)
         write_bytes(json_text({file.name: file.stat().st_size for file in work.iterdir()}).encode(), work / _SIZES)
     except Exception as error:
         shutil.rmtree(work, ignore_errors=True)
@@ -210,3 +225,32 @@ def convert_here(path: Path, scratch: Path, form: WeightsForm) -> None:
     for other in conversions().glob(f"{digest}-*"):
         if not other.name.startswith(f"{digest}-{VERSION}"):
             shutil.rmtree(other, ignore_errors=True)
+
+
+class Stored(NamedTuple):
+    """A conversion on disk, named by its file and form, and its bytes."""
+
+    name: str
+    bytes: int
+    folder: Path
+
+
+def stored_conversions() -> list[Stored]:
+    """Return all conversions in our cache, the largest first, and other devices' compiled models."""
+    found = []
+    for folder in [*conversions().glob("[!.]*-*"), own_cache() / "compiled"]:
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            size, name = sum(file.stat().st_size for file in folder.iterdir()), "compiled models"
+            if folder.parent == conversions():
+                source = json_value((folder / "config.json").read_bytes())["_name_or_path"]
+                name = f"{source} ({folder.name.rpartition('-')[2]})"
+            found.append(Stored(name, size, folder))
+    return sorted(found, key=lambda stored: -stored.bytes)
+
+
+def remove_stored(name: str) -> int:
+    """Remove the conversions of this name; return their bytes. They are made again for the next use."""
+    chosen = [stored for stored in stored_conversions() if stored.name == name]
+    for stored in chosen:
+        shutil.rmtree(stored.folder)
+    return sum(stored.bytes for stored in chosen)

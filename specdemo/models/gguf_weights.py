@@ -5,8 +5,9 @@
 - int8: all in groups of 64, whose largest weight is 127.
 
 Q4_K and Q4_1 store `scale * q + minimum`. OpenVINO multiplies 4-bit weights fast only with an integer as their zero,
-so they are stored as `scale * (q - 8)`, and `offset = minimum + 8 * scale` is added as a second product: of the
-offsets, one for each group, and the sums of the groups' inputs.
+so they are stored as `scale * (q - 8)`. What that leaves out, `offset = minimum + 8 * scale` for each group, is
+multiplied with the sum of the group's inputs: the inputs are extended by these sums, and the weights by the offsets,
+each written with two digits of 4 bits (three if exact), so that one product computes both.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,8 +52,10 @@ Pack = Callable[[Bytes, Tensor], _Stored]  # of some rows
 
 
 class Weights:
-    def __init__(self, path: Path, header: Header, form: WeightsForm) -> None:
-        self._header, self._form = header, form
+    def __init__(self, path: Path, header: Header, form: WeightsForm, report: Callable[[float], None]) -> None:
+        """`report` gets the share of the file that is packed."""
+        self._header, self._form, self._report = header, form, report
+        self._read, self._bytes = 0, sum(tensor.bytes for tensor in header.tensors)
         self._file = np.memmap(path, np.uint8, "r")
         self._tensors = {tensor.name: tensor for tensor in header.tensors}
         self._shared = list[Any]()  # memory that OpenVINO's constants do not own
@@ -89,9 +92,8 @@ class Weights:
             parts = list(group.values())
             columns = [None if column[0] is None else np.concatenate(column) for column in zip(*parts, strict=True)]
             product = self._product(inputs, _Stored(*columns))
-            biases = [self.vector(f"{name}.bias") for name in group if self.holds(f"{name}.bias")]
-            if biases:
-                product = ops.add(product, ops.constant(np.concatenate(biases)))
+            if any(self.holds(f"{name}.bias") for name in group):
+                product = ops.add(product, ops.constant(np.concatenate([self._bias(name) for name in group])))
             if len(parts) == 1:
                 results |= {name: product.output(0) for name in group}
                 continue
@@ -99,6 +101,10 @@ class Weights:
             split = ops.variadic_split(product, ops.constant(np.int64(-1)), rows)
             results |= dict(zip(group, split.outputs(), strict=True))
         return [results[name] for name in names]
+
+    def _bias(self, name: str) -> Floats:
+        rows = self._tensors[f"{name}.weight"].shape[1]
+        return self.vector(f"{name}.bias") if self.holds(f"{name}.bias") else np.zeros(rows, np.float32)
 
     def _product(self, inputs: Any, stored: _Stored) -> Any:
         if stored.offsets is not None:
@@ -147,6 +153,8 @@ class Weights:
         chunks = (raw[start : start + step] for start in range(0, len(raw), step))
         with ThreadPoolExecutor(2) as pool:
             parts = list(pool.map(lambda chunk: pack(chunk, tensor), chunks))
+        self._read += tensor.bytes
+        self._report(self._read / self._bytes)
         columns = [None if column[0] is None else np.concatenate(column) for column in zip(*parts, strict=True)]
         if self._header.family == "llama" and name.endswith(("attn_q", "attn_k")):
             order = self._rotary_order(len(raw))

@@ -147,8 +147,8 @@ def if_loaded(engines: Engines, job: WithEngine | Prepare) -> Iterator[Any]:
 
 
 def converting(pair: ModelPair) -> Iterator[Phase]:
-    for _, seconds in convert_pair(pair):
-        yield Phase("converting", seconds=seconds)
+    for _, share in convert_pair(pair):
+        yield Phase("converting", round(100 * share), 100)
 
 
 def serve(connection: Connection, factory: EngineFactory, stop: Event, controls: Sequence[float]) -> None:

@@ -13,7 +13,8 @@ from gradio.components import Component
 from specdemo.capabilities import EngineName
 from specdemo.errors import SpecdemoError, UnknownNameError, UsageError
 from specdemo.models.checks import check_pair, drafts_for, fitting_draft, is_recommended
-from specdemo.models.devices import devices
+from specdemo.models.converted import remove_stored, stored_conversions
+from specdemo.models.devices import devices, in_units
 from specdemo.records import Model, ModelPair
 from specdemo.ui.compare import CompareTab
 from specdemo.ui.controls import RUNTIME, STRATEGY, Control, control, engines_for, start_values
@@ -65,8 +66,14 @@ class ModelsTab:
             self._progress = gr.HTML(elem_id="download", elem_classes="message")
             self._stop = gr.Button("Stop the download", elem_id="cancel-download", visible=False, size="sm")
             self._catalogue = view("catalogue", elem_id="catalogue")
+            with gr.Accordion("Converted files on disk", open=False, elem_id="stored", visible=shared.local):
+                self._stored = gr.CheckboxGroup(show_label=False, container=False)
+                remove = gr.Button("Remove", size="sm", scale=0, min_width=120)
             self.in_use = gr.Textbox(visible=False)
         self._connect(tab, [add.click, place.submit], place)
+        if shared.local:
+            remove.click(self.remove, self._stored, self._stored, **AT_ONCE)
+            tab.select(stored_choices, outputs=self._stored, **AT_ONCE)
 
     def _connect(self, tab: gr.Tab, adding: list[Any], place: gr.Textbox) -> None:
         target, draft, *_ = self.controls
@@ -193,6 +200,11 @@ class ModelsTab:
         added = notice(f"{name} is now among your models, and chosen as the target.")
         return self.fit_to_target(name, listed) | {self.controls[0]: chosen, self._message: added}
 
+    def remove(self, names: list[str]) -> Any:
+        for name in names:
+            remove_stored(name)
+        return stored_choices()
+
     def report(self, target: str, draft: str) -> Updates:
         """Describe a pair without loading it. "Use this pair" is disabled if it cannot run."""
         models, fits = self._registry.models(), False
@@ -220,6 +232,11 @@ def engine_for(pair: ModelPair, before: ModelPair, engine: Any) -> EngineName:
     if default != start_values(before)["engine"]:
         engine = default
     return engine if engine in engines else engines[0]
+
+
+def stored_choices() -> Any:
+    choices = [(f"{stored.name}, {in_units(stored.bytes)}", stored.name) for stored in stored_conversions()]
+    return gr.update(choices=choices, value=[])
 
 
 def name_of(event: gr.EventData) -> str:

@@ -36,6 +36,8 @@ def html(part: str, *values: Any) -> str:
 def phase_text(phase: Phase) -> str:
     unit = " tokens" if phase.name == "prefilling" else ""
     count = f" ({phase.done} of {phase.total}{unit})" if phase.total else ""
+    if phase.name == "converting":
+        count = f" ({phase.done} %)"
     seconds = f" ({phase.seconds:.0f} s)" if phase.seconds >= 1 else ""
     return f"{PHASES[phase.name]}{count} …{seconds}"
 
@@ -184,11 +186,11 @@ def _size(number: int | None) -> str:
 def _remarks(report: PairReport) -> list[str]:
     free = in_units(report.memory_free)
     stored = stored_form(report.target)
-    lines = [f"Its weights are stored as {stored}; Weights, under Runtime, changes that."] if stored else []
+    lines = [f"Its weights are stored as {stored}. Weights, under Runtime, changes that."] if stored else []
     for engine in report.engines:
         if not ENGINES[engine.engine].local:
             lines.append("A server runs it, so it takes no memory here.")
             continue
         needed = in_units(engine.memory_needed)
-        lines.append(f"{engine.summary} It needs up to {needed} of memory (estimate); {free} is free.")
+        lines.append(f"{engine.summary} It needs about {needed} of memory; {free} is free.")
     return lines

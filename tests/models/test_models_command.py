@@ -7,9 +7,12 @@ import pytest
 
 from specdemo.cli import main
 from specdemo.models.catalogue import BUNDLED, catalogue
+from specdemo.settings import WeightsForm
+from tests.support import gguf_files
 from tests.support.folders import FIXTURES
 from tests.support.hub import Hub
 
+FORMS: tuple[WeightsForm, ...] = ("exact", "int4", "int8")
 REPOSITORIES = {
     "OpenVINO/dolly-v2-7b-int8-ov": FIXTURES / "llama" / "target",
     "OpenVINO/dolly-v2-3b-int4-ov": FIXTURES / "llama" / "draft",
@@ -120,3 +123,18 @@ def test_errors_are_one_sentence_and_an_exit_code(
 ) -> None:
     assert run(*arguments) == code
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.openvino
+def test_conversions_are_listed_and_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = gguf_files.write(tmp_path / "tiny.gguf")
+    folders = [gguf_files.converted(file, form) for form in FORMS]
+    assert run("stored") == 0
+    listed = capsys.readouterr().out
+    assert all(f"tiny.gguf ({form})" in listed for form in FORMS)
+    assert run("stored", "--remove", "tiny.gguf (int8)") == 0
+    assert [folder.exists() for folder in folders] == [True, True, False]
+    assert "are free again" in capsys.readouterr().out
+    assert run("stored", "--remove", "tiny.gguf (int8)") == 2
+    assert "'specdemo models stored' lists the names" in capsys.readouterr().err
+    assert file.exists()
