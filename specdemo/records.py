@@ -216,11 +216,12 @@ class Token(Record):
 
 
 class DraftToken(Record):
-    """`id` is None if only the number of proposals was reported."""
+    """`id` is None if only the number of proposals was reported. `copied` from the text so far, not drafted."""
 
     id: Count | None
     text: str
     verdict: Outcome
+    copied: bool = False
     draft_probability: Probability | None = None
     target_probability: Probability | None = None
 

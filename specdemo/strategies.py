@@ -23,12 +23,13 @@ class Policy:
 
 @dataclass(frozen=True)
 class Drafter:
-    """`subject` is its name in a sentence. `model`: a draft model proposes; others copy from the text so far."""
+    """`subject` is its name in a sentence. `model`: a draft model proposes. `copies`: it copies from earlier text."""
 
     name: str
     label: str
     subject: str
     model: bool = False
+    copies: bool = False
 
 
 Fields = dict[str, Any]  # of other software, by its own names
@@ -58,7 +59,7 @@ class Strategy:
     @classmethod
     def setting(cls) -> tuple[str, str]:
         """Return the setting that distinguishes it from other strategies, and its value."""
-        return ("policy", cls.policy.name) if cls.drafter.model else ("drafter", cls.drafter.name)
+        return ("policy", cls.policy.name) if cls.drafter.name == DRAFT_MODEL.name else ("drafter", cls.drafter.name)
 
     @property
     def fixed_lookahead(self) -> int | None:
@@ -91,10 +92,12 @@ class Strategy:
 NO_DRAFTER = Drafter("none", "Nobody", "nobody")
 DRAFT_MODEL = Drafter("model", "Draft model", "the draft", model=True)
 SERVER_DRAFTER = Drafter("model", "The server's own drafter", "the server's drafter", model=True)  # of any kind
-PROMPT_LOOKUP = Drafter("lookup", "Prompt lookup", "prompt lookup")
-SUFFIX_TREE = Drafter("suffix", "Suffix tree", "the suffix tree")
+PROMPT_LOOKUP = Drafter("lookup", "Prompt lookup", "prompt lookup", copies=True)
+SUFFIX_TREE = Drafter("suffix", "Suffix tree", "the suffix tree", copies=True)
+COMBINED = Drafter("combined", "Draft and suffix tree", "the draft with the suffix tree", model=True, copies=True)
 CONSTANT = Policy("constant", "Lookahead")
 CONFIDENCE = Policy("confidence", "Confidence")
+AUTOMATIC = Policy("auto", "Automatic")
 
 STRATEGIES: dict[str, type[Strategy]] = {}  # by short name, in display order
 
@@ -190,7 +193,7 @@ class Auto(Strategy):
 
     name = "auto"
     drafter = DRAFT_MODEL
-    policy = Policy("auto", "Automatic")
+    policy = AUTOMATIC
     needs_costs = True
     template = "automatic lookahead"
 
@@ -266,6 +269,23 @@ class Suffix(Strategy):
     def llama_cpp(self) -> list[str]:
         """Return llama.cpp's n-gram cache, which also counts, but has its own thresholds."""
         return ["--spec-type", "ngram-cache", "--spec-draft-n-max", str(self.max_assistant_tokens)]
+
+
+@register
+@dataclass(frozen=True)
+class Combined(Strategy):
+    """Copies what repeats and drafts the rest: in each round whichever should yield more tokens a second."""
+
+    name = "combined"
+    drafter = COMBINED
+    policy = AUTOMATIC
+    drafts = ("model", "eagle3")
+    needs_costs = True
+    template = "automatic lookahead"
+
+    def llama_cpp(self) -> list[str]:
+        """Return nothing but the draft's kind and `ngram-mod` beside it, which the caller lists."""
+        return []
 
 
 def drafters() -> dict[str, Drafter]:

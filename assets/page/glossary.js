@@ -5,6 +5,7 @@
 const TERMS = [
   [/^\s*accepted\s*$/, "Accepted", "a proposal (draft token) that the target would have written itself"],
   [/^\s*rejected\s*$/, "Rejected", "the first proposal of a round that the target would not have written"],
+  [/copied/i, "Copied", "a proposal found after the same words earlier in prompt, chat or answer; all others are the draft's"],
   [/discarded/i, "Discarded", "a proposal after a rejected one; the target never judges it"],
   [/correction( or bonus)?( token)?/, "Correction token", "what the target writes in place of a rejected proposal"],
   [/(correction or )?bonus( token)?/, "Bonus token", "what the target adds after a round whose proposals were all accepted"],

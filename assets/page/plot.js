@@ -15,11 +15,12 @@ const NARROW = 420; // pixels; narrower charts have a legend instead of axis tit
 const touch = matchMedia("(pointer: coarse)"); // a finger scrolls the page, and a tap names values
 
 /** @param {Timed} timed @returns {Record<string, number | null>} as `columns` in `figures.py`; null or missing: nothing to draw */
-export function columns({ round: { seconds, draft_seconds, verify_seconds }, number, ms, tokens, accepted, proposed, alpha }) {
+export function columns({ round: { seconds, draft_seconds, verify_seconds, proposed: proposals }, number, ms, tokens, accepted, proposed, alpha }) {
   const [whole, draft, verify] = [seconds, draft_seconds, verify_seconds].map((duration) => 1000 * (duration ?? 0));
+  const copied = proposals?.filter((proposal) => proposal.copied).length || null;
   return {
     round: number || null, seconds: ms / 1000, tokens, step: whole,
-    ...(number && proposed !== null && { accepted, unaccepted: proposed - accepted, alpha }),
+    ...(number && proposed !== null && { accepted, unaccepted: proposed - accepted, alpha, copied }),
     ...(draft || verify ? { draft, verify, rest: Math.max(whole - draft - verify, 0) } : { whole }),
   };
 }

@@ -5,7 +5,7 @@ import { TIPS, explanations } from "./glossary.js";
 
 /**
  * @typedef {{ id: number | null, text: string, probability?: number | null, entropy?: number | null }} Token
- * @typedef {{ id: number | null, text: string, verdict: "accepted" | "rejected" | "discarded", draft_probability?: number | null, target_probability?: number | null }} Proposal
+ * @typedef {{ id: number | null, text: string, verdict: "accepted" | "rejected" | "discarded", copied?: boolean, draft_probability?: number | null, target_probability?: number | null }} Proposal
  * @typedef {object} Round
  * @property {Token[]} committed
  * @property {number} seconds
@@ -84,7 +84,8 @@ export function renderRound(timed, { side, source = "measured" }) {
   const element = make("span", "", "round");
   TIPS.set(element, () => roundTip(timed, side));
   const append = (/** @type {Token} */ token, /** @type {number} */ index, /** @type {string} */ kind, /** @type {() => string} */ explanation) => {
-    const marks = [token.text.includes("\n") && "break", !token.text && "empty", code[index] && "code"].filter(Boolean);
+    const copied = index < accepted && proposed?.[index].copied;
+    const marks = [token.text.includes("\n") && "break", !token.text && "empty", code[index] && "code", copied && "copied"].filter(Boolean);
     const span = make("span", token.text, ["token", kind, ...marks].join(" "));
     span.dataset.index = String(first + index);
     TIPS.set(span, explanation);
@@ -93,7 +94,7 @@ export function renderRound(timed, { side, source = "measured" }) {
   committed.slice(0, accepted).forEach((token, index) => append(token, index, "accepted", () => tip("accepted proposal", proposed?.[index], token, source)));
   for (const draft of proposed?.slice(accepted) ?? []) {
     const name = draft.verdict === "rejected" ? "rejected proposal" : "discarded proposal: it followed a rejected one and was never judged";
-    const span = element.appendChild(make("span", visible(draft), `token ${draft.verdict}${draft.text.trim() ? "" : " blank"}`));
+    const span = element.appendChild(make("span", visible(draft), `token ${draft.verdict}${draft.text.trim() ? "" : " blank"}${draft.copied ? " copied" : ""}`));
     TIPS.set(span, () => tip(name, draft, null, source));
   }
   const [kind, name] = side === "plain" ? ["plain", "target's token"] : ["own", number ? targetTokenName(round) : "target's token"];
@@ -104,10 +105,13 @@ export function renderRound(timed, { side, source = "measured" }) {
 /** A round as chips, each with the probabilities of draft and target. @param {Round} round */
 export function renderChips(round) {
   const accepted = acceptedIn(round);
-  const drafts = round.proposed ?? round.committed.slice(0, accepted).map(({ id, text }) => ({ id, text, verdict: "accepted" }));
-  const odds = (/** @type {any} */ draft) => (!known(draft.draft_probability) && !known(draft.target_probability) ? "" : `${fixed(draft.draft_probability)} → ${fixed(draft.target_probability)}`);
+  const drafts = round.proposed ?? round.committed.slice(0, accepted).map(({ id, text }) => ({ id, text, verdict: "accepted", copied: false }));
+  const odds = (/** @type {any} */ draft) => {
+    const mine = draft.copied ? "copy" : known(draft.draft_probability) || known(draft.target_probability) ? fixed(draft.draft_probability) : "";
+    return mine && known(draft.target_probability) ? `${mine} → ${fixed(draft.target_probability)}` : mine;
+  };
   return [
-    ...drafts.map((draft) => chip(visible(draft), draft.verdict, draft.verdict, odds(draft))),
+    ...drafts.map((draft) => chip(visible(draft), draft.verdict + (draft.copied ? " copied" : ""), draft.verdict + (draft.copied ? ", copied" : ""), odds(draft))),
     ...round.committed.slice(accepted).map((token) => chip(visible(token), "own", targetTokenName(round), !known(token.probability) ? "" : `→ ${fixed(token.probability)}`)),
   ];
 }
@@ -139,8 +143,9 @@ function tip(name, draft, token, source) {
   const probability = token ? token.probability : draft?.target_probability;
   return [
     name + marks(visible(token ?? draft ?? { id: null, text: "" })),
+    draft?.copied && "copied from the text so far",
     draft?.id === null && "the engine does not report its token",
-    known(draft?.draft_probability) && `draft's probability ${fixed(draft?.draft_probability, 3)} (${source})`,
+    known(draft?.draft_probability) && !draft?.copied && `draft's probability ${fixed(draft?.draft_probability, 3)} (${source})`,
     known(probability) && `target's probability ${fixed(probability, 3)}`,
     known(token?.entropy) && `the target's entropy here ${fixed(token?.entropy)} bits`,
   ].filter(Boolean).join("\n");

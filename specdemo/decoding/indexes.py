@@ -9,13 +9,17 @@ products, the expected number of accepted tokens, is proposed.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import singledispatch
+from itertools import takewhile
 from typing import NamedTuple
 
+from specdemo.decoding.lookahead import LONGEST_MATCH, DiscountedMean
 from specdemo.strategies import TOKENS_PER_MATCHED, Lookup, Strategy, Suffix
 
 _MAX_PROPOSALS = 64  # tokens
-_LONGEST_MATCH = 8  # maximum match in a suffix tree; longer ones found nothing more in the text used for tuning
+_LEAST_CHANCE = 0.05  # of a copied token: no pass is so cheap that a less likely one pays
 _ID_RANGE = 2**32  # exceeds every token id
+
+Rates = Sequence[DiscountedMean]  # how often the likeliest next token is right, by matched tokens
 
 
 class Match(NamedTuple):
@@ -64,25 +68,40 @@ class SuffixTree:
     Therefore adding a token takes `longest + 1` dictionary lookups, and proposing one takes a single step.
     """
 
-    def __init__(self, longest: int = _LONGEST_MATCH) -> None:
+    def __init__(self, longest: int = LONGEST_MATCH) -> None:
         self.longest = longest
         self._children: dict[int, int] = {}  # by node and token
         self._count, self._followed = [0], [0]  # occurrences, and those followed by a token
         self._likeliest, self._token, self._shorter = [0], [0], [0]
         self.end = [0]  # nodes of the last 0, 1, 2, … tokens read
 
-    def continuation(self, size: int, limit: int, threshold: float) -> Match:
-        node, chance = self.end[size], 1.0
+    def matched(self, ends: Sequence[int]) -> int:
+        """Return how many of the last tokens have occurred before, at most `longest`."""
+        return next((size for size in range(len(ends) - 1, 0, -1) if self._followed[ends[size]]), 0)
+
+    def likeliest(self, node: int) -> int:
+        return self._token[self._likeliest[node]]
+
+    def continuation(self, node: int, size: int, limit: int, threshold: float, rates: Rates | None = None) -> Match:
+        """Follow the likeliest tokens after a run of `size` tokens. `rates[m]`: how often they are right after m."""
+        chance = 1.0
         tokens, chances = list[int](), list[float]()
         while len(tokens) < limit and self._followed[node]:
             child = self._likeliest[node]
             chance *= self._count[child] / self._followed[node]
+            if rates is not None:
+                chance *= rates[min(size + len(tokens), self.longest)].value
             if chance < threshold:
                 break
             tokens.append(self._token[child])
             chances.append(chance)
             node = child if size + len(tokens) <= self.longest else self._shorter[child]
         return Match(tuple(tokens), tuple(chances))
+
+    def after(self, ends: Sequence[int], token: int) -> list[int]:
+        """Return the nodes of the last 0, 1, 2, … tokens after one more, as far as they have occurred."""
+        children = (self._children.get(node * _ID_RANGE + token, 0) for node in ends)
+        return [0, *takewhile(bool, children)][: self.longest + 1]
 
     def add(self, token: int) -> None:
         end, shorter = [0], 0
@@ -106,7 +125,7 @@ class SuffixTree:
 
 
 class SuffixIndex(TextIndex):
-    def __init__(self, threshold: float, max_tokens: int = _MAX_PROPOSALS, *, longest: int = _LONGEST_MATCH) -> None:
+    def __init__(self, threshold: float, max_tokens: int = _MAX_PROPOSALS, *, longest: int = LONGEST_MATCH) -> None:
         self._threshold, self._max_tokens = threshold, max_tokens
         self._tree = SuffixTree(longest)
         self._read = 0
@@ -117,7 +136,9 @@ class SuffixIndex(TextIndex):
             self._tree.add(token)
         self._read, limit = len(text), min(limit, self._max_tokens)
         matches = (
-            self._tree.continuation(size, min(limit, TOKENS_PER_MATCHED * size), self._threshold)
+            self._tree.continuation(
+                self._tree.end[size], size, min(limit, TOKENS_PER_MATCHED * size), self._threshold
+            )
             for size in range(len(self._tree.end) - 1, 0, -1)
         )
         return max(matches, key=lambda match: sum(match.chances), default=Match())
@@ -127,6 +148,30 @@ class SuffixIndex(TextIndex):
             return False
         self._threshold, self._max_tokens = strategy.assistant_confidence_threshold, strategy.max_assistant_tokens
         return True
+
+
+class CopyIndex:
+    """Copies after the longest match, with chances learnt from every token of the answer, proposed or not."""
+
+    def __init__(self, rates: Rates) -> None:
+        self._tree, self._rates, self._read = SuffixTree(), rates, 0
+
+    def read(self, text: Sequence[int]) -> Sequence[int]:
+        """Learn the new tokens; return the tree's nodes at the end. The first text read, the prompt, says nothing."""
+        answer = self._read > 0
+        for token in text[self._read :]:
+            if answer and (size := self._tree.matched(self._tree.end)):
+                self._rates[size].add(self._tree.likeliest(self._tree.end[size]) == token)
+            self._tree.add(token)
+        self._read = len(text)
+        return self._tree.end
+
+    def after(self, ends: Sequence[int], token: int) -> Sequence[int]:
+        return self._tree.after(ends, token)
+
+    def copy(self, ends: Sequence[int], limit: int) -> Match:
+        size = self._tree.matched(ends)
+        return self._tree.continuation(ends[size], size, limit, _LEAST_CHANCE, self._rates) if size else Match()
 
 
 @singledispatch

@@ -167,6 +167,7 @@ def _llama_cpp(copy: _Copy) -> Iterator[str]:
     flags = copy.form
     if copy.draft is not None:
         kind = "draft-eagle3" if copy.pair.head == "eagle3" else "draft-simple"
+        kind += ",ngram-mod" if copy.request.strategy.drafter.copies else ""
         flags = ["--spec-type", kind, "--spec-draft-model", copy.draft.path, *flags]
     if "ngram-cache" in flags:
         yield "# llama.cpp's n-gram cache decides how much to propose by thresholds of its own"

@@ -35,9 +35,9 @@ from specdemo.racing.race import SLICE_SECONDS, LiveSettings, race
 from specdemo.racing.warm_up import WARM_UP_PROMPT, OtherLoad
 from specdemo.records import Comparison, Costs, ModelPair, Run
 from specdemo.results import estimate
-from specdemo.strategies import Constant
+from specdemo.strategies import DRAFT_MODEL, Constant
 
-USUAL, LONGER = (1, 2, 3, 4), (6, 8, 16)  # lookaheads; v(n) is smooth between its cliffs, at powers of two
+USUAL, LONGER = (1, 2, 3, 4), (7, 15)  # lookaheads; v(n) is smooth between its cliffs, after powers of two
 CONTEXT = 64  # tokens of the prompt, so that the measured rounds lie in the middle of a usual race
 _TOKENS = 48  # raced per lookahead: medians over some 20 rounds, in a second
 _WARM_PASSES = 2
@@ -98,7 +98,7 @@ class Timing(NamedTuple):
 def _races(engine: Engine) -> list[tuple[int, ...]]:
     """Lookaheads measured together."""
     if _drafts(engine) and Constant.name in ENGINES[engine.name].live:
-        return [USUAL, *((lookahead,) for lookahead in LONGER)]
+        return [USUAL, LONGER]
     return [(lookahead,) for lookahead in (*USUAL, *LONGER)]
 
 
@@ -130,7 +130,7 @@ def _raced(
 ) -> tuple[list[Timing], list[Timing]]:
     """Race with these lookaheads in turns; return plain steps and the rounds with as many proposals."""
     if len(lookaheads) > 1:
-        next(engine.pass_seconds(text, 1))  # compiles the usual lengths
+        next(engine.pass_seconds(text, max(lookaheads) + 1))  # compiles their lengths
     chosen = {"policy": "constant", "num_assistant_tokens": max(lookaheads), "ignore_eos": True}
     settings = pair_settings(engine.pair, engine=engine.name, max_new_tokens=_TOKENS * len(lookaheads), **chosen)
     turns = cycle(LiveSettings(lookahead, 0.0) for lookahead in lookaheads)
@@ -221,8 +221,8 @@ def merged(costs: Costs | None, samples: Sequence[Sample]) -> Costs:
 def learn(engine: Engine, comparison: Comparison) -> None:
     """Add a quiet race's rounds to the kept table."""
     known, load = recall(engine.name, engine.pair), estimate.mean_load((comparison, *comparison.repeats))
-    if known is None or load is None or load > _QUIET or not comparison.settings.strategy.drafter.model:
-        return
+    if known is None or load is None or load > _QUIET or comparison.settings.drafter != DRAFT_MODEL.name:
+        return  # a round with copies drafts only some of its proposals
     samples = _samples(timings(comparison.plain), timings(comparison.speculative), least=_ENOUGH)
     remember(engine, merged(known, samples).model_copy(update={"other_load": known.other_load}))
 

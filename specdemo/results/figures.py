@@ -87,9 +87,11 @@ def _acceptance() -> Figure:
     accepted = _grow(bars, "accepted", "accepted", *place, "accepted")
     unaccepted = _grow(bars, "not accepted", "unaccepted", *place, "unaccepted", hatch="/")
     rate = _grow(line, "α", "ink", *place, "alpha", yaxis="y2", hovertemplate="%{y:.2f}")
+    mark = {"symbol": "line-ew-open", "size": 9, "color": _colour("ink"), "line": {"width": 2}}
+    copied = _grow(line, "of them copied", "ink", *place, "copied", mode="markers", marker=mark)
     scale = {"range": [0, 1.02], "tickvals": [0, 0.5, 1], "overlaying": "y", "side": "right", "showgrid": False}
     axes = {"xaxis": _ROUND, "yaxis": {"nticks": 4}, "yaxis2": scale | {"title": {"text": "α"}}}
-    return figure("round", "proposals", accepted, unaccepted, rate, **axes, margin={"r": 40})
+    return figure("round", "proposals", accepted, unaccepted, rate, copied, **axes, margin={"r": 40})
 
 
 def _timing() -> Figure:
@@ -118,6 +120,7 @@ def columns(run: Run) -> Iterator[dict[str, Any]]:
             accepted, proposed = accepted + step.accepted, proposed + len(step.proposed)
             row |= {"accepted": step.accepted, "unaccepted": len(step.proposed) - step.accepted}
             row["alpha"] = accepted / proposed if proposed else None
+            row["copied"] = len(step.proposed) - metrics.drafted(step) or None
         times = step.seconds, step.draft_seconds, step.verify_seconds
         whole, draft, verify = (1000 * (seconds_of or 0.0) for seconds_of in times)
         parts = {"draft": draft, "verify": verify, "rest": max(whole - draft - verify, 0.0)}

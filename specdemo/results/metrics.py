@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
-from specdemo.records import Comparison, Costs, DraftCounts, Outcome, Run
+from specdemo.records import Comparison, Costs, DraftCounts, Outcome, Round, Run
 from specdemo.text import milliseconds, number, percent
 
 
@@ -167,7 +167,7 @@ def acceptance_by_confidence(run: Run) -> dict[int, tuple[int, int]]:
     """Accepted and judged proposals by tenths of the draft's probability; discarded ones were never judged."""
     bins: dict[int, list[bool]] = {}
     for draft in (draft for step in run.rounds for draft in step.proposed or ()):
-        if draft.draft_probability is not None and draft.verdict is not Outcome.DISCARDED:
+        if draft.draft_probability is not None and not draft.copied and draft.verdict is not Outcome.DISCARDED:
             tenth = min(int(draft.draft_probability * 10), 9)
             bins.setdefault(tenth, []).append(draft.verdict is Outcome.ACCEPTED)
     return {tenth: (sum(bins[tenth]), len(bins[tenth])) for tenth in sorted(bins)}
@@ -180,7 +180,22 @@ def draft_passes(comparison: Comparison) -> int | None:
         return None
     if not comparison.settings.strategy.drafter.model:
         return 0
-    return sum(len(step.proposed or ()) for step in rounds)
+    return sum(map(drafted, rounds))
+
+
+def drafted(step: Round) -> int:
+    """Return the number of proposals that a draft made."""
+    return sum(not token.copied for token in step.proposed or ())
+
+
+def acceptance_by_source(run: Run) -> dict[str, tuple[int, int]]:
+    """Accepted and proposed tokens, drafted and copied; empty without any copies."""
+    tokens = [token for step in run.rounds for token in step.proposed or ()]
+    if not any(token.copied for token in tokens):
+        return {}
+    sources = {"drafted": False, "copied": True}
+    outcomes = {name: [token.verdict for token in tokens if token.copied is each] for name, each in sources.items()}
+    return {name: (found.count(Outcome.ACCEPTED), len(found)) for name, found in outcomes.items()}
 
 
 def oracle_lookaheads(comparison: Comparison) -> list[int] | None:
@@ -246,7 +261,7 @@ def round_costs(comparison: Comparison, plain_steps: float | None) -> RoundCosts
         return RoundCosts(None, None, plain_steps, lookahead, "in this run")
     seconds = sum(step.draft_seconds or 0.0 for step in rounds)
     drafting = plain_steps * seconds / decode_seconds(comparison.speculative)
-    proposed = sum(len(step.proposed or ()) for step in rounds)
+    proposed = sum(map(drafted, rounds))
     draft_step = drafting * len(rounds) / proposed if proposed else None
     return RoundCosts(draft_step, drafting, plain_steps - drafting, lookahead, "in this run")
 
@@ -313,6 +328,10 @@ def figures(comparison: Comparison, speedup: str, plain_steps: float | None) -> 
     yield Figure("acceptance rate α", "", rate, FORMULAS["acceptance_rate"])
     yield both("mean acceptance length τ", "mean_acceptance_length", mean_acceptance_length, number)
     yield Figure("acceptance by position i", "", _positions(speculative), FORMULAS["per_position"])
+    sources = acceptance_by_source(speculative)
+    if comparison.settings.strategy.drafter.model and sources:
+        shares = (f"{accepted} of {proposed} {name}" for name, (accepted, proposed) in sources.items())
+        yield Figure("accepted by source", "", " · ".join(shares), FORMULAS["acceptance_rate"])
     costs = round_costs(comparison, plain_steps)
     if costs is None:
         return

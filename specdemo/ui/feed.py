@@ -5,7 +5,7 @@ run. The last event holds the whole record, for browsers that missed more.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -14,7 +14,7 @@ from specdemo.records import Comparison, ModelPair, Slice, Turn
 from specdemo.results import metrics
 from specdemo.results.figures import CHARTS, LIVE, as_data
 from specdemo.settings import GenerationSettings
-from specdemo.text import number
+from specdemo.text import number, percent
 
 
 class Feed:
@@ -71,7 +71,8 @@ def _line(run: str, at: int, kind: str, event: dict[str, Any]) -> str:
 
 
 def anatomy(comparison: Comparison) -> list[dict[str, Any]]:
-    """The Anatomy tab's charts and table, as parts of a board (`board.js`)."""
+    """The Anatomy tab's charts and tables, as parts of a board (`board.js`)."""
+    sources = metrics.acceptance_by_source(comparison.speculative)
     return [
         *(
             {"title": title, "figure": as_data(make(comparison))}
@@ -79,7 +80,17 @@ def anatomy(comparison: Comparison) -> list[dict[str, Any]]:
             if name not in LIVE
         ),
         {"title": "Passes needed for this text", **_passes(comparison)},
+        *([{"title": "Drafted or copied", **_sources(sources)}] if sources else []),
     ]
+
+
+def _sources(sources: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
+    total = sum(proposed for _, proposed in sources.values())
+    rows = [
+        [name, str(proposed), percent(proposed / total), str(accepted), percent(accepted / max(proposed, 1))]
+        for name, (accepted, proposed) in sources.items()
+    ]
+    return {"columns": ["source", "proposed", "share", "accepted", "accepted / proposed"], "rows": rows}
 
 
 def _passes(comparison: Comparison) -> dict[str, Any]:

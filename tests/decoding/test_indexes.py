@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdemo.decoding.indexes import Match, NgramIndex, SuffixIndex
+from specdemo.decoding.indexes import CopyIndex, Match, NgramIndex, SuffixIndex
+from specdemo.decoding.lookahead import DiscountedMean, Estimates
 from specdemo.strategies import TOKENS_PER_MATCHED, Constant, Suffix
 
 
@@ -83,3 +84,36 @@ def test_a_threshold_can_be_changed_during_a_request() -> None:
     assert index.find(text, 8).tokens == (3, 1)
     assert not index.update_strategy(Constant(4))
     assert not NgramIndex(3).update_strategy(Constant(4))
+
+
+@given(texts.filter(bool), st.lists(st.integers(0, 2), max_size=3), limits)
+def test_a_copy_after_a_drafted_chain_is_one_after_a_text_that_ends_in_it(
+    text: list[int], chain: list[int], limit: int
+) -> None:
+    """Only the counts differ, which include the chain once it is text; in this index, nothing follows it yet."""
+    index, size = CopyIndex(Estimates().copies), len(text)
+    ends = index.read(text)
+    for token in chain:
+        ends = index.after(ends, token)
+    copied = index.copy(ends, limit).tokens
+    whole, start = [*text, *chain], size + len(chain)
+    longest = next((m for m in range(min(8, start), 0, -1) if counted(text, whole[start - m :]) and m <= size), 0)
+    assert bool(copied) == bool(longest and limit)
+    if copied:
+        assert copied[0] in counted(text, whole[start - longest :])
+
+
+def test_chances_of_copies_are_learnt_from_every_token_of_the_answer() -> None:
+    rates = [DiscountedMean(2.0, 4.0) for _ in range(9)]
+    index = CopyIndex(rates)
+    index.read([1, 2, 3, 4, 5, 1, 2, 9])
+    assert [rate.value for rate in rates] == [0.5] * 9  # the prompt says nothing
+    index.read([1, 2, 3, 4, 5, 1, 2, 9, 3])
+    assert [rate.value for rate in rates] == [0.5] * 9  # nothing had followed 9
+    ends = index.read([1, 2, 3, 4, 5, 1, 2, 9, 3, 4])
+    assert rates[1].value > 0.5  # after 3, 4 was expected
+    tokens, chances = index.copy(ends, 2)
+    assert tokens == (5, 1)
+    assert chances == pytest.approx([rates[2].value, rates[2].value * rates[3].value])
+    index.read([1, 2, 3, 4, 5, 1, 2, 9, 3, 4, 7])
+    assert rates[2].value < 0.5

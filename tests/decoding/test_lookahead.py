@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.decoding.lookahead import AutoPolicy, ConstantPolicy, LookaheadPolicy, policy_for
+from specdemo.decoding.lookahead import AutoPolicy, CombinedPolicy, ConstantPolicy, LookaheadPolicy, policy_for
 from specdemo.errors import SettingsError
 from specdemo.files import ASSETS
 from specdemo.models.folder import agreement_per_step
@@ -171,3 +171,45 @@ def test_bundled_drafts_state_their_agreement() -> None:
     assert agreement_per_step(ASSETS / "smollm2-draft")[:2] == (0.547, 0.547)
     assert agreement_per_step(ASSETS / "smollm2-head") == (0.624, 0.602, 0.589, 0.581)
     assert agreement_per_step(ASSETS / "story-pair" / "draft") == ()
+
+
+@pytest.mark.parametrize(
+    ("chances", "more", "copied"),
+    [
+        ((0.9, 0.8, 0.7), True, 3),  # worth more than the draft's tokens, which cost more
+        ((0.3, 0.1), True, 0),  # the draft is right more often
+        ((0.3, 0.05), False, 1),  # the first is worth its part of the pass, the second is not
+        ((0.05,), False, 0),
+        ((), True, 0),
+    ],
+)
+def test_a_copy_ends_a_round_if_it_is_worth_more_than_the_draft(
+    chances: tuple[float, ...], more: bool, copied: int
+) -> None:
+    policy = CombinedPolicy(costs_of(draft=0.2, verify=[1 + 0.1 * tokens for tokens in range(8)]), 16)
+    assert policy.proposes_more(0, lambda: 1.0)
+    assert policy.copies(0, chances, more=more) == copied
+
+
+def test_a_chain_that_may_be_wrong_makes_its_copy_worth_less() -> None:
+    policy = CombinedPolicy(costs_of(draft=0.2, verify=[1 + 0.2 * tokens for tokens in range(8)]), 16)
+    assert policy.proposes_more(0, lambda: 1.0)
+    policy.proposes_more(1, lambda: 0.999)
+    assert policy.copies(1, (0.5,), more=False) == 1
+    assert policy.proposes_more(0, lambda: 1.0)
+    policy.proposes_more(1, lambda: 0.05)
+    assert policy.copies(1, (0.4,), more=False) == 0
+
+
+def test_a_useless_draft_is_dropped_and_the_next_text_tries_it_again() -> None:
+    costs, copies = costs_of(draft=0.4, verify=[1 + 0.3 * tokens for tokens in range(8)]), 0
+    policy = CombinedPolicy(costs, 16)
+    for _ in range(40):
+        policy.learn(int(policy.proposes_more(0, lambda: 0.1)), 0)
+    assert not policy.proposes_more(0, lambda: 0.1)
+    for _ in range(40):  # accepted copies say nothing about the draft
+        copies += policy.copies(0, (0.9,), more=False)
+        policy.learn(0, 0, copied=1)
+    assert copies == 40
+    assert not policy.proposes_more(0, lambda: 0.1)
+    assert CombinedPolicy(costs, 16, policy.estimates).proposes_more(0, lambda: 0.1)

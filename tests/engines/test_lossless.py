@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdemo.decoding.indexes import index_of
-from specdemo.decoding.lookahead import policy_for
+from specdemo.decoding.indexes import CopyIndex, index_of
+from specdemo.decoding.lookahead import CombinedPolicy, DiscountedMean, policy_for
 from specdemo.decoding.verification import Logits, Probabilities, Uniform, Verification, draw, rejection_sample
 from specdemo.engines.base import rounds_of
 from specdemo.engines.sequences import ModelSequence
 from specdemo.engines.traced.decoder import TracedDecoder
-from specdemo.engines.traced.drafters import ModelDrafter, Proposer, TextDrafter
+from specdemo.engines.traced.drafters import CombinedDrafter, ModelDrafter, Proposer, TextDrafter
 from specdemo.records import Request
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Plain
@@ -151,7 +151,10 @@ def scripted_decoder(request: Request) -> TracedDecoder:
         if not request.strategy.drafter.model:
             return TextDrafter(index_of(request.strategy), 3)
         policy = policy_for(request.strategy, COSTS)
-        return ModelDrafter(Scripted(factor=5), 3, None, policy, request.sampling, random)
+        draft = ModelDrafter(Scripted(factor=5), 3, None, policy, request.sampling, random)
+        if isinstance(policy, CombinedPolicy):
+            return CombinedDrafter(draft, CopyIndex([DiscountedMean(0.95, 1.0)] * 9), policy, 3)
+        return draft
 
     plain = isinstance(request.strategy, Plain)
     tokenless: Any = Tokenless()
@@ -165,6 +168,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "lookup": {"drafter": "lookup", "max_ngram_size": 1},
     "suffix": {"drafter": "suffix", "assistant_confidence_threshold": 0.0},
     "auto": {"policy": "auto", "max_assistant_tokens": 2},
+    "combined": {"drafter": "combined"},
     "top-p": {"top_p": 0.4},
     "top-k": {"top_k": 1},
 }

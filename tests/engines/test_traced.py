@@ -40,6 +40,7 @@ DRAFTERS = {
     "constant 16": {"num_assistant_tokens": 16},
     "confidence": {"policy": "confidence"},
     "auto": {"policy": "auto"},
+    "combined": {"drafter": "combined"},
     "suffix": {"drafter": "suffix", "assistant_confidence_threshold": 0.2},
     "lookup": {"drafter": "lookup"},
 }

@@ -125,6 +125,10 @@ def test_settings_as_code() -> None:
     assert "# llama.cpp's n-gram cache decides how much to propose by thresholds of its own" in written(
         "llama.cpp", **suffix
     )
+    combined: dict[str, Any] = {"engine": "traced", "drafter": "combined"}
+    lines = written("llama.cpp", **combined)
+    assert "--spec-type draft-simple,ngram-mod" in lines
+    assert "vLLM does not run draft and suffix tree with automatic lookahead" in written("vllm", **combined)
     assert '"suffix_decoding_max_cached_requests": 0' in written("vllm", **suffix)
     assert '"method": "suffix"' in written("vllm", **suffix)
     assert '"method": "ngram", "prompt_lookup_min": 1' in written("vllm", drafter="lookup")
@@ -205,8 +209,8 @@ def llama_cpp(command: list[str]) -> xllamacpp.Server:
     params.port, params.n_ctx = 0, 1024
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.model.path, speculative = given.pop("-m"), params.speculative
-    kind = given.pop("--spec-type").upper().replace("-", "_")
-    speculative.types = [xllamacpp.common_speculative_type[f"COMMON_SPECULATIVE_TYPE_{kind}"]]
+    kinds = given.pop("--spec-type").upper().replace("-", "_").split(",")
+    speculative.types = [xllamacpp.common_speculative_type[f"COMMON_SPECULATIVE_TYPE_{kind}"] for kind in kinds]
     options: dict[str, tuple[Any, str, Any]] = {
         "--port": (params, "port", lambda value: 0),
         "--spec-draft-model": (speculative.draft.mparams, "path", str),
@@ -223,7 +227,11 @@ def llama_cpp(command: list[str]) -> xllamacpp.Server:
 
 @pytest.mark.parametrize(
     "chosen",
-    [{"policy": "confidence", "assistant_confidence_threshold": 0.3}, {"drafter": "lookup", "max_ngram_size": 2}],
+    [
+        {"policy": "confidence", "assistant_confidence_threshold": 0.3},
+        {"drafter": "lookup", "max_ngram_size": 2},
+        {"engine": "traced", "drafter": "combined"},
+    ],
     ids=str,
 )
 def test_the_lines_for_llama_cpp_run_in_it(tiny: ModelPair, chosen: dict[str, Any]) -> None:

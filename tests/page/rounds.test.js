@@ -57,6 +57,18 @@ test("each kind of token has its class and explanation, and none is markup", () 
   assert.match(tipOf(renderRound(timed(round(1, [" a"]))[0], { side: "plain" }).firstChild), /prefill/);
 });
 
+test("copies differ from drafts by their frame, in text and chips", () => {
+  const step = round(0.5, [" the", " dog"], 1, [" cat"]);
+  step.proposed.forEach((proposal) => Object.assign(proposal, { copied: true, draft_probability: 1, target_probability: 0.25 }));
+  const [, one] = timed(round(1, [" a"]), step);
+  const element = renderRound(one, { side: "speculative" });
+  assert.deepEqual([...element.children].map(({ className }) => className), ["token accepted copied", "token rejected copied", "token own"]);
+  assert.match(tipOf(element.firstChild), /^accepted proposal\ncopied from the text so far\nround/);
+  const [first] = renderChips(step);
+  assert.deepEqual([first.className, first.lastChild.textContent], ["chip accepted copied", "copy → 0.25"]);
+  assert.match(first.dataset.meaning, /Copied: /);
+});
+
 test("a record whose proposals contradict its counts is shown, too", () => {
   const [, one] = timed(round(1, [" a"]), { ...round(0.5, [" the"]), proposed: round(1, ["x", "y", "z"], 3).proposed });
   assert.equal(renderRound(one, { side: "speculative" }).textContent, " the");

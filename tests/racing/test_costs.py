@@ -58,8 +58,8 @@ def test_rounds_of_lookaheads_between_are_interpolated() -> None:
         *step_costs.USUAL,
         *step_costs.LONGER,
     ]
-    assert costs.drafting == pytest.approx([0.002 * lookahead for lookahead in range(17)])
-    assert costs.verify == pytest.approx([0.01 + 0.001 * lookahead for lookahead in range(17)])
+    assert costs.drafting == pytest.approx([0.002 * lookahead for lookahead in range(16)])
+    assert costs.verify == pytest.approx([0.01 + 0.001 * lookahead for lookahead in range(16)])
 
 
 def test_a_target_alone_is_timed_by_its_passes() -> None:
@@ -68,7 +68,7 @@ def test_a_target_alone_is_timed_by_its_passes() -> None:
     costs = measure_costs(alone)
     assert costs is not None
     assert costs.draft_step is None
-    assert costs.verify == pytest.approx([0.01 + 0.001 * lookahead for lookahead in range(17)])
+    assert costs.verify == pytest.approx([0.01 + 0.001 * lookahead for lookahead in range(16)])
 
 
 def test_a_quiet_race_adds_its_rounds(load: list[float]) -> None:

@@ -73,7 +73,7 @@ def test_the_page_offers_it_with_its_settings() -> None:
     shown = controls.visibility(PAIR, "traced", "parrot", "constant")
     assert (shown["num_assistant_tokens"], shown["max_ngram_size"], shown["policy"]) == (True, False, False)
     genai = controls.appearance(PAIR, "genai", "model", "constant")
-    assert genai["drafter"]["elem_classes"] == ["no-suffix", "no-parrot"]
+    assert genai["drafter"]["elem_classes"] == ["no-suffix", "no-combined", "no-parrot"]
     traced = controls.appearance(PAIR, "traced", "parrot", "constant")
     assert traced["num_assistant_tokens"]["elem_classes"] == ["moves"]
     start = controls.start_values(PAIR)

@@ -3,9 +3,11 @@ from time import process_time
 
 from hypothesis import given, settings
 
+from specdemo.exports.schema import from_json, to_json
 from specdemo.records import MAX_TOKENS, Comparison, Outcome, Round, Run, Token
 from specdemo.results import metrics
 from specdemo.results.figures import CHARTS, chart
+from specdemo.results.summary import summarise
 from specdemo.settings import GenerationSettings
 from specdemo.ui.feed import anatomy
 from tests.support.proposals import compared, proposals
@@ -33,6 +35,25 @@ def test_passes_of_the_run_and_of_the_oracle() -> None:
     assert lookaheads[0] == 3
     rows = anatomy(comparison)[-1]["rows"]
     assert [row[:3] for row in rows] == [["this run", "3", "9"], ["oracle", "3", "6"]]
+
+
+def test_copied_and_drafted_tokens_are_counted_apart() -> None:
+    plain = compared(num_assistant_tokens=3)
+    first, *others = plain.speculative.rounds
+    copies = tuple(token.model_copy(update={"copied": True, "draft_probability": 1.0}) for token in proposals(first))
+    rounds = (first.model_copy(update={"proposed": copies}), *others)
+    comparison = plain.model_copy(update={"speculative": plain.speculative.model_copy(update={"rounds": rounds})})
+    assert metrics.acceptance_by_source(plain.speculative) == {}
+    assert metrics.draft_passes(comparison) == 3 + 3
+    assert metrics.acceptance_by_confidence(comparison.speculative) == {}  # a copy has none
+    assert anatomy(comparison)[-1]["rows"] == [
+        ["drafted", "6", "67 %", "3", "50 %"],
+        ["copied", "3", "33 %", "3", "100 %"],
+    ]
+    assert [trace.y for trace in chart(comparison, "acceptance").data if trace.name == "of them copied"] == [(3,)]
+    assert from_json(to_json(comparison)) == comparison
+    shown = {figure.name: figure.speculative for figure in summarise(comparison).figures}
+    assert shown["accepted by source"] == "3 of 6 drafted · 3 of 3 copied"
 
 
 def test_acceptance_by_confidence_leaves_out_discarded_proposals() -> None:

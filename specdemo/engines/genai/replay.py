@@ -93,7 +93,10 @@ class Tracer:
         rejected = token_texts(self._decode, context, [token for token, _ in proposals[len(accepted) :]])
         texts = [token.text for token in accepted] + rejected
         reported = [token.probability for token in accepted] + [None] * len(rejected)
+        copied, rows = self._draft is None, zip(proposals, texts, outcomes, reported, strict=True)
         return tuple(
-            DraftToken(id=id_, text=text, verdict=outcome, draft_probability=probability, target_probability=target)
-            for (id_, probability), text, outcome, target in zip(proposals, texts, outcomes, reported, strict=True)
+            DraftToken(
+                id=id_, text=text, verdict=outcome, copied=copied, draft_probability=odds, target_probability=target
+            )
+            for (id_, odds), text, outcome, target in rows
         )

@@ -178,6 +178,7 @@ class TracedDecoder(Decoder):
                 id=proposal.id,
                 text=text,
                 verdict=outcome,
+                copied=proposal.copied,
                 draft_probability=proposal.probability,
                 target_probability=float(target[proposal.id]),
             )

@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from specdemo.decoding.indexes import TextIndex
-from specdemo.decoding.lookahead import LookaheadPolicy, propose
+from specdemo.decoding.indexes import CopyIndex, TextIndex
+from specdemo.decoding.lookahead import CombinedPolicy, LookaheadPolicy, propose
 from specdemo.decoding.verification import (
     Ids,
     Logits,
@@ -30,12 +30,14 @@ from specdemo.settings import Sampling
 class Proposal:
     """A proposed token. `distribution` computes the draft's distribution, if it has one.
 
-    `confidence` computes the token's probability at less cost, for policies that need it on the clock.
+    `confidence` computes the token's probability at less cost, for policies that need it on the clock. `copied`: from
+    the text so far.
     """
 
     id: int
     distribution: Callable[[], Probabilities] | None
     confidence: Callable[[], float] = lambda: 1.0  # of a copied token, which no policy uses
+    copied: bool = False
 
     @property
     def probability(self) -> float | None:
@@ -84,16 +86,20 @@ class ModelDrafter(Proposer):
             self._sequence.logits(text)
 
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
-        if self._context is not None:
-            limit = min(limit, self._context - len(text))
         ids = list(text)  # copied once per round, on the clock
 
         def choose(before: Sequence[Proposal]) -> Proposal:
             if before:
                 ids.append(before[-1].id)
-            return self._choose(self._sequence.logits(ids)[0], np.array(ids))
+            return self.draft(ids)
 
-        return propose(self._policy, limit, choose, lambda proposal: proposal.confidence())
+        return propose(self._policy, self.room(text, limit), choose, lambda proposal: proposal.confidence())
+
+    def room(self, text: Sequence[int], limit: int) -> int:
+        return limit if self._context is None else min(limit, self._context - len(text))
+
+    def draft(self, ids: Sequence[int]) -> Proposal:
+        return self._choose(self._sequence.logits(ids)[0], np.array(ids))
 
     def learn(self, proposed: int, accepted: int) -> None:
         self._policy.learn(proposed, accepted)
@@ -143,12 +149,60 @@ class TextDrafter(Proposer):
         self._index.find(text, 0)
 
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
-        tokens = self._index.find(text, limit).tokens
-        return [Proposal(token, partial(_one_hot, token, self._vocabulary)) for token in tokens]
+        return _copies(self._index.find(text, limit).tokens, self._vocabulary)
+
+
+def _copies(tokens: Sequence[int], vocabulary: int) -> list[Proposal]:
+    return [Proposal(token, partial(_one_hot, token, vocabulary), copied=True) for token in tokens]
 
 
 def _one_hot(token: int, vocabulary: int) -> Probabilities:
     return np.bincount([token], minlength=vocabulary).astype(float)
+
+
+LONGEST_PASS = (
+    16  # tokens, where copies end rounds: SmolLM2's pass over them costs two plain steps, for 1 s and 200 MB
+)
+
+
+class CombinedDrafter(Proposer):
+    """Proposes a draft's chain, then a copy of what followed its end before; the policy decides how much of each."""
+
+    def __init__(self, drafter: ModelDrafter, index: CopyIndex, policy: CombinedPolicy, vocabulary: int) -> None:
+        self._drafter, self._index, self._policy, self._vocabulary = drafter, index, policy, vocabulary
+        self._drafted = 0  # in the last round
+        self._known = 0  # tokens that the draft has read
+
+    def read(self, text: Sequence[int]) -> None:
+        self._drafter.read(text)
+        self._index.read(text)
+        self._known = len(text)
+
+    def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
+        limit = min(limit, self._policy.cap)
+        ids, chain, room = list(text), list[Proposal](), self._drafter.room(text, limit)
+        ends = self._index.read(text)
+        while True:
+            more = self._policy.proposes_more(len(chain), lambda: chain[-1].confidence()) and len(chain) < room
+            copy = self._index.copy(ends, limit - len(chain))
+            copied = self._policy.copies(len(chain), copy.chances, more=more)
+            if copied or not more:
+                self._drafted = len(chain)
+                return [*chain, *_copies(copy.tokens[:copied], self._vocabulary)]
+            if not chain:
+                self._catch_up(text)
+            chain.append(self._drafter.draft(ids))
+            ids.append(chain[-1].id)
+            ends = self._index.after(ends, chain[-1].id)
+
+    def _catch_up(self, text: Sequence[int]) -> None:
+        """Read what was copied in passes of a compiled length: one pass of another takes five times as long."""
+        for end in range(self._known + LONGEST_PASS, len(text), LONGEST_PASS):
+            self._drafter.read(text[:end])
+        self._known = len(text)
+
+    def learn(self, proposed: int, accepted: int) -> None:
+        self._policy.learn(self._drafted, min(accepted, self._drafted), copied=proposed - self._drafted)
 
 
 class TranslatingDrafter(Proposer):

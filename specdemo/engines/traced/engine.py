@@ -1,6 +1,7 @@
 """Decodes a pair in specdemo's own loop. Both sides share one compiled target; each request has its own caches."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Generator, Sequence
 from functools import partial
 from time import perf_counter
@@ -8,8 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from specdemo.decoding.indexes import index_of
-from specdemo.decoding.lookahead import Estimates, policy_for
+from specdemo.decoding.indexes import CopyIndex, index_of
+from specdemo.decoding.lookahead import CombinedPolicy, Estimates, policy_for
 from specdemo.decoding.verification import Uniform, distribution
 from specdemo.engines.base import THOROUGH, Decoder, Engine, Thoroughness
 from specdemo.engines.language_model import (
@@ -24,7 +25,14 @@ from specdemo.engines.language_model import (
 from specdemo.engines.sequences import CachedSequence, Layout, ModelSequence
 from specdemo.engines.text import Tokenizer
 from specdemo.engines.traced.decoder import OpenDrafter, TracedDecoder, UpdateStrategy
-from specdemo.engines.traced.drafters import ModelDrafter, Proposer, TextDrafter, TranslatingDrafter
+from specdemo.engines.traced.drafters import (
+    LONGEST_PASS,
+    CombinedDrafter,
+    ModelDrafter,
+    Proposer,
+    TextDrafter,
+    TranslatingDrafter,
+)
 from specdemo.errors import PairError
 from specdemo.models.catalogue import pair_settings
 from specdemo.models.checks import check_engine, check_strategy
@@ -41,6 +49,7 @@ _CACHED_TEXTS = 2  # of the warm-up and of the chat
 _DRAFT_GROUP = 64
 _MIN_PROBABILITY = 1e-12  # keeps logarithms finite
 _MAX_FIXED_LENGTH = 5  # tokens of a pass; longer rounds rarely pay, and each compiled length takes memory
+_LENGTHS = (1, 2, 4, 8, LONGEST_PASS)
 _EXACT_LAYOUTS: tuple[Layout, ...] = ("empty_sequence", "second_token")  # may repeat bits; the cheaper one first
 
 
@@ -97,7 +106,8 @@ class TracedEngine(Engine):
 
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
         if self.thoroughness.fixed_lengths:
-            self._model("plain").compile_lengths(range(1, _MAX_FIXED_LENGTH + 1))
+            long = (length for length in _LENGTHS if _MAX_FIXED_LENGTH < length <= tokens)
+            self._model("plain").compile_lengths([*range(1, _MAX_FIXED_LENGTH + 1), *long])
         text = self._tokenizer.encode(prompt)
         sequence = self._model("plain").sequence(len(text) + tokens)
         sequence.logits(text)
@@ -151,9 +161,9 @@ class TracedEngine(Engine):
         # when sampling, every run starts from the same estimates, so that a seed reproduces it
         learns = strategy.needs_costs and not request.sampling.do_sample
         if costs is not None and self._model("speculative").compiles_lengths:
-            longest = _MAX_FIXED_LENGTH  # the costs hold for compiled passes, and longer ones are not compiled
-            costs = costs.model_copy(update={"verify": costs.verify[:longest], "drafting": costs.drafting[:longest]})
-        policy = policy_for(strategy, costs, self._estimates if learns else None)
+            costs = _padded(costs, _fixed_lengths(strategy))
+        estimates = self._estimates if learns else Estimates()
+        policy = policy_for(strategy, costs, estimates)
 
         def open_drafter(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Proposer:
             sequence = (
@@ -164,6 +174,8 @@ class TracedEngine(Engine):
             drafter = ModelDrafter(
                 sequence, vocabulary, context, policy, request.sampling, random, self._draft_tokens
             )
+            if isinstance(policy, CombinedPolicy):
+                return CombinedDrafter(drafter, CopyIndex(estimates.copies), policy, vocabulary)
             if self._draft_tokenizer is None:
                 return drafter
             return TranslatingDrafter(drafter, self._draft_tokenizer, self._tokenizer)
@@ -177,15 +189,28 @@ def _fixed_lengths(strategy: Strategy) -> Sequence[int]:
         return (1,)
     if strategy.fixed_lookahead and strategy.drafter.model:
         return (1, strategy.fixed_lookahead + 1)
-    cap = strategy.fixed_lookahead or getattr(strategy, "max_assistant_tokens", None) or _MAX_FIXED_LENGTH
-    longest = min(cap + 1, _MAX_FIXED_LENGTH)
+    most = LONGEST_PASS if strategy.drafter.model and strategy.drafter.copies else _MAX_FIXED_LENGTH
+    cap = strategy.fixed_lookahead or getattr(strategy, "max_assistant_tokens", None) or most
+    longest = min(cap + 1, most)
     # a pass over three tokens is padded to four, which costs 2 % more; another length costs two seconds of a core
-    return sorted(length for length in {1, 2, 4, longest} if length <= longest)
+    return sorted(length for length in {*_LENGTHS, longest} if length <= longest)
+
+
+def _padded(costs: Costs, lengths: Sequence[int]) -> Costs:
+    """Return the costs of rounds whose passes are padded to compiled lengths; longer ones are not compiled."""
+    verify, passes = costs.verify[: max(lengths)], [length - 1 for length in lengths]
+    padded = [min(passes[bisect_left(passes, tokens)], len(verify) - 1) for tokens in range(len(verify))]
+    return costs.model_copy(
+        update={"verify": tuple(verify[index] for index in padded), "drafting": costs.drafting[: len(verify)]}
+    )
 
 
 def _draft_lengths(pair: ModelPair, strategy: Strategy) -> Sequence[int]:
-    """Return pass lengths of a draft, which reads one token or two; a head reads every committed one."""
-    return range(1, max(_fixed_lengths(strategy)) + 1) if pair.head == "eagle3" else (1, 2)
+    """Return pass lengths of a draft, which reads one token or two and what was copied; a head reads every token."""
+    lengths = _fixed_lengths(strategy)
+    if strategy.drafter.copies:
+        return [*range(1, _MAX_FIXED_LENGTH + 1), *lengths]
+    return range(1, max(lengths) + 1) if pair.head == "eagle3" else (1, 2)
 
 
 def _layouts(pair: ModelPair) -> tuple[Layout, ...]:
