@@ -158,7 +158,7 @@ export class Race {
   setReason(text) {
     if (this.find(".reason").textContent === text) return; // a live region: repeat nothing
     this.find(".reason").textContent = text;
-    for (const name of ["agreement", "range", "grounds", "warning", "made-by"]) this.find(`.${name}`).textContent = "";
+    for (const name of ["agreement", "range", "grounds", "made-by"]) this.find(`.${name}`).textContent = "";
   }
 
   /** @param {Player} player @param {boolean} rewound */
@@ -225,9 +225,8 @@ export class Race {
     this.root.dataset.tone = summary.direction;
     const reason = [stopped && `Stopped after ${stopped} tokens.`, (summary.state !== "clear" && summary.expectation) || summary.sentence].filter(Boolean).join(" ");
     const warning = summary.warnings.find((/** @type {any} */ { kind }) => kind !== "disturbed"); // the expectation says it
-    const texts = { headline: summary.headline, reason, range: summary.pooled, warning: warning?.chip, "made-by": summary.made_by };
+    const texts = { headline: summary.headline, reason, range: [summary.pooled, warning?.chip].filter(Boolean).join(" · "), "made-by": summary.made_by };
     for (const [name, text] of Object.entries(texts)) this.find(`.${name}`).textContent = text ?? "";
-    this.find(".warning").dataset.meaning = warning?.reason ?? "";
     this.find(".agreement").textContent = summary.agreement && `${summary.identical ? "✓" : "≠"} ${summary.agreement}`;
     this.find(".agreement").dataset.identical = record.settings.do_sample ? "" : String(summary.identical); // draws may differ
     this.find(".grounds").replaceChildren(...paragraphs([summary.certain, summary.expectation, summary.sentence, ...summary.why].filter((text) => text && text !== reason)));

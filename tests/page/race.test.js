@@ -35,10 +35,10 @@ test("a finished run shows its record: text, conclusion, figures and explanation
   view.receive(end());
   view.player.skip();
   assert.deepEqual(tokens(view), [4, 4]);
-  assert.deepEqual(["headline", "range", "reason", "warning", "agreement", "made-by"].map((name) => text(view, name)), [
-    "1.5× faster", "in this race", "Because.", "disturbed", "✓ identical output", "a pair, lookahead 4.",
+  assert.deepEqual(["headline", "range", "reason", "agreement", "made-by"].map((name) => text(view, name)), [
+    "1.5× faster", "in this race · disturbed", "Because.", "✓ identical output", "a pair, lookahead 4.",
   ]);
-  assert.equal(text(view, "grounds"), "Expect 1.4× to 1.6× faster.\nWhy.\npython -m specdemo");
+  assert.equal(text(view, "grounds"), "Expect 1.4× to 1.6× faster.Why.\npython -m specdemo");
   assert.match(text(view, "figures"), /acceptance rate α0\.50share of .* acceptedRecorded\./);
   assert.match(view.find(".figures .word").dataset.meaning, /^Acceptance rate α: share .*\nFormula: accepted \/ proposed\.$/);
   assert.deepEqual(seen, ["a"]);
@@ -49,7 +49,7 @@ test("after repeats, headline and bars are of all runs together", () => {
   view.receive(end());
   view.player.skip();
   view.receive(end(comparison({}, { runs: 2, headline: "1.6× faster", pooled: "in the race and 1 repeat", seconds: { plain: 3.2, speculative: 2 } })));
-  assert.deepEqual(["headline", "range"].map((name) => text(view, name)), ["1.6× faster", "in the race and 1 repeat"]);
+  assert.deepEqual(["headline", "range"].map((name) => text(view, name)), ["1.6× faster", "in the race and 1 repeat · disturbed"]);
   assert.equal(view.find(".track.plain output").textContent, "3.20 s mean");
 });
 
