@@ -26,7 +26,7 @@ from specdemo.errors import ENGINE_FAILED, EngineError, SettingsError, SpecdemoE
 from specdemo.models.catalogue import pair_settings
 from specdemo.models.checks import check_strategy
 from specdemo.models.converted import convert_pair
-from specdemo.racing.costs import measure_costs, recall
+from specdemo.racing.costs import BOUND_SECONDS, measure_costs, recall
 from specdemo.racing.race import LiveSettings, RaceEvent, race
 from specdemo.racing.warm_up import prepare
 from specdemo.records import Costs, ModelPair, Phase, Turn
@@ -59,7 +59,7 @@ class Engines:
         self._costs: dict[tuple[EngineName, ModelPair], Costs | None] = {}
 
     def using(
-        self, engine: EngineName, pair: ModelPair, *, calibrate: bool = True
+        self, engine: EngineName, pair: ModelPair, *, calibrate: bool = True, bound: float = BOUND_SECONDS
     ) -> Generator[Phase, None, tuple[Engine, Costs | None]]:
         """Load this pair in this engine, freeing any other first; measure its step costs once, if requested."""
         name = (engine, pair)
@@ -71,7 +71,7 @@ class Engines:
         costs = recall(engine, pair) or self._costs.get(name)  # measured in quiet moments, and renewed by races
         if calibrate and costs is None:
             yield Phase("calibrating")
-            costs = self._costs[name] = measure_costs(self._engine, stop=self.stop)
+            costs = self._costs[name] = measure_costs(self._engine, stop=self.stop, bound=bound)
         return self._engine, costs
 
     def has(self, engine: EngineName, pair: ModelPair) -> bool:
@@ -91,9 +91,10 @@ class WithEngine:
     pair: ModelPair
     work: Callable[..., Iterator[Any]]
     calibrate: bool = True
+    bound: float = BOUND_SECONDS  # of measuring step costs
 
     def __call__(self, engines: Engines) -> Iterator[Any]:
-        engine, costs = yield from engines.using(self.engine, self.pair, calibrate=self.calibrate)
+        engine, costs = yield from engines.using(self.engine, self.pair, calibrate=self.calibrate, bound=self.bound)
         if not engines.stop():
             yield from self.work(engine, stop=engines.stop, costs=costs)
 

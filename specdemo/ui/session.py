@@ -15,10 +15,10 @@ from specdemo.errors import EngineError, ServerError, SpecdemoError
 from specdemo.exports import schema
 from specdemo.files import json_text
 from specdemo.racing.race import LiveSettings
-from specdemo.racing.trials import refined
+from specdemo.racing.trials import REPEAT_SECONDS, refined
 from specdemo.racing.worker import Job, Prepare, WithEngine, Worker, if_loaded
 from specdemo.records import Comparison, ModelPair, Phase, Request, Side, Slice, Turn
-from specdemo.results.metrics import answer
+from specdemo.results.metrics import answer, decode_seconds
 from specdemo.results.words import is_chat
 from specdemo.settings import GenerationSettings
 from specdemo.ui.feed import Feed, end_event
@@ -157,14 +157,17 @@ class Sessions:
         chosen = pair.model_dump(exclude={"translated"})  # known once loaded
         if chosen != before.pair.model_dump(exclude={"translated"}):  # the visitor has chosen another pair since
             return
-        engine = before.settings.engine
+        engine, race = before.settings.engine, (before.plain, before.speculative)
+        bound = max(REPEAT_SECONDS, sum(run.prefill.seconds + decode_seconds(run) for run in race))  # as the repeats
         with self._visitors.busy(visitor, "repeat") as cancelled, suppress(SpecdemoError):  # the race is still valid
             # step costs come last: measuring them cannot always be stopped, which would delay the next run
             for calibrate in (False, True):
-                job = WithEngine(engine, pair, partial(refined, comparison=last), calibrate=calibrate)
+                job = WithEngine(engine, pair, partial(refined, comparison=last), calibrate, bound)
                 for progress in self._worker.run_idle(partial(if_loaded, job=job), cancelled):
                     last = progress if isinstance(progress, Comparison) else last
                     yield None
+                    if cancelled.is_set():  # step costs may take a moment to end, which the page need not wait for
+                        break
                 if cancelled.is_set() or last.costs is not None:
                     break
         if last is not before:

@@ -81,6 +81,7 @@ def test_stop_ends_the_repeats(browser: BrowserContext, app: App) -> None:
     page.goto(f"{app.url}/#max_new_tokens=300&ignore_eos=true")
     expect(page.locator("#run")).to_be_enabled()
     run(page)
+    expect(page.locator(".again button")).to_be_visible()
     page.locator(".again button").dispatch_event("click")
     expect(page.locator(".again")).to_be_hidden(timeout=2000)
     page.close()
