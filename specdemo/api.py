@@ -4,11 +4,14 @@ A pair's engines run in a separate process: a crash there ends one measurement a
 to the pair's own. Expected errors are `SpecdemoError`s whose message says what to do.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any, Self
+
+from tqdm import tqdm
 
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine, check_prompt
@@ -33,7 +36,7 @@ from specdemo.models.hub import download, download_source
 from specdemo.models.library import draft_for, library, resolve
 from specdemo.racing.trials import measured_race
 from specdemo.racing.worker import EngineFactory, Job, WithEngine, Worker, with_loader
-from specdemo.records import Comparison, Costs, Model, ModelPair, Progress, Request, Server, Servers, Turn
+from specdemo.records import Comparison, Costs, Model, ModelPair, Progress, Request, Server, Servers, Slice, Turn
 from specdemo.results import estimate, metrics
 from specdemo.results.estimate import Speedup
 from specdemo.results.figures import Figure, chart
@@ -58,10 +61,12 @@ class Pair:
         """Return the pair's default settings, changed as given; without a draft, the drafter is prompt lookup."""
         return pair_settings(self.models, **chosen)
 
-    def costs(self) -> Costs | None:
-        """In seconds, in the default engine; None if they cannot be measured."""
-        *_, costs = self.work(WithEngine(self.settings().engine, self.models, _costs))
-        return costs if isinstance(costs, Costs) else None
+    def costs(self, on_event: Callable[[Any], None] = lambda event: None) -> Costs | None:
+        """In seconds, in the default engine; None if they cannot be measured. `on_event`: see `compare`."""
+        event = None
+        for event in self.work(WithEngine(self.settings().engine, self.models, _costs)):
+            on_event(event)
+        return event if isinstance(event, Costs) else None
 
     def work(self, job: Job) -> Iterator[Any]:
         """Run a job in the pair's process and yield its events; closing the iterator ends it."""
@@ -194,26 +199,41 @@ def compare(
     *,
     repeats: int | None = None,
     history: Sequence[Turn] = (),
-    on_event: Callable[[Any], None] | None = None,
+    progress: bool | None = None,
+    on_event: Callable[[Any], None] = lambda event: None,
     **settings: Any,
 ) -> Run:
     """Race plain against speculative decoding of a prompt, then repeat the race to measure the speedup.
 
     `repeats` narrow its interval, up to what differs between processes; None chooses their number as the page does.
-    `history` holds a chat's earlier turns. `on_event` is called with each `Phase`, such as loading, each `Slice` of
-    decoded rounds, and the comparison after each repeat.
+    `history` holds a chat's earlier turns. `progress`: whether to show a bar; None: in terminals and notebooks.
+    `on_event` is called with each `Phase`, such as loading, each `Slice` of decoded rounds, and the comparison after
+    each repeat.
     """
     chosen = pair.settings(**settings)
     require_effect(settings, [chosen], _written)
     check_prompt(Request.of(prompt, chosen, tuple(history)))  # before loading, which takes a while
     work = partial(measured_race, prompt=prompt, settings=chosen, history=tuple(history), number=repeats)
     last = None
-    for event in pair.work(WithEngine(chosen.engine, pair.models, work, calibrate=False)):
-        last = event if isinstance(event, Comparison) else last
-        if on_event is not None:
+    with _bar(progress, total=2 * chosen.max_new_tokens, unit="token") as bar:
+        for event in pair.work(WithEngine(chosen.engine, pair.models, work, calibrate=False)):
+            if isinstance(event, Comparison):
+                last = event
+                bar.set_description(f"measuring again, {len(event.repeats)} repeats so far")
+            elif isinstance(event, Slice):
+                bar.set_description("racing", refresh=False)
+                bar.update(sum(len(step.committed) for step in event.rounds))
+            else:
+                bar.set_description(event.name)
             on_event(event)
     assert last is not None, "nobody stops the race"
     return Run(last)
+
+
+def _bar(shown: bool | None, **options: Any) -> Any:
+    """Return a progress bar on standard error."""
+    shown = sys.stderr.isatty() or "ipykernel" in sys.modules if shown is None else shown
+    return tqdm(disable=not shown, leave=False, **options)
 
 
 def _written(name: str, value: Any = None) -> str:
@@ -230,7 +250,8 @@ def experiment(
     minutes: float | None = None,
     path: str | Path | None = None,
     skip_bad: bool = False,
-    on_progress: Callable[[Progress[Any]], None] | None = None,
+    progress: bool | None = None,
+    on_progress: Callable[[Progress[Any]], None] = lambda state: None,
     **chosen: Any,
 ) -> Report:
     """Measure prompts × settings × repeats, as `specdemo measure` does, or a preset such as "tune" or "bench".
@@ -238,7 +259,7 @@ def experiment(
     `prompts` are texts, a `Path` to a file of prompts, or by default the bundled suite. At most `limit` of them are
     measured, and of a file never more than 10,000, from all its categories in turn. `skip_bad` skips entries of a
     file that are not prompts. `chosen` are settings, and what varies, such as `lookaheads=[2, 4]`. `path` is a .json
-    file to write, with an HTML report next to it. `on_progress` is called after every run.
+    file to write, with an HTML report next to it. `progress`: see `compare`. `on_progress` is called after every run.
     """
     if preset not in PRESETS:
         raise UsageError(f"There is no preset {quoted(preset)}; {suggestion(preset, [*PRESETS])}.")
@@ -255,11 +276,13 @@ def experiment(
     require_effect(chosen, [variant.settings for variant in plan.variants.values()], _written)
     last = None
     job = partial(with_loader, pair=pair.models, work=partial(measure, plan))
-    for progress in pair.work(job):
-        if isinstance(progress, Progress):
-            last = progress
-            if on_progress is not None:
-                on_progress(progress)
+    with _bar(progress, unit="run") as bar:
+        for state in pair.work(job):
+            if isinstance(state, Progress):
+                last = state
+                bar.total, bar.n = state.total, state.done
+                on_progress(state)
+            bar.set_description(state.doing if isinstance(state, Progress) else state.name)
     assert last is not None, "an experiment begins with a state"
     finished = report(last.result)
     if path is not None:

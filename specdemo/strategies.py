@@ -95,8 +95,8 @@ SERVER_DRAFTER = Drafter("model", "The server's own drafter", "the server's draf
 PROMPT_LOOKUP = Drafter("lookup", "Prompt lookup", "prompt lookup", copies=True)
 SUFFIX_TREE = Drafter("suffix", "Suffix tree", "the suffix tree", copies=True)
 COMBINED = Drafter("combined", "Draft and suffix tree", "the draft with the suffix tree", model=True, copies=True)
-CONSTANT = Policy("constant", "Constant")
-CONFIDENCE = Policy("confidence", "Confidence threshold")
+CONSTANT = Policy("constant", "Lookahead")
+CONFIDENCE = Policy("confidence", "Confidence")
 AUTOMATIC = Policy("auto", "Automatic")
 
 STRATEGIES: dict[str, type[Strategy]] = {}  # by short name, in display order
@@ -116,7 +116,7 @@ class Parameters(BaseModel):
         ge=0,
         le=1,
         title="Confidence threshold",
-        description="the draft stops proposing below this probability",
+        description="the draft stops after a token less likely than this; a suffix tree, before it",
     )
     max_assistant_tokens: int = Field(
         20, ge=1, le=64, title="Most proposals", description="where the draft stops proposing, however confident"

@@ -2,7 +2,7 @@
 
 import { board } from "./board.js";
 import { isChat } from "./race.js";
-import { make, renderChips, roundNote } from "./rounds.js";
+import { acceptedIn, make, renderChips, roundNote } from "./rounds.js";
 
 /** @typedef {import("./rounds.js").Round} Round */
 /** @typedef {import("./race.js").Finished} Finished */
@@ -58,8 +58,9 @@ export class Anatomy {
     steps.forEach((element, index) => element.classList.toggle("current", index === this.at));
     if (scroll) this.steps.scrollTop = steps[this.at].offsetTop - this.steps.offsetTop - this.steps.clientHeight / 2;
     this.find(".place").textContent = `round ${this.at + 1} of ${steps.length}`;
-    const before = make("span", textOf(this.rounds.slice(0, this.at + 1)));
-    this.find(".so-far").replaceChildren(make("span", this.prompt, "prompt"), before, make("span", textOf([this.rounds[this.at + 1]]), "now"));
+    const before = make("span", textOf(this.rounds.slice(0, this.at + 1))), round = this.rounds[this.at + 1], accepted = acceptedIn(round);
+    const now = round.committed.map(({ text }, index) => make("span", text, `token ${index < accepted ? "accepted" : "own"}`)); // as in its row
+    this.find(".so-far").replaceChildren(make("span", this.prompt, "prompt"), before, ...now);
     this.find(".so-far").scrollTop = 1e9;
   }
 }

@@ -65,5 +65,6 @@ export function saveSharedFile(text) {
   for (const opener of document.querySelectorAll(".share")) opener.ariaBusy = "false";
   if (!text) return;
   const { content, type, name } = JSON.parse(text);
-  save(bytesOf(content), type, name);
+  if (type === "text/markdown") void copy(/** @type {Element} */ (document.querySelector(".share")), new TextDecoder().decode(bytesOf(content)));
+  else save(bytesOf(content), type, name);
 }

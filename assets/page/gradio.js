@@ -100,6 +100,10 @@ function answer(event) {
   }, CHECK_MS);
 }
 document.addEventListener("click", answer, true);
+document.addEventListener("click", ({ target }) => { // a message's next step, wherever it is shown
+  const next = target instanceof Element && target.closest("[data-press]")?.getAttribute("data-press");
+  if (next) find(next)?.click();
+});
 
 // Leaving a page cuts its connections, which Gradio logs as errors before this listener runs.
 let leaving = false;
@@ -118,8 +122,22 @@ export function explainQueue() {
     const [, place] = text?.textContent?.match(/queue: (\d+)\//) ?? [];
     const words = place > "1" ? `${Number(place) - 1} before you` : "";
     if (text && text.dataset.words !== words) text.dataset.words = words;
+    const said = message.querySelector("[role=status]")?.textContent; // such as that another visitor's race runs
+    for (const phase of said ? document.querySelectorAll(".race.requested .phase") : []) phase.textContent = [said, words].filter(Boolean).join(" ");
   }).observe(message, { childList: true, characterData: true, subtree: true });
 }
 
-/** Open the first tab, Compare, at its top. */
-export const openCompare = () => { find("button[role=tab]")?.click(); scrollTo({ top: 0 }); };
+/** A tab's name, as in addresses. @param {Element | null | undefined} tab */
+const nameOf = (tab) => tab?.textContent?.trim().toLowerCase() ?? "";
+
+/** Open a tab at its top. @param {string} name */
+export function openTab(name) {
+  [.../** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[role=tab]"))].find((tab) => nameOf(tab) === name)?.click();
+  scrollTo({ top: 0 });
+}
+
+/** Report each tab that opens, however it was opened. @param {(name: string) => void} report */
+export function watchTabs(report) {
+  new MutationObserver(() => report(nameOf(find("[role=tab][aria-selected=true]"))))
+    .observe(/** @type {HTMLElement} */ (find(".tab-container")?.closest(".tabs")), { attributeFilter: ["aria-selected"], subtree: true });
+}

@@ -47,7 +47,9 @@ function mountRace({ element, trigger }) {
   document.addEventListener("keydown", ({ key, target, ctrlKey, metaKey, altKey }) => {
     const typing = target instanceof Element && target.closest("input, textarea, select");
     if (key === "p" && !typing && !ctrlKey && !metaKey && !altKey) document.body.classList.toggle("presenting");
+    if (key === "Escape") document.body.classList.remove("presenting");
   });
+  race.find(".presenter button").addEventListener("click", () => document.documentElement.requestFullscreen());
   return race;
 }
 

@@ -2,7 +2,6 @@
 
 import { pack, unpack } from "./files.js";
 import { formatted } from "./pane.js";
-import { Chart } from "./plot.js";
 import { make } from "./rounds.js";
 import { isObject, isText, restore, store } from "./storage.js";
 
@@ -13,7 +12,6 @@ import { isObject, isText, restore, store } from "./storage.js";
 
 const MOST_RUNS = 40; // browsers have room for 5 MB, and a long run takes about 100 kB
 const MOST_ROWS = 6; // of the table beside the controls
-const CURVE = 3; // lookaheads that make a curve
 const [RUNS, SHOWN] = ["specdemo-runs", "specdemo-run"]; // SHOWN: this tab's run, shown again after a reload even if other tabs ran since
 
 /** The stored runs, the latest first. @returns {StoredRun[]} */
@@ -57,7 +55,6 @@ export class Past {
     this.element = element;
     this.race = race;
     this.list = /** @type {HTMLElement} */ (element.querySelector("ol"));
-    /** @type {Chart | null} */ this.chart = null;
     race.root.addEventListener("finished", (event) => this.add(/** @type {CustomEvent} */ (event).detail));
     element.querySelector(".forget")?.addEventListener("click", () => this.write([]));
     this.list.addEventListener("click", ({ target }) => {
@@ -118,24 +115,6 @@ export class Past {
       element.append(...cells.map((text) => make("td", text)));
       return element;
     }));
-    this.curve(runs.filter(({ row }) => row.group === latest?.row.group && row.speedup && Number(row.setting)));
-  }
-
-  /** Speedup over lookahead, a point for each run of a prompt, which opens it. @param {StoredRun[]} runs */
-  curve(runs) {
-    const place = /** @type {HTMLElement | null} */ (document.querySelector("#own-runs .chart"));
-    if (!place) return;
-    place.hidden = new Set(runs.map(({ row }) => row.setting)).size < CURVE;
-    if (place.hidden) return;
-    const chart = this.chart ??= new Chart(place, "runs"), points = runs.toSorted((a, b) => Number(a.row.setting) - Number(b.row.setting));
-    chart.onPointClick = ({ points: [{ customdata: run }] }) => this.open(run);
-    chart.fill = ({ data: [trace], layout }) => {
-      const values = (/** @type {(row: any) => any} */ of) => points.map(({ row }) => of(row));
-      layout.yaxis.range = [0, 2 * Math.max(...values(({ speedup }) => speedup))]; // otherwise a wide interval flattens the curve
-      Object.assign(trace, { x: values(({ setting }) => Number(setting)), y: values(({ speedup }) => speedup), hovertext: values(speedupText), customdata: points.map(({ run }) => run) });
-      Object.assign(trace.error_y, { array: values(({ speedup, high = speedup }) => high - speedup), arrayminus: values(({ speedup, low = speedup }) => speedup - low) });
-    };
-    chart.drawSoon();
   }
 
   /** @param {string} run */
@@ -168,7 +147,7 @@ export class Past {
     store(SHOWN, run, "sessionStorage");
     const finished = await this.finished(run);
     if (!finished) return;
-    this.race.open(finished);
+    this.race.open(finished, true);
     this.race.root.scrollIntoView({ block: "start" });
   }
 }

@@ -53,7 +53,6 @@ export class Chart {
     this.lastDrawing = ""; // not repeated, which would hide the values that a tap has shown
     /** @type {ReturnType<typeof setTimeout> | undefined} */ this.timer = undefined;
     /** @type {(figure: Figure) => void} */ this.fill = () => {}; // adds the data to a figure of the kit
-    /** @type {((event: { points: any[] }) => void) | null} */ this.onPointClick = null;
     /** @type {any} */ this.plot = element.appendChild(document.createElement("div"));
     this.numbers = element.appendChild(Object.assign(document.createElement("div"), { className: "menu scroll", popover: "auto" }));
     const opener = element.appendChild(Object.assign(document.createElement("button"), { type: "button", className: "numbers", textContent: "Numbers" }));
@@ -101,13 +100,22 @@ export class Chart {
     }
     const fixed = touch.matches ? { dragmode: false, xaxis: { ...layout.xaxis, fixedrange: true }, yaxis: { ...layout.yaxis, fixedrange: true } } : {};
     const full = { ...layout, ...fixed, template: coloured(kit.template, kit), width, height, uirevision: this.run };
+    if (document.body.classList.contains("presenting")) { // read in the last row
+      const font = { size: 18 };
+      for (const axis of ["xaxis", "yaxis", "yaxis2"]) full[axis] = { ...full[axis], title: { ...full[axis]?.title, font } };
+      Object.assign(full, { font, legend: { ...full.legend, font }, margin: { l: 80, r: 70, t: 44, b: 60 } });
+    }
     const drawing = JSON.stringify([data, full]);
     if (drawing === this.lastDrawing) return;
     this.lastDrawing = drawing;
-    if (data.every(({ x }) => !x.length)) Plotly.purge(this.plot); // otherwise lines of the last run stay
+    if (data.every(({ x }) => !x.length)) { // words instead of empty axes; lines of the last run would stay
+      Plotly.purge(this.plot);
+      for (const axis of ["xaxis", "yaxis", "yaxis2"]) full[axis] = { ...full[axis], visible: false };
+      full.annotations = [{ x: 0.5, y: 0.5, xref: "paper", yref: "paper", xanchor: "center", text: layout.meta?.empty ?? "Appears as the race goes on." }];
+      full.showlegend = false;
+    }
     await Plotly.react(this.plot, data, full, config);
     this.drawingMs = performance.now() - start;
-    if (this.onPointClick) this.plot.removeAllListeners("plotly_click").on("plotly_click", this.onPointClick);
   }
 
   /** The drawn numbers, with a row for each x. */

@@ -19,6 +19,7 @@ export class Race {
     /** @param {string} selector */
     const find = (selector) => /** @type {HTMLElement} */ (element.querySelector(selector));
     this.find = find;
+    this.trigger = trigger;
     this.root = find(".race");
     this.charts = ["tokens", "timing", "acceptance"].map((name) => new Chart(find(`.chart.${name}`), name));
     this.panes = { plain: new Pane(find(".pane.plain"), "plain"), speculative: new Pane(find(".pane.speculative"), "speculative") };
@@ -30,6 +31,7 @@ export class Race {
     const discarded = /** @type {HTMLInputElement} */ (find(".discarded-shown"));
     discarded.addEventListener("change", () => this.root.classList.toggle("with-discarded", discarded.checked));
     element.querySelector(".rounds")?.addEventListener("click", () => trigger("select", {}));
+    element.querySelector(".again button")?.addEventListener("click", () => trigger("stop", {}));
     if (element.querySelector(".share")) connectShareMenu(find(".share"), find("#share-menu"), () => this.finished?.record, trigger);
     this.run = "";
     /** @type {Set<string>} */ this.startedRuns = new Set(); // including this one
@@ -44,8 +46,8 @@ export class Race {
     this.welcome = SIDES.map((side) => this.panes[side].text.firstElementChild ?? "");
   }
 
-  /** Read lines of events, of which each update repeats some. @param {string | null | undefined} text */
-  receive(text) {
+  /** Read lines of events, of which each update repeats some. @param {string | null | undefined} text @param {boolean} restoring a run that comes whole was opened from a file, and its settings become the page's */
+  receive(text, restoring = true) {
     let changed = false;
     const { finished } = this;
     for (const json of (text ?? "").split("\n").filter(Boolean)) {
@@ -55,6 +57,7 @@ export class Race {
       if (event.run !== this.run) this.begin(event.run, event.record);
       this.lastEvent = event.at;
       this.handle(event);
+      if (restoring && event.kind === "end" && !event.at) this.restoreSettings();
       changed = true;
     }
     if (!changed) return;
@@ -63,11 +66,18 @@ export class Race {
     else if (this.player.ended) this.ended(); // with the result of its repeats
   }
 
-  /** Show a finished run from its beginning. @param {Finished} finished */
-  open(finished) {
+  /** Show a finished run from its beginning. @param {Finished} finished @param {boolean} restoring also its settings */
+  open(finished, restoring = false) {
     this.run = "";
     this.startedRuns.delete(finished.run);
-    this.receive(JSON.stringify({ ...finished, at: 0, kind: "end" }));
+    this.receive(JSON.stringify({ ...finished, at: 0, kind: "end" }), restoring);
+  }
+
+  /** Set the prompt and the settings of the run on screen. */
+  restoreSettings() {
+    const { pair, prompt, settings, history } = /** @type {Comparison} */ (this.request);
+    const texts = Object.fromEntries(Object.entries(settings).map(([name, value]) => [name, String(value)]));
+    this.trigger("apply", { run: { pair: pair.name, prompt, settings: texts, continued: history.length > 0 } });
   }
 
   /** @param {any} event */
@@ -148,7 +158,7 @@ export class Race {
   setReason(text) {
     if (this.find(".reason").textContent === text) return; // a live region: repeat nothing
     this.find(".reason").textContent = text;
-    for (const name of ["agreement", "range", "grounds", "warning", "made-by"]) this.find(`.${name}`).textContent = "";
+    for (const name of ["agreement", "range", "grounds", "made-by"]) this.find(`.${name}`).textContent = "";
   }
 
   /** @param {Player} player @param {boolean} rewound */
@@ -209,23 +219,22 @@ export class Race {
     this.find(".toggle").textContent = "Replay";
     this.root.dataset.live = "false";
     this.root.dataset.state = this.finished ? "done" : "failed";
-    if (!this.finished) return this.setReason(this.failure ?? "");
+    if (!this.finished) return this.setReason(""); // the page says why beside Run
     const { record, record: { summary } } = this.finished;
     const stopped = SIDES.some((side) => record[side].finish_reason === "cancelled") && SIDES.map((side) => `${this.player.stateOf(side).tokens} ${side}`).join(" and ");
     this.root.dataset.tone = summary.direction;
-    const reason = [stopped && `Stopped after ${stopped} tokens.`, summary.expectation, summary.sentence, summary.certain].filter(Boolean).join(" ");
+    const reason = [stopped && `Stopped after ${stopped} tokens.`, (summary.state !== "clear" && summary.expectation) || summary.sentence].filter(Boolean).join(" ");
     const warning = summary.warnings.find((/** @type {any} */ { kind }) => kind !== "disturbed"); // the expectation says it
-    const texts = { headline: summary.headline, reason, range: summary.pooled, warning: warning?.chip, "made-by": summary.made_by };
+    const texts = { headline: summary.headline, reason, range: [summary.pooled, warning?.chip].filter(Boolean).join(" · "), "made-by": summary.made_by };
     for (const [name, text] of Object.entries(texts)) this.find(`.${name}`).textContent = text ?? "";
-    this.find(".warning").dataset.meaning = warning?.reason ?? "";
     this.find(".agreement").textContent = summary.agreement && `${summary.identical ? "✓" : "≠"} ${summary.agreement}`;
     this.find(".agreement").dataset.identical = record.settings.do_sample ? "" : String(summary.identical); // draws may differ
-    this.find(".grounds").replaceChildren(...paragraphs(summary.why));
+    this.find(".grounds").replaceChildren(...paragraphs([summary.certain, summary.expectation, summary.sentence, ...summary.why].filter((text) => text && text !== reason)));
     this.find(".figures").replaceChildren(tiles(summary.figures), ...paragraphs(summary.notes));
     const longest = Math.max(...Object.values(summary.seconds));
     for (const side of SIDES) { // a side that failed has no time
       const time = summary.seconds[side];
-      if (time !== undefined) this.setBar(side, longest ? time / longest : 0, duration(1000 * time) + (summary.runs > 1 ? " on average" : ""), true);
+      if (time !== undefined) this.setBar(side, longest ? time / longest : 0, duration(1000 * time) + (summary.runs > 1 ? " mean" : ""), true);
     }
     if (this.markedRun === this.run) return;
     this.markedRun = this.run;

@@ -12,6 +12,8 @@ const PAUSE_MS = 300; // after the last key; Safari refuses more than 100 new ad
 
 /** @type {Texts | undefined} */ let current; // differences from the defaults, once anything was remembered
 /** @type {Record<string, Record<string, any>>} */ let valuesByDrafter = {}; // each drafter's last values
+const FIRST = "compare";
+let tab = FIRST; // the open one
 /** @type {string | undefined} */ let drafter; // as last remembered
 
 /** The settings in the address after "#", or after "?" if typed by hand. */
@@ -20,6 +22,8 @@ const linked = () => new URLSearchParams(`${location.search.slice(1)}&${location
 /** The address for these settings. @param {Texts} settings */
 function address(settings) {
   const all = new URLSearchParams(settings);
+  all.delete("tab");
+  if (tab !== FIRST) all.set("tab", tab);
   return all.size ? `${location.pathname}#${all}` : location.pathname;
 }
 
@@ -62,6 +66,11 @@ export function rememberPair(defaults, values) {
 export function recall(names) {
   gradio.explainQueue();
   const link = linked();
+  gradio.watchTabs((name) => {
+    if (name && name !== tab) history.pushState(null, "", address(Object.assign(current ?? Object.fromEntries(linked()), { tab: tab = name })));
+  });
+  addEventListener("popstate", () => gradio.openTab(tab = linked().get("tab") ?? FIRST)); // Back leads to the tab before
+  if (link.has("tab")) setTimeout(() => gradio.openTab(link.get("tab") ?? FIRST)); // once Gradio has drawn it
   const saved = names.some((name) => link.has(name)) ? Object.fromEntries(link) : restore(KEY, "sessionStorage") ?? restore(KEY);
   const usable = Object.entries(isObject(saved) ? saved : {}).filter(([name, text]) => names.includes(name) && isText(text));
   return JSON.stringify(Object.fromEntries(usable));

@@ -30,7 +30,7 @@ from specdemo.exports.code import FLAVOURS, code
 from specdemo.files import json_file, write_each, write_json
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.models.converted import convert_pair
-from specdemo.racing.trials import MAX_SECONDS, REPEAT_SECONDS, REPEATS, measured_race
+from specdemo.racing.trials import MAX_SECONDS, measured_race
 from specdemo.records import MAX_TOKENS, Comparison, ModelPair, Request
 from specdemo.settings import GenerationSettings, require_effect
 from specdemo.text import printable
@@ -45,8 +45,8 @@ def add_to(commands: Commands) -> None:
         "--repeats",
         type=integer(0, MAX_TOKENS),
         metavar="N",
-        help="runs after the first (default: until more would not narrow the speedup's interval, within "
-        f"{REPEAT_SECONDS:.0f} s, or {REPEATS} if they fit into {MAX_SECONDS:.0f} s)",
+        help="runs after the first (default: until more would not narrow the speedup's interval, for as long as the "
+        f"race took, if that was less than {MAX_SECONDS:.0f} s)",
     )
     compare.add_argument(
         "--explain", action="store_true", help="explain the result, with the formula of every figure"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from time import perf_counter
 
 import psutil
 
@@ -92,9 +93,12 @@ def _without_user(path: Path) -> str:
 def measured(pair: ModelPair) -> Iterator[str]:
     """Yield the pair's step costs and the speedups that they allow, or why they could not be measured."""
     try:
-        with Pair(pair) as opened, progress("measuring step costs"):
+        with Pair(pair) as opened, progress("loading") as show:
+            began = perf_counter()
             engine, load = opened.settings().engine, OtherLoad(least_seconds=1)
-            costs = opened.costs()
+            costs = opened.costs(
+                lambda event: show(getattr(event, "name", "finishing"), f", {perf_counter() - began:.0f} s")
+            )
             warning = disturbed(load.share())
     except SpecdemoError as error:
         yield f"pair {pair.name}: could not be measured: {error}"

@@ -4,7 +4,7 @@ import argparse
 import sys
 from functools import partial
 from pathlib import Path
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Any, get_args
 
 from specdemo.cli.options import (
@@ -64,7 +64,9 @@ def _add(commands: Commands, preset: Preset) -> None:
         help=f"runs per variant and prompt (default: {preset.repeats}, or as --minutes allow)",
     )
     limit = "none" if preset.minutes is None else f"{preset.minutes:g}, without --repeats"
-    parser.add_argument("--minutes", type=float, metavar="M", help=f"how long to measure, roughly (default: {limit})")
+    parser.add_argument(
+        "--minutes", type=float, metavar="M", help=f"how long it takes, with loading (default: {limit})"
+    )
     add_json(parser, "everything, with tables and an HTML report beside it,")
     add_settings(parser, GenerationSettings)
     add_pair(parser)
@@ -72,10 +74,11 @@ def _add(commands: Commands, preset: Preset) -> None:
 
 def _measure(options: argparse.Namespace, preset: Preset) -> None:
     check_files(options.json)
+    began = perf_counter()
     plan = _plan(options, preset)
     variants = [variant.settings for variant in plan.variants.values()]
     require_effect(given_settings(options, GenerationSettings), variants, written)
-    limit = "" if plan.minutes is None else f", for about {plan.minutes:g} min; --minutes M changes that"
+    limit = "" if plan.minutes is None else f", in {plan.minutes:g} min with loading; --minutes M changes that"
     size = f"{counted(len(plan.variants), 'variant')}, {counted(len(plan.tasks), 'prompt')}"
     if not options.quiet:
         print(f"specdemo: {size}, up to {counted(plan.total, 'run')}{limit}", file=sys.stderr)
@@ -83,7 +86,7 @@ def _measure(options: argparse.Namespace, preset: Preset) -> None:
     result, best, due = None, "", 0.0
     try:
         with interruptible() as stop, progress("starting", quiet=options.quiet) as show:
-            for state in run(plan, options.load_engine, stop=stop):
+            for state in run(plan, options.load_engine, stop=stop, began=began):
                 result = state.result
                 if monotonic() > due and (point := fastest(points(result))) is not None:
                     best = f", best so far: {point.variant} {point.speedup.ratio:.2f}×"

@@ -243,7 +243,7 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """`minutes` counts from the first warm-up; each stage has a run at least."""
+    """`minutes` include loading and step costs; one run at least is finished."""
 
     pair: ModelPair
     tasks: Sequence[Task]

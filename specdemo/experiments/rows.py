@@ -6,6 +6,7 @@ neighbours almost equally, so they are compared, never distant runs. With severa
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from statistics import fmean
@@ -20,14 +21,23 @@ from specdemo.errors import PromptError, RunError
 from specdemo.experiments.concurrent import blocks
 from specdemo.experiments.plan import Group, Plan, Stage, Variant
 from specdemo.experiments.prompts import Task
-from specdemo.racing.costs import known_costs
+from specdemo.racing.costs import known_costs, recall
 from specdemo.racing.race import run_alone
 from specdemo.racing.trials import can_run, rehearse, trials
 from specdemo.racing.warm_up import WARM_UP_PROMPT
-from specdemo.records import Costs, Environment, ModelPair, Progress, Record, Request, Trial, Turn
+from specdemo.records import Costs, Environment, ModelPair, Progress, Record, Request, Run, Trial, Turn
+from specdemo.results import metrics
 from specdemo.results.estimate import Speedup, of_trials
 from specdemo.results.metrics import answer
 from specdemo.settings import GenerationSettings
+from specdemo.text import counted
+
+TRIES = 2  # of each setting, before its runs are shortened: a second run shows how much the first says
+LEAST_TOKENS = 8  # of a shortened run: in fewer, neither side settles
+COSTS_SHARE = (
+    0.2  # of a time limit, at most, for step costs of longer passes: trying the settings is what is asked for
+)
+WARM_SHARE = 0.2  # of the time left, for rounds of each setting beforehand, which compile what it needs
 
 Load = Callable[[EngineName, ModelPair], Engine]
 Stop = Callable[[], bool]
@@ -186,32 +196,39 @@ class Loaded(NamedTuple):
 
 
 def run(
-    plan: Plan, load: Load | None = None, *, loaded: Loaded | None = None, stop: Stop = lambda: False
+    plan: Plan,
+    load: Load | None = None,
+    *,
+    loaded: Loaded | None = None,
+    stop: Stop = lambda: False,
+    began: float | None = None,
 ) -> Iterator[Progress[Result]]:
     """Measure, yielding progress at the start and after every row, until `stop` returns True.
 
-    Closes engines that `load` returned, but not the one in `loaded`. SpecdemoError: an engine failed, or nothing
-    could be measured.
+    `began`: when it was asked for, by `perf_counter`, whose times all processes share; now, if None. Closes engines
+    that `load` returned, but not the one in `loaded`. SpecdemoError: an engine failed, or nothing could be measured.
     """
-    state, session = _State(plan, stop), ""
+    state, session = _State(plan, stop, began), ""
     yield state.progress("starting")
     with ExitStack() as engines:
         for stage in plan.stages():
             if stop():
                 return
+            if state.rows and state.over(stage.until):  # while the engine of another was loaded
+                continue
             if loaded is None and session != stage.session:
                 yield state.progress(f"loading {stage.session}")
                 engines.close()
                 assert load is not None, "one of both is given"
                 engine, session = engines.enter_context(closing(load(stage.engine, stage.pair))), stage.session
                 yield state.progress("measuring step costs")
-                costs = known_costs(engine, stop=stop)
+                costs = state.costs(engine)
             elif loaded is not None:
                 engine, costs = loaded
             state.facts[stage.session] = EngineFacts(environment=engine.environment, costs=costs)
             yield state.progress("warming up")
             for _ in state.measure(stage, engine, costs):
-                yield state.progress("measuring")
+                yield state.progress(f"measuring {state.reach}".rstrip())
     if stop():
         return
     result = state.result()
@@ -229,29 +246,31 @@ def _of_task(settings: GenerationSettings, task: Task) -> GenerationSettings:
 
 
 class _State:
-    """The rows so far, facts about engines, and the clock, which starts with the first warm-up."""
+    """The rows so far, facts about engines, and the clock. `reach` says what the time allows, once that is known."""
 
-    def __init__(self, plan: Plan, stop: Stop) -> None:
-        self.plan, self.stop = plan, stop
+    def __init__(self, plan: Plan, stop: Stop, began: float | None = None) -> None:
+        self.plan, self.stop, self.reach = plan, stop, ""
         self.rows: list[Row] = []
         self.facts: dict[str, EngineFacts] = {}
-        self.began: float | None = None
+        self.began = perf_counter() if began is None else began
         self.warm: tuple[str, str] | None = None  # session and drafter of what was rehearsed last
         self.answers: dict[tuple[str, ...], str] = {}  # the target's own, by system prompt and all turns so far
 
     def measure(self, stage: Stage, engine: Engine, costs: Costs | None) -> Iterator[Row]:
-        self.began = self.began or perf_counter()
-        before = len(self.rows)
-
-        def over() -> bool:  # not before the stage has a row
-            return self.stop() or (len(self.rows) > before and self.over(stage.until))
+        def over() -> bool:  # not before the first row of all
+            return self.stop() or (bool(self.rows) and self.over(stage.until))
 
         kind = stage.session, self.plan.variants[stage.groups[0].order[0]].settings.drafter
         if stage.groups[0].task is not None and kind != self.warm:
             self.warm = kind
             candidates = (self.plan.variants[name].settings for name in sorted(stage.groups[0].order))
             runnable = [settings for settings in candidates if can_run(engine.pair, settings, costs)]
-            rehearse(engine, WARM_UP_PROMPT, runnable, costs, lambda: self.stop() or self.over(stage.until))
+            left = None if self.plan.minutes is None else stage.until * self.plan.minutes * 60 - self.seconds
+            plain = rehearse(
+                engine, WARM_UP_PROMPT, runnable, costs, over, None if left is None else WARM_SHARE * left
+            )
+            if plain is not None and left is not None and not self.reach:
+                self.fit(plain)
         for group in stage.groups:
             if over():
                 return
@@ -259,6 +278,36 @@ class _State:
             for row in self.blocks(engine, group, over) if concurrent else self.trials(engine, costs, group, over):
                 self.rows.append(row)
                 yield row
+
+    def costs(self, engine: Engine) -> Costs | None:
+        """Within a time limit they are measured only for policies that depend on them, and shorter."""
+        if self.plan.minutes is None:
+            return known_costs(engine, stop=self.stop)
+        needed = any(variant.settings.strategy.needs_costs for variant in self.plan.variants.values())
+        bound = COSTS_SHARE * self.plan.minutes * 60
+        return known_costs(engine, stop=self.stop, bound=bound) if needed else recall(engine.name, engine.pair)
+
+    def fit(self, plain: Run) -> None:
+        """Shorten runs until the time allows `TRIES` of each variant, by the pace of a plain run."""
+        plan, number = self.plan, len(self.plan.variants)
+        tokens, sessions = plan.settings.max_new_tokens, len({variant.session for variant in plan.variants.values()})
+        left = (plan.minutes or 0) * 60 - self.seconds * sessions  # each takes as long to load
+        step = metrics.decode_seconds(plain) / max(len(plain.rounds), 1)
+
+        def tries(tokens: int) -> float:  # a trial is a speculative run and a plain one
+            return left / (2 * (plain.prefill.seconds + tokens * step)) / number
+
+        while tries(tokens) < TRIES and tokens > LEAST_TOKENS:
+            tokens -= 1
+        update = {"max_new_tokens": tokens}
+        shorter = {
+            name: variant.model_copy(update={"settings": variant.settings.model_copy(update=update)})
+            for name, variant in plan.variants.items()
+        }
+        self.plan = replace(plan, settings=plan.settings.model_copy(update=update), variants=shorter)
+        most = min(max(int(tries(tokens)), 1), plan.repeats * len(plan.tasks))
+        each = f"each about {most} times" if most > 1 else "most of them once"
+        self.reach = f"{counted(number, 'setting')}, {each}, at most {tokens} tokens a run"
 
     def trials(self, engine: Engine, costs: Costs | None, group: Group, stop: Stop) -> Iterator[Row]:
         """Yield a row for each variant of a group, with its trial or the reason why there is none."""
@@ -312,7 +361,7 @@ class _State:
 
     @property
     def seconds(self) -> float:
-        return 0.0 if self.began is None else perf_counter() - self.began
+        return perf_counter() - self.began
 
     def over(self, share: float) -> bool:
         return self.plan.minutes is not None and self.seconds > share * self.plan.minutes * 60
@@ -332,7 +381,7 @@ class _State:
     def progress(self, doing: str) -> Progress[Result]:
         done, total, left = len(self.rows), self.plan.total, None
         limit = self.plan.minutes and self.plan.minutes * 60
-        if limit and self.began is not None:
+        if limit:
             left = max(limit - self.seconds, 0.0)
         elif done:
             left = self.seconds / done * max(total - done, 0)

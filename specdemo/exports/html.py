@@ -6,6 +6,7 @@ map. The record and Plotly are compressed, and the content security policy forbi
 
 import gzip
 import json
+import shlex
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -14,9 +15,11 @@ from markupsafe import Markup
 
 from specdemo.exports.schema import to_json, unpack
 from specdemo.files import ASSETS, json_text
+from specdemo.models.catalogue import pair_settings
 from specdemo.records import Comparison
 from specdemo.results import figures
 from specdemo.results.summary import summarise
+from specdemo.results.words import run_words
 
 PAGE = ASSETS / "page"
 STYLES = ("tokens.css", "race.css")  # style sheets of page and replay, in order
@@ -57,6 +60,32 @@ def replay(comparison: Comparison) -> bytes:
     ).encode()
 
 
+def markdown(comparison: Comparison) -> bytes:
+    """Return the result in ten lines, for an issue or a forum."""
+    summary, used, pair = summarise(comparison), comparison.environment, comparison.pair
+    models = {role: model for role, model in (("target", pair.target), ("draft", pair.draft)) if model is not None}
+    settings = [(name, value) for name, value in comparison.settings if value != getattr(pair_settings(pair), name)]
+    flags = [_flag(role, model.name) for role, model in models.items()] + [_flag(*setting) for setting in settings]
+    lines = [
+        f"**{summary.headline}** {summary.pooled}: {summary.speedup or 'no speedup'}",
+        summary.sentence,
+        summary.agreement.capitalize(),
+        f"Pair: {' + '.join(f'{model.name} ({model.weights})' for model in models.values())}",
+        f"Machine: {used.device}, {used.threads or 'unknown'} threads, precision {used.inference_precision}",
+        f"Software: specdemo {used.specdemo}, openvino {used.openvino}, openvino-genai {used.openvino_genai}",
+        f"Settings: {run_words(comparison)}",
+    ]
+    command = " ".join(["specdemo compare", shlex.quote(comparison.prompt), *flags])
+    return "\n".join([*(f"- {line}" for line in lines), "", "~~~~sh", command, "~~~~", ""]).encode()
+
+
+def _flag(name: str, value: Any) -> str:
+    option = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{'' if value else 'no-'}{option}"
+    return f"--{option} {shlex.quote(str(value))}"
+
+
 def plotting(modules: Sequence[str]) -> dict[str, Markup]:
     """Return what a file needs to draw figures without a server: these modules, Plotly, and the kit."""
     imports = {"imports": {name: _url(_bare(text_of(name))) for name in modules}}
@@ -86,6 +115,7 @@ class FileKind(NamedTuple):
 
 FILE_KINDS = {
     "html": FileKind("one HTML file that replays the race offline", "text/html", replay),
+    "markdown": FileKind("the result in ten lines of text", "text/markdown", markdown),
     "gif": FileKind("the race as an animation", "image/gif", _animation),
 }
 FILE_BYTES = 10 * 2**20  # of a run as JSON; 2,048 tokens a side take about 5 MB

@@ -19,8 +19,8 @@ from specdemo.results.estimate import of_comparison
 from specdemo.settings import GenerationSettings
 
 _WARM_UP_ROUNDS = 6
-REPEAT_SECONDS = 2.0  # for repeats if no number is given; a slow pair gets more time, for a few of them
-REPEATS, MAX_SECONDS = 6, 15.0  # of a slow pair; hand-set: visitors wait that long for a narrower interval
+REPEAT_SECONDS = 2.0  # for repeats, at least: less than the page takes to play a race
+MAX_SECONDS = 15.0  # of a race that is repeated by itself; hand-set: visitors wait that long once more, not longer
 
 
 def can_run(pair: ModelPair, settings: GenerationSettings, costs: Costs | None) -> bool:
@@ -39,13 +39,21 @@ def rehearse(
     variants: Sequence[GenerationSettings],
     costs: Costs | None,
     stop: Callable[[], bool] = lambda: False,
-) -> None:
-    """Run a few rounds of each variant, since the first pass of each length compiles its kernels."""
+    seconds: float | None = None,
+) -> Run | None:
+    """Run a few rounds of each variant, since the first pass of each length compiles its kernels; fewer if that would
+    take more than `seconds`. Return the plain run.
+    """
     requests = [Request.of(prompt, settings) for settings in variants]
+    plain, rounds, began = None, _WARM_UP_ROUNDS, perf_counter()
     for request in [*(request.plain for request in requests[:1]), *requests]:
         if stop():
-            return
-        run_alone(engine.decoder(request, costs), _WARM_UP_ROUNDS, stop)
+            break
+        run = run_alone(engine.decoder(request, costs), rounds, stop)
+        if plain is None and seconds is not None:
+            rounds = min(max(int(seconds / (perf_counter() - began) / len(requests) * rounds), 1), rounds)
+        plain = plain or run
+    return plain
 
 
 def trials(
@@ -55,18 +63,22 @@ def trials(
     costs: Costs | None,
     stop: Callable[[], bool] = lambda: False,
     history: tuple[Turn, ...] = (),
+    before: Run | None = None,
 ) -> Iterator[Trial | None]:
     """Yield a trial for each variant, in order, with plain runs before, between and after.
 
-    Neighbours share a plain run unless they sample differently. In a chat, `history` holds the earlier turns. A trial
-    is None if the text ended at its first token. Once `stop` returns True, the unfinished trial is dropped.
+    Neighbours share a plain run unless they sample differently; `before`, one that has just ended, is the first. In a
+    chat, `history` holds the earlier turns. A trial is None if the text ended at its first token. Once `stop` returns
+    True, the unfinished trial is dropped.
     """
-    load, before, plain = OtherLoad(engine.thoroughness.load_seconds), None, None
+    load, plain = OtherLoad(engine.thoroughness.load_seconds), None
     for settings in variants:
         request = Request.of(prompt, settings, history)
-        if before is None or plain != request.plain:  # other sampling needs its own plain runs
-            plain = request.plain
-            before = run_alone(engine.decoder(plain), stop=stop)
+        if before is None or (
+            plain is not None and plain != request.plain
+        ):  # other sampling needs its own plain runs
+            before = run_alone(engine.decoder(request.plain), stop=stop)
+        plain = request.plain
         run = run_alone(engine.decoder(request, costs), stop=stop)
         after = run_alone(engine.decoder(plain), stop=stop)
         if "cancelled" in (before.finish_reason, run.finish_reason, after.finish_reason):
@@ -115,20 +127,23 @@ def repeats(
 ) -> Iterator[Comparison]:
     """Repeat a finished race, alternating speculative and plain runs; yield the comparison after each repeat.
 
-    Runs `number` repeats or, until more would not narrow the interval, as many as fit into `REPEAT_SECONDS`, or
-    `REPEATS` if they fit into `MAX_SECONDS`. Yields nothing if not even one fits, the race was stopped, or a setting
-    changed during it. Once `stop` returns True, the unfinished repeat is dropped.
+    Runs `number` repeats or, until more would not narrow the interval, as many as fit into the time that the race
+    took, but at least `REPEAT_SECONDS`. Yields nothing if the race took more than `MAX_SECONDS` or was stopped, or if
+    a setting changed during it. Once `stop` returns True, the unfinished repeat is dropped.
     """
     sides = comparison.plain, comparison.speculative
     if comparison.moves or any(run.finish_reason == "cancelled" or not run.rounds for run in sides):
         return
     plain, speculative = (run.prefill.seconds + metrics.decode_seconds(run) for run in sides)
-    if number is None and 2 * plain + speculative > MAX_SECONDS:
+    one = plain + speculative
+    if number is None and one > MAX_SECONDS:
         return
-    enough = min(plain + REPEATS * (plain + speculative), MAX_SECONDS)
-    until = None if number is not None else perf_counter() + max(REPEAT_SECONDS, enough)
+    until = None if number is not None else perf_counter() + max(REPEAT_SECONDS, one)
     settings = [comparison.settings] * (engine.thoroughness.repeats if number is None else number)
-    for trial in trials(engine, comparison.prompt, settings, comparison.costs, stop, comparison.history):
+    before = (
+        None if number is not None else comparison.plain
+    )  # the race's own: then a repeat takes as long as the race
+    for trial in trials(engine, comparison.prompt, settings, comparison.costs, stop, comparison.history, before):
         if trial is None:
             return
         comparison = comparison.model_copy(update={"repeats": (*comparison.repeats, trial)})
@@ -136,7 +151,7 @@ def repeats(
         if until is None:
             continue
         speedup = of_comparison(comparison)
-        if perf_counter() + plain + speculative > until or (speedup and speedup.width_from != "runs"):
+        if perf_counter() + one > until or (speedup and speedup.width_from != "runs"):
             return
 
 

@@ -153,29 +153,39 @@ def _confidence(comparison: Comparison) -> Figure:
     labels = [f"{accepted} of {judged} accepted" for accepted, judged in bins.values()]
     style: dict[str, Any] = {"hovertext": labels, "hovertemplate": "%{hovertext}", "width": 0.09}
     right = line("perfect calibration", "plain", [0, 1], [0, 1], line={"dash": "dot"}, hoverinfo="skip")
-    axes = {"xaxis": {"range": [0, 1]}, "yaxis": {"range": [0, 1.02]}}
+    said = {"unifiedhovertitle": {"text": "where the draft is %{x:.0%} sure"}}
+    axes = {"xaxis": {"range": [0, 1]} | said, "yaxis": {"range": [0, 1.02]}}
     tenths = bars("judged proposals", "accepted", middles, shares, **style)
-    return figure("draft's probability", "accepted / judged", tenths, right, **axes)
+    empty = _empty("The drafter's probabilities are not known for this run.")
+    return figure("draft's probability", "accepted / judged", tenths, *[right] * bool(bins), **axes, **empty)
 
 
 def _lookahead(comparison: Comparison) -> Figure:
     """The lookahead of each round, next to the oracle's at the same position."""
     rounds, oracle = comparison.speculative.rounds, metrics.oracle_lookaheads(comparison)
-    numbers = range(1, len(rounds) + 1)
-    chosen = [None if step.proposed is None else len(step.proposed) for step in rounds]
-    traces = [line("this run", "plain", numbers, chosen, line={"shape": "hvh"})]
+    numbers, said = range(1, len(rounds) + 1), {"hovertemplate": "%{y} proposed"}
+    chosen = {number: len(step.proposed) for number, step in enumerate(rounds, 1) if step.proposed is not None}
+    traces = [line("this run", "plain", chosen, chosen.values(), line={"shape": "hvh"}, **said)]
     if oracle is not None:
-        traces.append(
-            line("oracle", "own", numbers, oracle, mode="markers", marker={"symbol": "diamond"}, cliponaxis=False)
-        )
-    return figure("round", "tokens proposed", *traces, xaxis=_ROUND)
+        style: dict[str, Any] = {"mode": "markers", "marker": {"symbol": "diamond"}, "cliponaxis": False}
+        traces.append(line("oracle", "own", numbers, oracle, **style, **said))
+    return figure("round", "tokens proposed", *traces, xaxis=_ROUND, **_empty(_UNKNOWN))
 
 
 def _positions(comparison: Comparison) -> Figure:
     shares = metrics.per_position_acceptance(comparison.speculative)
     shown = bars("rounds", "accepted", range(1, len(shares) + 1), shares, hovertemplate="%{y:.0%}")
-    axes = {"xaxis": {"dtick": 1, "rangemode": "normal"}, "yaxis": {"range": [0, 1.02], "tickformat": ".0%"}}
-    return figure("position in the round", "accepted / rounds", shown, **axes)
+    said = {"unifiedhovertitle": {"text": "proposal %{x}"}}
+    axes = {"xaxis": {"dtick": 1, "rangemode": "normal"} | said, "yaxis": {"range": [0, 1.02], "tickformat": ".0%"}}
+    return figure("position in the round", "accepted / rounds", shown, **axes, **_empty(_UNKNOWN))
+
+
+_UNKNOWN = "The proposals of this run are not known."
+
+
+def _empty(reason: str) -> dict[str, Any]:
+    """Words that the page shows in place of the chart if it has no data."""
+    return {"meta": {"empty": reason}}
 
 
 # By name: the title, and the function.
@@ -244,7 +254,6 @@ def as_data(chart: Figure) -> dict[str, Any]:
 def kit() -> dict[str, Any]:
     """Everything a script needs to draw figures, with the empty charts that it fills itself."""
     empty = {name: as_data(make()) for name, make in LIVE.items()}
-    empty["runs"] = as_data(compared("lookahead", "speedup", {"speedup": []}))
     return {"script": script_name(), "charts": empty, "colours": colours(), **settings()}
 
 

@@ -76,10 +76,16 @@ def summarise(comparison: Comparison) -> Summary:
         warnings=run_warnings,
         why=tuple(filter(None, _why(comparison, speedup, run_warnings))),
         agreement=agreement(comparison),
-        made_by=f"{comparison.pair.name} on {comparison.environment.device}: {run_words(comparison)}.",
+        made_by=f"{_models(comparison)} on {comparison.environment.device}: {run_words(comparison)}.",
         notes=tuple(notes(comparison)),
         values=_values(comparison, speedup) | {"plain_steps_per_round": steps},
     )
+
+
+def _models(comparison: Comparison) -> str:
+    """Name the pair; only its target if nothing else drafted."""
+    drafted = comparison.settings.strategy.drafter.model
+    return comparison.pair.name if drafted else comparison.pair.target.name
 
 
 def _values(comparison: Comparison, speedup: Speedup | None) -> dict[str, Any]:
@@ -162,9 +168,7 @@ def _sentence(comparison: Comparison, speedup: Speedup | None, seconds: dict[Sid
     if length is None or steps is None:
         plain, speculative = (f"{seconds[side]:.2f} s" for side in SIDES)
         return f"For the same tokens plain decoding took {plain}, speculative {speculative}."
-    conjunction = "and" if steps <= length else "but"
-    noun = "plain step" if f"{steps:.2f}" == "1.00" else "plain steps"
-    return f"Each round writes {length:.2f} tokens {conjunction} takes as long as {steps:.2f} {noun}."
+    return f"Each round writes {length:.2f} tokens in the time in which plain decoding writes {steps:.2f}."
 
 
 def _nothing_accepted(comparison: Comparison) -> str:
@@ -235,9 +239,9 @@ def _round_words(comparison: Comparison, speedup: Speedup) -> str:
         sentences.append(f"The target accepted {percent(rate)} of {drafter.subject}'s proposals.")
     if (costs := metrics.round_costs(comparison, speedup.plain_steps_per_round)) is not None:
         if costs.draft_step is not None:
-            parts.append(f"a proposal costs {percent(costs.draft_step)} of a plain step")
+            parts.append(f"a proposal costs {percent(costs.draft_step)} of writing a token plainly")
         if costs.verify is not None and costs.lookahead is not None:
-            steps = "about one step" if costs.verify < 1.1 else f"{costs.verify:.1f} steps"
+            steps = "about as much" if costs.verify < 1.1 else f"{costs.verify:.1f} times as much"
             parts.append(f"checking {counted(costs.lookahead + 1, 'token')} costs {steps}")
         if parts:
             sentences.append(f"{capitalised(' and '.join(parts))}, {costs.source}.")

@@ -10,6 +10,7 @@ from itertools import zip_longest
 from typing import Any, Literal
 
 import gradio as gr
+from pydantic import BaseModel, ValidationError
 
 from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
 from specdemo.exports.code import FLAVOURS, code
@@ -21,14 +22,24 @@ from specdemo.records import MAX_TURNS, ModelPair, Turn
 from specdemo.results.agreement import SAMPLING_CAVEAT
 from specdemo.results.words import is_chat
 from specdemo.settings import GenerationSettings
+from specdemo.strategies import Auto
 from specdemo.ui import controls as widgets
 from specdemo.ui.controls import FIELDS, LIVE_CONTROLS, NAMES, STRATEGY, Control
-from specdemo.ui.events import AT_ONCE, ENGINE, FILES, PRIVATE, check_session, run_in_child, stop_on_click
+from specdemo.ui.events import AT_ONCE, ENGINE, FILES, PRIVATE, check_session, run_in_child, stop_on
 from specdemo.ui.parts import alert, examples_html, html, notice
 from specdemo.ui.registry import Shared
 from specdemo.ui.server import event_value
 from specdemo.ui.session import FinishedRun, Sessions
 from specdemo.ui.views import script, view
+
+
+class _Opened(BaseModel):
+    """What the page sends of a run that was opened from a file or from the visitor's last runs."""
+
+    pair: str
+    prompt: str
+    settings: dict[str, str]
+    continued: bool
 
 
 class CompareCallbacks:
@@ -68,6 +79,18 @@ class CompareCallbacks:
     def wait(self, request: gr.Request) -> list[Any]:
         """Message and buttons; `gradio.js` adds the position in the queue."""
         return [self._sessions.waiting_notice(str(request.session_hash)), *buttons("waiting")]
+
+    def reopen(self, event: gr.EventData, pair: ModelPair, *values: Any) -> list[Any]:
+        """Return updates of message, prompt and controls: an opened run's, as far as this pair has them."""
+        try:
+            opened = _Opened.model_validate(event_value(event, "run"))
+        except ValidationError:
+            return [gr.skip()] * (2 + len(values))
+        settings, error = widgets.settings_from_link(pair, opened.settings, pair_settings(pair).model_dump())
+        rest = [f"This run is of {opened.pair}; Run uses {pair.name}."] * (opened.pair != pair.name)
+        rest += [str(error)] * (error is not None) + ["Run would not continue its chat."] * opened.continued
+        controls = [gr.skip() if new == old else new for (_, new), old in zip(settings, values, strict=True)]
+        return [notice(" ".join(rest)) if rest else "", opened.prompt, *controls]
 
     def move(self, request: gr.Request, pair: ModelPair, *values: Any) -> None:
         with suppress(SettingsError):
@@ -230,7 +253,8 @@ class CompareTab:
 
     def _add_main_controls(self) -> None:
         with gr.Column(elem_id="at-hand", elem_classes="controls"):
-            self._add(*LIVE_CONTROLS)
+            self._add("policy", *LIVE_CONTROLS)
+            gr.HTML(html("paragraph", Auto.explanation()), elem_id="automatic")
         gr.HTML(html("takes_effect"), elem_id="when")
         gr.HTML(html("own_runs"), elem_id="own-runs")
         with gr.Column(elem_id="main", elem_classes="controls"):
@@ -278,7 +302,8 @@ class CompareTab:
             **ENGINE,
         )
         started.then(partial(buttons, "idle"), outputs=buttons_of_run, **AT_ONCE)
-        stop_on_click(self._stop, self._shared.sessions, "run")
+        stop_on(self._stop.click, self._shared.sessions, "run")
+        stop_on(self.race.stop, self._shared.sessions, "repeat")
         self._stop.click(None, js=script("main.js", "skipPlayback"))
         self._cancel.click(cancel_run, outputs=[self.message, *buttons_of_run], cancels=started, **AT_ONCE)
         self.run.click(None, js=script("main.js", "setRequested", "true"))
@@ -301,6 +326,8 @@ class CompareTab:
         moved = [controls[name].input for name in LIVE_CONTROLS]  # by the visitor, not by a pair that was just loaded
         gr.on(moved, self._callbacks.move, self._pair_and_settings, **latest)
         reading = [self.prompt.focus, *(controls[name].change for name in STRATEGY)]
+        reopened = [self.message, self.prompt, *controls.values()]
+        self.race.apply(self._callbacks.reopen, self._pair_and_settings, reopened, **AT_ONCE)
         gr.on(reading, self._callbacks.prepare, [self._shared.session_open, *self._pair_and_settings], **latest)
         choosers = [controls["engine"], controls["drafter"], controls["policy"]]
         valid = [*(controls[name] for name in self._appearance), self.message]

@@ -12,8 +12,8 @@ from specdemo.models.catalogue import default_drafter, pair_settings
 from specdemo.racing.race import LiveSettings
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings, choices
+from specdemo.strategies import STRATEGIES, parameters
 from specdemo.strategies import drafters as all_drafters
-from specdemo.strategies import parameters
 from specdemo.strategies import policies as all_policies
 from specdemo.ui.parts import notice
 
@@ -79,13 +79,13 @@ def appearance(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
     """Return options of the controls that depend on these values: visibility, and for some also their info and CSS
     classes, which hide unavailable choices and mark settings that a run follows live.
     """
-    options: dict[str, dict[str, Any]] = {
-        name: {"visible": shown} for name, shown in visibility(pair, engine, drafter, policy).items()
-    }
+    shown = visibility(pair, engine, drafter, policy)
+    for strategy in strategies(engine, pair.draft_kind, drafter):  # the browser hides those of policies not chosen
+        shown |= dict.fromkeys(effective(strategy, engine), True)
+    options: dict[str, dict[str, Any]] = {name: {"visible": visible} for name, visible in shown.items()}
     chosen = [*strategies(engine, pair.draft_kind, drafter, policy)]
-    info = chosen[0].explanation() if chosen else FIELDS["policy"].description
     options["drafter"] |= {"elem_classes": _hidden(all_drafters(), drafters(pair, engine))}
-    options["policy"] |= {"elem_classes": _hidden(all_policies(), policies(pair, engine, drafter)), "info": info}
+    options["policy"] |= {"elem_classes": _hidden(all_policies(), policies(pair, engine, drafter)), "info": None}
     live = any(strategy.name in ENGINES[engine].live for strategy in chosen)
     for name in LIVE_CONTROLS:
         options[name] |= {"elem_classes": ["moves"] if live else []}
@@ -130,10 +130,16 @@ def policies(pair: ModelPair, engine: EngineName, drafter: str) -> set[str]:
 
 def choices_css() -> str:
     """Hide unavailable drafters and policies by a class of the control, such as `no-auto`. They stay in the control,
-    since Gradio refuses to restore a value that is not among its choices.
+    since Gradio refuses to restore a value that is not among its choices. Hide the settings of policies not chosen,
+    too: a policy then shows its slider at once.
     """
     rule = '.no-{0} label:has(input[value="{0}"]) {{ display: none; }}'
-    return "\n".join(rule.format(value) for value in (*all_drafters(), *all_policies()))
+    rules = [rule.format(value) for value in (*all_drafters(), *all_policies())]
+    for policy in all_policies():
+        used = {name for one in STRATEGIES.values() if one.policy.name == policy for name in one.parameters()}
+        unused = ", ".join(f"#{name}" for name in sorted(parameters() - used))
+        rules.append(f'#rail:has(#policy input[value="{policy}"]:checked) :is({unused}) {{ display: none; }}')
+    return "\n".join(rules)
 
 
 def _hidden(values: Iterable[str], available: Collection[str]) -> list[str]:
@@ -177,8 +183,8 @@ def settings_from_link(
             settings_from(pair, {**chosen, "engine": lenient, name: values[name]})
             chosen[name] = values[name]
         except SettingsError as error:
-            invalid = SettingsError(f"One of the link's settings cannot be used. {error}")
+            invalid = SettingsError(f"One of these settings cannot be used here. {error}")
     try:
         return settings_from(pair, chosen), invalid
     except SettingsError as error:
-        return settings_from(pair, start), SettingsError(f"The link's settings contradict each other. {error}")
+        return settings_from(pair, start), SettingsError(f"These settings contradict each other. {error}")

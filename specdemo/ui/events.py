@@ -38,11 +38,11 @@ def queue_for_engine(
     return button.click(callback, inputs, outputs, **PRIVATE, **ENGINE)
 
 
-def stop_on_click(button: gr.Button, sessions: Sessions, activity: str) -> None:
+def stop_on(event: Callable[..., Any], sessions: Sessions, activity: str) -> None:
     def stop(request: gr.Request) -> None:
         sessions.stop(str(request.session_hash), activity)
 
-    button.click(stop, **AT_ONCE)
+    event(stop, **AT_ONCE)
 
 
 def check_session(session_open: bool) -> None:

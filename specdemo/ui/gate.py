@@ -31,6 +31,7 @@ BODY_BYTES = 2**20  # the largest is a run to share: 2,048 tokens a side, compre
 BODY_SECONDS = 120.0  # in which a body must arrive; a file of 10 MB takes 80 s at a megabit a second
 FILE_BYTES = 10 * 2**20  # a comparison of 2,048 tokens a side takes about 5 MB
 TEXT_CHARACTERS = 2**18  # about 64K tokens, more than the bundled models' context
+CLOSING_SECONDS = 0.3  # after which a browser, even a busy one, has read that its stream of messages ends
 SIGN_IN_SECONDS = 1.0  # per sign-in and address
 SIGN_INS = 5  # of an address that may wait; a person sends one
 
@@ -44,6 +45,7 @@ _LOGIN, _UPLOAD = re.compile("/login/?"), re.compile("/gradio_api/upload")
 _NAME = re.compile("[A-Za-z0-9_-]{0,64}")
 _EXPIRED = 'data: {"msg":"unexpected_error","message":"This session has expired. Reload the page.",'
 _EXPIRED += '"session_not_found":true,"success":false}\n\n'
+_CLOSES = b'"msg":"close_stream"'  # the last message of a stream; in a visitor's text, its quotes are escaped
 _FORWARDED = ("forwarded", "x-forwarded-", "x-real-ip", "via")  # how headers begin that only proxies send
 UNREADABLE = "This request cannot be read; reload the page and try again."
 
@@ -72,6 +74,7 @@ class Gate:
         self._names, self._any_name, self._local = [name.lower().strip("[]") for name in names], any_name, local
         self._signing_in = Counter[str]()  # by address
         self._reading = set[str]()  # sessions whose messages are being read
+        self._closing = set[str]()  # sessions whose stream of messages has just ended
         # Gradio's other routes write files, fetch addresses, start programs or sign everyone out (/deep_link,
         # /proxy=, /process_recording, /logout); what a release adds stays closed.
         reads, posts = [(_READ, app), (_MESSAGES, self._messages)], [(_EVENT, self._event), (_LOGIN, self._sign_in)]
@@ -156,6 +159,9 @@ class Gate:
         if len(json_text(event.get("data"))) > TEXT_CHARACTERS:  # 100 of them would fill the memory
             long = f"Prompt and chat exceed {TEXT_CHARACTERS:,} characters"
             raise HTTPException(422, f"{long}; shorten the prompt, or start a new chat.")
+        if "/join" in path and event.get("session_hash") in self._closing:
+            # Gradio's client takes its stream for open until it has read the end, and would not fetch what it is told
+            await asyncio.sleep(CLOSING_SECONDS)
         pending = self._queue.pending_event_ids_session  # queued, running or unread; Gradio limits only queued ones
         while ("/join" in path or "/call/" in path) and sum(map(len, pending.values())) >= EVENTS:
             oldest = next((name for name in pending if name not in self._reading), None)
@@ -183,6 +189,9 @@ class Gate:
         async def pass_on(message: Message) -> None:
             nonlocal ended
             ended = message["type"] == "http.response.body" and not message.get("more_body")
+            if _CLOSES in message.get("body", b""):
+                self._closing.add(name)
+                asyncio.get_running_loop().call_later(CLOSING_SECONDS, self._closing.discard, name)
             await send(message)
 
         self._reading.add(name)

@@ -7,6 +7,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import gradio as gr
@@ -114,9 +115,9 @@ class MeasureCallbacks:
             yield [alert(error), *unchanged, *idle]
             return
         size = f"{counted(len(variants), 'variant')}, {counted(len(tasks), 'prompt')}"
-        started = notice(f"{size}, about {minutes:g} min after loading. {events.WAITING}")
+        started = notice(f"{size}, {minutes:g} min with loading. {events.WAITING}")
         yield [started, EMPTY, gr.update(visible=False), None, gr.update(visible=False), *busy]
-        job = partial(with_loader, pair=pair, work=partial(run, plan))
+        job = partial(with_loader, pair=pair, work=partial(run, plan, began=perf_counter()))
         steps = self._sessions.measure(str(request.session_hash), "measure", job)
         state = yield from events.job_updates(
             steps, lambda message, parts: [message, parts, *unchanged[1:], *busy], board
@@ -143,20 +144,19 @@ class MeasureCallbacks:
         events.check_session(session_open)
         idle, busy = events.job_buttons(FIND, busy=False), events.job_buttons(FIND, busy=True)
         unchanged = apply_setting(None)
-        minutes, tokens, axes = _EFFORTS[effort]
+        minutes = _MINUTES[effort]
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
-            shorter = settings.model_copy(update={"max_new_tokens": min(settings.max_new_tokens, tokens)})
-            tune = PRESETS["tune"]
-            plan = tune.plan(pair, typed_tasks([prompt]), shorter, axes, minutes=minutes)
+            shorter = settings.model_copy(update={"max_new_tokens": min(settings.max_new_tokens, _MOST_TOKENS)})
+            plan = PRESETS["tune"].plan(pair, typed_tasks([prompt]), shorter, minutes=minutes)
             plan = replace(plan, variants=with_current(plan, shorter))
         except SpecdemoError as error:
             yield [alert(error), "", *idle, *unchanged]
             return
-        started = notice(f"{len(plan.variants)} settings, about {60 * minutes:.0f} s. {events.WAITING}")
+        started = notice(f"{len(plan.variants)} settings, {60 * minutes:.0f} s with loading. {events.WAITING}")
         yield [started, "", *busy, *unchanged]
         # load the pair as for a run, so that neither this search nor the next run loads it again
-        work = partial(_run_loaded, plan=plan)
+        work = partial(_run_loaded, plan=plan, began=perf_counter())
         # a quick search has no time to measure step costs, and uses them only if they are known
         job = WithEngine(settings.engine, with_chat_cache(pair, settings), work, calibrate=effort != QUICK)
         steps = self._sessions.measure(str(request.session_hash), "find", job)
@@ -170,18 +170,14 @@ class MeasureCallbacks:
         yield [FIND_HELP, json.dumps([result.card], ensure_ascii=False), *idle, *apply_setting(result.settings)]
 
 
-# Minutes, the most tokens of a run, and what varies. Half a minute must hold several runs of each setting, even on a
-# busy machine, and a warm-up for each length of a pass.
-_EFFORTS: dict[str, tuple[float, int, dict[str, Any]]] = {
-    QUICK: (0.5, 32, {"lookaheads": (1, 2, 3, 5), "thresholds": (0.4,)}),
-    THOROUGH: (3.0, 64, {}),
-}
+_MINUTES = {QUICK: 0.5, THOROUGH: 3.0}
+_MOST_TOKENS = 64  # of a run; `run` shortens them until every setting is tried
 
 
 def _run_loaded(
-    engine: Engine, *, stop: Callable[[], bool], costs: Costs | None, plan: Plan
+    engine: Engine, *, stop: Callable[[], bool], costs: Costs | None, plan: Plan, began: float
 ) -> Iterator[Progress[Result]]:
-    yield from run(plan, loaded=Loaded(engine, costs), stop=stop)
+    yield from run(plan, loaded=Loaded(engine, costs), stop=stop, began=began)
 
 
 def with_current(plan: Plan, settings: GenerationSettings) -> dict[str, Variant]:
@@ -225,7 +221,7 @@ def outcome(result: Result, settings: GenerationSettings) -> Outcome:
         for name, point in sorted([*compared.items()][:2], key=lambda item: -item[1].speedup.ratio)
     ]
     missing = len(result.variants) - len({row.variant for row in result.rows})
-    remark = f"Runs of at most {settings.max_new_tokens} tokens with this prompt."
+    remark = f"Runs of at most {result.settings.max_new_tokens} tokens with this prompt."
     if missing and best is not None:  # else the sentence says so
         remark += f" There was no time for {missing} of {len(result.variants)} settings."
     card = {"title": title, "paragraphs": [sentence], "rows": rows, "remark": remark}
@@ -295,7 +291,7 @@ def measure_tab(shared: Shared, compare: CompareTab) -> None:
         best, card = gr.State(None), gr.Textbox(visible=False)  # not beside tabs, where Gradio miscounts them
     inputs = [session_open, pair, file, skip_bad, preset, ticked, text, limit, tokens, minutes, *controls.values()]
     events.queue_for_engine(start, callbacks.measure, inputs, [message, board, files, best, use, start, stop_button])
-    events.stop_on_click(stop_button, shared.sessions, "measure")
+    events.stop_on(stop_button.click, shared.sessions, "measure")
     file.upload(preview, file, [suite, skip_bad], **events.PRIVATE, **events.FILES)
     gr.on(
         [preset.change, pair.change, controls["engine"].change, controls["drafter"].change],
@@ -306,11 +302,11 @@ def measure_tab(shared: Shared, compare: CompareTab) -> None:
     )
     applied = [controls[name] for name in APPLIED]
     used = use.click(apply_setting, best, applied, **events.AT_ONCE)
-    used.then(None, js=script("gradio.js", "openCompare"))
+    used.then(None, js=script("gradio.js", "openTab", '"compare"'))
     events.queue_for_engine(
         compare.find_start,
         callbacks.find,
         [session_open, pair, compare.prompt, compare.find_effort, *controls.values()],
         [compare.find_message, card, compare.find_start, compare.find_stop, *applied],
     ).then(None, card, js=script("main.js", "showSearchResult"))
-    events.stop_on_click(compare.find_stop, shared.sessions, "find")
+    events.stop_on(compare.find_stop.click, shared.sessions, "find")

@@ -18,7 +18,7 @@ from specdemo.models.devices import devices, in_units
 from specdemo.records import Model, ModelPair
 from specdemo.ui.compare import CompareTab
 from specdemo.ui.controls import RUNTIME, STRATEGY, Control, control, engines_for, start_values
-from specdemo.ui.events import AT_ONCE, ENGINE, PRIVATE, WAITING, stop_on_click
+from specdemo.ui.events import AT_ONCE, ENGINE, PRIVATE, WAITING, stop_on
 from specdemo.ui.parts import alert, header_html, html, notice, report_html
 from specdemo.ui.registry import PAIR_NAMES, Registry, Shared, values_of
 from specdemo.ui.server import event_value
@@ -85,7 +85,7 @@ class ModelsTab:
         waiting = partial(self._loading, notice(WAITING), busy=True)
         gr.on([self._use.click, self._catalogue.select], waiting, outputs=progress, **AT_ONCE)
         self._use.click(self.use, inputs, loaded, **PRIVATE, **ENGINE)
-        stop_on_click(self._cancel, self._sessions, "load")
+        stop_on(self._cancel.click, self._sessions, "load")
         self.list_after(self._catalogue.select(self.use_entry, inputs, loaded, **PRIVATE, **ENGINE))
         fetched = gr.on(
             [self._catalogue.download, self._offer.download],
@@ -96,7 +96,7 @@ class ModelsTab:
             concurrency_id="download",
             **PRIVATE,
         )
-        stop_on_click(self._stop, self._sessions, "download")
+        stop_on(self._stop.click, self._sessions, "download")
         tab.select(self.refresh, shown, [self._catalogue, *lists], **AT_ONCE)
         updated = [*self.controls, self._listed, self._message]
         if self._local:
@@ -197,8 +197,7 @@ class ModelsTab:
         except SpecdemoError as error:
             return {self._message: alert(error)}
         chosen = gr.update(choices=model_choices(self._registry.models(), name)[0], value=name)
-        added = notice(f"{name} is now among your models, and chosen as the target.")
-        return self.fit_to_target(name, listed) | {self.controls[0]: chosen, self._message: added}
+        return self.fit_to_target(name, listed) | {self.controls[0]: chosen, self._message: html("added", name)}
 
     def remove(self, names: list[str]) -> Any:
         for name in names:

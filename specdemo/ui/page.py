@@ -88,7 +88,7 @@ def look() -> dict[str, Any]:
         "theme": theme(),
         "css": widgets.choices_css(),
         "head": head(),
-        "footer_links": ["api", "settings"],
+        "footer_links": ["api"],
         "favicon_path": str(PAGE / "favicon.svg"),
     }
 

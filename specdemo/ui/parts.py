@@ -61,16 +61,23 @@ def alert(error: SpecdemoError) -> str:
 
 def header_html(pair: ModelPair) -> str:
     """Show the pair, its devices and precision; `glossary.js` shows the details."""
+    name, drafted = pair.name, "" if pair.draft is None else f" + {pair.draft.name}"
+    if not name.endswith(drafted):
+        drafted = ""
+    name = name.removesuffix(drafted)
     if pair.target.server is not None:
         details = f"remote engine: {SERVERS[pair.target.server]}"
-        return html("header", f"{pair.name} · {details}", pair.name, details)
+        return html("header", f"{pair.name} · {details}", pair.name, name, drafted, details)
     device, draft_on = pair.runtime.device, draft_device(pair.runtime)
     draft = f"draft {_model(pair.draft)} on {draft_on}" if pair.draft else "no draft"
     devices = f"{device} + {draft_on}" if pair.draft and draft_on != device else device
     requested = pair.runtime.precision  # a run reports the precision that its device uses
     precision = "default precision" if requested == "default" else f"precision {requested}"
-    meaning = f"target {_model(pair.target)} on {device}, {draft}"
-    return html("header", meaning, pair.name, f"{devices} · {precision}")
+    meaning = (
+        f"target {_model(pair.target)} on {device}, {draft}. Precision is that of the processor's sums; with f32 "
+    )
+    meaning += "both sides write the same text."
+    return html("header", meaning, pair.name, name, drafted, f"{devices} · {precision}")
 
 
 def _model(model: Model) -> str:

@@ -9,14 +9,17 @@ import gradio as gr
 
 from specdemo.errors import DeviceError, SpecdemoError, UnknownNameError, quoted
 from specdemo.models import catalogue
+from specdemo.models.checks import fitting_draft
 from specdemo.models.devices import devices, draft_device, memory_total
 from specdemo.models.hub import download, download_source
 from specdemo.models.library import add_model, library
 from specdemo.records import Model, ModelPair, Progress
 from specdemo.settings import RuntimeSettings
+from specdemo.text import parameters
 from specdemo.ui.parts import alert, card, download_html, html, notice
 from specdemo.ui.session import Sessions, Visitors
 
+_SELECT = ("select", "Use this model")
 PAIR_NAMES = ("target", "draft", *RuntimeSettings.model_fields)  # of the controls that choose a pair, and in links
 
 
@@ -87,9 +90,13 @@ class Registry:
         return catalogue.default_runtime(model) if model is not None else RuntimeSettings()
 
     def names_of(self, entry_name: str) -> dict[str, str]:
-        """Return the names of a catalogue entry's target and draft."""
+        """Return the names of a catalogue entry's target and draft, or of a model here and the draft that fits it."""
+        models = self.models()
+        if entry_name in models:
+            draft = fitting_draft(models[entry_name], models.values())
+            return {"target": entry_name, "draft": draft.name if draft is not None else ""}
         entry = catalogue.find(entry_name)
-        by_path = {model.path: name for name, model in self.models().items()}
+        by_path = {model.path: name for name, model in models.items()}
         names = [by_path[folder] for folder in catalogue.entry_folders(entry, self._directory) if folder in by_path]
         if len(names) < len(entry.sources):
             raise UnknownNameError(f"{entry.title!r} is not on this machine yet; download or convert it first.")
@@ -103,7 +110,22 @@ class Registry:
             own_directory = self._directory is not None
             cards = runnable if runs else others
             cards.append(card(entry, present, downloads=self.downloads, own_directory=own_directory))
-        return html("cards", runnable, others)
+        return html("cards", [self._own_card(model) for model in self._own_models()], runnable, others)
+
+    def _own_models(self) -> Iterator[Model]:
+        """Yield targets on this machine that are neither the page's first one nor the catalogue's."""
+        folders = {
+            path for entry in catalogue.catalogue() for path in catalogue.entry_folders(entry, self._directory)
+        }
+        for model in self.models().values():
+            if model.detokenizer and model.path not in folders and model.name != self.default.target.name:
+                yield model
+
+    def _own_card(self, model: Model) -> dict[str, Any]:
+        draft = self.names_of(model.name)["draft"]
+        facts = parameters(model.parameters), model.weights, f"with {draft}" if draft else "no draft: prompt lookup"
+        texts = {"name": model.name, "title": model.name, "about": " · ".join(facts)}
+        return texts | dict.fromkeys(("models", "notes", "reason", "commands"), ()) | {"buttons": [_SELECT]}
 
     def offer(self, name: str) -> str:
         """Render the offer to download a model; empty if it cannot be downloaded."""

@@ -24,6 +24,7 @@ from specdemo.settings import GenerationSettings
 from specdemo.ui.feed import Feed, end_event
 from specdemo.ui.parts import alert, notice, phase_text
 
+_WORK = {"run": "race", "find": "search", "measure": "measurement", "load": "pair"}  # activities, for other visitors
 _FIRST = GenerationSettings()  # of a first run, as far as loading depends on it
 
 
@@ -45,6 +46,10 @@ class Visitors:
 
     def events(self, visitor: str, activity: str) -> list[Event]:
         return [event for *name, event in [*self._busy] if name == [visitor, activity]]
+
+    def others(self, visitor: str) -> str | None:
+        """Return the activity of another visitor that holds the engine; None if there is none."""
+        return next((activity for name, activity, _ in [*self._busy] if name != visitor and activity in _WORK), None)
 
     def stop(self, visitor: str, activity: str) -> None:
         for event in self.events(visitor, activity):
@@ -118,7 +123,7 @@ class Sessions:
             if not ended:  # a run that has started ends with a comparison
                 stopped = "Stopped before the first token."
                 feed.fail(stopped)
-                yield Update(feed.next_update(), "") if feed.shown else Update(None, notice(stopped))
+                yield Update(feed.next_update() if feed.shown else None, notice(stopped))
         except Exception as error:  # whatever it is, the feed ends
             failure = as_failure(error, "The run failed")
             feed.fail(str(failure))
@@ -174,9 +179,11 @@ class Sessions:
             yield notice("Stopped; the previous pair is still in use.") if cancelled.is_set() else ""
 
     def waiting_notice(self, visitor: str) -> str:
-        """Say why this visitor's next run waits, apart from the queue; empty if it does not."""
-        loading = self._visitors.events(visitor, "load")
-        return notice("The other pair is still loading; the run starts when it is ready.") if loading else ""
+        """Say why this visitor's next run waits; empty if it does not."""
+        if self._visitors.events(visitor, "load"):
+            return notice("The other pair is still loading; the run starts when it is ready.")
+        busy = self._visitors.others(visitor)
+        return notice(f"Another visitor's {_WORK[busy]} is in progress; this run waits for it.") if busy else ""
 
     def measure(self, visitor: str, activity: str, job: Job) -> Iterator[Any]:
         """Yield what `Worker.run` yields, until the job ends or this visitor stops it."""

@@ -97,6 +97,21 @@ def test_a_measurement_ends_with_its_time_and_names_what_it_did_not_reach(monkey
     assert len(finished(together).rows) == 1
 
 
+def test_runs_are_shortened_until_every_setting_is_tried_within_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("specdemo.experiments.rows.perf_counter", lambda: 10.0)
+    whole, half, least = (
+        [*run(plan(minutes=(10 + seconds) / 60, repeats=1), lambda *_: ScriptedEngine(), began=0.0)][-2]
+        for seconds in (len(GRID) * 2 * 2 * 0.67, len(GRID) * 2 * 2 * 0.35, 0.01)
+    )
+    assert whole.doing == f"measuring {len(GRID)} settings, each about 2 times, at most 61 tokens a run"
+    assert half.result.settings.max_new_tokens == pytest.approx(30, abs=2)
+    assert {row.variant for row in half.result.rows} == {*GRID}
+    assert all(row.trial is not None and row.trial.tokens < 33 for row in half.result.rows)
+    assert least.doing.endswith("most of them once, at most 8 tokens a run")
+
+
 def test_impossible_runs_are_left_out_with_the_reason_and_none_at_all_is_an_error() -> None:
     class Picky(ScriptedEngine):
         def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:

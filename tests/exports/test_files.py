@@ -1,4 +1,5 @@
 import re
+import shlex
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -8,10 +9,14 @@ import pytest
 from PIL import Image, ImageSequence
 from playwright.sync_api import BrowserContext, expect
 
+from specdemo.cli.commands import build_parser
+from specdemo.cli.options import given_settings
 from specdemo.exports.gif import SIZE, animation
-from specdemo.exports.html import replay
+from specdemo.exports.html import markdown, replay
+from specdemo.models.catalogue import pair_settings
 from specdemo.records import SIDES, Comparison, Run, Turn
 from specdemo.results.summary import summarise
+from specdemo.settings import GenerationSettings
 from tests.support.browser import skip
 from tests.support.charts import assert_drawn
 from tests.support.proposals import compared
@@ -41,6 +46,24 @@ def chat(comparison: Comparison) -> Comparison:
 def failed(comparison: Comparison) -> Comparison:
     failures = {"speculative": "The server hung up; start it again."}
     return comparison.model_copy(update={"speculative": Run.without("failed"), "failures": failures})
+
+
+@pytest.mark.parametrize("kind", [raced, chat, failed])
+def test_a_result_as_text_has_ten_lines_and_a_command_with_the_same_settings(
+    kind: Callable[[Comparison], Comparison],
+) -> None:
+    comparison = kind(compare("Don't\n`stop`", max_new_tokens=40, do_sample=True))
+    text, _, command = markdown(comparison).decode().partition("\n\n~~~~sh\n")
+    lines = text.split("\n")
+    assert len(lines) < 10
+    assert all(line.startswith("- ") for line in lines)
+    assert lines[0].startswith(f"- **{summarise(comparison).headline}**")
+    program, *arguments = shlex.split(command.removesuffix("\n~~~~\n"))
+    options = build_parser().parse_args(arguments)
+    assert program == "specdemo"
+    assert options.prompt == comparison.prompt
+    given = given_settings(options, GenerationSettings)
+    assert pair_settings(comparison.pair, **given) == comparison.settings
 
 
 @pytest.mark.browser

@@ -177,7 +177,7 @@ def set_slider(page: Page, name: str, value: int) -> None:
 
 def models_tab(page: Page) -> Page:
     open_tab(page, "Models")
-    expect(page.locator(".catalogue .entry")).to_have_count(len(catalogue()))
+    expect(page.locator(".catalogue .entries:not(.own) .entry")).to_have_count(len(catalogue()))
     return page
 
 

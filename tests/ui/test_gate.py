@@ -1,3 +1,4 @@
+import asyncio
 import errno
 import json
 import os
@@ -10,6 +11,7 @@ from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock, Mock
 from uuid import uuid4
 
 import gradio as gr
@@ -211,6 +213,30 @@ def test_a_session_that_was_read_keeps_only_later_events(later: set[str]) -> Non
     assert queue.pending_event_ids_session == ({"mine": later} if later else {})
     assert queue.pending_messages_per_session == ({"mine": "messages"} if later else {})
     assert ("Reload the page" in page.get(f"{API}/queue/data?session_hash=mine").text) is not bool(later)
+
+
+@pytest.mark.parametrize(
+    ("last", "session", "waits"),
+    [("close_stream", "mine", True), ("close_stream", "other", False), ("heartbeat", "mine", False)],
+)
+def test_an_event_waits_until_its_browser_knows_that_the_stream_before_has_ended(
+    monkeypatch: pytest.MonkeyPatch, last: str, session: str, waits: bool
+) -> None:
+    """Gradio's client would otherwise wait for messages that it does not fetch: Stop stayed hidden."""
+    slept = AsyncMock()
+    monkeypatch.setattr(
+        gate, "asyncio", SimpleNamespace(sleep=slept, timeout=asyncio.timeout, get_running_loop=Mock())
+    )
+
+    async def told(request: Request) -> Response:
+        return PlainTextResponse(f'data: {{"msg":"{last}"}}')
+
+    queue = SimpleNamespace(pending_event_ids_session={"mine": {"1"}}, pending_messages_per_session={})
+    app = Starlette(routes=[Route("/{path:path}", told, methods=["GET", "POST"])])
+    page = TestClient(Gate(app, queue, (), any_name=False, local=True), base_url="http://localhost")
+    page.get(f"{API}/queue/data?session_hash=mine")
+    page.post(JOIN, json={**SESSION, "session_hash": session})
+    assert slept.await_count == waits
 
 
 # The page behind it

@@ -47,7 +47,7 @@ def measured(ticked: list[str], *, preset: str = "Compare all strategies") -> li
 
 def test_a_measurement_says_how_long_it_takes_shows_what_it_measures_and_offers_the_best() -> None:
     first, *_, last = updates = measured(["traced constant", "traced auto"])
-    assert "2 variants, 1 prompt, about 1 min after loading" in first[0]
+    assert "2 variants, 1 prompt, 1 min with loading" in first[0]
     boards = [json.loads(update[1]) for update in updates if isinstance(update[1], str)]
     assert boards[0] == json.loads(EMPTY), "nothing of an earlier one stays"
     assert "traced constant" in str(boards[-1])
@@ -104,7 +104,7 @@ def test_the_search_uses_the_current_prompt_and_the_loaded_pair() -> None:
     values = start_values(chat).values()
     callbacks = MeasureCallbacks(sessions)  # type: ignore[arg-type]
     first, *_, last = callbacks.find(VISITOR, True, chat, "What one sees", QUICK, *values)
-    assert "about 30 s" in first[0]
+    assert "30 s with loading" in first[0]
     assert json.loads(last[1])[0]["title"].startswith(("Set: ", "Kept: "))
     (job,) = sessions.jobs
     assert job.pair == with_chat_cache(chat, GenerationSettings())

@@ -108,11 +108,53 @@ def test_everything_is_in_view_while_a_run_plays_and_at_its_end(visit: Visit) ->
             assert box["height"] <= height / 5, (over, width)
     page.set_viewport_size({"width": 1280, "height": 720})
     page.locator("body").press("p")
-    expect(page.locator("#rail")).to_be_hidden()
+    expect(page.locator("#prompt")).to_be_hidden()
+    expect(page.locator(".presenter")).to_be_visible()
+    expect(page.locator(".presenter")).to_be_hidden()
     finalized(page)
     assert page.evaluate(VISIBLE, [".conclusion", ".pane.plain", ".pane.speculative"]) == []
-    page.keyboard.press("p")
-    expect(page.locator("#rail")).to_be_visible()
+    expect(page.locator("#run")).to_be_visible()
+    page.click(".more")
+    page.click(".rounds")
+    expect(page.locator(".anatomy .step").first).to_be_visible()
+    page.go_back()
+    expect(page.locator(".conclusion")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#prompt")).to_be_visible()
+
+
+SHIFTS = """() => new PerformanceObserver(list => {
+    window.shift = list.getEntries().reduce((sum, entry) => sum + entry.value, window.shift ?? 0);
+}).observe({ type: 'layout-shift' })"""
+
+
+@pytest.mark.parametrize("size", [*SIZES, (820, 1180)])
+def test_nothing_jumps_from_run_to_the_settled_conclusion(visit: Visit, size: tuple[int, int]) -> None:
+    page = visit(BRIEF)
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    finalized(page)
+    page.evaluate(SHIFTS)
+    run(page)
+    repeated(page)
+    assert page.evaluate("window.shift ?? 0") < 0.02
+
+
+def test_a_policy_shows_its_slider_at_once_and_tabs_have_addresses(visit: Visit) -> None:
+    page = visit(BRIEF)
+    page.route("**/run/predict*", lambda route: None)  # no answer of the server is needed
+    page.check("#policy input[value=confidence]")
+    expect(page.locator("#assistant_confidence_threshold")).to_be_visible(timeout=300)
+    expect(page.locator("#num_assistant_tokens")).to_be_hidden()
+    page.check("#policy input[value=constant]")
+    expect(page.locator("#num_assistant_tokens")).to_be_visible(timeout=300)
+    open_tab(page, "Measure")
+    page.wait_for_function("location.hash.includes('tab=measure')")
+    page.go_back()
+    expect(page.locator("#prompt")).to_be_visible()
+    page.unroute_all(behavior="ignoreErrors")
+    page.goto(page.url.partition("#")[0] + "#tab=models")
+    page.reload()
+    expect(page.locator("#catalogue")).to_be_visible()
 
 
 def test_nothing_is_wider_than_the_window_and_tabs_are_equally_wide(visit: Visit) -> None:
@@ -187,6 +229,7 @@ def test_text_streams_on_both_sides_at_once(visit: Visit) -> None:
     said = downloaded(page).plain.text
     assert "".join(page.locator(".pane.plain .text [data-index]").all_text_contents()) == said
     assert length_of_bar(page, "plain") == 1
+    page.click(".more")
     page.select_option(".speed", "1")  # replays
     page.wait_for_selector(".race[data-state=playing]")
     page.wait_for_selector(".race[data-state=done]")
@@ -248,7 +291,7 @@ def test_controls_change_the_run_and_only_valid_ones_show(visit: Visit) -> None:
     assert comparison.settings.num_assistant_tokens == 7
     assert max(len(proposals(step)) for step in comparison.speculative.rounds) == 7
     assert len(comparison.plain.token_ids) == 60
-    page.click("text=Confidence threshold")
+    page.check("#policy input[value=confidence]")
     expect(page.locator("#assistant_confidence_threshold")).to_be_visible()
     expect(page.locator("#num_assistant_tokens")).to_be_hidden()
     page.click("text=Prompt lookup")
@@ -357,6 +400,8 @@ def test_runs_are_saved_listed_and_compared_by_lookahead(visit: Visit) -> None:
     kept.last.locator(".open").click()
     finish(page)
     expect(page.locator(".made-by")).to_contain_text("lookahead 4")
+    expect(page.locator("#num_assistant_tokens input[type=number]")).to_have_value("4")
+    expect(page.locator("#prompt textarea")).not_to_have_value("<b>Tell</b>")
     expect(kept).to_have_count(3)  # opening one keeps no other
     kept.first.locator(".drop").click()
     expect(kept).to_have_count(2)
@@ -381,6 +426,7 @@ def test_the_anatomy_of_the_last_run_and_of_a_saved_one(visit: Visit, tmp_path: 
     open_tab(page, "Compare")
     run(page)
     comparison = downloaded(page)
+    page.click(".more")
     page.click(".rounds")
     steps = page.locator(".anatomy .step")
     expect(steps).to_have_count(len(comparison.speculative.rounds))
@@ -398,7 +444,10 @@ def test_the_anatomy_of_the_last_run_and_of_a_saved_one(visit: Visit, tmp_path: 
     expect(steps.nth(1)).to_have_class("step current")
     expect(page.locator(".anatomy .board tbody tr")).to_have_count(2)
     saved, wrong = tmp_path / "run.json", tmp_path / "wrong.json"
-    saved.write_text(json.dumps(schema.to_json(comparison.model_copy(update={"prompt": "Saved"}))))
+    settings = comparison.settings.model_copy(update={"drafter": "lookup", "max_new_tokens": 33})
+    pair = comparison.pair.model_copy(update={"name": "Other"})
+    changed = {"prompt": "Saved", "settings": settings, "pair": pair}
+    saved.write_text(json.dumps(schema.to_json(comparison.model_copy(update=changed))))
     wrong.write_text("{}")
     page.set_input_files("#open input, input[type=file]", wrong)
     expect(page.locator("[role=alert]")).to_contain_text("not a comparison of schema 2")
@@ -407,6 +456,10 @@ def test_the_anatomy_of_the_last_run_and_of_a_saved_one(visit: Visit, tmp_path: 
     open_tab(page, "Compare")
     skip(page)
     assert downloaded(page).prompt == "Saved"
+    expect(page.locator("#prompt textarea")).to_have_value("Saved")
+    expect(page.locator("#drafter input:checked")).to_have_value("lookup")
+    expect(page.locator("#max_new_tokens input[type=number]")).to_have_value("33")
+    expect(page.locator("#message")).to_contain_text("This run is of Other")
 
 
 def test_each_run_starts_a_new_chat_unless_the_chat_is_continued(visit: Visit) -> None:

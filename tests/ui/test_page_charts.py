@@ -7,7 +7,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.support.browser import BRIEF, App, Visit, downloaded, finish, grown, repeated, run, set_slider, skip, start
+from tests.support.browser import BRIEF, App, Visit, downloaded, grown, repeated, run, skip, start
 from tests.support.charts import DATA, assert_drawn, drawn
 
 pytestmark = pytest.mark.browser
@@ -52,19 +52,6 @@ def test_charts_grow_keep_a_zoom_and_end_exact_in_light_and_dark(visit: Visit) -
     page.locator(".chart.acceptance .numbers").click()
     rows = page.locator(".chart.acceptance .menu tr")
     expect(rows).to_have_count(1 + len(comparison.speculative.rounds))
-
-
-def test_three_lookaheads_make_a_curve_whose_points_open_the_runs(visit: Visit) -> None:
-    page = visit(BRIEF)
-    for lookahead in (2, 4, 6):
-        set_slider(page, "num_assistant_tokens", lookahead)
-        run(page)
-        repeated(page)
-    curve = page.locator("#own-runs .chart")
-    expect(curve.locator(".point")).to_have_count(3)
-    curve.locator(".point").first.click(force=True)
-    finish(page)
-    expect(page.locator(".made-by")).to_contain_text("lookahead 2")
 
 
 def memory(page: Page) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from tests.support.browser import App, downloaded, start, started
+from tests.support.browser import App, downloaded, run, start, started
 from tests.support.fake_server import CHAT, USAGE, Answer, chat, fake, models
 
 pytestmark = pytest.mark.browser
@@ -74,3 +74,13 @@ def test_stop_in_the_plain_half_of_a_race_of_servers(browser: BrowserContext, se
     start(page)
     expect(page.locator(".pane.plain .text [data-index]").nth(3)).to_be_attached()
     assert_stopped_before_the_speculative_side_began(page)
+
+
+def test_stop_ends_the_repeats(browser: BrowserContext, app: App) -> None:
+    page = browser.new_page()
+    page.goto(f"{app.url}/#max_new_tokens=300&ignore_eos=true")
+    expect(page.locator("#run")).to_be_enabled()
+    run(page)
+    page.locator(".again button").dispatch_event("click")
+    expect(page.locator(".again")).to_be_hidden(timeout=2000)
+    page.close()

@@ -52,7 +52,7 @@ def test_a_link_carries_settings() -> None:
     assert settings_from_link(PAIR, {"top_k": "7", "unknown": "x"}, START) == (GenerationSettings(top_k=7), None)
     settings, wrong = settings_from_link(PAIR, {"top_k": "many", "seed": "3"}, START)
     assert settings == GenerationSettings(seed=3)
-    assert "One of the link's settings cannot be used. Top-k" in str(wrong)
+    assert "One of these settings cannot be used here. Top-k" in str(wrong)
     settings, wrong = settings_from_link(PAIR, {"policy": "auto"}, START)
     assert settings == GenerationSettings()
     assert "choose the traced engine" in str(wrong)
