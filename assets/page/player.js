@@ -14,7 +14,6 @@ import { SIDES, Timeline } from "./rounds.js";
 const WATCH_MS = 4000; // playing time of a replay
 const CALM_MS = 9000; // of the first replay that a visitor sees, slow enough to read along
 const DRAW_MS = 50; // between drawings
-const CALM_DRAW_MS = 300; // of a calm one: an engine may be measuring its step costs, which drawing would disturb
 const IDLE_FACTOR = 10; // while an engine on this machine may compute: idle this many times as long as a drawing took
 const LAST_MS = 600; // to play the remainder of a live run that is over
 const FIRST_SLICE_MS = 450; // expected until the first slices arrive
@@ -148,7 +147,7 @@ export class Player {
     this.advance(this.live ? passed * this.rate : passed / (this.factor ?? 1));
     if (!this.playing || this.immediate) return;
     const drawingMs = performance.now() - now;
-    const idleMs = Math.max((this.calm ? CALM_DRAW_MS : DRAW_MS) - drawingMs, this.complete ? 0 : IDLE_FACTOR * drawingMs);
+    const idleMs = Math.max(DRAW_MS - drawingMs, this.complete && !this.calm ? 0 : IDLE_FACTOR * drawingMs);
     this.timer = setTimeout(() => this.tick(now), idleMs);
   }
 
