@@ -116,7 +116,7 @@ class Parameters(BaseModel):
         ge=0,
         le=1,
         title="Confidence threshold",
-        description="the draft stops after a token less likely than this; a suffix tree, before it",
+        description="the draft stops after a token below this probability",
     )
     max_assistant_tokens: int = Field(
         20, ge=1, le=64, title="Most proposals", description="where the draft stops proposing, however confident"
