@@ -8,7 +8,6 @@ import xml.etree.ElementTree as ElementTree
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -17,7 +16,6 @@ from typing import Any, NamedTuple, get_args
 from pydantic_core import from_json
 
 from specdemo.errors import FolderError, ModelError, quoted
-from specdemo.files import json_value
 from specdemo.records import Model
 from specdemo.strategies import HeadName
 
@@ -76,14 +74,6 @@ def cached_until_changed(inspect: Callable[[Path], Model]) -> Callable[[Path], M
         return model
 
     return inspect_cached
-
-
-def agreement_per_step(path: Path) -> tuple[float, ...]:
-    """Return a draft's agreement (see `best_lookahead`) from `specdemo.json` in its folder; empty if not stated."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        shares = tuple(map(float, json_value(read_start(path / "specdemo.json"))["agreement_per_step"]))
-        return shares if all(0 <= share <= 1 for share in shares) else ()
-    return ()
 
 
 def read_start(file: Path) -> bytes:

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 from specdemo.decoding.lookahead import AutoPolicy, CombinedPolicy, ConstantPolicy, LookaheadPolicy, policy_for
 from specdemo.errors import SettingsError
-from specdemo.files import ASSETS
-from specdemo.models.folder import agreement_per_step
 from specdemo.records import Costs
 from specdemo.results.metrics import oracle
 from specdemo.settings import GenerationSettings
@@ -165,12 +163,6 @@ def test_a_request_starts_from_the_estimates_of_the_last_one() -> None:
     later, fresh = AutoPolicy(EVEN, 16, trained.estimates), AutoPolicy(EVEN, 16)
     first = [next(n for n in count() if not policy.proposes_more(n, lambda: 0.6)) for policy in (later, fresh)]
     assert first[0] > first[1]
-
-
-def test_bundled_drafts_state_their_agreement() -> None:
-    assert agreement_per_step(ASSETS / "smollm2-draft")[:2] == (0.547, 0.547)
-    assert agreement_per_step(ASSETS / "smollm2-head") == (0.624, 0.602, 0.589, 0.581)
-    assert agreement_per_step(ASSETS / "story-pair" / "draft") == ()
 
 
 @pytest.mark.parametrize(
