@@ -327,7 +327,7 @@ class CompareTab:
         gr.on(moved, self._callbacks.move, self._pair_and_settings, **latest)
         reading = [self.prompt.focus, *(controls[name].change for name in STRATEGY)]
         reopened = [self.message, self.prompt, *controls.values()]
-        self.race.apply(self._callbacks.reopen, self._pair_and_settings, reopened, **AT_ONCE)
+        self.race.apply(self._callbacks.reopen, self._pair_and_settings, reopened, **latest)
         gr.on(reading, self._callbacks.prepare, [self._shared.session_open, *self._pair_and_settings], **latest)
         choosers = [controls["engine"], controls["drafter"], controls["policy"]]
         valid = [*(controls[name] for name in self._appearance), self.message]

@@ -2,6 +2,7 @@
 
 import json
 import zlib
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -33,12 +34,18 @@ class Visitors:
 
     def __init__(self) -> None:
         self._busy: list[tuple[str, str, Event]] = []
+        # repeats that were stopped before they began: the page offers Stop while their event is on its way
+        self._stopped = deque[str](maxlen=200)
 
     @contextmanager
     def busy(self, visitor: str, activity: str) -> Iterator[Event]:
         """Yield an event, which is set when the visitor stops the activity."""
         entry = visitor, activity, Event()
         self._busy.append(entry)
+        if visitor in self._stopped and activity in ("run", "repeat"):
+            self._stopped.remove(visitor)
+            if activity == "repeat":
+                entry[2].set()
         try:
             yield entry[2]
         finally:
@@ -52,8 +59,11 @@ class Visitors:
         return next((activity for name, activity, _ in [*self._busy] if name != visitor and activity in _WORK), None)
 
     def stop(self, visitor: str, activity: str) -> None:
-        for event in self.events(visitor, activity):
+        events = self.events(visitor, activity)
+        for event in events:
             event.set()
+        if activity == "repeat" and not events and visitor not in self._stopped:
+            self._stopped.append(visitor)
 
 
 UPDATE_SECONDS = 0.35  # about a slice of both sides; each update of a race takes CPU time from the engine

@@ -83,5 +83,5 @@ def test_stop_ends_the_repeats(browser: BrowserContext, app: App) -> None:
     run(page)
     expect(page.locator(".again button")).to_be_visible()
     page.locator(".again button").dispatch_event("click")
-    expect(page.locator(".again")).to_be_hidden(timeout=2000)
+    expect(page.locator(".again")).to_be_hidden()
     page.close()
