@@ -133,6 +133,7 @@ def test_nothing_jumps_from_run_to_the_settled_conclusion(visit: Visit, size: tu
     page = visit(BRIEF)
     page.set_viewport_size({"width": size[0], "height": size[1]})
     finalized(page)
+    page.wait_for_timeout(500)  # what the new size moves is not the run's
     page.evaluate(SHIFTS)
     run(page)
     repeated(page)
