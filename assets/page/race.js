@@ -223,7 +223,7 @@ export class Race {
     const { record, record: { summary } } = this.finished;
     const stopped = SIDES.some((side) => record[side].finish_reason === "cancelled") && SIDES.map((side) => `${this.player.stateOf(side).tokens} ${side}`).join(" and ");
     this.root.dataset.tone = summary.direction;
-    const reason = [stopped && `Stopped after ${stopped} tokens.`, (summary.state !== "clear" && summary.expectation) || summary.sentence].filter(Boolean).join(" ");
+    const reason = [stopped && `Stopped after ${stopped} tokens.`, summary.expectation, summary.state !== "clear" && summary.expectation ? "" : summary.sentence].filter(Boolean).join(" ");
     const warning = summary.warnings.find((/** @type {any} */ { kind }) => kind !== "disturbed"); // the expectation says it
     const texts = { headline: summary.headline, reason, range: [summary.pooled, warning?.chip].filter(Boolean).join(" · "), "made-by": summary.made_by };
     for (const [name, text] of Object.entries(texts)) this.find(`.${name}`).textContent = text ?? "";

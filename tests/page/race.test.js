@@ -36,7 +36,7 @@ test("a finished run shows its record: text, conclusion, figures and explanation
   view.player.skip();
   assert.deepEqual(tokens(view), [4, 4]);
   assert.deepEqual(["headline", "range", "reason", "agreement", "made-by"].map((name) => text(view, name)), [
-    "1.5× faster", "in this race · disturbed", "Because.", "✓ identical output", "a pair, lookahead 4.",
+    "1.5× faster", "in this race · disturbed", "Expect 1.4× to 1.6× faster. Because.", "✓ identical output", "a pair, lookahead 4.",
   ]);
   assert.equal(text(view, "grounds"), "Expect 1.4× to 1.6× faster.Why.\npython -m specdemo");
   assert.match(text(view, "figures"), /acceptance rate α0\.50share of .* acceptedRecorded\./);
@@ -59,7 +59,7 @@ test("a stopped run says so, and Why? has the counts", () => {
   record.plain.finish_reason = "cancelled";
   view.receive(end(record));
   view.player.skip();
-  assert.equal(text(view, "reason"), "Stopped after 4 plain and 4 speculative tokens. Because.");
+  assert.equal(text(view, "reason"), "Stopped after 4 plain and 4 speculative tokens. Expect 1.4× to 1.6× faster. Because.");
 });
 
 test("phases before the first token show in both panes, without the last run", () => {
