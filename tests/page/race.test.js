@@ -38,7 +38,7 @@ test("a finished run shows its record: text, conclusion, figures and explanation
   assert.deepEqual(["headline", "range", "reason", "agreement", "made-by"].map((name) => text(view, name)), [
     "1.5× faster", "in this race · disturbed", "Expect 1.4× to 1.6× faster. Because.", "✓ identical output", "a pair, lookahead 4.",
   ]);
-  assert.equal(text(view, "grounds"), "Expect 1.4× to 1.6× faster.Why.\npython -m specdemo");
+  assert.equal(text(view, "grounds"), "Expect 1.4× to 1.6× faster.Because.Why.\npython -m specdemo");
   assert.match(text(view, "figures"), /acceptance rate α0\.50share of .* acceptedRecorded\./);
   assert.match(view.find(".figures .word").dataset.meaning, /^Acceptance rate α: share .*\nFormula: accepted \/ proposed\.$/);
   assert.deepEqual(seen, ["a"]);
