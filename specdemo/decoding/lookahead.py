@@ -172,11 +172,8 @@ class AutoPolicy(LookaheadPolicy):
         self._total = total = self._drafts[: self.cap + 1] + self._passes[: self.cap + 1]
         rate = max(self.estimates.rate.value, 1.0)
         costs_per_token = (((total[k + 1 :] - total[k]) / gains[: self.cap - k]).min() for k in range(1, self.cap))
-        self._thresholds = [
-            0.0 if self._pays() else np.inf,
-            *(float(cost) * rate for cost in costs_per_token),
-            np.inf,
-        ]
+        first = 0.0 if self._pays() else np.inf
+        self._thresholds = [first, *(float(cost) * rate for cost in costs_per_token), np.inf]
 
     def _pays(self) -> bool:
         return bool(((1 + self._gains) / self._total[1:]).max() > 1)

@@ -34,9 +34,7 @@ from specdemo.text import counted
 
 TRIES = 2  # of each setting, before its runs are shortened: a second run shows how much the first says
 LEAST_TOKENS = 8  # of a shortened run: in fewer, neither side settles
-COSTS_SHARE = (
-    0.2  # of a time limit, at most, for step costs of longer passes: trying the settings is what is asked for
-)
+COSTS_SHARE = 0.2  # of a time limit, at most, for step costs: trying the settings is what is asked for
 WARM_SHARE = 0.2  # of the time left, for rounds of each setting beforehand, which compile what it needs
 
 Load = Callable[[EngineName, ModelPair], Engine]

@@ -22,7 +22,7 @@ from specdemo.files import link_or_copy
 from specdemo.models.catalogue import catalogue, check_target, is_source, require_draft
 from specdemo.models.converted import folder_of, is_converted, stored_bytes
 from specdemo.models.devices import in_units, memory_free, memory_needed
-from specdemo.models.folder import read_config
+from specdemo.models.folder import NO_LIMIT, read_config
 from specdemo.models.gguf import tokens_of
 from specdemo.records import Model, ModelPair, Record
 from specdemo.settings import Sampling
@@ -42,7 +42,6 @@ _IN_PARTS = (
 )
 _TAIL_BYTES = 2**18  # bytes at the end of a tokenizer's XML, with its ids and chat template
 _TOKENIZER = "openvino_tokenizer"
-_NO_LIMIT = 2**30  # tokens; GenAI adds to it those at the beginning, so 2**31 - 1 would overflow
 _MIN_OVERLAP = 0.98
 """Smallest share of the larger vocabulary (Qwen2.5's has 151,936 or 152,064 tokens); only sorts drafts."""
 
@@ -89,9 +88,10 @@ def check_pair(target: Model, draft: Model | None) -> PairReport:
     unconverted = next((model for model in (target, draft) if model is not None and not is_converted(model)), None)
     compared = draft if draft is not None and not draft.head and unconverted is None else None
     difference = _difference(target, compared) if compared is not None else None
+    target_bytes, draft_bytes = (0 if model is None else stored_bytes(model) for model in (target, draft))
     engines = []
     for name in LOCAL:
-        needed = memory_needed(stored_bytes(target), stored_bytes(draft) if draft is not None else 0, name)
+        needed = memory_needed(target_bytes, draft_bytes, name)
         refusal = _refusal(name, target, draft, difference)
         remark = refusal
         if remark is None and difference is not None:
@@ -294,7 +294,7 @@ def _readable(folder: Path) -> Iterator[Path]:
     inputs = [] if combines else constants_of(root, ("Minimum", "Truncate"))
     numbers = [data for data in inputs if data.get("element_type") == "i32"]
     limits = (int.from_bytes(content[int(data.attrib["offset"]) :][:4], "little") for data in numbers)
-    if min(limits, default=_NO_LIMIT) >= _NO_LIMIT and to_json(config) == to_json(config, inf_nan_mode="null"):
+    if min(limits, default=NO_LIMIT) >= NO_LIMIT and to_json(config) == to_json(config, inf_nan_mode="null"):
         yield folder
         return
     with TemporaryDirectory(ignore_cleanup_errors=True) as copy:
@@ -306,7 +306,7 @@ def _readable(folder: Path) -> Iterator[Path]:
         for data in numbers:
             data.set("offset", str(len(content)))
         ElementTree.ElementTree(root).write(Path(copy, file.name))
-        Path(copy, f"{_TOKENIZER}.bin").write_bytes(content + _NO_LIMIT.to_bytes(4, "little"))
+        Path(copy, f"{_TOKENIZER}.bin").write_bytes(content + NO_LIMIT.to_bytes(4, "little"))
         yield Path(copy)
 
 

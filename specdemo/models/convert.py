@@ -11,6 +11,7 @@ from specdemo.errors import FetchError
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import check_readable, vocabulary_of
 from specdemo.models.gguf_header import Header, read_header
+from specdemo.models.gguf_keys import head_size
 from specdemo.models.gguf_network import build
 from specdemo.models.gguf_tokenizer import write_tokenizer
 from specdemo.models.gguf_weights import Weights
@@ -52,7 +53,7 @@ def configuration(header: Header) -> dict[str, Any]:
         "num_hidden_layers": integer(f"{family}.block_count"),
         "num_attention_heads": heads,
         "num_key_value_heads": integer(f"{family}.attention.head_count_kv") or heads,
-        "head_dim": integer(f"{family}.attention.key_length") or (width // heads if width and heads else None),
+        "head_dim": head_size(header) or None,
         "max_position_embeddings": integer(f"{family}.context_length"),
         "rms_norm_eps": header.number(f"{family}.attention.layer_norm_rms_epsilon"),
         "rope_theta": header.number(f"{family}.rope.freq_base"),

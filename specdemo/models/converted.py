@@ -167,9 +167,9 @@ def stored_bytes(model: Model) -> int:
     """Return the bytes of a model's weights as they are loaded; of a file that is not converted yet, an estimate."""
     if model.path is None or not model.path.is_file():
         return model.weight_bytes or 0
-    if is_converted(model):
-        return (folder_of(model) / "openvino_model.bin").stat().st_size
     form = form_of(model)
+    if (folder := converted_folder(model.path, form)) is not None:
+        return (folder / "openvino_model.bin").stat().st_size
     if form == "int8" or (form == "int4" and model.weights not in FOUR_BITS):
         return int(_INT8 * model.parameters)
     kept = model.weights in (*FOUR_BITS, *EIGHT_BITS)

@@ -44,6 +44,7 @@ _NO_HEAD = (
 _MODES: dict[str, HeadName] = {f"{name}_mode": name for name in get_args(HeadName)}
 _TRUE = {"yes", "true", "1"}
 _MAX_BYTES_READ = 2**20  # a tokenizer_config.json with many added tokens takes some 300,000
+NO_LIMIT = 2**30  # tokens of a text; GenAI adds to it those at the beginning, so 2**31 - 1 would overflow
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx")
 
 

@@ -31,16 +31,8 @@ _MAX_TEXT = 2**23  # bytes of all keys, names and texts that are read; a chat te
 _MAX_STRINGS = 2**22  # in all arrays together; a vocabulary of 262,144 tokens has twice as many merges
 _MAX_WEIGHTS = 2**44
 _MAX_ALIGNMENT = 2**16
-_OTHER_KINDS = (
-    "I8",
-    "I16",
-    "I32",
-    "I64",
-    "F64",
-    "Q8_1",
-    "Q8_K",
-    "Q1_0",
-)  # none of weights, or not unpacked by `gguf`
+# not of weights, or not unpacked by `gguf`
+_OTHER_KINDS = ("I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K", "Q1_0")
 BLOCKS = {kind.name: size for kind, size in GGML_QUANT_SIZES.items() if kind.name not in _OTHER_KINDS}
 """Weights and bytes per block of the kinds of tensors that can be converted."""
 FOUR_BITS, EIGHT_BITS = ("Q4_0", "Q4_1", "Q4_K"), ("Q5_0", "Q8_0", "Q6_K")

@@ -1,7 +1,7 @@
 """The keys and tensors of GGUF files that the conversion supports.
 
-A key that changes the model's output is applied, or the file is refused. Files
-with unknown keys of the architecture or tokenizer are refused, too. Meanings:
+A key that changes the model's output is applied, or the file is refused. Files with unknown keys of the architecture
+or tokenizer are refused, too. Meanings:
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, and llama.cpp where that is silent.
 """
 
@@ -161,6 +161,13 @@ def _attention_refusal(header: Header) -> str | None:
         return f"attends to the last {window} tokens only"
     scaling = header.text(f"{family}.rope.scaling.type")
     return None if scaling in (None, "none", "linear", "yarn") else f"scales positions by {scaling!r}"
+
+
+def head_size(header: Header) -> int:
+    """Return the numbers of a head of attention; 0 if the file does not say."""
+    family, integer = header.family, header.integer
+    heads, width = integer(f"{family}.attention.head_count"), integer(f"{family}.embedding_length")
+    return integer(f"{family}.attention.key_length") or (width // heads if heads and width else 0)
 
 
 def keeps_whole_words(header: Header) -> bool:

@@ -13,7 +13,7 @@ import openvino
 from openvino import opset13 as ops
 
 from specdemo.models.gguf_header import Header
-from specdemo.models.gguf_keys import rope_factors
+from specdemo.models.gguf_keys import head_size, rope_factors
 from specdemo.models.gguf_weights import Weights
 
 Output = Any  # of a node of OpenVINO, which has no type hints
@@ -28,10 +28,10 @@ class _Decoder:
     def __init__(self, header: Header, weights: Weights) -> None:
         number, family = header.integer, header.family
         self.header, self.weights = header, weights
-        self.layers, self.width = (number(f"{family}.{key}") or 0 for key in ("block_count", "embedding_length"))
+        self.layers = number(f"{family}.block_count") or 0
         self.heads = number(f"{family}.attention.head_count") or 1
         self.kv_heads = number(f"{family}.attention.head_count_kv") or self.heads
-        self.size = number(f"{family}.attention.key_length") or self.width // self.heads
+        self.size = head_size(header)
         self.epsilon = header.number(f"{family}.attention.layer_norm_rms_epsilon") or 1e-5
 
     def model(self) -> openvino.Model:

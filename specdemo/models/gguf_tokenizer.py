@@ -19,10 +19,10 @@ import openvino_genai
 import openvino_tokenizers
 from openvino import opset13 as opset
 
+from specdemo.models.folder import NO_LIMIT
 from specdemo.models.gguf_header import Header, read_array
 from specdemo.models.gguf_keys import SPLITS, adds_bos, keeps_whole_words
 
-_NO_LIMIT = np.int32(2**30)  # GenAI adds to it the tokens at the beginning, so 2**31 - 1 would overflow
 _CONTROL, _USER_DEFINED = 3, 4  # types of tokens
 
 
@@ -78,7 +78,7 @@ def _remove_limit(model: openvino.Model) -> None:
     """Return all tokens of a text; whether a prompt fits the context is checked later."""
     for node in model.get_ordered_ops():
         if node.get_type_name() == "Minimum" and node.input_value(1).get_node().get_type_name() == "Constant":
-            node.input(1).replace_source_output(opset.constant(_NO_LIMIT).output(0))
+            node.input(1).replace_source_output(opset.constant(np.int32(NO_LIMIT)).output(0))
 
 
 def _replace_splits(model: openvino.Model, patterns: tuple[str, ...]) -> None:

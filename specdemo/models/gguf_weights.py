@@ -21,12 +21,12 @@ from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 from openvino import opset13 as ops
 
-from specdemo.models.gguf_header import EIGHT_BITS, FOUR_BITS, Header, Tensor
+from specdemo.models.gguf_header import BLOCKS, EIGHT_BITS, FOUR_BITS, Header, Tensor
+from specdemo.models.gguf_keys import head_size
 from specdemo.settings import WeightsForm
 
 INT8_GROUPS = (64, 32)  # weights per scale in int8; the second if the first does not divide a row
 _BLOCK = 32
-_BYTES = {"Q5_0": 22, "Q8_0": 34}  # of a block
 _ROWS_BYTES = 2**24  # unpacked together as f32; a whole matrix would need more memory
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
@@ -46,6 +46,15 @@ class _Stored(NamedTuple):
     @property
     def form(self) -> tuple[Any, ...]:
         return self.values.dtype, self.values.shape[2:], self.offsets is None
+
+    def reordered(self, rows: Any) -> "_Stored":
+        return _Stored(*(None if column is None else column[rows] for column in self))
+
+
+def _stacked(parts: Sequence[_Stored]) -> _Stored:
+    """Return the rows of all parts, which have one form."""
+    columns = zip(*parts, strict=True)
+    return _Stored(*(None if column[0] is None else np.concatenate(column) for column in columns))
 
 
 Pack = Callable[[Bytes, Tensor], _Stored]  # of some rows
@@ -90,8 +99,7 @@ class Weights:
         results = dict[str, Any]()
         for group in by_form.values():
             parts = list(group.values())
-            columns = [None if column[0] is None else np.concatenate(column) for column in zip(*parts, strict=True)]
-            product = self._product(inputs, _Stored(*columns))
+            product = self._product(inputs, _stacked(parts))
             if any(self.holds(f"{name}.bias") for name in group):
                 product = ops.add(product, ops.constant(np.concatenate([self._bias(name) for name in group])))
             if len(parts) == 1:
@@ -155,11 +163,10 @@ class Weights:
             parts = list(pool.map(lambda chunk: pack(chunk, tensor), chunks))
         self._read += tensor.bytes
         self._report(self._read / self._bytes)
-        columns = [None if column[0] is None else np.concatenate(column) for column in zip(*parts, strict=True)]
+        stored = _stacked(parts)
         if self._header.family == "llama" and name.endswith(("attn_q", "attn_k")):
-            order = self._rotary_order(len(raw))
-            columns = [None if column is None else column[order] for column in columns]
-        return _Stored(*columns)
+            stored = stored.reordered(self._rotary_order(len(raw)))
+        return stored
 
     def _packing(self, tensor: Tensor) -> Pack:
         if tensor.type in FOUR_BITS and self._form != "int8":
@@ -170,9 +177,12 @@ class Weights:
 
     def _rotary_order(self, rows: int) -> Any:
         """Return the order of rows in which the halves of a head turn together; GGUF has them in pairs."""
-        heads = self._header.integer("llama.attention.head_count") or 1
-        size = (self._header.integer("llama.embedding_length") or 0) // heads
-        return np.arange(rows).reshape(-1, size // 2, 2).swapaxes(1, 2).reshape(-1)
+        return np.arange(rows).reshape(-1, head_size(self._header) // 2, 2).swapaxes(1, 2).reshape(-1)
+
+
+def _blocks(raw: Bytes, tensor: Tensor) -> Bytes:
+    """Return the blocks of rows, shape (blocks, bytes)."""
+    return raw.reshape(-1, BLOCKS[tensor.type][1])
 
 
 def _unpacked(raw: Bytes, tensor: Tensor) -> Floats:
@@ -197,13 +207,12 @@ def _as_halves(raw: Bytes, tensor: Tensor) -> _Stored:
 
 def _as_bytes(raw: Bytes, tensor: Tensor) -> _Stored:
     """Keep integers of up to 8 bits and their scales."""
-    rows = len(raw)
+    rows, blocks = len(raw), _blocks(raw, tensor)
     if tensor.type == "Q6_K":
-        blocks = raw.reshape(-1, 210)
         unit = blocks[:, 208:].copy().view(np.float16).astype(np.float32)
         scales = unit * blocks[:, 192:208].view(np.int8)
     else:  # Q5_0 and Q8_0
-        scales = raw.reshape(-1, _BYTES[tensor.type])[:, :2].copy().view(np.float16).astype(np.float32)
+        scales = blocks[:, :2].copy().view(np.float16).astype(np.float32)
     scales = scales.reshape(rows, -1, 1)
     groups = _unpacked(raw, tensor).reshape(rows, scales.shape[1], -1)
     steps = np.rint(groups / np.where(scales == 0, 1, scales)).astype(np.int8)
@@ -212,9 +221,8 @@ def _as_bytes(raw: Bytes, tensor: Tensor) -> _Stored:
 
 def _as_stored(raw: Bytes, tensor: Tensor) -> _Stored:
     """Keep 4-bit integers, less 8, and their scales; offsets are what that changes, and the minima."""
-    rows, offsets = len(raw), None
+    rows, blocks, offsets = len(raw), _blocks(raw, tensor), None
     if tensor.type == "Q4_K":
-        blocks = raw.reshape(-1, 144)
         unit = blocks[:, :4].copy().view(np.float16).astype(np.float32)  # those of scales and of minima
         # eight 6-bit values of each: the last four have their low bits in nibbles, their high bits above the others
         low, high = blocks[:, 4:12], blocks[:, 12:16]
@@ -224,15 +232,18 @@ def _as_stored(raw: Bytes, tensor: Tensor) -> _Stored:
         offsets = 8 * scales.astype(np.float32) - (unit[:, 1:] * minima).reshape(rows, -1)
         pairs = blocks[:, 16:].reshape(-1, 32)  # of two groups
     else:
-        blocks = raw.reshape(-1, 20 if tensor.type == "Q4_1" else 18)
         scales = blocks[:, :2].copy().view(np.float16).reshape(rows, -1)
         if tensor.type == "Q4_1":
             minima = blocks[:, 2:4].copy().view(np.float16).reshape(rows, -1)
             offsets = 8 * scales.astype(np.float32) + minima.astype(np.float32)
         pairs = blocks[:, -16:]  # of two halves of a group
-    first, second = pairs & 15, pairs >> 4
-    packed = np.stack([half[:, ::2] | half[:, 1::2] << 4 for half in (first, second)], axis=1)
+    packed = np.stack([_packed(pairs & 15), _packed(pairs >> 4)], axis=1)
     return _Stored((packed ^ 0x88).reshape(rows, -1, _BLOCK // 2), scales[..., None], offsets)
+
+
+def _packed(nibbles: Any) -> Any:
+    """Put two neighbours of 4 bits into a byte, the first into its lower half."""
+    return nibbles[..., ::2] | nibbles[..., 1::2] << 4
 
 
 def _as_digits(offsets: Floats, digits: int) -> list[tuple[Any, Any]]:
@@ -248,6 +259,5 @@ def _as_digits(offsets: Floats, digits: int) -> list[tuple[Any, Any]]:
     for digit in range(digits):
         lowest = (rest + 8 & 15) - 8
         rest = (rest - lowest) >> 4
-        nibbles = (lowest & 15).astype(np.uint8)
-        columns.append((nibbles[..., ::2] | nibbles[..., 1::2] << 4, (scales * 16**digit).astype(np.float16)))
+        columns.append((_packed((lowest & 15).astype(np.uint8)), (scales * 16**digit).astype(np.float16)))
     return columns

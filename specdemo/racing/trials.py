@@ -74,9 +74,7 @@ def trials(
     load, plain = OtherLoad(engine.thoroughness.load_seconds), None
     for settings in variants:
         request = Request.of(prompt, settings, history)
-        if before is None or (
-            plain is not None and plain != request.plain
-        ):  # other sampling needs its own plain runs
+        if before is None or plain not in (None, request.plain):  # other sampling needs its own plain runs
             before = run_alone(engine.decoder(request.plain), stop=stop)
         plain = request.plain
         run = run_alone(engine.decoder(request, costs), stop=stop)
@@ -134,15 +132,12 @@ def repeats(
     sides = comparison.plain, comparison.speculative
     if comparison.moves or any(run.finish_reason == "cancelled" or not run.rounds for run in sides):
         return
-    plain, speculative = (run.prefill.seconds + metrics.decode_seconds(run) for run in sides)
-    one = plain + speculative
+    one = metrics.race_seconds(comparison)
     if number is None and one > MAX_SECONDS:
         return
     until = None if number is not None else perf_counter() + max(REPEAT_SECONDS, one)
     settings = [comparison.settings] * (engine.thoroughness.repeats if number is None else number)
-    before = (
-        None if number is not None else comparison.plain
-    )  # the race's own: then a repeat takes as long as the race
+    before = None if number is not None else comparison.plain  # then a repeat takes as long as the race
     for trial in trials(engine, comparison.prompt, settings, comparison.costs, stop, comparison.history, before):
         if trial is None:
             return
@@ -208,8 +203,5 @@ def measured_race(
         yield comparison
     if comparison.costs is None and not stop():
         yield Phase("calibrating")
-        bound = sum(
-            run.prefill.seconds + metrics.decode_seconds(run) for run in (comparison.plain, comparison.speculative)
-        )
-        costs = known_costs(engine, stop=stop, bound=bound)  # in no more time than the race took
+        costs = known_costs(engine, stop=stop, bound=metrics.race_seconds(comparison))  # no longer than the race
         yield from refined(engine, comparison, costs=costs, number=0, stop=stop)

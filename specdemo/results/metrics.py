@@ -53,6 +53,11 @@ def decode_seconds(run: Run) -> float:
     return sum(step.seconds for step in run.rounds)
 
 
+def race_seconds(comparison: Comparison) -> float:
+    """Return how long both sides of a race computed, with reading the prompt."""
+    return sum(run.prefill.seconds + decode_seconds(run) for run in (comparison.plain, comparison.speculative))
+
+
 def decoded_tokens(run: Run) -> int:
     """All but the prefill's."""
     return sum(len(step.committed) for step in run.rounds)

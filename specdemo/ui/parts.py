@@ -35,9 +35,8 @@ def html(part: str, *values: Any) -> str:
 
 def phase_text(phase: Phase) -> str:
     unit = " tokens" if phase.name == "prefilling" else ""
-    count = f" ({phase.done} of {phase.total}{unit})" if phase.total else ""
-    if phase.name == "converting":
-        count = f" ({phase.done} %)"
+    parts = f"{phase.done} %" if phase.name == "converting" else f"{phase.done} of {phase.total}{unit}"
+    count = f" ({parts})" if phase.total else ""
     seconds = f" ({phase.seconds:.0f} s)" if phase.seconds >= 1 else ""
     return f"{PHASES[phase.name]}{count} …{seconds}"
 
@@ -61,10 +60,9 @@ def alert(error: SpecdemoError) -> str:
 
 def header_html(pair: ModelPair) -> str:
     """Show the pair, its devices and precision; `glossary.js` shows the details."""
-    name, drafted = pair.name, "" if pair.draft is None else f" + {pair.draft.name}"
-    if not name.endswith(drafted):
-        drafted = ""
-    name = name.removesuffix(drafted)
+    drafted = "" if pair.draft is None else f" + {pair.draft.name}"
+    name = pair.name.removesuffix(drafted)
+    drafted = pair.name.removeprefix(name)  # empty for a pair with a name of its own
     if pair.target.server is not None:
         details = f"remote engine: {SERVERS[pair.target.server]}"
         return html("header", f"{pair.name} · {details}", pair.name, name, drafted, details)
@@ -74,9 +72,9 @@ def header_html(pair: ModelPair) -> str:
     requested = pair.runtime.precision  # a run reports the precision that its device uses
     precision = "default precision" if requested == "default" else f"precision {requested}"
     meaning = (
-        f"target {_model(pair.target)} on {device}, {draft}. Precision is that of the processor's sums; with f32 "
+        f"target {_model(pair.target)} on {device}, {draft}. "
+        "Precision is that of the processor's sums; with f32 both sides write the same text."
     )
-    meaning += "both sides write the same text."
     return html("header", meaning, pair.name, name, drafted, f"{devices} · {precision}")
 
 

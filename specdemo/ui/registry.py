@@ -34,6 +34,12 @@ def is_hub_name(name: str) -> bool:
     return re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.-]+\.gguf)?", name) is not None
 
 
+def _draft_name(target: Model, models: dict[str, Model]) -> str:
+    """Return the name of the draft that fits best; empty if none does."""
+    draft = fitting_draft(target, models.values())
+    return draft.name if draft is not None else ""
+
+
 class Registry:
     def __init__(
         self, default: ModelPair, visitors: Visitors, *, directory: Path | None = None, downloads: bool = True
@@ -93,8 +99,7 @@ class Registry:
         """Return the names of a catalogue entry's target and draft, or of a model here and the draft that fits it."""
         models = self.models()
         if entry_name in models:
-            draft = fitting_draft(models[entry_name], models.values())
-            return {"target": entry_name, "draft": draft.name if draft is not None else ""}
+            return {"target": entry_name, "draft": _draft_name(models[entry_name], models)}
         entry = catalogue.find(entry_name)
         by_path = {model.path: name for name, model in models.items()}
         names = [by_path[folder] for folder in catalogue.entry_folders(entry, self._directory) if folder in by_path]
@@ -110,22 +115,22 @@ class Registry:
             own_directory = self._directory is not None
             cards = runnable if runs else others
             cards.append(card(entry, present, downloads=self.downloads, own_directory=own_directory))
-        return html("cards", [self._own_card(model) for model in self._own_models()], runnable, others)
+        return html("cards", [*self._own_cards()], runnable, others)
 
-    def _own_models(self) -> Iterator[Model]:
-        """Yield targets on this machine that are neither the page's first one nor the catalogue's."""
+    def _own_cards(self) -> Iterator[dict[str, Any]]:
+        """Yield cards of targets on this machine that are neither the page's first one nor the catalogue's."""
         folders = {
             path for entry in catalogue.catalogue() for path in catalogue.entry_folders(entry, self._directory)
         }
-        for model in self.models().values():
-            if model.detokenizer and model.path not in folders and model.name != self.default.target.name:
-                yield model
-
-    def _own_card(self, model: Model) -> dict[str, Any]:
-        draft = self.names_of(model.name)["draft"]
-        facts = parameters(model.parameters), model.weights, f"with {draft}" if draft else "no draft: prompt lookup"
-        texts = {"name": model.name, "title": model.name, "about": " · ".join(facts)}
-        return texts | dict.fromkeys(("models", "notes", "reason", "commands"), ()) | {"buttons": [_SELECT]}
+        models = self.models()
+        for model in models.values():
+            if not model.detokenizer or model.path in folders or model.name == self.default.target.name:
+                continue
+            draft = _draft_name(model, models)
+            drafted = f"with {draft}" if draft else "no draft: prompt lookup"
+            about = " · ".join((parameters(model.parameters), model.weights, drafted))
+            texts = {"name": model.name, "title": model.name, "about": about, "buttons": [_SELECT]}
+            yield texts | dict.fromkeys(("models", "notes", "reason", "commands"), ())
 
     def offer(self, name: str) -> str:
         """Render the offer to download a model; empty if it cannot be downloaded."""

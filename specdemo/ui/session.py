@@ -19,7 +19,7 @@ from specdemo.racing.race import LiveSettings
 from specdemo.racing.trials import REPEAT_SECONDS, refined
 from specdemo.racing.worker import Job, Prepare, WithEngine, Worker, if_loaded
 from specdemo.records import Comparison, ModelPair, Phase, Request, Side, Slice, Turn
-from specdemo.results.metrics import answer, decode_seconds
+from specdemo.results.metrics import answer, race_seconds
 from specdemo.results.words import is_chat
 from specdemo.settings import GenerationSettings
 from specdemo.ui.feed import Feed, end_event
@@ -167,8 +167,7 @@ class Sessions:
         chosen = pair.model_dump(exclude={"translated"})  # known once loaded
         if chosen != before.pair.model_dump(exclude={"translated"}):  # the visitor has chosen another pair since
             return
-        engine, race = before.settings.engine, (before.plain, before.speculative)
-        bound = max(REPEAT_SECONDS, sum(run.prefill.seconds + decode_seconds(run) for run in race))  # as the repeats
+        engine, bound = before.settings.engine, max(REPEAT_SECONDS, race_seconds(before))  # as the repeats
         with self._visitors.busy(visitor, "repeat") as cancelled, suppress(SpecdemoError):  # the race is still valid
             # step costs come last: measuring them cannot always be stopped, which would delay the next run
             for calibrate in (False, True):

@@ -160,9 +160,8 @@ def _one_hot(token: int, vocabulary: int) -> Probabilities:
     return np.bincount([token], minlength=vocabulary).astype(float)
 
 
-LONGEST_PASS = (
-    16  # tokens, where copies end rounds: SmolLM2's pass over them costs two plain steps, for 1 s and 200 MB
-)
+# tokens, where copies end rounds: SmolLM2's pass over them costs two plain steps, for a second and 200 MB
+LONGEST_PASS = 16
 
 
 class CombinedDrafter(Proposer):
