@@ -25,7 +25,7 @@ from specdemo.models.gguf_header import EIGHT_BITS, FOUR_BITS
 from specdemo.records import Model, ModelPair
 from specdemo.settings import RuntimeSettings, WeightsForm
 
-VERSION = 6  # increased when the conversion changes, to redo older ones
+VERSION = 7  # increased when the conversion changes, to redo older ones
 # Bytes per weight, of matrices: int8 with scales, and half precision. Exact 4-bit weights and int4 keep their bytes,
 # but for scales of their own and an embedding in more bits: measured 1.18 to 1.24 of a GGUF file in Q4_K_M.
 _INT8, _HALF, _KEPT = 1.06, 2.0, 1.25
