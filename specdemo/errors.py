@@ -12,7 +12,7 @@ SpecdemoError
 │   ├── GGUFError         not a GGUF file, incomplete, or of an unsupported kind
 │   ├── PairError         target and draft do not fit each other
 │   └── LoadError         OpenVINO refused to load it
-├── FetchError            a model could not be fetched or converted; downloads resume
+├── FetchError            a model could not be fetched or converted
 └── RunError              a run that had started could not continue
     ├── CacheError        the KV cache is too small for this run, or for this machine
     ├── EngineError       the engine failed; it is rebuilt before the next run

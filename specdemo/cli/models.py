@@ -36,11 +36,9 @@ def add_to(commands: Commands) -> None:
     add_json(command, "catalogue and models")
     command = add("info", _info, "describe a model, or a pair from the catalogue")
     command.add_argument("name", metavar="NAME|DIR", help="a model's name or folder, or a pair's name")
-    add_json(command, "the description")
     command = add("check", _check, "check whether two models fit each other, and this machine")
     command.add_argument("target", metavar="TARGET", help="a model's name or folder")
     command.add_argument("draft", metavar="DRAFT", nargs="?", help="a model's name or folder")
-    add_json(command, "the report")
     command = add("stored", _stored, "list converted GGUF files on this disk, or remove one")
     command.add_argument("--remove", metavar="NAME", help="remove this one; its file stays")
     command = add("download", _download, "download a pair from the catalogue, or a repository of the Hub")
@@ -100,13 +98,8 @@ def _state(entry: Entry, folders: tuple[Path | None, ...]) -> str:
 
 
 def _info(options: argparse.Namespace) -> None:
-    check_files(options.json)
-    entries = {entry.name: entry for entry in catalogue()}
-    described: Entry | Model = entries.get(options.name) or resolve(options.name, options.models_dir)
-    if options.json is not None:
-        write_json(described.model_dump(mode="json"), options.json)
-    if options.json != "-":
-        _print_facts(_facts(described))
+    entry = next((entry for entry in catalogue() if entry.name == options.name), None)
+    _print_facts(_model_facts(resolve(options.name, options.models_dir)) if entry is None else _pair_facts(entry))
 
 
 def _print_facts(*columns: dict[str, str]) -> None:
@@ -116,49 +109,46 @@ def _print_facts(*columns: dict[str, str]) -> None:
     safe_console().print(table)
 
 
-def _facts(described: Entry | Model) -> dict[str, str]:
-    if isinstance(described, Model):
-        facts = {
-            "name": described.name,
-            "folder": str(described.path),
-            "architecture": described.architecture,
-            "parameters": parameters(described.parameters),
-            "precision": described.weights,
-            "stored as": stored_form(described) or "",
-            "on disk": in_units(described.weight_bytes or 0),
-            "vocabulary": f"{described.vocabulary} tokens",
-            "context": f"{described.context_length} tokens",
-            "chat template": "yes" if described.chat_template else "no",
-            "usable as target": "yes" if described.detokenizer else "no: it has no detokenizer",
-        }
-        return {name: value for name, value in facts.items() if value}
-    facts = {"pair": described.title, "supported": described.reason or "yes"}
-    for role, source in zip(("target", "draft"), described.sources, strict=False):
+def _model_facts(model: Model) -> dict[str, str]:
+    return {
+        "name": model.name,
+        "folder": str(model.path),
+        "architecture": model.architecture,
+        "parameters": parameters(model.parameters),
+        "precision": model.weights,
+        "stored as": stored_form(model) or "as it is",
+        "on disk": in_units(model.weight_bytes or 0),
+        "vocabulary": f"{model.vocabulary} tokens",
+        "context": f"{model.context_length} tokens",
+        "chat template": "yes" if model.chat_template else "no",
+        "usable as target": "yes" if model.detokenizer else "no: it has no detokenizer",
+    }
+
+
+def _pair_facts(entry: Entry) -> dict[str, str]:
+    facts = {"pair": entry.title, "supported": entry.reason or "yes"}
+    for role, source in zip(("target", "draft"), entry.sources, strict=False):
         location = source.repository or str(source.path)
         facts[role] = f"{location}, {source.weights}, ~{in_units(source.disk_bytes)}, {source.license}"
         if source.gated:
             facts[role] += "; gated: accept its licence on the Hub and set HF_TOKEN"
         if source.format == "convert":
             facts[f"{role}'s export"] = source.export_command(str(exported_folder(source)))
-    facts["draft is"] = "a language model" if described.kind == "model" else DRAFT_KINDS[described.kind].noun
-    facts |= {"memory": f"~{in_units(described.memory_bytes)}", "prompts": described.prompts}
-    return facts | ({"notes": described.notes} if described.notes else {})
+    facts["draft is"] = "a language model" if entry.kind == "model" else DRAFT_KINDS[entry.kind].noun
+    facts |= {"memory": f"~{in_units(entry.memory_bytes)}", "prompts": entry.prompts}
+    return facts | ({"notes": entry.notes} if entry.notes else {})
 
 
 def _check(options: argparse.Namespace) -> None:
-    check_files(options.json)
     target, draft = (name and resolve(name, options.models_dir) for name in (options.target, options.draft))
     show_conversion(convert_models([target, draft]))
     report = check_pair(target, draft)
-    if options.json is not None:
-        write_json(report.model_dump(mode="json") | {"fits": report.fits}, options.json)
-    if options.json != "-":
-        _print_facts(*(_facts(model) for model in (target, draft) if model is not None))
-        if report.same_tokenizer is not None:
-            print("Tokenizers: identical." if report.same_tokenizer else "Tokenizers: different.")
-        for engine in report.engines:
-            needed, free = in_units(engine.memory_needed), in_units(report.memory_free)
-            safe_console().print(f"{engine.summary} Memory: about {needed}, {free} free.")
+    _print_facts(*(_model_facts(model) for model in (target, draft) if model is not None))
+    if report.same_tokenizer is not None:
+        print("Tokenizers: identical." if report.same_tokenizer else "Tokenizers: different.")
+    for engine in report.engines:
+        needed, free = in_units(engine.memory_needed), in_units(report.memory_free)
+        safe_console().print(f"{engine.summary} Memory: about {needed}, {free} free.")
     if not report.fits:
         raise PairError(report.reason)
 

@@ -17,9 +17,6 @@ from specdemo.models.gguf_tokenizer import write_tokenizer
 from specdemo.models.gguf_weights import Weights
 from specdemo.settings import WeightsForm
 
-_CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-
-
 _PACKED, _SAVED = 0.6, 0.75  # shares of the time, with 1.5 billion weights in Q4_K_M; the rest is the tokenizer's
 
 
@@ -41,26 +38,19 @@ def store(path: Path, work: Path, form: WeightsForm, report: Callable[[float], N
 
 
 def configuration(header: Header) -> dict[str, Any]:
-    """Return the model's `config.json`, with Hugging Face's keys; values missing in the file are left out."""
+    """Return what is read of a model's `config.json`, with Hugging Face's keys, without values missing in the file."""
     family, integer = header.family, header.integer
     heads, width = integer(f"{family}.attention.head_count"), integer(f"{family}.embedding_length")
     values = {
         "_name_or_path": header.file,
-        "architectures": [_CLASSES[family]],
         "model_type": family,
         "hidden_size": width,
-        "intermediate_size": integer(f"{family}.feed_forward_length"),
         "num_hidden_layers": integer(f"{family}.block_count"),
         "num_attention_heads": heads,
         "num_key_value_heads": integer(f"{family}.attention.head_count_kv") or heads,
         "head_dim": head_size(header) or None,
         "max_position_embeddings": integer(f"{family}.context_length"),
-        "rms_norm_eps": header.number(f"{family}.attention.layer_norm_rms_epsilon"),
-        "rope_theta": header.number(f"{family}.rope.freq_base"),
         "vocab_size": vocabulary_of(header),
-        "tie_word_embeddings": all(tensor.name != "output.weight" for tensor in header.tensors),
-        "bos_token_id": integer("tokenizer.ggml.bos_token_id"),
-        "eos_token_id": integer("tokenizer.ggml.eos_token_id"),
     }
     return {key: value for key, value in values.items() if value is not None}
 

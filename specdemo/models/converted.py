@@ -1,8 +1,7 @@
 """The folder of OpenVINO IR for a model: its own, or the conversion of its GGUF file in our cache.
 
 It is named by the file's SHA-256 digest, our conversion's version and the form of weights (docs/models.md).
-Conversion runs in its own process: it may run out of memory, and GenAI's reader of tokenizers prints to standard
-output, which would corrupt JSON there.
+Conversion runs in its own process, since it may run out of memory.
 """
 
 import hashlib
@@ -187,7 +186,6 @@ def _check_disk(model: Model) -> None:
 
 
 def _convert(path: Path, scratch: Path, form: WeightsForm) -> Iterator[float]:
-    os.dup2(2, 1)  # keep the reader's prints out of our output
     shares = [0.0]
     with ThreadPoolExecutor(1) as pool:
         job = pool.submit(convert_here, path, scratch, form, shares.append)
@@ -200,7 +198,7 @@ def _convert(path: Path, scratch: Path, form: WeightsForm) -> Iterator[float]:
 def convert_here(
     path: Path, scratch: Path, form: WeightsForm, report: Callable[[float], None] = lambda _: None
 ) -> None:
-    """Convert in this process, in a scratch folder on the cache's disk; the reader prints to standard output."""
+    """Convert in this process, in a scratch folder on the cache's disk."""
     from specdemo.models import convert
 
     digest = file_digest(path)

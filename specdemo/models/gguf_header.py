@@ -63,12 +63,11 @@ class Array(NamedTuple):
 
 
 class Header(NamedTuple):
-    """A file's header; `table` and `data` are the offsets of the tensors' table and data from the file's start."""
+    """A file's header; `data` is the offset of the tensors' data from the file's start."""
 
     file: str
     metadata: dict[str, Any]
     tensors: tuple[Tensor, ...]
-    table: int
     data: int
 
     @property
@@ -164,9 +163,8 @@ class _Parser:
             if key in metadata:
                 raise self._damaged(f"it holds {quoted(key)} twice")
             metadata[key] = self._value(self._number(_U32))
-        table = self._offset
         self._check_count("tensors", tensors, _MAX_TENSORS, _TENSOR_BYTES)
-        header = Header(self._name, metadata, tuple(self._tensor() for _ in range(tensors)), table, 0)
+        header = Header(self._name, metadata, tuple(self._tensor() for _ in range(tensors)), 0)
         return header._replace(data=-(-self._offset // header.alignment) * header.alignment)
 
     def _number(self, form: struct.Struct) -> Any:

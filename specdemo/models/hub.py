@@ -1,16 +1,14 @@
 """Downloads from the Hugging Face Hub, into its own cache.
 
 `fetch` runs in its own process, because only killing it cancels a stalled connection, and because `huggingface_hub`
-reads its environment once, on import. That library (1.21 to 2.4) cannot resume a download in another process: it
-gives partial files random names, and deletes them. We therefore fetch files with its `http_get` into its cache, under
-a temporary name until their hash is verified.
+reads its environment once, on import. That library (1.21 to 2.4) resumes a file whose connection was lost. It gives a
+partial file a random name, so that one whose process was killed cannot be resumed, and is deleted.
 """
 
-import hashlib
 import shutil
 import sys
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from time import perf_counter
@@ -21,6 +19,7 @@ from specdemo.child import Failure, Limits, run_child
 from specdemo.errors import FetchError, ModelError, quoted
 from specdemo.files import nearest_folder
 from specdemo.models.catalogue import Source, hub_cache, storage_of
+from specdemo.models.converted import file_digest
 from specdemo.models.devices import in_units
 from specdemo.models.gguf import LIMITS, inspect_limited
 from specdemo.records import Model, Progress
@@ -38,29 +37,21 @@ NEEDED = (
 )
 """Files that OpenVINO GenAI reads. A repository's other files are not downloaded."""
 _RESERVE = 64 * 2**20  # bytes of the disk that a download leaves free
+_DIGITS = 64  # of SHA-256, by which the Hub names large files; small ones have git's hash
 _CHUNK = 2**18  # bytes; of the library's 10 MiB much is lost with a connection, and a slow download looks stuck
 
 
 class RemoteFile(NamedTuple):
-    """A file of a repository, stored in the cache's folder `blobs`; `etag` is the Hub's name for its content."""
+    """A file of a repository, and where its content is stored in the cache, by its digest."""
 
     name: str
     size: int
-    etag: str
-    blobs: Path
-
-    @property
-    def complete(self) -> Path:
-        return self.blobs / self.etag
-
-    @property
-    def partial(self) -> Path:
-        return self.blobs / f"{self.etag}.incomplete"
+    blob: Path
 
     @property
     def present(self) -> int:
         """Downloaded bytes."""
-        for path in (self.complete, self.partial):
+        for path in (self.blob, *self.blob.parent.glob(f"{self.blob.name}.*.incomplete")):
             with suppress(OSError):  # missing, or just being renamed
                 return path.stat().st_size
         return 0
@@ -75,28 +66,39 @@ def download(
     """Download the files of a repository that OpenVINO GenAI needs; progress is in bytes and ends with the folder.
 
     ORGANISATION/MODEL:FILE.gguf names a single file. `stop` is checked five times a second. A download that ends
-    early can be resumed. The model is read within `limits`.
+    early keeps its complete files. The model is read within `limits`.
     """
     repository, _, gguf = repository.partition(":")
     free = shutil.disk_usage(nearest_folder(hub_cache())).free
-    failure = Failure(FetchError, "The download ended", "download again to resume")
+    failure = Failure(FetchError, "The download ended", "download again")
     arguments = (repository, gguf or None, revision or "main", free)
     plan: Plan = ()
     start, before = 0.0, 0
-    with closing(run_child(fetch, *arguments, name="specdemo download", failure=failure, stop=stop)) as messages:
+    child = run_child(fetch, *arguments, name="specdemo download", failure=failure, stop=stop)
+    with _partial_files_removed(storage_of(repository) / "blobs"), closing(child) as messages:
         for message in messages:
             if isinstance(message, tuple):
                 plan, start, before = message, perf_counter(), sum(file.present for file in message)
             total = sum(file.size for file in plan)
             if isinstance(message, Path):
                 for _ in _inspect(message, limits):
-                    yield Progress(total, total, 0, None, plan[-1].name)
-                yield Progress(total, total, 0, message, plan[-1].name)
+                    yield Progress(total, total, 0, None)
+                yield Progress(total, total, 0, message)
             elif plan:
                 done, seconds = sum(file.present for file in plan), perf_counter() - start
                 seconds_left = (total - done) * seconds / (done - before) if done > before else None
-                current = next((file for file in plan if file.present < file.size), plan[-1])
-                yield Progress(done, total, seconds_left, None, current.name)
+                yield Progress(done, total, seconds_left, None)
+
+
+@contextmanager
+def _partial_files_removed(blobs: Path) -> Iterator[None]:
+    """Remove the partial files that appear in the meantime; earlier ones may be another process's."""
+    earlier = {*blobs.glob("*.incomplete")}
+    try:
+        yield
+    finally:
+        for partial in {*blobs.glob("*.incomplete")} - earlier:
+            partial.unlink(missing_ok=True)
 
 
 def _inspect(path: Path, limits: Limits) -> Generator[None, None, Model]:
@@ -106,11 +108,15 @@ def _inspect(path: Path, limits: Limits) -> Generator[None, None, Model]:
         return (yield from inspect_limited(path, failure, limits=limits))
     except ModelError as error:
         if path.is_file():
-            path.resolve().unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
+            _remove(path)
         elif error.ended:
             (path / "openvino_model.xml").unlink(missing_ok=True)  # keeps listings from reading it
         raise
+
+
+def _remove(file: Path) -> None:
+    file.resolve().unlink(missing_ok=True)
+    file.unlink(missing_ok=True)
 
 
 def download_source(
@@ -142,11 +148,11 @@ def _fetch(repository: str, gguf: str | None, revision: str, free: int) -> Itera
     logging.set_verbosity(logging.ERROR)  # a lost connection is resumed, silently
     constants.HF_HUB_DISABLE_PROGRESS_BARS = True
     constants.DOWNLOAD_CHUNK_SIZE = _CHUNK
+    constants.HF_HUB_DISABLE_XET = True  # it does not write a file in order, so that progress could not be seen
     info = HfApi().model_info(repository, revision=revision, files_metadata=True)
-    assert info.sha is not None, "the Hub reports the commit of every revision"
     siblings, blobs = info.siblings or [], storage_of(repository) / "blobs"
     files = [
-        RemoteFile(file.rfilename, file.size or 0, file.lfs.sha256 if file.lfs else file.blob_id or "", blobs)
+        RemoteFile(file.rfilename, file.size or 0, blobs / (file.lfs.sha256 if file.lfs else file.blob_id or ""))
         for file in siblings
         if any(fnmatch(file.rfilename, pattern) for pattern in ([gguf] if gguf else NEEDED))
     ]
@@ -161,13 +167,13 @@ def _fetch(repository: str, gguf: str | None, revision: str, free: int) -> Itera
             f"{in_units(free)} free; free some space, or set HF_HOME to a larger disk."
         )
     yield tuple(files)
-    blobs.mkdir(parents=True, exist_ok=True)
     for file in files:
-        _fetch_file(repository, info.sha, file)
-        hf_hub_download(repository, file.name, revision=info.sha, cache_dir=hub_cache())
-    # this also stores the revision's name
-    path = hf_hub_download(repository, gguf or "config.json", revision=revision, cache_dir=hub_cache())
-    yield Path(path) if gguf else Path(path).parent
+        path = Path(hf_hub_download(repository, file.name, revision=info.sha, cache_dir=hub_cache()))
+        if len(file.blob.name) == _DIGITS and file_digest(path) != file.blob.name:
+            _remove(path)
+            raise FetchError(f"{file.name} arrived damaged and was deleted; download it again.")
+    hf_hub_download(repository, files[-1].name, revision=revision, cache_dir=hub_cache())  # stores the revision's name
+    yield path if gguf else path.parent
 
 
 def _no_model_error(repository: str, gguf: str | None, names: list[str]) -> FetchError:
@@ -185,36 +191,6 @@ def _no_model_error(repository: str, gguf: str | None, names: list[str]) -> Fetc
         f"The repository {quoted(repository)} contains no OpenVINO model; "
         f"export it with: optimum-cli export openvino --model {repository} --weight-format int8 FOLDER."
     )
-
-
-def _fetch_file(repository: str, commit: str, file: RemoteFile) -> None:
-    """Fetch a file, or resume it, retrying for as long as bytes arrive."""
-    from huggingface_hub import hf_hub_url
-    from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils import WeakFileLock, build_hf_headers
-
-    url = hf_hub_url(repository, file.name, revision=commit)
-    headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
-    lock = file.blobs.parents[1] / ".locks" / file.blobs.parent.name / f"{file.etag}.lock"  # the library's own
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with WeakFileLock(lock):
-        if file.complete.is_file():
-            return
-        with file.partial.open("ab") as stream:
-            while (received := stream.tell()) < file.size:
-                try:
-                    http_get(url, stream, resume_size=received, headers=headers, expected_size=file.size)
-                except _client().TransportError:
-                    if stream.tell() == received:
-                        raise
-        # the Hub names large files by SHA-256, and small ones by git's hash
-        digest = hashlib.sha256() if len(file.etag) == 64 else hashlib.sha1(f"blob {file.size}\0".encode())
-        with file.partial.open("rb") as stream:
-            actual = hashlib.file_digest(stream, lambda: digest).hexdigest()
-        if actual != file.etag:
-            file.partial.unlink()
-            raise FetchError(f"{file.name} arrived damaged and was deleted; download it again.")
-        file.partial.replace(file.complete)
 
 
 def _client() -> ModuleType:
@@ -244,7 +220,7 @@ def _explanation(error: Exception, repository: str) -> FetchError:
     if isinstance(error, _client().ConnectError | _client().ConnectTimeout):
         return FetchError(f"{host} cannot be reached; check the network, or set HF_ENDPOINT to a mirror.")
     if isinstance(error, _client().TransportError | ConnectionError):
-        return FetchError(f"The connection to {host} was lost too often; download again to resume.")
+        return FetchError(f"The connection to {host} was lost too often; download again.")
     if isinstance(error, PermissionError):
         return FetchError(f"The cache is not writable ({error}); set HF_HOME to a directory that is.")
     if status is not None:

@@ -149,7 +149,7 @@ class Registry:
                     for progress in steps:
                         yield download_html(source, progress)
                     if progress is None or progress.result is None:
-                        yield notice("Stopped. Downloaded files are kept; download again to resume.")
+                        yield notice("Stopped. Complete files are kept.")
                         return
             yield notice(f"{name if is_hub_name(name) else catalogue.find(name).title} is on this machine.")
         except SpecdemoError as error:
