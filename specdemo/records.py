@@ -58,8 +58,8 @@ Prompts = Literal["chat", "base"]  # what a target continues: a chat, or the beg
 class Model(Record):
     """A model folder or file; None means unknown when the record was written.
 
-    `parameters` counts weights; `weights` is their precision. Without a `detokenizer` a model can only propose. A
-    `head` drafts from the target's hidden states and may lack some of its tokens. `server`: its server's kind.
+    `parameters` counts weights; `weights` is their precision. A `head` drafts from the target's hidden
+    states and may lack some of its tokens. `server`: its server's kind.
     `linear_attention`: some layers keep a state instead of a KV cache. `in_parts`: another network computes its
     embeddings, and its multi-token-prediction head is in the folder. `form`: how a GGUF file's weights are loaded.
     """
@@ -72,7 +72,6 @@ class Model(Record):
     weight_bytes: Count | None = None
     vocabulary: Count | None = None
     chat_template: bool = False
-    detokenizer: bool = True
     head: HeadName | None = None
     linear_attention: bool = False
     in_parts: bool = False

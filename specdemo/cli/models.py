@@ -121,7 +121,7 @@ def _model_facts(model: Model) -> dict[str, str]:
         "vocabulary": f"{model.vocabulary} tokens",
         "context": f"{model.context_length} tokens",
         "chat template": "yes" if model.chat_template else "no",
-        "usable as target": "yes" if model.detokenizer else "no: it has no detokenizer",
+        "usable as target": "yes" if model.head is None else f"no: it is {DRAFT_KINDS[model.head].noun}",
     }
 
 

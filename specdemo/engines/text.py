@@ -15,7 +15,7 @@ import openvino_genai
 
 from specdemo.engines.base import check_prompt
 from specdemo.errors import LoadError, PromptError
-from specdemo.models.checks import check_tokenizers, constants_of, load_tokenizer
+from specdemo.models.checks import check_vocabularies, constants_of, load_tokenizer
 from specdemo.models.converted import folder_of
 from specdemo.records import Model, Request
 
@@ -151,7 +151,7 @@ class Tokenizer:
 
     def check_fits(self, draft: "Tokenizer") -> None:
         """Raise a `PairError` unless a draft's tokenizer gives tokens the same meaning."""
-        check_tokenizers(self._tokenizer, draft._tokenizer)
+        check_vocabularies(self._tokenizer.get_vocab(), draft._tokenizer.get_vocab())
 
     def eos_ids(self) -> frozenset[int]:
         """Return the end-of-text ids from the model's generation config, else from its tokenizer."""

@@ -18,10 +18,10 @@ from typing import Any, Literal
 from pydantic import Field, TypeAdapter
 
 from specdemo.capabilities import DRAFT_KINDS, effective, strategies
-from specdemo.errors import FolderError, ModelError, PairError, SettingsError, UnknownNameError, quoted
+from specdemo.errors import ModelError, PairError, SettingsError, UnknownNameError, quoted
 from specdemo.files import ASSETS, expand_path, is_writable, list_folder, own_cache
-from specdemo.models.converted import conversions, file_digest, has_integer_weights, is_converted
-from specdemo.models.devices import int8_runtime, memory_needed
+from specdemo.models.converted import conversions, file_digest, is_converted, traced_runtime
+from specdemo.models.devices import memory_needed
 from specdemo.models.folder import inspect_folder, own_head
 from specdemo.models.gguf import inspect_model
 from specdemo.records import Model, ModelPair, Prompts, Record
@@ -263,8 +263,6 @@ def check_target(model: Model) -> None:
     if model.head is not None:
         noun = DRAFT_KINDS[model.head].noun
         raise PairError(f"{model.name!r} is {noun}, which cannot generate text on its own; choose it as the draft.")
-    if not model.detokenizer:
-        raise FolderError(f"{model.name!r} has no detokenizer, so it can only be a draft; choose another target.")
 
 
 def require_draft(pair: ModelPair) -> Model:
@@ -302,8 +300,8 @@ def pair_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
     prompt lookup proposes for a target alone.
     """
     chosen = {"drafter": default_drafter(pair)} | chosen
-    traced = "traced" in DRAFT_KINDS[pair.draft_kind or "model"].engines and has_integer_weights(pair.target)
-    if "engine" not in chosen and traced and int8_runtime(pair.runtime) != pair.runtime:
+    traced = "traced" in DRAFT_KINDS[pair.draft_kind or "model"].engines
+    if "engine" not in chosen and traced and traced_runtime(pair) != pair.runtime:
         with suppress(SettingsError):  # a chosen setting needs the other engine
             return _with_defaults(pair, {"engine": "traced"} | chosen)
     return _with_defaults(pair, chosen)

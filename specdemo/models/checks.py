@@ -1,11 +1,5 @@
-"""Whether a pair can run here, and in which engine, checked before any weights are loaded.
+"""Whether a pair can run here, and in which engine, checked before any weights are loaded."""
 
-Tokenizers are compared by their vocabularies, which GenAI reads from the detokenizers. A draft may have none; then
-both tokenizers encode an example.
-"""
-
-import os
-import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -40,7 +34,6 @@ _IN_PARTS = (
     "GenAI decodes with a model that is exported in parts plainly or with its own multi-token-prediction head; "
     "choose the genai engine and that head as the draft."
 )
-_TAIL_BYTES = 2**18  # bytes at the end of a tokenizer's XML, with its ids and chat template
 _TOKENIZER = "openvino_tokenizer"
 _MIN_OVERLAP = 0.98
 """Smallest share of the larger vocabulary (Qwen2.5's has 151,936 or 152,064 tokens); only sorts drafts."""
@@ -125,7 +118,7 @@ def drafts_for(target: Model, models: Iterable[Model]) -> list[Model]:
     def can_draft(model: Model) -> bool:
         if target.in_parts or model.head == "mtp":
             return target.in_parts and model.head == "mtp" and model.path == target.path
-        return model != target and (shares_vocabulary(model) or (model.detokenizer and not model.head))
+        return model != target and (shares_vocabulary(model) or not model.head)
 
     def rank(model: Model) -> tuple[bool, bool]:
         larger = (model.weight_bytes or 0) >= (target.weight_bytes or 0)
@@ -215,7 +208,7 @@ def _difference(target: Model, draft: Model) -> str | None:
         if target.path and draft.path and target.path.is_file() and draft.path.is_file():
             check_vocabularies(tokens_of(target.path), tokens_of(draft.path))
         else:
-            check_tokenizers(load_tokenizer(target), load_tokenizer(draft))
+            check_vocabularies(load_tokenizer(target).get_vocab(), load_tokenizer(draft).get_vocab())
     except PairError as error:
         return str(error)
     return None
@@ -228,23 +221,19 @@ def _refusal(engine: EngineName, target: Model, draft: Model | None, difference:
         return _IN_PARTS
     if draft is not None and draft.head is not None and engine not in DRAFT_KINDS[draft.head].engines:
         return "A DFlash draft runs in the genai engine only; choose it, or another draft."
-    if difference is None and engine == "genai":
+    if engine in DRAFT_KINDS["translated"].engines:
+        return None
+    has_tokenizers = all(model.path is not None and is_converted(model) for model in (target, draft) if model)
+    if difference is None and engine == "genai" and draft is not None and not draft.head and has_tokenizers:
         return _special_token_refusal(target, draft)
-    if draft is None or difference is None:
-        return None
-    if engine not in DRAFT_KINDS["translated"].engines:
-        return difference
-    return None if draft.detokenizer else difference  # translation needs the draft's text
+    return difference
 
 
-def _special_token_refusal(target: Model, draft: Model | None) -> str | None:
+@lru_cache(maxsize=64)
+def _special_token_refusal(target: Model, draft: Model) -> str | None:
     """Return why GenAI refuses two models with the same vocabulary: it also compares ids of special tokens."""
-    if draft is None or draft.head or not all(map(is_converted, (target, draft))):
-        return None
-    if draft.path is None or target.path is None:
-        return None
-    ids, draft_ids = (_special_ids(folder_of(model)) for model in (target, draft))
-    for name in ids.keys() & draft_ids.keys():
+    ids, draft_ids = (_special_ids(load_tokenizer(model)) for model in (target, draft))
+    for name in ids:
         if ids[name] != draft_ids[name]:
             return (
                 f"GenAI takes a draft only if its {name} token is the target's, but these are {draft_ids[name]} and "
@@ -253,13 +242,12 @@ def _special_token_refusal(target: Model, draft: Model | None) -> str | None:
     return None
 
 
-def _special_ids(folder: Path) -> dict[str, str]:
-    """Read the ids from a tokenizer's XML: GenAI 2026.4 sometimes crashes if it has no detokenizer."""
-    with suppress(OSError), (folder / "openvino_tokenizer.xml").open("rb") as file:
-        file.seek(max(file.seek(0, os.SEEK_END) - _TAIL_BYTES, 0))
-        end = file.read().decode(errors="replace")
-        return dict(re.findall(r'<(bos|eos|pad)_token_id value="(\d+)"', end))
-    return {}
+def _special_ids(tokenizer: "openvino_genai.Tokenizer") -> dict[str, int]:
+    return {
+        "bos": tokenizer.get_bos_token_id(),
+        "eos": tokenizer.get_eos_token_id(),
+        "pad": tokenizer.get_pad_token_id(),
+    }
 
 
 def load_tokenizer(model: Model) -> "openvino_genai.Tokenizer":
@@ -308,24 +296,6 @@ def _readable(folder: Path) -> Iterator[Path]:
         ElementTree.ElementTree(root).write(Path(copy, file.name))
         Path(copy, f"{_TOKENIZER}.bin").write_bytes(content + NO_LIMIT.to_bytes(4, "little"))
         yield Path(copy)
-
-
-_EXAMPLE = (
-    "The quick brown fox can't jump over 13 lazy dogs -- or 3.14159, can it?\ndef f(x):\n    return {'a': [x ** 2]}"
-    "  # Größe, 日本語, русский, 🙂\n\n\thttp://example.org/path?query=UPPER&lower=mixedCase_snake_case-kebab-case"
-)
-
-
-def check_tokenizers(target: "openvino_genai.Tokenizer", draft: "openvino_genai.Tokenizer") -> None:
-    with suppress(RuntimeError):  # without a detokenizer there is no vocabulary
-        check_vocabularies(target.get_vocab(), draft.get_vocab())
-        return
-    target_ids, draft_ids = (tokenizer.encode(_EXAMPLE).input_ids.data.tolist() for tokenizer in (target, draft))
-    if target_ids != draft_ids:
-        raise PairError(
-            "Target and draft encode an example differently, and one has no detokenizer to translate with; "
-            "choose a draft of the target's family."
-        )
 
 
 def check_vocabularies(target: dict[bytes, int], draft: dict[bytes, int]) -> None:

@@ -38,7 +38,7 @@ def store(path: Path, work: Path, form: WeightsForm, report: Callable[[float], N
 
 
 def configuration(header: Header) -> dict[str, Any]:
-    """Return what is read of a model's `config.json`, with Hugging Face's keys, without values missing in the file."""
+    """Return what is read of a model's `config.json`; values missing in the file are left out."""
     family, integer = header.family, header.integer
     heads, width = integer(f"{family}.attention.head_count"), integer(f"{family}.embedding_length")
     values = {

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from specdemo.child import Failure, run_child
 from specdemo.errors import FetchError, LoadError, SpecdemoError
 from specdemo.files import json_text, json_value, nearest_folder, own_cache, writable, write_bytes
-from specdemo.models.devices import in_units, int8_runtime, multiplies_int8
+from specdemo.models.devices import in_units, multiplies_int8
 from specdemo.models.gguf import inspect_gguf
 from specdemo.models.gguf_header import EIGHT_BITS, FOUR_BITS
 from specdemo.records import Model, ModelPair
@@ -66,7 +66,14 @@ def has_integer_weights(model: Model) -> bool:
 
 
 def traced_runtime(pair: ModelPair) -> RuntimeSettings:
-    return int8_runtime(pair.runtime) if has_integer_weights(pair.target) else pair.runtime
+    """Return the settings with which the traced engine loads the target.
+
+    Automatic quantization is on where it is faster, unless a trial at loading shows that passes do not repeat bits.
+    """
+    runtime = pair.runtime
+    if runtime.dynamic_quantization != "auto" or not runtime.device.startswith("CPU") or not multiplies_int8():
+        return runtime
+    return runtime.model_copy(update={"dynamic_quantization": "on"}) if has_integer_weights(pair.target) else runtime
 
 
 def stored_form(model: Model) -> str | None:

@@ -200,15 +200,6 @@ def draft_runtime(runtime: RuntimeSettings) -> RuntimeSettings:
     return runtime.model_copy(update={"precision": runtime.draft_precision})
 
 
-def int8_runtime(runtime: RuntimeSettings) -> RuntimeSettings:
-    """Return the settings with which the traced engine loads a target of int8 weights.
-
-    Automatic quantization is on where it is faster, unless a trial at loading shows that passes do not repeat bits.
-    """
-    on = runtime.dynamic_quantization == "auto" and runtime.device.startswith("CPU") and multiplies_int8()
-    return runtime.model_copy(update={"dynamic_quantization": "on"}) if on else runtime
-
-
 def device_name(device: str) -> str:
     import openvino
 
@@ -242,7 +233,7 @@ def properties(runtime: RuntimeSettings, device: str, *, group: int = _GROUP_SIZ
         if chosen.get("INFERENCE_PRECISION_HINT") == "bf16":
             raise DeviceError(f"{_CRASH}; choose precision f32 or two threads.")
         chosen["INFERENCE_PRECISION_HINT"] = "f32"
-    if runtime.model_cache and not on_cpu and _can_cache(own_cache() / "compiled"):
+    if runtime.model_cache and not on_cpu and is_writable(own_cache() / "compiled"):
         chosen |= {"CACHE_DIR": str(own_cache() / "compiled"), "CACHE_MODE": "OPTIMIZE_SIZE"}
     return chosen
 
@@ -265,17 +256,6 @@ def _computes_in_bf16_on_one_thread(requested: tuple[tuple[str, str], ...]) -> b
     if crashes and dict(requested).get("INFERENCE_PRECISION_HINT") is None:
         logging.getLogger(__name__).warning("%s, so models compute in f32; two threads allow bf16.", _CRASH)
     return crashes
-
-
-@cache
-def _can_cache(folder: Path) -> bool:
-    writable = is_writable(folder)
-    if not writable:
-        logging.getLogger(__name__).warning(
-            "Compiled models cannot be cached in %s, which slows loading; set XDG_CACHE_HOME to a writable folder.",
-            quoted(str(folder)),
-        )
-    return writable
 
 
 def _probe(device: str, requested: dict[str, str]) -> dict[str, str]:

@@ -28,7 +28,7 @@ _STATELESS = (
     "was exported without a state, so it has no KV cache; "
     "export it again with: optimum-cli export openvino --model MODEL --task text-generation-with-past FOLDER"
 )
-CONVERT_TOKENIZER = "convert it with: convert_tokenizer MODEL --with-detokenizer --output FOLDER"
+_CONVERT_TOKENIZER = "convert it with: convert_tokenizer MODEL --with-detokenizer --output FOLDER"
 _ENCODER_DECODER = (
     "is an encoder–decoder, for which OpenVINO GenAI has no speculative decoding; choose a decoder-only model"
 )
@@ -85,7 +85,7 @@ def read_start(file: Path) -> bytes:
 
 @cached_until_changed
 def inspect_folder(path: Path) -> Model:
-    """Describe the model in a folder. One without a detokenizer can only be a draft: the target writes the text.
+    """Describe the model in a folder.
 
     Without `config.json` the context length is unknown, and the vocabulary is the number of logits.
     """
@@ -108,16 +108,14 @@ def inspect_folder(path: Path) -> Model:
         inner = [file.parent.name for file in sorted(path.glob(f"*/{_MODEL[0]}"))]
         advice = f"choose {quoted(inner[0])} inside it" if inner else _EXPORT
         raise FolderError(f"The folder {path.name!r} contains no OpenVINO model; {advice}.")
-    if missing == [*_TOKENIZER]:
-        raise FolderError(f"The folder {path.name!r} has no OpenVINO tokenizer; {CONVERT_TOKENIZER}.")
-    detokenizer = not head and not set(_DETOKENIZER) <= set(missing)
-    if not detokenizer and not in_parts:
-        missing = [name for name in missing if name not in _DETOKENIZER]
+    unconverted = {_TOKENIZER: "tokenizer", _DETOKENIZER: "detokenizer"}.get(tuple(missing))
+    if unconverted is not None:
+        raise FolderError(f"The folder {path.name!r} has no OpenVINO {unconverted}; {_CONVERT_TOKENIZER}.")
     if missing or network is None:
         raise FolderError(f"The folder {path.name!r} lacks {', '.join(missing)}; copy the whole folder again.")
     if not network.stateful and head != "dflash":  # a DFlash draft may do without
         raise FolderError(f"The model in {path.name!r} {_STATELESS}.")
-    for other in () if head else ("openvino_tokenizer", "openvino_detokenizer")[: 1 + detokenizer]:
+    for other in () if head else ("openvino_tokenizer", "openvino_detokenizer"):
         _read_network(path, other)
     sizes = _sizes(network)
     try:
@@ -132,7 +130,6 @@ def inspect_folder(path: Path) -> Model:
             weight_bytes=(path / f"{stem}.bin").stat().st_size,
             vocabulary=text_config.get("draft_vocab_size", text_config.get("vocab_size", network.logits)),
             chat_template=not head and _has_chat_template(path),
-            detokenizer=detokenizer,
             head=head,
             linear_attention="linear_attention" in (text_config.get("layer_types") or ()),
             in_parts=in_parts,
@@ -149,7 +146,7 @@ def own_head(model: Model) -> Model:
         update={
             "name": f"{model.name}/mtp",
             "head": "mtp",
-            **dict.fromkeys(("in_parts", "linear_attention", "chat_template", "detokenizer"), False),
+            **dict.fromkeys(("in_parts", "linear_attention", "chat_template"), False),
             "parameters": sum(sizes.values()),
             "weights": _name_precision(sizes),
             "weight_bytes": (model.path / f"{_HEAD}.bin").stat().st_size,

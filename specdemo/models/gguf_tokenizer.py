@@ -33,6 +33,7 @@ from openvino_tokenizers.utils import (
     create_string_constant_node,
 )
 
+from specdemo.errors import GGUFError, quoted
 from specdemo.models.folder import NO_LIMIT
 from specdemo.models.gguf_header import Header, read_array
 from specdemo.models.gguf_keys import SPLITS, adds_bos, keeps_whole_words
@@ -43,16 +44,17 @@ _CACHED_WORDS = 20_000  # as in GenAI's reader
 
 def write_tokenizer(file: Path, header: Header, folder: Path) -> None:
     """Write the tokenizer and the detokenizer."""
-    tokens, merges, kinds = (
-        read_array(file, header.metadata.get(f"tokenizer.ggml.{name}")) for name in ("tokens", "merges", "token_type")
+    kinds = read_array(file, header.metadata.get("tokenizer.ggml.token_type"))
+    texts, merges = (
+        [text.decode(errors="replace") for text in read_array(file, header.metadata.get(f"tokenizer.ggml.{name}"))]
+        for name in ("tokens", "merges")
     )
-    texts = [token.decode(errors="replace") for token in tokens]
     special = {id_ for id_, kind in enumerate(kinds) if kind in (_CONTROL, _USER_DEFINED)}
     vocabulary = [
         text.encode() if id_ in special else apply_unicode_to_bytes(text, return_corrupted_tokens=True)
         for id_, text in enumerate(texts)
     ]
-    pairs, reachable = _used_merges(texts, [merge.decode(errors="replace") for merge in merges])
+    pairs, reachable = _used_merges(header.file, texts, merges)
     merging = (_WordsFirst if keeps_whole_words(header) else BPETokenizationStep)(
         vocab=[token if texts[id_] in reachable else b"" for id_, token in enumerate(vocabulary)],
         merges=[tuple(map(apply_unicode_to_bytes, pair)) for pair in pairs],
@@ -101,12 +103,19 @@ def write_tokenizer(file: Path, header: Header, folder: Path) -> None:
         openvino.save_model(network, folder / f"{name}.xml", compress_to_fp16=False)
 
 
-def _used_merges(tokens: list[str], merges: list[str]) -> tuple[list[tuple[str, str]], set[str]]:
+def _used_merges(file: str, tokens: list[str], merges: list[str]) -> tuple[list[tuple[str, str]], set[str]]:
     """Return the merges that can happen, and the tokens that they make from single characters: llama.cpp never uses
     the others.
     """
-    reachable = {token for token in tokens if len(token) == 1}
     pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
+    known = set(tokens)
+    foreign = next((pair for pair in pairs if not known.issuperset((*pair, "".join(pair)))), None)
+    if foreign is not None:
+        raise GGUFError(
+            f"{file!r} is damaged: the merge {quoted(' '.join(foreign))} of its tokenizer is not among its tokens; "
+            "choose another file."
+        )
+    reachable = {token for token in tokens if len(token) == 1}
     before = 0
     while before < len(reachable):  # a single pass, if the merges are in training order
         before = len(reachable)

@@ -172,7 +172,9 @@ def _fetch(repository: str, gguf: str | None, revision: str, free: int) -> Itera
         if len(file.blob.name) == _DIGITS and file_digest(path) != file.blob.name:
             _remove(path)
             raise FetchError(f"{file.name} arrived damaged and was deleted; download it again.")
-    hf_hub_download(repository, files[-1].name, revision=revision, cache_dir=hub_cache())  # stores the revision's name
+    hf_hub_download(
+        repository, files[-1].name, revision=revision, cache_dir=hub_cache()
+    )  # stores the revision's name
     yield path if gguf else path.parent
 
 

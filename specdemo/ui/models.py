@@ -245,7 +245,7 @@ def name_of(event: gr.EventData) -> str:
 
 def model_choices(models: Mapping[str, Model], target: str) -> Lists:
     """Return targets, and drafts for this target, with recommended ones marked."""
-    targets = [(name, name) for name, model in models.items() if model.detokenizer]
+    targets = [(name, name) for name, model in models.items() if model.head is None]
     if target not in models:
         return targets, [(_NO_DRAFT, ""), *((name, name) for name in models)]
     no_draft = [] if models[target].in_parts else [(_NO_DRAFT, "")]

@@ -124,7 +124,7 @@ class Registry:
         }
         models = self.models()
         for model in models.values():
-            if not model.detokenizer or model.path in folders or model.name == self.default.target.name:
+            if model.head is not None or model.path in folders or model.name == self.default.target.name:
                 continue
             draft = _draft_name(model, models)
             drafted = f"with {draft}" if draft else "no draft: prompt lookup"

@@ -1,36 +1,21 @@
 import shutil
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from specdemo.capabilities import EngineName
-from specdemo.engines import load_engine
-from specdemo.errors import FolderError, PairError
+from specdemo.errors import PairError
 from specdemo.models import checks
-from specdemo.models.catalogue import BUNDLED, bundled_models, bundled_pair, pair_of
+from specdemo.models.catalogue import BUNDLED, bundled_models, bundled_pair
 from specdemo.models.checks import check_pair, check_vocabularies, drafts_for, is_recommended
 from specdemo.models.folder import inspect_folder
-from specdemo.racing.race import run_alone
-from specdemo.records import Model, Request
-from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.records import Model
 from specdemo.ui.parts import report_html
-from tests.support import BRIEF
 from tests.support.folders import FIXTURES
-
-F32 = RuntimeSettings(precision="f32")
 
 
 @pytest.fixture
 def target() -> Model:
     return inspect_folder(BUNDLED / "target")
-
-
-def without_detokenizer(source: Path, tmp_path: Path) -> Model:
-    folder = Path(shutil.copytree(source, tmp_path / "fast"))
-    for file in folder.glob("openvino_detokenizer.*"):
-        file.unlink()
-    return inspect_folder(folder)
 
 
 def test_a_pair_with_different_tokenizers_is_for_the_traced_engine(target: Model) -> None:
@@ -40,25 +25,19 @@ def test_a_pair_with_different_tokenizers_is_for_the_traced_engine(target: Model
     assert "different tokenizers" in (report.reason or "")
 
 
-@pytest.mark.openvino
-@pytest.mark.parametrize("engine_name", ["genai", "traced"])
-def test_a_draft_without_detokenizer_is_compared_by_example_and_drafts(
-    engine_name: EngineName, target: Model, tmp_path: Path
+@pytest.mark.parametrize(("name", "value"), [("bos", "5"), ("eos", ""), ("pad", "")])
+def test_genai_refuses_a_draft_with_other_special_tokens(
+    name: str, value: str, target: Model, tmp_path: Path
 ) -> None:
-    draft = without_detokenizer(FIXTURES / "llama" / "draft", tmp_path)
-    llama = inspect_folder(FIXTURES / "llama" / "target")
-    assert check_pair(llama, draft).same_tokenizer
-    other = check_pair(target, draft)
-    assert (other.fits, other.same_tokenizer) == (False, False)
-    assert "choose a draft of the target's family" in (other.reason or "")
-    with pytest.raises(FolderError, match="it can only be a draft"):
-        check_pair(draft, None)
-    settings = GenerationSettings(engine=engine_name, max_new_tokens=8)
-    request = Request.of("Does it help", settings)
-    with closing(load_engine(engine_name, pair_of(llama, draft, runtime=F32), thoroughness=BRIEF)) as engine:
-        assert run_alone(engine.decoder(request)).token_ids == run_alone(engine.decoder(request.plain)).token_ids
-    with pytest.raises(PairError, match="choose a draft of the target's family"):
-        load_engine(engine_name, pair_of(target, draft, runtime=F32))
+    folder = Path(shutil.copytree(BUNDLED / "draft", tmp_path / "draft"))
+    file = folder / "openvino_tokenizer.xml"
+    changed = f'<{name}_token_id value="{value}"' if value else "<nothing"
+    file.write_text(file.read_text().replace(f'<{name}_token_id value="0"', changed))
+    for other in folder.glob("*.json"):  # where GenAI looks for missing ones
+        other.unlink()
+    report = check_pair(target, inspect_folder(folder))
+    assert {engine.engine: engine.can_run for engine in report.engines} == {"genai": False, "traced": True}
+    assert f"only if its {name} token is the target's, but these are {value or -1} and 0" in (report.reason or "")
 
 
 def test_a_large_pair_gets_a_warning_and_a_lone_target_advice_on_drafts(
@@ -91,9 +70,8 @@ def test_drafts_that_fit_come_first_and_those_that_cannot_are_left_out() -> None
         return small.model_copy(update={"name": name, **changed})
 
     large = like("large", weight_bytes=2 * (target.weight_bytes or 0))
-    foreign, mute = like("foreign", vocabulary=7), like("mute", vocabulary=7, detokenizer=False)
-    head = like("head", vocabulary=7, head="eagle3")
-    assert drafts_for(target, [foreign, target, large, mute, head, small]) == [small, large, foreign]
+    foreign, head = like("foreign", vocabulary=7), like("head", vocabulary=7, head="eagle3")
+    assert drafts_for(target, [foreign, target, large, head, small]) == [small, large, foreign]
     padded = target.model_copy(update={"vocabulary": (target.vocabulary or 0) + 64})
     other = like("other", vocabulary=2 * (target.vocabulary or 0))
     assert is_recommended(small, padded)

@@ -8,16 +8,15 @@ from specdemo.models.devices import PROPERTIES_VARIABLE, check_devices, properti
 from specdemo.settings import RuntimeSettings
 
 
-def test_compiled_models_are_not_cached_in_a_read_only_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_compiled_models_are_cached_for_gpus_where_their_folder_is_writable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    for _ in range(2):
-        assert "CACHE_DIR" not in properties(RuntimeSettings(precision="f32"), "GPU")
-    (record,) = caplog.records
-    assert f"{tmp_path}/file/specdemo/compiled" in record.getMessage()
-    assert record.getMessage().endswith("set XDG_CACHE_HOME to a writable folder.")
+    for cache, folders in (("cache", [f"{tmp_path}/cache/specdemo/compiled"]), ("file", [])):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
+        chosen = properties(RuntimeSettings(precision="f32"), "GPU")
+        assert [chosen[name] for name in chosen if name == "CACHE_DIR"] == folders
+        assert "CACHE_DIR" not in properties(RuntimeSettings(), "CPU")
 
 
 def test_properties_of_the_cpu_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

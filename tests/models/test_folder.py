@@ -86,6 +86,7 @@ def test_configurations_as_other_programs_write_them(copy: Path, change: str) ->
         ("openvino_model.bin", _POINTER, "only a pointer of Git LFS; fetch it with: git lfs pull"),
         ("openvino_tokenizer.xml", _POINTER, "only a pointer of Git LFS"),
         ("openvino_*tokenizer.*", "", "no OpenVINO tokenizer; convert it with: convert_tokenizer MODEL"),
+        ("openvino_detokenizer.*", "", "no OpenVINO detokenizer; convert it with: convert_tokenizer MODEL"),
     ],
 )
 def test_exports_that_cannot_run_get_the_reason(copy: Path, file: str, content: str | None, reason: str) -> None:

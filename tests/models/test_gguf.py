@@ -52,7 +52,7 @@ def test_a_file_is_described_by_its_header(family: str, tmp_path: Path) -> None:
     assert (model.name, model.architecture, model.weights) == ("tiny.gguf", family, "Q8_0")
     assert model.parameters == sum(array.size for array in matrices)
     assert (model.context_length, model.vocabulary) == (gguf_files.CONTEXT, len(gguf_files.vocabulary()))
-    assert (model.chat_template, model.detokenizer) == (family != "qwen2", True)
+    assert model.chat_template is (family != "qwen2")
     vectors = sum(array.nbytes for array in gguf_files.weights(family).values() if array.ndim == 1)
     assert model.weight_bytes == model.parameters * 34 // 32 + vectors
 
@@ -179,8 +179,7 @@ def test_every_family_is_compared(
     expected = {
         "model_type": family, "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": gguf_files.head_size(family), "max_position_embeddings": 512,
-        "rope_theta": 10_000, "vocab_size": 261, "tie_word_embeddings": True,
-        "bos_token_id": 259, "eos_token_id": 260,
+        "vocab_size": 261,
     }  # fmt: skip
     assert {key: written[key] for key in expected} == expected
     assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == [260]
@@ -466,4 +465,4 @@ def test_a_merge_without_its_token_is_refused(tmp_path: Path) -> None:
     file = gguf_files.write(tmp_path / "tiny.gguf", merges=("h e",))
     file.write_bytes(file.read_bytes().replace(b"h e", b"h z"))
     with pytest.raises(GGUFError, match="is damaged: the merge 'h z' of its tokenizer is not among its tokens"):
-        inspect_gguf(file)
+        converted(file)

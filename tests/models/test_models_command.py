@@ -83,21 +83,17 @@ def test_a_gated_pair_is_listed_with_what_it_needs(
 def test_info_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("info", FIXTURES / "qwen3" / "target") == 0
     assert "512 tokens" in capsys.readouterr().out
-    assert run("info", "story-pair/target", "--json", "-") == 0
-    assert json.loads(capsys.readouterr().out)["parameters"] > 12e6
 
 
-def test_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("check", "story-pair/target", "story-pair/draft") == 0
     text = capsys.readouterr().out
     assert "Tokenizers: identical." in text
     assert "genai engine: can run this pair" in text
-    fast = Path(shutil.copytree(FIXTURES / "llama" / "draft", tmp_path / "fast"))
-    for file in fast.glob("openvino_detokenizer.*"):
-        file.unlink()
-    assert run("check", "story-pair/target", fast, "--json", tmp_path / "report.json") == 1
-    assert "choose a draft of the target's family" in capsys.readouterr().err
-    assert json.loads((tmp_path / "report.json").read_text())["fits"] is False
+    assert run("check", "story-pair/target", FIXTURES / "llama" / "draft") == 0
+    text = capsys.readouterr().out
+    assert "Tokenizers: different." in text
+    assert "genai engine: cannot run this pair: Target and draft have different tokenizers" in text
 
 
 def test_download_of_a_model_that_must_be_exported(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,7 +98,7 @@ def test_it_starts_in_the_traced_engine_if_that_quantizes(name: str, monkeypatch
         (True, "genai", {"weights": "int8", "device": "GPU"}),
         (False, "genai", {"weights": "int8"}),
     ):
-        monkeypatch.setattr("specdemo.models.devices.multiplies_int8", lambda fast=fast: fast)
+        monkeypatch.setattr("specdemo.models.converted.multiplies_int8", lambda fast=fast: fast)
         pair = default_pair(**runtime)
         quantization = "on" if engine == "traced" else pair.runtime.dynamic_quantization
         assert traced_runtime(pair).dynamic_quantization == quantization
@@ -108,7 +108,7 @@ def test_it_starts_in_the_traced_engine_if_that_quantizes(name: str, monkeypatch
 
 def test_its_policy_gives_way_to_what_it_excludes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PAIR_VARIABLE, "smollm2-eagle3")
-    monkeypatch.setattr("specdemo.models.devices.multiplies_int8", lambda: True)
+    monkeypatch.setattr("specdemo.models.converted.multiplies_int8", lambda: True)
     pair, threshold = default_pair(weights="int8"), Confidence(0.4, 3)
     for chosen, strategy in (
         ({"assistant_confidence_threshold": 0.7}, replace(threshold, assistant_confidence_threshold=0.7)),
