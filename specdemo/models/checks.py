@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     import openvino_genai
 
 _ADVICE = "choose a draft of the target's family, or the traced engine"
-_MTP = (
+_MTP_REFUSAL = (
     "A multi-token-prediction head drafts for the model that it was exported with, in the same folder; choose that "
     "as the target."
 )
-_IN_PARTS = (
+_PARTS_REFUSAL = (
     "GenAI decodes with a model that is exported in parts plainly or with its own multi-token-prediction head; "
     "choose the genai engine and that head as the draft."
 )
@@ -216,9 +216,9 @@ def _difference(target: Model, draft: Model) -> str | None:
 
 def _refusal(engine: EngineName, target: Model, draft: Model | None, difference: str | None) -> str | None:
     if draft is not None and draft.head == "mtp" and (not target.in_parts or draft.path != target.path):
-        return _MTP
+        return _MTP_REFUSAL
     if target.in_parts and ENGINES[engine].local and (engine != "genai" or draft is None or draft.head != "mtp"):
-        return _IN_PARTS
+        return _PARTS_REFUSAL
     if draft is not None and draft.head is not None and engine not in DRAFT_KINDS[draft.head].engines:
         return "A DFlash draft runs in the genai engine only; choose it, or another draft."
     if engine in DRAFT_KINDS["translated"].engines:

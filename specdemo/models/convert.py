@@ -17,7 +17,10 @@ from specdemo.models.gguf_tokenizer import write_tokenizer
 from specdemo.models.gguf_weights import Weights
 from specdemo.settings import WeightsForm
 
-_PACKED, _SAVED = 0.6, 0.75  # shares of the time, with 1.5 billion weights in Q4_K_M; the rest is the tokenizer's
+_PACKING_SHARE, _NETWORK_SHARE = (
+    0.6,
+    0.75,
+)  # shares of the time, with 1.5 billion weights in Q4_K_M; the rest is the tokenizer's
 
 
 def store(path: Path, work: Path, form: WeightsForm, report: Callable[[float], None] = lambda _: None) -> None:
@@ -26,9 +29,9 @@ def store(path: Path, work: Path, form: WeightsForm, report: Callable[[float], N
     check_readable(header)
     work.mkdir()
     try:
-        weights = Weights(path, header, form, lambda share: report(_PACKED * share))
+        weights = Weights(path, header, form, lambda share: report(_PACKING_SHARE * share))
         openvino.save_model(build(header, weights), work / "openvino_model.xml", compress_to_fp16=False)
-        report(_SAVED)
+        report(_NETWORK_SHARE)
         write_tokenizer(path, header, work)
     except RuntimeError as error:  # OpenVINO's, such as shapes that do not fit each other
         raise FetchError.of(error, f"{path.name!r} cannot be converted", "choose another file") from error

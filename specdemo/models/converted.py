@@ -27,10 +27,10 @@ from specdemo.settings import RuntimeSettings, WeightsForm
 VERSION = 7  # increased when the conversion changes, to redo older ones
 # Bytes per weight, of matrices: int8 with scales, and half precision. Exact 4-bit weights and int4 keep their bytes,
 # but for scales of their own and an embedding in more bits: measured 1.18 to 1.24 of a GGUF file in Q4_K_M.
-_INT8, _HALF, _KEPT = 1.06, 2.0, 1.25
+_INT8_BYTES, _F16_BYTES, _FILE_FACTOR = 1.06, 2.0, 1.25
 # Weights of a model from which 4 bits are faster than 8. EPYC with VNNI, ms a plain step in int4 and int8: 7.4 and
 # 6.5 for 135 million, 16.8 and 16.4 for 0.5 billion, 35 and 39 for 1.5 billion.
-_LARGE = 750_000_000
+_INT4_THRESHOLD = 750_000_000
 _LABELS = {
     "exact": "exact weights",
     "int4": "exact 4-bit weights and the rest in int8, which changes about 2 tokens in 100",
@@ -38,7 +38,7 @@ _LABELS = {
 }
 _SIZES = "sizes.json"  # bytes of each of a conversion's files
 _TICK_SECONDS = 0.2
-_STALE_SECONDS = 24 * 3600  # no conversion takes as long
+_MAX_SECONDS = 24 * 3600  # no conversion takes as long
 
 
 def folder_of(model: Model) -> Path:
@@ -56,7 +56,7 @@ def form_of(model: Model) -> WeightsForm:
         return model.form
     if not multiplies_int8():
         return "exact"
-    return "int4" if (model.parameters or 0) >= _LARGE else "int8"
+    return "int4" if (model.parameters or 0) >= _INT4_THRESHOLD else "int8"
 
 
 def has_integer_weights(model: Model) -> bool:
@@ -157,7 +157,7 @@ def convert_gguf(path: Path, form: WeightsForm) -> Iterator[float]:
     _check_disk(inspect_gguf(path))
     writable(conversions(), "Conversions")
     for abandoned in conversions().glob(".converting-*"):  # left by a process that was killed
-        if time() - abandoned.stat().st_mtime > _STALE_SECONDS:
+        if time() - abandoned.stat().st_mtime > _MAX_SECONDS:
             shutil.rmtree(abandoned, ignore_errors=True)
     share = 0.0
     failure = Failure(FetchError, f"{path.name!r} cannot be converted", "free memory and try again")
@@ -177,9 +177,9 @@ def stored_bytes(model: Model) -> int:
     if (folder := converted_folder(model.path, form)) is not None:
         return (folder / "openvino_model.bin").stat().st_size
     if form == "int8" or (form == "int4" and model.weights not in FOUR_BITS):
-        return int(_INT8 * model.parameters)
+        return int(_INT8_BYTES * model.parameters)
     kept = model.weights in (*FOUR_BITS, *EIGHT_BITS)
-    return int(_KEPT * (model.weight_bytes or 0) if kept else _HALF * model.parameters)
+    return int(_FILE_FACTOR * (model.weight_bytes or 0) if kept else _F16_BYTES * model.parameters)
 
 
 def _check_disk(model: Model) -> None:

@@ -88,7 +88,7 @@ def usable_processors() -> int:
 FIXED_BYTES = 400e6
 """Weights of the largest model whose passes the traced engine compiles by length. Each length packs the weights again
 (SmolLM2-135M: 200 MB, two seconds of a core) and saves 1 to 2 ms a pass, which larger models hardly feel."""
-_PACKED, _LENGTHS = 1.1, 8.0  # bytes per byte of weights: of each copy, and of passes compiled by length
+_COPY_FACTOR, _LENGTHS_FACTOR = 1.1, 8.0  # bytes per byte of weights: of each copy, and of passes compiled by length
 
 
 def memory_needed(target_bytes: int, draft_bytes: int, engine: EngineName) -> int:
@@ -97,9 +97,9 @@ def memory_needed(target_bytes: int, draft_bytes: int, engine: EngineName) -> in
     Measured, in GB, with estimates: traced, 1.5 and 0.5 billion weights 2.3 (2.3), SmolLM2 with its head 1.4 (1.5);
     GenAI, 1.5 and 0.5 billion 3.8 (3.8), where each side has its own target.
     """
-    needed = _PACKED * (ENGINES[engine].copies * target_bytes + draft_bytes)
+    needed = _COPY_FACTOR * (ENGINES[engine].copies * target_bytes + draft_bytes)
     if engine == "traced":
-        needed += _LENGTHS * sum(size for size in (target_bytes, draft_bytes) if size <= FIXED_BYTES)
+        needed += _LENGTHS_FACTOR * sum(size for size in (target_bytes, draft_bytes) if size <= FIXED_BYTES)
     return int(1e8 + needed)  # 0.1 GB: Python and OpenVINO
 
 
@@ -111,7 +111,7 @@ def memory_free() -> int:
     return int(psutil.virtual_memory().available)
 
 
-_DONT_NEED = 4  # MADV_DONTNEED of Linux
+_MADV_DONTNEED = 4  # MADV_DONTNEED of Linux
 
 
 def release_mapped_weights() -> None:
@@ -126,7 +126,7 @@ def release_mapped_weights() -> None:
             span, access, *_, file = line.split(maxsplit=5)
             if access.startswith("r--") and file.endswith("_model.bin"):
                 begin, end = (int(address, 16) for address in span.split("-"))
-                library.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _DONT_NEED)
+                library.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _MADV_DONTNEED)
 
 
 def in_units(amount: float) -> str:

@@ -22,9 +22,9 @@ from specdemo.strategies import HeadName
 _MODEL = ("openvino_model.xml", "openvino_model.bin")
 _DETOKENIZER = ("openvino_detokenizer.xml", "openvino_detokenizer.bin")
 _TOKENIZER = ("openvino_tokenizer.xml", "openvino_tokenizer.bin", *_DETOKENIZER)
-REQUIRED = (*_MODEL, *_TOKENIZER)
+REQUIRED_FILES = (*_MODEL, *_TOKENIZER)
 _EXPORT = "export it with: optimum-cli export openvino --model MODEL --weight-format int8 FOLDER"
-_STATELESS = (
+_NO_STATE = (
     "was exported without a state, so it has no KV cache; "
     "export it again with: optimum-cli export openvino --model MODEL --task text-generation-with-past FOLDER"
 )
@@ -104,7 +104,7 @@ def inspect_folder(path: Path) -> Model:
     network = _read_network(path, stem) if complete else None
     head = None if in_parts else _head(config, network.modes if network is not None else frozenset())
     missing = [name for name in (*networks, *(() if head else _TOKENIZER)) if not (path / name).is_file()]
-    if len(missing) == len(REQUIRED):
+    if len(missing) == len(REQUIRED_FILES):
         inner = [file.parent.name for file in sorted(path.glob(f"*/{_MODEL[0]}"))]
         advice = f"choose {quoted(inner[0])} inside it" if inner else _EXPORT
         raise FolderError(f"The folder {path.name!r} contains no OpenVINO model; {advice}.")
@@ -114,7 +114,7 @@ def inspect_folder(path: Path) -> Model:
     if missing or network is None:
         raise FolderError(f"The folder {path.name!r} lacks {', '.join(missing)}; copy the whole folder again.")
     if not network.stateful and head != "dflash":  # a DFlash draft may do without
-        raise FolderError(f"The model in {path.name!r} {_STATELESS}.")
+        raise FolderError(f"The model in {path.name!r} {_NO_STATE}.")
     for other in () if head else ("openvino_tokenizer", "openvino_detokenizer"):
         _read_network(path, other)
     sizes = _sizes(network)

@@ -44,8 +44,8 @@ class _Allowed(NamedTuple):
 
 
 _MIXTURE = _Allowed((0, 1), "is a mixture of experts")
-_SCALED = "scales activations in a way that is not supported"
-_MODEL = {
+_SCALING = "scales activations in a way that is not supported"
+_MODEL_KEYS = {
     **dict.fromkeys(
         (
             "context_length", "embedding_length", "block_count", "feed_forward_length", "attention.head_count",
@@ -64,14 +64,14 @@ _MODEL = {
     "pooling_type": _Allowed((0,), "makes embeddings, not text"),
     "use_parallel_residual": _Allowed((False,), "has parallel residuals"),
     "attention.clamp_kqv": _Allowed((0.0,), "clamps its attention"),
-    "attention.scale": _Allowed((0.0,), _SCALED),
-    "logit_scale": _Allowed((0.0, 1.0), _SCALED),
-    "residual_scale": _Allowed((0.0, 1.0), _SCALED),
-    "embedding_scale": _Allowed((0.0, 1.0), _SCALED),
+    "attention.scale": _Allowed((0.0,), _SCALING),
+    "logit_scale": _Allowed((0.0, 1.0), _SCALING),
+    "residual_scale": _Allowed((0.0, 1.0), _SCALING),
+    "embedding_scale": _Allowed((0.0, 1.0), _SCALING),
     "nextn_predict_layers": _Allowed((0,), "has layers for multi-token prediction"),
 }  # fmt: skip
 """Keys of the architecture: applied or without effect (None), or supported with some values only."""
-_TOKENIZER = {
+_TOKENIZER_KEYS = {
     **dict.fromkeys(
         ("model", "pre", "tokens", "token_type", "merges", "add_bos_token", "bos_token_id", "eos_token_id",
          "eot_token_id", "eom_token_id", "padding_token_id",
@@ -85,24 +85,24 @@ _TOKENIZER = {
 }  # fmt: skip
 """Keys after `tokenizer.ggml.`."""
 _LAYER = r"blk\.\d+\."
-_COMMON = (
+_COMMON_TENSORS = (
     rf"(token_embd|output|output_norm|rope_freqs|{_LAYER}(attn_norm|ffn_norm|attn_q|attn_k))\.weight"
     rf"|{_LAYER}(attn_v|attn_output|ffn_gate|ffn_up|ffn_down)\.(weight|bias)"
 )
 _LAYER_TENSORS = (
     "attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down",
 )  # fmt: skip
-_TENSORS = {
-    "llama": re.compile(_COMMON),
-    "qwen2": re.compile(rf"{_COMMON}|{_LAYER}(attn_q|attn_k)\.bias"),
-    "qwen3": re.compile(rf"{_COMMON}|{_LAYER}(attn_q|attn_k)(\.bias|_norm\.weight)"),
+_TENSOR_NAMES = {
+    "llama": re.compile(_COMMON_TENSORS),
+    "qwen2": re.compile(rf"{_COMMON_TENSORS}|{_LAYER}(attn_q|attn_k)\.bias"),
+    "qwen3": re.compile(rf"{_COMMON_TENSORS}|{_LAYER}(attn_q|attn_k)(\.bias|_norm\.weight)"),
 }  # converted tensors, by family
 
 
 def refusal_of(header: Header) -> str | None:
     """Return why a file of a supported family cannot be converted faithfully, as a clause that follows its name."""
     family = header.family
-    for prefix, table in ((f"{family}.", _MODEL), ("tokenizer.ggml.", _TOKENIZER)):
+    for prefix, table in ((f"{family}.", _MODEL_KEYS), ("tokenizer.ggml.", _TOKENIZER_KEYS)):
         for key, value in header.metadata.items():
             if not key.startswith(prefix):
                 continue
@@ -119,7 +119,7 @@ def _tensor_refusal(header: Header) -> str | None:
     for tensor in header.tensors:
         if "_exps." in tensor.name or "ffn_gate_inp" in tensor.name:
             return _MIXTURE.refusal
-        if _TENSORS[header.family].fullmatch(tensor.name) is None:
+        if _TENSOR_NAMES[header.family].fullmatch(tensor.name) is None:
             return f"has the tensor {tensor.name}, whose effect is unknown"
     names = {tensor.name for tensor in header.tensors}
     for name in _required(header):

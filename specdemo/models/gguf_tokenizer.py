@@ -39,7 +39,7 @@ from specdemo.models.gguf_header import Header, read_array
 from specdemo.models.gguf_keys import SPLITS, adds_bos, keeps_whole_words
 
 _CONTROL, _USER_DEFINED = 3, 4  # types of tokens
-_CACHED_WORDS = 20_000  # as in GenAI's reader
+_WORD_CACHE = 20_000  # as in GenAI's reader
 
 
 def write_tokenizer(file: Path, header: Header, folder: Path) -> None:
@@ -59,7 +59,7 @@ def write_tokenizer(file: Path, header: Header, folder: Path) -> None:
         vocab=[token if texts[id_] in reachable else b"" for id_, token in enumerate(vocabulary)],
         merges=[tuple(map(apply_unicode_to_bytes, pair)) for pair in pairs],
         added_tokens={vocabulary[id_]: id_ for id_ in sorted(special)},
-        cache_capacity=_CACHED_WORDS,
+        cache_capacity=_WORD_CACHE,
     )
     if isinstance(merging, _WordsFirst):
         merging.words = vocabulary

@@ -25,7 +25,7 @@ from specdemo.models.gguf import LIMITS, inspect_limited
 from specdemo.records import Model, Progress
 
 _WEIGHTS = ("openvino_model.bin", "openvino_language_model.bin")  # the second of an export in parts
-NEEDED = (
+MODEL_FILES = (
     "config.json",
     "generation_config.json",
     "tokenizer_config.json",
@@ -154,7 +154,7 @@ def _fetch(repository: str, gguf: str | None, revision: str, free: int) -> Itera
     files = [
         RemoteFile(file.rfilename, file.size or 0, blobs / (file.lfs.sha256 if file.lfs else file.blob_id or ""))
         for file in siblings
-        if any(fnmatch(file.rfilename, pattern) for pattern in ([gguf] if gguf else NEEDED))
+        if any(fnmatch(file.rfilename, pattern) for pattern in ([gguf] if gguf else MODEL_FILES))
     ]
     if not any(file.name == gguf or (gguf is None and file.name.endswith(_WEIGHTS)) for file in files):
         raise _no_model_error(repository, gguf, [sibling.rfilename for sibling in siblings])

@@ -29,8 +29,8 @@ Lists = tuple[Choices, Choices]  # of targets and of drafts
 Updates = dict[Component, Any]  # other components stay as they are
 
 _NO_DRAFT = "None: prompt lookup only"
-_DEFAULTED = tuple(name for name in RUNTIME if name not in ("device", "draft_device"))
-_TYPED = ("cache_size", "inference_num_threads")
+_DEFAULT_NAMES = tuple(name for name in RUNTIME if name not in ("device", "draft_device"))
+_TEXT_FIELDS = ("cache_size", "inference_num_threads")
 
 
 class ModelsTab:
@@ -115,7 +115,7 @@ class ModelsTab:
 
     def use(self, request: gr.Request, before: ModelPair, engine: Any, *values: Any) -> Iterator[Updates]:
         chosen, previous = dict(zip(PAIR_NAMES, values, strict=True)), values_of(before)
-        if chosen["target"] != previous["target"] and all(chosen[name] == previous[name] for name in _DEFAULTED):
+        if chosen["target"] != previous["target"] and all(chosen[name] == previous[name] for name in _DEFAULT_NAMES):
             # the page may not have received this target's defaults yet
             chosen |= self._defaults(chosen["target"] or "")
         yield from self._load(request, before, engine, chosen)
@@ -222,7 +222,7 @@ class ModelsTab:
 
     def _defaults(self, target: str) -> dict[str, Any]:
         """Return a target's default runtime settings, without the devices."""
-        return self._registry.default_runtime(target).model_dump(include=set(_DEFAULTED))
+        return self._registry.default_runtime(target).model_dump(include=set(_DEFAULT_NAMES))
 
 
 def engine_for(pair: ModelPair, before: ModelPair, engine: Any) -> EngineName:
@@ -281,7 +281,7 @@ def _pair_controls(registry: Registry, targets: Choices, drafts: Choices) -> lis
                 elem_id=name,
             )
         else:
-            controls[name] = control(name, typed=name in _TYPED, value=values[name], min_width=200)
+            controls[name] = control(name, typed=name in _TEXT_FIELDS, value=values[name], min_width=200)
 
     with gr.Row(elem_classes="controls"):
         for name in (*choices, "precision"):

@@ -6,7 +6,7 @@ import pytest
 
 from specdemo.errors import FolderError
 from specdemo.models.catalogue import BUNDLED, bundled_pair
-from specdemo.models.folder import REQUIRED, inspect_folder
+from specdemo.models.folder import REQUIRED_FILES, inspect_folder
 
 _POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 400000\n"
 
@@ -29,7 +29,7 @@ def test_the_bundled_pair_is_described() -> None:
 def test_half_copied_folders(copy: Path, tmp_path: Path) -> None:
     with pytest.raises(FolderError, match=r"contains no OpenVINO model; choose 'copy' inside it"):
         inspect_folder(tmp_path)
-    for name in REQUIRED:
+    for name in REQUIRED_FILES:
         (copy / name).rename(tmp_path / name)
         with pytest.raises(FolderError, match=f"lacks {name}; copy the whole folder again"):
             inspect_folder(copy)
