@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, get_args
 from pydantic_core import from_json
 
 from specdemo.errors import FolderError, ModelError, quoted
+from specdemo.files import is_text
 from specdemo.records import Model
 from specdemo.strategies import HeadName
 
@@ -59,6 +60,8 @@ def cached_until_changed(inspect: Callable[[Path], Model]) -> Callable[[Path], M
             return type(error)(str(error))
 
     def inspect_cached(path: Path) -> Model:
+        if not is_text(str(path)):
+            raise FolderError(f"The name of {quoted(str(path))} is not valid text; rename it.")
         try:
             files = sorted(file for file in (path.iterdir() if path.is_dir() else [path]) if file.is_file())
             states = [(file.name, file.stat()) for file in files]

@@ -41,8 +41,6 @@ def inspect_limited(
 
 @cached_until_changed
 def inspect_gguf(path: Path) -> Model:
-    if path.name != path.name.encode(errors="replace").decode():
-        raise GGUFError(f"The name of {quoted(path.name)} is not valid text; rename the file.")
     header, size = read_header(path), path.stat().st_size
     check_readable(header)
     needed = max(header.data + tensor.offset + tensor.bytes for tensor in header.tensors)

@@ -6,13 +6,11 @@ partial file a random name, so that one whose process was killed cannot be resum
 """
 
 import shutil
-import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from time import perf_counter
-from types import ModuleType
 from typing import NamedTuple
 
 from specdemo.child import Failure, Limits, run_child
@@ -172,9 +170,8 @@ def _fetch(repository: str, gguf: str | None, revision: str, free: int) -> Itera
         if len(file.blob.name) == _DIGITS and file_digest(path) != file.blob.name:
             _remove(path)
             raise FetchError(f"{file.name} arrived damaged and was deleted; download it again.")
-    hf_hub_download(
-        repository, files[-1].name, revision=revision, cache_dir=hub_cache()
-    )  # stores the revision's name
+    # this also stores the revision's name
+    path = Path(hf_hub_download(repository, files[-1].name, revision=revision, cache_dir=hub_cache()))
     yield path if gguf else path.parent
 
 
@@ -195,13 +192,6 @@ def _no_model_error(repository: str, gguf: str | None, names: list[str]) -> Fetc
     )
 
 
-def _client() -> ModuleType:
-    """Return the library's HTTP client: `httpx` in one version and `httpx2` in the next."""
-    from huggingface_hub import errors
-
-    return sys.modules[errors.HTTPError.__module__]
-
-
 def _explanation(error: Exception, repository: str) -> FetchError:
     from huggingface_hub import constants, errors
 
@@ -219,13 +209,11 @@ def _explanation(error: Exception, repository: str) -> FetchError:
         return FetchError(f"{host} refused your token; set HF_TOKEN to one that can read {repository}.")
     if isinstance(error, errors.OfflineModeIsEnabled):
         return FetchError(f"HF_HUB_OFFLINE is set, and {repository} is not on this machine; unset it to download.")
-    if isinstance(error, _client().ConnectError | _client().ConnectTimeout):
-        return FetchError(f"{host} cannot be reached; check the network, or set HF_ENDPOINT to a mirror.")
-    if isinstance(error, _client().TransportError | ConnectionError):
-        return FetchError(f"The connection to {host} was lost too often; download again.")
     if isinstance(error, PermissionError):
         return FetchError(f"The cache is not writable ({error}); set HF_HOME to a directory that is.")
     if status is not None:
         return FetchError(f"{host} answered with status {status}; check the name, or try again later.")
+    if isinstance(error, errors.HTTPError | errors.LocalEntryNotFoundError | ConnectionError):
+        return FetchError(f"{host} cannot be reached; check the network, or set HF_ENDPOINT to a mirror.")
     advice = "try it again, or correct the proxy or certificate that the environment names"
     return FetchError.of(error, f"The download of {repository} failed", advice)

@@ -24,7 +24,7 @@ import platformdirs
 
 from specdemo.child import Failure, Limits, result_of
 from specdemo.errors import FolderError, ModelError, UnknownNameError, UsageError, quoted
-from specdemo.files import ASSETS, expand_path, is_text, json_value, link_or_copy, list_folder, writable
+from specdemo.files import ASSETS, expand_path, json_value, link_or_copy, list_folder, writable
 from specdemo.models.catalogue import (
     MODELS_VARIABLE,
     Source,
@@ -91,14 +91,10 @@ def _unique(models: Iterable[Model]) -> Iterator[Model]:
 def _inspect_all(candidates: Iterable[tuple[str, Path]]) -> tuple[list[Model], list[Unusable]]:
     models, unusable = [], []
     for name, path in candidates:
-        if not is_text(name):
-            text = name.encode(errors="replace").decode()
-            unusable.append(Unusable(name=text, reason=f"The name of {text!r} is not valid text; rename it."))
-            continue
         try:
             models.append(inspect_model(path).model_copy(update={"name": name}))
         except ModelError as error:
-            unusable.append(Unusable(name=name, reason=str(error)))
+            unusable.append(Unusable(name=name.encode(errors="replace").decode(), reason=str(error)))
     return models, unusable
 
 
