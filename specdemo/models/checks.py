@@ -97,7 +97,7 @@ def check_pair(target: Model, draft: Model | None) -> PairReport:
             )
         engines.append(EngineReport(engine=name, can_run=refusal is None, memory_needed=needed, reason=remark))
     same = difference is None if compared is not None else None
-    reason = difference or next((engine.reason for engine in engines if engine.reason), None)
+    reason = next((engine.reason for engine in engines if engine.reason), None)
     return PairReport(
         target=target, draft=draft, same_tokenizer=same, engines=tuple(engines), memory_free=free, reason=reason
     )

@@ -20,14 +20,6 @@ from specdemo.models.catalogue import (
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import inspect_model
 from specdemo.models.library import draft_for, find_model, other_programs_files, source_of
-from tests.support import mutants
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "tiny.gguf"
-    path.write_bytes(mutants.header())
-    return path
 
 
 def put(file: Path, place: Path) -> Path:
@@ -121,6 +113,7 @@ def test_a_pair_of_the_catalogue_begins_with_its_settings_once_it_is_here(
     renamed = put(local_folder(source) or Path(), tmp_path / "elsewhere" / "renamed.gguf")
     assert draft_for(inspect_model(renamed)) == inspect_folder(ASSETS / "smollm2-draft")
     assert source_of(inspect_model(renamed)) == source
+    assert defaults_of(inspect_model(renamed)) == defaults
     renamed.write_bytes(renamed.read_bytes()[:-1] + b"x")
     assert draft_for(inspect_model(renamed)) is None, "another file of the same size"
     pair = default_pair()

@@ -1,8 +1,6 @@
-import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -12,15 +10,12 @@ from specdemo.models.catalogue import (
     PAIR_VARIABLE,
     changed_settings,
     default_pair,
-    default_runtime,
-    defaults_of,
     find,
     local_folder,
     pair_settings,
 )
 from specdemo.models.converted import convert_pair, traced_runtime
 from specdemo.models.devices import multiplies_int8
-from specdemo.models.gguf import inspect_gguf
 from specdemo.records import ModelPair
 from specdemo.results.words import notes
 from specdemo.strategies import Auto, Confidence, Constant, Lookup, Suffix
@@ -80,12 +75,6 @@ def test_its_head_predicts_what_it_writes(monkeypatch: pytest.MonkeyPatch) -> No
     rounds = comparison.speculative.rounds[:-1]
     proposed, accepted = sum(len(step.proposed or ()) for step in rounds), sum(step.accepted for step in rounds)
     assert accepted > proposed * 0.4 > 0
-
-
-def test_a_copy_of_its_file_has_the_same_defaults(tmp_path: Path) -> None:
-    copy = Path(shutil.copy(str(FILE), tmp_path / "mine.gguf"))
-    assert defaults_of(inspect_gguf(copy)) == find("smollm2-eagle3").defaults
-    assert default_runtime(inspect_gguf(copy)).dynamic_quantization == "auto"
 
 
 @pytest.mark.parametrize("name", ["smollm2", "smollm2-eagle3"])
