@@ -217,8 +217,8 @@ class Token(Record):
 
 
 class DraftToken(Record):
-    """`id` is None if only the number of proposals was reported. `copied` from the text so far, not drafted. A rejected
-    one has the likeliest tokens of both distributions, if they are known.
+    """`id` is None if only the number of proposals was reported. `copied` from the text so far, not drafted. A
+    rejected one has the likeliest tokens of both distributions, if they are known.
     """
 
     id: Count | None
