@@ -44,56 +44,19 @@ _WORD_CACHE = 20_000  # as in GenAI's reader
 
 def write_tokenizer(file: Path, header: Header, folder: Path) -> None:
     """Write the tokenizer and the detokenizer."""
-    kinds = read_array(file, header.metadata.get("tokenizer.ggml.token_type"))
-    texts, merges = (
-        [text.decode(errors="replace") for text in read_array(file, header.metadata.get(f"tokenizer.ggml.{name}"))]
-        for name in ("tokens", "merges")
-    )
-    special = {id_ for id_, kind in enumerate(kinds) if kind in (_CONTROL, _USER_DEFINED)}
-    vocabulary = [
-        text.encode() if id_ in special else apply_unicode_to_bytes(text, return_corrupted_tokens=True)
-        for id_, text in enumerate(texts)
-    ]
-    pairs, reachable = _used_merges(header.file, texts, merges)
-    merging = (_WordsFirst if keeps_whole_words(header) else BPETokenizationStep)(
-        vocab=[token if texts[id_] in reachable else b"" for id_, token in enumerate(vocabulary)],
-        merges=[tuple(map(apply_unicode_to_bytes, pair)) for pair in pairs],
-        added_tokens={vocabulary[id_]: id_ for id_ in sorted(special)},
-        cache_capacity=_WORD_CACHE,
-    )
-    if isinstance(merging, _WordsFirst):
-        merging.words = vocabulary
-    bos, eos, padding = (header.integer(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos", "padding"))
     pipeline = TokenizerPipeline()
-    pipeline.add_steps(
-        [
-            SpecialTokensSplit.from_string_iter(texts[id_] for id_ in sorted(special)),
-            *(
-                RegexSplitStep(pattern, behaviour="isolate", mergeable=False)
-                for pattern in SPLITS[header.text("tokenizer.ggml.pre") or "default"]
-            ),
-            merging,
-            TruncationStep(NO_LIMIT),  # by which GenAI tells a text from the tokens that are added to it
-            CombineSegmentsStep([*([AddToken(_token_id=bos)] if adds_bos(header) else []), Sequence()]),
-            PaddingStep(_token_id=padding, pad_right=False),
-            VocabDecoderStep(vocabulary, [id_ for id_, kind in enumerate(kinds) if kind == _CONTROL]),
-            FuseStep(),
-            UTF8ValidateStep(),
-        ]
-    )
-    model = pipeline.get_tokenizer_ov_subgraph()
+    pipeline.add_steps(_steps(file, header))
+    model, detokenizer = pipeline.get_tokenizer_ov_subgraph(), pipeline.get_detokenizer_ov_subgraph()
     outputs = [model.output(name) for name in ("input_ids", "attention_mask")]
     tokenizer = openvino.Model(outputs, model.get_parameters(), "tokenizer")
     tokenizer.add_sinks(model.get_sinks())
-    detokenizer = pipeline.get_detokenizer_ov_subgraph()
     change_outputs_type(tokenizer, openvino.Type.i64)
     change_inputs_type(detokenizer, openvino.Type.i64)
-    template = header.text("tokenizer.chat_template")
     facts = {
-        "bos_token_id": bos,
-        "eos_token_id": eos,
-        "pad_token_id": padding,
-        "chat_template": template,
+        "bos_token_id": header.integer("tokenizer.ggml.bos_token_id"),
+        "eos_token_id": header.integer("tokenizer.ggml.eos_token_id"),
+        "pad_token_id": header.integer("tokenizer.ggml.padding_token_id"),
+        "chat_template": header.text("tokenizer.chat_template"),
         "openvino_tokenizers_version": version("openvino-tokenizers"),  # without it GenAI always adds a BOS token
     }
     for name, network in (("openvino_tokenizer", tokenizer), ("openvino_detokenizer", detokenizer)):
@@ -101,6 +64,42 @@ def write_tokenizer(file: Path, header: Header, folder: Path) -> None:
             if value is not None:
                 network.set_rt_info(value, key)
         openvino.save_model(network, folder / f"{name}.xml", compress_to_fp16=False)
+
+
+def _steps(file: Path, header: Header) -> list[Any]:
+    kinds = read_array(file, header.metadata.get("tokenizer.ggml.token_type"))
+    texts, merges = (
+        [text.decode(errors="replace") for text in read_array(file, header.metadata.get(f"tokenizer.ggml.{name}"))]
+        for name in ("tokens", "merges")
+    )
+    special = [id_ for id_, kind in enumerate(kinds) if kind in (_CONTROL, _USER_DEFINED)]
+    tokens = [apply_unicode_to_bytes(text, return_corrupted_tokens=True) for text in texts]
+    for id_ in special:
+        tokens[id_] = texts[id_].encode()
+    pairs, reachable = _used_merges(header.file, texts, merges)
+    merging = (_WordsFirst if keeps_whole_words(header) else BPETokenizationStep)(
+        vocab=[token if text in reachable else b"" for text, token in zip(texts, tokens, strict=True)],
+        merges=[tuple(map(apply_unicode_to_bytes, pair)) for pair in pairs],
+        added_tokens={tokens[id_]: id_ for id_ in special},
+        cache_capacity=_WORD_CACHE,
+    )
+    if isinstance(merging, _WordsFirst):
+        merging.words = tokens
+    bos = [AddToken(_token_id=header.integer("tokenizer.ggml.bos_token_id"))] if adds_bos(header) else []
+    return [
+        SpecialTokensSplit.from_string_iter(texts[id_] for id_ in special),
+        *(
+            RegexSplitStep(pattern, behaviour="isolate", mergeable=False)
+            for pattern in SPLITS[header.text("tokenizer.ggml.pre") or "default"]
+        ),
+        merging,
+        TruncationStep(NO_LIMIT),  # by which GenAI tells a text from the tokens that are added to it
+        CombineSegmentsStep([*bos, Sequence()]),
+        PaddingStep(_token_id=header.integer("tokenizer.ggml.padding_token_id"), pad_right=False),
+        VocabDecoderStep(tokens, [id_ for id_, kind in enumerate(kinds) if kind == _CONTROL]),
+        FuseStep(),
+        UTF8ValidateStep(),
+    ]
 
 
 def _used_merges(file: str, tokens: list[str], merges: list[str]) -> tuple[list[tuple[str, str]], set[str]]:
