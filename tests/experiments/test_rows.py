@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specdemo.capabilities import EngineName
-from specdemo.engines.base import Decoder
+from specdemo.engines.base import Batch, Decoder
 from specdemo.errors import PromptError, RunError
 from specdemo.experiments.plan import PRESETS, Axes, Plan, grid
 from specdemo.experiments.prompts import Task
@@ -17,6 +17,7 @@ from specdemo.racing.costs import measure_costs
 from specdemo.records import Costs, ModelPair, Request
 from specdemo.results.metrics import perfect
 from specdemo.settings import GenerationSettings
+from specdemo.strategies import Plain, Strategy
 from tests.support.scripted import ScriptedEngine
 
 PAIR = ScriptedEngine().pair
@@ -156,6 +157,20 @@ def test_several_requests_at_once_gain_less_and_are_compared_with_plain_ones_of_
     assert one.tpot is not None
     assert one.tpot[1] < one.tpot[0]
     assert one.mean_acceptance_length == pytest.approx(many.mean_acceptance_length, rel=0.1)
+
+
+def test_every_second_repeat_reverses_the_blocks() -> None:
+    """So that drift favours neither side."""
+    plain: list[bool] = []
+
+    class Watched(ScriptedEngine):
+        def batch(self, strategy: Strategy) -> Batch:
+            plain.append(isinstance(strategy, Plain))
+            return super().batch(strategy)
+
+    finished(PRESETS["load"].plan(PAIR, TASKS, GENAI, {"concurrency": (2,)}, repeats=3), lambda *_: Watched())
+    warm_and_measured = [kind for block in (False, True, True, False, False, True) for kind in (block, block)]
+    assert plain == warm_and_measured
 
 
 def test_percentiles_are_those_of_all_requests_of_all_repeats() -> None:

@@ -58,6 +58,15 @@ def test_a_gap_beyond_rounding_is_a_fault() -> None:
     assert found.why[-1] == "Outputs differ from token 6 on."
 
 
+@pytest.mark.parametrize(
+    ("gap", "rounding", "near"), [(0.038, 0.02, True), (0.042, 0.02, False), (4e-4, 0, True), (6e-4, 0, False)]
+)
+def test_a_near_tie_is_a_gap_of_at_most_twice_the_rounding(gap: float, rounding: float, near: bool) -> None:
+    """Either probability may be off by it; kernels in f32 differ by 5e-4."""
+    plain, speculative = (Alternative(id=1, text="a", probability=0.5 * math.exp(-part)) for part in (0, gap))
+    assert Divergence(index=1, plain=plain, speculative=speculative, rounding=rounding).near_tie is near
+
+
 def test_identical_sampled_or_remote_outputs_have_no_divergence() -> None:
     assert compared(ScriptedEngine()).divergence is None
     parted = compared(ScriptedEngine(diverges_at=5))

@@ -27,6 +27,19 @@ def test_a_trial_keeps_every_step_of_both_sides() -> None:
     assert all(seconds > 0 for _, _, seconds in trial.round_steps)
 
 
+def test_a_trial_is_compared_with_the_plain_runs_on_both_sides() -> None:
+    class Drifting(ScriptedEngine):
+        """Every run's steps take 10 ms longer than those of the run before it."""
+
+        def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
+            self.step += 0.01
+            return super().decoder(request, costs)
+
+    (trial,) = trials(Drifting(step=0), "Say", [LONG], None)
+    assert trial is not None
+    assert trial.plain_seconds == pytest.approx(40 * (0.01 + 0.03) / 2)
+
+
 def test_plain_runs_are_shared_unless_they_sample_differently() -> None:
     plain: list[Request] = []
 
