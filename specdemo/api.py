@@ -18,7 +18,7 @@ from specdemo.engines.base import Engine, check_prompt
 from specdemo.errors import UnknownNameError, UsageError, quoted
 from specdemo.experiments.plan import PRESETS, Axes
 from specdemo.experiments.prompts import chosen_tasks, read_prompts, typed_tasks
-from specdemo.experiments.report import Report, report, write
+from specdemo.experiments.report import Report, build_report, write
 from specdemo.experiments.rows import run as measure
 from specdemo.exports import schema
 from specdemo.exports.html import FILE_KINDS
@@ -284,7 +284,7 @@ def experiment(
                 on_progress(state)
             bar.set_description(state.doing if isinstance(state, Progress) else state.name)
     assert last is not None, "an experiment begins with a state"
-    finished = report(last.result)
+    finished = build_report(last.result)
     if path is not None:
         write(finished, Path(path))
     return finished

@@ -24,7 +24,7 @@ from specdemo.cli.terminal import interruptible, print_report, progress, show_co
 from specdemo.errors import UsageError, quoted
 from specdemo.experiments.plan import PRESETS, Axes, Plan, Preset
 from specdemo.experiments.prompts import chosen_tasks, read_prompts, typed_tasks
-from specdemo.experiments.report import report, write
+from specdemo.experiments.report import build_report, write
 from specdemo.experiments.rows import Result, fastest, points, run
 from specdemo.files import write_json
 from specdemo.models.converted import convert_pair
@@ -148,7 +148,7 @@ def _values(axis: str, text: str) -> list[Any]:
 
 def _report(result: Result, path: str | None) -> None:
     """Print the report, or everything as JSON; write its files, if there is a path."""
-    measured = report(result)
+    measured = build_report(result)
     if path == "-":
         write_json(measured.data(), "-", indent=None)
         return

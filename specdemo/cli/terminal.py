@@ -15,8 +15,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from specdemo.cli.signals import on_signal
-from specdemo.experiments.report import Report
-from specdemo.experiments.report import Table as ReportTable
+from specdemo.experiments.report import Part, Report
 from specdemo.files import colours
 from specdemo.racing.race import RaceEvent
 from specdemo.records import SIDES, Comparison, Model, Phase
@@ -129,13 +128,13 @@ def print_report(report: Report) -> None:
     console = safe_console()
     for sentence in report.opening:
         console.print(Text(sentence))
-    for number, table in enumerate(report.tables.values()):
-        console.print(_table(table if number else table._replace(title=report.title)))
+    for table in report.tables:
+        console.print(_table(table))
     for note in report.notes:
         console.print(Text(note, "dim"))
 
 
-def _table(content: ReportTable) -> Table:
+def _table(content: Part) -> Table:
     """Return a table whose title explains the brackets, instead of each cell: terminals are narrow."""
     columns = [Column(name, overflow="fold") for name in content.columns]
     intervals = any(INTERVAL in cell for row in content.rows for cell in row)

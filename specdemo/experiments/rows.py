@@ -46,8 +46,7 @@ _NO_TEXT = "The text ended at its first token."
 
 class Row(Record):
     """One trial of a variant; without it, `problem` gives the reason. A block of several requests at once has no
-    prompt; its `ttft` and `tpot` are means of its requests, plain and speculative, in seconds, `ttfts` and `tpots`
-    those of every request.
+    prompt; its `ttft` and `tpot` are the seconds of every request, plain and speculative.
     """
 
     variant: str
@@ -56,10 +55,8 @@ class Row(Record):
     prompt_tokens: int | None = None
     repeat: int
     trial: Trial | None
-    ttft: tuple[float, float] | None = None
-    tpot: tuple[float, float] | None = None
-    ttfts: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
-    tpots: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
+    ttft: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
+    tpot: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
     problem: str | None = None
 
 
@@ -93,15 +90,21 @@ class Result(Record):
         return any(row.trial is not None for row in self.rows)
 
 
-Percentiles = tuple[float, float, float]  # P50, P95, P99
+class Latency(Record):
+    """In seconds, over requests."""
+
+    mean: float
+    p50: float
+    p95: float
+    p99: float
 
 
 class Point(Record):
     """Figures of one variant, over all its rows or a `part` of them, such as a task.
 
     τ and α are ratios of sums; None if the engine does not report rounds or proposals. Tokens per second are those of
-    the speculative runs and of their plain neighbours. `ttft` and `tpot` are means over blocks, in seconds, and
-    `ttft_percentiles` and `tpot_percentiles` P50, P95 and P99 of all requests, both plain and speculative.
+    the speculative runs and of their plain neighbours. `ttft` and `tpot` are those of all requests of its blocks,
+    plain and speculative.
     """
 
     variant: str
@@ -114,10 +117,8 @@ class Point(Record):
     sampled: bool = False
     tokens_per_second: float
     plain_tokens_per_second: float
-    ttft: tuple[float, float] | None = None
-    tpot: tuple[float, float] | None = None
-    ttft_percentiles: tuple[Percentiles, Percentiles] | None = None
-    tpot_percentiles: tuple[Percentiles, Percentiles] | None = None
+    ttft: tuple[Latency, Latency] | None = None
+    tpot: tuple[Latency, Latency] | None = None
 
     @property
     def outputs(self) -> str:
@@ -160,25 +161,22 @@ def _point(name: str, part: str, done: Sequence[tuple[Row, Trial]], *, tried: in
         identical_runs=sum(trial.identical for trial in trials),
         tokens_per_second=tokens / sum(trial.seconds for trial in trials),
         plain_tokens_per_second=tokens / sum(trial.plain_seconds for trial in trials),
-        ttft=_means([row.ttft for row in rows]),
-        tpot=_means([row.tpot for row in rows]),
-        ttft_percentiles=_percentiles([row.ttfts for row in rows]),
-        tpot_percentiles=_percentiles([row.tpots for row in rows]),
+        ttft=_latencies([row.ttft for row in rows]),
+        tpot=_latencies([row.tpot for row in rows]),
     )
 
 
-def _means(pairs: Sequence[tuple[float, float] | None]) -> tuple[float, float] | None:
-    known = [pair for pair in pairs if pair is not None]
-    return (fmean(plain for plain, _ in known), fmean(speculative for _, speculative in known)) if known else None
-
-
-def _percentiles(rows: Sequence[tuple[Sequence[float], Sequence[float]]]) -> tuple[Percentiles, Percentiles] | None:
-    """Interpolated, of all requests; None if there are none."""
-    sides = [[seconds for row in rows for seconds in row[side]] for side in (0, 1)]
-    if not all(sides):
+def _latencies(rows: Sequence[tuple[Sequence[float], Sequence[float]]]) -> tuple[Latency, Latency] | None:
+    """Return both sides' latencies over all requests; None if there are none."""
+    plain, speculative = ([seconds for row in rows for seconds in row[side]] for side in (0, 1))
+    if not plain or not speculative:
         return None
-    plain, speculative = (np.percentile(side, (50, 95, 99)).tolist() for side in sides)
-    return tuple(plain), tuple(speculative)
+    return _latency(plain), _latency(speculative)
+
+
+def _latency(seconds: Sequence[float]) -> Latency:
+    p50, p95, p99 = np.percentile(seconds, (50, 95, 99)).tolist()
+    return Latency(mean=fmean(seconds), p50=p50, p95=p95, p99=p99)
 
 
 def fastest(candidates: Iterable[Point]) -> Point | None:
@@ -353,9 +351,8 @@ class _State:
         plain, row = measured[""], partial(Row, task="", prompt="", repeat=group.repeat)
         for name in group.order:
             block = measured[name]
-            latencies = {"ttfts": (plain.ttft, block.ttft), "tpots": (plain.tpot, block.tpot)}
-            ttft, tpot = ((fmean(side) for side in sides) for sides in latencies.values())
-            yield row(variant=name, trial=block.against(plain), ttft=tuple(ttft), tpot=tuple(tpot), **latencies)
+            latencies = {"ttft": (plain.ttft, block.ttft), "tpot": (plain.tpot, block.tpot)}
+            yield row(variant=name, trial=block.against(plain), **latencies)
 
     @property
     def seconds(self) -> float:

@@ -16,11 +16,10 @@ from specdemo.engines.base import Engine
 from specdemo.errors import SettingsError, SpecdemoError, capitalised
 from specdemo.experiments.plan import PRESETS, Plan, Variant
 from specdemo.experiments.prompts import Task, chosen_tasks, read_prompts, typed_tasks
-from specdemo.experiments.report import conclude, report, write
+from specdemo.experiments.report import build_report, conclude, write
 from specdemo.experiments.rows import Loaded, Result, points, run
 from specdemo.racing.worker import WithEngine, with_loader
 from specdemo.records import Costs, ModelPair, Progress
-from specdemo.results.figures import as_data
 from specdemo.settings import GenerationSettings
 from specdemo.text import counted, percent, printable
 from specdemo.ui import events
@@ -41,14 +40,7 @@ def board(progress: Progress[Result]) -> str:
     """Return the parts of the board as JSON; `board.js` shows each on a card."""
     if not progress.result.measured:
         return EMPTY
-    content = report(progress.result)
-    parts = [
-        {"title": "Conclusion", "paragraphs": content.opening},
-        *(chart._asdict() | {"figure": as_data(chart.figure)} for chart in content.charts.values()),
-        *(table._asdict() for table in content.tables.values()),
-        {"title": "About these figures", "paragraphs": content.notes},
-    ]
-    return json.dumps(parts, ensure_ascii=False)
+    return json.dumps(build_report(progress.result).board(), ensure_ascii=False)
 
 
 def variant_choices(preset: str, pair: ModelPair, *values: Any) -> dict[str, Any]:
@@ -125,7 +117,7 @@ class MeasureCallbacks:
         if state is None or not state.result.measured:
             yield [gr.skip(), *unchanged, *idle]
             return
-        finished = report(state.result)
+        finished = build_report(state.result)
         best = finished.conclusion.best
         use = gr.update(visible=best is not None, value=f"Use {best} in Compare")
         setting = None if best is None else state.result.variants[best].settings
@@ -286,7 +278,7 @@ def measure_tab(shared: Shared, compare: CompareTab) -> None:
             message = gr.HTML(elem_id="measure-message", elem_classes="message")
         board = view("board", '<div class="board race"></div>', elem_id="measure-board")
         files = gr.File(
-            label="Reports: JSON, Markdown, and HTML that opens offline", visible=False, elem_id="measure-reports"
+            label="Report: JSON, and HTML that opens offline", visible=False, elem_id="measure-reports"
         )
         best, card = gr.State(None), gr.Textbox(visible=False)  # not beside tabs, where Gradio miscounts them
     inputs = [session_open, pair, file, skip_bad, preset, ticked, text, limit, tokens, minutes, *controls.values()]

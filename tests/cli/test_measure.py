@@ -32,7 +32,7 @@ def test_a_benchmark_prints_its_conclusion_and_writes_its_files(
     data = json.loads(out.read_text())
     assert " ".join(capsys.readouterr().out.split()).startswith(data["conclusion"])
     assert all(point["identical_runs"] == point["runs"] for point in data["points"])
-    assert sorted(path.suffix for path in tmp_path.glob("out.*")) == [".html", ".json", ".md"]
+    assert sorted(path.suffix for path in tmp_path.glob("out.*")) == [".html", ".json"]
     assert len(data["rows"]) == 4
 
 

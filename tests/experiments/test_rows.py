@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from specdemo.capabilities import EngineName
@@ -11,8 +10,8 @@ from specdemo.engines.base import Batch, Decoder
 from specdemo.errors import PromptError, RunError
 from specdemo.experiments.plan import PRESETS, Axes, Plan, grid
 from specdemo.experiments.prompts import Task
-from specdemo.experiments.report import report
-from specdemo.experiments.rows import Loaded, Result, points, run
+from specdemo.experiments.report import build_report
+from specdemo.experiments.rows import Latency, Loaded, Result, points, run
 from specdemo.racing.costs import measure_costs
 from specdemo.records import Costs, ModelPair, Request
 from specdemo.results.metrics import perfect
@@ -92,7 +91,7 @@ def test_a_measurement_ends_with_its_time_and_names_what_it_did_not_reach(monkey
     result = finished(plan(minutes=0.01, repeats=12))
     assert len(result.rows) == 1
     assert result.complete, "the time is over, and nothing is missing"
-    (note,) = (note for note in report(result).notes if note.startswith("Not reached within the time: lookahead "))
+    (note,) = (note for note in build_report(result).notes if note.startswith("Not reached within the time: lookahead "))
     assert note.count("lookahead") == len(GRID) - 1
     together = PRESETS["load"].plan(PAIR, TASKS, GENAI, {"concurrency": (1, 2)}, minutes=0.01)
     assert len(finished(together).rows) == 1
@@ -153,9 +152,9 @@ def test_several_requests_at_once_gain_less_and_are_compared_with_plain_ones_of_
     assert many.tokens_per_second > one.tokens_per_second
     assert many.ttft is not None
     assert one.ttft is not None
-    assert many.ttft[0] > one.ttft[0], "they wait for each other's prefill"
+    assert many.ttft[0].mean > one.ttft[0].mean, "they wait for each other's prefill"
     assert one.tpot is not None
-    assert one.tpot[1] < one.tpot[0]
+    assert one.tpot[1].mean < one.tpot[0].mean
     assert one.mean_acceptance_length == pytest.approx(many.mean_acceptance_length, rel=0.1)
 
 
@@ -177,11 +176,11 @@ def test_percentiles_are_those_of_all_requests_of_all_repeats() -> None:
     result = finished(PRESETS["load"].plan(PAIR, TASKS, GENAI, {"concurrency": (2,)}, repeats=2))
     slow, fast = tuple(float(n) for n in range(51)), tuple(float(n) for n in range(51, 101))
     rows = [
-        row.model_copy(update={"ttfts": (part, (1.0, 3.0)), "tpots": (part, part)})
+        row.model_copy(update={"ttft": (part, (1.0, 3.0)), "tpot": (part, part)})
         for row, part in zip(result.rows, (slow, fast), strict=True)
     ]
     (point,) = points(result.model_copy(update={"rows": tuple(rows)}))
-    assert np.ravel(point.ttft_percentiles or ()) == pytest.approx([50, 95, 99, 2, 3, 3])
-    table = report(result).tables["latencies"]
-    assert [row[:2] for row in table.rows] == [("concurrency 2", "plain"), ("concurrency 2", "speculative")]
+    assert point.ttft == (Latency(mean=50, p50=50, p95=95, p99=99), Latency(mean=2, p50=2, p95=3, p99=3))
+    *_, table = build_report(result).tables
+    assert [row[:2] for row in table.rows] == [["concurrency 2", "plain"], ["concurrency 2", "speculative"]]
     assert table.columns[2:6] == ["TTFT mean", "TTFT P50", "TTFT P95", "TTFT P99"]

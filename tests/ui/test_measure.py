@@ -51,7 +51,7 @@ def test_a_measurement_says_how_long_it_takes_shows_what_it_measures_and_offers_
     boards = [json.loads(update[1]) for update in updates if isinstance(update[1], str)]
     assert boards[0] == json.loads(EMPTY), "nothing of an earlier one stays"
     assert "traced constant" in str(boards[-1])
-    assert [Path(path).suffix for path in last[2]["value"]] == [".json", ".md", ".html"]
+    assert [Path(path).suffix for path in last[2]["value"]] == [".json", ".html"]
     assert isinstance(last[3], GenerationSettings)
     assert (last[4]["visible"], last[5]["value"]) == (True, START)
 
