@@ -5,6 +5,7 @@ to the pair's own. Expected errors are `SpecdemoError`s whose message says what 
 """
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from html import escape
@@ -249,7 +250,6 @@ def experiment(
     repeats: int | None = None,
     minutes: float | None = None,
     path: str | Path | None = None,
-    skip_bad: bool = False,
     progress: bool | None = None,
     on_progress: Callable[[Progress[Any]], None] = lambda state: None,
     **chosen: Any,
@@ -257,8 +257,8 @@ def experiment(
     """Measure prompts × settings × repeats, as `specdemo measure` does, or a preset such as "tune" or "bench".
 
     `prompts` are texts, a `Path` to a file of prompts, or by default the bundled suite. At most `limit` of them are
-    measured, and of a file never more than 10,000, from all its categories in turn. `skip_bad` skips entries of a
-    file that are not prompts. `chosen` are settings, and what varies, such as `lookaheads=[2, 4]`. `path` is a .json
+    measured, and of a file never more than 10,000, from all its categories in turn; a warning names entries that are
+    not prompts. `chosen` are settings, and what varies, such as `lookaheads=[2, 4]`. `path` is a .json
     file to write, with an HTML report next to it. `progress`: see `compare`. `on_progress` is called after every run.
     """
     if preset not in PRESETS:
@@ -269,7 +269,9 @@ def experiment(
     if prompts is None or isinstance(prompts, Path):
         most = limit or (named.limit if prompts is None else None)
         file = None if prompts is None else read_prompts(prompts)
-        tasks = chosen_tasks(file, pair.models.target.prompts, most, skip_bad=skip_bad)
+        if file is not None and file.bad:
+            warnings.warn(f"Left out of {file.name}: {file.problems}.", stacklevel=2)
+        tasks = chosen_tasks(file, pair.models.target.prompts, most)
     else:
         tasks = typed_tasks([prompts] if isinstance(prompts, str) else prompts)
     plan = named.plan(pair.models, tasks, settings, axes, repeats=repeats, minutes=minutes)

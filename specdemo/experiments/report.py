@@ -1,6 +1,6 @@
-"""From rows to one report: a conclusion, tables and charts, on the page, in the terminal, as JSON, and as an HTML file
-that opens offline and shows what the page shows. Names of prompts, models and files are foreign text: whatever shows
-a cell escapes it.
+"""From rows to one report: a conclusion, tables and charts, for page and terminal, as JSON, and as an HTML file that
+opens offline and shows what the page shows. Names of prompts, models and files are foreign text: whatever shows a cell
+escapes it.
 """
 
 from collections import defaultdict

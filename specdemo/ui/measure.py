@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -75,7 +74,6 @@ class MeasureCallbacks:
         session_open: bool,
         pair: ModelPair,
         file: str | None,
-        skip_bad: bool,
         preset: str,
         ticked: list[str],
         text: str,
@@ -90,14 +88,14 @@ class MeasureCallbacks:
         unchanged = [gr.skip()] * 4
         typed = [line.strip() for line in text.splitlines() if line.strip()]
         waiting = [notice("Reading the prompts …"), *unchanged, *busy]
-        reading: dict[str, Any] = {"waiting": waiting, **_UNREADABLE}
+        reading: dict[str, Any] = {"waiting": waiting, **_READ_FAILURE}
         try:
             tasks = typed_tasks(typed)
             if file is not None or not typed:
                 prompts = None
                 if file is not None:
                     prompts = yield from events.run_in_child(read_prompts, Path(file), **reading)
-                tasks = chosen_tasks(prompts, pair.target.prompts, int(limit), skip_bad=skip_bad)
+                tasks = chosen_tasks(prompts, pair.target.prompts, int(limit))
             plan = _plan(preset, pair, tasks, int(tokens), values, minutes=minutes)
             variants = {name: variant for name, variant in plan.variants.items() if name in ticked}
             if not variants:
@@ -220,29 +218,19 @@ def outcome(result: Result, settings: GenerationSettings) -> Outcome:
     return Outcome(chosen, card | {"columns": ["setting", "speedup", ""]})
 
 
-_BUNDLED = "Prompts from the bundled suite, unless you type some or choose a file."
-_PARQUET = " Parquet files need the extra parquet, or pip install pyarrow, where this page runs."
-_UNREADABLE = {"what": "This file cannot be read", "otherwise": "choose one with fewer prompts"}
+_PROMPTS_HINT = html("paragraph", "Prompts from the bundled suite, unless you type some or choose a file.")
+_READ_FAILURE = {"what": "This file cannot be read", "otherwise": "choose one with fewer prompts"}
 
 
-def no_file() -> str:
-    """Say where prompts come from, and what a file may need before it is chosen."""
-    return html("paragraph", _BUNDLED if find_spec("pyarrow") else _BUNDLED + _PARQUET)
-
-
-def preview(path: str | None) -> Iterator[list[Any]]:
-    """Yield updates of the prompts read from a file, and of the choice to skip unusable entries."""
+def preview(path: str) -> Iterator[list[str]]:
+    """Yield updates of the prompts read from a file."""
+    waiting = [notice("Reading the prompts …")]
     try:
-        waiting = [notice("Reading the prompts …"), gr.update(visible=False, value=False)]
-        if path is None:
-            yield [no_file(), waiting[1]]
-            return
-        prompts = yield from events.run_in_child(read_prompts, Path(path), waiting=waiting, **_UNREADABLE)
-        prompts.usable(skip_bad=True)
+        prompts = yield from events.run_in_child(read_prompts, Path(path), waiting=waiting, **_READ_FAILURE)
         lines = (html("paragraph", printable(line, lines=True)) for line in (*prompts.about(), *prompts.first()))
-        yield ["".join(lines), gr.update(visible=bool(prompts.bad), value=False)]
+        yield ["".join(lines)]
     except SpecdemoError as error:
-        yield [alert(error), waiting[1]]
+        yield [alert(error)]
 
 
 def measure_tab(shared: Shared, compare: CompareTab) -> None:
@@ -273,18 +261,15 @@ def measure_tab(shared: Shared, compare: CompareTab) -> None:
                 file = gr.UploadButton(
                     "Upload prompts", file_types=_FILES, elem_id="measure-suite", scale=0, min_width=220
                 )
-            suite = gr.HTML(no_file(), elem_id="measure-suite-name")
-            skip_bad = gr.Checkbox(label="Skip entries without a prompt", visible=False, elem_id="measure-skip-bad")
+            suite = gr.HTML(_PROMPTS_HINT, elem_id="measure-suite-name")
             message = gr.HTML(elem_id="measure-message", elem_classes="message")
         board = view("board", '<div class="board race"></div>', elem_id="measure-board")
-        files = gr.File(
-            label="Report: JSON, and HTML that opens offline", visible=False, elem_id="measure-reports"
-        )
+        files = gr.File(label="Report: JSON, and HTML that opens offline", visible=False, elem_id="measure-reports")
         best, card = gr.State(None), gr.Textbox(visible=False)  # not beside tabs, where Gradio miscounts them
-    inputs = [session_open, pair, file, skip_bad, preset, ticked, text, limit, tokens, minutes, *controls.values()]
+    inputs = [session_open, pair, file, preset, ticked, text, limit, tokens, minutes, *controls.values()]
     events.queue_for_engine(start, callbacks.measure, inputs, [message, board, files, best, use, start, stop_button])
     events.stop_on(stop_button.click, shared.sessions, "measure")
-    file.upload(preview, file, [suite, skip_bad], **events.PRIVATE, **events.FILES)
+    file.upload(preview, file, suite, **events.PRIVATE, **events.FILES)
     gr.on(
         [preset.change, pair.change, controls["engine"].change, controls["drafter"].change],
         variant_choices,

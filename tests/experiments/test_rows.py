@@ -91,7 +91,9 @@ def test_a_measurement_ends_with_its_time_and_names_what_it_did_not_reach(monkey
     result = finished(plan(minutes=0.01, repeats=12))
     assert len(result.rows) == 1
     assert result.complete, "the time is over, and nothing is missing"
-    (note,) = (note for note in build_report(result).notes if note.startswith("Not reached within the time: lookahead "))
+    (note,) = (
+        note for note in build_report(result).notes if note.startswith("Not reached within the time: lookahead ")
+    )
     assert note.count("lookahead") == len(GRID) - 1
     together = PRESETS["load"].plan(PAIR, TASKS, GENAI, {"concurrency": (1, 2)}, minutes=0.01)
     assert len(finished(together).rows) == 1

@@ -18,7 +18,7 @@ from specdemo.settings import GenerationSettings
 from specdemo.ui.compare import QUICK
 from specdemo.ui.controls import NAMES, start_values
 from specdemo.ui.events import job_updates
-from specdemo.ui.measure import EMPTY, START, MeasureCallbacks, no_file, outcome, variant_choices, with_current
+from specdemo.ui.measure import EMPTY, START, MeasureCallbacks, outcome, variant_choices, with_current
 from specdemo.ui.session import with_chat_cache
 from tests.support.scripted import ScriptedEngine
 
@@ -42,7 +42,7 @@ class Sessions:
 def measured(ticked: list[str], *, preset: str = "Compare all strategies") -> list[list[Any]]:
     """Updates of message, board, files, best setting, its button, start and stop."""
     callbacks = MeasureCallbacks(Sessions())  # type: ignore[arg-type]
-    return list(callbacks.measure(VISITOR, True, ENGINE.pair, None, False, preset, ticked, "Say", 1, 40, 1, *VALUES))
+    return list(callbacks.measure(VISITOR, True, ENGINE.pair, None, preset, ticked, "Say", 1, 40, 1, *VALUES))
 
 
 def test_a_measurement_says_how_long_it_takes_shows_what_it_measures_and_offers_the_best() -> None:
@@ -139,9 +139,3 @@ def test_finished_results_stay_after_a_stop() -> None:
         assert result_of(updates(half, error=error)) == half
     assert [*updates(error=EngineError())][-1][1] == gr.skip()
     assert "before anything was measured" in [*updates()][-1][0]
-
-
-def test_the_package_that_parquet_needs_is_named_before_a_file_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    for found in (None, object()):
-        monkeypatch.setattr("specdemo.ui.measure.find_spec", {"pyarrow": found}.get)
-        assert ("pip install pyarrow" in no_file()) == (found is None)
