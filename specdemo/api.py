@@ -20,7 +20,7 @@ from specdemo.errors import UnknownNameError, UsageError, quoted
 from specdemo.experiments.plan import PRESETS, Axes
 from specdemo.experiments.prompts import chosen_tasks, read_prompts, typed_tasks
 from specdemo.experiments.report import Report, build_report, write
-from specdemo.experiments.rows import run as measure
+from specdemo.experiments.rows import measure
 from specdemo.exports import schema
 from specdemo.exports.html import FILE_KINDS
 from specdemo.files import json_file, read_bytes, write_bytes
@@ -45,7 +45,7 @@ from specdemo.results.summary import summarise
 from specdemo.settings import GenerationSettings, require_effect
 
 OWN_DRAFT = "own"  # the draft on this machine that fits the target best
-_MOST_BYTES = 2**26  # of a file with a comparison: the longest take about a tenth
+_MAX_BYTES = 2**26  # of a file with a comparison: the longest take about a tenth
 _HEIGHT = 640  # pixels of a replay in a notebook
 
 
@@ -142,7 +142,7 @@ class Run:
 
 def open_run(path: str | Path) -> Run:
     """Read a run from a JSON file written by the page, the terminal or `Run.save`."""
-    text = read_bytes(Path(path), _MOST_BYTES, "a JSON file of a comparison")
+    text = read_bytes(Path(path), _MAX_BYTES, "a JSON file of a comparison")
     return Run(schema.from_text(text, "choose another file"))
 
 

@@ -25,7 +25,7 @@ from specdemo.errors import UsageError, quoted
 from specdemo.experiments.plan import PRESETS, Axes, Plan, Preset
 from specdemo.experiments.prompts import chosen_tasks, read_prompts, typed_tasks
 from specdemo.experiments.report import build_report, write
-from specdemo.experiments.rows import Result, run
+from specdemo.experiments.rows import Result, measure
 from specdemo.files import write_json
 from specdemo.models.converted import convert_pair
 from specdemo.records import MAX_TOKENS, Progress
@@ -84,7 +84,7 @@ def _measure(options: argparse.Namespace, preset: Preset) -> None:
     result = None
     try:
         with interruptible() as stop, progress("starting", quiet=options.quiet) as show:
-            for state in run(plan, options.load_engine, stop=stop, began=began):
+            for state in measure(plan, options.load_engine, stop=stop, began=began):
                 result = state.result
                 show(state.doing, _details(state))
         if stop():

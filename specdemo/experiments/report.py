@@ -1,6 +1,6 @@
 """From rows to one report: a conclusion, tables and charts, for page and terminal, as JSON, and as an HTML file that
-opens offline and shows what the page shows. Names of prompts, models and files are foreign text: whatever shows a cell
-escapes it.
+opens offline and shows what the page shows. Names of prompts, models and files are foreign text: whatever shows them
+escapes them.
 """
 
 from collections import defaultdict
@@ -231,12 +231,6 @@ def _notes(result: Result, measured: Sequence[Point], best: str | None) -> Itera
     for problem in dict.fromkeys(row.problem for row in result.rows if row.problem is not None):
         names = dict.fromkeys(row.variant for row in result.rows if row.problem == problem)
         yield f"Left out for {', '.join(names)}: {problem}"
-    for name, facts in result.engines.items():
-        if (costs := facts.costs) is not None:
-            passes = {n: metrics.verify_cost(costs, n) for n in (2, 5, 17)}  # of lookahead 1, 4 and 16
-            lengths = "".join(f", v({n}) = {cost:.2f}" for n, cost in passes.items() if cost is not None)
-            drafting = f", c = {number(metrics.draft_cost(costs))}"
-            yield f"Step costs, {name}: plain step {milliseconds(costs.plain_step)}{drafting}{lengths}."
 
 
 def options_of(result: Result, name: str) -> str:

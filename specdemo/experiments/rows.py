@@ -18,7 +18,7 @@ import numpy as np
 from specdemo.capabilities import EngineName
 from specdemo.engines.base import Engine
 from specdemo.errors import PromptError, RunError
-from specdemo.experiments.concurrent import blocks
+from specdemo.experiments.concurrent import run_blocks
 from specdemo.experiments.plan import Group, Plan, Stage, Variant
 from specdemo.experiments.prompts import Task
 from specdemo.racing.costs import known_costs, recall
@@ -32,8 +32,8 @@ from specdemo.results.metrics import answer
 from specdemo.settings import GenerationSettings
 from specdemo.text import counted
 
-TRIES = 2  # of each setting, before its runs are shortened: a second run shows how much the first says
-LEAST_TOKENS = 8  # of a shortened run: in fewer, neither side settles
+MIN_TRIALS = 2  # of each setting, before its runs are shortened: a second run shows how much the first says
+MIN_TOKENS = 8  # of a shortened run: in fewer, neither side settles
 COSTS_SHARE = 0.2  # of a time limit, at most, for step costs: trying the settings is what is asked for
 WARM_SHARE = 0.2  # of the time left, for rounds of each setting beforehand, which compile what it needs
 
@@ -191,7 +191,7 @@ class Loaded(NamedTuple):
     costs: Costs | None
 
 
-def run(
+def measure(
     plan: Plan,
     load: Load | None = None,
     *,
@@ -204,7 +204,7 @@ def run(
     `began`: when it was asked for, by `perf_counter`, whose times all processes share; now, if None. Closes engines
     that `load` returned, but not the one in `loaded`. SpecdemoError: an engine failed, or nothing could be measured.
     """
-    state, session = _State(plan, stop, began), ""
+    state, session = _Measurement(plan, stop, began), ""
     yield state.progress("starting")
     with ExitStack() as engines:
         for stage in plan.stages():
@@ -223,7 +223,7 @@ def run(
                 engine, costs = loaded
             state.facts[stage.session] = EngineFacts(environment=engine.environment, costs=costs)
             yield state.progress("warming up")
-            for _ in state.measure(stage, engine, costs):
+            for _ in state.run(stage, engine, costs):
                 yield state.progress(f"measuring {state.reach}".rstrip())
     if stop():
         return
@@ -241,7 +241,7 @@ def _of_task(settings: GenerationSettings, task: Task) -> GenerationSettings:
     return settings.model_copy(update={"system_prompt": task.system_prompt}) if task.system_prompt else settings
 
 
-class _State:
+class _Measurement:
     """The rows so far, facts about engines, and the clock. `reach` says what the time allows, once that is known."""
 
     def __init__(self, plan: Plan, stop: Stop, began: float | None = None) -> None:
@@ -252,7 +252,7 @@ class _State:
         self.warm: tuple[str, str] | None = None  # session and drafter of what was rehearsed last
         self.answers: dict[tuple[str, ...], str] = {}  # the target's own, by system prompt and all turns so far
 
-    def measure(self, stage: Stage, engine: Engine, costs: Costs | None) -> Iterator[Row]:
+    def run(self, stage: Stage, engine: Engine, costs: Costs | None) -> Iterator[Row]:
         def over() -> bool:  # not before the first row of all
             return self.stop() or (bool(self.rows) and self.over(stage.until))
 
@@ -284,16 +284,16 @@ class _State:
         return known_costs(engine, stop=self.stop, bound=bound) if needed else recall(engine.name, engine.pair)
 
     def fit(self, plain: Run) -> None:
-        """Shorten runs until the time allows `TRIES` of each variant, by the pace of a plain run."""
+        """Shorten runs until the time allows `MIN_TRIALS` of each variant, by the pace of a plain run."""
         plan, number = self.plan, len(self.plan.variants)
         tokens, sessions = plan.settings.max_new_tokens, len({variant.session for variant in plan.variants.values()})
         left = (plan.minutes or 0) * 60 - self.seconds * sessions  # each takes as long to load
         step = metrics.decode_seconds(plain) / max(len(plain.rounds), 1)
 
-        def tries(tokens: int) -> float:  # a trial is a speculative run and a plain one
+        def trials_for(tokens: int) -> float:  # a trial is a speculative run and a plain one
             return left / (2 * (plain.prefill.seconds + tokens * step)) / number
 
-        while tries(tokens) < TRIES and tokens > LEAST_TOKENS:
+        while trials_for(tokens) < MIN_TRIALS and tokens > MIN_TOKENS:
             tokens -= 1
         update = {"max_new_tokens": tokens}
         shorter = {
@@ -301,7 +301,7 @@ class _State:
             for name, variant in plan.variants.items()
         }
         self.plan = replace(plan, settings=plan.settings.model_copy(update=update), variants=shorter)
-        most = min(max(int(tries(tokens)), 1), plan.repeats * len(plan.tasks))
+        most = min(max(int(trials_for(tokens)), 1), plan.repeats * len(plan.tasks))
         each = f"each about {most} times" if most > 1 else "most of them once"
         self.reach = f"{counted(number, 'setting')}, {each}, at most {tokens} tokens a run"
 
@@ -345,7 +345,7 @@ class _State:
         requests |= {variant.name: Request.of("", variant.settings) for variant in variants}
         if group.repeat % 2 == 0:
             requests = dict(reversed(requests.items()))
-        measured = blocks(engine, requests, self.plan.tasks, concurrency, f"{group.repeat} {concurrency}", stop)
+        measured = run_blocks(engine, requests, self.plan.tasks, concurrency, f"{group.repeat} {concurrency}", stop)
         if measured is None:
             return
         plain, row = measured[""], partial(Row, task="", prompt="", repeat=group.repeat)

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import gradio as gr
 
@@ -15,8 +15,8 @@ from specdemo.engines.base import Engine
 from specdemo.errors import SettingsError, SpecdemoError, capitalised
 from specdemo.experiments.plan import PRESETS, Plan, Variant
 from specdemo.experiments.prompts import Task, chosen_tasks, read_prompts, typed_tasks
-from specdemo.experiments.report import build_report, conclude, write
-from specdemo.experiments.rows import Loaded, Result, points, run
+from specdemo.experiments.report import Part, build_report, conclude, write
+from specdemo.experiments.rows import Loaded, Result, measure, points
 from specdemo.racing.worker import WithEngine, with_loader
 from specdemo.records import Costs, ModelPair, Progress
 from specdemo.settings import GenerationSettings
@@ -32,13 +32,13 @@ from specdemo.ui.views import script, view
 _FILES = [".txt", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".gz"]
 _BY_TITLE = {preset.title: name for name, preset in PRESETS.items() if name != "measure"}
 START = "Measure"
-EMPTY = "[]"
+EMPTY_BOARD = "[]"
 
 
 def board(progress: Progress[Result]) -> str:
     """Return the parts of the board as JSON; `board.js` shows each on a card."""
     if not progress.result.measured:
-        return EMPTY
+        return EMPTY_BOARD
     return json.dumps(build_report(progress.result).board(), ensure_ascii=False)
 
 
@@ -106,8 +106,8 @@ class MeasureCallbacks:
             return
         size = f"{counted(len(variants), 'variant')}, {counted(len(tasks), 'prompt')}"
         started = notice(f"{size}, {minutes:g} min with loading. {events.WAITING}")
-        yield [started, EMPTY, gr.update(visible=False), None, gr.update(visible=False), *busy]
-        job = partial(with_loader, pair=pair, work=partial(run, plan, began=perf_counter()))
+        yield [started, EMPTY_BOARD, gr.update(visible=False), None, gr.update(visible=False), *busy]
+        job = partial(with_loader, pair=pair, work=partial(measure, plan, began=perf_counter()))
         steps = self._sessions.measure(str(request.session_hash), "measure", job)
         state = yield from events.job_updates(
             steps, lambda message, parts: [message, parts, *unchanged[1:], *busy], board
@@ -137,7 +137,7 @@ class MeasureCallbacks:
         minutes = _MINUTES[effort]
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
-            shorter = settings.model_copy(update={"max_new_tokens": min(settings.max_new_tokens, _MOST_TOKENS)})
+            shorter = settings.model_copy(update={"max_new_tokens": min(settings.max_new_tokens, _MAX_TOKENS)})
             plan = PRESETS["tune"].plan(pair, typed_tasks([prompt]), shorter, minutes=minutes)
             plan = replace(plan, variants=with_current(plan, shorter))
         except SpecdemoError as error:
@@ -156,48 +156,43 @@ class MeasureCallbacks:
         if state is None or not state.result.complete:  # stopped or failed, as the message says
             yield [gr.skip(), "", *idle, *unchanged]
             return
-        result = outcome(state.result, shorter)
-        yield [FIND_HELP, json.dumps([result.card], ensure_ascii=False), *idle, *apply_setting(result.settings)]
+        chosen, part = search_result(state.result, shorter)
+        yield [FIND_HELP, json.dumps([part._asdict()], ensure_ascii=False), *idle, *apply_setting(chosen)]
 
 
 _MINUTES = {QUICK: 0.5, THOROUGH: 3.0}
-_MOST_TOKENS = 64  # of a run; `run` shortens them until every setting is tried
+_MAX_TOKENS = 64  # of a run; `measure` shortens them until every setting is tried
 
 
 def _run_loaded(
     engine: Engine, *, stop: Callable[[], bool], costs: Costs | None, plan: Plan, began: float
 ) -> Iterator[Progress[Result]]:
-    yield from run(plan, loaded=Loaded(engine, costs), stop=stop, began=began)
+    yield from measure(plan, loaded=Loaded(engine, costs), stop=stop, began=began)
 
 
 def with_current(plan: Plan, settings: GenerationSettings) -> dict[str, Variant]:
     variants = dict(plan.variants)
     if all(variant.settings.strategy != settings.strategy for variant in variants.values()):
         name = settings.strategy.description
-        values = {"policy": name}
+        values = {"strategy": name}
         variants[name] = Variant(name=name, values=values, settings=settings, runtime=plan.pair.runtime)
     return variants
 
 
-class Outcome(NamedTuple):
-    """Settings to apply, if they are clearly faster than the current ones, and a card that says so."""
-
-    settings: GenerationSettings | None
-    card: dict[str, Any]
-
-
-def outcome(result: Result, settings: GenerationSettings) -> Outcome:
+def search_result(result: Result, settings: GenerationSettings) -> tuple[GenerationSettings | None, Part]:
+    """Return the settings to apply, if they are clearly faster than these, and a part of the page that says so."""
     measured = points(result)
     conclusion = conclude(result, measured)
-    best = next((point for point in measured if point.variant == conclusion.best), None)
-    strategies = {point.variant: result.variants[point.variant].settings.strategy for point in measured}
-    current = next((point for point in measured if strategies[point.variant] == settings.strategy), None)
+    by_name = {point.variant: point for point in measured}
+    best = by_name.get(conclusion.best or "")
+    now = next((name for name, each in result.variants.items() if each.settings.strategy == settings.strategy), "")
+    current = by_name.get(now)
     title, chosen = f"Kept: {settings.strategy.description}", None
     if best is None:
         sentence = conclusion.sentence
     elif current is None:
         sentence = "There was no time to measure your setting."
-    elif current.variant == best.variant:
+    elif current is best:
         sentence = "Nothing that was tried is faster."
     elif current.speedup.high >= best.speedup.low:
         sentence = f"{capitalised(best.variant)} is not clearly faster."
@@ -205,17 +200,15 @@ def outcome(result: Result, settings: GenerationSettings) -> Outcome:
         title, chosen = f"Set: {best.variant}", result.variants[best.variant].settings
         sentence = f"Decoding is now about {percent(best.speedup.ratio / current.speedup.ratio - 1)} faster."
     ranked = sorted(measured, key=lambda point: -point.speedup.ratio)
-    compared = {point.variant: point for point in (current, best, *ranked) if point is not None}
     rows = [
-        [f"{name}, yours before" if point is current else name, str(point.speedup), counted(point.runs, "run")]
-        for name, point in sorted([*compared.items()][:2], key=lambda item: -item[1].speedup.ratio)
+        (f"{point.variant}, yours before" if point is current else point.variant, str(point.speedup))
+        for point in [point for point in ranked if point in (best, current)] or ranked[:2]
     ]
-    missing = len(result.variants) - len({row.variant for row in result.rows})
     remark = f"Runs of at most {result.settings.max_new_tokens} tokens with this prompt."
+    missing = len(result.variants) - len(measured)
     if missing and best is not None:  # else the sentence says so
         remark += f" There was no time for {missing} of {len(result.variants)} settings."
-    card = {"title": title, "paragraphs": [sentence], "rows": rows, "remark": remark}
-    return Outcome(chosen, card | {"columns": ["setting", "speedup", ""]})
+    return chosen, Part(title, [sentence], ("setting", "speedup"), rows, remark=remark)
 
 
 _PROMPTS_HINT = html("paragraph", "Prompts from the bundled suite, unless you type some or choose a file.")

@@ -3,7 +3,7 @@
     python -m tests.benchmarks.mutations [--number 40] [--seed 0] [--rooms results racing experiments decoding]
 
 Each mutant is a copy of the package in which one operator, number or condition differs. Only the tests of its room
-run, without models and browsers. Prints what survived; some of it is equivalent, such as a limit that nothing reaches.
+run, without models and browsers. Some survivors are equivalent, such as a limit that nothing reaches.
 """
 
 import argparse

@@ -11,7 +11,7 @@ from specdemo.errors import PromptError, RunError
 from specdemo.experiments.plan import PRESETS, Axes, Plan, grid
 from specdemo.experiments.prompts import Task
 from specdemo.experiments.report import build_report
-from specdemo.experiments.rows import Latency, Loaded, Result, points, run
+from specdemo.experiments.rows import Latency, Loaded, Result, measure, points
 from specdemo.racing.costs import measure_costs
 from specdemo.records import Costs, ModelPair, Request
 from specdemo.results.metrics import perfect
@@ -36,12 +36,12 @@ def plan(**options: Any) -> Plan:
 
 
 def finished(made: Plan, load: Callable[..., Any] = load, **options: Any) -> Result:
-    *_, last = run(made, load, **options)
+    *_, last = measure(made, load, **options)
     return last.result
 
 
 def test_every_variant_runs_on_every_prompt_in_every_repeat() -> None:
-    states = list(run(plan(variants=grid(PAIR, SETTINGS, Axes(strategies=STRATEGIES))), load))
+    states = list(measure(plan(variants=grid(PAIR, SETTINGS, Axes(strategies=STRATEGIES))), load))
     result = states[-1].result
     assert {(row.variant, row.prompt, row.repeat) for row in result.rows} == {
         (name, task.name, repeat) for name in STRATEGIES for task in TASKS for repeat in range(3)
@@ -65,7 +65,7 @@ def test_speedups_are_those_of_the_script() -> None:
 def test_an_engine_loaded_beforehand_stays_loaded() -> None:
     engine = ScriptedEngine()
     engine.close = lambda: pytest.fail("it belongs to somebody else")  # type: ignore[method-assign]
-    *_, last = run(plan(), loaded=Loaded(engine, measure_costs(engine)))
+    *_, last = measure(plan(), loaded=Loaded(engine, measure_costs(engine)))
     assert last.result.complete
     assert engine.requests == 0
 
@@ -104,7 +104,7 @@ def test_runs_are_shortened_until_every_setting_is_tried_within_the_time(
 ) -> None:
     monkeypatch.setattr("specdemo.experiments.rows.perf_counter", lambda: 10.0)
     whole, half, least = (
-        [*run(plan(minutes=(10 + seconds) / 60, repeats=1), lambda *_: ScriptedEngine(), began=0.0)][-2]
+        [*measure(plan(minutes=(10 + seconds) / 60, repeats=1), lambda *_: ScriptedEngine(), began=0.0)][-2]
         for seconds in (len(GRID) * 2 * 2 * 0.67, len(GRID) * 2 * 2 * 0.35, 0.01)
     )
     assert whole.doing == f"measuring {len(GRID)} settings, each about 2 times, at most 61 tokens a run"

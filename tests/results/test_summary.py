@@ -16,7 +16,7 @@ from specdemo.records import NOT_USED, Comparison, DraftCounts, Move, Round, War
 from specdemo.results import metrics
 from specdemo.results.estimate import Speedup
 from specdemo.results.summary import Summary, expectation, headline_of, summarise, times
-from specdemo.results.warnings import warnings
+from specdemo.results.warnings import find_warnings
 from specdemo.results.words import run_words, shared_words
 from specdemo.settings import GenerationSettings
 from tests.support.machines import MACHINES, simulated
@@ -219,14 +219,14 @@ def test_the_speedup_of_a_perfect_draft() -> None:
 
 def test_many_rounds_without_an_accepted_proposal_cause_a_warning() -> None:
     wrong = compare(ScriptedEngine(wrong=range(99)), ignore_eos=True, max_new_tokens=20)
-    (warning,) = warnings(wrong)
+    (warning,) = find_warnings(wrong)
     assert warning.reason.startswith("No proposal was accepted in 18 rounds")
     assert "made for another target" in warning.reason
     few = compare(ScriptedEngine(wrong=range(99)), ignore_eos=True, max_new_tokens=8, num_assistant_tokens=8)
     assert sum(len(step.proposed or ()) for step in few.speculative.rounds) > 18
-    assert list(warnings(few)) == []  # most of these proposals were never judged
+    assert list(find_warnings(few)) == []  # most of these proposals were never judged
     environment = wrong.environment.model_copy(update={"openvino_genai": NOT_USED})
-    (warning,) = warnings(wrong.model_copy(update={"environment": environment}))
+    (warning,) = find_warnings(wrong.model_copy(update={"environment": environment}))
     assert warning.reason.endswith("Check which draft the server was started with.")
 
 
@@ -234,12 +234,12 @@ def test_the_obstacle_to_any_gain_is_named() -> None:
     comparison = compare(ScriptedEngine())
     fast, slow = (costs_of(draft=draft, verify=(1.0, 1.1, 1.2)) for draft in (0.1, 0.95))
     assert kinds(comparison, costs=fast) == []
-    (warning,) = warnings(comparison.model_copy(update={"costs": slow}))
+    (warning,) = find_warnings(comparison.model_copy(update={"costs": slow}))
     assert "a draft step takes 0.95 times as long as a plain step" in warning.reason
     lookup = comparison.settings.model_copy(update={"drafter": "lookup"})
     assert kinds(comparison, costs=slow, settings=lookup) == []
     arithmetic = costs_of(draft=0.06, verify=(1, 2.05, 3.1, 4.1))
-    (warning,) = warnings(comparison.model_copy(update={"costs": arithmetic}))
+    (warning,) = find_warnings(comparison.model_copy(update={"costs": arithmetic}))
     assert "a pass over 4 tokens takes 4.1 times as long as a plain step" in warning.reason
 
 
