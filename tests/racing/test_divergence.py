@@ -9,19 +9,14 @@ from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import EngineError
 from specdemo.exports import schema
-from specdemo.racing.race import find_divergence, race, run_alone
-from specdemo.records import Alternative, Comparison, Divergence, Request
+from specdemo.racing.race import find_divergence, run_alone
+from specdemo.records import Alternative, Divergence, Request
 from specdemo.results.agreement import divergence_reason
 from specdemo.results.summary import summarise
 from specdemo.settings import GenerationSettings, Sampling
 from tests.conftest import PROMPTS
+from tests.support.proposals import compared
 from tests.support.scripted import ScriptedEngine
-
-
-def compared(engine: ScriptedEngine, **settings: object) -> Comparison:
-    *_, comparison = race(engine, "Say", GenerationSettings.checked(**settings))
-    assert isinstance(comparison, Comparison)
-    return comparison
 
 
 def test_a_near_tie_is_reported_as_harmless() -> None:
