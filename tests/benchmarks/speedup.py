@@ -3,9 +3,9 @@
     python -m tests.benchmarks.speedup [--target NAME] [--drafts NAME … lookup] [--engines traced genai]
         [--lookaheads 1 2 3] [--weights exact|int4|int8] [--prompts FILE.jsonl] [--limit 12] [--tokens 128]
 
-Every prompt is raced once with every combination, in random order, so that drift favours none. Prints speedups (plain /
-speculative seconds per token, prefill excluded) and milliseconds per token of both sides. If the target is a GGUF file,
-llama.cpp's server also decodes these prompts plainly, by its own clock.
+Every prompt is raced once with every combination, in random order, so that drift favours none. Prints speedups (plain
+seconds / speculative seconds per token, prefill excluded) and milliseconds per token of both sides. If the target is
+a GGUF file, llama.cpp's server also decodes these prompts plainly, by its own clock.
 """
 
 import argparse
