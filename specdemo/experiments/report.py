@@ -174,10 +174,7 @@ def _tables(measured: Sequence[Point], by_task: Sequence[Point]) -> Iterator[Par
     if len({point.part for point in by_task}) > 1:
         yield _table(
             "By task",
-            [
-                {"variant": point.variant, "task": point.part, "speculation": _call(point.speedup), **_cells(point)}
-                for point in by_task
-            ],
+            [{"variant": point.variant, "task": point.part, **_cells(point)} for point in by_task],
         )
     if latencies := [row for point in measured for row in _latencies(point)]:
         yield _table("Latencies of requests", latencies)

@@ -5,13 +5,12 @@ neighbours almost equally, so they are compared, never distant runs. With severa
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from statistics import fmean
 from time import perf_counter
-from typing import NamedTuple
 
 import numpy as np
 
@@ -52,7 +51,6 @@ class Row(Record):
     variant: str
     task: str
     prompt: str
-    prompt_tokens: int | None = None
     repeat: int
     trial: Trial | None
     ttft: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
@@ -184,25 +182,13 @@ def fastest(candidates: Iterable[Point]) -> Point | None:
     return max(candidates, key=lambda point: round(point.speedup.ratio, 3), default=None)
 
 
-class Loaded(NamedTuple):
-    """An engine loaded beforehand, with its step costs; it stays loaded."""
-
-    engine: Engine
-    costs: Costs | None
-
-
 def measure(
-    plan: Plan,
-    load: Load | None = None,
-    *,
-    loaded: Loaded | None = None,
-    stop: Stop = lambda: False,
-    began: float | None = None,
+    plan: Plan, load: Load, *, keep: bool = False, stop: Stop = lambda: False, began: float | None = None
 ) -> Iterator[Progress[Result]]:
     """Measure, yielding progress at the start and after every row, until `stop` returns True.
 
     `began`: when it was asked for, by `perf_counter`, whose times all processes share; now, if None. Closes engines
-    that `load` returned, but not the one in `loaded`. SpecdemoError: an engine failed, or nothing could be measured.
+    that `load` returned, unless `keep`. SpecdemoError: an engine failed, or nothing could be measured.
     """
     state, session = _Measurement(plan, stop, began), ""
     yield state.progress("starting")
@@ -212,15 +198,14 @@ def measure(
                 return
             if state.rows and state.over(stage.until):  # while the engine of another was loaded
                 continue
-            if loaded is None and session != stage.session:
+            if session != stage.session:
                 yield state.progress(f"loading {stage.session}")
                 engines.close()
-                assert load is not None, "one of both is given"
-                engine, session = engines.enter_context(closing(load(stage.engine, stage.pair))), stage.session
+                engine, session = load(stage.engine, stage.pair), stage.session
+                if not keep:
+                    engines.callback(engine.close)
                 yield state.progress("measuring step costs")
                 costs = state.costs(engine)
-            elif loaded is not None:
-                engine, costs = loaded
             state.facts[stage.session] = EngineFacts(environment=engine.environment, costs=costs)
             yield state.progress("warming up")
             for _ in state.run(stage, engine, costs):
@@ -315,13 +300,10 @@ class _Measurement:
         left = [*able]
         try:
             history = self.history(engine, task)
-            earlier = [text for turn in history for text in (turn.prompt, turn.answer)]
-            text = " ".join(filter(None, [task.system_prompt, *earlier, task.prompt]))
-            length = engine.count_tokens(text)
             settings = [_of_task(self.plan.settings_of(name, group.repeat), task) for name in able]
             for trial in trials(engine, task.prompt, settings, costs, stop, history):
                 problem = None if trial is not None else _NO_TEXT
-                yield row(variant=left.pop(0), prompt_tokens=length, trial=trial, problem=problem)
+                yield row(variant=left.pop(0), trial=trial, problem=problem)
         except PromptError as error:
             yield from (row(variant=name, trial=None, problem=str(error)) for name in left)
 

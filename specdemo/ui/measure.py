@@ -16,7 +16,7 @@ from specdemo.errors import SettingsError, SpecdemoError, capitalised
 from specdemo.experiments.plan import PRESETS, Plan, Variant
 from specdemo.experiments.prompts import Task, chosen_tasks, read_prompts, typed_tasks
 from specdemo.experiments.report import Part, build_report, conclude, write
-from specdemo.experiments.rows import Loaded, Result, measure, points
+from specdemo.experiments.rows import Result, measure, points
 from specdemo.racing.worker import WithEngine, with_loader
 from specdemo.records import Costs, ModelPair, Progress
 from specdemo.settings import GenerationSettings
@@ -147,8 +147,7 @@ class MeasureCallbacks:
         yield [started, "", *busy, *unchanged]
         # load the pair as for a run, so that neither this search nor the next run loads it again
         work = partial(_run_loaded, plan=plan, began=perf_counter())
-        # a quick search has no time to measure step costs, and uses them only if they are known
-        job = WithEngine(settings.engine, with_chat_cache(pair, settings), work, calibrate=effort != QUICK)
+        job = WithEngine(settings.engine, with_chat_cache(pair, settings), work, calibrate=False)
         steps = self._sessions.measure(str(request.session_hash), "find", job)
         state = yield from events.job_updates(
             steps, lambda message, _: [message, "", *busy, *unchanged], after_stop="nothing was changed"
@@ -167,7 +166,7 @@ _MAX_TOKENS = 64  # of a run; `measure` shortens them until every setting is tri
 def _run_loaded(
     engine: Engine, *, stop: Callable[[], bool], costs: Costs | None, plan: Plan, began: float
 ) -> Iterator[Progress[Result]]:
-    yield from measure(plan, loaded=Loaded(engine, costs), stop=stop, began=began)
+    yield from measure(plan, lambda *_: engine, keep=True, stop=stop, began=began)
 
 
 def with_current(plan: Plan, settings: GenerationSettings) -> dict[str, Variant]:

@@ -11,7 +11,7 @@ from specdemo.errors import PromptError, RunError
 from specdemo.experiments.plan import PRESETS, Axes, Plan, grid
 from specdemo.experiments.prompts import Task
 from specdemo.experiments.report import build_report
-from specdemo.experiments.rows import Latency, Loaded, Result, measure, points
+from specdemo.experiments.rows import Latency, Result, measure, points
 from specdemo.racing.costs import measure_costs
 from specdemo.records import Costs, ModelPair, Request
 from specdemo.results.metrics import perfect
@@ -65,7 +65,7 @@ def test_speedups_are_those_of_the_script() -> None:
 def test_an_engine_loaded_beforehand_stays_loaded() -> None:
     engine = ScriptedEngine()
     engine.close = lambda: pytest.fail("it belongs to somebody else")  # type: ignore[method-assign]
-    *_, last = measure(plan(), loaded=Loaded(engine, measure_costs(engine)))
+    *_, last = measure(plan(), lambda *_: engine, keep=True)
     assert last.result.complete
     assert engine.requests == 0
 

@@ -11,7 +11,7 @@ from specdemo.child import result_of
 from specdemo.errors import EngineError
 from specdemo.experiments.plan import PRESETS, Axes, Plan, grid
 from specdemo.experiments.prompts import typed_tasks
-from specdemo.experiments.rows import Loaded, Result, measure
+from specdemo.experiments.rows import Result, measure
 from specdemo.racing.worker import Engines, Job
 from specdemo.records import Phase, Progress
 from specdemo.settings import GenerationSettings
@@ -75,7 +75,7 @@ def tuned(now: GenerationSettings, lookaheads: tuple[int, ...]) -> tuple[Plan, R
     variants = grid(ENGINE.pair, SETTINGS, Axes(lookaheads=lookaheads))
     plan = Plan(ENGINE.pair, typed_tasks(["Say"]), SETTINGS, variants, repeats=2)
     plan = Plan(**vars(plan) | {"variants": with_current(plan, now)})
-    *_, last = measure(plan, loaded=Loaded(ENGINE, None))
+    *_, last = measure(plan, lambda *_: ENGINE)
     return plan, last.result
 
 
