@@ -96,6 +96,11 @@ class Part(NamedTuple):
     figure: Figure | None = None
     remark: str = ""
 
+    def data(self) -> dict[str, Any]:
+        """Return what is not empty, as `assets/page/board.js` shows it."""
+        shown = {name: value for name, value in self._asdict().items() if name != "figure" and value}
+        return shown if self.figure is None else shown | {"figure": as_data(self.figure)}
+
 
 @dataclass(frozen=True)
 class Report:
@@ -135,10 +140,8 @@ class Report:
         }
 
     def board(self) -> list[dict[str, Any]]:
-        """Return the parts in order, as `assets/page/board.js` shows them."""
         opening, notes = Part("Conclusion", self.opening), Part("About these figures", self.notes)
-        parts = (opening, *self.charts.values(), *self.tables, notes)
-        return [part._asdict() | {"figure": part.figure and as_data(part.figure)} for part in parts]
+        return [part.data() for part in (opening, *self.charts.values(), *self.tables, notes)]
 
 
 def build_report(result: Result) -> Report:

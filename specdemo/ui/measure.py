@@ -27,7 +27,7 @@ from specdemo.ui.controls import NAMES, settings_from
 from specdemo.ui.parts import alert, html, notice
 from specdemo.ui.registry import Shared
 from specdemo.ui.session import Sessions, with_chat_cache
-from specdemo.ui.views import script, view
+from specdemo.ui.views import BOARD, script, view
 
 _FILES = [".txt", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".gz"]
 _BY_TITLE = {preset.title: name for name, preset in PRESETS.items() if name != "measure"}
@@ -156,7 +156,7 @@ class MeasureCallbacks:
             yield [gr.skip(), "", *idle, *unchanged]
             return
         chosen, part = search_result(state.result, shorter)
-        yield [FIND_HELP, json.dumps([part._asdict()], ensure_ascii=False), *idle, *apply_setting(chosen)]
+        yield [FIND_HELP, json.dumps([part.data()], ensure_ascii=False), *idle, *apply_setting(chosen)]
 
 
 _MINUTES = {QUICK: 0.5, THOROUGH: 3.0}
@@ -255,7 +255,7 @@ def measure_tab(shared: Shared, compare: CompareTab) -> None:
                 )
             suite = gr.HTML(_PROMPTS_HINT, elem_id="measure-suite-name")
             message = gr.HTML(elem_id="measure-message", elem_classes="message")
-        board = view("board", '<div class="board race"></div>', elem_id="measure-board")
+        board = view("board", BOARD, elem_id="measure-board")
         files = gr.File(label="Report: JSON, and HTML that opens offline", visible=False, elem_id="measure-reports")
         best, card = gr.State(None), gr.Textbox(visible=False)  # not beside tabs, where Gradio miscounts them
     inputs = [session_open, pair, file, preset, ticked, text, limit, tokens, minutes, *controls.values()]
