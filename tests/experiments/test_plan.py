@@ -57,6 +57,8 @@ def test_strategies_are_all_that_the_pair_supports() -> None:
         (SETTINGS, {"strategies": ["magic"]}, "no strategy 'magic'"),
         (GenerationSettings.checked(engine="traced", drafter="suffix"), {"lookaheads": [2]}, "do not affect"),
         (SETTINGS, {"precisions": ["fast"]}, "'fast' is not a precision"),
+        (SETTINGS, {"precisions": ["cache"]}, "'cache' is not a precision"),
+        (SETTINGS, {"precisions": ["clock u8"]}, "'clock u8' is not a precision"),
         (SETTINGS, {"concurrency": [2]}, "one request at a time"),
         (GENAI, {"concurrency": [0]}, "from 1 to 256"),
         (GENAI.model_copy(update={"do_sample": True}), {"concurrency": [2]}, "switch sampling off"),

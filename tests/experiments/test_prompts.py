@@ -163,7 +163,8 @@ def test_parquet_files_may_hold_bytes_and_are_limited(tmp_path: Path, monkeypatc
 
 def test_standard_input_and_whole_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Hi\n\nHo\n")))
-    assert [each.prompt for each in read_prompts(Path("-"), whole=True).tasks] == ["Hi\n\nHo"]
+    file = read_prompts(Path("-"), whole=True)
+    assert (file.name, [each.prompt for each in file.tasks]) == ("standard input", ["Hi\n\nHo"])
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])

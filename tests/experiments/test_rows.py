@@ -88,8 +88,9 @@ def test_each_precision_is_loaded_in_turn_and_closed() -> None:
 def test_a_measurement_ends_with_its_time_and_names_what_it_did_not_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(10**6))  # each reading advances it by a second, so the time limit ends after the first run
     monkeypatch.setattr("specdemo.experiments.rows.perf_counter", lambda: next(clock))
-    result = finished(plan(minutes=0.01, repeats=12))
-    assert len(result.rows) == 1
+    *_, last = measure(plan(minutes=0.01, repeats=12), load)
+    result = last.result
+    assert (len(result.rows), last.limit) == (1, pytest.approx(0.6))
     assert result.complete, "the time is over, and nothing is missing"
     (note,) = (
         note for note in build_report(result).notes if note.startswith("Not reached within the time: lookahead ")
