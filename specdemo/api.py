@@ -5,6 +5,7 @@ to the pair's own. Expected errors are `SpecdemoError`s whose message says what 
 """
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from html import escape
@@ -18,8 +19,8 @@ from specdemo.engines.base import Engine, check_prompt
 from specdemo.errors import UnknownNameError, UsageError, quoted
 from specdemo.experiments.plan import PRESETS, Axes
 from specdemo.experiments.prompts import chosen_tasks, read_prompts, typed_tasks
-from specdemo.experiments.report import Report, report, write
-from specdemo.experiments.rows import run as measure
+from specdemo.experiments.report import Report, build_report, write
+from specdemo.experiments.rows import measure
 from specdemo.exports import schema
 from specdemo.exports.html import FILE_KINDS
 from specdemo.files import json_file, read_bytes, write_bytes
@@ -44,7 +45,7 @@ from specdemo.results.summary import summarise
 from specdemo.settings import GenerationSettings, require_effect
 
 OWN_DRAFT = "own"  # the draft on this machine that fits the target best
-_MOST_BYTES = 2**26  # of a file with a comparison: the longest take about a tenth
+_MAX_BYTES = 2**26  # of a file with a comparison: the longest take about a tenth
 _HEIGHT = 640  # pixels of a replay in a notebook
 
 
@@ -141,7 +142,7 @@ class Run:
 
 def open_run(path: str | Path) -> Run:
     """Read a run from a JSON file written by the page, the terminal or `Run.save`."""
-    text = read_bytes(Path(path), _MOST_BYTES, "a JSON file of a comparison")
+    text = read_bytes(Path(path), _MAX_BYTES, "a JSON file of a comparison")
     return Run(schema.from_text(text, "choose another file"))
 
 
@@ -249,7 +250,6 @@ def experiment(
     repeats: int | None = None,
     minutes: float | None = None,
     path: str | Path | None = None,
-    skip_bad: bool = False,
     progress: bool | None = None,
     on_progress: Callable[[Progress[Any]], None] = lambda state: None,
     **chosen: Any,
@@ -257,8 +257,8 @@ def experiment(
     """Measure prompts × settings × repeats, as `specdemo measure` does, or a preset such as "tune" or "bench".
 
     `prompts` are texts, a `Path` to a file of prompts, or by default the bundled suite. At most `limit` of them are
-    measured, and of a file never more than 10,000, from all its categories in turn. `skip_bad` skips entries of a
-    file that are not prompts. `chosen` are settings, and what varies, such as `lookaheads=[2, 4]`. `path` is a .json
+    measured, and of a file never more than 10,000, from all its categories in turn; a warning names entries that are
+    not prompts. `chosen` are settings, and what varies, such as `lookaheads=[2, 4]`. `path` is a .json
     file to write, with an HTML report next to it. `progress`: see `compare`. `on_progress` is called after every run.
     """
     if preset not in PRESETS:
@@ -269,7 +269,9 @@ def experiment(
     if prompts is None or isinstance(prompts, Path):
         most = limit or (named.limit if prompts is None else None)
         file = None if prompts is None else read_prompts(prompts)
-        tasks = chosen_tasks(file, pair.models.target.prompts, most, skip_bad=skip_bad)
+        if file is not None and file.bad:
+            warnings.warn(f"Left out of {file.name}: {file.problems}.", stacklevel=2)
+        tasks = chosen_tasks(file, pair.models.target.prompts, most)
     else:
         tasks = typed_tasks([prompts] if isinstance(prompts, str) else prompts)
     plan = named.plan(pair.models, tasks, settings, axes, repeats=repeats, minutes=minutes)
@@ -284,7 +286,7 @@ def experiment(
                 on_progress(state)
             bar.set_description(state.doing if isinstance(state, Progress) else state.name)
     assert last is not None, "an experiment begins with a state"
-    finished = report(last.result)
+    finished = build_report(last.result)
     if path is not None:
         write(finished, Path(path))
     return finished

@@ -27,9 +27,9 @@ from collections.abc import Iterator, Sequence
 from reprlib import Repr
 from typing import Any, Self
 
-_QUOTED = 200
+_MAX_CHARACTERS = 200
 _repr = Repr()
-_repr.maxstring = _repr.maxother = _repr.maxlong = _QUOTED
+_repr.maxstring = _repr.maxother = _repr.maxlong = _MAX_CHARACTERS
 
 
 def quoted(value: object) -> str:
@@ -92,7 +92,7 @@ def _rebuilt(kind: type[SpecdemoError], arguments: tuple[Any, ...], state: dict[
 
 ENGINE_FAILED = "The engine failed in this run and has been reset"
 OPENVINO_FAILURES = (RuntimeError, MemoryError)  # of OpenVINO's Python bindings: a `bad_alloc` becomes a MemoryError
-_LONGEST_CAUSE = 1000  # characters shown; the log has everything
+_MAX_CAUSE = 1000  # characters shown; the log has everything
 
 _MEMORY = ("there is not enough memory", "free some, or choose a smaller model or a smaller cache size")
 _FILES = ("this process can open no more files", "raise the limit, as with ulimit -n 1024, and start it again")
@@ -134,7 +134,7 @@ def messages_of(error: BaseException | None) -> str:
             lines.append(f"{kind}: [Errno {link.errno}] {link.strerror}")
         else:
             lines.append(f"{kind}: {link}".removesuffix(": "))
-    return "\n".join(dict.fromkeys(filter(None, lines)))[:_LONGEST_CAUSE].strip()
+    return "\n".join(dict.fromkeys(filter(None, lines)))[:_MAX_CAUSE].strip()
 
 
 def known_cause(error: BaseException) -> tuple[str, str] | None:

@@ -1,4 +1,4 @@
-"""Foreign text made safe to show in terminal, Markdown and page, and numbers in words."""
+"""Foreign text made safe to show in terminal and page, and numbers in words."""
 
 import re
 
@@ -16,10 +16,6 @@ def printable(text: str, *, lines: bool = False) -> str:
 def _escaped(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
-
-
-def cell_markdown(text: str) -> str:
-    return re.sub(r"([\\`*_\[\]<>|&~])", r"\\\1", " ".join(printable(text, lines=True).split()))
 
 
 def counted(count: int, noun: str) -> str:

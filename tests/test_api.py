@@ -88,7 +88,7 @@ def test_measurements_end_in_reports(pair: specdemo.Pair, tmp_path: Path) -> Non
     assert len(tuned.rows) == 2
     assert [*tuned.figures] == ["speedup", "length"]
     assert json.loads(path.read_text())["conclusion"] == tuned.opening[0]
-    assert {each.suffix for each in tmp_path.iterdir()} == {".json", ".md", ".html"}
+    assert {each.suffix for each in tmp_path.iterdir()} == {".json", ".html"}
     with pytest.raises(UsageError, match="no preset 'bensh'; choose bench"):
         specdemo.experiment(pair, preset="bensh")
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.text import cell_markdown, printable, without_folders
+from specdemo.text import printable, without_folders
 
 
 @pytest.mark.parametrize(
@@ -23,10 +23,6 @@ def test_only_line_breaks_and_tabs_stay_unescaped(text: str) -> None:
     assert all(each.isprintable() or each in "\n\t" or ord(each) > 0x9F for each in shown)
     assert printable(shown, lines=True) == shown
     assert not set(printable(text)) & set("\n\r\t\x1b\x9b\u202e\u2028")
-
-
-def test_a_markdown_cell_is_text() -> None:
-    assert cell_markdown("a|b\n<img src=x> [c](d) `e`") == r"a\|b \<img src=x\> \[c\]\(d) \`e\`".replace(r"\(", "(")
 
 
 def test_visitors_see_no_folders() -> None:

@@ -16,7 +16,7 @@ from specdemo.text import printable
 if TYPE_CHECKING:
     from specdemo.racing.worker import EngineFactory  # imports openvino
 
-_UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE, errno.EIO}  # of standard output
+_OUTPUT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE, errno.EIO}  # of standard output
 
 
 def main(arguments: Sequence[str] | None = None, *, load: "EngineFactory | None" = None) -> int:
@@ -54,7 +54,7 @@ def _system_error(error: OSError) -> SpecdemoError:
     """Return the error to report, and discard further output if it cannot be written."""
     if error.filename is not None:  # a path is too long or not accessible
         return SpecdemoError(f"Cannot use {quoted(str(error.filename))} ({error.strerror}); choose another path.")
-    if error.errno not in _UNWRITTEN:
+    if error.errno not in _OUTPUT_ERRORS:
         return SpecdemoError.of(error, "The system refused this", "change what the reason below names")
     with Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())  # otherwise Python complains again at exit

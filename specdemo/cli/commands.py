@@ -15,7 +15,7 @@ from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.version import __version__
 
-_LONGEST = 400
+_MAX_CHARACTERS = 400
 
 
 def build_parser(load: EngineFactory = load_engine) -> argparse.ArgumentParser:
@@ -54,8 +54,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with one sentence instead of the usage. Long arguments in it are shortened."""
-        half = _LONGEST // 2
-        short = message if len(message) <= _LONGEST else f"{message[:half]} … {message[-half:]}"
+        half = _MAX_CHARACTERS // 2
+        short = message if len(message) <= _MAX_CHARACTERS else f"{message[:half]} … {message[-half:]}"
         if short.endswith("required: PROMPT"):
             short = f'Give a prompt, such as: {self.prog} "Once upon a time"'
         self.exit(2, f"specdemo: {capitalised(short)}; {self.prog} --help lists all options.\n")

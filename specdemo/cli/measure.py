@@ -4,7 +4,7 @@ import argparse
 import sys
 from functools import partial
 from pathlib import Path
-from time import monotonic, perf_counter
+from time import perf_counter
 from typing import Any, get_args
 
 from specdemo.cli.options import (
@@ -24,15 +24,13 @@ from specdemo.cli.terminal import interruptible, print_report, progress, show_co
 from specdemo.errors import UsageError, quoted
 from specdemo.experiments.plan import PRESETS, Axes, Plan, Preset
 from specdemo.experiments.prompts import chosen_tasks, read_prompts, typed_tasks
-from specdemo.experiments.report import report, write
-from specdemo.experiments.rows import Result, fastest, points, run
+from specdemo.experiments.report import build_report, write
+from specdemo.experiments.rows import Result, measure
 from specdemo.files import write_json
 from specdemo.models.converted import convert_pair
 from specdemo.records import MAX_TOKENS, Progress
 from specdemo.settings import GenerationSettings, require_effect
 from specdemo.text import counted, printable
-
-_BEST_SECONDS = 1.0  # between searches for the best so far: intervals of thousands of rows take time
 
 
 def add_to(commands: Commands) -> None:
@@ -83,15 +81,12 @@ def _measure(options: argparse.Namespace, preset: Preset) -> None:
     if not options.quiet:
         print(f"specdemo: {size}, up to {counted(plan.total, 'run')}{limit}", file=sys.stderr)
     show_conversion(convert_pair(plan.pair), quiet=options.quiet)
-    result, best, due = None, "", 0.0
+    result = None
     try:
         with interruptible() as stop, progress("starting", quiet=options.quiet) as show:
-            for state in run(plan, options.load_engine, stop=stop, began=began):
+            for state in measure(plan, options.load_engine, stop=stop, began=began):
                 result = state.result
-                if monotonic() > due and (point := fastest(points(result))) is not None:
-                    best = f", best so far: {point.variant} {point.speedup.ratio:.2f}×"
-                    due = monotonic() + _BEST_SECONDS
-                show(state.doing, *_bar(state, best))
+                show(state.doing, _details(state))
         if stop():
             raise KeyboardInterrupt
     finally:  # report finished rows even after Ctrl+C or a failure
@@ -99,14 +94,9 @@ def _measure(options: argparse.Namespace, preset: Preset) -> None:
             _report(result, options.json)
 
 
-def _bar(state: Progress[Result], best: str) -> tuple[str, float, float]:
-    """Return a progress bar's text, how much is done, and the total: seconds if time is limited, else runs."""
-    left, limit = state.seconds_left, state.limit
-    runs = f", {state.done} runs" if limit else f", {state.done} of {state.total} runs"
-    if left is None:
-        return runs + best, state.done, state.total
-    details = f"{runs}, {left // 60:.0f}:{left % 60:02.0f} left{best}"
-    return (details, limit - left, limit) if limit else (details, state.done, state.total)
+def _details(state: Progress[Result]) -> str:
+    left, of = state.seconds_left, "" if state.limit else f" of {state.total}"
+    return f", {state.done}{of} runs" + ("" if left is None else f", {left // 60:.0f}:{left % 60:02.0f} left")
 
 
 def _plan(options: argparse.Namespace, preset: Preset) -> Plan:
@@ -117,9 +107,7 @@ def _plan(options: argparse.Namespace, preset: Preset) -> Plan:
         tasks = typed_tasks(options.texts)
     else:
         file = None if path is None else read_prompts(path)
-        tasks = chosen_tasks(
-            file, pair.target.prompts, limit or (preset.limit if file is None else None), skip_bad=options.skip_bad
-        )
+        tasks = chosen_tasks(file, pair.target.prompts, limit or (preset.limit if file is None else None))
         for line in file.about() if file is not None and not options.quiet else ():
             print(f"specdemo: {printable(line)}", file=sys.stderr)
     axes = {name: _values(name, text) for name in Axes.model_fields if (text := getattr(options, name)) is not None}
@@ -148,7 +136,7 @@ def _values(axis: str, text: str) -> list[Any]:
 
 def _report(result: Result, path: str | None) -> None:
     """Print the report, or everything as JSON; write its files, if there is a path."""
-    measured = report(result)
+    measured = build_report(result)
     if path == "-":
         write_json(measured.data(), "-", indent=None)
         return

@@ -189,6 +189,5 @@ def _show_download(name: str, states: Iterator[Progress[Path | None]]) -> None:
     with progress(f"downloading {name}") as show:
         for state in states:
             left = "" if state.seconds_left is None else f", {state.seconds_left:.0f} s left"
-            sizes = f", {in_units(state.done)} of {in_units(state.total)}{left}"
-            show(f"downloading {name}", sizes, state.done, state.total)
+            show(f"downloading {name}", f", {in_units(state.done)} of {in_units(state.total)}{left}")
     print(f"{name} is on this machine; name it with --target or --draft.")

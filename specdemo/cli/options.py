@@ -61,7 +61,6 @@ def add_prompts(parser: argparse.ArgumentParser, *names: str) -> None:
         metavar="FILE",
         help="prompts as text, CSV, JSON, JSON Lines or Parquet (needs pip install pyarrow); - for standard input",
     )
-    parser.add_argument("--skip-bad", action="store_true", help="skip entries of the file that are not prompts")
     parser.add_argument("--quiet", action="store_true", help="show results only, no progress")
 
 

@@ -1,29 +1,27 @@
 """Output of commands: results in the page's colours, and progress on standard error."""
 
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderHook
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
 from specdemo.cli.signals import on_signal
-from specdemo.experiments.report import Report
-from specdemo.experiments.report import Table as ReportTable
+from specdemo.experiments.report import Part, Report
 from specdemo.files import colours
-from specdemo.racing.race import RaceEvent
-from specdemo.records import SIDES, Comparison, Model, Phase
+from specdemo.records import SIDES, Comparison, Model
 from specdemo.results.estimate import INTERVAL
 from specdemo.results.summary import summarise
 from specdemo.results.words import Piece, PieceKind, pieces, prompt_of
-from specdemo.text import counted, printable
+from specdemo.text import printable
 
 _COLOURS = colours(dark=True)  # the page's; readable on light backgrounds, too
 STYLES: dict[PieceKind, str] = {
@@ -33,7 +31,7 @@ STYLES: dict[PieceKind, str] = {
     "plain": "",
 }
 _LINE_SECONDS = 10.0  # between lines of progress in a log, if standard error is not a terminal
-_MORE = "--explain says why, with formulas."
+_REDRAW_SECONDS = 0.1  # between changes of the line in a terminal
 
 
 class _Printable:
@@ -52,43 +50,15 @@ class _Hook(RenderHook):
         return [_Printable(renderable) for renderable in renderables]
 
 
-def safe_console(*, stderr: bool = False) -> Console:
+def safe_console() -> Console:
     """Return a console that prints text literally: no markup such as [red], no :emoji:, no escape sequences."""
-    console = Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+    console = Console(markup=False, emoji=False, highlight=False)
     console.push_render_hook(_Hook())
     return console
 
 
-@contextmanager
-def racing(*, printed: bool, quiet: bool) -> Iterator[Callable[[RaceEvent], None]]:
-    """Report progress in lines, since a drawing thread would cost time on the clocks. Print the race when it is over,
-    with its headline, and the headline again at the end if repeats changed it.
-    """
-    console, headline, last_printed = safe_console(), "", ""
-    log: Show = (lambda *_: None) if quiet else _lines()
-
-    def show(event: RaceEvent) -> None:
-        nonlocal headline, last_printed
-        if isinstance(event, Comparison):
-            first, headline = not headline, summarise(event).line
-            if event.repeats:
-                log("repeating", f", {counted(len(event.repeats), 'repeat')} so far; Ctrl+C keeps what there is")
-            elif printed and first:
-                print_race(console, event)
-                last_printed = headline
-                console.print(Text(headline, "bold"), soft_wrap=True)
-        elif not headline:
-            log(event.name if isinstance(event, Phase) else "racing")
-
-    try:
-        yield show
-    finally:
-        if printed and headline != last_printed:
-            console.print(Text(headline, "bold"), soft_wrap=True)
-
-
 def print_race(console: Console, comparison: Comparison) -> None:
-    """Print both texts, each token in the style of its outcome, including rejected proposals."""
+    """Print both texts, each token in the style of its outcome, including rejected proposals, and the headline."""
     for side in SIDES:
         run = comparison.side(side)
         text = Text.assemble((f"{side}: ", "bold"), (prompt_of(comparison), "dim"))
@@ -100,6 +70,7 @@ def print_race(console: Console, comparison: Comparison) -> None:
         ("~rejected proposal~", STYLES["rejected"]), (f"  (proposals: {comparison.trace_source})", "dim"),
     )  # fmt: skip
     console.print(legend)
+    console.print(Text(summarise(comparison).line, "bold"), soft_wrap=True)
 
 
 def print_figures(console: Console, comparison: Comparison, *, explained: bool = False) -> None:
@@ -116,7 +87,7 @@ def print_figures(console: Console, comparison: Comparison, *, explained: bool =
         console.print(Text(paragraph))
     if summary.warnings and not explained:
         console.print(Text(summary.warnings[0].reason, "dark_orange"))
-    for note in (summary.made_by, *(summary.notes if explained else [_MORE])):
+    for note in (summary.made_by, *(summary.notes if explained else ["--explain says why, with formulas."])):
         console.print(Text(note, "dim"))
 
 
@@ -129,13 +100,13 @@ def print_report(report: Report) -> None:
     console = safe_console()
     for sentence in report.opening:
         console.print(Text(sentence))
-    for number, table in enumerate(report.tables.values()):
-        console.print(_table(table if number else table._replace(title=report.title)))
+    for table in report.tables:
+        console.print(_table(table))
     for note in report.notes:
         console.print(Text(note, "dim"))
 
 
-def _table(content: ReportTable) -> Table:
+def _table(content: Part) -> Table:
     """Return a table whose title explains the brackets, instead of each cell: terminals are narrow."""
     columns = [Column(name, overflow="fold") for name in content.columns]
     intervals = any(INTERVAL in cell for row in content.rows for cell in row)
@@ -167,46 +138,35 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         restore()
 
 
-class Show(Protocol):
-    """Shows the current activity with details, and how much is done of the total."""
-
-    def __call__(self, doing: str, details: str = "", done: float = 0, total: float | None = None) -> None: ...
-
-
 @contextmanager
-def progress(doing: str, *, quiet: bool = False) -> Iterator[Show]:
-    """Show progress on standard error: a bar that disappears at the end, or lines if it is not a terminal."""
-    console = safe_console(stderr=True)
-    if quiet or not console.is_terminal:
-        show: Show = (lambda *_: None) if quiet else _lines()
-        show(doing)
-        yield show
-        return
-    columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True) as bars:
-        bar = bars.add_task(doing, total=None)
+def progress(doing: str, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
+    """Yield a function that shows the current activity, and details of it, on standard error: a line that changes, or
+    lines if it is not a terminal. Nothing is drawn in a thread, which would cost time on the clocks.
+    """
+    terminal, last, due = sys.stderr.isatty(), "", 0.0
 
-        def update(doing: str, details: str = "", done: float = 0, total: float | None = None) -> None:
-            bars.update(bar, description=printable(doing + details), completed=done, total=total)
-
-        yield update
-
-
-def _lines() -> Show:
-    last, due = "", 0.0
-
-    def show(doing: str, details: str = "", done: float = 0, total: float | None = None) -> None:
+    def show(doing: str, details: str = "") -> None:
         nonlocal last, due
-        if doing == last and monotonic() < due:
+        if quiet or (doing == last and monotonic() < due):
             return
-        last, due = doing, monotonic() + _LINE_SECONDS
-        print(f"specdemo: {printable(doing + details)}", file=sys.stderr, flush=True)
+        last, due = doing, monotonic() + (_REDRAW_SECONDS if terminal else _LINE_SECONDS)
+        text = printable(doing + details)
+        if terminal:
+            text = text[: shutil.get_terminal_size().columns - 1]
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)  # erases the line first
+        else:
+            print(f"specdemo: {text}", file=sys.stderr, flush=True)
 
-    return show
+    show(doing)
+    try:
+        yield show
+    finally:
+        if terminal and not quiet:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def show_conversion(converting: Iterator[tuple[Model, float]], *, quiet: bool = False) -> None:
     for first, _ in converting:
         with progress(f"converting {first.name}, once", quiet=quiet) as show:
             for model, share in converting:
-                show(f"converting {model.name}, once", "", share, 1)
+                show(f"converting {model.name}, once", f", {share:.0%}")

@@ -81,7 +81,7 @@ class Block(NamedTuple):
         return tuple(round((request.last - request.first) / max(request.tokens - 1, 1), 6) for request in self.served)
 
 
-def serve(
+def run_block(
     batch: Batch,
     requests: Iterator[Request],
     concurrency: int,
@@ -133,7 +133,7 @@ def serve(
     )
 
 
-def blocks(
+def run_blocks(
     engine: Engine,
     requests: Mapping[str, Request],
     tasks: Sequence[Task],
@@ -148,7 +148,7 @@ def blocks(
         for template, number in ((short, concurrency), (request, max(len(tasks), 2 * concurrency))):  # warm up first
             with closing(engine.batch(template.strategy)) as batch:
                 stream = _endless(template, tasks, Random(seed))
-                block = serve(batch, stream, concurrency, number, stop, thoroughness=engine.thoroughness)
+                block = run_block(batch, stream, concurrency, number, stop, thoroughness=engine.thoroughness)
             if block is None:
                 return None
             measured[name] = block

@@ -1,8 +1,9 @@
 """What to measure: prompts × settings × repeats, and presets for common measurements.
 
-Variants combine one alternative from every axis that varies. Lookaheads, thresholds and policies share one axis,
-since a run has one of them. Every prompt runs with each variant in every repeat, in an order that is shuffled each
-time and between plain runs, so that neither drift of the machine nor a variant's neighbours favour any of them.
+Variants combine one alternative from every axis that varies. Strategies, lookaheads and thresholds share one axis,
+since a run has one strategy, which takes one of these numbers or none. Every prompt runs with each variant in every
+repeat, in an order that is shuffled each time and between plain runs, so that neither drift of the machine nor a
+variant's neighbours favour any of them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,21 +15,27 @@ from typing import Any, NamedTuple
 from pydantic import Field
 
 from specdemo.capabilities import CONCURRENT, ENGINES, EngineName, strategies, supports
-from specdemo.errors import PairError, SettingsError, SpecdemoError, listed, quoted
+from specdemo.errors import PairError, SettingsError, SpecdemoError, quoted
 from specdemo.experiments.prompts import Task
 from specdemo.models.catalogue import changed_settings, pair_settings
 from specdemo.models.checks import check_concurrent, check_strategy, with_tokenizers_compared
 from specdemo.records import MAX_CONCURRENCY, ModelPair, Record
 from specdemo.settings import Checked, GenerationSettings, RuntimeSettings
+from specdemo.strategies import STRATEGIES
 
-ALL = "all"  # stands for every policy or strategy that the pair supports
-MOST_VARIANTS = 500  # bounds a table and its charts; the widest useful grid has about 60
-MOST_REPEATS = 1000  # bounds the time and the file of a run
-MOST_MINUTES = 24 * 60  # a day
+ALL, SAME = "all", "same"  # every strategy that the pair supports; those of the same engine and drafter
+MAX_VARIANTS = 500  # bounds a table and its charts; the widest useful grid has about 60
+MAX_REPEATS = 1000  # bounds the time and the file of a run
+MAX_MINUTES = 24 * 60  # a day
 MAX_REPEATS_IN_TIME = 12  # within a time limit: more would hardly narrow an interval that covers prompts and drift
 # conditions rather than choices: the fastest setting is looked for under each of them
 CONDITIONS = ("temperature", "precision", "concurrency")
-PARTS = {"target": "precision", "draft": "draft_precision", "cache": "kv_cache_precision"}  # the runtime settings
+PRECISIONS = {
+    "target": "precision",
+    "draft": "draft_precision",
+    "cache": "kv_cache_precision",
+}  # the runtime settings
+_AXES = {"num_assistant_tokens": "lookahead", "assistant_confidence_threshold": "threshold"}
 _AS_LOADED = "as loaded"
 
 
@@ -52,13 +59,14 @@ class Variant(Record):
 
 
 class Axes(Checked):
-    """The axes that vary; an empty one does not. Policies and strategies may be "all"."""
+    """The axes that vary; an empty one does not. Strategies are combined with the numbers that they take."""
 
     lookaheads: tuple[int, ...] = Field((), description="such as 1-8,12")
     thresholds: tuple[float, ...] = Field((), description="confidence thresholds, such as 0.3,0.6")
-    policies: tuple[str, ...] = Field((), description="such as auto; all: those without a number")
     strategies: tuple[str, ...] = Field(
-        (), description="engine and strategy, such as 'traced auto,genai constant'; all: those that the pair supports"
+        (),
+        description="engine and strategy, such as 'traced auto,genai constant'; all: those that the pair supports; "
+        "same: those of the same engine and drafter",
     )
     temperatures: tuple[float, ...] = Field((), description="such as 0,0.4,0.8; 0 is greedy decoding")
     precisions: tuple[str, ...] = Field(
@@ -70,10 +78,9 @@ class Axes(Checked):
 
 
 class _Alternative(NamedTuple):
-    """A place on an axis, and its part of a variant's name; left out if it is `optional` and a pair refuses it."""
+    """Places on axes, and their part of a variant's name; left out if it is `optional` and a pair refuses it."""
 
-    axis: str
-    value: float | str
+    values: dict[str, float | str]
     changes: dict[str, Any]
     name: str
     optional: bool = False
@@ -88,17 +95,13 @@ def grid(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> dict[str,
     pair = with_tokenizers_compared(pair)
     lists = [
         _strategies(pair, settings, axes),
-        _choices(pair, settings, axes),
-        [
-            _Alternative("temperature", value, _sampling(value), f"temperature {value:g}")
-            for value in axes.temperatures
-        ],
-        [_Alternative("precision", name, _precision(name), name) for name in axes.precisions],
-        [_Alternative("concurrency", number, {}, f"concurrency {number}") for number in axes.concurrency],
+        [_Alternative({"temperature": each}, _sampling(each), f"temperature {each:g}") for each in axes.temperatures],
+        [_Alternative({"precision": name}, _precision(name), name) for name in axes.precisions],
+        [_Alternative({"concurrency": number}, {}, f"concurrency {number}") for number in axes.concurrency],
     ]
     combinations = [*product(*filter(None, lists))]
-    if len(combinations) > MOST_VARIANTS:
-        raise SettingsError(f"These are {len(combinations)} combinations; vary at most {MOST_VARIANTS}.")
+    if len(combinations) > MAX_VARIANTS:
+        raise SettingsError(f"These are {len(combinations)} combinations; vary at most {MAX_VARIANTS}.")
     variants: dict[str, Variant] = {}
     refused: SpecdemoError | None = None
     for alternatives in combinations:
@@ -117,13 +120,11 @@ def grid(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> dict[str,
 
 def _variant(pair: ModelPair, settings: GenerationSettings, alternatives: Sequence[_Alternative]) -> Variant:
     changes = {name: value for alternative in alternatives for name, value in alternative.changes.items()}
-    runtime = {name: changes.pop(name) for name in PARTS.values() if name in changes}
+    runtime = {name: changes.pop(name) for name in PRECISIONS.values() if name in changes}
     chosen = changed_settings(pair, settings, **changes)
-    if "num_assistant_tokens" in changes and "num_assistant_tokens" not in chosen.strategy.parameters():
-        raise SettingsError(f"A lookahead has no effect with {chosen.strategy.description}; leave one of them out.")
     return Variant(
         name=", ".join(alternative.name for alternative in alternatives) or chosen.strategy.description,
-        values={alternative.axis: alternative.value for alternative in alternatives},
+        values={axis: value for alternative in alternatives for axis, value in alternative.values.items()},
         settings=chosen,
         runtime=RuntimeSettings.checked(**pair.runtime.model_dump() | runtime),
     )
@@ -146,40 +147,6 @@ def _check(pair: ModelPair, variant: Variant) -> None:
     check_concurrent(pair, settings.engine, settings.strategy, settings.sampling)
 
 
-def _choices(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> list[_Alternative]:
-    """Lookaheads, thresholds and policies of the settings' engine and drafter."""
-    if axes.strategies:  # which name their policy
-        if axes.thresholds or axes.policies:
-            raise SettingsError("Thresholds and policies are part of a strategy; leave one of them out.")
-        return [
-            _Alternative("lookahead", value, {"num_assistant_tokens": value}, f"lookahead {value}")
-            for value in axes.lookaheads
-        ]
-    supported = strategies(settings.engine, pair.draft_kind, settings.drafter)
-    able = {strategy.policy.name: strategy for strategy in supported}
-    for name in axes.policies:
-        if name != ALL and name not in able:
-            raise SettingsError(f"There is no policy {quoted(name)} here; choose from {listed([*able])}.")
-    numbers: list[tuple[str, str, Sequence[float]]] = [
-        ("num_assistant_tokens", "lookahead", axes.lookaheads),
-        ("assistant_confidence_threshold", "threshold", axes.thresholds),
-    ]
-    alternatives = list[_Alternative]()
-    for policy, strategy in able.items():
-        numbered = [entry for entry in numbers if entry[0] in strategy.parameters()]
-        alternatives += [
-            _Alternative(axis, value, {"policy": policy, setting: value}, f"{axis} {value:g}", len(able) > 1)
-            for setting, axis, values in numbered
-            for value in values
-        ]
-        if policy in axes.policies or (ALL in axes.policies and not numbered):
-            optional = policy not in axes.policies
-            alternatives.append(_Alternative("policy", policy, {"policy": policy}, f"policy {policy}", optional))
-    if not alternatives and (axes.lookaheads or axes.thresholds or axes.policies):
-        raise SettingsError(f"Lookaheads and thresholds do not affect {settings.strategy.description}; vary others.")
-    return alternatives
-
-
 def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, dict[str, Any]]:
     """Changes of settings by strategy, such as `traced auto`. LoadError: OpenVINO refused a tokenizer."""
     able, pair, fields = {}, with_tokenizers_compared(pair), GenerationSettings.model_fields.items()
@@ -197,12 +164,34 @@ def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, dict[s
 
 
 def _strategies(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> list[_Alternative]:
-    able = available(pair, settings) if axes.strategies else {}
+    """Strategies with each of the numbers that they take. Without `axes.strategies`, those of the same engine and
+    drafter that take one.
+    """
+    numbers = {"num_assistant_tokens": axes.lookaheads, "assistant_confidence_threshold": axes.thresholds}
+    if not (axes.strategies or any(numbers.values())):
+        return []
+    able, alternatives = available(pair, settings), list[_Alternative]()
     for name in axes.strategies:
-        if name != ALL and name not in able:
+        if name not in (*able, ALL, SAME):
             raise SettingsError(f"There is no strategy {quoted(name)} for this pair; choose from {', '.join(able)}.")
-    chosen = able if ALL in axes.strategies else dict.fromkeys(axes.strategies)
-    return [_Alternative("strategy", name, able[name], name, name not in axes.strategies) for name in chosen]
+    chosen = [*able] if ALL in axes.strategies else [*axes.strategies]
+    if alone := not {*axes.strategies} - {SAME}:  # then names need no strategy
+        own = settings.engine, settings.drafter
+        chosen = [name for name, changes in able.items() if (changes["engine"], changes["drafter"]) == own]
+    for name in chosen:
+        strategy, optional = STRATEGIES[name.split()[1]], bool(axes.strategies) and name not in axes.strategies
+        numbered = [(setting, value) for setting in strategy.parameters() for value in numbers.get(setting, ())]
+        for setting, value in numbered:
+            axis = _AXES[setting]
+            place, changes = f"{axis} {value:g}", able[name] | {setting: value}
+            values: dict[str, float | str] = {axis: value} if alone else {"strategy": name, axis: value}
+            alternatives.append(_Alternative(values, changes, place if alone else f"{name}, {place}", optional))
+        if axes.strategies and not numbered:
+            shown = f"policy {strategy.policy.name}" if alone else name
+            alternatives.append(_Alternative({"strategy": name}, able[name], shown, optional))
+    if not alternatives:
+        raise SettingsError(f"Lookaheads and thresholds do not affect {settings.strategy.description}; vary others.")
+    return alternatives
 
 
 def _sampling(temperature: float) -> dict[str, Any]:
@@ -214,10 +203,10 @@ def _precision(name: str) -> dict[str, str]:
     changes: dict[str, str] = {}
     for entry in [] if name == _AS_LOADED else name.split("+"):
         part, _, precision = entry.strip().partition(" ")
-        if part not in PARTS or not precision:
-            parts = ", ".join(PARTS)
+        if part not in PRECISIONS or not precision:
+            parts = ", ".join(PRECISIONS)
             raise SettingsError(f"{quoted(entry.strip())} is not a precision of {parts}; write such as 'cache u8'.")
-        changes[PARTS[part]] = precision
+        changes[PRECISIONS[part]] = precision
     return changes
 
 
@@ -253,10 +242,10 @@ class Plan:
     minutes: float | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.repeats <= MOST_REPEATS:
-            raise SettingsError(f"Repeats are from 1 to {MOST_REPEATS}; choose another number.")
-        if self.minutes is not None and not 0 < self.minutes <= MOST_MINUTES:
-            raise SettingsError(f"Minutes are from 0 to {MOST_MINUTES}; choose another number.")
+        if not 1 <= self.repeats <= MAX_REPEATS:
+            raise SettingsError(f"Repeats are from 1 to {MAX_REPEATS}; choose another number.")
+        if self.minutes is not None and not 0 < self.minutes <= MAX_MINUTES:
+            raise SettingsError(f"Minutes are from 0 to {MAX_MINUTES}; choose another number.")
         if not self.tasks:
             raise SettingsError("There is no prompt to measure; give one.")
 
@@ -354,7 +343,7 @@ PRESETS = {
             "Find the fastest setting",
             "find the fastest lookahead, confidence threshold or policy for your prompts",
             # eight lookaheads show the curve; more, between which it hardly changes, would leave each fewer runs
-            Axes(lookaheads=(1, 2, 3, 4, 5, 6, 8, 10), thresholds=(0.3, 0.6), policies=(ALL,)),
+            Axes(lookaheads=(1, 2, 3, 4, 5, 6, 8, 10), thresholds=(0.3, 0.6), strategies=(SAME,)),
             limit=2,
             minutes=2,
         ),

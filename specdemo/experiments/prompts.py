@@ -55,12 +55,12 @@ _OPENING, _CLOSING = "'\"{[", "'\"}]"  # of items of a list
 _LINES = (".jsonl", ".ndjson")
 _NO_TEXT = (".yaml", ".yml", ".toml", ".xml", ".html")  # their lines are not prompts
 
-MOST_BYTES = 128 * 2**20  # unpacked
-MOST_PROMPTS = 10_000  # measured of a longer file, from all categories in turn
-MOST_RECORDS = 250_000  # of a file, and prompts in it, read in four seconds; its bytes hold millions of short ones
-MOST_CHARACTERS = 2**20  # of a prompt: SPEED-Bench has some of 32,000 tokens
-_MOST_LETTERS = 200  # of a name or category, and of a prompt in a preview
-_LISTED = 12  # bad records and categories that are named
+MAX_BYTES = 128 * 2**20  # unpacked
+MAX_PROMPTS = 10_000  # measured of a longer file, from all categories in turn
+MAX_RECORDS = 250_000  # of a file, and prompts in it, read in four seconds; its bytes hold millions of short ones
+MAX_CHARACTERS = 2**20  # of a prompt: SPEED-Bench has some of 32,000 tokens
+_MAX_LETTERS = 200  # of a name or category, and of a prompt in a preview
+_MAX_LISTED = 12  # bad records and categories that are named
 _NO_USER = "none of its messages is a user's"
 _FIELDS = f"a prompt stands in {', '.join(TEXTS)}; a chat in {', '.join(CHATS)}"
 
@@ -76,44 +76,35 @@ class Task(Record):
 
 
 class PromptFile(NamedTuple):
-    """`bad` holds the places of unusable records by reason."""
+    """`bad` holds the places of unusable records by reason; they are left out, and `about` names them."""
 
     name: str
     tasks: Sequence[Task]
     bad: Mapping[str, Sequence[str]]
 
-    def usable(self, *, skip_bad: bool) -> Sequence[Task]:
-        """FileError: there is no prompt or, unless `skip_bad`, a record without one."""
-        name, problems = quoted(self.name), f": {self._problems}" if self.bad else ""
-        if not self.tasks:
-            raise FileError(f"{name} holds no prompts{problems}; {_FIELDS}.")
-        if self.bad and not skip_bad:
-            raise FileError(f"{name} cannot be read in part{problems}; correct it, or leave that out (--skip-bad).")
-        return self.tasks
-
     @property
-    def _problems(self) -> str:
-        return "; ".join(f"{_some(places)}: {reason}" for reason, places in [*self.bad.items()][:_LISTED])
+    def problems(self) -> str:
+        return "; ".join(f"{_some(places)}: {reason}" for reason, places in [*self.bad.items()][:_MAX_LISTED])
 
     def about(self) -> Iterator[str]:
         kinds = Counter(task.task for task in self.tasks).most_common()
         names = _some([f"{number:,} of {kind}" for kind, number in kinds])
         yield f"{self.name}: {counted(len(self.tasks), 'prompt')} ({names})."
-        if len(self.tasks) > MOST_PROMPTS:
-            yield f"At most {MOST_PROMPTS:,} of them are measured, from every category in turn."
+        if len(self.tasks) > MAX_PROMPTS:
+            yield f"At most {MAX_PROMPTS:,} of them are measured, from every category in turn."
         if any(task.before for task in self.tasks):
             yield "Later turns of a chat follow the target's own answers, not those in the file."
         if self.bad:
-            yield f"Unusable: {self._problems}."
+            yield f"Left out: {self.problems}."
 
     def first(self) -> Iterator[str]:
         for task in self.tasks[:3]:
-            cut = [f"{text[:_MOST_LETTERS]} …"[: len(text)] for text in (task.system_prompt, task.prompt)]
+            cut = [f"{text[:_MAX_LETTERS]} …"[: len(text)] for text in (task.system_prompt, task.prompt)]
             yield f"{task.name}: {' → '.join(filter(None, cut))}"
 
 
 def _some(names: Sequence[str]) -> str:
-    return listed([*names[:_LISTED], *[f"{len(names) - _LISTED:,} more"] * (len(names) > _LISTED)])
+    return listed([*names[:_MAX_LISTED], *[f"{len(names) - _MAX_LISTED:,} more"] * (len(names) > _MAX_LISTED)])
 
 
 def bundled_tasks(kind: Prompts) -> list[Task]:
@@ -129,23 +120,19 @@ def typed_tasks(prompts: Sequence[str]) -> list[Task]:
     return [Task(name=f"prompt {number}", task="prompts", prompt=prompt) for number, prompt in enumerate(prompts, 1)]
 
 
-def chosen_tasks(
-    file: PromptFile | None, prompts: Prompts, limit: int | None, *, skip_bad: bool = False
-) -> list[Task]:
-    """Take prompts from all categories in turn, in their order, and later turns only for chat models. FileError: as
-    `PromptFile.usable`.
-    """
-    every = bundled_tasks(prompts) if file is None else file.usable(skip_bad=skip_bad)
+def chosen_tasks(file: PromptFile | None, prompts: Prompts, limit: int | None) -> list[Task]:
+    """Take prompts from all categories in turn, in their order, and later turns only for chat models."""
+    every = bundled_tasks(prompts) if file is None else file.tasks
     tasks = [task for task in every if prompts == "chat" or not task.before]
     ranks = defaultdict[str, Iterator[int]](count)
     ranked = sorted(range(len(tasks)), key=lambda index: next(ranks[tasks[index].task]))
-    return [tasks[index] for index in sorted(ranked[: min(limit or MOST_PROMPTS, MOST_PROMPTS)])]
+    return [tasks[index] for index in sorted(ranked[: min(limit or MAX_PROMPTS, MAX_PROMPTS)])]
 
 
 def read_prompts(path: Path, *, whole: bool = False) -> PromptFile:
     """Read a file or standard input (`-`); `whole`: a text is one prompt.
 
-    Names used again are numbered. FileError: the file is missing, too large, or of another kind.
+    Names used again are numbered. FileError: the file is missing, too large, of another kind, or without a prompt.
     """
     name = "standard input" if str(path) == "-" else path.name or str(path)
     bad, tasks = defaultdict[str, list[str]](list), dict[str, Task]()
@@ -154,11 +141,11 @@ def read_prompts(path: Path, *, whole: bool = False) -> PromptFile:
     for read, (place, value) in enumerate(_records(path, name, whole=whole)):
         found = list[Task]()
         try:
-            for task in _tasks(value, place.split()[1], name.split(".")[0][:_MOST_LETTERS]):
+            for task in _tasks(value, place.split()[1], name.split(".")[0][:_MAX_LETTERS]):
                 found.append(task)
                 size += len(task.prompt)  # a long context may belong to many questions
-                if size > MOST_BYTES or max(read, len(tasks)) + len(found) > MOST_RECORDS:
-                    limit = f"{MOST_RECORDS:,} prompts or {MOST_BYTES // 2**20} MB of them"
+                if size > MAX_BYTES or max(read, len(tasks)) + len(found) > MAX_RECORDS:
+                    limit = f"{MAX_RECORDS:,} prompts or {MAX_BYTES // 2**20} MB of them"
                     raise FileError(f"{quoted(name)} holds more than {limit}; choose a smaller file.")
         except ValueError as error:
             bad[str(error)].append(place)
@@ -168,7 +155,11 @@ def read_prompts(path: Path, *, whole: bool = False) -> PromptFile:
             while unique in tasks:  # concatenated suites use names again
                 unique = f"{task.name} ({next(copies[task.name])})"
             tasks[unique] = task.model_copy(update={"name": unique})
-    return PromptFile(name, [*tasks.values()], bad)
+    file = PromptFile(name, [*tasks.values()], bad)
+    if not tasks:
+        problems = f": {file.problems}" if bad else ""
+        raise FileError(f"{quoted(name)} holds no prompts{problems}; {_FIELDS}.")
+    return file
 
 
 # From a file to its records, each with its place; one that cannot be read is a ValueError.
@@ -183,15 +174,15 @@ def _records(path: Path, name: str, *, whole: bool) -> _Records:
     kind = Path(name.lower().removesuffix(".gz")).suffix
     if kind in _NO_TEXT:
         raise FileError(f"Cannot read prompts from {kind[1:].upper()}; save {quoted(name)} as text, CSV or JSON.")
-    data = sys.stdin.buffer.read(MOST_BYTES + 1) if str(path) == "-" else read_bytes(path, MOST_BYTES, "a text file")
+    data = sys.stdin.buffer.read(MAX_BYTES + 1) if str(path) == "-" else read_bytes(path, MAX_BYTES, "a text file")
     try:
         if data.startswith(b"\x1f\x8b"):
             with gzip.open(BytesIO(data)) as file:
-                data = file.read(MOST_BYTES + 1)
+                data = file.read(MAX_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise FileError(f"{quoted(name)} is damaged; compress it again.") from error
-    if len(data) > MOST_BYTES:
-        raise FileError(f"{quoted(name)} is larger than {MOST_BYTES // 2**20} MB; choose a smaller file.")
+    if len(data) > MAX_BYTES:
+        raise FileError(f"{quoted(name)} is larger than {MAX_BYTES // 2**20} MB; choose a smaller file.")
     if data.startswith(b"PAR1"):
         return _columnar(data, name)
     try:  # Excel and PowerShell write UTF-16
@@ -246,7 +237,7 @@ def _table(text: str) -> _Records:
 
     In a TSV, quotes are text if they do not fit around cells and every line has its number of cells without them.
     """
-    csv.field_size_limit(MOST_BYTES)
+    csv.field_size_limit(MAX_BYTES)
     text = re.sub(r"\Asep=.\n", "", text.strip())  # which Excel writes
     heading = text.split("\n", 1)[0]
     delimiter = max(",;\t|", key=lambda mark: (_known(heading.split(mark)), heading.count(mark)))
@@ -355,9 +346,9 @@ def _tasks(value: Any, number: str, stem: str) -> Iterator[Task]:
         raise ValueError("its prompt is empty")
     if len(turns) > MAX_TURNS:
         raise ValueError(f"it has more than {MAX_TURNS} turns")
-    if max(map(len, [system, *turns])) > MOST_CHARACTERS:
-        raise ValueError(f"it is longer than {MOST_CHARACTERS:,} characters")
-    name, kind = (_text(fields, *names).strip()[:_MOST_LETTERS] for names in (_NAMES, _CATEGORIES))
+    if max(map(len, [system, *turns])) > MAX_CHARACTERS:
+        raise ValueError(f"it is longer than {MAX_CHARACTERS:,} characters")
+    name, kind = (_text(fields, *names).strip()[:_MAX_LETTERS] for names in (_NAMES, _CATEGORIES))
     for index, turn in enumerate(turns):
         later = f"{name or number}, turn {index + 1}" if index else name or number
         yield Task(name=later, task=kind or stem, prompt=turn, before=tuple(turns[:index]), system_prompt=system)

@@ -1,5 +1,6 @@
-"""From figures to one report: one conclusion, tables and charts, on the page and as files: JSON, Markdown, and one
-HTML file that opens offline. Names of prompts, models and files are foreign text, so each format escapes every cell.
+"""From rows to one report: a conclusion, tables and charts, for page and terminal, as JSON, and as an HTML file that
+opens offline and shows what the page shows. Names of prompts, models and files are foreign text: whatever shows them
+escapes them.
 """
 
 from collections import defaultdict
@@ -8,23 +9,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from markupsafe import Markup
+
 from specdemo.capabilities import effective
 from specdemo.errors import capitalised, listed
 from specdemo.experiments.plan import CONDITIONS
 from specdemo.experiments.rows import Point, Result, fastest, points
-from specdemo.exports.html import PLOTTING, filled, in_script, plotting
-from specdemo.files import ASSETS, colours, json_file, write_each
+from specdemo.exports.html import STYLES, filled, in_script, plotting, text_of
+from specdemo.files import ASSETS, json_file, write_each
 from specdemo.records import SIDES
 from specdemo.results import metrics
 from specdemo.results.estimate import BUSY_SHARE, INTERVAL, Speedup, mean_load
 from specdemo.results.figures import Figure, Spot, as_data, compared
 from specdemo.results.words import shared_words
-from specdemo.text import cell_markdown, counted, milliseconds, number, percent
+from specdemo.text import counted, milliseconds, number, percent
 
-_NAMED = 4  # of the settings that may be as fast
-_COLUMNS = (
-    "speedup", "τ", "α", "outputs", "tokens/s", "plain tokens/s", "TTFT", "plain TTFT", "TPOT", "plain TPOT", "runs",
-)  # fmt: skip
+_MAX_NAMED = 4  # of the settings that may be as fast
+_MODULES = ("files.js", "glossary.js", "plot.js", "rounds.js", "board.js")  # and those that they import
+SCHEMA = 3  # of measurements; 2 also had means of latencies in rows, and named those of requests `ttfts` and `tpots`
 
 
 class Conclusion(NamedTuple):
@@ -60,8 +62,8 @@ def _choose(measured: Sequence[Point], tried: str = "") -> Conclusion:
     if faster:
         others = [point for point in measured if point.variant != name and point.speedup.high >= speedup.low]
         equals = [point.variant for point in sorted(others, key=lambda point: -point.speedup.ratio)]
-        more = [f"{len(equals) - _NAMED} more"] if len(equals) > _NAMED else []
-        equal = f" Not clearly slower: {listed([*equals[:_NAMED], *more])}." if equals else ""
+        more = [f"{len(equals) - _MAX_NAMED} more"] if len(equals) > _MAX_NAMED else []
+        equal = f" Not clearly slower: {listed([*equals[:_MAX_NAMED], *more])}." if equals else ""
         verb = f"{name} is faster" if equals else f"choose {name}"
         return Conclusion(name, f"{tried}{capitalised(verb)}: {evidence}, {best.outputs}.{equal}")
     if all(point.speedup.direction == "slower" for point in measured):
@@ -84,18 +86,20 @@ def _call(speedup: Speedup) -> str:
     return "neither clearly faster nor slower" if speedup.direction == "same" else speedup.direction
 
 
-class Chart(NamedTuple):
-    """A figure with a title and a sentence on how to read it."""
+class Part(NamedTuple):
+    """Paragraphs, a table or a chart, with a title above and a remark on how to read it below."""
 
     title: str
-    figure: Figure
-    remark: str
+    paragraphs: Sequence[str] = ()
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    figure: Figure | None = None
+    remark: str = ""
 
-
-class Table(NamedTuple):
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[tuple[str, ...]]
+    def data(self) -> dict[str, Any]:
+        """Return what is not empty, as `assets/page/board.js` shows it."""
+        shown = {name: value for name, value in self._asdict().items() if name != "figure" and value}
+        return shown if self.figure is None else shown | {"figure": as_data(self.figure)}
 
 
 @dataclass(frozen=True)
@@ -105,11 +109,14 @@ class Report:
     result: Result
     points: Sequence[Point]
     conclusion: Conclusion
-    title: str
     opening: Sequence[str]
-    charts: Mapping[str, Chart]
-    tables: Mapping[str, Table]
+    charts: Mapping[str, Part]
+    tables: Sequence[Part]
     notes: Sequence[str]
+
+    @property
+    def title(self) -> str:
+        return f"Measurement of {self.result.pair.name}"
 
     @property
     def figures(self) -> dict[str, Figure]:
@@ -125,24 +132,28 @@ class Report:
     def data(self) -> dict[str, Any]:
         """Everything measured and derived, JSON-serialisable."""
         return {
+            "schema": SCHEMA,
             **self.result.model_dump(mode="json"),
             "points": [point.model_dump(mode="json") for point in self.points],
             "conclusion": self.conclusion.sentence,
             "choose": self.conclusion.best,
         }
 
+    def board(self) -> list[dict[str, Any]]:
+        opening, notes = Part("Conclusion", self.opening), Part("About these figures", self.notes)
+        return [part.data() for part in (opening, *self.charts.values(), *self.tables, notes)]
 
-def report(result: Result) -> Report:
+
+def build_report(result: Result) -> Report:
     measured, by_task = points(result), points(result, part=lambda row: row.task)
     conclusion = conclude(result, measured)
     return Report(
         result,
         measured,
         conclusion,
-        title=f"Measurement of {result.pair.name}",
         opening=[conclusion.sentence, *_measured_on(result)],
         charts=_charts(result, measured, by_task),
-        tables=_tables(measured, by_task),
+        tables=[*_tables(measured, by_task)],
         notes=[*_notes(result, measured, conclusion.best)],
     )
 
@@ -161,47 +172,44 @@ def _measured_on(result: Result) -> Iterator[str]:
     yield f"Settings, where they do not vary: {shared_words(result.settings)}; {prompts}, {runs}."
 
 
-def _tables(measured: Sequence[Point], by_task: Sequence[Point]) -> dict[str, Table]:
-    tables = {"table": _table("Every variant", ("variant",), [(point.variant, *_cells(point)) for point in measured])}
+def _tables(measured: Sequence[Point], by_task: Sequence[Point]) -> Iterator[Part]:
+    yield _table("Every variant", [{"variant": point.variant, **_cells(point)} for point in measured])
     if len({point.part for point in by_task}) > 1:
-        rows = [(point.variant, point.part, _call(point.speedup), *_cells(point)) for point in by_task]
-        tables["tasks"] = _table("By task", ("variant", "task", "speculation"), rows)
+        yield _table(
+            "By task",
+            [{"variant": point.variant, "task": point.part, **_cells(point)} for point in by_task],
+        )
     if latencies := [row for point in measured for row in _latencies(point)]:
-        names = (f"{name} {which}" for name in ("TTFT", "TPOT") for which in ("mean", "P50", "P95", "P99"))
-        tables["latencies"] = Table("Latencies of requests", ["variant", "decoding", *names], latencies)
-    return tables
+        yield _table("Latencies of requests", latencies)
 
 
-def _latencies(point: Point) -> Iterator[tuple[str, ...]]:
-    for side, name in enumerate(SIDES):
-        both = (point.ttft, point.ttft_percentiles), (point.tpot, point.tpot_percentiles)
-        seconds = [
-            value for mean, percentiles in both if mean and percentiles for value in (mean[side], *percentiles[side])
-        ]
-        if seconds:
-            yield point.variant, name, *map(milliseconds, seconds)
+def _table(title: str, rows: Sequence[Mapping[str, str]]) -> Part:
+    columns = [*rows[0]] if rows else []
+    return Part(title, columns=columns, rows=[[*row.values()] for row in rows])
 
 
-def _table(title: str, first: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Table:
-    """Leave out empty columns."""
-    columns = (*first, *_COLUMNS)
-    shown = [index for index in range(len(columns)) if index == 0 or any(row[index] != "–" for row in rows)]
-    return Table(title, [columns[index] for index in shown], [tuple(row[index] for index in shown) for row in rows])
+def _cells(point: Point) -> dict[str, str]:
+    return {
+        "speedup": str(point.speedup),
+        "τ": number(point.mean_acceptance_length),
+        "α": number(point.acceptance_rate),
+        "outputs": point.outputs.removeprefix("outputs "),
+        "tokens/s": f"{point.tokens_per_second:.0f}",
+        "plain tokens/s": f"{point.plain_tokens_per_second:.0f}",
+        "runs": str(point.runs),
+    }
 
 
-def _cells(point: Point) -> tuple[str, ...]:
-    plain_ttft, ttft = point.ttft or (None, None)
-    plain_tpot, tpot = point.tpot or (None, None)
-    return (
-        str(point.speedup),
-        number(point.mean_acceptance_length),
-        number(point.acceptance_rate),
-        point.outputs.removeprefix("outputs "),
-        f"{point.tokens_per_second:.0f}",
-        f"{point.plain_tokens_per_second:.0f}",
-        *map(milliseconds, (ttft, plain_ttft, tpot, plain_tpot)),
-        str(point.runs),
-    )
+def _latencies(point: Point) -> Iterator[dict[str, str]]:
+    if point.ttft is None or point.tpot is None:
+        return
+    for side, ttft, tpot in zip(SIDES, point.ttft, point.tpot, strict=True):
+        seconds = {
+            f"{name} {statistic}": milliseconds(value)
+            for name, latency in (("TTFT", ttft), ("TPOT", tpot))
+            for statistic, value in zip(("mean", "P50", "P95", "P99"), latency.model_dump().values(), strict=True)
+        }
+        yield {"variant": point.variant, "decoding": side, **seconds}
 
 
 def _notes(result: Result, measured: Sequence[Point], best: str | None) -> Iterator[str]:
@@ -212,7 +220,7 @@ def _notes(result: Result, measured: Sequence[Point], best: str | None) -> Itera
         yield f"Not reached within the time: {listed(missing)}."
     if best is not None:
         yield f"To use {best}: {options_of(result, best)}"
-    concurrent = {row.ttft is not None for row in result.rows}
+    concurrent = {point.ttft is not None for point in measured}
     if False in concurrent:
         yield f"Speedup: {formulas['speedup']}."
     if True in concurrent:
@@ -223,12 +231,6 @@ def _notes(result: Result, measured: Sequence[Point], best: str | None) -> Itera
     for problem in dict.fromkeys(row.problem for row in result.rows if row.problem is not None):
         names = dict.fromkeys(row.variant for row in result.rows if row.problem == problem)
         yield f"Left out for {', '.join(names)}: {problem}"
-    for name, facts in result.engines.items():
-        if (costs := facts.costs) is not None:
-            passes = {n: metrics.verify_cost(costs, n) for n in (2, 5, 17)}  # of lookahead 1, 4 and 16
-            lengths = "".join(f", v({n}) = {cost:.2f}" for n, cost in passes.items() if cost is not None)
-            drafting = f", c = {number(metrics.draft_cost(costs))}"
-            yield f"Step costs, {name}: plain step {milliseconds(costs.plain_step)}{drafting}{lengths}."
 
 
 def options_of(result: Result, name: str) -> str:
@@ -238,7 +240,7 @@ def options_of(result: Result, name: str) -> str:
     return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in values.items() if value is not None)
 
 
-def _charts(result: Result, measured: Sequence[Point], by_task: Sequence[Point]) -> dict[str, Chart]:
+def _charts(result: Result, measured: Sequence[Point], by_task: Sequence[Point]) -> dict[str, Part]:
     """Speedups and τ along the axis with the most numbers; the other variants as bars."""
     values = {point.variant: result.variants[point.variant].values for point in measured}
     numbers = defaultdict[str, set[float]](set)
@@ -257,11 +259,12 @@ def _charts(result: Result, measured: Sequence[Point], by_task: Sequence[Point])
             speedups[line].append(_speedup_at(places[axis], point))
             lengths[line].append((places[axis], length, None, None, number(length)))
             drawn.add(point.variant)
-    charts: dict[str, Chart] = {}
+    charts: dict[str, Part] = {}
     remark, formula = f"Error bars: {INTERVAL}s.", f"{capitalised(metrics.FORMULAS['mean_acceptance_length'])}."
     if drawn:
-        charts["speedup"] = Chart(f"Speedup by {axis}", compared(axis, "speedup", speedups), remark)
-        charts["length"] = Chart("Mean acceptance length τ", compared(axis, "τ", lengths), formula)
+        along = compared(axis, "speedup", speedups)
+        charts["speedup"] = Part(f"Speedup by {axis}", figure=along, remark=remark)
+        charts["length"] = Part("Mean acceptance length τ", figure=compared(axis, "τ", lengths), remark=formula)
     others = [point for point in by_task if point.variant not in drawn]
     if others:
         several = len({point.part for point in others}) > 1
@@ -269,7 +272,7 @@ def _charts(result: Result, measured: Sequence[Point], by_task: Sequence[Point])
             name, place = (point.variant, point.part) if several else ("speedup", point.variant)
             bars[name].append(_speedup_at(place, point))
         title = "Speedup by task" if several else "Speedup"
-        charts["others"] = Chart(title, compared("", "speedup", bars, along=False), remark)
+        charts["others"] = Part(title, figure=compared("", "speedup", bars, along=False), remark=remark)
     return charts
 
 
@@ -278,39 +281,17 @@ def _speedup_at(place: Any, point: Point) -> Spot:
     return place, speedup.ratio, speedup.low, speedup.high, f"{speedup}, {point.outputs}"
 
 
-def to_markdown(report: Report) -> str:
-    lines = [f"# {cell_markdown(report.title)}", "", *(f"{cell_markdown(text)}\n" for text in report.opening)]
-    for index, table in enumerate(report.tables.values()):
-        head, *rows = ["| " + " | ".join(map(cell_markdown, row)) + " |" for row in (table.columns, *table.rows)]
-        lines += [f"## {cell_markdown(table.title)}", ""] if index else []
-        lines += [head, "|---" * len(table.columns) + "|", *rows, ""]
-    return "\n".join([*lines, *(f"{cell_markdown(text)}\n" for text in report.notes)])
-
-
 def to_html(report: Report) -> str:
     template = (ASSETS / "report.html").read_text(encoding="utf-8")
-    return filled(
-        template,
-        title=report.title,
-        light=colours(),
-        dark=colours(dark=True),
-        **plotting(PLOTTING),
-        opening=report.opening,
-        plots=[
-            (chart.title, name, in_script(as_data(chart.figure)), chart.remark)
-            for name, chart in report.charts.items()
-        ],
-        tables=report.tables.values(),
-        notes=report.notes,
-    )
+    styles = Markup("\n".join(map(text_of, (*STYLES, "boards.css"))))
+    return filled(template, title=report.title, styles=styles, parts=in_script(report.board()), **plotting(_MODULES))
 
 
 def write(report: Report, path: Path) -> list[Path]:
-    """Write the JSON to this path and the other files next to it, also after one failed; return all paths."""
+    """Write the JSON to this path and the HTML next to it, also after one failed; return both paths."""
     base = str(path).removesuffix(".json")  # no other ending, so that `run.v1` and `run.v2` do not share a file
     files: dict[str | Path, Callable[[], bytes]] = {
         path: lambda: json_file(report.data(), indent=1),
-        f"{base}.md": lambda: to_markdown(report).encode(),
         f"{base}.html": lambda: to_html(report).encode(),
     }
     write_each(files)

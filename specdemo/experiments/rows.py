@@ -5,20 +5,19 @@ neighbours almost equally, so they are compared, never distant runs. With severa
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from statistics import fmean
 from time import perf_counter
-from typing import NamedTuple
 
 import numpy as np
 
 from specdemo.capabilities import EngineName
 from specdemo.engines.base import Engine
 from specdemo.errors import PromptError, RunError
-from specdemo.experiments.concurrent import blocks
+from specdemo.experiments.concurrent import run_blocks
 from specdemo.experiments.plan import Group, Plan, Stage, Variant
 from specdemo.experiments.prompts import Task
 from specdemo.racing.costs import known_costs, recall
@@ -32,8 +31,8 @@ from specdemo.results.metrics import answer
 from specdemo.settings import GenerationSettings
 from specdemo.text import counted
 
-TRIES = 2  # of each setting, before its runs are shortened: a second run shows how much the first says
-LEAST_TOKENS = 8  # of a shortened run: in fewer, neither side settles
+MIN_TRIALS = 2  # of each setting, before its runs are shortened: a second run shows how much the first says
+MIN_TOKENS = 8  # of a shortened run: in fewer, neither side settles
 COSTS_SHARE = 0.2  # of a time limit, at most, for step costs: trying the settings is what is asked for
 WARM_SHARE = 0.2  # of the time left, for rounds of each setting beforehand, which compile what it needs
 
@@ -46,20 +45,16 @@ _NO_TEXT = "The text ended at its first token."
 
 class Row(Record):
     """One trial of a variant; without it, `problem` gives the reason. A block of several requests at once has no
-    prompt; its `ttft` and `tpot` are means of its requests, plain and speculative, in seconds, `ttfts` and `tpots`
-    those of every request.
+    prompt; its `ttft` and `tpot` are the seconds of every request, plain and speculative.
     """
 
     variant: str
     task: str
     prompt: str
-    prompt_tokens: int | None = None
     repeat: int
     trial: Trial | None
-    ttft: tuple[float, float] | None = None
-    tpot: tuple[float, float] | None = None
-    ttfts: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
-    tpots: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
+    ttft: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
+    tpot: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
     problem: str | None = None
 
 
@@ -93,15 +88,21 @@ class Result(Record):
         return any(row.trial is not None for row in self.rows)
 
 
-Percentiles = tuple[float, float, float]  # P50, P95, P99
+class Latency(Record):
+    """In seconds, over requests."""
+
+    mean: float
+    p50: float
+    p95: float
+    p99: float
 
 
 class Point(Record):
     """Figures of one variant, over all its rows or a `part` of them, such as a task.
 
     τ and α are ratios of sums; None if the engine does not report rounds or proposals. Tokens per second are those of
-    the speculative runs and of their plain neighbours. `ttft` and `tpot` are means over blocks, in seconds, and
-    `ttft_percentiles` and `tpot_percentiles` P50, P95 and P99 of all requests, both plain and speculative.
+    the speculative runs and of their plain neighbours. `ttft` and `tpot` are those of all requests of its blocks,
+    plain and speculative.
     """
 
     variant: str
@@ -114,10 +115,8 @@ class Point(Record):
     sampled: bool = False
     tokens_per_second: float
     plain_tokens_per_second: float
-    ttft: tuple[float, float] | None = None
-    tpot: tuple[float, float] | None = None
-    ttft_percentiles: tuple[Percentiles, Percentiles] | None = None
-    tpot_percentiles: tuple[Percentiles, Percentiles] | None = None
+    ttft: tuple[Latency, Latency] | None = None
+    tpot: tuple[Latency, Latency] | None = None
 
     @property
     def outputs(self) -> str:
@@ -160,25 +159,22 @@ def _point(name: str, part: str, done: Sequence[tuple[Row, Trial]], *, tried: in
         identical_runs=sum(trial.identical for trial in trials),
         tokens_per_second=tokens / sum(trial.seconds for trial in trials),
         plain_tokens_per_second=tokens / sum(trial.plain_seconds for trial in trials),
-        ttft=_means([row.ttft for row in rows]),
-        tpot=_means([row.tpot for row in rows]),
-        ttft_percentiles=_percentiles([row.ttfts for row in rows]),
-        tpot_percentiles=_percentiles([row.tpots for row in rows]),
+        ttft=_latencies([row.ttft for row in rows]),
+        tpot=_latencies([row.tpot for row in rows]),
     )
 
 
-def _means(pairs: Sequence[tuple[float, float] | None]) -> tuple[float, float] | None:
-    known = [pair for pair in pairs if pair is not None]
-    return (fmean(plain for plain, _ in known), fmean(speculative for _, speculative in known)) if known else None
-
-
-def _percentiles(rows: Sequence[tuple[Sequence[float], Sequence[float]]]) -> tuple[Percentiles, Percentiles] | None:
-    """Interpolated, of all requests; None if there are none."""
-    sides = [[seconds for row in rows for seconds in row[side]] for side in (0, 1)]
-    if not all(sides):
+def _latencies(rows: Sequence[tuple[Sequence[float], Sequence[float]]]) -> tuple[Latency, Latency] | None:
+    """Return both sides' latencies over all requests; None if there are none."""
+    plain, speculative = ([seconds for row in rows for seconds in row[side]] for side in (0, 1))
+    if not plain or not speculative:
         return None
-    plain, speculative = (np.percentile(side, (50, 95, 99)).tolist() for side in sides)
-    return tuple(plain), tuple(speculative)
+    return _latency(plain), _latency(speculative)
+
+
+def _latency(seconds: Sequence[float]) -> Latency:
+    p50, p95, p99 = np.percentile(seconds, (50, 95, 99)).tolist()
+    return Latency(mean=fmean(seconds), p50=p50, p95=p95, p99=p99)
 
 
 def fastest(candidates: Iterable[Point]) -> Point | None:
@@ -186,27 +182,15 @@ def fastest(candidates: Iterable[Point]) -> Point | None:
     return max(candidates, key=lambda point: round(point.speedup.ratio, 3), default=None)
 
 
-class Loaded(NamedTuple):
-    """An engine loaded beforehand, with its step costs; it stays loaded."""
-
-    engine: Engine
-    costs: Costs | None
-
-
-def run(
-    plan: Plan,
-    load: Load | None = None,
-    *,
-    loaded: Loaded | None = None,
-    stop: Stop = lambda: False,
-    began: float | None = None,
+def measure(
+    plan: Plan, load: Load, *, keep: bool = False, stop: Stop = lambda: False, began: float | None = None
 ) -> Iterator[Progress[Result]]:
     """Measure, yielding progress at the start and after every row, until `stop` returns True.
 
     `began`: when it was asked for, by `perf_counter`, whose times all processes share; now, if None. Closes engines
-    that `load` returned, but not the one in `loaded`. SpecdemoError: an engine failed, or nothing could be measured.
+    that `load` returned, unless `keep`. SpecdemoError: an engine failed, or nothing could be measured.
     """
-    state, session = _State(plan, stop, began), ""
+    state, session = _Measurement(plan, stop, began), ""
     yield state.progress("starting")
     with ExitStack() as engines:
         for stage in plan.stages():
@@ -214,18 +198,17 @@ def run(
                 return
             if state.rows and state.over(stage.until):  # while the engine of another was loaded
                 continue
-            if loaded is None and session != stage.session:
+            if session != stage.session:
                 yield state.progress(f"loading {stage.session}")
                 engines.close()
-                assert load is not None, "one of both is given"
-                engine, session = engines.enter_context(closing(load(stage.engine, stage.pair))), stage.session
+                engine, session = load(stage.engine, stage.pair), stage.session
+                if not keep:
+                    engines.callback(engine.close)
                 yield state.progress("measuring step costs")
                 costs = state.costs(engine)
-            elif loaded is not None:
-                engine, costs = loaded
             state.facts[stage.session] = EngineFacts(environment=engine.environment, costs=costs)
             yield state.progress("warming up")
-            for _ in state.measure(stage, engine, costs):
+            for _ in state.run(stage, engine, costs):
                 yield state.progress(f"measuring {state.reach}".rstrip())
     if stop():
         return
@@ -243,7 +226,7 @@ def _of_task(settings: GenerationSettings, task: Task) -> GenerationSettings:
     return settings.model_copy(update={"system_prompt": task.system_prompt}) if task.system_prompt else settings
 
 
-class _State:
+class _Measurement:
     """The rows so far, facts about engines, and the clock. `reach` says what the time allows, once that is known."""
 
     def __init__(self, plan: Plan, stop: Stop, began: float | None = None) -> None:
@@ -254,7 +237,7 @@ class _State:
         self.warm: tuple[str, str] | None = None  # session and drafter of what was rehearsed last
         self.answers: dict[tuple[str, ...], str] = {}  # the target's own, by system prompt and all turns so far
 
-    def measure(self, stage: Stage, engine: Engine, costs: Costs | None) -> Iterator[Row]:
+    def run(self, stage: Stage, engine: Engine, costs: Costs | None) -> Iterator[Row]:
         def over() -> bool:  # not before the first row of all
             return self.stop() or (bool(self.rows) and self.over(stage.until))
 
@@ -286,16 +269,16 @@ class _State:
         return known_costs(engine, stop=self.stop, bound=bound) if needed else recall(engine.name, engine.pair)
 
     def fit(self, plain: Run) -> None:
-        """Shorten runs until the time allows `TRIES` of each variant, by the pace of a plain run."""
+        """Shorten runs until the time allows `MIN_TRIALS` of each variant, by the pace of a plain run."""
         plan, number = self.plan, len(self.plan.variants)
         tokens, sessions = plan.settings.max_new_tokens, len({variant.session for variant in plan.variants.values()})
         left = (plan.minutes or 0) * 60 - self.seconds * sessions  # each takes as long to load
         step = metrics.decode_seconds(plain) / max(len(plain.rounds), 1)
 
-        def tries(tokens: int) -> float:  # a trial is a speculative run and a plain one
+        def trials_for(tokens: int) -> float:  # a trial is a speculative run and a plain one
             return left / (2 * (plain.prefill.seconds + tokens * step)) / number
 
-        while tries(tokens) < TRIES and tokens > LEAST_TOKENS:
+        while trials_for(tokens) < MIN_TRIALS and tokens > MIN_TOKENS:
             tokens -= 1
         update = {"max_new_tokens": tokens}
         shorter = {
@@ -303,7 +286,7 @@ class _State:
             for name, variant in plan.variants.items()
         }
         self.plan = replace(plan, settings=plan.settings.model_copy(update=update), variants=shorter)
-        most = min(max(int(tries(tokens)), 1), plan.repeats * len(plan.tasks))
+        most = min(max(int(trials_for(tokens)), 1), plan.repeats * len(plan.tasks))
         each = f"each about {most} times" if most > 1 else "most of them once"
         self.reach = f"{counted(number, 'setting')}, {each}, at most {tokens} tokens a run"
 
@@ -317,13 +300,10 @@ class _State:
         left = [*able]
         try:
             history = self.history(engine, task)
-            earlier = [text for turn in history for text in (turn.prompt, turn.answer)]
-            text = " ".join(filter(None, [task.system_prompt, *earlier, task.prompt]))
-            length = engine.count_tokens(text)
             settings = [_of_task(self.plan.settings_of(name, group.repeat), task) for name in able]
             for trial in trials(engine, task.prompt, settings, costs, stop, history):
                 problem = None if trial is not None else _NO_TEXT
-                yield row(variant=left.pop(0), prompt_tokens=length, trial=trial, problem=problem)
+                yield row(variant=left.pop(0), trial=trial, problem=problem)
         except PromptError as error:
             yield from (row(variant=name, trial=None, problem=str(error)) for name in left)
 
@@ -347,15 +327,14 @@ class _State:
         requests |= {variant.name: Request.of("", variant.settings) for variant in variants}
         if group.repeat % 2 == 0:
             requests = dict(reversed(requests.items()))
-        measured = blocks(engine, requests, self.plan.tasks, concurrency, f"{group.repeat} {concurrency}", stop)
+        measured = run_blocks(engine, requests, self.plan.tasks, concurrency, f"{group.repeat} {concurrency}", stop)
         if measured is None:
             return
         plain, row = measured[""], partial(Row, task="", prompt="", repeat=group.repeat)
         for name in group.order:
             block = measured[name]
-            latencies = {"ttfts": (plain.ttft, block.ttft), "tpots": (plain.tpot, block.tpot)}
-            ttft, tpot = ((fmean(side) for side in sides) for sides in latencies.values())
-            yield row(variant=name, trial=block.against(plain), ttft=tuple(ttft), tpot=tuple(tpot), **latencies)
+            latencies = {"ttft": (plain.ttft, block.ttft), "tpot": (plain.tpot, block.tpot)}
+            yield row(variant=name, trial=block.against(plain), **latencies)
 
     @property
     def seconds(self) -> float:

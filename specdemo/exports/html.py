@@ -23,8 +23,7 @@ from specdemo.results.words import run_words
 
 PAGE = ASSETS / "page"
 STYLES = ("tokens.css", "race.css")  # style sheets of page and replay, in order
-PLOTTING = ("files.js", "plot.js")  # modules that draw figures
-_MODULES = (*PLOTTING, "glossary.js", "pane.js", "player.js", "race.js", "rounds.js")
+_MODULES = ("files.js", "plot.js", "glossary.js", "pane.js", "player.js", "race.js", "rounds.js")
 
 
 def text_of(name: str) -> str:

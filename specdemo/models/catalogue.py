@@ -223,9 +223,14 @@ def bundled_models() -> tuple[Model, Model]:
     return target, draft
 
 
+def example_groups(kind: Prompts) -> dict[str, list[str]]:
+    """Example prompts by title of their group, in the order in which speculation gains: on what is predictable."""
+    groups: dict[Prompts, dict[str, list[str]]] = json.loads((ASSETS / "prompts.json").read_text(encoding="utf-8"))
+    return groups[kind]
+
+
 def bundled_prompts(kind: Prompts) -> list[str]:
-    prompts: dict[Prompts, list[str]] = json.loads((ASSETS / "prompts.json").read_text(encoding="utf-8"))
-    return prompts[kind]
+    return [prompt for group in example_groups(kind).values() for prompt in group]
 
 
 def default_pair(**runtime: Any) -> ModelPair:

@@ -32,8 +32,8 @@ _MIN_PART_STEPS = 2  # a part of one step would show the spread of steps, not of
 _DEFAULT_ERROR = 0.6  # of too few steps for parts: a factor of 3 either way; hand-set
 _MAX_ERROR = 3.5  # a factor of 1,000 either way; files may hold any numbers
 # Standard error (of the logarithm) that no repeat shows; docs/performance.md names the races behind it.
-_STATE = 0.05  # of another process, other moments of the machine
-_STATE_SECONDS = 0.12e-3  # the same per seconds of a plain step: short steps vary the most
+_PROCESS_ERROR = 0.05  # of another process, other moments of the machine
+_PROCESS_ERROR_SECONDS = 0.12e-3  # the same per seconds of a plain step: short steps vary the most
 
 State = Literal["clear", "close", "disturbed"]
 Direction = Literal["faster", "slower", "same"]
@@ -158,7 +158,7 @@ def _speedup(timings: Sequence[_Timing], load: float | None, length: float | Non
     plain = [seconds for each in single for _, _, seconds in each.plain]
     rate = len(plain) / sum(plain) if plain else 0.0
     runs = _half_width(np.array([*_observations(timings)]), z)
-    processes = z * (_STATE + _STATE_SECONDS * rate)
+    processes = z * (_PROCESS_ERROR + _PROCESS_ERROR_SECONDS * rate)
     width = min(math.hypot(runs, processes), z * _MAX_ERROR)
     return Speedup(
         ratio=ratio,
@@ -186,7 +186,7 @@ def _observations(timings: Sequence[_Timing]) -> Iterator[float]:
     """Yield observations of the logarithm of the speedup, up to a constant.
 
     From six prompts on, these are the prompts, as in the standard error of a ratio of sums; else parts of runs:
-    log(pace of plain steps / pace of rounds), a pace being seconds / usual seconds of the same kinds of steps.
+    log(pace of plain steps / pace of rounds), a pace being seconds / mean seconds of the same kinds of steps.
     """
     if len(prompts := dict.fromkeys(each.prompt for each in timings)) >= SAMPLE_PROMPTS:
         sums = np.array([(each.plain_seconds, each.seconds) for each in timings]).sum(axis=0)
@@ -195,19 +195,19 @@ def _observations(timings: Sequence[_Timing]) -> Iterator[float]:
             shares = np.array(of_prompt).sum(axis=0) / sums
             yield (shares[0] - shares[1]) * len(prompts)
         return
-    plain_usual = _usual_seconds(step for each in timings for step in each.plain)
-    usual = _usual_seconds(rounds := [step for each in timings for step in each.speculative])
-    if len(rounds) < 2 * len(usual):
-        return  # what is usual for each kind is unknown
-    freedom = math.sqrt(len(rounds) / (len(rounds) - len(usual)))  # each kind's mean takes up a degree
+    plain_means = _mean_seconds(step for each in timings for step in each.plain)
+    means = _mean_seconds(rounds := [step for each in timings for step in each.speculative])
+    if len(rounds) < 2 * len(means):
+        return  # means of single rounds would show no spread
+    freedom = math.sqrt(len(rounds) / (len(rounds) - len(means)))  # each kind's mean takes up a degree
     for each in timings:
         wanted = max(min(each.plain_seconds, each.seconds) / _PART_SECONDS, math.ceil(_MIN_PARTS / len(timings)))
         most = min(len(each.plain), len(each.speculative)) / _MIN_PART_STEPS
         parts = max(int(min(wanted, most)), 1)
-        yield from freedom * np.log(_paces(each.plain, plain_usual, parts) / _paces(each.speculative, usual, parts))
+        yield from freedom * np.log(_paces(each.plain, plain_means, parts) / _paces(each.speculative, means, parts))
 
 
-def _usual_seconds(steps: Iterable[_Step]) -> dict[Hashable, float]:
+def _mean_seconds(steps: Iterable[_Step]) -> dict[Hashable, float]:
     """Return mean seconds per unit by kind."""
     sums = defaultdict[Hashable, _Floats](lambda: np.zeros(2))
     for kind, units, seconds in steps:
@@ -215,7 +215,7 @@ def _usual_seconds(steps: Iterable[_Step]) -> dict[Hashable, float]:
     return {kind: seconds / units for kind, (seconds, units) in sums.items()}
 
 
-def _paces(steps: Sequence[_Step], usual: Mapping[Hashable, float], parts: int) -> _Floats:
-    """Return seconds / usual seconds of parts with the same number of steps, shape (parts,)."""
-    pairs = [(seconds, usual[kind] * max(units, 1)) for kind, units, seconds in steps]
+def _paces(steps: Sequence[_Step], means: Mapping[Hashable, float], parts: int) -> _Floats:
+    """Return seconds / mean seconds of parts with the same number of steps, shape (parts,)."""
+    pairs = [(seconds, means[kind] * max(units, 1)) for kind, units, seconds in steps]
     return np.array([np.divide(*part.sum(axis=0)) for part in np.array_split(pairs, parts)])

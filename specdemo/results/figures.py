@@ -25,7 +25,7 @@ Figure = Any  # plotly.graph_objects.Figure, which has no types
 Trace = dict[str, Any]
 _COLOURS = ("own", "accepted", "rejected", "plain", "unaccepted", "mute", "ink")  # of lines and bars, in order
 _PATTERNS = ("", "/", "x", ".", "\\", "-", "+")  # of bars in the same order, so that they also differ in grey
-_MOST_STRETCH = 2  # times the largest value: how far error bars may stretch an axis
+_MAX_STRETCH = 2  # times the largest value: how far error bars may stretch an axis
 
 
 @cache
@@ -38,13 +38,13 @@ def figure(x: str, y: str, *traces: Trace, **layout: Any) -> Figure:
     import plotly.graph_objects as go  # takes half a second, which no start of the program should wait for
 
     axes = {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}}}
-    return go.Figure({"data": list(traces), "layout": {"template": settings()["template"], **axes}}).update_layout(
-        **layout
-    )
+    return go.Figure(
+        {"data": list(traces), "layout": {"template": _plotly_defaults()["template"], **axes}}
+    ).update_layout(**layout)
 
 
 @cache
-def settings() -> dict[str, Any]:
+def _plotly_defaults() -> dict[str, Any]:
     """Plotly's template, and its configuration, whose mode bar lacks "Share chart", which uploads."""
     text = (ASSETS / "plotly.json").read_text(encoding="utf-8")
     template: dict[str, Any] = json.loads(re.sub(r"var\(--sd-(\w+)\)", lambda match: _colour(match[1]), text))
@@ -169,7 +169,7 @@ def _lookahead(comparison: Comparison) -> Figure:
     if oracle is not None:
         style: dict[str, Any] = {"mode": "markers", "marker": {"symbol": "diamond"}, "cliponaxis": False}
         traces.append(line("oracle", "own", numbers, oracle, **style, **said))
-    return figure("round", "tokens proposed", *traces, xaxis=_ROUND, **_empty(_UNKNOWN))
+    return figure("round", "tokens proposed", *traces, xaxis=_ROUND, **_empty(_NO_PROPOSALS))
 
 
 def _positions(comparison: Comparison) -> Figure:
@@ -177,10 +177,10 @@ def _positions(comparison: Comparison) -> Figure:
     shown = bars("rounds", "accepted", range(1, len(shares) + 1), shares, hovertemplate="%{y:.0%}")
     said = {"unifiedhovertitle": {"text": "proposal %{x}"}}
     axes = {"xaxis": {"dtick": 1, "rangemode": "normal"} | said, "yaxis": {"range": [0, 1.02], "tickformat": ".0%"}}
-    return figure("position in the round", "accepted / rounds", shown, **axes, **_empty(_UNKNOWN))
+    return figure("position in the round", "accepted / rounds", shown, **axes, **_empty(_NO_PROPOSALS))
 
 
-_UNKNOWN = "The proposals of this run are not known."
+_NO_PROPOSALS = "The proposals of this run are not known."
 
 
 def _empty(reason: str) -> dict[str, Any]:
@@ -229,7 +229,7 @@ def compared(x: str, y: str, groups: Mapping[str, Sequence[Spot]], *, along: boo
             (line if along else bars)(_literal(name), colour, map(_literal, places), values, **more, **style)
         )
     spots = [spot for group in groups.values() for spot in group]
-    most = _MOST_STRETCH * max((value or 0.0 for _, value, *_ in spots), default=1.0)
+    most = _MAX_STRETCH * max((value or 0.0 for _, value, *_ in spots), default=1.0)
     scale = {"range": [0, most]} if any((high or 0.0) > most for *_, high, _ in spots) else {}
     chart = figure(x, y, *traces, yaxis=scale, barmode="group", showlegend=len(groups) > 1)
     return chart.add_hline(y=1, line={"dash": "dash"})
@@ -254,7 +254,7 @@ def as_data(chart: Figure) -> dict[str, Any]:
 def kit() -> dict[str, Any]:
     """Everything a script needs to draw figures, with the empty charts that it fills itself."""
     empty = {name: as_data(make()) for name, make in LIVE.items()}
-    return {"script": script_name(), "charts": empty, "colours": colours(), **settings()}
+    return {"script": script_name(), "charts": empty, "colours": colours(), **_plotly_defaults()}
 
 
 def script_name() -> str:

@@ -281,8 +281,8 @@ def round_costs(comparison: Comparison, plain_steps: float | None) -> RoundCosts
 
 # Greedy decoding of small models often ends in a loop, such as "a raven, a raven, a raven". A draft predicts loops
 # easily, so a speedup measured on one says little about other texts.
-_TIMES = 4  # minimum repetitions in a row
-_TOKENS = 24  # minimum tokens in all
+_MIN_REPETITIONS = 4  # minimum repetitions in a row
+_MIN_TOKENS = 24  # minimum tokens in all
 
 
 class Loop(NamedTuple):
@@ -294,11 +294,11 @@ class Loop(NamedTuple):
 
 def loop(ids: Sequence[int | str]) -> Loop | None:
     """Return the shortest loop that the output ends in: at least four repetitions, and 24 tokens in all."""
-    for period in range(1, len(ids) // _TIMES + 1):
+    for period in range(1, len(ids) // _MIN_REPETITIONS + 1):
         start = len(ids) - period
         while start > 0 and ids[start - 1] == ids[start - 1 + period]:
             start -= 1
-        if len(ids) - start >= max(_TIMES * period, _TOKENS):
+        if len(ids) - start >= max(_MIN_REPETITIONS * period, _MIN_TOKENS):
             return Loop(start, period)
     return None
 
@@ -313,7 +313,7 @@ def answer(text: str) -> str:
     return text.partition(_END)[2].strip() if _END in text else text.strip()
 
 
-_POSITIONS = 4  # listed in "acceptance by position"; the chart has all
+_SHOWN_POSITIONS = 4  # listed in "acceptance by position"; the chart has all
 
 
 @dataclass(frozen=True)
@@ -362,7 +362,7 @@ def figures(comparison: Comparison, speedup: str, plain_steps: float | None) -> 
 def _positions(run: Run) -> str:
     """Acceptance by position, up to the last one that a round accepted."""
     rates = per_position_acceptance(run)
-    shown = [percent(rate) for rate in rates if rate > 0][:_POSITIONS]
+    shown = [percent(rate) for rate in rates if rate > 0][:_SHOWN_POSITIONS]
     if len(shown) < len(rates):
         shown.append(f"{'0 %' if not rates[len(shown)] else '…'} from {len(shown) + 1} on")
     return " · ".join(shown) or "–"

@@ -11,11 +11,11 @@ from specdemo.results import estimate, metrics
 from specdemo.results.agreement import agreement, divergence_reason
 from specdemo.results.estimate import Direction, Speedup, State
 from specdemo.results.metrics import Figure, figures
-from specdemo.results.warnings import RunWarning, ceiling, warnings
+from specdemo.results.warnings import RunWarning, ceiling, find_warnings
 from specdemo.results.words import notes, run_words
 from specdemo.text import counted, percent
 
-_EXACT = 1.2  # within this factor of 1×, a second decimal matters
+_TWO_DECIMALS_BELOW = 1.2  # within this factor of 1×, a second decimal matters
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Summary:
 
 def summarise(comparison: Comparison) -> Summary:
     speedup = estimate.of_comparison(comparison) if comparison.both_ran else None
-    run_warnings = tuple(warnings(comparison, speedup))
+    run_warnings = tuple(find_warnings(comparison, speedup))
     steps = None if speedup is None else speedup.plain_steps_per_round
     seconds = _seconds(comparison)
     state: State | Literal["none"] = "none" if speedup is None else speedup.state
@@ -113,7 +113,7 @@ def headline_of(ratio: float) -> str:
 def times(ratio: float, *, exact: bool = False) -> str:
     """How many times as fast the faster side is; two decimals only where they matter."""
     factor = max(ratio, 1 / ratio)
-    return f"{factor:.2f}×" if exact or round(factor, 2) < _EXACT else f"{factor:.1f}×"
+    return f"{factor:.2f}×" if exact or round(factor, 2) < _TWO_DECIMALS_BELOW else f"{factor:.1f}×"
 
 
 def expectation(speedup: Speedup) -> str:

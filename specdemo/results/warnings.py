@@ -9,8 +9,8 @@ from specdemo.results.agreement import fault
 from specdemo.results.estimate import Speedup
 from specdemo.text import percent
 
-_MARGIN = 1.1  # × τ; a tenth for clocks and caches
-_SLOW = 0.3  # plain steps; hand-set: a faster draft step is not the reason for a lack of gain
+_SPEEDUP_MARGIN = 1.1  # × τ; a tenth for clocks and caches
+_SLOW_DRAFT_STEP = 0.3  # plain steps; hand-set: a faster draft step is not the reason for a lack of gain
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class RunWarning:
     chip: str
 
 
-def warnings(comparison: Comparison, speedup: Speedup | None = None) -> Iterator[RunWarning]:
+def find_warnings(comparison: Comparison, speedup: Speedup | None = None) -> Iterator[RunWarning]:
     if reason := fault(comparison):
         yield RunWarning("fault", reason, "outputs differ, see Why?")
     if reason := disturbed(estimate.mean_load((comparison, *comparison.repeats))):
@@ -62,7 +62,7 @@ def disturbed(share: float | None) -> str:
 
 
 def _unusual(speedup: Speedup) -> str:
-    if (length := speedup.tokens_per_round) is None or speedup.ratio <= _MARGIN * length:
+    if (length := speedup.tokens_per_round) is None or speedup.ratio <= _SPEEDUP_MARGIN * length:
         return ""
     return (
         f"A speedup of {speedup.ratio:.2f}× is unusual where a round writes {length:.2f} tokens: a round reads all "
@@ -89,7 +89,13 @@ def _too_slow(comparison: Comparison) -> str:
     costs = comparison.costs
     assert costs is not None, "the ceiling is known"
     free, cost, tokens = metrics.ceiling(costs, free=True), metrics.draft_cost(costs), len(costs.verify)
-    if comparison.settings.strategy.drafter.model and free and free[0] > 1 and cost is not None and cost > _SLOW:
+    if (
+        comparison.settings.strategy.drafter.model
+        and free
+        and free[0] > 1
+        and cost is not None
+        and cost > _SLOW_DRAFT_STEP
+    ):
         what, advice = f"a draft step takes {cost:.2f}", "Choose a much smaller draft or a faster device for it."
     else:
         what = f"a pass over {tokens} tokens takes {metrics.verify_cost(costs, tokens) or 0:.1f}"

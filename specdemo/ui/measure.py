@@ -4,11 +4,10 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import gradio as gr
 
@@ -16,11 +15,10 @@ from specdemo.engines.base import Engine
 from specdemo.errors import SettingsError, SpecdemoError, capitalised
 from specdemo.experiments.plan import PRESETS, Plan, Variant
 from specdemo.experiments.prompts import Task, chosen_tasks, read_prompts, typed_tasks
-from specdemo.experiments.report import conclude, report, write
-from specdemo.experiments.rows import Loaded, Result, points, run
+from specdemo.experiments.report import Part, build_report, conclude, write
+from specdemo.experiments.rows import Result, measure, points
 from specdemo.racing.worker import WithEngine, with_loader
 from specdemo.records import Costs, ModelPair, Progress
-from specdemo.results.figures import as_data
 from specdemo.settings import GenerationSettings
 from specdemo.text import counted, percent, printable
 from specdemo.ui import events
@@ -34,21 +32,14 @@ from specdemo.ui.views import BOARD, script, view
 _FILES = [".txt", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".gz"]
 _BY_TITLE = {preset.title: name for name, preset in PRESETS.items() if name != "measure"}
 START = "Measure"
-EMPTY = "[]"
+EMPTY_BOARD = "[]"
 
 
 def board(progress: Progress[Result]) -> str:
     """Return the parts of the board as JSON; `board.js` shows each on a card."""
     if not progress.result.measured:
-        return EMPTY
-    content = report(progress.result)
-    parts = [
-        {"title": "Conclusion", "paragraphs": content.opening},
-        *(chart._asdict() | {"figure": as_data(chart.figure)} for chart in content.charts.values()),
-        *(table._asdict() for table in content.tables.values()),
-        {"title": "About these figures", "paragraphs": content.notes},
-    ]
-    return json.dumps(parts, ensure_ascii=False)
+        return EMPTY_BOARD
+    return json.dumps(build_report(progress.result).board(), ensure_ascii=False)
 
 
 def variant_choices(preset: str, pair: ModelPair, *values: Any) -> dict[str, Any]:
@@ -83,7 +74,6 @@ class MeasureCallbacks:
         session_open: bool,
         pair: ModelPair,
         file: str | None,
-        skip_bad: bool,
         preset: str,
         ticked: list[str],
         text: str,
@@ -98,14 +88,14 @@ class MeasureCallbacks:
         unchanged = [gr.skip()] * 4
         typed = [line.strip() for line in text.splitlines() if line.strip()]
         waiting = [notice("Reading the prompts …"), *unchanged, *busy]
-        reading: dict[str, Any] = {"waiting": waiting, **_UNREADABLE}
+        reading: dict[str, Any] = {"waiting": waiting, **_READ_FAILURE}
         try:
             tasks = typed_tasks(typed)
             if file is not None or not typed:
                 prompts = None
                 if file is not None:
                     prompts = yield from events.run_in_child(read_prompts, Path(file), **reading)
-                tasks = chosen_tasks(prompts, pair.target.prompts, int(limit), skip_bad=skip_bad)
+                tasks = chosen_tasks(prompts, pair.target.prompts, int(limit))
             plan = _plan(preset, pair, tasks, int(tokens), values, minutes=minutes)
             variants = {name: variant for name, variant in plan.variants.items() if name in ticked}
             if not variants:
@@ -116,8 +106,8 @@ class MeasureCallbacks:
             return
         size = f"{counted(len(variants), 'variant')}, {counted(len(tasks), 'prompt')}"
         started = notice(f"{size}, {minutes:g} min with loading. {events.WAITING}")
-        yield [started, EMPTY, gr.update(visible=False), None, gr.update(visible=False), *busy]
-        job = partial(with_loader, pair=pair, work=partial(run, plan, began=perf_counter()))
+        yield [started, EMPTY_BOARD, gr.update(visible=False), None, gr.update(visible=False), *busy]
+        job = partial(with_loader, pair=pair, work=partial(measure, plan, began=perf_counter()))
         steps = self._sessions.measure(str(request.session_hash), "measure", job)
         state = yield from events.job_updates(
             steps, lambda message, parts: [message, parts, *unchanged[1:], *busy], board
@@ -125,7 +115,7 @@ class MeasureCallbacks:
         if state is None or not state.result.measured:
             yield [gr.skip(), *unchanged, *idle]
             return
-        finished = report(state.result)
+        finished = build_report(state.result)
         best = finished.conclusion.best
         use = gr.update(visible=best is not None, value=f"Use {best} in Compare")
         setting = None if best is None else state.result.variants[best].settings
@@ -147,7 +137,7 @@ class MeasureCallbacks:
         minutes = _MINUTES[effort]
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
-            shorter = settings.model_copy(update={"max_new_tokens": min(settings.max_new_tokens, _MOST_TOKENS)})
+            shorter = settings.model_copy(update={"max_new_tokens": min(settings.max_new_tokens, _MAX_TOKENS)})
             plan = PRESETS["tune"].plan(pair, typed_tasks([prompt]), shorter, minutes=minutes)
             plan = replace(plan, variants=with_current(plan, shorter))
         except SpecdemoError as error:
@@ -157,8 +147,7 @@ class MeasureCallbacks:
         yield [started, "", *busy, *unchanged]
         # load the pair as for a run, so that neither this search nor the next run loads it again
         work = partial(_run_loaded, plan=plan, began=perf_counter())
-        # a quick search has no time to measure step costs, and uses them only if they are known
-        job = WithEngine(settings.engine, with_chat_cache(pair, settings), work, calibrate=effort != QUICK)
+        job = WithEngine(settings.engine, with_chat_cache(pair, settings), work, calibrate=False)
         steps = self._sessions.measure(str(request.session_hash), "find", job)
         state = yield from events.job_updates(
             steps, lambda message, _: [message, "", *busy, *unchanged], after_stop="nothing was changed"
@@ -166,48 +155,43 @@ class MeasureCallbacks:
         if state is None or not state.result.complete:  # stopped or failed, as the message says
             yield [gr.skip(), "", *idle, *unchanged]
             return
-        result = outcome(state.result, shorter)
-        yield [FIND_HELP, json.dumps([result.card], ensure_ascii=False), *idle, *apply_setting(result.settings)]
+        chosen, part = search_result(state.result, shorter)
+        yield [FIND_HELP, json.dumps([part.data()], ensure_ascii=False), *idle, *apply_setting(chosen)]
 
 
 _MINUTES = {QUICK: 0.5, THOROUGH: 3.0}
-_MOST_TOKENS = 64  # of a run; `run` shortens them until every setting is tried
+_MAX_TOKENS = 64  # of a run; `measure` shortens them until every setting is tried
 
 
 def _run_loaded(
     engine: Engine, *, stop: Callable[[], bool], costs: Costs | None, plan: Plan, began: float
 ) -> Iterator[Progress[Result]]:
-    yield from run(plan, loaded=Loaded(engine, costs), stop=stop, began=began)
+    yield from measure(plan, lambda *_: engine, keep=True, stop=stop, began=began)
 
 
 def with_current(plan: Plan, settings: GenerationSettings) -> dict[str, Variant]:
     variants = dict(plan.variants)
     if all(variant.settings.strategy != settings.strategy for variant in variants.values()):
         name = settings.strategy.description
-        values = {"policy": name}
+        values = {"strategy": name}
         variants[name] = Variant(name=name, values=values, settings=settings, runtime=plan.pair.runtime)
     return variants
 
 
-class Outcome(NamedTuple):
-    """Settings to apply, if they are clearly faster than the current ones, and a card that says so."""
-
-    settings: GenerationSettings | None
-    card: dict[str, Any]
-
-
-def outcome(result: Result, settings: GenerationSettings) -> Outcome:
+def search_result(result: Result, settings: GenerationSettings) -> tuple[GenerationSettings | None, Part]:
+    """Return the settings to apply, if they are clearly faster than these, and a part of the page that says so."""
     measured = points(result)
     conclusion = conclude(result, measured)
-    best = next((point for point in measured if point.variant == conclusion.best), None)
-    strategies = {point.variant: result.variants[point.variant].settings.strategy for point in measured}
-    current = next((point for point in measured if strategies[point.variant] == settings.strategy), None)
+    by_name = {point.variant: point for point in measured}
+    best = by_name.get(conclusion.best or "")
+    now = next((name for name, each in result.variants.items() if each.settings.strategy == settings.strategy), "")
+    current = by_name.get(now)
     title, chosen = f"Kept: {settings.strategy.description}", None
     if best is None:
         sentence = conclusion.sentence
     elif current is None:
         sentence = "There was no time to measure your setting."
-    elif current.variant == best.variant:
+    elif current is best:
         sentence = "Nothing that was tried is faster."
     elif current.speedup.high >= best.speedup.low:
         sentence = f"{capitalised(best.variant)} is not clearly faster."
@@ -215,42 +199,30 @@ def outcome(result: Result, settings: GenerationSettings) -> Outcome:
         title, chosen = f"Set: {best.variant}", result.variants[best.variant].settings
         sentence = f"Decoding is now about {percent(best.speedup.ratio / current.speedup.ratio - 1)} faster."
     ranked = sorted(measured, key=lambda point: -point.speedup.ratio)
-    compared = {point.variant: point for point in (current, best, *ranked) if point is not None}
     rows = [
-        [f"{name}, yours before" if point is current else name, str(point.speedup), counted(point.runs, "run")]
-        for name, point in sorted([*compared.items()][:2], key=lambda item: -item[1].speedup.ratio)
+        (f"{point.variant}, yours before" if point is current else point.variant, str(point.speedup))
+        for point in [point for point in ranked if point in (best, current)] or ranked[:2]
     ]
-    missing = len(result.variants) - len({row.variant for row in result.rows})
     remark = f"Runs of at most {result.settings.max_new_tokens} tokens with this prompt."
+    missing = len(result.variants) - len(measured)
     if missing and best is not None:  # else the sentence says so
         remark += f" There was no time for {missing} of {len(result.variants)} settings."
-    card = {"title": title, "paragraphs": [sentence], "rows": rows, "remark": remark}
-    return Outcome(chosen, card | {"columns": ["setting", "speedup", ""]})
+    return chosen, Part(title, [sentence], ("setting", "speedup"), rows, remark=remark)
 
 
-_BUNDLED = "Prompts from the bundled suite, unless you type some or choose a file."
-_PARQUET = " Parquet files need the extra parquet, or pip install pyarrow, where this page runs."
-_UNREADABLE = {"what": "This file cannot be read", "otherwise": "choose one with fewer prompts"}
+_PROMPTS_HINT = html("paragraph", "Prompts from the bundled suite, unless you type some or choose a file.")
+_READ_FAILURE = {"what": "This file cannot be read", "otherwise": "choose one with fewer prompts"}
 
 
-def no_file() -> str:
-    """Say where prompts come from, and what a file may need before it is chosen."""
-    return html("paragraph", _BUNDLED if find_spec("pyarrow") else _BUNDLED + _PARQUET)
-
-
-def preview(path: str | None) -> Iterator[list[Any]]:
-    """Yield updates of the prompts read from a file, and of the choice to skip unusable entries."""
+def preview(path: str) -> Iterator[list[str]]:
+    """Yield updates of the prompts read from a file."""
+    waiting = [notice("Reading the prompts …")]
     try:
-        waiting = [notice("Reading the prompts …"), gr.update(visible=False, value=False)]
-        if path is None:
-            yield [no_file(), waiting[1]]
-            return
-        prompts = yield from events.run_in_child(read_prompts, Path(path), waiting=waiting, **_UNREADABLE)
-        prompts.usable(skip_bad=True)
+        prompts = yield from events.run_in_child(read_prompts, Path(path), waiting=waiting, **_READ_FAILURE)
         lines = (html("paragraph", printable(line, lines=True)) for line in (*prompts.about(), *prompts.first()))
-        yield ["".join(lines), gr.update(visible=bool(prompts.bad), value=False)]
+        yield ["".join(lines)]
     except SpecdemoError as error:
-        yield [alert(error), waiting[1]]
+        yield [alert(error)]
 
 
 def measure_tab(shared: Shared, compare: CompareTab) -> None:
@@ -281,18 +253,15 @@ def measure_tab(shared: Shared, compare: CompareTab) -> None:
                 file = gr.UploadButton(
                     "Upload prompts", file_types=_FILES, elem_id="measure-suite", scale=0, min_width=220
                 )
-            suite = gr.HTML(no_file(), elem_id="measure-suite-name")
-            skip_bad = gr.Checkbox(label="Skip entries without a prompt", visible=False, elem_id="measure-skip-bad")
+            suite = gr.HTML(_PROMPTS_HINT, elem_id="measure-suite-name")
             message = gr.HTML(elem_id="measure-message", elem_classes="message")
         board = view("board", BOARD, elem_id="measure-board")
-        files = gr.File(
-            label="Reports: JSON, Markdown, and HTML that opens offline", visible=False, elem_id="measure-reports"
-        )
+        files = gr.File(label="Report: JSON, and HTML that opens offline", visible=False, elem_id="measure-reports")
         best, card = gr.State(None), gr.Textbox(visible=False)  # not beside tabs, where Gradio miscounts them
-    inputs = [session_open, pair, file, skip_bad, preset, ticked, text, limit, tokens, minutes, *controls.values()]
+    inputs = [session_open, pair, file, preset, ticked, text, limit, tokens, minutes, *controls.values()]
     events.queue_for_engine(start, callbacks.measure, inputs, [message, board, files, best, use, start, stop_button])
     events.stop_on(stop_button.click, shared.sessions, "measure")
-    file.upload(preview, file, [suite, skip_bad], **events.PRIVATE, **events.FILES)
+    file.upload(preview, file, suite, **events.PRIVATE, **events.FILES)
     gr.on(
         [preset.change, pair.change, controls["engine"].change, controls["drafter"].change],
         variant_choices,

@@ -1,7 +1,6 @@
 """HTML for parts of the page; `assets/page/parts.html` holds the markup."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,7 @@ from jinja2 import Environment, StrictUndefined
 from specdemo.capabilities import DRAFT_KINDS, ENGINES, SERVERS
 from specdemo.errors import SpecdemoError
 from specdemo.exports.html import text_of
-from specdemo.files import ASSETS
-from specdemo.models.catalogue import Entry, Source, bundled_prompts, pair_settings
+from specdemo.models.catalogue import Entry, Source, example_groups
 from specdemo.models.checks import PairReport
 from specdemo.models.converted import stored_form
 from specdemo.models.devices import draft_device, in_units
@@ -82,36 +80,8 @@ def _model(model: Model) -> str:
     return f"{parameters(model.parameters)} {model.weights}"
 
 
-_EVEN = 1.1  # within this factor of 1×, an example counts as nearly even; readers notice a larger difference
-_EXPECTATIONS = ASSETS / "expectations.json"
-
-
 def examples_html(pair: ModelPair) -> str:
-    expected, machine = _expected(pair)
-    titles = "", "Speculation wins", "Nearly even", "Speculation loses"
-    groups: dict[str, list[tuple[str, float | None]]] = {title: [] for title in titles}
-    for prompt in bundled_prompts(pair.target.prompts):
-        speedup = expected.get(prompt)
-        if speedup is None:
-            title = ""
-        elif 1 / _EVEN < speedup < _EVEN:
-            title = "Nearly even"
-        else:
-            title = "Speculation wins" if speedup > 1 else "Speculation loses"
-        groups[title].append((prompt, speedup))
-    return html("examples", [group for group in groups.items() if group[1]], machine)
-
-
-def _expected(pair: ModelPair) -> tuple[Mapping[str, float], str]:
-    """Return speedups measured by `tests/benchmarks`, by prompt, and the machine; empty if of another engine."""
-    if not _EXPECTATIONS.is_file() or pair.draft is None:
-        return {}, ""
-    expected = json.loads(_EXPECTATIONS.read_text(encoding="utf-8")).get(f"{pair.target.name}|{pair.draft.name}", {})
-    if expected.get("engine") != pair_settings(pair).engine:
-        return {}, ""
-    return {entry["prompt"]: entry["speedup"] for entry in expected.get("prompts", [])}, expected.get(
-        "measured_on", ""
-    )
+    return html("examples", example_groups(pair.target.prompts).items())
 
 
 def card(entry: Entry, present: Sequence[bool], *, downloads: bool, own_directory: bool = False) -> dict[str, Any]:

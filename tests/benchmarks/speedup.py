@@ -1,16 +1,14 @@
 """Races of a target with several drafts, engines and lookaheads, and llama.cpp beside them, in turns.
 
     python -m tests.benchmarks.speedup [--target NAME] [--drafts NAME … lookup] [--engines traced genai]
-        [--lookaheads 1 2 3] [--weights exact|int4|int8] [--prompts FILE.jsonl] [--source WORD] [--limit 12]
-        [--tokens 128]
+        [--lookaheads 1 2 3] [--weights exact|int4|int8] [--prompts FILE.jsonl] [--limit 12] [--tokens 128]
 
-Every prompt is raced once with every combination, in random order, so that drift favours none. Prints what step costs
-predict, then speedups (plain / speculative seconds per token, prefill excluded) and milliseconds per token of both
-sides. If the target is a GGUF file, llama.cpp's server also decodes these prompts plainly, by its own clock.
+Every prompt is raced once with every combination, in random order, so that drift favours none. Prints speedups (plain
+seconds / speculative seconds per token, prefill excluded) and milliseconds per token of both sides. If the target is
+a GGUF file, llama.cpp's server also decodes these prompts plainly, by its own clock.
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -25,13 +23,12 @@ from typing import Any, get_args
 import httpx
 
 from specdemo.engines import load_engine
-from specdemo.experiments.prompts import bundled_tasks
+from specdemo.experiments.prompts import chosen_tasks, read_prompts
 from specdemo.models.catalogue import default_pair, default_runtime, pair_of, pair_settings
 from specdemo.models.converted import convert_pair
 from specdemo.models.library import resolve
-from specdemo.racing.costs import measure_costs
 from specdemo.racing.race import race
-from specdemo.records import Comparison, Prompts
+from specdemo.records import Comparison
 from specdemo.results import metrics
 from specdemo.settings import Weights
 
@@ -46,7 +43,6 @@ def main() -> None:
     parser.add_argument("--lookaheads", type=int, nargs="+", default=[1, 2, 3, 4])
     parser.add_argument("--weights", choices=get_args(Weights), default="auto", help="of a GGUF target")
     parser.add_argument("--prompts", type=Path)
-    parser.add_argument("--source", default="", help="only prompts whose source has this word")
     parser.add_argument("--limit", type=int, default=12)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)
@@ -59,19 +55,14 @@ def main() -> None:
     for pair in pairs.values():
         for _ in convert_pair(pair):
             pass
-    prompts = random.sample(found := prompts_of(options, target.prompts), min(options.limit, len(found)))
+    file = None if options.prompts is None else read_prompts(options.prompts)
+    every = [task.prompt for task in chosen_tasks(file, target.prompts, None) if len(task.prompt) < _SHORT]
+    prompts = random.sample(every, min(options.limit, len(every)))
     with ExitStack() as stack:
         engines = {
             (engine, name): stack.enter_context(closing(load_engine(engine, pairs[name])))
             for engine, name in product(options.engines, pairs)
         }
-        for (engine, name), loaded in engines.items():
-            costs = measure_costs(loaded)
-            assert costs is not None
-            v = [round(seconds / costs.plain_step, 2) for seconds in costs.verify[1:5]]
-            c = round((costs.draft_step or 0) / costs.plain_step, 3)
-            plain = f"plain step {costs.plain_step * 1e3:.1f} ms"
-            print(f"{engine}, {name}: {plain}, c {c}, v(2…5) {v}", flush=True)
         plans = [*product(options.engines, options.drafts, options.lookaheads)]
         turns: list[tuple[str, str, int] | None] = [*plans]
         if target.path is not None and target.path.suffix == ".gguf":
@@ -101,14 +92,6 @@ def main() -> None:
         print(f"| {engine}, {name}, lookahead {lookahead} | {row(some, theirs)} |")
     if theirs:
         print(f"| llama.cpp | | | | | {median(theirs.values()) * 1e3:.1f} | 1.00 | | |")
-
-
-def prompts_of(options: argparse.Namespace, kind: Prompts) -> list[str]:
-    if options.prompts is None:
-        return [task.prompt for task in bundled_tasks(kind)]
-    lines = [json.loads(line) for line in options.prompts.read_text(encoding="utf-8").splitlines()]
-    wanted = [line["prompt"] for line in lines if options.source in line.get("source", "")]
-    return [prompt for prompt in wanted if len(prompt) < _SHORT]
 
 
 @contextmanager

@@ -116,8 +116,8 @@ def test_progress_into_a_pipe_is_one_line_per_step(capsys: pytest.CaptureFixture
     assert "specdemo: racing" in lines
     assert "specdemo: repeating, 1 repeat so far; Ctrl+C keeps what there is" in lines
     with progress("starting") as show:
-        show("measuring", ", 1 of 40 runs", 1, 40)
-        show("measuring", ", 2 of 40 runs", 2, 40)  # too soon after the previous line
+        show("measuring", ", 1 of 40 runs")
+        show("measuring", ", 2 of 40 runs")  # too soon after the previous line
     assert capsys.readouterr().err.splitlines() == ["specdemo: starting", "specdemo: measuring, 1 of 40 runs"]
 
 

@@ -70,13 +70,13 @@ def test_a_prompt_comes_from_a_file_with_its_system_message(
         ["compare", "--prompt-file", str(path), "--repeats", "0", "--json", str(out)],
         lambda *_: ScriptedEngine(),
     )
-    assert main(arguments, load=load) == 2
-    assert "line 2: not JSON" in capsys.readouterr().err
-    assert main([*arguments, "--skip-bad"], load=load) == 0
+    assert main(arguments, load=load) == 0
+    err = capsys.readouterr().err
+    assert "Left out: line 2: not JSON" in err
+    assert "the first of them; bench measures all" in err
     data = json.loads(out.read_text())
     assert (data["prompt"], data["settings"]["system_prompt"]) == ("USER", "SYSTEM")
     assert Request.of("USER", GenerationSettings(system_prompt="SYSTEM")).messages[0] == chat[0]
-    assert "specdemo: the first of 2 prompts in prompts.jsonl" in capsys.readouterr().err
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"One\n\ntwo\n")))
     assert main(["compare", "-", "--repeats", "0", "--quiet", "--json", str(out)], load=load) == 0
     assert json.loads(out.read_text())["prompt"] == "One\n\ntwo"

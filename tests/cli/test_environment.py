@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from time import process_time
+from types import SimpleNamespace
 
 import pytest
 
@@ -119,6 +121,12 @@ def test_an_interrupted_import_is_no_error(monkeypatch: pytest.MonkeyPatch) -> N
         assert main(["doctor", "--no-measure"]) == 130
     finally:
         interrupted.clear()
+
+
+def test_the_server_is_no_other_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert warm_up._server_time() == 0, "this process is not the child of one"
+    monkeypatch.setattr(warm_up, "parent_process", lambda: SimpleNamespace(pid=os.getpid()))
+    assert warm_up._server_time() == pytest.approx(process_time(), abs=0.5)
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ import pytest
 from specdemo.capabilities import EngineName
 from specdemo.cli import main
 from specdemo.errors import EngineError
-from specdemo.experiments.rows import Result, run
+from specdemo.experiments.rows import Result, measure
 from specdemo.records import ModelPair, Progress
 from tests.support.scripted import ScriptedEngine
 
 FEW = ["--repeats", "1", "--max-new-tokens", "8"]
-TUNE = ["tune", "Say", "--lookaheads", "2,4", "--thresholds", "none", "--policies", "none", *FEW]
+TUNE = ["tune", "Say", "--lookaheads", "2,4", "--thresholds", "none", "--strategies", "none", *FEW]
 BENCH = ["bench", "--limit", "2", "--strategies", "traced auto, traced constant", *FEW]
 LOAD = ["load", "--concurrency", "1,2", "--limit", "2", *FEW]
 
@@ -32,7 +32,7 @@ def test_a_benchmark_prints_its_conclusion_and_writes_its_files(
     data = json.loads(out.read_text())
     assert " ".join(capsys.readouterr().out.split()).startswith(data["conclusion"])
     assert all(point["identical_runs"] == point["runs"] for point in data["points"])
-    assert sorted(path.suffix for path in tmp_path.glob("out.*")) == [".html", ".json", ".md"]
+    assert sorted(path.suffix for path in tmp_path.glob("out.*")) == [".html", ".json"]
     assert len(data["rows"]) == 4
 
 
@@ -63,7 +63,7 @@ def test_finished_rows_survive_ctrl_c_sigterm_and_failures(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def breaking(*arguments: Any, **options: Any) -> Iterator[Progress[Result]]:
-        for state in run(*arguments, **options):
+        for state in measure(*arguments, **options):
             yield state
             if state.done == 1 and sent is None:
                 raise EngineError
@@ -71,7 +71,7 @@ def test_finished_rows_survive_ctrl_c_sigterm_and_failures(
                 signal.raise_signal(sent)
 
     out = tmp_path / "out.json"
-    monkeypatch.setattr("specdemo.cli.measure.run", breaking)
+    monkeypatch.setattr("specdemo.cli.measure.measure", breaking)
     assert main([*BENCH, "--json", str(out)], load=scripted) == code
     assert len(Result.model_validate_json(out.read_text()).rows) == 1
     assert "Unfinished: 1 of 4 runs." in capsys.readouterr().out

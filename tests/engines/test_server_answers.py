@@ -19,7 +19,7 @@ import pytest
 from specdemo.engines.server.client import Client
 from specdemo.engines.server.engine import RemoteEngine, remote_pair
 from specdemo.errors import PromptError, ServerError, UsageError
-from specdemo.experiments.concurrent import serve
+from specdemo.experiments.concurrent import run_block
 from specdemo.exports import schema
 from specdemo.models.catalogue import pair_settings
 from specdemo.racing.race import run_alone
@@ -432,4 +432,4 @@ def test_a_batch_refuses_a_prompt_and_fails_with_its_server() -> None:
             with pytest.raises(PromptError, match="not text"):
                 batch.submit(0, replace(request, prompt="Say \ud800"))
             with pytest.raises(ServerError, match="too many"):
-                serve(batch, repeat(request), 1, 1)
+                run_block(batch, repeat(request), 1, 1)

@@ -17,10 +17,10 @@ from specdemo.cli import main
 from specdemo.engines.server.engine import RemoteEngine, remote_pair
 from specdemo.engines.server.reports import counters
 from specdemo.errors import PromptError, ServerError, SettingsError
-from specdemo.experiments.concurrent import serve
+from specdemo.experiments.concurrent import run_block
 from specdemo.experiments.plan import PRESETS, available
 from specdemo.experiments.prompts import typed_tasks
-from specdemo.experiments.rows import Loaded, points, run
+from specdemo.experiments.rows import measure, points
 from specdemo.models.catalogue import pair_settings
 from specdemo.racing.costs import measure_costs
 from specdemo.racing.race import run_alone
@@ -70,7 +70,7 @@ def test_rounds_add_up_to_what_the_server_counts(served: RemoteEngine, llama_ser
 def test_a_sweep_and_a_benchmark_try_what_the_server_supports(served: RemoteEngine) -> None:
     settings = pair_settings(served.pair, max_new_tokens=8, ignore_eos=True)
     plan = PRESETS["tune"].plan(served.pair, typed_tasks([PROMPT]), settings, repeats=1)
-    *_, last = run(plan, loaded=Loaded(served, None))
+    *_, last = measure(plan, lambda *_: served, keep=True)
     (point,) = points(last.result)
     assert point.variant == "policy server"
     assert point.outputs == "outputs identical"
@@ -84,7 +84,7 @@ def test_several_requests_at_once(served: RemoteEngine, llama_servers: Servers) 
     blocks = []
     for decoded in (request.plain, request):
         with closing(served.batch(decoded.strategy)) as batch:
-            blocks.append(serve(batch, repeat(decoded), 3, 4))
+            blocks.append(run_block(batch, repeat(decoded), 3, 4))
     plain, speculative = blocks
     assert plain is not None
     assert speculative is not None

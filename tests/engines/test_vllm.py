@@ -11,7 +11,7 @@ import pytest
 
 from specdemo.engines.base import rounds_of
 from specdemo.errors import ServerError
-from specdemo.experiments.concurrent import serve
+from specdemo.experiments.concurrent import run_block
 from specdemo.models.catalogue import pair_settings
 from specdemo.racing.race import run_alone
 from specdemo.records import Comparison, DraftCounts, Request, Run
@@ -236,7 +236,7 @@ def test_several_requests_at_once_have_the_same_sums() -> None:
     with engine_of(None, vllm(recorded("chat"))) as engine:
         request = Request.of("Say", pair_settings(engine.pair))
         with closing(engine.batch(request.strategy)) as batch:
-            block = serve(batch, iter([request] * 2), 2, 2)  # a third could end before the second
+            block = run_block(batch, iter([request] * 2), 2, 2)  # a third could end before the second
     assert block is not None
     trial = block.against(block)
     assert (trial.proposed, trial.accepted, trial.rounds, trial.run_tokens) == (2 * 42, 2 * 12, 2 * 35, 2 * 47)

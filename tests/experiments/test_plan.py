@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from specdemo.errors import SettingsError
-from specdemo.experiments.plan import MOST_VARIANTS, PRESETS, Axes, Plan, available, grid
+from specdemo.experiments.plan import MAX_VARIANTS, PRESETS, Axes, Plan, available, grid
 from specdemo.experiments.prompts import Task
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
@@ -20,8 +20,8 @@ def names(settings: GenerationSettings = SETTINGS, pair: ModelPair = PAIR, **axe
     return list(grid(pair, settings, Axes.checked(**axes)))
 
 
-def test_lookaheads_thresholds_and_policies_share_an_axis_and_others_are_combined_with_it() -> None:
-    one = names(lookaheads=[1, 4], thresholds=[0.3], policies=["all"])
+def test_strategies_and_their_numbers_share_an_axis_and_others_are_combined_with_it() -> None:
+    one = names(lookaheads=[1, 4], thresholds=[0.3], strategies=["same"])
     assert one == ["lookahead 1", "lookahead 4", "threshold 0.3", "policy auto"]
     both = names(lookaheads=[1, 4], temperatures=[0, 0.8])
     assert both == [f"lookahead {n}, temperature {t}" for n in (1, 4) for t in ("0", "0.8")]
@@ -45,7 +45,7 @@ def test_strategies_are_all_that_the_pair_supports() -> None:
     assert "genai confidence" not in available(HEAD, SETTINGS), "GenAI ignores it with a head"
     varied = set(names(strategies=["all"], lookaheads=[2, 4]))
     assert {"genai constant, lookahead 2", "traced constant, lookahead 4"} <= varied
-    assert not any("auto" in name for name in varied), "it has no constant lookahead"
+    assert "traced auto" in varied, "it takes no lookahead"
 
 
 @pytest.mark.parametrize(
@@ -55,16 +55,17 @@ def test_strategies_are_all_that_the_pair_supports() -> None:
         (SETTINGS, {"lookaheads": ["gif"]}, r"Lookaheads \(lookaheads\) should be a valid integer.*got 'gif'"),
         (SETTINGS, {"lookahead": [1]}, "no setting called 'lookahead'"),
         (SETTINGS, {"strategies": ["magic"]}, "no strategy 'magic'"),
-        (SETTINGS, {"strategies": ["traced auto"], "lookaheads": [2]}, "A lookahead has no effect"),
-        (SETTINGS, {"strategies": ["all"], "thresholds": [0.3]}, "part of a strategy"),
+        (GenerationSettings.checked(engine="traced", drafter="suffix"), {"lookaheads": [2]}, "do not affect"),
         (SETTINGS, {"precisions": ["fast"]}, "'fast' is not a precision"),
+        (SETTINGS, {"precisions": ["cache"]}, "'cache' is not a precision"),
+        (SETTINGS, {"precisions": ["clock u8"]}, "'clock u8' is not a precision"),
         (SETTINGS, {"concurrency": [2]}, "one request at a time"),
         (GENAI, {"concurrency": [0]}, "from 1 to 256"),
         (GENAI.model_copy(update={"do_sample": True}), {"concurrency": [2]}, "switch sampling off"),
         (
             SETTINGS,
             {"lookaheads": range(1, 17), "temperatures": [n / 50 for n in range(1, 40)]},
-            f"at most {MOST_VARIANTS}",
+            f"at most {MAX_VARIANTS}",
         ),
     ],
     ids=str,

@@ -2,7 +2,6 @@ import csv
 import gzip
 import io
 import json
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -130,8 +129,8 @@ def written(folder: Path, name: str, content: str | bytes) -> Path:
     ],
 )  # fmt: skip
 def test_every_format_is_read(name: str, content: str | bytes, tasks: list[Task], tmp_path: Path) -> None:
-    assert read_prompts(written(tmp_path, name, content)).usable(skip_bad=False) == tasks
     file = read_prompts(written(tmp_path, name, content))
+    assert (file.tasks, file.bad) == (tasks, {})
     assert chosen_tasks(file, "base", None) == [each for each in tasks if not each.before], "these cannot chat"
 
 
@@ -157,14 +156,15 @@ def test_parquet_files_may_hold_bytes_and_are_limited(tmp_path: Path, monkeypatc
 
     assert read(id=["x"], messages=[CHAT[:2]]) == [task("Hi", "x", system="Be brief.")]
     assert read(id=[b"x"], turns=[[b"Hi", b"A\nB"]]) == chat("x", system="")
-    monkeypatch.setattr(prompts, "MOST_BYTES", 10**6)
+    monkeypatch.setattr(prompts, "MAX_BYTES", 10**6)
     with pytest.raises(FileError, match="holds more than"):  # from a file of a few kB
         read(prompt=["x" * 1000] * 5000)
 
 
 def test_standard_input_and_whole_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Hi\n\nHo\n")))
-    assert [each.prompt for each in read_prompts(Path("-"), whole=True).tasks] == ["Hi\n\nHo"]
+    file = read_prompts(Path("-"), whole=True)
+    assert (file.name, [each.prompt for each in file.tasks]) == ("standard input", ["Hi\n\nHo"])
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
@@ -190,15 +190,15 @@ BAD = {
 
 
 @pytest.mark.parametrize(("line", "reason"), BAD.items(), ids=lambda value: str(value)[:40])
-def test_a_bad_line_is_named_and_can_be_skipped(line: str, reason: str, tmp_path: Path) -> None:
+def test_a_bad_line_is_named_and_left_out(line: str, reason: str, tmp_path: Path) -> None:
     file = read_prompts(written(tmp_path, "prompts.jsonl", lines({"prompt": "x"}, line)))
-    with pytest.raises(FileError, match=rf"in part: line 2: .*{re.escape(reason)}.*--skip-bad"):
-        file.usable(skip_bad=False)
-    assert [each.prompt for each in file.usable(skip_bad=True)] == ["x"]
+    assert reason in file.problems
+    assert file.problems.startswith("line 2: ")
+    assert [each.prompt for each in file.tasks] == ["x"]
     with pytest.raises(
         FileError, match=rf"holds no prompts: line 1: .*a prompt stands in {', '.join(TEXTS)}; a chat"
     ):
-        read_prompts(written(tmp_path, "prompts.jsonl", line)).usable(skip_bad=True)
+        read_prompts(written(tmp_path, "prompts.jsonl", line))
 
 
 def test_tables_name_their_bad_lines(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_tables_name_their_bad_lines(tmp_path: Path) -> None:
     assert "so lines 3 to 5 are lost" in next(iter(open_quote.bad)), "no row is lost unnamed"
     assert [each.prompt for each in file.tasks] == ["ok"]
     with pytest.raises(FileError, match="row 2: unknown fields"):
-        read_prompts(written(tmp_path, "some.csv", "name,age\nAnn,3\n")).usable(skip_bad=True)
+        read_prompts(written(tmp_path, "some.csv", "name,age\nAnn,3\n"))
 
 
 def test_a_preview_shows_the_first_prompts_their_number_and_kinds(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_repeated_names_are_numbered(tmp_path: Path) -> None:
 
 def test_files_without_prompts(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="holds no prompts"):
-        read_prompts(written(tmp_path, "some.jsonl", "")).usable(skip_bad=True)
+        read_prompts(written(tmp_path, "some.jsonl", ""))
     for name, data in (
         ("nothing", None),
         ("binary", b"\xff\xfe\x00"),
@@ -253,23 +253,25 @@ def test_files_without_prompts(tmp_path: Path) -> None:
 
 def test_a_file_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, "prompts.jsonl.gz", lines(*({"prompt": "x" * 50} for _ in range(5))))
-    monkeypatch.setattr(prompts, "MOST_PROMPTS", 4)
+    monkeypatch.setattr(prompts, "MAX_PROMPTS", 4)
     assert len(chosen_tasks(read_prompts(path), "chat", None)) == 4
     assert "At most 4 of them are measured, from every category in turn." in read_prompts(path).about()
     bomb = written(tmp_path, "bomb.json", json.dumps({"prompt": "x"} | dict.fromkeys(("paragraphs", "qas"), [1] * 9)))
-    monkeypatch.setattr(prompts, "MOST_RECORDS", 80)
+    monkeypatch.setattr(prompts, "MAX_RECORDS", 80)
     with pytest.raises(FileError, match="holds more than 80 prompts or 128 MB of them"):
         read_prompts(bomb)
     squad = {"context": "x" * 900, "qas": [{"question": "Q"}] * 40}
-    monkeypatch.setattr(prompts, "MOST_BYTES", 10_000)  # more than the file has
+    monkeypatch.setattr(prompts, "MAX_BYTES", 10_000)  # more than the file has
     with pytest.raises(FileError, match="holds more than"):
         read_prompts(written(tmp_path, "squad.jsonl", lines(squad)))
-    monkeypatch.setattr(prompts, "MOST_BYTES", 2**20)
-    long = written(tmp_path, "long.jsonl", lines({"turns": ["Hi"] * 257}))
-    assert read_prompts(long).bad == {"it has more than 256 turns": ["line 1"]}
-    monkeypatch.setattr(prompts, "MOST_CHARACTERS", 10)
-    assert "it is longer than 10 characters" in read_prompts(path).bad
-    monkeypatch.setattr(prompts, "MOST_BYTES", 200)
+    monkeypatch.setattr(prompts, "MAX_BYTES", 2**20)
+    monkeypatch.setattr(prompts, "MAX_CHARACTERS", 10)
+    long = written(tmp_path, "long.jsonl", lines("Hi".join('""'), {"turns": ["Hi"] * 257}, {"prompt": "x" * 11}))
+    assert read_prompts(long).bad == {
+        "it has more than 256 turns": ["line 2"],
+        "it is longer than 10 characters": ["line 3"],
+    }
+    monkeypatch.setattr(prompts, "MAX_BYTES", 200)
     with pytest.raises(FileError, match="is larger than 0 MB; choose a smaller file"):
         read_prompts(path)
 

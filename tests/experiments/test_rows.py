@@ -3,20 +3,20 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from specdemo.capabilities import EngineName
-from specdemo.engines.base import Decoder
+from specdemo.engines.base import Batch, Decoder
 from specdemo.errors import PromptError, RunError
 from specdemo.experiments.plan import PRESETS, Axes, Plan, grid
 from specdemo.experiments.prompts import Task
-from specdemo.experiments.report import report
-from specdemo.experiments.rows import Loaded, Result, points, run
+from specdemo.experiments.report import build_report
+from specdemo.experiments.rows import Latency, Result, measure, points
 from specdemo.racing.costs import measure_costs
 from specdemo.records import Costs, ModelPair, Request
 from specdemo.results.metrics import expected_speedups
 from specdemo.settings import GenerationSettings
+from specdemo.strategies import Plain, Strategy
 from tests.support.scripted import ScriptedEngine
 
 PAIR = ScriptedEngine().pair
@@ -36,12 +36,12 @@ def plan(**options: Any) -> Plan:
 
 
 def finished(made: Plan, load: Callable[..., Any] = load, **options: Any) -> Result:
-    *_, last = run(made, load, **options)
+    *_, last = measure(made, load, **options)
     return last.result
 
 
 def test_every_variant_runs_on_every_prompt_in_every_repeat() -> None:
-    states = list(run(plan(variants=grid(PAIR, SETTINGS, Axes(strategies=STRATEGIES))), load))
+    states = list(measure(plan(variants=grid(PAIR, SETTINGS, Axes(strategies=STRATEGIES))), load))
     result = states[-1].result
     assert {(row.variant, row.prompt, row.repeat) for row in result.rows} == {
         (name, task.name, repeat) for name in STRATEGIES for task in TASKS for repeat in range(3)
@@ -65,7 +65,7 @@ def test_speedups_are_those_of_the_script() -> None:
 def test_an_engine_loaded_beforehand_stays_loaded() -> None:
     engine = ScriptedEngine()
     engine.close = lambda: pytest.fail("it belongs to somebody else")  # type: ignore[method-assign]
-    *_, last = run(plan(), loaded=Loaded(engine, measure_costs(engine)))
+    *_, last = measure(plan(), lambda *_: engine, keep=True)
     assert last.result.complete
     assert engine.requests == 0
 
@@ -88,10 +88,13 @@ def test_each_precision_is_loaded_in_turn_and_closed() -> None:
 def test_a_measurement_ends_with_its_time_and_names_what_it_did_not_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(10**6))  # each reading advances it by a second, so the time limit ends after the first run
     monkeypatch.setattr("specdemo.experiments.rows.perf_counter", lambda: next(clock))
-    result = finished(plan(minutes=0.01, repeats=12))
-    assert len(result.rows) == 1
+    *_, last = measure(plan(minutes=0.01, repeats=12), load)
+    result = last.result
+    assert (len(result.rows), last.limit) == (1, pytest.approx(0.6))
     assert result.complete, "the time is over, and nothing is missing"
-    (note,) = (note for note in report(result).notes if note.startswith("Not reached within the time: lookahead "))
+    (note,) = (
+        note for note in build_report(result).notes if note.startswith("Not reached within the time: lookahead ")
+    )
     assert note.count("lookahead") == len(GRID) - 1
     together = PRESETS["load"].plan(PAIR, TASKS, GENAI, {"concurrency": (1, 2)}, minutes=0.01)
     assert len(finished(together).rows) == 1
@@ -102,7 +105,7 @@ def test_runs_are_shortened_until_every_setting_is_tried_within_the_time(
 ) -> None:
     monkeypatch.setattr("specdemo.experiments.rows.perf_counter", lambda: 10.0)
     whole, half, least = (
-        [*run(plan(minutes=(10 + seconds) / 60, repeats=1), lambda *_: ScriptedEngine(), began=0.0)][-2]
+        [*measure(plan(minutes=(10 + seconds) / 60, repeats=1), lambda *_: ScriptedEngine(), began=0.0)][-2]
         for seconds in (len(GRID) * 2 * 2 * 0.67, len(GRID) * 2 * 2 * 0.35, 0.01)
     )
     assert whole.doing == f"measuring {len(GRID)} settings, each about 2 times, at most 61 tokens a run"
@@ -152,21 +155,35 @@ def test_several_requests_at_once_gain_less_and_are_compared_with_plain_ones_of_
     assert many.tokens_per_second > one.tokens_per_second
     assert many.ttft is not None
     assert one.ttft is not None
-    assert many.ttft[0] > one.ttft[0], "they wait for each other's prefill"
+    assert many.ttft[0].mean > one.ttft[0].mean, "they wait for each other's prefill"
     assert one.tpot is not None
-    assert one.tpot[1] < one.tpot[0]
+    assert one.tpot[1].mean < one.tpot[0].mean
     assert one.mean_acceptance_length == pytest.approx(many.mean_acceptance_length, rel=0.1)
+
+
+def test_every_second_repeat_reverses_the_blocks() -> None:
+    """So that drift favours neither side."""
+    plain: list[bool] = []
+
+    class Watched(ScriptedEngine):
+        def batch(self, strategy: Strategy) -> Batch:
+            plain.append(isinstance(strategy, Plain))
+            return super().batch(strategy)
+
+    finished(PRESETS["load"].plan(PAIR, TASKS, GENAI, {"concurrency": (2,)}, repeats=3), lambda *_: Watched())
+    warm_and_measured = [kind for block in (False, True, True, False, False, True) for kind in (block, block)]
+    assert plain == warm_and_measured
 
 
 def test_percentiles_are_those_of_all_requests_of_all_repeats() -> None:
     result = finished(PRESETS["load"].plan(PAIR, TASKS, GENAI, {"concurrency": (2,)}, repeats=2))
     slow, fast = tuple(float(n) for n in range(51)), tuple(float(n) for n in range(51, 101))
     rows = [
-        row.model_copy(update={"ttfts": (part, (1.0, 3.0)), "tpots": (part, part)})
+        row.model_copy(update={"ttft": (part, (1.0, 3.0)), "tpot": (part, part)})
         for row, part in zip(result.rows, (slow, fast), strict=True)
     ]
     (point,) = points(result.model_copy(update={"rows": tuple(rows)}))
-    assert np.ravel(point.ttft_percentiles or ()) == pytest.approx([50, 95, 99, 2, 3, 3])
-    table = report(result).tables["latencies"]
-    assert [row[:2] for row in table.rows] == [("concurrency 2", "plain"), ("concurrency 2", "speculative")]
+    assert point.ttft == (Latency(mean=50, p50=50, p95=95, p99=99), Latency(mean=2, p50=2, p95=3, p99=3))
+    *_, table = build_report(result).tables
+    assert [row[:2] for row in table.rows] == [["concurrency 2", "plain"], ["concurrency 2", "speculative"]]
     assert table.columns[2:6] == ["TTFT mean", "TTFT P50", "TTFT P95", "TTFT P99"]

@@ -9,19 +9,14 @@ from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import EngineError
 from specdemo.exports import schema
-from specdemo.racing.race import find_divergence, race, run_alone
-from specdemo.records import Alternative, Comparison, Divergence, Request
+from specdemo.racing.race import find_divergence, run_alone
+from specdemo.records import Alternative, Divergence, Request
 from specdemo.results.agreement import divergence_reason
 from specdemo.results.summary import summarise
 from specdemo.settings import GenerationSettings, Sampling
 from tests.conftest import PROMPTS
+from tests.support.proposals import compared
 from tests.support.scripted import ScriptedEngine
-
-
-def compared(engine: ScriptedEngine, **settings: object) -> Comparison:
-    *_, comparison = race(engine, "Say", GenerationSettings.checked(**settings))
-    assert isinstance(comparison, Comparison)
-    return comparison
 
 
 def test_a_near_tie_is_reported_as_harmless() -> None:
@@ -56,6 +51,15 @@ def test_a_gap_beyond_rounding_is_a_fault() -> None:
     assert "larger than the rounding measured on the tokens just before" in warning.reason
     assert len([paragraph for paragraph in found.why if "at fault" in paragraph]) == 1
     assert found.why[-1] == "Outputs differ from token 6 on."
+
+
+@pytest.mark.parametrize(
+    ("gap", "rounding", "near"), [(0.038, 0.02, True), (0.042, 0.02, False), (4e-4, 0, True), (6e-4, 0, False)]
+)
+def test_a_near_tie_is_a_gap_of_at_most_twice_the_rounding(gap: float, rounding: float, near: bool) -> None:
+    """Either probability may be off by it; kernels in f32 differ by 5e-4."""
+    plain, speculative = (Alternative(id=1, text="a", probability=0.5 * math.exp(-part)) for part in (0, gap))
+    assert Divergence(index=1, plain=plain, speculative=speculative, rounding=rounding).near_tie is near
 
 
 def test_identical_sampled_or_remote_outputs_have_no_divergence() -> None:

@@ -4,14 +4,14 @@ import pytest
 
 from specdemo.engines.base import Decoder
 from specdemo.errors import EngineError
-from specdemo.racing.race import race
 from specdemo.racing.trials import refined, trials
-from specdemo.records import Comparison, Costs, Request
+from specdemo.records import Costs, Request
 from specdemo.results.estimate import of_comparison
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Plain
 from tests.support.failing import failing_engine
 from tests.support.machines import ratio_of_seconds
+from tests.support.proposals import raced
 from tests.support.scripted import ScriptedEngine
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=41)
@@ -25,6 +25,19 @@ def test_a_trial_keeps_every_step_of_both_sides() -> None:
     assert sum(tokens for tokens, _, _ in trial.round_steps) == trial.run_tokens
     assert {proposed for _, proposed, _ in trial.round_steps[:-1]} == {4}
     assert all(seconds > 0 for _, _, seconds in trial.round_steps)
+
+
+def test_a_trial_is_compared_with_the_plain_runs_on_both_sides() -> None:
+    class Drifting(ScriptedEngine):
+        """Every run's steps take 10 ms longer than those of the run before it."""
+
+        def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
+            self.step += 0.01
+            return super().decoder(request, costs)
+
+    (trial,) = trials(Drifting(step=0), "Say", [LONG], None)
+    assert trial is not None
+    assert trial.plain_seconds == pytest.approx(40 * (0.01 + 0.03) / 2)
 
 
 def test_plain_runs_are_shared_unless_they_sample_differently() -> None:
@@ -44,8 +57,7 @@ def test_plain_runs_are_shared_unless_they_sample_differently() -> None:
 
 def test_a_servers_burst_counts_as_its_tokens() -> None:
     """Plain rounds of two tokens each cause no speedup."""
-    *_, single = race(ScriptedEngine(), "Say", LONG)
-    assert isinstance(single, Comparison)
+    single = raced(ScriptedEngine(), "Say", LONG)
     rounds = single.plain.rounds
     bursts = tuple(
         one.model_copy(update={"committed": one.committed + two.committed, "seconds": one.seconds + two.seconds})
@@ -57,14 +69,12 @@ def test_a_servers_burst_counts_as_its_tokens() -> None:
 
 
 def test_a_failure_ends_the_repeats_and_keeps_the_race() -> None:
-    *_, comparison = race(ScriptedEngine(), "Say", LONG)
-    assert isinstance(comparison, Comparison)
+    comparison = raced(ScriptedEngine(), "Say", LONG)
     assert [len(each.repeats) for each in refined(failing_engine(EngineError, 5), comparison, number=3)] == [1]
 
 
 @pytest.mark.parametrize("error", [EngineError("It failed."), ValueError()])
 def test_a_failure_to_learn_step_costs_keeps_the_race(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     monkeypatch.setattr("specdemo.racing.trials.learn", Mock(side_effect=error))
-    *_, comparison = race(ScriptedEngine(), "Say", LONG)
-    assert isinstance(comparison, Comparison)
+    comparison = raced(ScriptedEngine(), "Say", LONG)
     assert len([*refined(ScriptedEngine(), comparison, costs=Costs(verify=(0.01,)), number=1)]) == 2

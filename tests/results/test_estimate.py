@@ -7,18 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specdemo.racing.race import race
 from specdemo.racing.trials import repeats
 from specdemo.records import Comparison, Round, Side, Trial
 from specdemo.results import estimate, metrics
 from specdemo.results.estimate import Speedup, of_comparison, of_trials
-from specdemo.settings import GenerationSettings
 from tests.support.machines import MACHINES, TOKEN, ratio_of_seconds, simulated
+from tests.support.proposals import compared
 from tests.support.recorded import recorded_races
 from tests.support.scripted import ScriptedEngine
 from tests.support.step_costs import costs_of
 
-LONG = {"ignore_eos": True, "max_new_tokens": 101}
+LONG: dict[str, Any] = {"ignore_eos": True, "max_new_tokens": 101}
 
 
 def estimated(comparison: Comparison) -> Speedup:
@@ -30,12 +29,6 @@ def estimated(comparison: Comparison) -> Speedup:
 def half_width(speedup: Speedup) -> float:
     """Of the logarithm."""
     return math.log(speedup.high / speedup.low) / 2
-
-
-def compared(engine: ScriptedEngine, **settings: object) -> Comparison:
-    *_, comparison = race(engine, "Say", GenerationSettings.checked(**settings))
-    assert isinstance(comparison, Comparison)
-    return comparison.model_copy(update={"other_load": None})
 
 
 @pytest.mark.parametrize("machine", MACHINES)

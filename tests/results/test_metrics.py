@@ -1,30 +1,20 @@
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.racing.race import race
 from specdemo.records import Comparison, Costs, DraftToken, Outcome, Round, Run, Token
 from specdemo.results import metrics
 from specdemo.results.metrics import Loop, ceiling, expected_speedups, loop
-from specdemo.settings import GenerationSettings
 from tests.support.machines import ratio_of_seconds
-from tests.support.proposals import proposals
+from tests.support.proposals import compared, proposals
 from tests.support.random_records import comparisons, runs
 from tests.support.scripted import ScriptedEngine
 from tests.support.step_costs import costs_of
 
 
-def compare(engine: ScriptedEngine, **settings: Any) -> Comparison:
-    *_, comparison = race(engine, "Say", GenerationSettings(**settings))
-    assert isinstance(comparison, Comparison)
-    return comparison
-
-
 def test_figures_of_a_known_run() -> None:
     # Nine words: the first from the prefill, the others from three rounds of two proposals, one of them wrong.
-    comparison = compare(ScriptedEngine(wrong=(5,), step=0.010, draft=0.002, extra=0.001), num_assistant_tokens=2)
+    comparison = compared(ScriptedEngine(wrong=(5,), step=0.010, draft=0.002, extra=0.001), num_assistant_tokens=2)
     run = comparison.speculative
     assert [draft.text for draft in proposals(run.rounds[0])] == [" quick", " brown"]
     assert [step.accepted for step in run.rounds] == [2, 1, 2]
@@ -39,7 +29,7 @@ def test_figures_of_a_known_run() -> None:
 
 
 def test_a_longer_output_differs_where_the_shorter_ended_unless_that_was_cancelled() -> None:
-    comparison = compare(ScriptedEngine())
+    comparison = compared(ScriptedEngine())
     shorter = comparison.plain.model_copy(update={"rounds": comparison.plain.rounds[:3]})
     assert metrics.first_divergence(comparison.model_copy(update={"plain": shorter})) == 4
     cancelled = shorter.model_copy(update={"finish_reason": "cancelled"})
@@ -114,7 +104,7 @@ def test_loops(ids: list[int], found: Loop | None) -> None:
 
 
 def test_passes_are_counted_up_to_the_same_tokens() -> None:
-    comparison = compare(ScriptedEngine(wrong=(5,)), num_assistant_tokens=2)
+    comparison = compared(ScriptedEngine(wrong=(5,)), num_assistant_tokens=2)
     assert metrics.passes_to(comparison) == (8, 3)
     fewer = comparison.plain.model_copy(update={"rounds": comparison.plain.rounds[:4], "finish_reason": "cancelled"})
     assert metrics.passes_to(comparison.model_copy(update={"plain": fewer})) == (4, 2)

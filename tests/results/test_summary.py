@@ -11,28 +11,22 @@ from rich.console import Console
 
 from specdemo.cli.terminal import print_figures
 from specdemo.exports import schema
-from specdemo.racing.race import race
 from specdemo.records import NOT_USED, Comparison, DraftCounts, Move, Round, WarmUp
 from specdemo.results import metrics
 from specdemo.results.estimate import Speedup
 from specdemo.results.summary import Summary, expectation, headline_of, summarise, times
-from specdemo.results.warnings import warnings
+from specdemo.results.warnings import find_warnings
 from specdemo.results.words import run_words, shared_words
 from specdemo.settings import GenerationSettings
 from tests.support.machines import MACHINES, simulated
+from tests.support.proposals import compared
 from tests.support.random_records import comparisons
 from tests.support.scripted import ScriptedEngine
 from tests.support.step_costs import costs_of
 
-LONG = {"ignore_eos": True, "max_new_tokens": 65}
+LONG: dict[str, Any] = {"ignore_eos": True, "max_new_tokens": 65}
 OPEN = "This leaves open which side is faster: expect "
 COSTS = costs_of(draft=0.001, verify=(0.01, 0.011, 0.012, 0.013, 0.014))
-
-
-def compare(scripted: ScriptedEngine, **settings: Any) -> Comparison:
-    *_, comparison = race(scripted, "Say", GenerationSettings.checked(**settings))
-    assert isinstance(comparison, Comparison)
-    return comparison.model_copy(update={"other_load": None})
 
 
 def said(comparison: Comparison, **changed: Any) -> Summary:
@@ -90,7 +84,7 @@ def timed(machine: str) -> Comparison:
 
 
 def test_figures_sentence_bars_and_headline_agree_to_the_last_digit() -> None:
-    comparison = compare(ScriptedEngine(wrong=(4,), step=0.1), **LONG)
+    comparison = compared(ScriptedEngine(wrong=(4,), step=0.1), **LONG)
     found = summarise(comparison)
     assert found.speedup is not None
     length, steps = found.speedup.tokens_per_round or 0, found.speedup.plain_steps_per_round or 0
@@ -127,48 +121,18 @@ def test_repeats_are_named_and_so_is_a_race_that_looked_different() -> None:
     assert summarise(quiet).pooled == "in the race and 1 repeat"
 
 
-# Clocks of races beside other programs, as a new user met them: plain and speculative seconds, and the share that the
-# others took. The headlines of that day named the other side or another number.
-@pytest.mark.parametrize(
-    ("plain", "speculative", "load", "headline"),
-    [
-        (2.0, 3.0, 0.6, "1.5× slower"),
-        (2.98, 2.03, 0.6, "1.5× faster"),
-        (3.07, 2.07, 0.7, "1.5× faster"),
-        (3.8, 2.0, 0.7, "1.9× faster"),
-        (9.51, 3.91, 0.85, "2.4× faster"),
-    ],
-)
-def test_a_person_recognises_the_race_in_its_headline(
-    plain: float, speculative: float, load: float, headline: str
-) -> None:
-    comparison = simulated("crowded", 1.5, seed=8, repeats=0)
-    changed = {}
-    for side, seconds in (("plain", plain), ("speculative", speculative)):
-        run = comparison.side(side)  # type: ignore[arg-type]
-        factor = seconds / metrics.decode_seconds(run)
-        rounds = tuple(each.model_copy(update={"seconds": each.seconds * factor}) for each in run.rounds)
-        changed[side] = run.model_copy(update={"rounds": rounds})
-    found = said(comparison, **changed, other_load=load)
-    assert found.speedup is not None
-    assert found.headline == headline
-    assert found.seconds == pytest.approx({"plain": plain, "speculative": speculative}, rel=0.01)
-    assert found.expectation.startswith(f"Other programs took {load * 100:.0f} % of the processor")
-    assert found.speedup.low < plain / speculative < found.speedup.high
-
-
 def test_beside_other_programs_counts_are_shown_and_advice_is_given_once() -> None:
-    comparison = compare(ScriptedEngine(wrong=(5,)), num_assistant_tokens=2)
+    comparison = compared(ScriptedEngine(wrong=(5,)), num_assistant_tokens=2)
     found = said(comparison, other_load=0.6, costs=COSTS)
     assert found.certain == "Independent of timing, the target ran 3 times instead of 8."
     assert [each.kind for each in found.warnings] == ["disturbed"]
     assert " ".join([*found.why, found.sentence]).count("Close what you can") == 1
     assert summarise(comparison).certain == found.certain  # nine tokens
-    assert summarise(compare(ScriptedEngine(), **LONG)).certain == ""
+    assert summarise(compared(ScriptedEngine(), **LONG)).certain == ""
 
 
 def test_what_rounds_accepted_is_said_by_counts() -> None:
-    wrong = compare(ScriptedEngine(wrong=range(99)))  # too short for an interval of its own
+    wrong = compared(ScriptedEngine(wrong=range(99)))  # too short for an interval of its own
     found = summarise(wrong)
     assert found.sentence == "None of the draft's proposals was accepted, so speculation only cost time."
     assert found.certain == "", "as many passes on both sides say nothing"
@@ -187,7 +151,7 @@ def test_a_token_per_chunk_allows_conclusions_about_passes_by_counts_alone(
     accepted: int | None, sentence: str
 ) -> None:
     """A server may stream one token per chunk while it speculates: its chunks are no passes."""
-    raced = compare(ScriptedEngine(step=0.1), **LONG)
+    raced = compared(ScriptedEngine(step=0.1), **LONG)
     rounds = [
         Round(committed=(token,), seconds=step.seconds / len(step.committed), proposed=None)
         for step in raced.speculative.rounds
@@ -210,7 +174,7 @@ def test_a_speedup_beyond_the_tokens_of_a_round_is_called_unusual() -> None:
 
 
 def test_the_speedup_of_a_perfect_draft() -> None:
-    comparison = compare(ScriptedEngine(), **LONG)
+    comparison = compared(ScriptedEngine(), **LONG)
     assert "perfect draft" not in " ".join(summarise(comparison).why)
     assert "would reach 2.8×" in " ".join(said(comparison, costs=COSTS).why)
     spoiled = COSTS.model_copy(update={"other_load": 0.6})
@@ -218,33 +182,33 @@ def test_the_speedup_of_a_perfect_draft() -> None:
 
 
 def test_many_rounds_without_an_accepted_proposal_cause_a_warning() -> None:
-    wrong = compare(ScriptedEngine(wrong=range(99)), ignore_eos=True, max_new_tokens=20)
-    (warning,) = warnings(wrong)
+    wrong = compared(ScriptedEngine(wrong=range(99)), ignore_eos=True, max_new_tokens=20)
+    (warning,) = find_warnings(wrong)
     assert warning.reason.startswith("No proposal was accepted in 18 rounds")
     assert "made for another target" in warning.reason
-    few = compare(ScriptedEngine(wrong=range(99)), ignore_eos=True, max_new_tokens=8, num_assistant_tokens=8)
+    few = compared(ScriptedEngine(wrong=range(99)), ignore_eos=True, max_new_tokens=8, num_assistant_tokens=8)
     assert sum(len(step.proposed or ()) for step in few.speculative.rounds) > 18
-    assert list(warnings(few)) == []  # most of these proposals were never judged
+    assert list(find_warnings(few)) == []  # most of these proposals were never judged
     environment = wrong.environment.model_copy(update={"openvino_genai": NOT_USED})
-    (warning,) = warnings(wrong.model_copy(update={"environment": environment}))
+    (warning,) = find_warnings(wrong.model_copy(update={"environment": environment}))
     assert warning.reason.endswith("Check which draft the server was started with.")
 
 
 def test_the_obstacle_to_any_gain_is_named() -> None:
-    comparison = compare(ScriptedEngine())
+    comparison = compared(ScriptedEngine())
     fast, slow = (costs_of(draft=draft, verify=(1.0, 1.1, 1.2)) for draft in (0.1, 0.95))
     assert kinds(comparison, costs=fast) == []
-    (warning,) = warnings(comparison.model_copy(update={"costs": slow}))
+    (warning,) = find_warnings(comparison.model_copy(update={"costs": slow}))
     assert "a draft step takes 0.95 times as long as a plain step" in warning.reason
     lookup = comparison.settings.model_copy(update={"drafter": "lookup"})
     assert kinds(comparison, costs=slow, settings=lookup) == []
     arithmetic = costs_of(draft=0.06, verify=(1, 2.05, 3.1, 4.1))
-    (warning,) = warnings(comparison.model_copy(update={"costs": arithmetic}))
+    (warning,) = find_warnings(comparison.model_copy(update={"costs": arithmetic}))
     assert "a pass over 4 tokens takes 4.1 times as long as a plain step" in warning.reason
 
 
 def test_the_gravest_warning_comes_first() -> None:
-    comparison = compare(ScriptedEngine(words=(" a", " raven")), ignore_eos=True, max_new_tokens=60)
+    comparison = compared(ScriptedEngine(words=(" a", " raven")), ignore_eos=True, max_new_tokens=60)
     slow, unsteady = costs_of((1.0, 1.1, 1.2), 0.95), {"plain": WarmUp(rounds=9, seconds=3, steady=False)}
     expected = ["disturbed", "warming up", "no gain possible", "loop"]
     assert kinds(comparison, other_load=0.9, costs=slow, warm_up=unsteady) == expected
@@ -275,7 +239,7 @@ def test_page_terminal_and_file_say_the_same() -> None:
 
 
 def test_a_moved_run_is_not_labelled_with_its_first_value() -> None:
-    run = compare(ScriptedEngine(), engine="traced", num_assistant_tokens=2)
+    run = compared(ScriptedEngine(), engine="traced", num_assistant_tokens=2)
     assert run_words(run) == f"{run.settings.strategy.description}, {shared_words(run.settings)}"
     moves: tuple[Move, ...] = (Move(round=2, num_assistant_tokens=6), Move(round=4, num_assistant_tokens=3))
     moved = said(run, moves=moves)

@@ -85,11 +85,15 @@ def _accepted(random: np.random.Generator, tokens: int) -> list[tuple[int, int]]
 
 
 def round_of(proposed: int, accepted: int, seconds: float) -> Round:
-    outcomes = outcomes_from_counts(proposed, accepted)
     return Round.model_construct(
         committed=(TOKEN,) * (accepted + 1),
         seconds=seconds,
-        proposed=tuple(DraftToken.model_construct(id=7, text=" a", verdict=outcome) for outcome in outcomes),
+        proposed=_proposals(proposed, accepted),
         draft_seconds=None,
         verify_seconds=None,
     )
+
+
+@cache
+def _proposals(proposed: int, accepted: int) -> tuple[DraftToken, ...]:
+    return tuple(DraftToken(id=7, text=" a", verdict=each) for each in outcomes_from_counts(proposed, accepted))

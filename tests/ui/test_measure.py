@@ -11,14 +11,14 @@ from specdemo.child import result_of
 from specdemo.errors import EngineError
 from specdemo.experiments.plan import PRESETS, Axes, Plan, grid
 from specdemo.experiments.prompts import typed_tasks
-from specdemo.experiments.rows import Loaded, Result, run
+from specdemo.experiments.rows import Result, measure
 from specdemo.racing.worker import Engines, Job
 from specdemo.records import Phase, Progress
 from specdemo.settings import GenerationSettings
 from specdemo.ui.compare import QUICK
 from specdemo.ui.controls import NAMES, start_values
 from specdemo.ui.events import job_updates
-from specdemo.ui.measure import EMPTY, START, MeasureCallbacks, no_file, outcome, variant_choices, with_current
+from specdemo.ui.measure import EMPTY_BOARD, START, MeasureCallbacks, search_result, variant_choices, with_current
 from specdemo.ui.session import with_chat_cache
 from tests.support.scripted import ScriptedEngine
 
@@ -42,16 +42,16 @@ class Sessions:
 def measured(ticked: list[str], *, preset: str = "Compare all strategies") -> list[list[Any]]:
     """Updates of message, board, files, best setting, its button, start and stop."""
     callbacks = MeasureCallbacks(Sessions())  # type: ignore[arg-type]
-    return list(callbacks.measure(VISITOR, True, ENGINE.pair, None, False, preset, ticked, "Say", 1, 40, 1, *VALUES))
+    return list(callbacks.measure(VISITOR, True, ENGINE.pair, None, preset, ticked, "Say", 1, 40, 1, *VALUES))
 
 
 def test_a_measurement_says_how_long_it_takes_shows_what_it_measures_and_offers_the_best() -> None:
     first, *_, last = updates = measured(["traced constant", "traced auto"])
     assert "2 variants, 1 prompt, 1 min with loading" in first[0]
     boards = [json.loads(update[1]) for update in updates if isinstance(update[1], str)]
-    assert boards[0] == json.loads(EMPTY), "nothing of an earlier one stays"
+    assert boards[0] == json.loads(EMPTY_BOARD), "nothing of an earlier one stays"
     assert "traced constant" in str(boards[-1])
-    assert [Path(path).suffix for path in last[2]["value"]] == [".json", ".md", ".html"]
+    assert [Path(path).suffix for path in last[2]["value"]] == [".json", ".html"]
     assert isinstance(last[3], GenerationSettings)
     assert (last[4]["visible"], last[5]["value"]) == (True, START)
 
@@ -75,7 +75,7 @@ def tuned(now: GenerationSettings, lookaheads: tuple[int, ...]) -> tuple[Plan, R
     variants = grid(ENGINE.pair, SETTINGS, Axes(lookaheads=lookaheads))
     plan = Plan(ENGINE.pair, typed_tasks(["Say"]), SETTINGS, variants, repeats=2)
     plan = Plan(**vars(plan) | {"variants": with_current(plan, now)})
-    *_, last = run(plan, loaded=Loaded(ENGINE, None))
+    *_, last = measure(plan, lambda *_: ENGINE)
     return plan, last.result
 
 
@@ -85,16 +85,16 @@ def lookahead(n: int) -> GenerationSettings:
 
 def test_only_a_faster_setting_is_set() -> None:
     _, result = tuned(lookahead(1), (1, 8))
-    better = outcome(result, lookahead(1))
-    assert better.settings is not None
-    assert better.settings.num_assistant_tokens == 8
-    assert better.card["title"] == "Set: lookahead 8"
-    assert [row[0] for row in better.card["rows"]] == ["lookahead 8", "lookahead 1, yours before"]
-    assert all("× (95 % interval" in row[1] for row in better.card["rows"])
-    assert better.card["remark"] == "Runs of at most 40 tokens with this prompt."
-    same = outcome(result, lookahead(8))
-    assert same.settings is None
-    assert (same.card["title"], len(same.card["rows"])) == ("Kept: lookahead 8", 2)
+    chosen, better = search_result(result, lookahead(1))
+    assert chosen is not None
+    assert chosen.num_assistant_tokens == 8
+    assert better.title == "Set: lookahead 8"
+    assert [row[0] for row in better.rows] == ["lookahead 8", "lookahead 1, yours before"]
+    assert all("× (95 % interval" in row[1] for row in better.rows)
+    assert better.remark == "Runs of at most 40 tokens with this prompt."
+    chosen, same = search_result(result, lookahead(8))
+    assert chosen is None
+    assert (same.title, same.paragraphs) == ("Kept: lookahead 8", ["Nothing that was tried is faster."])
 
 
 def test_the_search_uses_the_current_prompt_and_the_loaded_pair() -> None:
@@ -139,9 +139,3 @@ def test_finished_results_stay_after_a_stop() -> None:
         assert result_of(updates(half, error=error)) == half
     assert [*updates(error=EngineError())][-1][1] == gr.skip()
     assert "before anything was measured" in [*updates()][-1][0]
-
-
-def test_the_package_that_parquet_needs_is_named_before_a_file_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    for found in (None, object()):
-        monkeypatch.setattr("specdemo.ui.measure.find_spec", {"pyarrow": found}.get)
-        assert ("pip install pyarrow" in no_file()) == (found is None)
