@@ -4,6 +4,7 @@ A run is a prefill followed by rounds. Plain decoding is a run without proposals
 one clock. Files are untrusted: the limits exceed any real run but keep every sum and ratio finite.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import accumulate
@@ -253,15 +254,32 @@ class Round(Record):
     def contradicts_itself(self) -> bool:
         """Whether outcomes are in an order that no verification gives, or more are accepted than committed."""
         outcomes = [token.verdict for token in self.proposed or ()]
-        possible = outcomes_from_counts(len(outcomes), self.accepted)
-        # a text that ends within the proposals leaves the following ones unjudged
-        ended = [Outcome.ACCEPTED] * self.accepted + [Outcome.DISCARDED] * (len(outcomes) - self.accepted)
-        return bool(outcomes) and (outcomes not in (possible, ended) or self.accepted > len(self.committed))
+        possible = [outcomes_from_counts(len(outcomes), self.accepted, ended=ended) for ended in (False, True)]
+        return bool(outcomes) and (outcomes not in possible or self.accepted > len(self.committed))
 
 
-def outcomes_from_counts(proposed: int, accepted: int) -> list[Outcome]:
-    unaccepted = [Outcome.REJECTED, *[Outcome.DISCARDED] * (proposed - accepted - 1)]
+def outcomes_from_counts(proposed: int, accepted: int, *, ended: bool = False) -> list[Outcome]:
+    """Return the outcomes of proposals; if the text `ended` within them, those after its end are unjudged."""
+    unaccepted = [Outcome.DISCARDED if ended else Outcome.REJECTED, *[Outcome.DISCARDED] * (proposed - accepted - 1)]
     return [Outcome.ACCEPTED] * accepted + unaccepted[: proposed - accepted]
+
+
+def outcomes_from_ids(
+    proposed: Sequence[int], committed: Sequence[int], *, ended: bool = False
+) -> list[Outcome] | None:
+    """Return the outcomes of a round's proposals, or None if they cannot have led to its committed tokens.
+
+    A correction token differs from the rejected one: by definition in greedy decoding, and in sampling because
+    max(0, p − q) is 0 where a proposal can be rejected. A round that `ended` the run may commit none, after an
+    accepted end-of-text token.
+    """
+    accepted = 0
+    while accepted < min(len(proposed), len(committed)) and proposed[accepted] == committed[accepted]:
+        accepted += 1
+    ended = ended and accepted == len(committed)
+    if not ended and accepted != len(committed) - 1:
+        return None
+    return outcomes_from_counts(len(proposed), accepted, ended=ended)
 
 
 class DraftCounts(Record):

@@ -16,7 +16,6 @@ from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
 
@@ -238,18 +237,3 @@ def policy_for(strategy: Strategy, costs: Costs | None = None, estimates: Estima
                 return AutoPolicy(costs, strategy.max_assistant_tokens, estimates or Estimates())
             return CombinedPolicy(costs, len(costs.verify), estimates or Estimates())
     raise TypeError(f"there is no policy for {strategy}")
-
-
-Proposed = TypeVar("Proposed")
-
-
-def propose(
-    policy: LookaheadPolicy,
-    limit: int,
-    choose: Callable[[Sequence[Proposed]], Proposed],
-    confidence: Callable[[Proposed], float],
-) -> list[Proposed]:
-    proposals: list[Proposed] = []
-    while len(proposals) < limit and policy.proposes_more(len(proposals), lambda: confidence(proposals[-1])):
-        proposals.append(choose(proposals))
-    return proposals

@@ -23,7 +23,6 @@ from specdemo.records import (
     Environment,
     FinishReason,
     ModelPair,
-    Outcome,
     Request,
     Round,
     Run,
@@ -148,9 +147,7 @@ def counted_drafts(committed: Sequence[Token], proposed: int | None, accepted: i
         raise ValueError(f"{accepted} of {proposed} proposals")
     accepted = min(accepted, len(committed))
     tokens = [*committed[:accepted], *[Token(id=None, text="")] * (proposed - accepted)]
-    outcomes = outcomes_from_counts(proposed, accepted)
-    if accepted == len(committed):  # the text ends within the proposals, so the following ones are unjudged
-        outcomes[accepted:] = [Outcome.DISCARDED] * (proposed - accepted)
+    outcomes = outcomes_from_counts(proposed, accepted, ended=accepted == len(committed))
     return tuple(
         DraftToken(id=token.id, text=token.text, verdict=outcome)
         for token, outcome in zip(tokens, outcomes, strict=True)

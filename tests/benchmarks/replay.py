@@ -17,8 +17,9 @@ import numpy as np
 from specdemo.capabilities import ENGINES
 from specdemo.decoding.indexes import index_of
 from specdemo.decoding.lookahead import Estimates, policy_for
+from specdemo.decoding.round import Drafter
 from specdemo.engines.language_model import LanguageModel
-from specdemo.engines.traced.drafters import ModelDrafter, Proposer, TextDrafter
+from specdemo.engines.traced.drafters import ModelDrafter, TextDrafter
 from specdemo.files import ASSETS
 from specdemo.models.devices import properties
 from specdemo.records import Costs
@@ -47,7 +48,7 @@ def strategies() -> dict[str, Strategy]:
     return found
 
 
-def replay(drafter: Proposer, prompt: list[int], answer: list[int], costs: Costs) -> list[tuple[int, int, float]]:
+def replay(drafter: Drafter, prompt: list[int], answer: list[int], costs: Costs) -> list[tuple[int, int, float]]:
     """Return the proposed and accepted tokens and the seconds of each round that commits the answer."""
     text = [*prompt]
     drafter.read(text)
@@ -75,7 +76,7 @@ def report(costs: Costs, answers: list[dict[str, list[int]]], options: argparse.
         rounds, gains, estimates = list[tuple[int, int, float]](), list[float](), Estimates()
         for one in answers:
             if not strategy.drafter.model:
-                drafter: Proposer = TextDrafter(index_of(strategy), VOCABULARY)
+                drafter: Drafter = TextDrafter(index_of(strategy), VOCABULARY)
             else:
                 sequence = model.sequence(len(one["prompt"]) + len(one["answer"]) + 64)
                 policy = policy_for(strategy, costs, estimates)

@@ -11,7 +11,8 @@ import numpy as np
 
 from specdemo.decoding.indexes import CopyIndex, index_of
 from specdemo.decoding.lookahead import CombinedPolicy, Estimates, policy_for
-from specdemo.decoding.verification import Uniform, distribution
+from specdemo.decoding.round import Drafter, ModelSequence
+from specdemo.decoding.sampling import Uniform, distribution
 from specdemo.engines.base import THOROUGH, Decoder, Engine, Thoroughness
 from specdemo.engines.language_model import (
     IN_BACKGROUND,
@@ -22,14 +23,13 @@ from specdemo.engines.language_model import (
     Tokens,
     add_states_output,
 )
-from specdemo.engines.sequences import CachedSequence, Layout, ModelSequence
+from specdemo.engines.sequences import CachedSequence, Layout
 from specdemo.engines.text import Tokenizer
 from specdemo.engines.traced.decoder import OpenDrafter, TracedDecoder, UpdateStrategy
 from specdemo.engines.traced.drafters import (
     LONGEST_PASS,
     CombinedDrafter,
     ModelDrafter,
-    Proposer,
     TextDrafter,
     TranslatingDrafter,
 )
@@ -165,7 +165,7 @@ class TracedEngine(Engine):
         estimates = self._estimates if learns else Estimates()
         policy = policy_for(strategy, costs, estimates)
 
-        def open_drafter(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Proposer:
+        def open_drafter(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Drafter:
             sequence = (
                 self._head.sequence(target, capacity, kv_cache=request.kv_cache)
                 if self._head is not None
