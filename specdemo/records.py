@@ -392,13 +392,11 @@ class Costs(Record):
 
     `verify[γ]`: the target's pass over γ + 1 tokens and the choice among them, so `verify[0]` is a plain step;
     `drafting[γ]`: the draft model's part, empty without one. A validator makes both non-decreasing.
-    `samples[γ]` counts the rounds behind both, 0 where they are interpolated. `other_load` is the share of the
-    processor that other processes took.
+    `other_load` is the share of the processor that other processes took.
     """
 
     verify: Annotated[tuple[Seconds, ...], AfterValidator(_rising)] = Field(min_length=1, max_length=MAX_TOKENS)
     drafting: Annotated[tuple[Share, ...], AfterValidator(_rising)] = Field((), max_length=MAX_TOKENS)
-    samples: tuple[Count, ...] = Field((), max_length=MAX_TOKENS)
     other_load: Probability | None = None
 
     @computed_field  # type: ignore[prop-decorator]  # pydantic's own form

@@ -97,9 +97,9 @@ class Engine(ABC):
     thoroughness: Thoroughness = THOROUGH
 
     @property
-    def remote(self) -> bool:
-        """Whether servers decode. They do not pause between rounds, so sides cannot take turns."""
-        return not ENGINES[self.name].local
+    def local(self) -> bool:
+        """Whether it decodes in this process. Servers do not pause between rounds, so sides cannot take turns."""
+        return ENGINES[self.name].local
 
     @abstractmethod
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:

@@ -21,7 +21,7 @@ from specdemo.errors import PromptError, RunError
 from specdemo.experiments.concurrent import blocks
 from specdemo.experiments.plan import Group, Plan, Stage, Variant
 from specdemo.experiments.prompts import Task
-from specdemo.racing.costs import known_costs, recall
+from specdemo.racing.costs import known_costs, load_costs
 from specdemo.racing.race import run_alone
 from specdemo.racing.trials import can_run, rehearse, trials
 from specdemo.racing.warm_up import WARM_UP_PROMPT
@@ -282,8 +282,10 @@ class _State:
         if self.plan.minutes is None:
             return known_costs(engine, stop=self.stop)
         needed = any(variant.settings.strategy.needs_costs for variant in self.plan.variants.values())
-        bound = COSTS_SHARE * self.plan.minutes * 60
-        return known_costs(engine, stop=self.stop, bound=bound) if needed else recall(engine.name, engine.pair)
+        seconds = COSTS_SHARE * self.plan.minutes * 60
+        return (
+            known_costs(engine, stop=self.stop, seconds=seconds) if needed else load_costs(engine.name, engine.pair)
+        )
 
     def fit(self, plain: Run) -> None:
         """Shorten runs until the time allows `TRIES` of each variant, by the pace of a plain run."""

@@ -149,7 +149,7 @@ def race(
         warmed = yield from warm_up_sides(engine, sides, request, costs, stop)
         load = OtherLoad(engine.thoroughness.load_seconds)
         # a server decodes on while nobody reads, so servers take turns by whole runs
-        for group in [[side] for side in sides.values()] if engine.remote else [list(sides.values())]:
+        for group in [list(sides.values())] if engine.local else [[side] for side in sides.values()]:
             for side in group:
                 yield from side.prefill(stop)
             while (unfinished := [side for side in group if side.finish_reason is None]) and not stop():
@@ -159,7 +159,7 @@ def race(
             for error in filter(None, [side.error for side in sides.values()]):
                 raise error
             return
-        other_load = None if engine.remote else load.share()
+        other_load = load.share() if engine.local else None
         plain, speculative = (sides[name].run() if name in sides else Run.without("absent") for name in SIDES)
         last, agreement = sides.get("speculative") or sides["plain"], None
         with suppress(RunError, RuntimeError):  # no failure from here on must cost the finished runs
@@ -191,11 +191,11 @@ def warm_up_sides(
     engine: Engine, sides: Mapping[Side, RaceSide], request: Request, costs: Costs | None, stop: Callable[[], bool]
 ) -> Generator[Phase, None, dict[Side, WarmUp]]:
     """Warm up both sides in turns; servers one after the other, since one may fail."""
-    if engine.remote or engine.pair.runtime.enable_prefix_caching:
+    if not engine.local or engine.pair.runtime.enable_prefix_caching:
         # with prefix caching, the timed prefill must see a new prompt
         request = replace(request, prompt=WARM_UP_PROMPT, history=())
     requests = _requests(engine, request)
-    if not engine.remote:
+    if engine.local:
         return (yield from warm_up(engine, requests, costs, stop))
     warmed: dict[Side, WarmUp] = {}
     for name, side in sides.items():
@@ -221,7 +221,7 @@ def find_divergence(engine: Engine, comparison: Comparison) -> Divergence | None
     """Return the first divergence of a greedy comparison; None if there is none or the engine cannot tell."""
     index = metrics.first_divergence(comparison)
     runs = comparison.plain, comparison.speculative
-    if index is None or engine.remote or comparison.settings.do_sample:
+    if index is None or not engine.local or comparison.settings.do_sample:
         return None
     if any(index >= len(run.tokens) or len(run.token_ids) != len(run.tokens) for run in runs):
         return None  # one side ended there

@@ -26,7 +26,7 @@ from specdemo.errors import ENGINE_FAILED, EngineError, SettingsError, SpecdemoE
 from specdemo.models.catalogue import pair_settings
 from specdemo.models.checks import check_strategy
 from specdemo.models.converted import convert_pair
-from specdemo.racing.costs import BOUND_SECONDS, measure_costs, recall
+from specdemo.racing.costs import MAX_SECONDS, load_costs, measure_costs
 from specdemo.racing.race import LiveSettings, RaceEvent, race
 from specdemo.racing.warm_up import prepare
 from specdemo.records import Costs, ModelPair, Phase, Turn
@@ -59,7 +59,7 @@ class Engines:
         self._costs: dict[tuple[EngineName, ModelPair], Costs | None] = {}
 
     def using(
-        self, engine: EngineName, pair: ModelPair, *, calibrate: bool = True, bound: float = BOUND_SECONDS
+        self, engine: EngineName, pair: ModelPair, *, calibrate: bool = True, seconds: float = MAX_SECONDS
     ) -> Generator[Phase, None, tuple[Engine, Costs | None]]:
         """Load this pair in this engine, freeing any other first; measure its step costs once, if requested."""
         name = (engine, pair)
@@ -68,10 +68,10 @@ class Engines:
             yield Phase("loading")
             self.close()
             self._engine, self._name = self.factory(engine, pair), name
-        costs = recall(engine, pair) or self._costs.get(name)  # measured in quiet moments, and renewed by races
+        costs = load_costs(engine, pair) or self._costs.get(name)
         if calibrate and costs is None:
             yield Phase("calibrating")
-            costs = self._costs[name] = measure_costs(self._engine, stop=self.stop, bound=bound)
+            costs = self._costs[name] = measure_costs(self._engine, stop=self.stop, seconds=seconds)
         return self._engine, costs
 
     def has(self, engine: EngineName, pair: ModelPair) -> bool:
@@ -91,10 +91,12 @@ class WithEngine:
     pair: ModelPair
     work: Callable[..., Iterator[Any]]
     calibrate: bool = True
-    bound: float = BOUND_SECONDS  # of measuring step costs
+    seconds: float = MAX_SECONDS  # of measuring step costs
 
     def __call__(self, engines: Engines) -> Iterator[Any]:
-        engine, costs = yield from engines.using(self.engine, self.pair, calibrate=self.calibrate, bound=self.bound)
+        engine, costs = yield from engines.using(
+            self.engine, self.pair, calibrate=self.calibrate, seconds=self.seconds
+        )
         if not engines.stop():
             yield from self.work(engine, stop=engines.stop, costs=costs)
 
@@ -113,7 +115,7 @@ class Prepare:
             settings = settings or pair_settings(self.pair, engine=self.engine)
         first = settings is not None and settings.strategy.needs_costs
         engine, costs = yield from engines.using(self.engine, self.pair, calibrate=first)
-        if not engine.remote and settings is not None and not engines.stop():
+        if engine.local and settings is not None and not engines.stop():
             yield from prepare(engine, settings, costs, engines.stop)
         if self.settings is None and not first and not engines.stop():
             yield from engines.using(self.engine, self.pair)

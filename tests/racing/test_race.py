@@ -5,7 +5,7 @@ import pytest
 
 from specdemo.errors import EngineError
 from specdemo.exports import schema
-from specdemo.racing.costs import LONGER, measure_costs
+from specdemo.racing.costs import LONG_LOOKAHEADS, measure_costs
 from specdemo.racing.race import LiveSettings, RaceEvent, race, run_alone
 from specdemo.racing.trials import repeats
 from specdemo.records import Comparison, Request, Round, Slice
@@ -107,10 +107,10 @@ def test_a_failure_after_the_race_keeps_its_result(monkeypatch: pytest.MonkeyPat
 
 
 def test_measuring_step_costs_takes_no_longer_than_it_may() -> None:
-    assert measure_costs(ScriptedEngine(), bound=0) is None
+    assert measure_costs(ScriptedEngine(), seconds=0) is None
     costs = measure_costs(ScriptedEngine())
     assert costs is not None
-    assert len(costs.verify) == max(LONGER) + 1
+    assert len(costs.verify) == max(LONG_LOOKAHEADS) + 1
     assert costs.draft_step == pytest.approx(ScriptedEngine().draft)
 
 
