@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from specdemo.capabilities import ENGINES
 from specdemo.records import Comparison, Outcome
 from specdemo.results import estimate, metrics
 from specdemo.results.agreement import fault
@@ -80,8 +81,8 @@ def _refused(comparison: Comparison) -> str:
     why = "The draft was probably made for another target, or is damaged; try another one."
     if remote:
         why = "Check which draft the server was started with."
-    elif comparison.settings.engine == "genai":
-        why += " A faulty load is possible, too (openvino.genai issue 4425): restart specdemo and compare."
+    elif other := ENGINES[comparison.settings.engine].when_refused:
+        why += f" {other}"
     return f"No proposal was accepted in {judged} rounds, which is rare even for a poor draft. {why}"
 
 

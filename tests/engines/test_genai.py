@@ -180,7 +180,7 @@ def test_a_cache_too_small_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_cache_larger_than_memory() -> None:
-    large = GenAIEngine(bundled_pair(cache_size=1024), lazy=True, thoroughness=BRIEF)
+    large = GenAIEngine(bundled_pair(cache_size=1024), side="speculative", thoroughness=BRIEF)
     with pytest.raises(CacheError, match=r"1024 GB does not fit in this machine's memory; choose a smaller"):
         large.batch(Plain())
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from specdemo.engines.server.client import Client
-from specdemo.engines.server.engine import RemoteEngine, remote_pair
+from specdemo.engines.server.engine import ServerEngine, server_pair
 from specdemo.errors import PromptError, ServerError, UsageError
 from specdemo.experiments.concurrent import serve
 from specdemo.exports import schema
@@ -31,13 +31,13 @@ from tests.support.proposals import raced
 
 
 @contextmanager
-def engine_of(plain: Any, speculative: Any, **server: Any) -> Iterator[RemoteEngine]:
+def engine_of(plain: Any, speculative: Any, **server: Any) -> Iterator[ServerEngine]:
     """Start servers, each from its answers or a function that answers."""
     with ExitStack() as opened:
         urls = [content and opened.enter_context(fake(content)).url for content in (plain, speculative)]
         servers = [Server(url=url, **server) if url else None for url in urls]
-        pair = remote_pair(Servers(plain=servers[0], speculative=servers[1]))
-        yield opened.enter_context(closing(RemoteEngine(pair, thoroughness=BRIEF)))
+        pair = server_pair(Servers(plain=servers[0], speculative=servers[1]))
+        yield opened.enter_context(closing(ServerEngine(pair, thoroughness=BRIEF)))
 
 
 def run(content: Answers, **chosen: Any) -> Run:
@@ -45,11 +45,11 @@ def run(content: Answers, **chosen: Any) -> Run:
         return answered(engine)
 
 
-def answered(engine: RemoteEngine, **chosen: Any) -> Run:
+def answered(engine: ServerEngine, **chosen: Any) -> Run:
     return run_alone(engine.decoder(Request.of("Say", pair_settings(engine.pair, **chosen))))
 
 
-def saved_race(engine: RemoteEngine, prompt: str = "Say", **chosen: Any) -> Comparison:
+def saved_race(engine: ServerEngine, prompt: str = "Say", **chosen: Any) -> Comparison:
     comparison = raced(engine, prompt, pair_settings(engine.pair, **chosen))
     assert schema.from_json(schema.to_json(comparison)).model_dump() == comparison.model_dump()
     return comparison
@@ -61,7 +61,7 @@ def compare(plain: Any, speculative: Any, **chosen: Any) -> Comparison:
 
 
 def pair_at(url: str, **server: Any) -> str:
-    return remote_pair(Servers(speculative=Server(url=url, **server))).target.name
+    return server_pair(Servers(speculative=Server(url=url, **server))).target.name
 
 
 def frames(*streamed: Any) -> tuple[Any, ...]:
@@ -276,7 +276,7 @@ def test_a_server_is_found_by_any_of_its_addresses() -> None:
         with pytest.raises(UsageError, match="Invalid URL of the"):
             pair_at(url)
     with pytest.raises(UsageError, match="--url"):
-        remote_pair(Servers())
+        server_pair(Servers())
 
 
 def test_a_server_that_does_not_list_its_models_needs_a_name() -> None:
@@ -360,9 +360,9 @@ def test_an_unusable_model_name_is_the_servers_fault(name: Any) -> None:
 def test_a_server_applies_its_chat_template_unless_it_is_switched_off() -> None:
     found = {"/props": PROPS, "/v1/models": models("tiny"), "/completion": Answer(stream=TWO)}
     with fake({**found, "/apply-template": Answer({"prompt": "<user>Say<assistant>"})}) as server:
-        pair = remote_pair(Servers(speculative=Server(url=f"{server.url}/v1/chat/completions")))
+        pair = server_pair(Servers(speculative=Server(url=f"{server.url}/v1/chat/completions")))
         assert (pair.target.server, pair.target.chat_template) == ("llama.cpp", True)
-        with closing(RemoteEngine(pair)) as engine:
+        with closing(ServerEngine(pair)) as engine:
             answered(engine)
             answered(engine, apply_chat_template=False)
     assert [body["prompt"] for body in server.bodies["/completion"]][-2:] == ["<user>Say<assistant>", "Say"]
@@ -372,7 +372,7 @@ def test_request_bodies() -> None:
     keys = {"SPECDEMO_API_KEY": "secret\r\n"}
     with fake(answers()) as plain, fake(answers()) as other, mock.patch.dict(os.environ, keys):
         servers = Servers(plain=Server(url=plain.url), speculative=Server(url=other.url))
-        with closing(RemoteEngine(remote_pair(servers))) as engine:
+        with closing(ServerEngine(server_pair(servers))) as engine:
             answered(engine, do_sample=True, top_k=7, seed=5)
             run_alone(engine.decoder(Request.of("Say", pair_settings(engine.pair, enable_thinking=False)).plain))
     assert set(other.keys) == {"Bearer secret"}
@@ -396,7 +396,7 @@ def test_a_missing_key_is_named_by_the_variable_of_its_side() -> None:
         ):
             keys = {"SPECDEMO_API_KEY": "secret", "SPECDEMO_PLAIN_API_KEY": own}
             with mock.patch.dict(os.environ, keys), pytest.raises(ServerError, match=f"set SPECDEMO_{name}API_KEY "):
-                remote_pair(Servers(plain=plain, speculative=speculative))
+                server_pair(Servers(plain=plain, speculative=speculative))
     for key in ("sëcret", "se\ncret"):
         with mock.patch.dict(os.environ, {"SPECDEMO_API_KEY": key}), pytest.raises(UsageError) as error:
             pair_at(one.url)

@@ -38,7 +38,7 @@ from specdemo.models.catalogue import pair_settings
 from specdemo.models.checks import check_engine, check_strategy
 from specdemo.models.converted import folder_of, traced_runtime
 from specdemo.models.devices import check_devices, describe_environment, draft_device, draft_runtime, properties
-from specdemo.records import Costs, ModelPair, Request
+from specdemo.records import Costs, ModelPair, Request, Side
 from specdemo.settings import RuntimeSettings
 from specdemo.strategies import Plain, Strategy
 
@@ -56,15 +56,15 @@ _EXACT_LAYOUTS: tuple[Layout, ...] = ("empty_sequence", "second_token")  # may r
 class TracedEngine(Engine):
     name = "traced"
 
-    def __init__(self, pair: ModelPair, *, thoroughness: Thoroughness = THOROUGH) -> None:
-        check_engine(pair, "traced")
+    def __init__(self, pair: ModelPair, side: Side | None = None, *, thoroughness: Thoroughness = THOROUGH) -> None:
+        check_engine(pair, self.name)
         self.pair = pair
         runtime = traced_runtime(pair)
         self.thoroughness = thoroughness
         check_devices(runtime)
         tokenizers = IN_BACKGROUND.submit(_tokenizers, pair)
         # most requests use it
-        default = pair_settings(pair, engine="traced").strategy if thoroughness.fixed_lengths else None
+        default = pair_settings(pair, engine=self.name).strategy if thoroughness.fixed_lengths else None
         target, draft = _load_models(pair, runtime, default)
         if target.layout is None and pair.runtime.dynamic_quantization == "auto":  # its passes do not repeat bits
             del target, draft  # free their memory first
@@ -84,7 +84,7 @@ class TracedEngine(Engine):
         self.environment = describe_environment(pair, runtime)
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-        check_strategy(self.pair, "traced", request.strategy, request.sampling)
+        check_strategy(self.pair, self.name, request.strategy, request.sampling)
         plain = isinstance(request.strategy, Plain)
         drafter, update = (None, lambda _: False) if plain else self._drafter(request, costs)
         if self.thoroughness.fixed_lengths and request.kv_cache:
