@@ -2,7 +2,7 @@
 
 import { board } from "./board.js";
 import { isChat } from "./race.js";
-import { acceptedIn, make, renderChips, roundNote } from "./rounds.js";
+import { acceptedIn, instead, make, renderChips, roundNote } from "./rounds.js";
 
 /** @typedef {import("./rounds.js").Round} Round */
 /** @typedef {import("./race.js").Finished} Finished */
@@ -62,6 +62,7 @@ export class Anatomy {
     const now = round.committed.map(({ text }, index) => make("span", text, `token ${index < accepted ? "accepted" : "own"}`)); // as in its row
     this.find(".so-far").replaceChildren(make("span", this.prompt, "prompt"), before, ...now);
     this.find(".so-far").scrollTop = 1e9;
+    this.find(".instead").textContent = instead(round);
   }
 }
 

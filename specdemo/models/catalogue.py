@@ -298,8 +298,8 @@ def default_runtime(target: Model, **chosen: Any) -> RuntimeSettings:
 
 
 def pair_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
-    """Return a pair's defaults updated with `chosen`. An engine that repeats bits is preferred where quantization helps
-    it, and prompt lookup proposes for a target alone.
+    """Return a pair's defaults updated with `chosen`. Where quantization helps, an engine that repeats bits is
+    preferred, and prompt lookup proposes for a target alone.
     """
     chosen = {"drafter": default_drafter(pair)} | chosen
     if "engine" not in chosen and has_integer_weights(pair.target) and int8_runtime(pair.runtime) != pair.runtime:

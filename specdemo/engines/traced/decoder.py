@@ -9,11 +9,20 @@ from contextlib import contextmanager
 import numpy as np
 
 from specdemo.decoding.round import Committed, Drafter, ModelSequence, Proposal, distributions, rounds
-from specdemo.decoding.sampling import Probabilities, Uniform, entropy
+from specdemo.decoding.sampling import Probabilities, Uniform, entropy, likeliest_tokens
 from specdemo.engines.base import Decoder, Prefilling
 from specdemo.engines.text import IncrementalText, Tokenizer, token_texts
 from specdemo.errors import OPENVINO_FAILURES, EngineError
-from specdemo.records import DraftToken, Request, Round, Token, outcomes_from_ids
+from specdemo.records import (
+    MAX_LIKELIEST,
+    Alternative,
+    DraftToken,
+    Outcome,
+    Request,
+    Round,
+    Token,
+    outcomes_from_ids,
+)
 from specdemo.strategies import Strategy
 
 OpenTarget = Callable[[Sequence[int], int], ModelSequence]  # for a text, with a capacity in tokens
@@ -101,16 +110,36 @@ class TracedDecoder(Decoder):
         ids = [proposal.id for proposal in proposals]
         outcomes = outcomes_from_ids(ids, committed, ended=self.finish_reason == "stop")
         assert outcomes is not None, "a round commits the accepted proposals and a correction or bonus token"
-        return tuple(
-            DraftToken(
+        texts = token_texts(self._tokenizer.decode, self._text, ids)
+        tokens = list[DraftToken]()
+        for index, (proposal, outcome) in enumerate(zip(proposals, outcomes, strict=True)):
+            alternatives = dict[str, tuple[Alternative, ...]]()
+            if outcome is Outcome.REJECTED:
+                before = [*self._text, *ids[:index]]
+                alternatives["target_likeliest"] = self._likeliest(before, targets[index])
+                if proposal.distribution is not None and not proposal.copied:
+                    alternatives["draft_likeliest"] = self._likeliest(before, proposal.distribution())
+            token = DraftToken(
                 id=proposal.id,
-                text=text,
+                text=texts[index],
                 verdict=outcome,
                 copied=proposal.copied,
                 draft_probability=proposal.probability,
-                target_probability=float(target[proposal.id]),
+                target_probability=float(targets[index][proposal.id]),
+                **alternatives,
             )
-            for proposal, text, outcome, target in zip(
-                proposals, token_texts(self._tokenizer.decode, self._text, ids), outcomes, targets, strict=False
+            tokens.append(token)
+        return tuple(tokens)
+
+    def _likeliest(self, before: Sequence[int], probabilities: Probabilities) -> tuple[Alternative, ...]:
+        likeliest = likeliest_tokens(probabilities, 1.0, MAX_LIKELIEST)
+        ids = range(len(probabilities)) if likeliest is None else map(int, likeliest)
+        return tuple(
+            Alternative(
+                id=token,
+                text=token_texts(self._tokenizer.decode, before, [token])[0],
+                probability=float(probabilities[token]),
             )
+            for token in ids
+            if probabilities[token] > 0
         )
