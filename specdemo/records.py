@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, computed_fiel
 
 from specdemo.capabilities import ServerKind
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, Weights
-from specdemo.strategies import DraftKindName, HeadName, Plain, Strategy
+from specdemo.strategies import DraftKindName, HeadName, Parameters, Plain, Strategy
 
 MAX_TOKENS = 2048  # in a run; also limits its rounds, and the proposals of a round
 MAX_TURNS = 256  # in a chat before its prompt
@@ -218,13 +218,13 @@ class Token(Record):
 
 
 class DraftToken(Record):
-    """`id` is None if only the number of proposals was reported. `copied` from the text so far, not drafted. A rejected
-    one has the likeliest tokens of both distributions, if they are known.
+    """`id` is None if only the number of proposals was reported. `copied` from the text so far, not drafted. A
+    rejected one has the likeliest tokens of both distributions, if they are known.
     """
 
     id: Count | None
     text: str
-    verdict: Outcome
+    outcome: Outcome
     copied: bool = False
     draft_probability: Probability | None = None
     target_probability: Probability | None = None
@@ -253,12 +253,12 @@ class Round(Record):
         """Number of accepted proposals; if unreported, of committed tokens without the correction or bonus token."""
         if self.proposed is None:
             return max(len(self.committed) - 1, 0)
-        return sum(token.verdict is Outcome.ACCEPTED for token in self.proposed)
+        return sum(token.outcome is Outcome.ACCEPTED for token in self.proposed)
 
     @property
     def contradicts_itself(self) -> bool:
         """Whether outcomes are in an order that no verification gives, or more are accepted than committed."""
-        outcomes = [token.verdict for token in self.proposed or ()]
+        outcomes = [token.outcome for token in self.proposed or ()]
         possible = [outcomes_from_counts(len(outcomes), self.accepted, ended=ended) for ended in (False, True)]
         return bool(outcomes) and (outcomes not in possible or self.accepted > len(self.committed))
 
@@ -355,12 +355,18 @@ class WarmUp(Record):
     steady: bool
 
 
-class Move(Record):
-    """A setting changed during a run, effective from this round of the speculative side on."""
+class SettingsUpdate(Record):
+    """Settings changed during a run, with their new values, effective from this round of the speculative side on."""
 
     round: int = Field(ge=1, le=MAX_TOKENS)
-    num_assistant_tokens: Count | None = None
-    assistant_confidence_threshold: Probability | None = None
+    values: dict[str, Count | Probability] = Field(max_length=len(Parameters.model_fields))
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def label(self) -> str:
+        """The new values in words, such as "lookahead 6"."""
+        titles = {name: field.title or name for name, field in Parameters.model_fields.items()}
+        return ", ".join(f"{titles[name].lower()} {value:g}" for name, value in self.values.items() if name in titles)
 
 
 _RESOLUTION = 5e-4  # of a log-probability in f32, where kernels differ
@@ -480,7 +486,7 @@ class Comparison(Record):
     history: tuple[Turn, ...] = Field((), max_length=MAX_TURNS)
     warm_up: dict[Side, WarmUp] | None = None
     repeats: tuple[Trial, ...] = Field((), max_length=MAX_TOKENS)
-    moves: tuple[Move, ...] = Field((), max_length=MAX_TOKENS)
+    settings_updates: tuple[SettingsUpdate, ...] = Field((), max_length=MAX_TOKENS)
     other_load: Probability | None = None
     failures: dict[Side, str] = Field(default_factory=dict)
     divergence: Divergence | None = None
@@ -530,4 +536,4 @@ class Slice:
     rounds: tuple[Round, ...]
     finish_reason: FinishReason | None
     trace_source: TraceSource
-    moves: tuple[Move, ...] = ()
+    settings_updates: tuple[SettingsUpdate, ...] = ()

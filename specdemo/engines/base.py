@@ -149,7 +149,7 @@ def counted_drafts(committed: Sequence[Token], proposed: int | None, accepted: i
     tokens = [*committed[:accepted], *[Token(id=None, text="")] * (proposed - accepted)]
     outcomes = outcomes_from_counts(proposed, accepted, ended=accepted == len(committed))
     return tuple(
-        DraftToken(id=token.id, text=token.text, verdict=outcome)
+        DraftToken(id=token.id, text=token.text, outcome=outcome)
         for token, outcome in zip(tokens, outcomes, strict=True)
     )
 

@@ -28,7 +28,7 @@ from specdemo.errors import PromptError, SpecdemoError
 from specdemo.files import own_cache, read_bytes, writable, write_json
 from specdemo.models.catalogue import pair_settings
 from specdemo.models.devices import PROPERTIES_VARIABLE, instruction_sets, processor
-from specdemo.racing.race import SLICE_SECONDS, LiveSettings, race
+from specdemo.racing.race import SLICE_SECONDS, race
 from specdemo.racing.warm_up import WARM_UP_PROMPT, OtherLoad
 from specdemo.records import Comparison, Costs, ModelPair
 from specdemo.strategies import Constant
@@ -133,7 +133,7 @@ def _race(engine: Engine, text: str, lookaheads: Sequence[int], stop: Callable[[
     chosen = {"policy": "constant", "num_assistant_tokens": max(lookaheads), "ignore_eos": True}
     max_new_tokens = _RACE_TOKENS * len(lookaheads)
     settings = pair_settings(engine.pair, engine=engine.name, max_new_tokens=max_new_tokens, **chosen)
-    turns = cycle(LiveSettings(lookahead, 0.0) for lookahead in lookaheads)
+    turns = cycle({"num_assistant_tokens": lookahead} for lookahead in lookaheads)
     *_, last = race(engine, text, settings, stop=stop, live_settings=lambda: next(turns))
     return last if isinstance(last, Comparison) else None
 

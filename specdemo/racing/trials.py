@@ -130,7 +130,7 @@ def repeats(
     a setting changed during it. Once `stop` returns True, the unfinished repeat is dropped.
     """
     sides = comparison.plain, comparison.speculative
-    if comparison.moves or any(run.finish_reason == "cancelled" or not run.rounds for run in sides):
+    if comparison.settings_updates or any(run.finish_reason == "cancelled" or not run.rounds for run in sides):
         return
     one = metrics.race_seconds(comparison)
     if number is None and one > MAX_SECONDS:

@@ -6,6 +6,7 @@ memory ends one job instead of the server, and loading can be interrupted.
 """
 
 import errno
+import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,7 +20,7 @@ from threading import Lock, Thread
 from time import monotonic
 from typing import Any
 
-from specdemo.capabilities import EngineName
+from specdemo.capabilities import EngineName, live_parameters
 from specdemo.child import Child, Failure, Sign, send_all
 from specdemo.engines.base import Engine
 from specdemo.errors import ENGINE_FAILED, EngineError, SettingsError, SpecdemoError
@@ -38,7 +39,6 @@ _POLL_SECONDS = 0.05  # how soon a Stop reaches the child
 TICK_SECONDS = 1.0  # between reports that there is no news
 _LOADING_GRACE = 0.5  # seconds after a Stop: only ending the process stops OpenVINO while it compiles a model
 GRACE = 30.0  # seconds after a Stop: longer than a round takes
-_NO_CHANGE = (0.0, 0.0)  # a lookahead of 0 stands for no change
 
 EngineFactory = Callable[[EngineName, ModelPair], Engine]
 Job = Callable[["Engines"], Iterator[Any]]  # runs in the child, such as `race_job`; picklable
@@ -51,7 +51,7 @@ class Engines:
         self,
         factory: EngineFactory,
         stop: Callable[[], bool],
-        live_settings: Callable[[], LiveSettings | None] = lambda: None,
+        live_settings: Callable[[], LiveSettings] = dict,
     ) -> None:
         self.factory, self.stop, self.live_settings = factory, stop, live_settings
         self._name: tuple[EngineName, ModelPair] | None = None
@@ -124,7 +124,7 @@ class Prepare:
 def race_job(
     engines: Engines, pair: ModelPair, prompt: str, settings: GenerationSettings, history: tuple[Turn, ...]
 ) -> Iterator[Any]:
-    """A race whose settings can be changed while it runs; see `Worker.move`."""
+    """A race whose settings can be changed while it runs; see `Worker.update_settings`."""
     check_strategy(pair, settings.engine, settings.strategy, settings.sampling)  # before loading, which takes a while
     work = partial(race, prompt=prompt, settings=settings, history=history, live_settings=engines.live_settings)
     yield from WithEngine(settings.engine, pair, work, calibrate=settings.strategy.needs_costs)(engines)
@@ -154,10 +154,13 @@ def converting(pair: ModelPair) -> Iterator[Phase]:
         yield Phase("converting", round(100 * share), 100)
 
 
-def serve(connection: Connection, factory: EngineFactory, stop: Event, controls: Sequence[float]) -> None:
-    def live_settings() -> LiveSettings | None:
-        lookahead, threshold = controls
-        return LiveSettings(int(lookahead), threshold) if lookahead else None
+def serve(
+    connection: Connection, factory: EngineFactory, stop: Event, names: Sequence[str], values: Sequence[float]
+) -> None:
+    """Run jobs. `values` of the live settings with these `names` are shared with the parent; NaN: not changed."""
+
+    def live_settings() -> LiveSettings:
+        return {name: value for name, value in zip(names, values, strict=True) if not math.isnan(value)}
 
     engines = Engines(factory, stop.is_set, live_settings)
     while True:
@@ -212,11 +215,11 @@ class Worker:
         job = partial(race_job, pair=pair, prompt=prompt, settings=settings, history=tuple(history))
         return self.run(job, cancelled)
 
-    def move(self, cancelled: ThreadEvent, settings: LiveSettings) -> None:
+    def update_settings(self, cancelled: ThreadEvent, settings: LiveSettings) -> None:
         """Change the settings of the job with this event from its next round on, if it is running and can follow."""
         with self._live_lock:
             if self._current is cancelled:
-                self._live_settings[:] = settings
+                self._live_settings[:] = [settings.get(name, math.nan) for name in self._live_names]
 
     def run(self, job: Job, cancelled: ThreadEvent | None = None) -> Iterator[Any]:
         """Yield what the job yields; while a `Phase` lasts, repeat it every second.
@@ -253,7 +256,7 @@ class Worker:
                 self._start()
             self._stop.clear()
             with self._live_lock:
-                self._live_settings[:] = _NO_CHANGE
+                self._live_settings[:] = [math.nan] * len(self._live_names)
                 self._current = cancelled
             with _starting():
                 self._child.send(job)
@@ -289,8 +292,10 @@ class Worker:
     def _start(self) -> None:
         context = get_context("spawn")
         self._stop = context.Event()
-        self._live_settings = context.RawArray("d", _NO_CHANGE)
-        self._child = Child(serve, self._factory, self._stop, self._live_settings, name="specdemo engine")
+        self._live_names = live_parameters()
+        self._live_settings = context.RawArray("d", [math.nan] * len(self._live_names))
+        shared = self._stop, self._live_names, self._live_settings
+        self._child = Child(serve, self._factory, *shared, name="specdemo engine")
         self._phase: Phase | None = Phase("loading")  # of the current job
 
     def _messages(self, cancelled: ThreadEvent, unwanted: Callable[[], bool]) -> Iterator[Any]:

@@ -74,7 +74,7 @@ def _unusual(speedup: Speedup) -> str:
 def _refused(comparison: Comparison) -> str:
     """Name the likely reason if a draft model's proposals were judged often and never accepted."""
     rounds, remote = comparison.speculative.rounds, comparison.environment.remote
-    judged = sum(any(draft.verdict is not Outcome.DISCARDED for draft in step.proposed or ()) for step in rounds)
+    judged = sum(any(draft.outcome is not Outcome.DISCARDED for draft in step.proposed or ()) for step in rounds)
     by_model = comparison.settings.strategy.drafter.model
     if not by_model or judged < metrics.ROUNDS_TO_JUDGE or any(step.accepted for step in rounds):
         return ""

@@ -11,6 +11,7 @@ from specdemo.capabilities import (
     ENGINES,
     EngineName,
     effective,
+    live_parameters,
     local_engines,
     partly_supported,
     strategies,
@@ -18,7 +19,6 @@ from specdemo.capabilities import (
 )
 from specdemo.errors import SettingsError
 from specdemo.models.catalogue import default_drafter, pair_settings
-from specdemo.racing.race import LiveSettings
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings, choices
 from specdemo.strategies import STRATEGIES, parameters
@@ -30,7 +30,7 @@ FIELDS = GenerationSettings.model_fields
 RUNTIME = RuntimeSettings.model_fields
 NAMES = tuple(FIELDS)
 STRATEGY = ("engine", "drafter", "policy", *sorted(parameters()))
-LIVE_CONTROLS = LiveSettings._fields  # a visitor can change them during a run
+LIVE_CONTROLS = live_parameters()  # a visitor can change them during a run
 Control = gr.Checkbox | gr.Dropdown | gr.Radio | gr.Number | gr.Slider | gr.Textbox
 
 

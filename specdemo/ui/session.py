@@ -10,12 +10,11 @@ from threading import Event
 from time import monotonic
 from typing import Any, NamedTuple, Self
 
-from specdemo.capabilities import DRAFT_KINDS, EngineName
+from specdemo.capabilities import DRAFT_KINDS, EngineName, live_parameters
 from specdemo.engines.base import check_prompt
 from specdemo.errors import EngineError, ServerError, SpecdemoError
 from specdemo.exports import schema
 from specdemo.files import json_text
-from specdemo.racing.race import LiveSettings
 from specdemo.racing.trials import REPEAT_SECONDS, refined
 from specdemo.racing.worker import Job, Prepare, WithEngine, Worker, if_loaded
 from specdemo.records import Comparison, ModelPair, Phase, Request, Side, Slice, Turn
@@ -150,9 +149,9 @@ class Sessions:
         self._visitors.stop(visitor, activity)
 
     def move(self, visitor: str, settings: GenerationSettings) -> None:
-        live = LiveSettings(*(getattr(settings, name) for name in LiveSettings._fields))
+        live = {name: getattr(settings, name) for name in live_parameters()}
         for event in self._visitors.events(visitor, "run"):
-            self._worker.move(event, live)
+            self._worker.update_settings(event, live)
 
     def repeat(
         self, visitor: str, pair: ModelPair, finished: FinishedRun
@@ -203,7 +202,7 @@ class Sessions:
             yield from self._worker.run(job, cancelled)
 
     def compare(self, pair: ModelPair, prompt: str, settings: GenerationSettings) -> Iterator[dict[str, Any] | None]:
-        """Yield None from time to time, and at the end an object of schema 2."""
+        """Yield None from time to time, and at the end an object of schema 3."""
         due = 0.0
         for progress in self._worker.compare(pair, prompt, settings):
             if isinstance(progress, Comparison):

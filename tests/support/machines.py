@@ -89,7 +89,7 @@ def round_of(proposed: int, accepted: int, seconds: float) -> Round:
     return Round.model_construct(
         committed=(TOKEN,) * (accepted + 1),
         seconds=seconds,
-        proposed=tuple(DraftToken.model_construct(id=7, text=" a", verdict=outcome) for outcome in outcomes),
+        proposed=tuple(DraftToken.model_construct(id=7, text=" a", outcome=outcome) for outcome in outcomes),
         draft_seconds=None,
         verify_seconds=None,
     )

@@ -155,7 +155,7 @@ class _ScriptedDecoder(Decoder):
             committed=tuple(Token(id=_id(word), text=word) for word in words),
             seconds=seconds,
             proposed=tuple(
-                DraftToken(id=_id(word), text=word, verdict=outcome)
+                DraftToken(id=_id(word), text=word, outcome=outcome)
                 for word, outcome in zip(proposed, outcomes, strict=True)
             ),
             draft_seconds=len(proposed) * self._engine.draft,

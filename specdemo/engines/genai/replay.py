@@ -95,7 +95,7 @@ class Tracer:
             DraftToken(
                 id=proposal.id,
                 text=text,
-                verdict=outcome,
+                outcome=outcome,
                 copied=proposal.copied,
                 draft_probability=proposal.probability,
                 target_probability=target,

@@ -122,7 +122,7 @@ class TracedDecoder(Decoder):
             token = DraftToken(
                 id=proposal.id,
                 text=texts[index],
-                verdict=outcome,
+                outcome=outcome,
                 copied=proposal.copied,
                 draft_probability=proposal.probability,
                 target_probability=float(targets[index][proposal.id]),
