@@ -23,7 +23,7 @@ from specdemo.experiments.plan import Group, Plan, Stage, Variant
 from specdemo.experiments.prompts import Task
 from specdemo.racing.costs import known_costs, load_costs
 from specdemo.racing.race import run_alone
-from specdemo.racing.trials import can_run, rehearse, trials
+from specdemo.racing.trials import can_run, trials, warm_up_variants
 from specdemo.racing.warm_up import WARM_UP_PROMPT
 from specdemo.records import Costs, Environment, ModelPair, Progress, Record, Request, Run, Trial, Turn
 from specdemo.results import metrics
@@ -264,7 +264,7 @@ class _State:
             candidates = (self.plan.variants[name].settings for name in sorted(stage.groups[0].order))
             runnable = [settings for settings in candidates if can_run(engine.pair, settings, costs)]
             left = None if self.plan.minutes is None else stage.until * self.plan.minutes * 60 - self.seconds
-            plain = rehearse(
+            plain = warm_up_variants(
                 engine, WARM_UP_PROMPT, runnable, costs, over, None if left is None else WARM_SHARE * left
             )
             if plain is not None and left is not None and not self.reach:

@@ -38,7 +38,7 @@ from specdemo.settings import GenerationSettings
 from specdemo.strategies import Strategy
 
 SLICE_SECONDS = 0.2
-_LAST = 16  # preceding tokens on which rounding is measured
+_ROUNDING_TOKENS = 16  # preceding tokens on which rounding is measured
 RaceEvent = Phase | Slice | Comparison
 
 
@@ -105,7 +105,7 @@ class RaceSide:
             self._strategy = strategy
             self.settings_updates.append(SettingsUpdate(round=number, values=values))
 
-    def run(self) -> Run:
+    def result(self) -> Run:
         if not self._done:
             return Run.without("failed" if self.error is not None else "cancelled")
         reason = self.finish_reason or "cancelled"
@@ -156,7 +156,7 @@ def race(
                 raise error
             return
         other_load = load.share() if engine.local else None
-        plain, speculative = (sides[name].run() if name in sides else Run.without("absent") for name in SIDES)
+        plain, speculative = (sides[name].result() if name in sides else Run.without("absent") for name in SIDES)
         last, agreement = sides.get("speculative") or sides["plain"], None
         with suppress(RunError, RuntimeError):  # no failure from here on must cost the finished runs
             agreement = last.decoder.draft_agreement() if last.started else None
@@ -221,7 +221,7 @@ def find_divergence(engine: Engine, comparison: Comparison) -> Divergence | None
         return None
     if any(index >= len(run.tokens) or len(run.token_ids) != len(run.tokens) for run in runs):
         return None  # one side ended there
-    start = max(index - _LAST, 0)
+    start = max(index - _ROUNDING_TOKENS, 0)
     before, texts = runs[0].token_ids[:start], [run.token_ids[start : index + 1] for run in runs]
     request = Request.of(comparison.prompt, comparison.settings, comparison.history).plain
     try:

@@ -33,7 +33,7 @@ def can_run(pair: ModelPair, settings: GenerationSettings, costs: Costs | None) 
     return not strategy.needs_costs or (costs is not None and costs.draft_step is not None)
 
 
-def rehearse(
+def warm_up_variants(
     engine: Engine,
     prompt: str,
     variants: Sequence[GenerationSettings],

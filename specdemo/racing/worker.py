@@ -29,8 +29,8 @@ from specdemo.models.checks import check_strategy
 from specdemo.models.converted import convert_pair
 from specdemo.racing.costs import MAX_SECONDS, load_costs, measure_costs
 from specdemo.racing.race import LiveSettings, RaceEvent, race
-from specdemo.racing.warm_up import prepare
-from specdemo.records import Costs, ModelPair, Phase, Turn
+from specdemo.racing.warm_up import WARM_UP_PROMPT, warm_up
+from specdemo.records import Costs, ModelPair, Phase, Request, Turn
 from specdemo.settings import GenerationSettings
 
 _FAILED = Failure(EngineError, ENGINE_FAILED, "run again")
@@ -102,7 +102,7 @@ class WithEngine:
 
 
 @dataclass(frozen=True)
-class Prepare:
+class Preload:
     """Load and warm up for a race with these settings; without any, with initial ones, then measure step costs."""
 
     engine: EngineName
@@ -116,7 +116,9 @@ class Prepare:
         first = settings is not None and settings.strategy.needs_costs
         engine, costs = yield from engines.using(self.engine, self.pair, calibrate=first)
         if engine.local and settings is not None and not engines.stop():
-            yield from prepare(engine, settings, costs, engines.stop)
+            request = Request.of(WARM_UP_PROMPT, settings)
+            with suppress(SpecdemoError):  # the race will report it
+                yield from warm_up(engine, {"plain": request.plain, "speculative": request}, costs, engines.stop)
         if self.settings is None and not first and not engines.stop():
             yield from engines.using(self.engine, self.pair)
 
@@ -144,7 +146,7 @@ def with_loader(engines: Engines, pair: ModelPair, work: Callable[..., Iterator[
     yield from work(load, stop=engines.stop)
 
 
-def if_loaded(engines: Engines, job: WithEngine | Prepare) -> Iterator[Any]:
+def if_loaded(engines: Engines, job: WithEngine | Preload) -> Iterator[Any]:
     if engines.has(job.engine, job.pair):
         yield from job(engines)
 

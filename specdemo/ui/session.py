@@ -16,7 +16,7 @@ from specdemo.errors import EngineError, ServerError, SpecdemoError
 from specdemo.exports import schema
 from specdemo.files import json_text
 from specdemo.racing.trials import REPEAT_SECONDS, refined
-from specdemo.racing.worker import Job, Prepare, WithEngine, Worker, if_loaded
+from specdemo.racing.worker import Job, Preload, WithEngine, Worker, if_loaded
 from specdemo.records import Comparison, ModelPair, Phase, Request, Side, Slice, Turn
 from specdemo.results.metrics import answer, race_seconds
 from specdemo.results.words import is_chat
@@ -140,7 +140,7 @@ class Sessions:
 
     def prepare(self, pair: ModelPair, settings: GenerationSettings, *, load: bool = False) -> None:
         """Warm up for a run while nobody else needs the engine. `load`: even if that replaces another pair."""
-        job = Prepare(settings.engine, with_chat_cache(pair, settings), settings)
+        job = Preload(settings.engine, with_chat_cache(pair, settings), settings)
         with suppress(SpecdemoError):  # the run reports it
             for _ in self._worker.run_idle(job if load else partial(if_loaded, job=job)):
                 pass
@@ -185,7 +185,7 @@ class Sessions:
     def load(self, visitor: str, engine: EngineName, pair: ModelPair) -> Iterator[str]:
         """Load a pair in place of the current one. Yield messages; if the last one is empty, the pair is loaded."""
         with self._visitors.busy(visitor, "load") as cancelled:
-            for phase in self._worker.run(Prepare(engine, with_chat_cache(pair)), cancelled):
+            for phase in self._worker.run(Preload(engine, with_chat_cache(pair)), cancelled):
                 yield notice(phase_text(phase)) if phase is not None else ""
             yield notice("Stopped; the previous pair is still in use.") if cancelled.is_set() else ""
 

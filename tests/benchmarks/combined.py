@@ -22,7 +22,7 @@ from specdemo.models.catalogue import default_pair, default_runtime, pair_of, pa
 from specdemo.models.converted import convert_pair
 from specdemo.models.library import resolve
 from specdemo.racing.costs import known_costs
-from specdemo.racing.trials import rehearse, trials
+from specdemo.racing.trials import trials, warm_up_variants
 from specdemo.records import Turn
 
 REPEATING = Path(__file__).with_name("repeating.jsonl")
@@ -59,7 +59,7 @@ def main() -> None:
     speedups: dict[str, list[dict[str, float]]] = defaultdict(list)
     with closing(load_engine("traced", pair)) as engine:
         costs = known_costs(engine)
-        rehearse(engine, lines[0]["prompt"], [*variants.values()], costs)
+        warm_up_variants(engine, lines[0]["prompt"], [*variants.values()], costs)
         for line in lines[options.skip : options.skip + options.limit] * options.repeats:
             order = random.sample([*variants], len(variants))
             history = tuple(Turn(prompt=prompt, answer=answer) for prompt, answer in line.get("history", ()))

@@ -20,7 +20,7 @@ from specdemo.errors import EngineError, LoadError, PromptError
 from specdemo.racing import worker as module
 from specdemo.racing.race import race
 from specdemo.racing.warm_up import steady_before
-from specdemo.racing.worker import Prepare, WithEngine, Worker, if_loaded
+from specdemo.racing.worker import Preload, WithEngine, Worker, if_loaded
 from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Slice
 from specdemo.settings import GenerationSettings
 from tests.support.failing import limited
@@ -88,7 +88,7 @@ def compare(worker: Worker, pair: ModelPair = PAIR, settings: GenerationSettings
 
 
 def test_a_race_in_the_child_is_the_race(worker: Worker) -> None:
-    list(worker.run(Prepare("genai", PAIR)))  # measures step costs
+    list(worker.run(Preload("genai", PAIR)))  # measures step costs
     progress = list(worker.compare(PAIR, "Say", SHORT))
     assert {type(item) for item in progress if item is not None} == {Phase, Slice, Comparison}
     comparison = progress[-1]
@@ -127,7 +127,7 @@ def test_idle_work_yields_to_other_jobs(worker: Worker) -> None:
     assert list(worker.run_idle(endless)) == []
     running.close()
     compare(worker)
-    assert list(worker.run_idle(partial(if_loaded, job=Prepare("genai", OTHER)))) == []
+    assert list(worker.run_idle(partial(if_loaded, job=Preload("genai", OTHER)))) == []
 
 
 def test_an_error_in_the_child_is_raised_here_and_the_next_run_works(worker: Worker) -> None:
@@ -204,7 +204,7 @@ def phases(worker: Worker, pair: ModelPair, engine: EngineName = "genai", policy
 
 
 def test_another_engine_or_pair_is_loaded_on_request_after_the_first_job() -> None:
-    worker = Worker(load_thorough, Prepare("genai", SLOW))
+    worker = Worker(load_thorough, Preload("genai", SLOW))
     assert phases(worker, SLOW)[0] == "loading"  # the first job's
     *_, comparison = worker.compare(SLOW, "Say", SHORT)
     assert isinstance(comparison, Comparison)
@@ -225,7 +225,7 @@ def load_thorough(name: EngineName, pair: ModelPair) -> ScriptedEngine:
 
 def test_loading_in_advance_is_finished_for_the_run_that_needs_it(worker: Worker) -> None:
     compare(worker, OTHER)
-    prepared = worker.run_idle(Prepare("genai", SLOW))
+    prepared = worker.run_idle(Preload("genai", SLOW))
     assert next(prepared).name == "loading"
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(phases, worker, SLOW)
@@ -237,7 +237,7 @@ def test_loading_is_reported_and_can_be_cancelled(worker: Worker) -> None:
     compare(worker)
     cancelled = Event()
     seen = []
-    for phase in worker.run(Prepare("genai", ENDLESS), cancelled):
+    for phase in worker.run(Preload("genai", ENDLESS), cancelled):
         seen.append(phase)
         if len(seen) == 2:
             cancelled.set()

@@ -146,7 +146,7 @@ class ServerDecoder(Decoder):
 
     def rounds(self) -> Generator[Prefilling | Round]:
         check_prompt(self._request)
-        path, body, reader = self._dialect.ask(self._request)
+        path, body, reader = self._dialect.http_request(self._request)
         self._counters = self._dialect.counters()
         with closing(self._client.stream(path, body)) as events:
             self._reader = reader(next(events).at)
@@ -224,7 +224,7 @@ class ServerBatch(Batch):
 
     def submit(self, number: int, request: Request) -> None:
         check_prompt(request)
-        path, body, reader = self._dialect.ask(request)
+        path, body, reader = self._dialect.http_request(request)
         sent, cancel = self._client.send(path, body, lambda event: self._events.put((number, event)))
         self._active[number] = _ActiveRequest(reader(sent), cancel, sent)
 

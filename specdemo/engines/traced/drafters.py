@@ -88,11 +88,11 @@ class ModelDrafter(Drafter):
             seen = columns[columns >= 0]
 
         def probabilities() -> Probabilities:
-            own = distribution(row, sampling, seen)
+            reduced = distribution(row, sampling, seen)
             if self._tokens is None:
-                return own
+                return reduced
             result = np.zeros(self._vocabulary)
-            np.add.at(result, self._tokens, own)
+            np.add.at(result, self._tokens, reduced)
             return result
 
         if sampling.do_sample:
