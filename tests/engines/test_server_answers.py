@@ -102,7 +102,7 @@ def test_a_complete_answer_is_read_whatever_is_in_between(what: str) -> None:
 
 def test_a_server_that_falls_silent_after_its_end_is_complete() -> None:
     silent = Event()
-    answer = run(answers(*EVENTS[:5], waits=lambda: silent.wait(20)))
+    answer = run(answers(*EVENTS[:5], waits=lambda: silent.wait(20)), silence_seconds=0.3)
     silent.set()
     assert answer.text == TEXT
 
@@ -228,7 +228,7 @@ def test_an_option_that_a_server_refuses_is_left_out(option: str, *, streamed: b
 def test_a_retry_without_a_refused_option_has_its_own_silence_limit() -> None:
     def slowly() -> Iterator[Any]:
         for event in EVENTS:
-            sleep(0.4)
+            sleep(0.2)
             yield event
 
     def answer(path: str, body: dict[str, Any]) -> Answer | None:
@@ -236,7 +236,7 @@ def test_a_retry_without_a_refused_option_has_its_own_silence_limit() -> None:
             return Answer({"error": "stream_options"}, 400)
         return {**answers(), CHAT: Answer(stream=slowly())}.get(path)
 
-    with engine_of(None, answer, silence_seconds=1.5, kind="openai") as engine:
+    with engine_of(None, answer, silence_seconds=0.9, kind="openai") as engine:
         assert answered(engine).text == TEXT
 
 
@@ -320,9 +320,9 @@ def test_incomplete_counts_are_ignored() -> None:
         with pytest.raises(ServerError, match=r"unknown format \(.+\); name its kind with --server"):
             run({**found, "/completion": Answer(stream=stream)}, kind="llama.cpp")
     assert run({"/props": PROPS, CHAT: answers()[CHAT]}, model="tiny").text == TEXT, "what lists no models"
-    busy = Answer(waits=lambda: Event().wait(2))
+    busy = Answer(waits=lambda: Event().wait(0.6))
     with pytest.raises(ServerError, match="has sent nothing"):
-        run({**answers(), **found, "/completion": busy})
+        run({**answers(), **found, "/completion": busy}, silence_seconds=0.3)
     with pytest.raises(ServerError, match="perhaps still loading"):
         run({**answers(), "/props": Answer({"error": {"message": "Loading model"}}, 503)})
     with pytest.raises(ServerError, match="requires a valid API key"):
