@@ -31,7 +31,7 @@ export class Anatomy {
     const { run, record, anatomy } = finished;
     const { prefill, rounds } = record.speculative;
     this.find(".anatomy").dataset.state = "full";
-    this.find(".about").textContent = `${record.summary.made_by} ${rounds.length} rounds, proposals ${record.trace_source}.`;
+    this.find(".about").textContent = `${record.summary.made_by} ${rounds.length} rounds. ${record.summary.notes[0]}`;
     board(this.find(".board"), anatomy ?? [], run); // a recording has none
     if (run === this.run) return;
     Object.assign(this, { run, prompt: record.prompt + (isChat(record) ? "\n" : ""), rounds: [prefill, ...rounds], at: 0 });
