@@ -125,9 +125,9 @@ def gained(run: Run) -> bool | None:
 
 def judged_acceptance(run: Run) -> float | None:
     """Return accepted / judged proposals: the chance that a proposal after accepted ones is accepted, too."""
-    verdicts = [token.verdict for step in run.rounds for token in step.proposed or ()]
-    judged = len(verdicts) - verdicts.count(Outcome.DISCARDED)
-    return verdicts.count(Outcome.ACCEPTED) / judged if judged else None
+    outcomes = [token.outcome for step in run.rounds for token in step.proposed or ()]
+    judged = len(outcomes) - outcomes.count(Outcome.DISCARDED)
+    return outcomes.count(Outcome.ACCEPTED) / judged if judged else None
 
 
 def mean_acceptance_length(run: Run) -> float | None:
