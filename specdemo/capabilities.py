@@ -115,10 +115,6 @@ def local_engines() -> tuple[EngineName, ...]:
     return tuple(name for name, engine in ENGINES.items() if engine.local)
 
 
-def concurrent_engines() -> tuple[EngineName, ...]:
-    return tuple(name for name, engine in ENGINES.items() if engine.concurrent)
-
-
 def live_parameters() -> tuple[str, ...]:
     """Return the settings that can be changed during a run: those of strategies that some engine runs live."""
     live = (STRATEGIES[strategy] for engine in ENGINES.values() for strategy in engine.live)

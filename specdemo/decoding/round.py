@@ -1,9 +1,10 @@
 """One round of speculative decoding, from top to bottom: propose, verify, commit. The traced engine runs this file.
 
 A language model gives, after a text, a distribution over the next token. Plain decoding takes one pass of the target
-for each token. Here a cheap drafter proposes γ tokens, and a single pass of the target over all of them gives its
-distributions at every position. Some proposals are accepted, and the pass yields one token more: a correction in
-place of the first rejected proposal, or a bonus token after γ accepted ones.
+for each token. Here a cheap drafter proposes γ tokens, and a single pass of the target over all of them gives the
+same γ + 1 distributions as that many plain passes, since a position attends only to those before it. Proposals are
+accepted up to the first rejected one; those after it continue a text that was not written, and are discarded. The
+pass yields one token more: a correction in place of the rejected proposal, or a bonus token after γ accepted ones.
 
     γ        tokens proposed in a round (the lookahead)
     p, q     the distribution of the target, and that of the drafter, from which a proposal was drawn

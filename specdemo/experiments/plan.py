@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from specdemo.capabilities import ENGINES, EngineName, concurrent_engines, strategies, supports
+from specdemo.capabilities import DEFAULT_ENGINE, ENGINES, EngineName, strategies, supports
 from specdemo.errors import PairError, SettingsError, SpecdemoError, listed, quoted
 from specdemo.experiments.prompts import Task
 from specdemo.models.catalogue import changed_settings, pair_settings
@@ -138,9 +138,7 @@ def _check(pair: ModelPair, variant: Variant) -> None:
         check_strategy(pair, settings.engine, settings.strategy, settings.sampling)
         return
     if not ENGINES[settings.engine].concurrent:
-        raise SettingsError(
-            f"The {settings.engine} engine serves one request at a time; choose {concurrent_engines()[0]}."
-        )
+        raise SettingsError(f"The {settings.engine} engine serves one request at a time; choose {DEFAULT_ENGINE}.")
     if settings.do_sample:
         raise SettingsError("Outputs of several requests at once are compared; switch sampling off.")
     if not 1 <= concurrency <= MAX_CONCURRENCY:
@@ -371,7 +369,7 @@ PRESETS = {
             "Test several requests at once",
             "measure how the speedup changes with several requests at once",
             Axes(concurrency=(1, 2, 4, 8, 16)),
-            concurrent_engines()[0],
+            DEFAULT_ENGINE,
             limit=8,
             repeats=6,  # one row a repeat; the interval of fewer than five is a guess
         ),

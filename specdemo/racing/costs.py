@@ -161,10 +161,10 @@ def _text(engine: Engine, tokens: int) -> str:
 
 
 def _table(rounds: Sequence[_RoundCost]) -> Costs:
-    """Interpolate the lookaheads between those measured; a round costs no less than a plain step."""
+    """Interpolate the lookaheads between those measured."""
     step, lookaheads = mean(one.plain_step for one in rounds), range(max(one.lookahead for one in rounds) + 1)
     measured = [0, *(one.lookahead for one in rounds)]
-    verify = step * np.interp(lookaheads, measured, [1, *(max(one.verify, 1) for one in rounds)])
+    verify = step * np.interp(lookaheads, measured, [1, *(one.verify for one in rounds)])
     drafting = step * np.interp(lookaheads, measured, [0, *(one.drafting for one in rounds)])
     return Costs(verify=tuple(verify), drafting=tuple(drafting) if drafting.any() else ())
 

@@ -307,4 +307,5 @@ def test_a_late_update_does_not_reach_the_next_run(worker: Worker, monkeypatch: 
     written.set()
     late.join()
     following.join()
-    assert all(map(math.isnan, array))
+    worker.update_settings(cancelled, {"num_assistant_tokens": 9})
+    assert all(map(math.isnan, array)), "their run is over"
